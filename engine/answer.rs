@@ -185,7 +185,7 @@ impl Divergence {
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { token, character, .. } = self;
-        write!(f, "the prompt differs from what was read from its character {character} on (token {token})")
+        write!(f, "the prompt differs from what was read, from character {character} on (token {token})")
     }
 }
 

@@ -202,13 +202,13 @@ impl Engine {
         let tokenizer = prompter.tokenizer.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
-            .map_err(|e| Error::new(ErrorKind::Closed, format!("threads can't be started: {e}")))?;
+            .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start threads: {e}")))?;
         let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
         let mut device = pool.install(|| load(&gguf, packed))?;
         if device.n_vocab() < tokenizer.n_vocab() {
             let (rows, tokens) = (device.n_vocab(), tokenizer.n_vocab());
             return Err(
-                gguf.error(format!("its vocabulary has {tokens} tokens, its output only {rows} rows"))
+                gguf.error(format!("its vocabulary has {tokens} tokens, but its output only {rows} rows"))
             );
         }
         let place = place(&config)?;
@@ -272,7 +272,7 @@ impl Engine {
         let drafts = config.drafts && device.numerics() == DEFAULT_NUMERICS;
         let draft_model = config.draft_model.as_ref().map(|draft| {
             if !drafts {
-                return Err(Error::request("a draft model needs a model that computes on the processor"));
+                return Err(Error::request("a draft model needs a main model that runs on the processor"));
             }
             let packed = &mut |done, total| on_progress(Loading::Weights { done, total });
             pool.install(|| draft_model(draft, &gguf, &tokenizer, config.cache_memory / 8, packed))
@@ -570,7 +570,10 @@ fn draft_model(
 ) -> Result<DraftModel> {
     let gguf = Arc::new(Gguf::open(model)?);
     let n_vocab = tokenizer.shared_with(&Tokenizer::from_gguf(&gguf)?).map_err(|differs| {
-        let found = format!("it can't draft for {}: {differs}; expected the same vocabulary", larger.name);
+        let found = format!(
+            "it can't be the draft model of {}: {differs}; expected the same vocabulary",
+            larger.name
+        );
         gguf.error(found)
     })?;
     let device: Arc<dyn Device> = Arc::from(device::open(&DeviceChoice::Cpu, &gguf, packed)?);
@@ -585,9 +588,9 @@ fn place(config: &EngineConfig) -> Result<Option<Place>> {
     match &config.cache_dir {
         Some(dir) => Ok(Some(Place { dir: dir.clone(), key, objects })),
         None if objects.is_none() => Ok(None),
-        None => Err(Error::request(
-            "memories in an object store need a folder for copies of them: give `cache_dir`",
-        )),
+        None => {
+            Err(Error::request("memories in an object store need a folder for local copies; set `cache_dir`"))
+        }
     }
 }
 
@@ -616,5 +619,5 @@ fn start(
     let body = move || pool.install(|| worker.run(&commands, &fault));
     thread
         .spawn(body)
-        .map_err(|e| Error::new(ErrorKind::Closed, format!("the engine's thread can't be started: {e}")))
+        .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start the engine's thread: {e}")))
 }

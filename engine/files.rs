@@ -82,7 +82,7 @@ pub(crate) fn kind(found: FileType) -> &'static str {
         () if found.is_file() => "a file",
         () if found.is_dir() => "a folder",
         () if found.is_symlink() => "a link",
-        () => "no regular file",
+        () => "not a regular file",
     }
 }
 

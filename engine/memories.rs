@@ -37,7 +37,7 @@ impl Engine {
     pub fn export(&self, session: &SessionKey, to: &mut dyn Write) -> Result<u64> {
         if self.encrypts() {
             return Err(Error::request(
-                "the memories of this engine are encrypted, and an export would not be: it is refused",
+                "the memories of this engine are encrypted, but an export would not be, so it is refused",
             ));
         }
         let secret = self.secret()?;
@@ -67,7 +67,7 @@ impl Engine {
         // What is to be written must be there: in memory alone windows are kept as far as they reach.
         let lacks = || {
             let lacks = self.keeping.store.is_some() && !memory.is_complete(&context.layout);
-            lacks.then(|| "it lacks layers with a window, as the folder has to keep them".to_owned())
+            lacks.then(|| "it lacks layers with a window in the form that the folder stores".to_owned())
         };
         let reason = reason.or_else(lacks);
         if reason.is_some() {

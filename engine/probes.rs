@@ -64,7 +64,7 @@ pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<im
     };
     let rows = vec![0x11; n_out * format.row_bytes(k)];
     let weights = Packed::pack(&mut Slabs::default(), format, n_out, k, &rows)
-        .map_err(|e| crate::Error::model(format!("no memory for a matrix: {e}")))?;
+        .map_err(|e| crate::Error::model(format!("can't allocate a matrix: {e}")))?;
     let x = noise(n_rows * k);
     Ok(move || {
         let x = Activations::new(isa, &x, k, &[&weights]);

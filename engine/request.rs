@@ -202,10 +202,10 @@ impl Request {
     pub(crate) fn validate(&self) -> crate::Result<()> {
         self.sampling.validate()?;
         if self.parent.as_ref().is_some_and(|parent| parent.tenant != self.session.tenant) {
-            return Err(crate::Error::request("a session can't begin with the memory of another tenant's"));
+            return Err(crate::Error::request("a session can't begin with the memory of another tenant"));
         }
         if let Some(n) = self.logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
-            let found = format!("logprobs is {n}; expected {MOST_TOP_LOGPROBS} or fewer");
+            let found = format!("logprobs is {n}; expected at most {MOST_TOP_LOGPROBS}");
             return Err(crate::Error::request(found));
         }
         self.validate_calls()
@@ -223,7 +223,7 @@ impl Request {
             _ if self.grammar.is_some() => "a reply that must be a call can't have a grammar".to_owned(),
             _ if tools.is_empty() => "the reply must be a call, but the conversation has no tools".to_owned(),
             Calls::Named(name) if tools.iter().all(|tool| tool.name != **name) => {
-                format!("the reply must be a call of `{name}`; the conversation's tools are {}", names())
+                format!("the reply must be a call of `{name}`, but the conversation's tools are {}", names())
             }
             _ => return Ok(()),
         };

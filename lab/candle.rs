@@ -58,9 +58,7 @@ impl Candle {
                 let weights = quantized_gemma3::ModelWeights::from_gguf(content, gguf, &cpu);
                 (weights.map(Weights::Gemma3), quantized_gemma3::MAX_SEQ_LEN)
             }
-            _ => bail!(
-                "candle has no quantized {family}: llama, qwen2, qwen3, gemma3; take a model of one of these"
-            ),
+            _ => bail!("candle has no quantized {family}; use a model of one of llama, qwen2, qwen3, gemma3"),
         };
         let weights = weights.context(can_not_load)?;
         Ok(Self { weights, family, n_positions, n_held: 0, had_one_alone: false })
@@ -75,19 +73,19 @@ impl Candle {
     pub(crate) fn check(&self, held: usize, n: usize) -> anyhow::Result<()> {
         let (family, total) = (&self.family, held + n);
         if n == 0 {
-            bail!("candle expects a token at least, and there is none");
+            bail!("candle expects at least one token");
         }
         if total > self.n_positions {
             let most = self.n_positions;
             bail!(
-                "candle's quantized {family} has {most} positions, and {total} are needed: ask for fewer tokens"
+                "candle's quantized {family} has {most} positions, but {total} are needed; use fewer tokens"
             );
         }
         // Its mask hides what came before, if it were of the type of the rest (`quantized_gemma3.rs`, 171).
         if n > 1 && held > 0 && matches!(self.weights, Weights::Gemma3(_)) {
             bail!(
-                "candle's quantized gemma3 can't read {n} tokens at once after {held} others: \
-                read all at once (--depth 0), or one at a time"
+                "candle's quantized gemma3 can't read {n} tokens at once after {held} others; read all at once \
+                (--depth 0), or one at a time"
             );
         }
         Ok(())
@@ -99,7 +97,7 @@ impl Candle {
         // Of its two caches, the one for several tokens is not updated with those fed alone (`quantized_qwen3.rs`,
         // 316).
         if self.had_one_alone && ids.len() > 1 && matches!(self.weights, Weights::Qwen3(_)) {
-            bail!("candle's quantized qwen3 forgets what it read alone when it reads several tokens at once");
+            bail!("candle's quantized qwen3 forgets single tokens read before when it reads several at once");
         }
         let (at, input) = (self.n_held, Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?);
         let logits = match &mut self.weights {

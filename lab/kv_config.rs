@@ -10,22 +10,22 @@ use greenroom::terminal::table;
 use greenroom_engine::{KvChoice, KvFormat, KvLayer};
 use std::path::{Path, PathBuf};
 
-/// Choose each layer's bits for keys and values by what they cost on a text, for `run --kv FILE`
+/// Choose the bits of each layer's keys and values by their effect on a text, for `run --kv FILE`
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab kv-config --model model.gguf --target-bits 5 --out kv_config.json\n\n\
-Each layer's keys and values are read in 4 bits alone, all others in f16; what that changes in the log-probabilities of the \
-text is their sensitivity. Beginning with 4 bits for all, the most sensitive for their size get 8, then 16."
+The keys or values of one layer at a time are read in 4 bits, all others in f16; the change in the text's log-probabilities is their \
+sensitivity. All begin with 4 bits; the most sensitive for their size get 8, then 16."
 )]
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     text: TextArgs,
-    /// Bits of a cached number on average, scales and means included: 4 bits take 4.2, 8 bits 8.2
+    /// Average bits per cached number, including scales and means: 4 bits take 4.2, 8 bits 8.2
     #[arg(long, value_name = "B", default_value_t = 5.5)]
     target_bits: f64,
-    /// Tokens of the text that are read
+    /// Tokens of the text to read
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(300..))]
     tokens: u32,
     /// The file to write
@@ -74,14 +74,14 @@ fn set(layers: &mut [KvLayer], layer: usize, side: Side, format: KvFormat) {
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if args.out.exists() {
-        bail!("{} is there already; remove it, or give another name with --out", args.out.display());
+        bail!("{} already exists; remove it, or choose another name with --out", args.out.display());
     }
     let subject = args.common.open()?;
     let mut ids = subject.engine.begin(&subject.read(args.text.text.as_deref(), args.text.special)?);
     ids.truncate((args.tokens as usize).min(subject.context()));
     ensure!(
         ids.len() >= 300,
-        "the text has {} tokens; at least 300 are needed, past the first sealed block",
+        "the text has {} tokens; expected at least 300, so that it is longer than the first sealed block",
         ids.len()
     );
     let n_layers = subject.prompter.model().n_layers;
@@ -93,7 +93,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (least, most) = (bits(&q4)?, bits(&f16)?);
     ensure!(
         (least..=most).contains(&args.target_bits),
-        "--target-bits {}: {least:.2} to {most:.0} are possible with this model",
+        "--target-bits {} is out of range; expected {least:.2} to {most:.0} for this model",
         args.target_bits
     );
     let layers = spend(&mut candidates, q4.clone(), args.target_bits, &bits)?;
@@ -105,7 +105,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     write(&args.out, &config)?;
     report(&subject, &ids, &candidates, [("f16", &f16), ("q4", &q4), ("mixed", &layers)])?;
     println!(
-        "wrote {} ({:.2} bits a number); use it with --kv {}",
+        "wrote {} ({:.2} bits per number); use it with --kv {}",
         args.out.display(),
         config.bits,
         args.out.display()

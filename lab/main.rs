@@ -32,7 +32,7 @@ use greenroom::commands::{Exit, program};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say more (RUST_LOG=… says exactly what).
+    /// Print more details (RUST_LOG=… selects which).
     #[arg(long, short, global = true, display_order = 100)]
     verbose: bool,
 }

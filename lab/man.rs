@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab man dist/man")]
 pub(super) struct Args {
-    /// The folder, which is made if it is not there
+    /// The folder; created if it does not exist
     folder: PathBuf,
 }
 

@@ -8,26 +8,27 @@ use greenroom::terminal::table;
 use greenroom_engine::Compared;
 use serde_json::json;
 
-/// Measure a text's perplexity with caches of several formats, beside the first of them
+/// Measure a text's perplexity with several cache formats, compared with the first
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom-lab perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\n\
-The text is read in windows of --ctx tokens, each from an empty cache (and the begin-of-sequence token, if the model has one), --stride tokens after the one before; a token is \
-counted in the first window that holds it. All formats read each step side by side; the first is what the others are \
-compared with."
+    after_help = "Example: greenroom-lab perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\nThe \
+text is read in windows of --ctx tokens, --stride tokens apart, each from an empty cache (and the begin-of-sequence \
+token, if the model has one); a token is counted in the first window that contains it. All formats read each step \
+side by side; the others are compared with the first."
 )]
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     text: TextArgs,
-    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files of `kv-config`
+    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files
+    /// from `kv-config`
     #[arg(long, value_name = "KV,…", value_delimiter = ',', default_value = "f16,q8,q4,q4-plain,auto")]
     kv: Vec<Kv>,
-    /// Tokens of a window [default: 2048, or the model's context]
+    /// Tokens in a window [default: 2048, or the model's context]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     ctx: Option<u32>,
-    /// Tokens between the beginnings of windows [default: half of --ctx]
+    /// Tokens from one window's start to the next [default: half of --ctx]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stride: Option<u32>,
     /// Print one JSON object
@@ -66,7 +67,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let stride = args.stride.map_or(ctx / 2, |n| n as usize);
     ensure!(ctx > 2, "the model's context of {ctx} is too short");
     let room = ctx - subject.engine.begin(&[]).len();
-    ensure!(stride < room, "--stride {stride} leaves tokens out: windows hold {room} tokens of the text");
+    ensure!(stride < room, "--stride {stride} skips tokens: a window has room for {room} tokens of the text");
     ensure!(ids.len() > 1, "the text has {} tokens; at least two are needed", ids.len());
     let windows = windows(ids.len(), room, stride);
     let formats = subject.formats(&args.kv)?;
@@ -110,11 +111,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         "mean KL",
         "99th percentile",
         "same top",
-        "bytes a token",
+        "bytes per token",
         "ratio",
     ];
     println!("{}", table(&titles, all.iter().map(|row| row.cells(first)).collect(), 1));
-    println!("KL: divergence of the next token's distribution from that with {}, in nats", first.kv);
+    println!("KL: divergence of the next token's distribution from the one with {}, in nats", first.kv);
     Ok(Exit::Pass)
 }
 

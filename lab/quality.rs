@@ -14,7 +14,7 @@ pub(super) struct Common {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     pub(super) model: String,
-    /// Where it runs: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
+    /// Device that runs it: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]
     device: Device,
     /// Threads [default: all cores]

@@ -15,7 +15,7 @@ pub(super) struct Args {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     model: String,
-    /// A text
+    /// A text file
     #[arg(long, value_name = "FILE", group = "input")]
     text: Option<PathBuf>,
     /// Recognise special tokens in the text
@@ -24,10 +24,11 @@ pub(super) struct Args {
     /// Token ids, separated by white space
     #[arg(long, value_name = "FILE", group = "input")]
     ids: Option<PathBuf>,
-    /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q4-plain (not rotated), or a file of `kv-config`
+    /// KV cache formats: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q4-plain (not rotated), or a file from
+    /// `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
-    /// Where it runs: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
+    /// Device that runs it: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]
     device: Device,
     /// Threads [default: all cores]
@@ -46,7 +47,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,
         (_, Some(path)) => engine.encode(&read(path)?, args.special)?,
-        _ => bail!("give --text or --ids"),
+        _ => bail!("expected --text or --ids"),
     };
     engine.score(&ids, None, &mut |score| {
         let engine::TokenScore { pos, id, logprob, top } = score;
@@ -57,6 +58,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn parse_ids(text: &str) -> anyhow::Result<Vec<u32>> {
-    let parse = |word: &str| word.parse().with_context(|| format!("`{word}` is no token id"));
+    let parse = |word: &str| word.parse().with_context(|| format!("`{word}` is not a token id"));
     text.split_whitespace().map(parse).collect()
 }

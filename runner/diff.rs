@@ -11,7 +11,7 @@ const MAX_COMPARED: usize = 400_000;
 pub fn diff_lines(recorded: &str, now: &str) -> Vec<(char, String)> {
     if recorded.len() + now.len() > MAX_COMPARED {
         let (was, is) = (recorded.len(), now.len());
-        return vec![(' ', format!("(texts of {was} and {is} bytes: too long to compare line by line)"))];
+        return vec![(' ', format!("(texts of {was} and {is} bytes are too long to compare line by line)"))];
     }
     let (recorded, now) = (printable(recorded), printable(now));
     let diff = TextDiff::from_lines(&recorded, &now);

@@ -171,7 +171,7 @@ impl Trace {
     pub fn resume(path: &Path, scenario: &str, models: &BTreeMap<String, String>) -> anyhow::Result<Self> {
         let Some(Traced { run, turns, whole_bytes, .. }) = Traced::open(path) else {
             tracing::warn!(
-                "{}: no readable trace; the agents' memories can't be found again",
+                "{}: the trace can't be read, so the agents' memories can't be found",
                 path.display()
             );
             return Self::create(path, scenario, models);
@@ -217,7 +217,7 @@ impl Trace {
 
 fn random_name() -> anyhow::Result<String> {
     let mut bytes = [0u8; 16];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("can't get random numbers: {error}"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -259,7 +259,7 @@ impl Traced {
                 Ok(TraceLine::Turn(turn)) => {
                     turns.insert(turn.path.clone(), turn);
                 }
-                Err(error) => tracing::warn!("{}: a damaged line is passed over: {error}", path.display()),
+                Err(error) => tracing::warn!("{}: skipping a damaged line: {error}", path.display()),
             }
             whole_bytes += text.len() as u64;
         }

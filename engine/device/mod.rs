@@ -58,12 +58,12 @@ pub(crate) fn open(
         #[cfg(feature = "gpu")]
         DeviceChoice::Auto => match gpu::Gpu::load(gguf, None, on_progress) {
             Ok(gpu) => return Ok(Box::new(gpu)),
-            Err(e) if e.kind() == ErrorKind::Device => tracing::info!("the processor computes: {e}"),
+            Err(e) if e.kind() == ErrorKind::Device => tracing::info!("using the processor: {e}"),
             Err(e) => return Err(e),
         },
         #[cfg(not(feature = "gpu"))]
         DeviceChoice::Gpu(_) => {
-            let found = "this program was built without GPUs (the feature `gpu`)";
+            let found = "this program was built without GPU support (the feature `gpu`)";
             return Err(Error::new(ErrorKind::Device, found));
         }
         #[cfg(not(feature = "gpu"))]

@@ -42,11 +42,11 @@ impl Memory {
         self.make_room(copied, None);
         let root = self.context.root(&self.context.identity_with(&key.tenant, numerics.as_ref()));
         if let Err(e) = session.readdress(root, &mut self.arena) {
-            search.reason = Some(format!("a memory of {there} can't be adopted: {e}"));
+            search.reason = Some(format!("can't adopt a memory from {there}: {e}"));
             return self.adopt(session, key, 0, search);
         }
         if n > 0 {
-            tracing::info!("`{}`: {n} tokens of a memory of {there} are adopted", key.agent);
+            tracing::info!("`{}`: adopting {n} tokens of a memory from {there}", key.agent);
         }
         session.numerics = numerics;
         n

@@ -49,7 +49,7 @@ impl Crew {
                 }
             };
             let thread = thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|e| {
-                Error::new(ErrorKind::Closed, format!("a thread for the cache folder can't be started: {e}"))
+                Error::new(ErrorKind::Closed, format!("can't start a thread for the cache folder: {e}"))
             });
             crew.threads.push(thread?);
         }

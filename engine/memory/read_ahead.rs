@@ -104,7 +104,7 @@ impl Ahead {
     pub(crate) fn compact(&self) {
         let task = |store: &Store| {
             if let Err(e) = store.compact() {
-                tracing::warn!("small files could not be packed: {e}");
+                tracing::warn!("can't pack small files: {e}");
             }
         };
         self.crew.push(task, drop);

@@ -232,7 +232,7 @@ impl Memory {
             Found::Whole(found) => found,
         };
         let earlier = |broken: Broken| {
-            format!("the manifest is damaged, the state of an earlier turn is used: {}", broken.reason)
+            format!("the manifest is damaged, so the state of an earlier turn is used: {}", broken.reason)
         };
         search.reason = search.reason.take().or(broken.map(earlier));
         if let Some(reason) = self.refuses(key, &manifest.owner.identity) {
@@ -289,7 +289,7 @@ impl Memory {
             n = match hole {
                 None => return session.sequence.truncate(n, &mut self.arena),
                 Some((block, Part::Global)) => {
-                    let missing = "a block of the cache is missing: the rest is computed again";
+                    let missing = "a block of the cache is missing; the rest is computed again";
                     search.reason.get_or_insert(missing.to_owned());
                     block * BLOCK
                 }
@@ -480,7 +480,7 @@ pub(super) fn put_tail(
             return Ok(bytes);
         }
         Found::Damaged(reason) | Found::Unreadable(reason) => reason,
-        Found::Missing => "the tail of the cache is missing: it is computed again".to_owned(),
+        Found::Missing => "the tail of the cache is missing; it is computed again".to_owned(),
     };
     Err(reason)
 }

@@ -160,12 +160,12 @@ impl Gguf {
     pub(crate) fn parse(name: String, bytes: Bytes) -> Result<Self> {
         let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
-            return Err(reader.broken("it does not begin with \"GGUF\"; is it a GGUF file?"));
+            return Err(reader.broken("it does not begin with \"GGUF\"; expected a GGUF file"));
         }
         let version = reader.u32("version")?;
         if !(2..=3).contains(&version) {
             let found =
-                format!("GGUF version {version} found, 2 or 3 expected (big-endian files are not read)");
+                format!("found GGUF version {version}; expected 2 or 3 (big-endian files are not supported)");
             return Err(reader.broken(&found));
         }
         let n_tensors = reader.u64("tensor count")?;
@@ -181,7 +181,7 @@ impl Gguf {
         for _ in 0..n_tensors {
             let (key, info) = reader.tensor_info()?;
             if tensors.insert(key.clone(), info).is_some() {
-                return Err(reader.broken(&format!("tensor `{key}` stands twice")));
+                return Err(reader.broken(&format!("tensor `{key}` is given twice")));
             }
         }
         let alignment = match metadata.get("general.alignment") {
@@ -213,7 +213,7 @@ impl Gguf {
         let len = self.bytes().len() as u64;
         if len > end.saturating_add(SLACK) {
             return Err(self.error(format!(
-                "it goes on for {} bytes behind its last tensor: is that a model alone?",
+                "it continues for {} bytes after its last tensor; expected a file with a model only",
                 len - end
             )));
         }
@@ -249,7 +249,8 @@ impl Gguf {
         let Some(&(_, kind, per_block, block_bytes)) = info.kind.row() else {
             let (known, found) = (TYPES.map(|t| t.1).join(", "), info.kind);
             return Err(self.error(format!(
-                "tensor `{name}` is of ggml's type {found}; this engine knows {known}: quantize the model anew, e.g. to Q4_K_M"
+                "tensor `{name}` has the ggml type {found}; expected one of {known}; quantize the model again, e.g. \
+                    to Q4_K_M"
             )));
         };
         let n = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
@@ -264,7 +265,8 @@ impl Gguf {
         });
         let data = range.and_then(|range| self.bytes().get(range)).ok_or_else(|| {
             self.error(format!(
-                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes): was the download cut short?",
+                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes); the download may \
+                    be incomplete",
                 info.offset,
                 self.bytes().len()
             ))
@@ -297,7 +299,7 @@ impl Gguf {
             let advised =
                 unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at, bytes.len()) };
             if let Err(e) = advised {
-                tracing::debug!("pages of {} are kept: {e}", self.name);
+                tracing::debug!("can't release pages of {}: {e}", self.name);
             }
         }
     }
@@ -313,7 +315,7 @@ impl Gguf {
                 Ok(n) => Ok(Some(n)),
                 Err(_) => Err(self.error(format!("`{key}` is {n}, which is out of range"))),
             },
-            Some(other) => Err(self.error(format!("`{key}` is {other:?}, a whole number was expected"))),
+            Some(other) => Err(self.error(format!("`{key}` is {other:?}; expected a whole number"))),
         }
     }
 
@@ -322,7 +324,7 @@ impl Gguf {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Float(x)) => Ok(Some(*x as f32)),
-            Some(other) => Err(self.error(format!("`{key}` is {other:?}, a float was expected"))),
+            Some(other) => Err(self.error(format!("`{key}` is {other:?}; expected a float"))),
         }
     }
 
@@ -368,16 +370,13 @@ const MAX_DEPTH: usize = 4;
 
 impl<'a> Reader<'a> {
     fn broken(&self, what: &str) -> Error {
-        Error::model(format!(
-            "{} is not a GGUF file that can be read: {what} (at byte {})",
-            self.name, self.at
-        ))
+        Error::model(format!("{} is not a readable GGUF file: {what} (at byte {})", self.name, self.at))
     }
 
     fn take(&mut self, n: usize, what: &str) -> Result<&'a [u8]> {
         let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len());
         let Some(end) = end else {
-            return Err(self.broken(&format!("it ends inside {what} ({n} bytes wanted)")));
+            return Err(self.broken(&format!("it ends inside {what} ({n} bytes expected)")));
         };
         let piece = &self.bytes[self.at..end];
         self.at = end;
@@ -422,7 +421,7 @@ impl<'a> Reader<'a> {
                 self.n_elements = self.n_elements.saturating_add(n);
                 if self.n_elements > MAX_ELEMENTS {
                     return Err(self.broken(&format!(
-                        "`{key}` is an array of {n}; at most {MAX_ELEMENTS} elements of all arrays are read"
+                        "`{key}` is an array of {n}; all arrays together may have at most {MAX_ELEMENTS} elements"
                     )));
                 }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.
@@ -443,9 +442,7 @@ impl<'a> Reader<'a> {
         let name = self.string("tensor name")?;
         let n_dims = self.u32(&name)?;
         if n_dims > 4 {
-            return Err(
-                self.broken(&format!("tensor `{name}` has {n_dims} dimensions; at most 4 are possible"))
-            );
+            return Err(self.broken(&format!("tensor `{name}` has {n_dims} dimensions; expected at most 4")));
         }
         let mut shape = Vec::new();
         for _ in 0..n_dims {

@@ -61,13 +61,13 @@ impl RopeSpec {
             "yarn" => {
                 let key = format!("{family}.rope.scaling.original_context_length");
                 let original = gguf.int::<u32>(&key)?;
-                let original =
-                    original.ok_or_else(|| gguf.error(format!("`{key}` is missing, which YaRN needs")))?;
+                let original = original
+                    .ok_or_else(|| gguf.error(format!("`{key}` is missing; it is required for YaRN")))?;
                 for (name, served) in [("beta_fast", BETA_FAST), ("beta_slow", BETA_SLOW)] {
                     let found = float(&format!("scaling.yarn_{name}"))?.map_or(served, f64::from);
                     if found != served {
                         let what =
-                            format!("`{family}.rope.scaling.yarn_{name}` is {found}; {served} is served");
+                            format!("`{family}.rope.scaling.yarn_{name}` is {found}; expected {served}");
                         return Err(gguf.error(what));
                     }
                 }
@@ -83,7 +83,7 @@ impl RopeSpec {
                 }
             }
             other => {
-                let found = format!("its rotary scaling is `{other}`; none, linear and yarn are served");
+                let found = format!("its rotary scaling is `{other}`; expected none, linear or yarn");
                 return Err(Error::model(format!("{}: {found}", gguf.name)));
             }
         }

@@ -227,7 +227,7 @@ impl Reader<'_> {
         let key = self.key(name);
         match self.gguf.int::<u32>(&key)? {
             Some(n) if n == 0 || n > MAX_COUNT => {
-                Err(self.gguf.error(format!("`{key}` is {n}; 1 to {MAX_COUNT} are possible")))
+                Err(self.gguf.error(format!("`{key}` is {n}; expected 1 to {MAX_COUNT}")))
             }
             n => Ok(n.map(|n| n as usize)),
         }
@@ -246,7 +246,7 @@ impl Reader<'_> {
     fn refuse(&self, name: &str, harmless: &[Value]) -> Result<()> {
         match self.gguf.get(&self.key(name)) {
             Some(value) if !harmless.contains(value) => {
-                Err(self.gguf.error(format!("`{}` is {value:?}, which is not served", self.key(name))))
+                Err(self.gguf.error(format!("`{}` is {value:?}, which is not supported", self.key(name))))
             }
             _ => Ok(()),
         }
@@ -257,12 +257,15 @@ impl Reader<'_> {
         let key = self.count("attention.key_length_mla")?;
         let key = key.ok_or_else(|| {
             let key = self.key("attention.key_length_mla");
-            self.gguf
-                .error(format!("`{key}` is missing: it was converted by an old tool; convert the model anew"))
+            self.gguf.error(format!(
+                "`{key}` is missing because the model was converted by an old tool; convert it again"
+            ))
         })?;
         let value = self.needed("attention.value_length_mla")?;
         if key <= rope {
-            return Err(self.gguf.error(format!("heads of {key} elements can't have {rope} that turn")));
+            return Err(self
+                .gguf
+                .error(format!("heads of {key} elements can't have {rope} rotary elements")));
         }
         self.refuse("attention.q_lora_rank", &[Value::Int(0)])?;
         self.refuse("expert_group_count", &[Value::Int(0), Value::Int(1)])?;
@@ -280,14 +283,14 @@ impl Reader<'_> {
         }
         let Some(gating) = self.family.gating else {
             let found =
-                format!("it has {n} experts; experts of the family `{}` are not served", self.family.name);
+                format!("it has {n} experts; experts of the family `{}` are not supported", self.family.name);
             return Err(self.gguf.error(found));
         };
         let gating = match (gating, self.gguf.int::<u32>(&self.key("expert_gating_func"))?) {
             (Gating::TopThenSoftmax, _) => Gating::TopThenSoftmax,
             (gating, None | Some(0 | 1)) => gating,
             (_, Some(other)) => {
-                let found = format!("`expert_gating_func` is {other}; 1 (softmax) is served");
+                let found = format!("`expert_gating_func` is {other}; expected 1 (softmax)");
                 return Err(self.gguf.error(found));
             }
         };
@@ -315,8 +318,9 @@ impl Reader<'_> {
                 (0..n_layers).map(|layer| every == 0 || layer % every != every - 1).collect()
             }
             Some(other) => {
-                let found =
-                    format!("`{key}` is {other:?}; a number or a flag for each of {n_layers} layers is read");
+                let found = format!(
+                    "`{key}` is {other:?}; expected a number or a flag for each of {n_layers} layers"
+                );
                 return Err(self.gguf.error(found));
             }
         };
@@ -333,7 +337,7 @@ impl DecoderSpec {
         let name = gguf.text("general.architecture").unwrap_or("(none)");
         let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
             let served = FAMILIES.each_ref().map(|family| family.name).join(", ");
-            return Err(gguf.error(format!("it is of the family `{name}`; this engine serves {served}")));
+            return Err(gguf.error(format!("unknown family `{name}`; expected one of {served}")));
         };
         let reader = Reader { gguf, family };
         let (d_model, n_heads) = (reader.needed("embedding_length")?, reader.needed("attention.head_count")?);
@@ -349,7 +353,7 @@ impl DecoderSpec {
             }
         };
         if n_layers > MAX_LAYERS || k_dim > MAX_HEAD_DIM {
-            return Err(gguf.error(format!("{n_layers} layers with heads of {k_dim} are no model's")));
+            return Err(gguf.error(format!("{n_layers} layers with heads of {k_dim} are not a known model")));
         }
         if n_heads % n_kv_heads != 0 {
             return Err(gguf.error(format!("{n_heads} heads can't share {n_kv_heads} KV heads evenly")));
@@ -357,7 +361,7 @@ impl DecoderSpec {
         let odd = |dim: usize| dim == 0 || dim % LANES != 0;
         if odd(k_dim) || odd(v_dim) || latent.is_none() && k_dim != v_dim {
             return Err(gguf.error(format!(
-                "its heads are {k_dim} (keys) and {v_dim} (values) wide; equal multiples of {LANES} are served"
+                "its heads are {k_dim} (keys) and {v_dim} (values) wide; expected equal multiples of {LANES}"
             )));
         }
         reader.refuse("final_logit_softcapping", &[Value::Float(0.0)])?;
@@ -425,7 +429,8 @@ impl DecoderSpec {
             KvChoice::Sides(sides) => vec![*sides; n],
             KvChoice::Mixed(layers) if layers.len() == n => layers.clone(),
             KvChoice::Mixed(layers) => {
-                let found = format!("the KV configuration is for {} layers, the model has {n}", layers.len());
+                let found =
+                    format!("the KV configuration is for {} layers, but the model has {n}", layers.len());
                 return Err(crate::Error::request(found).with_remedy(Remedy::FormatsOfThisModel));
             }
         };

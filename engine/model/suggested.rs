@@ -18,7 +18,7 @@ pub(crate) fn suggested(gguf: &Gguf) -> SuggestedSampling {
             _ => f64::NAN,
         };
         if !fits(found) {
-            tracing::warn!("{}: `{key}` is {found}, not a number {expected}: it is ignored", gguf.name);
+            tracing::warn!("{}: ignoring `{key}`, which is {found}; expected a number {expected}", gguf.name);
         }
         Some(found).filter(|found| fits(*found))
     };

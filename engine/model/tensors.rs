@@ -32,12 +32,12 @@ impl Embedding {
         let (info, _) = gguf.tensor(name)?;
         let &[n_vocab, width] = info.shape.as_slice() else {
             return Err(
-                gguf.error(format!("tensor `{name}` has the shape {:?}, a matrix was expected", info.shape))
+                gguf.error(format!("tensor `{name}` has the shape {:?}; expected a matrix", info.shape))
             );
         };
         if width != d_model || n_vocab == 0 {
             let found =
-                format!("tensor `{name}` has the shape [{n_vocab}, {width}], [_, {d_model}] was expected");
+                format!("tensor `{name}` has the shape [{n_vocab}, {width}]; expected [_, {d_model}]");
             return Err(gguf.error(found));
         }
         let embedding = Self { gguf: gguf.clone(), name, numbers, n_vocab, d_model };
@@ -65,7 +65,7 @@ impl Embedding {
 pub(crate) fn floats(gguf: &Gguf, name: &str, shape: &[usize], numbers: Numbers) -> Result<Vec<f32>> {
     let (info, bytes) = gguf.tensor(name)?;
     if info.shape != shape {
-        let found = format!("tensor `{name}` has the shape {:?}, {shape:?} was expected", info.shape);
+        let found = format!("tensor `{name}` has the shape {:?}; expected {shape:?}", info.shape);
         return Err(gguf.error(found));
     }
     converted(gguf, name, info.kind, shape.iter().product(), bytes, numbers)
@@ -81,14 +81,15 @@ pub(crate) fn converted(
     numbers: Numbers,
 ) -> Result<Vec<f32>> {
     let Some(found) = numbers(kind, bytes) else {
-        let found = format!("tensor `{name}` is of type {kind}, for which there is no conversion");
-        let advice = "quantize the model anew, to Q8_0 or a k-quant such as Q4_K_M";
+        let found = format!("tensor `{name}` has the type {kind}, which can't be converted");
+        let advice = "quantize the model again, to Q8_0 or a k-quant such as Q4_K_M";
         return Err(gguf.error(format!("{found}; {advice}")));
     };
     if found.len() == n {
         Ok(found)
     } else {
-        Err(gguf.error(format!("tensor `{name}` of type {kind}: {n} numbers are no whole blocks")))
+        Err(gguf
+            .error(format!("tensor `{name}` of type {kind}: {n} numbers are not a whole number of blocks")))
     }
 }
 

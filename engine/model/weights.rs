@@ -223,7 +223,7 @@ impl<M> Loader<'_, M> {
         let name = format!("{name}.weight");
         let (info, bytes) = gguf.tensor(&name)?;
         if info.shape != shape {
-            let found = format!("tensor `{name}` has the shape {:?}, {shape:?} was expected", info.shape);
+            let found = format!("tensor `{name}` has the shape {:?}; expected {shape:?}", info.shape);
             return Err(gguf.error(found));
         }
         let (n_out, k) = (shape[shape.len() - 2], shape[shape.len() - 1]);
@@ -269,7 +269,8 @@ impl<M> Loader<'_, M> {
         unknown.sort_unstable();
         if let Some(first) = unknown.first() {
             return Err(self.gguf.error(format!(
-                "tensor `{first}` (one of {}) has no place in a {family} decoder: the model would answer wrongly without it",
+                "tensor `{first}` (one of {}) is unknown in a {family} decoder; without it the model would give \
+                    wrong answers",
                 unknown.len()
             )));
         }
@@ -277,7 +278,7 @@ impl<M> Loader<'_, M> {
         (self.on_progress)(total, total);
         for (what, n) in self.made.iter().filter(|(what, _)| what.contains(" as ")) {
             tracing::warn!(
-                "{}: {n} matrices of {what}: their rows are no whole blocks of the file's type",
+                "{}: {n} matrices of {what}, because their rows are not whole blocks of the file's type",
                 self.gguf.name
             );
         }

@@ -85,7 +85,7 @@ fn layout_for(device: &dyn Device, texts: &[Vec<u32>]) -> Result<Arc<KvLayout>> 
             return Err(Error::request("an empty text has no embedding"));
         }
         if n > most {
-            let message = format!("a text of {n} tokens can't be embedded: the model's context is {most}");
+            let message = format!("a text of {n} tokens can't be embedded; the model's context is {most}");
             return Err(Error::request(message));
         }
     }

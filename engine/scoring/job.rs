@@ -22,7 +22,7 @@ pub(crate) trait Job: Send {
 
 /// The error when whoever asked for figures has gone.
 fn nobody_listens<T>(_: SendError<T>) -> Error {
-    Error::new(ErrorKind::Closed, "nobody listens to the figures any more")
+    Error::new(ErrorKind::Closed, "the receiver of the figures has gone")
 }
 
 /// Log-probabilities of `ids[1..]`, from an empty cache.

@@ -64,10 +64,10 @@ pub(crate) fn calibrate(
         let found = to_adopt.iter().flat_map(Numerics::devices).find_map(by);
         match found {
             Some(_) => {
-                tracing::info!("keys are coded by the constants {keys}, as those of the newest memory")
+                tracing::info!("using the key constants {keys} of the newest memory")
             }
             None => {
-                tracing::info!("the newest memory can't be adopted: its keys' constants {keys} are not here")
+                tracing::info!("can't adopt the newest memory: its key constants {keys} are missing")
             }
         }
         found
@@ -128,8 +128,8 @@ pub(crate) fn choose(
         }
         if divergence.is_new {
             tracing::warn!(
-                "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
-                 below {LIMIT}): it gets a {} cache",
+                "with a {} cache, this model's next tokens differ by {:.2} nats from those with an f16 cache \
+                 (expected less than {LIMIT}); using a {} cache instead",
                 device.spec().kv_name(&layout),
                 divergence.nats,
                 device.spec().kv_name(&next)
@@ -139,8 +139,8 @@ pub(crate) fn choose(
     }
     if divergence.nats.is_nan() || divergence.nats > LIMIT {
         tracing::warn!(
-            "with a {} cache this model's next tokens are {:.2} nats away from those with an f16 cache (a good one stays \
-             below {LIMIT}): take the automatic choice, f16, or formats that were measured for it",
+            "with a {} cache, this model's next tokens differ by {:.2} nats from those with an f16 cache (expected \
+             less than {LIMIT}); use auto, f16, or formats that were measured for this model",
             device.spec().kv_name(&layout),
             divergence.nats
         );
@@ -180,7 +180,7 @@ fn compared(
         }
     };
     let name = device.spec().kv_name(layout);
-    tracing::info!("cache {name}: {nats:.4} nats a token from an f16 cache on a sample text");
+    tracing::info!("cache {name}: differs by {nats:.4} nats per token from an f16 cache on a sample text");
     Ok(Divergence { nats, is_new: known.is_none() })
 }
 

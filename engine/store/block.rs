@@ -45,7 +45,7 @@ pub(crate) fn encode(
     block: &BlockBytes,
     layout: &KvLayout,
 ) -> Result<Vec<u8>> {
-    let wrong = |e: safetensors::SafeTensorError| Error::store(format!("a block can't be encoded: {e}"));
+    let wrong = |e: safetensors::SafeTensorError| Error::store(format!("can't encode a block: {e}"));
     let (_, tensors) = tensors(part, index, layout);
     let view = |(name, tensor): (String, Tensor)| {
         let bytes = &block.as_bytes()[tensor.place];
@@ -124,7 +124,7 @@ fn read_tensors(
 ) -> Result<BlockBytes, Failure> {
     let mut reader = Reader::open(source, start, len, header_bytes(layout) as u64)?;
     if verify && reader.entry("block") != Some(hash.hex()) {
-        return Err("it holds another block than its name says".into());
+        return Err("it contains a different block than its name says".into());
     }
     let (format, tensors) = tensors(part, index, layout);
     let mut block = BlockBytes::zeroed(format.len(index == 0));
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         source.read_exact(&mut size).map_err(wrong)?;
         let size = u64::from_le_bytes(size);
         if size > most.min(len.saturating_sub(8)) {
-            return Err(format!("a header of {size} bytes is not possible in its {len} bytes").into());
+            return Err(format!("its header of {size} bytes does not fit in its {len} bytes").into());
         }
         let header = stretch(source, (start + 8, size))?;
         let metadata = serde_json::from_slice(&header).map_err(|e| format!("its header is broken: {e}"))?;
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         let inside = self.data.checked_add(last as u64).is_some_and(|end| end <= self.end);
         if info.dtype != dtype || last.checked_sub(first) != Some(place.len()) || !inside {
             return Err(format!(
-                "tensor {name} is {:?} {:?}, not as the model has it",
+                "tensor {name} is {:?} {:?}, which differs from the model",
                 info.dtype, info.shape
             )
             .into());
@@ -194,11 +194,11 @@ pub(crate) fn verify(
     hash: BlockHash,
 ) -> Result<(), Failure> {
     if len > MOST {
-        return Err(format!("it has {len} bytes, at most {MOST} are possible").into());
+        return Err(format!("it has {len} bytes; expected at most {MOST}").into());
     }
     let reader = Reader::open(source, start, len, 16 << 20)?;
     if reader.entry("block") != Some(hash.hex()) {
-        return Err("it holds another block than its name says".into());
+        return Err("it contains a different block than its name says".into());
     }
     let tensors = reader.metadata.tensors();
     if reader.data.checked_add(reader.metadata.data_len() as u64) != Some(reader.end) {

@@ -24,7 +24,7 @@ impl CacheKey {
         let secret = secret.trim();
         if secret.len() < 32 {
             return Err(Error::store(format!(
-                "the cache key has {} characters, at least 32 are needed: make one with `openssl rand -hex 32`",
+                "the cache key has {} characters; expected at least 32; make one with `openssl rand -hex 32`",
                 secret.len()
             )));
         }
@@ -73,7 +73,7 @@ impl Cipher {
     pub(super) fn seal(&self, place: &[u8], bytes: Vec<u8>) -> Result<Vec<u8>> {
         let Some(aead) = &self.0 else { return Ok(bytes) };
         let mut nonce = [0; NONCE];
-        getrandom::fill(&mut nonce).map_err(|e| Error::store(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut nonce).map_err(|e| Error::store(format!("can't get random numbers: {e}")))?;
         let sealed = aead.encrypt(&XNonce::from(nonce), Payload { msg: &bytes, aad: place });
         let sealed = sealed.map_err(|_| Error::store("a file is too large to be encrypted"))?;
         Ok([&nonce[..], &sealed].concat())
@@ -84,7 +84,7 @@ impl Cipher {
         let Some(aead) = &self.0 else { return Ok(bytes) };
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE>().ok_or("it is too short to be encrypted")?;
         aead.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: place })
-            .map_err(|_| "it was not encrypted with this key, for this place".to_owned())
+            .map_err(|_| "it was not encrypted with this key for this place".to_owned())
     }
 }
 

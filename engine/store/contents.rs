@@ -159,7 +159,7 @@ impl Contents {
         match entry.kind {
             Kind::File(bytes) if bytes <= most => to(self, File { name, bytes }),
             Kind::File(bytes) => {
-                self.foreign.push((name, format!("it has {bytes} bytes, at most {most} are possible")));
+                self.foreign.push((name, format!("it has {bytes} bytes; expected at most {most}")));
             }
             Kind::Folder => self.foreign.push((name, "it is a folder, not a regular file".to_owned())),
             Kind::Other(kind) => self.foreign.push((name, format!("it is {kind}, not a regular file"))),

@@ -86,7 +86,7 @@ pub(super) fn entries(dir: &Path) -> Result<Vec<Entry>> {
 
 fn not_a_folder(dir: &Path, found: &Metadata) -> Error {
     let kind = kind(found.file_type());
-    Error::store(format!("{} is {kind}, not a folder: move it away", dir.display()))
+    Error::store(format!("{} is {kind}, not a folder; move it away", dir.display()))
 }
 
 /// Tells whether a folder is there.
@@ -150,7 +150,7 @@ fn temporary(path: &Path) -> Result<PathBuf> {
 /// Random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut random = [0; N];
-    getrandom::fill(&mut random).map_err(|e| Error::store(format!("no random numbers: {e}")))?;
+    getrandom::fill(&mut random).map_err(|e| Error::store(format!("can't get random numbers: {e}")))?;
     Ok(random)
 }
 
@@ -196,7 +196,7 @@ fn open_to_write(path: &Path) -> io::Result<(File, Metadata)> {
     let mut options = OpenOptions::new();
     match open(path, Links::Refuse, private(options.create(true).truncate(false).write(true))) {
         Ok(opened) => Ok(opened),
-        Err(Unopened::Foreign(kind)) => Err(io::Error::other(format!("it is {kind}: move it away"))),
+        Err(Unopened::Foreign(kind)) => Err(io::Error::other(format!("it is {kind}; move it away"))),
         Err(Unopened::Failed(e)) => Err(e),
     }
 }
@@ -276,7 +276,7 @@ pub(super) fn make_private_dir(path: &Path) -> Result<()> {
         made => made,
     });
     let durable = made.and_then(|()| sync(path)).and_then(|()| sync_parent(path));
-    durable.map_err(|e| io_error("make the folder", path, e))
+    durable.map_err(|e| io_error("create the folder", path, e))
 }
 
 /// Readable by its owner alone.

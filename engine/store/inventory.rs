@@ -143,7 +143,7 @@ impl Folder {
         let [(id, m)] = found[..] else {
             let n = found.len();
             return Err(Error::store(format!(
-                "{n} memories have an id that begins with `{id}`: see `cache ls`"
+                "{n} memories have an id that begins with `{id}`; see `cache ls`"
             )));
         };
         let word = |kind| match kind {
@@ -209,7 +209,7 @@ impl Folder {
     }
 
     pub(super) fn in_use(&self) -> Error {
-        let reason = format!("{} is in use by a running greenroom; try again when it ended", self.place);
+        let reason = format!("{} is in use by a running greenroom; try again when it has ended", self.place);
         Error::new(ErrorKind::InUse, reason)
     }
 

@@ -47,7 +47,7 @@ pub(crate) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result
     let key = end.key();
     let payload = cipher.seal(&key, payload)?;
     let n = u32::try_from(payload.len()).ok().filter(|n| u64::from(*n) <= MOST);
-    let n = n.ok_or_else(|| crate::Error::store("a record of more than 1 GiB can't be written"))?;
+    let n = n.ok_or_else(|| crate::Error::store("can't write a record of more than 1 GiB"))?;
     let sum = blake3::keyed_hash(&key, &payload);
     let record = [&n.to_le_bytes()[..], sum.as_bytes(), &payload].concat();
     *end = End { bytes: end.bytes + record.len() as u64, sum: sum.to_hex().to_string() };
@@ -117,7 +117,7 @@ pub(super) fn scan(
     let mut end = End::empty(name);
     while end.bytes < len {
         let (at, rest) = (end.bytes, len - end.bytes);
-        let torn = || Broken { reason: format!("the record at byte {at} is torn"), torn: true };
+        let torn = || Broken { reason: format!("the record at byte {at} is incomplete"), torn: true };
         let mut head = [0; HEAD];
         let there = rest.min(HEAD as u64);
         source.seek(SeekFrom::Start(at)).map_err(wrong)?;

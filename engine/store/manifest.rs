@@ -75,10 +75,13 @@ impl Identity {
     /// Reason why a cache of identity `other` can't serve here; `None` if it can.
     pub(crate) fn differs(&self, other: &Self) -> Option<String> {
         let differs = |what: &str, here: &str, there: &str| {
-            (here != there).then(|| format!("the cache was computed with {what} {there}, this is {here}"))
+            (here != there).then(|| format!("the cache was computed with {what} {there}, but this is {here}"))
         };
         let model = || {
-            format!("the cache was computed by model `{}`, this is `{}`", other.model_name, self.model_name)
+            format!(
+                "the cache was computed by model `{}`, but this is `{}`",
+                other.model_name, self.model_name
+            )
         };
         (self.model != other.model)
             .then(model)
@@ -142,7 +145,7 @@ impl TryFrom<String> for Address {
     type Error = String;
 
     fn try_from(hex: String) -> Result<Self, String> {
-        BlockHash::from_hex(&hex).map(Self).ok_or_else(|| format!("`{hex}` is no address of a block"))
+        BlockHash::from_hex(&hex).map(Self).ok_or_else(|| format!("`{hex}` is not a block address"))
     }
 }
 
@@ -227,8 +230,8 @@ impl Journal {
             segments: manifest.segments[keep_segments..].to_vec(),
             worth: Worth { turns, ..manifest.worth },
         };
-        let payload = serde_json::to_vec(&step)
-            .map_err(|e| Error::store(format!("a manifest can't be encoded: {e}")))?;
+        let payload =
+            serde_json::to_vec(&step).map_err(|e| Error::store(format!("can't encode a manifest: {e}")))?;
         let mut end = base.map_or_else(|| End::empty(name), |base| base.end.clone());
         let at = end.bytes;
         let record = log::record(&mut end, payload, cipher)?;
@@ -298,7 +301,7 @@ pub(crate) fn decode(
 impl Step {
     /// The state after the first record.
     fn first(mut self) -> Result<Manifest, String> {
-        let owner = self.owner.take().ok_or("its first record names no owner")?;
+        let owner = self.owner.take().ok_or("its first record has no owner")?;
         let (blocks, segments, worth) = (Vec::new(), Vec::new(), self.worth);
         let mut manifest = Manifest { owner, blocks, tail: None, earlier: Vec::new(), segments, worth };
         self.apply(&mut manifest)?;
@@ -308,7 +311,7 @@ impl Step {
     /// Moves the state on; one that can't be is left as it was.
     fn apply(self, state: &mut Manifest) -> Result<(), String> {
         if self.owner.is_some() || self.keep_blocks > state.blocks.len() {
-            return Err("a record does not fit the one before it".to_owned());
+            return Err("a record does not match the one before it".to_owned());
         }
         let kept = state.segments.get(..self.keep_segments).ok_or("a record keeps more than there was")?;
         let n_blocks = self.keep_blocks + self.blocks.len();
@@ -316,10 +319,10 @@ impl Step {
         for tail in earlier.iter().chain(&self.tail) {
             let ours = |b: u8| b.is_ascii_alphanumeric() || b == b'.';
             if !tail.file.bytes().all(ours) || tail.file.starts_with('.') {
-                return Err("its tail's name is not one of ours".to_owned());
+                return Err("its tail has an invalid name".to_owned());
             }
             if tail.rows == 0 || tail.rows >= BLOCK {
-                return Err("its tail has no rows, or those of a whole block".to_owned());
+                return Err("its tail has no rows, or a whole block of rows".to_owned());
             }
         }
         if self.tail.as_ref().is_some_and(|tail| tail.block != n_blocks) {

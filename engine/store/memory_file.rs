@@ -76,12 +76,10 @@ impl Portable {
             rows: self.n_rows,
         };
         let head = serde_json::to_vec(&head)
-            .map_err(|e| Error::internal(format!("a memory's head can't be encoded: {e}")))?;
+            .map_err(|e| Error::internal(format!("can't encode a memory's head: {e}")))?;
         if head.len() as u64 > MOST_HEAD {
-            let found = format!(
-                "a memory whose texts take {} bytes; at most {MOST_HEAD} can be exported",
-                head.len()
-            );
+            let found =
+                format!("the memory's texts take {} bytes; at most {MOST_HEAD} can be exported", head.len());
             return Err(Error::request(found));
         }
         out.frame(&head)?;
@@ -115,12 +113,12 @@ impl Portable {
             return Err(broken("the checksum of its head does not match"));
         }
         let head: Head =
-            serde_json::from_slice(&payload).map_err(|e| broken(format!("its head can't be read: {e}")))?;
+            serde_json::from_slice(&payload).map_err(|e| broken(format!("can't read its head: {e}")))?;
         drop(payload);
         head.validate()?;
         let Head { identity, segments, blocks, rows: n_rows } = head;
         let mut reason = here.differs(&identity).or_else(|| {
-            secret.is_none().then(|| "a file is not taken on trust into an encrypted folder".to_owned())
+            secret.is_none().then(|| "the file is not trusted, because the folder is encrypted".to_owned())
         });
         let mut read = Self { identity, segments, blocks: Vec::new(), n_rows, rows: Vec::new() };
         let formats = Part::ALL.map(|part| BlockFormat::new(layout, part));
@@ -134,7 +132,7 @@ impl Portable {
                     continue;
                 }
                 if !known.contains(&part) {
-                    return Err(broken(format!("{what} has layers with a window; the model has none")));
+                    return Err(broken(format!("{what} has layers with a window, but the model has none")));
                 }
                 let mut block = BlockBytes::zeroed(formats[part as usize].len(index == 0));
                 let sum = input.frame(&what, Some(block.len() as u64))?.1;
@@ -154,7 +152,8 @@ impl Portable {
         }
         let is_ours = input.end()?;
         reason = reason.or_else(|| {
-            (!is_ours).then(|| "it was not exported from this cache folder, or was changed since".to_owned())
+            (!is_ours)
+                .then(|| "it was not exported from this cache folder, or was changed afterwards".to_owned())
         });
         if reason.is_some() {
             (read.blocks, read.n_rows, read.rows) = (Vec::new(), 0, Vec::new());
@@ -168,11 +167,11 @@ impl Head {
         let n_ids: usize = self.segments.iter().map(|segment| segment.ids.len()).sum();
         let n_held = self.blocks.len() * BLOCK + self.rows;
         if n_ids == 0 {
-            return Err(broken("it holds no tokens"));
+            return Err(broken("it contains no tokens"));
         }
         if n_held > n_ids || self.rows >= BLOCK {
             return Err(broken(format!(
-                "its head names {} blocks of {BLOCK} tokens and {} rows; its texts have {n_ids} tokens",
+                "its head names {} blocks of {BLOCK} tokens and {} rows, but its texts have {n_ids} tokens",
                 self.blocks.len(),
                 self.rows
             )));
@@ -210,11 +209,11 @@ fn mac(secret: &[u8; 32]) -> blake3::Hasher {
 }
 
 fn broken(found: impl AsRef<str>) -> Error {
-    Error::request(format!("the file is no whole memory: {}", found.as_ref()))
+    Error::request(format!("the file is not a complete memory: {}", found.as_ref()))
 }
 
 fn unwritten(e: &std::io::Error) -> Error {
-    Error::store(format!("the export can't be written: {e}"))
+    Error::store(format!("can't write the export: {e}"))
 }
 
 /// A writer that signs what goes through it.
@@ -250,7 +249,7 @@ impl Checked<'_> {
         let (mut magic, mut version) = ([0; MAGIC.len()], [0; 4]);
         self.take("its beginning", &mut magic)?;
         if magic != *MAGIC {
-            return Err(broken("it does not begin as one that Greenroom exported"));
+            return Err(broken("it does not begin like a file that Greenroom exported"));
         }
         self.take("its version", &mut version)?;
         match u32::from_le_bytes(version) {
@@ -265,7 +264,7 @@ impl Checked<'_> {
             std::io::ErrorKind::UnexpectedEof => {
                 broken(format!("it ends too early: {what} begins at byte {at} and has {} bytes", bytes.len()))
             }
-            _ => Error::store(format!("the file can't be read: {e}")),
+            _ => Error::store(format!("can't read the file: {e}")),
         })?;
         self.at += bytes.len() as u64;
         if let Some(mac) = &mut self.mac {
@@ -302,7 +301,7 @@ impl Checked<'_> {
     fn whole_frame(&mut self, what: &str, most: u64) -> Result<(Vec<u8>, blake3::Hash)> {
         let (length, sum) = self.frame(what, None)?;
         if length > most {
-            return Err(broken(format!("{what} has {length} bytes; at most {most} are possible")));
+            return Err(broken(format!("{what} has {length} bytes; expected at most {most}")));
         }
         Ok((self.bytes(what, length)?, sum))
     }
@@ -326,8 +325,8 @@ impl Checked<'_> {
         let mut more = [0; 1];
         match self.from.read(&mut more) {
             Ok(0) => {}
-            Ok(_) => return Err(broken(format!("there are bytes behind its end at byte {}", self.at))),
-            Err(e) => return Err(Error::store(format!("the file can't be read: {e}"))),
+            Ok(_) => return Err(broken(format!("there are bytes after its end at byte {}", self.at))),
+            Err(e) => return Err(Error::store(format!("can't read the file: {e}"))),
         }
         // In constant time.
         Ok(expected.is_some_and(|expected| expected == blake3::Hash::from_bytes(found)))

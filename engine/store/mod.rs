@@ -117,7 +117,7 @@ impl Place {
             return Folder::new(&self.dir, self.key.as_ref()).keep_within(limit);
         }
         if let Err(e) = Disk::at(&self.root()).trim(limit) {
-            tracing::debug!("the copies in {} were not bounded: {e}", self.dir.display());
+            tracing::debug!("can't limit the copies in {}: {e}", self.dir.display());
         }
     }
 }
@@ -174,7 +174,7 @@ impl Store {
         let lease = self.medium.lease(&format!("runs/{}", name_hash(&self.secret(tenant), &[run])))?;
         lease.map(RunLock).ok_or_else(|| {
             let reason = format!(
-                "the memories of run {run} are in use by another process: wait until it has ended, or start a new run"
+                "the memories of run {run} are in use by another process; wait until it has ended, or start a new run"
             );
             Error::new(ErrorKind::InUse, reason)
         })
@@ -236,7 +236,7 @@ impl Store {
         let most = block::most(key.1, layout) + OVERHEAD as u64;
         let read = |input: &mut Input, (start, len): (u64, u64)| {
             if len > most {
-                return Err(format!("it has {len} bytes, at most {most} are possible").into());
+                return Err(format!("it has {len} bytes; expected at most {most}").into());
             }
             let block = open_image(&self.cipher, input, key, (start, len), |source, span| {
                 block::read(source, span, key, index, layout, self.verify)
@@ -425,7 +425,7 @@ impl Store {
         self.checked(&tail::name(tail), |input| {
             let n = tail.end.bytes;
             if n > tail::most(layout) || n > input.len() {
-                return Err(format!("its manifest says {n} bytes, it has {}", input.len()).into());
+                return Err(format!("its manifest says {n} bytes, but it has {}", input.len()).into());
             }
             let bytes = stretch(input, (0, n))?;
             Ok((tail::decode(&bytes, tail, layout, &self.cipher)?, n))
@@ -458,7 +458,7 @@ impl Store {
 fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Result<()> {
     tried.map_err(|e| match e {
         TryLockError::WouldBlock => Error::new(ErrorKind::InUse, busy()),
-        TryLockError::Error(e) => Error::store(format!("the cache folder can't be locked: {e}")),
+        TryLockError::Error(e) => Error::store(format!("can't lock the cache folder: {e}")),
     })
 }
 

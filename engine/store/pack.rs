@@ -100,7 +100,7 @@ pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Plac
     let (sum, magic) = rest.split_at(32);
     let n = u64::from_le_bytes(n.try_into().expect("8 bytes"));
     let start = end.checked_sub(n).filter(|_| magic == MAGIC && n <= MOST_INDEX && end <= MOST);
-    let start = start.ok_or("it does not end as a pack does")?;
+    let start = start.ok_or("it does not end like a pack")?;
     let bytes = stretch(&mut input, (start, n))?;
     if blake3::hash(&bytes).as_bytes() != sum {
         return Err("the checksum of its index does not match".into());
@@ -119,7 +119,7 @@ pub(super) fn verify(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Pla
     let contiguous = entries.windows(2).all(|pair| pair[0].1.offset + pair[0].1.len == pair[1].1.offset);
     let first = entries.first().map_or(0, |(_, place)| place.offset);
     if !contiguous || first != 0 || blobs.size(name) != Some(held + rest as u64) {
-        return Err("it holds bytes that belong to no block".into());
+        return Err("it contains bytes that belong to no block".into());
     }
     Ok(entries)
 }
@@ -135,7 +135,7 @@ pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(BlockKey, 
         let part = Part::ALL.into_iter().find(|part| *part as u8 == entry[32]);
         let (offset, len) = (number(&entry[33..41]), number(&entry[41..]));
         let part = part.filter(|_| offset.checked_add(len).is_some_and(|end| end <= start));
-        let part = part.ok_or("its index names what it does not hold")?;
+        let part = part.ok_or("its index names blocks that it does not contain")?;
         Ok(((hash, part), offset, len))
     };
     bytes.chunks_exact(ENTRY).map(entry).collect()

@@ -58,7 +58,7 @@ impl Store {
                     }
                 }
                 Err(Failure::Unreadable(reason)) => {
-                    tracing::warn!("{}: {reason}: blocks that it may need stay", super::short(&other));
+                    tracing::warn!("{}: {reason}; blocks that it may need are kept", super::short(&other));
                     removed.unread += 1;
                 }
                 Err(Failure::Missing | Failure::Damaged(_)) => {}
@@ -107,7 +107,7 @@ impl Store {
                     removed.bytes += bytes.saturating_sub(kept);
                 }
                 Err(Failure::Damaged(reason) | Failure::Unreadable(reason)) => {
-                    tracing::warn!("{}: {reason}: it stays", super::short(&name));
+                    tracing::warn!("{}: {reason}; it is kept", super::short(&name));
                     removed.unread += 1;
                 }
             }

@@ -26,7 +26,7 @@ impl Store {
         let _lease = self.lease_packs()?;
         match self.medium.open(SECRET).and_then(|mut input| input.whole(LEN)) {
             Ok(found) => found.try_into().map_err(|found: Vec<u8>| {
-                Error::store(format!("{SECRET} has {} bytes, expected {LEN}: remove it", found.len()))
+                Error::store(format!("{SECRET} has {} bytes; expected {LEN}; remove it", found.len()))
             }),
             Err(Failure::Missing) => {
                 let secret = random_secret()?;
@@ -48,7 +48,7 @@ impl Store {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(Error::new(ErrorKind::InUse, "another process packs blocks of the cache folder; try again"))
+        Err(Error::new(ErrorKind::InUse, "another process is packing blocks of the cache folder; try again"))
     }
 
     /// Tells whether what is stored is encrypted.

@@ -22,7 +22,7 @@ pub(super) fn stretch_into(
 ) -> Result<(), Failure> {
     bytes.clear();
     let room = usize::try_from(n).ok().and_then(|n| bytes.try_reserve_exact(n).ok());
-    room.ok_or_else(|| Failure::Unreadable(format!("there is no memory for its {n} bytes")))?;
+    room.ok_or_else(|| Failure::Unreadable(format!("there is not enough memory for its {n} bytes")))?;
     let read = source.seek(SeekFrom::Start(start)).and_then(|_| source.take(n).read_to_end(bytes));
     match read {
         Ok(read) if read as u64 == n => Ok(()),
@@ -51,7 +51,7 @@ impl Input {
     /// All of it, at most `most` bytes.
     pub(super) fn whole(&mut self, most: u64) -> Result<Vec<u8>, Failure> {
         if self.len > most {
-            return Err(format!("it has {} bytes, at most {most} are possible", self.len).into());
+            return Err(format!("it has {} bytes; expected at most {most}", self.len).into());
         }
         let len = self.len;
         stretch(self, (0, len))

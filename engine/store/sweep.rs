@@ -122,9 +122,12 @@ impl Folder {
         match self.shrink(limit) {
             Ok(Removed { sessions: 0, .. }) => {}
             Ok(Removed { sessions, .. }) => {
-                tracing::info!("{sessions} memories left the cache folder to keep it within {limit} bytes");
+                tracing::info!(
+                    "{sessions} memories were removed from the cache folder to keep it within {limit} \
+                    bytes"
+                );
             }
-            Err(e) => tracing::debug!("the cache folder was not bounded: {e}"),
+            Err(e) => tracing::debug!("can't limit the cache folder: {e}"),
         }
     }
 
@@ -177,7 +180,7 @@ impl Folder {
             removed.bytes += self.sweep_packs(&contents.packs, &needed.blocks, &mut unread)?;
         }
         for reason in &unread {
-            tracing::warn!("{reason}: nothing that it may need is removed");
+            tracing::warn!("{reason}; what it may need is kept");
         }
         removed.unread = unread.len();
         Ok(())

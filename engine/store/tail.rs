@@ -71,7 +71,7 @@ pub(crate) fn decode(
     let mut n = 0;
     check(bytes, tail, cipher, &mut |payload| {
         if payload.len() % layout.row_bytes() != 0 {
-            return Err("a record is no whole number of rows".to_owned());
+            return Err("a record is not a whole number of rows".to_owned());
         }
         n += payload.len() / layout.row_bytes();
         if n >= BLOCK {
@@ -81,7 +81,7 @@ pub(crate) fn decode(
         Ok(())
     })?;
     if n < tail.rows {
-        return Err(format!("it holds {n} rows, its manifest says {}", tail.rows));
+        return Err(format!("it has {n} rows, but its manifest says {}", tail.rows));
     }
     rows.truncate(tail.rows * layout.row_bytes());
     Ok(rows)
@@ -103,7 +103,7 @@ fn check(
     })
     .map_err(|broken| broken.reason)?;
     if last != tail.end {
-        return Err("it is not the one that its manifest names".to_owned());
+        return Err("it is not the tail that its manifest names".to_owned());
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ pub(super) fn verify(
 ) -> Result<(), Failure> {
     let len = input.len();
     if len > MOST {
-        return Err(format!("it has {len} bytes, at most {MOST} are possible").into());
+        return Err(format!("it has {len} bytes; expected at most {MOST}").into());
     }
     if tail.is_some_and(|tail| len < tail.end.bytes) {
         return Err("it is shorter than its manifest says".into());
@@ -143,7 +143,7 @@ pub(super) fn verify(
     })?;
     match broken {
         Some(broken) if !broken.torn => Err(broken.reason.into()),
-        _ if !passed => Err("it is not the one that its manifest names".into()),
+        _ if !passed => Err("it is not the tail that its manifest names".into()),
         _ => Ok(()),
     }
 }

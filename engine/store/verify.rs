@@ -52,11 +52,15 @@ impl Folder {
             verdict.file(&file.name, self.medium.open(&file.name).and_then(|mut input| read(&mut input)));
         }
         for File { name, bytes } in &contents.locks {
-            let empty = if *bytes == 0 { Ok(()) } else { Err("a lock holds nothing, this one does".into()) };
+            let empty = if *bytes == 0 {
+                Ok(())
+            } else {
+                Err("a lock file must be empty, but this one is not".into())
+            };
             verdict.file(name, empty);
         }
         for File { name, bytes } in &contents.secrets {
-            let found = format!("it has {bytes} bytes, expected {}", secret::LEN);
+            let found = format!("it has {bytes} bytes; expected {}", secret::LEN);
             verdict.file(name, if *bytes == secret::LEN { Ok(()) } else { Err(found.into()) });
         }
         // Those are empty, or would be among what is foreign; what a crash left is no problem.

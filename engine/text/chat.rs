@@ -100,7 +100,7 @@ impl Chat {
                 };
                 tracing::warn!("{why}; using the built-in `{name}` template");
                 let mut chat = Self::take_apart(fallback, tokenizer)?;
-                chat.audit.insert(0, format!("{why}: the built-in `{name}` template serves instead"));
+                chat.audit.insert(0, format!("{why}; the built-in `{name}` template is used instead"));
                 Ok(chat)
             }
         }
@@ -209,7 +209,7 @@ impl Chat {
             let told = tool.as_json().to_string();
             if tokenizer.end_of_special(&told) > 0 {
                 let found = format!(
-                    "the description of the tool `{}` holds a special token of this model",
+                    "the description of the tool `{}` contains a special token of this model",
                     tool.name
                 );
                 return Err(Error::request(found));
@@ -339,7 +339,8 @@ impl Segments<'_> {
                 let n = self.tokenizer.n_vocab();
                 if let Some(id) = ids.iter().find(|id| **id as usize >= n) {
                     let found = format!(
-                        "a reply holds token {id}; the vocabulary has {n}: was it recorded with another model?"
+                        "a reply has the token {id}, but the vocabulary has {n}; it may have been recorded with \
+                            another model"
                     );
                     return Err(Error::request(found));
                 }
@@ -393,7 +394,7 @@ fn switch(skeletons: &[Skeleton]) -> Option<String> {
     let begins = (&none.without_system, &none.delta) != (&high.without_system, &high.delta);
     let switch = if low.without_system == none.without_system { "levels" } else { "a switch" };
     let at_begin = none.delta == high.delta;
-    let place = if at_begin { ", set by the first reply for all" } else { "" };
+    let place = if at_begin { ", set for all replies by the first" } else { "" };
     begins.then(|| format!("it has {switch} for reasoning{place}"))
 }
 
@@ -402,8 +403,9 @@ fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
     let Skeleton { with_system, without_system, delta, .. } = skeleton;
     let mut found = Vec::new();
     if with_system.is_none() {
-        found
-            .push("it takes no system message: the system text is put before the first user text".to_owned());
+        found.push(
+            "it supports no system message; the system text is put before the first user text".to_owned(),
+        );
     }
     let contents: Vec<String> = (10..21).map(placeholder).collect();
     let mut messages = Vec::new();
@@ -430,15 +432,15 @@ fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
         }
     }
     match renderer.render(&self::messages(&messages), None) {
-        Err(e) => found.push(format!("it can't render five turns ({e}): turns are appended one by one")),
+        Err(e) => found.push(format!("it can't render five turns ({e}); turns are appended one by one")),
         Ok(whole) if whole != read => {
             let moved = with_system.is_some() && whole.find(&contents[0]) != read.find(&contents[0]);
             let at = crate::text::prefix::first_difference(&whole, &read);
             found.push(if moved {
-                "it moves the system text with every turn: here it stays where it was first read".to_owned()
+                "it moves the system text with every turn; here it stays where it was first read".to_owned()
             } else {
                 format!(
-                    "it rewrites history (from character {at} of five turns on): here nothing is rewritten"
+                    "it rewrites history (from character {at} of five turns on); here nothing is rewritten"
                 )
             });
         }
@@ -450,16 +452,16 @@ fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
         renderer.render(&self::messages(&messages), None).is_ok_and(|text| !text.contains(kept))
     };
     if drops("<think>\u{e000}why\u{e001}</think>x", "\u{e000}why\u{e001}") {
-        found.push("it drops earlier reasoning: here a reply stays as it was sampled".to_owned());
+        found.push("it drops earlier reasoning; here replies stay as they were sampled".to_owned());
     }
     if drops("  \u{e000}  ", "  \u{e000}  ") {
-        found.push("it trims messages: here a reply stays as it was sampled".to_owned());
+        found.push("it trims messages; here replies stay as they were sampled".to_owned());
     }
     if renderer.clock_read.load(Ordering::Relaxed) {
-        found.push("it stamps the date: the clock is pinned to 2024-07-26".to_owned());
+        found.push("it inserts the date; here the clock is fixed at 2024-07-26".to_owned());
     }
     if found.is_empty() {
-        found.push("it leaves history as it was read".to_owned());
+        found.push("it leaves history unchanged".to_owned());
     }
     found
 }

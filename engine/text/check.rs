@@ -13,12 +13,12 @@ pub(crate) fn check(segments: &[Segment], tokenizer: &Tokenizer) -> Result<()> {
         let wrong = |found: &str| {
             let kind = segment.kind;
             Err(Error::request(format!(
-                "segment {at} ({kind:?}) of the memory is not one of this model: {found}"
+                "segment {at} ({kind:?}) of the memory does not belong to this model: {found}"
             )))
         };
         let n = tokenizer.n_vocab();
         if let Some(id) = segment.ids.iter().find(|id| **id as usize >= n) {
-            return wrong(&format!("it holds token {id}; the vocabulary has {n}"));
+            return wrong(&format!("it has the token {id}, but the vocabulary has {n}"));
         }
         let after = tokenizer.after(segments[..at].iter().rev().find_map(|s| s.ids.last().copied()));
         let ids = match segment.kind {
@@ -28,12 +28,12 @@ pub(crate) fn check(segments: &[Segment], tokenizer: &Tokenizer) -> Result<()> {
                 super::chat::reply_ids(&segments[..at], &segment.text, tokenizer)?
             }
             SegmentKind::Reply | SegmentKind::Raw if tokenizer.decode(&segment.ids) != segment.text => {
-                return wrong("its text is not that of its ids");
+                return wrong("its text does not match its ids");
             }
             SegmentKind::Reply | SegmentKind::Raw => continue,
         };
         if ids != *segment.ids {
-            return wrong("its ids are not those of its text");
+            return wrong("its ids do not match its text");
         }
     }
     Ok(())

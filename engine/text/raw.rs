@@ -28,7 +28,7 @@ pub(crate) fn segments(
             let n = tokenizer.n_vocab();
             if let Some((at, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= n) {
                 return Err(Error::request(format!(
-                    "the prompt's token {at} is {id}; the vocabulary has {n}: expected ids below that"
+                    "the prompt's token {at} is {id}, but the vocabulary has {n}; expected a smaller id"
                 )));
             }
             Ok(segment(ids))

@@ -107,7 +107,8 @@ impl Prepared {
         let n = flatten(&prompt).len();
         if n == 0 || n > context_length {
             return Err(Error::request(format!(
-                "a memory of {n} tokens; expected at least one, and as many as fit in the model's context of {context_length}"
+                "the memory has {n} tokens; expected at least one, and no more than fit in the model's context of \
+                    {context_length}"
             )));
         }
         let need = layout.at_work(n, 0) + session::known_bytes(&prompt, n);

@@ -86,10 +86,7 @@ impl ScoreOptions {
         for pair in order.windows(2) {
             let [one, other] = [&options[pair[0]], &options[pair[1]]];
             if one.text == other.text {
-                return Err(Error::request(format!(
-                    "the option `{}` of a choice stands there twice",
-                    one.text
-                )));
+                return Err(Error::request(format!("the option `{}` of a choice is given twice", one.text)));
             }
             if one.ids == other.ids {
                 let (one, other) = (&one.text, &other.text);
@@ -170,7 +167,7 @@ fn spell(i: usize, text: &str, prompt: &[Segment], tokenizer: &Tokenizer) -> Res
     let spelled = tokenizer.decode(&ids);
     if spelled != text && spelled.strip_prefix(' ') != Some(text) {
         let found =
-            format!("the vocabulary can't spell the option `{text}` of a choice: it gives `{spelled}`");
+            format!("the vocabulary can't encode the option `{text}` of a choice; it produces `{spelled}`");
         return Err(Error::request(found));
     }
     Ok(Spelling { text: text.to_owned(), ids, spelled })

@@ -97,7 +97,7 @@ impl DraftModel {
         let mut read = self.take(session);
         self.learn(&mut read, tokens);
         let guesses = self.guess_behind(&mut read, tokens, terms, draw).unwrap_or_else(|e| {
-            tracing::debug!("the draft model guesses nothing: {e}");
+            tracing::debug!("the draft model makes no guesses: {e}");
             Vec::new()
         });
         if guesses.is_empty() {

@@ -25,8 +25,8 @@ impl Following {
     pub(crate) fn new(ids: &[u32], reply: ReplyText, tokenizer: &Tokenizer) -> Result<Self> {
         let n = tokenizer.n_vocab();
         if let Some(id) = ids.iter().find(|id| **id as usize >= n) {
-            let found = format!("a reply to follow holds token {id}; the vocabulary has {n}");
-            return Err(Error::request(format!("{found}: was it recorded with another model?")));
+            let found = format!("a recorded reply has the token {id}, but the vocabulary has {n}");
+            return Err(Error::request(format!("{found}; it may have been recorded with another model")));
         }
         Ok(Self { ids: ids.to_vec(), reply, found: Vec::new() })
     }

@@ -92,5 +92,5 @@ impl Guide {
 }
 
 fn failed(e: impl std::fmt::Display) -> Error {
-    Error::request(format!("the grammar of a reply broke off: {e}"))
+    Error::request(format!("the grammar of a reply failed: {e}"))
 }

@@ -90,9 +90,7 @@ impl Decode {
         let calling = Calling::new(request, calls, tokenizer)?;
         if (guide.is_some() || calling.is_some()) && matches!(request.constraint, Some(Constraint::OneOf(_)))
         {
-            return Err(Error::request(
-                "a choice can't have a grammar or be a call: its options say all that it may be",
-            ));
+            return Err(Error::request("a choice can't have a grammar or be a call"));
         }
         let reply = || {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);

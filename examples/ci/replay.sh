@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Holds all recordings of a repository against their scenarios, without a model. Run it in CI, and before you commit.
+# Checks all recordings of a repository against their scenarios, without a model. Run it in CI, and before you commit.
 #
 #     ./replay.sh [FOLDER...]        default: recordings
 #
-# Exit codes: 0 all fit, 1 an assertion failed, 2 a scenario is invalid, 3 something drifted, 4 something can't be judged.
-# In GitHub's workflows it annotates the line that a problem comes from, and writes a summary to the workflow's page.
+# Exit codes: 0 all match, 1 an assertion failed, 2 a scenario is invalid, 3 something drifted, 4 something can't be checked.
+# In GitHub workflows, it annotates the line of each problem and writes a summary to the workflow's page.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -29,7 +29,7 @@ messages = [{"role": "user", "content": "How deep is the old well?"}]
 
 
 def ask(choice: str):
-    """A reply, told as it is said, and what of its prompt was read before."""
+    """Prints a reply as it arrives, and how much of its prompt was read before."""
     with client.messages.stream(
         model=MODEL, max_tokens=100, system=SYSTEM, messages=messages, tools=[WELL], tool_choice={"type": choice}
     ) as stream:

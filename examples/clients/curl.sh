@@ -1,5 +1,5 @@
 #!/bin/sh
-# Each API once, by curl. Start `greenroom serve` before; GREENROOM_URL names another address.
+# Calls each API once, with curl. Start `greenroom serve` first; GREENROOM_URL names another address.
 set -eu
 url=${GREENROOM_URL:-http://127.0.0.1:8080}
 model=${GREENROOM_MODEL:-understudy}

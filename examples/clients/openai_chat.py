@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A conversation through OpenAI's SDK that goes on where it was: also after the server was restarted, or this script.
+"""A conversation through OpenAI's SDK that continues where it stopped, even after a restart of the server or this script.
 
     greenroom serve &
     python3 examples/clients/openai_chat.py        # and once more, and once more
@@ -32,7 +32,7 @@ for question in QUESTIONS:
         seed=len(messages),
         stream=True,
         stream_options={"include_usage": True},
-        extra_body={"greenroom": True},  # says how the prompt met the memory
+        extra_body={"greenroom": True},  # reports how the prompt matched the memory
     )
     reply = ""
     for chunk in stream:

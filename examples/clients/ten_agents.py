@@ -3,10 +3,10 @@
 
     greenroom serve &
     python3 examples/clients/ten_agents.py --rounds 2
-    # end the server, start it again, and go on:
+    # end the server, start it again, and continue:
     python3 examples/clients/ten_agents.py --rounds 2
 
-Needs `pip install openai-agents`. What was said lies in a SQLite file, as the SDK keeps it; what was computed, in greenroom's cache folder.
+Needs `pip install openai-agents`. The SDK keeps what was said in a SQLite file; greenroom keeps what was computed in its cache folder.
 """
 
 import argparse
@@ -25,7 +25,7 @@ model = OpenAIChatCompletionsModel(model=os.environ.get("GREENROOM_MODEL", "unde
 
 
 def member(name: str, work: str) -> Agent:
-    """An agent. The key keeps its memory apart from those of others who begin alike."""
+    """An agent. The key separates its memory from those of others with the same beginning."""
     return Agent(
         name=name,
         instructions=f"You are {name}, {work} of the village. You speak with {', '.join(NAMES)}. You say one short sentence.",

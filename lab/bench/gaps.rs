@@ -8,8 +8,8 @@ use std::thread;
 
 /// Time between an agent's tokens: alone, beside others in memory, and beside others that are saved and restored
 ///
-/// Beside it two others take turns of a few tokens, one right after the other: in memory alone, or one that is saved each time and one
-/// that is restored from disk each time.
+/// Beside it, two other agents take short turns, one right after the other: either both stay in memory, or one is saved
+/// and the other restored from disk each time.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench gaps --model smollm2-135m --context 2048 --tokens 512")]
 pub(super) struct Args {
@@ -44,7 +44,7 @@ impl Args {
             rows.push(self.measure(bench, word, beside)?);
         }
         let notes =
-            vec!["Gaps are between pieces of text as they come; first tokens are left out.".to_owned()];
+            vec!["Gaps are between pieces of text as they arrive; first tokens are not included.".to_owned()];
         Ok(Figures { rows, notes })
     }
 
@@ -68,7 +68,7 @@ impl Args {
                 let times = lab.submit(&speaker, ask).and_then(super::lab::Pending::times);
                 over.store(true, Ordering::Relaxed);
                 let turns =
-                    beside.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the turns beside broke off")));
+                    beside.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the turns beside it failed")));
                 Ok::<_, anyhow::Error>((times?, turns?))
             })?;
             gaps.extend(times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3));

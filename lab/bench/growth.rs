@@ -15,25 +15,25 @@ const LONG: usize = 512;
 /// Numbers of cores that are modelled where there are fewer.
 const MODELLED: [usize; 4] = [2, 4, 8, 16];
 
-/// Cost of a turn by length of history, by number of agents at rest, and by cores
+/// Cost of a turn by length of history, by number of idle agents, and by cores
 ///
-/// What is not the model's own work should not grow with the first two. More cores than there are are modelled, by Amdahl's law: the
-/// part that one core does alone is what the most cores here leave of it.
+/// Work outside the model should not grow with the first two. Core counts beyond those of this machine are extrapolated
+/// with Amdahl's law, from the serial part measured with all cores here.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab bench growth --shape tiny --history 1024,32768 --idle 0,10000 --plots growth"
 )]
 pub(super) struct Args {
-    /// Tokens that an agent has read, in rising order
+    /// Tokens that an agent has read, in ascending order
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 4096, 16_384, 65_536, 131_072])]
     history: Vec<usize>,
-    /// Numbers of agents at rest, in rising order; each has read some fifty tokens, and is expected to speak
+    /// Numbers of idle agents, in ascending order; each has read about fifty tokens and has a turn ahead
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 10, 100, 1_000, 10_000])]
     idle: Vec<usize>,
     /// Tokens that a turn generates
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     tokens: usize,
-    /// Draw history.svg, idle.svg and cores.svg into this folder
+    /// Write history.svg, idle.svg and cores.svg to this folder
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ impl Args {
             ("cores", self.cores(bench, &mut figures)?),
         ];
         if let Some(folder) = &self.plots {
-            std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
             for (name, plot) in plots {
                 plot.draw(&folder.join(name).with_extension("svg"))?;
             }
@@ -83,7 +83,7 @@ impl Args {
         }
         Ok(Plot {
             title: format!("{}: a turn by length of history", bench.info().name),
-            axes: ["tokens of history", "ms a token"],
+            axes: ["tokens of history", "ms per token"],
             lines: vec![("generated", each_ms), ("read, of 32 new ones", first_ms)],
         })
     }
@@ -94,7 +94,7 @@ impl Args {
         let (mut alone, mut line) = (None, Vec::new());
         for n in &self.idle {
             while idle.len() < *n {
-                bench.say(format!("agent {} of {n} comes to rest", idle.len() + 1));
+                bench.say(format!("agent {} of {n} becomes idle", idle.len() + 1));
                 let mut player = bench.agent();
                 player.next_use = Some(1_000 + idle.len() as u64);
                 let text = bench.text(&player, 48)?;
@@ -114,8 +114,8 @@ impl Args {
             ]);
         }
         Ok(Plot {
-            title: format!("{}: tokens a second beside agents at rest", bench.info().name),
-            axes: ["agents at rest", "to an empty engine"],
+            title: format!("{}: tokens per second beside idle agents", bench.info().name),
+            axes: ["idle agents", "to an empty engine"],
             lines: vec![("generated", line)],
         })
     }
@@ -154,7 +154,7 @@ impl Args {
         }
         let [prefill, decode] = speedups;
         Ok(Plot {
-            title: format!("{}: by cores (more than {here}: modelled)", bench.info().name),
+            title: format!("{}: by cores (more than {here}: extrapolated)", bench.info().name),
             axes: ["cores", "to one core"],
             lines: vec![("read", prefill), ("generated", decode)],
         })
@@ -170,7 +170,7 @@ impl Args {
     ) -> anyhow::Result<Vec<Timed>> {
         let mut turns = Vec::new();
         for _ in bench.repeats() {
-            bench.say(format!("a turn behind {history} tokens"));
+            bench.say(format!("a turn after {history} tokens"));
             let text = bench.text(agent, history + NEW)?;
             turns.push(lab.turn(agent, Ask { text, n_tokens: self.tokens, cold: false })?);
         }

@@ -142,7 +142,7 @@ impl Bench {
         let prompter = Prompter::open(&source(&model))?;
         let words: Vec<_> = WORDS.into_iter().filter(|word| prompter.count(word) == 1).collect();
         if words.is_empty() {
-            bail!("{}: no word is one token in its vocabulary", prompter.model().name);
+            bail!("{}: its vocabulary has no word that is a single token", prompter.model().name);
         }
         let numerics = prompter.model().numerics.clone();
         Ok(Self { common: common.clone(), model, prompter, words, n_texts: 0, numerics, bar })
@@ -347,9 +347,7 @@ pub(super) fn wait_for_all(pending: Vec<Pending>) -> anyhow::Result<Vec<Timed>> 
     std::thread::scope(|scope| {
         let waiting: Vec<_> = pending.into_iter().map(|turn| scope.spawn(|| turn.wait())).collect();
         let ended = waiting.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("a thread that waited for a turn broke off")))
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread that waited for a turn failed")))
         });
         ended.collect()
     })

@@ -4,11 +4,11 @@ use super::lab::{Ask, Bench, Lab, Player, Timed, wait_for_all};
 use super::report::{Entry, Figures, Row, median};
 use super::speed::{at_least_one, counts, measured, ordinal};
 
-/// Time to the first token: cold, hot (in memory) and warm (from disk, after the engine was opened again)
+/// Time to first token: cold, hot (in memory) and warm (from disk, in a newly opened engine)
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench ttft --shape 1b --context 1024,16384")]
 pub(super) struct Ttft {
-    /// Tokens of the prompt that is read cold
+    /// Tokens in the prompt that is read cold
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 2048, 4096, 8192, 16384], value_parser = at_least_one)]
     context: Vec<usize>,
     /// New tokens of each turn after it
@@ -16,11 +16,11 @@ pub(super) struct Ttft {
     extend: usize,
 }
 
-/// Two agents at once against one alone, and one that arrives while another speaks
+/// Two agents at once compared with one alone, and one that arrives while another speaks
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench concurrent --context 1024,4096 --tokens 64")]
 pub(super) struct Concurrent {
-    /// Tokens of each agent's prompt
+    /// Tokens in each agent's prompt
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 4096], value_parser = at_least_one)]
     context: Vec<usize>,
     /// Tokens that each agent generates
@@ -77,12 +77,12 @@ impl Ttft {
         let rows = lengths.iter().map(|turns| turns.row(&loads)).collect();
         let notes = vec![
             format!(
-                "Hot, warm and next are turns of {} new tokens: in the process that read the context, in a new engine on the same \
-                 cache folder, and the turn after that.",
+                "Hot, warm and next are turns with {} new tokens: in the process that read the context, in a new \
+                 engine on the same cache folder, and the turn after that.",
                 self.extend
             ),
-            "Load: opening the model and a first short turn; no other figure holds it. Warm files were written by this process: \
-             they are in the page cache."
+            "Load: opening the model and a first short turn, not included in other figures. Warm files were written \
+             by this process, so they are in the page cache."
                 .to_owned(),
         ];
         Ok(Figures { rows, notes })
@@ -161,8 +161,9 @@ impl Concurrent {
         }
         figures.rows.push(self.staggered(bench, &lab)?);
         figures.notes.push(format!(
-            "System tokens/s: all tokens generated, by the time from submission to the end of the last turn. Hot and warm turns read \
-             {} new tokens; warm ones are read back from disk (page cache) by the same process.",
+            "System tokens/s: all tokens generated, divided by the time from submission to the end of the last turn. \
+             Hot and warm turns read {} new tokens; warm ones are read back from disk (page cache) by the same \
+             process.",
             self.extend
         ));
         figures.notes.push(format!(

@@ -5,11 +5,11 @@ use super::process::{in_a_process, peak_bytes};
 use super::report::{Entry, Figures, Row};
 use super::speed::at_least_one;
 
-/// Peak memory with a long context, f16 against q4 (each in a process of its own; Linux)
+/// Peak memory with a long context, f16 compared with q4 (each in its own process; Linux)
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench memory --shape 1b --context 16384")]
 pub(super) struct Args {
-    /// Tokens of the prompt
+    /// Tokens in the prompt
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = at_least_one)]
     context: usize,
     /// Measure the format of --kv in this process
@@ -31,7 +31,7 @@ impl Args {
             figures.rows.push(self.in_a_process(bench, kv)?);
         }
         figures.notes.push(
-            "Peak: VmHWM, mapped pages of the model file included. Rest: peak less model file and cache."
+            "Peak: VmHWM, including mapped pages of the model file. Rest: peak minus model file and cache."
                 .to_owned(),
         );
         Ok(figures)

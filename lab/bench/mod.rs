@@ -44,25 +44,25 @@ struct Common {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long, value_name = "MODEL", global = true, conflicts_with = "shape")]
     model: Option<String>,
-    /// Random weights of a real shape instead: tiny, 135m, 500m, 1b, 3b or 8b
+    /// Use random weights of a real shape instead: tiny, 135m, 500m, 1b, 3b or 8b
     #[arg(long, value_name = "NAME", global = true, default_value = "135m")]
     shape: String,
     /// Format of the random weights: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k, q4_k_m or mxfp4
     #[arg(long, value_name = "TYPE", global = true, default_value = "q4_k_m")]
     weights: String,
-    /// Folder for models of random weights [default: the user's cache folder]
+    /// Folder for models with random weights [default: the user's cache folder]
     #[arg(long, value_name = "DIR", global = true)]
     shape_dir: Option<PathBuf>,
-    /// Formats of cached keys and values: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`
+    /// KV cache formats: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from `kv-config`
     #[arg(long, value_name = "KV", global = true, default_value = "auto")]
     kv: Kv,
-    /// Where it runs: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
+    /// Device that runs it: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)
     #[arg(long, value_name = "DEVICE", global = true, default_value = "cpu")]
     device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Measure so many times: medians are shown, with least and most
+    /// Number of measurements; shows median, minimum and maximum
     #[arg(long, value_name = "N", global = true, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
     /// Print one JSON object

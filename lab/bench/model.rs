@@ -16,16 +16,16 @@ pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Res
     }
     let Some(mut model) = RandomModel::shape(&common.shape, 1) else {
         let known: Vec<_> = RandomModel::shapes().collect();
-        bail!("there is no shape `{}`; those known are {}", common.shape, known.join(", "));
+        bail!("unknown shape `{}`; expected one of {}", common.shape, known.join(", "));
     };
     let Some(dtype) = Dtype::from_word(&common.weights) else {
         let known = Dtype::ALL.map(Dtype::word);
-        bail!("there are no weights of type `{}`; those known are {}", common.weights, known.join(", "));
+        bail!("unknown weight type `{}`; expected one of {}", common.weights, known.join(", "));
     };
     model.dtype = dtype;
     let folder = match &common.shape_dir {
         Some(folder) => folder.clone(),
-        None => default_cache_dir().context("no home folder: give --shape-dir")?.join("models"),
+        None => default_cache_dir().context("there is no home folder; use --shape-dir")?.join("models"),
     };
     let path = folder.join(format!("random-{}-{}.gguf", common.shape, common.weights));
     if !path.is_file() {

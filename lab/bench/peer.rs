@@ -63,12 +63,13 @@ impl Rival {
     /// A note for readers of its figures.
     pub(super) fn note(&self) -> String {
         let another = match self.0.family() {
-            "gemma3" => " Its Gemma 3 is another model: it keeps to no window.",
+            "gemma3" => " Its Gemma 3 differs: it does not use windows.",
             _ => "",
         };
         format!(
-            "candle: candle-transformers on the same file with as many threads, keys and values in f32.{another} To candle: \
-             our median to its. On shared cores its threads wait for each other; --threads 1 then tells more."
+            "candle: candle-transformers on the same file with the same number of threads, keys and values in \
+             f32.{another} To candle: ratio of our median to candle's. On shared cores, its threads wait for each \
+             other; --threads 1 is then a better comparison."
         )
     }
 

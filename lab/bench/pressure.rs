@@ -10,26 +10,26 @@ use clap::ValueEnum;
 use greenroom::backend::EmbeddedConfig;
 use std::collections::BTreeMap;
 
-/// Many agents, memory for a few: evictions by the plan and by last use, against memory for all (Linux)
+/// Many agents with memory for a few: eviction by plan and by last use, compared with memory for all (Linux)
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench pressure --shape 1b --agents 40 --tokens 2048 --fit 6")]
 pub(super) struct Args {
-    /// Agents; they speak in turn
+    /// Number of agents; they speak in turn
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = at_least_one)]
     agents: usize,
-    /// Tokens that each reads at first, a text of its own
+    /// Tokens that each agent reads first; the texts differ
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = at_least_one)]
     tokens: usize,
-    /// Agents that fit into memory
+    /// Number of agents that fit in memory
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = at_least_one)]
     fit: usize,
-    /// Rounds after that
+    /// Number of rounds after that
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = at_least_one)]
     rounds: usize,
-    /// New tokens of a turn in these rounds
+    /// New tokens in each turn of these rounds
     #[arg(long, value_name = "N", default_value_t = 32)]
     question: usize,
-    /// Tokens of a reply
+    /// Tokens in a reply
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     reply: usize,
     /// Measure one way in this process
@@ -62,8 +62,10 @@ impl Args {
         let is_equal = replies.windows(2).all(|pair| pair[0] == pair[1]);
         let notes = vec![
             format!(
-                "{} agents, who have read {} tokens each, speak in turn, {} rounds; memory for {} of them. Turns, tokens and times are of \
-                 these rounds; waited: for memories to be read; hidden: reading while others spoke. Peak: VmHWM, mapped pages of the model file included. Rest: peak less model file and budget.",
+                "{} agents that have read {} tokens each speak in turn for {} rounds, with memory for {} of them. \
+                 Turns, tokens and times are those of these rounds. Waited: time spent waiting for memories to be \
+                 read; hidden: reading while others spoke. Peak: VmHWM, including mapped pages of the model file. \
+                 Rest: peak minus model file and budget.",
                 self.agents, self.tokens, self.rounds, self.fit
             ),
             format!("All replies of the three runs are {}.", if is_equal { "equal" } else { "NOT EQUAL" }),

@@ -66,15 +66,15 @@ impl Answer {
         read: impl Fn(&Value) -> Option<Entry>,
     ) -> anyhow::Result<(&'static str, Entry)> {
         let cell = read(&self.0[name]);
-        Ok((name, cell.with_context(|| format!("the process did not say its `{name}`"))?))
+        Ok((name, cell.with_context(|| format!("the process did not report its `{name}`"))?))
     }
 }
 
 /// The peak memory of this process.
 pub(super) fn peak_bytes() -> anyhow::Result<u64> {
     let status = files::read_text("/proc/self/status".as_ref(), Kind::System)
-        .context("peak memory is known on Linux only")?;
+        .context("peak memory can be measured on Linux only")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    Ok(kib.context("/proc/self/status does not tell the peak memory")? * 1024)
+    Ok(kib.context("/proc/self/status does not contain the peak memory")? * 1024)
 }

@@ -4,23 +4,23 @@ use super::lab::{Ask, Bench, Player, Timed};
 use super::report::{Entry, Figures, Row, median};
 use super::speed::{at_least_one, counts, measured};
 
-/// Experts primed with articles, then asked: time to the first token cold, warm and hot
+/// Experts primed with articles, then asked: time to first token cold, warm and hot
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench routing --shape 1b --context 4096")]
 pub(super) struct Args {
-    /// Tokens of each expert's article
+    /// Tokens in each expert's article
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = at_least_one)]
     context: usize,
-    /// Experts; half as many questions go to two of them each
+    /// Number of experts; half as many questions go to two experts each
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one)]
     experts: usize,
-    /// Questions asked again
+    /// Number of questions asked again
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeated: usize,
-    /// New tokens of a question
+    /// New tokens in a question
     #[arg(long, value_name = "N", default_value_t = 32)]
     question: usize,
-    /// Tokens of an answer
+    /// Tokens in an answer
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     tokens: usize,
 }

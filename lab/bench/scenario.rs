@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The default scenario.
 const BUNDLED: &str = greenroom::scenario::PRISONERS_DILEMMA;
 
-/// A scenario played with persistent memories and cold: time to the first token by phase, and wall time
+/// A scenario played with persistent memories and cold: time to first token by phase, and wall time
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench scenario --model understudy")]
 pub(super) struct Args {
@@ -32,7 +32,7 @@ pub(super) struct Play {
     /// The scenario [default: the prisoner's dilemma]
     #[arg(long, value_name = "FILE", visible_alias = "scenario")]
     file: Option<PathBuf>,
-    /// Most tokens of a reply
+    /// Maximum number of tokens in a reply
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
 }
@@ -87,7 +87,7 @@ impl Play {
             None => ("prisoners-dilemma.yaml".to_owned(), BUNDLED.to_owned()),
         };
         let loaded = load(&name, &text, &[]);
-        loaded.scenario.with_context(|| format!("{name} has mistakes: `greenroom check` shows them"))
+        loaded.scenario.with_context(|| format!("{name} has errors; `greenroom check` shows them"))
     }
 }
 
@@ -157,7 +157,8 @@ fn figures(lasting: &[Performance], cold: &[Performance]) -> Figures {
     let all = lasting.iter().chain(cold);
     let is_equal = lasting.first().is_some_and(|first| all.clone().all(|p| p.transcript == first.transcript));
     let notes = vec![
-        "TTFT: mean over the phase's turns of permanent agents; a phase without them is left out.".to_owned(),
+        "TTFT: mean over the phase's turns of permanent agents; phases without such turns are left out."
+            .to_owned(),
         format!("All {} transcripts are {}.", all.count(), if is_equal { "equal" } else { "NOT EQUAL" }),
     ];
     Figures { rows, notes }

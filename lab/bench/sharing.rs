@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct Args {
     #[command(flatten)]
     play: Play,
-    /// Runs, with the seeds 0, 1, …
+    /// Number of runs, with seeds 0, 1, …
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
     repeats: usize,
 }

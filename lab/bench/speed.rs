@@ -8,25 +8,25 @@ use std::time::Duration;
 /// Tokens of a prompt whose reading is not measured.
 const SHORT: usize = 16;
 
-/// Tokens a second of reading a prompt, after a history that is in memory
+/// Tokens per second when reading a prompt, after a history in memory
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4\n         \
     greenroom-lab bench prefill --depth 0,2048 --peer candle"
 )]
 pub(super) struct Prefill {
-    /// New tokens of the prompt
+    /// New tokens in the prompt
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
     tokens: Vec<usize>,
-    /// Tokens that the session holds already
+    /// Tokens already in the session
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 4096])]
     depth: Vec<usize>,
-    /// Time another engine on the same file, in turn with ours
+    /// Also time another engine on the same file, in turn
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) peer: Option<Peer>,
 }
 
-/// Tokens a second of generating, the first token's time left out
+/// Tokens per second when generating, excluding the first token
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench decode --model understudy --depth 0,4096\n         \
     greenroom-lab bench decode --depth 0,2048 --peer candle")]
@@ -34,28 +34,28 @@ pub(super) struct Decode {
     /// Tokens to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     tokens: usize,
-    /// Tokens that the session holds already
+    /// Tokens already in the session
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 512, 4096])]
     depth: Vec<usize>,
-    /// Time another engine on the same file, in turn with ours
+    /// Also time another engine on the same file, in turn
     #[arg(long, value_enum, value_name = "NAME")]
     pub(super) peer: Option<Peer>,
 }
 
-/// Tokens a second of several sequences that generate together
+/// Tokens per second when several sequences generate together
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench batch --sequences 1,4 --depth 512")]
 pub(super) struct Batch {
     /// Numbers of sequences
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], value_parser = at_least_one)]
     sequences: Vec<usize>,
-    /// Tokens that each generates
+    /// Tokens that each sequence generates
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     tokens: usize,
-    /// Tokens that each session holds already
+    /// Tokens already in each session
     #[arg(long, value_name = "N", default_value_t = 512)]
     depth: usize,
-    /// All sessions hold the same tokens
+    /// Give all sessions the same tokens
     #[arg(long)]
     alike: bool,
 }
@@ -95,7 +95,7 @@ impl Prefill {
                         }
                     };
                     if let Some(rival) = &mut rival {
-                        bench.say(format!("the same by candle, {} time", ordinal(n)));
+                        bench.say(format!("the same with candle, {} time", ordinal(n)));
                         theirs.push(rival.prefill(turn.usage.reused, turn.computed())?);
                     }
                     turns.push(turn);
@@ -136,7 +136,7 @@ impl Decode {
                 let text = bench.more(&agent, &primed, SHORT)?;
                 let turn = lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?;
                 if let Some(rival) = &mut rival {
-                    bench.say(format!("the same by candle, {} time", ordinal(n)));
+                    bench.say(format!("the same with candle, {} time", ordinal(n)));
                     theirs.push(rival.decode(turn.read(), turn.usage.generated)?);
                 }
                 turns.push(turn);
@@ -208,15 +208,17 @@ impl Batch {
         }
         let note = match self.sequences.first() {
             Some(1) => {
-                "Rates are of the time in which all sequences generate; to one: the total to that of one sequence."
+                "Rates cover the time in which all sequences generate; to one: ratio of the total to that of one \
+                    sequence."
             }
             _ => {
-                "Rates are of the time in which all sequences generate; to one: the total to one sequence's share of the first row."
+                "Rates cover the time in which all sequences generate; to one: ratio of the total to one sequence's \
+                    share of the first row."
             }
         };
         figures.notes.push(note.to_owned());
         figures.notes.push(
-            "One by one to together: wall times of the same turns, questions of some tokens included."
+            "One by one to together: ratio of wall times of the same turns, including short questions."
                 .to_owned(),
         );
         Ok(figures)

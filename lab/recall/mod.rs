@@ -13,7 +13,7 @@ use greenroom::terminal::table;
 use greenroom_engine::Conversation;
 use serde_json::json;
 
-/// Ask for values told long ago, over chains of 1 to 3 hops, with caches of several formats
+/// Ask for values stated long before, over chains of 1 to 3 hops, with several cache formats
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab recall --model model.gguf --hops 1,2,3 --distance 500,2000,8000 --kv f16,q4"
@@ -21,22 +21,23 @@ use serde_json::json;
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files of `kv-config`
+    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files
+    /// from `kv-config`
     #[arg(long, value_name = "KV,…", value_delimiter = ',', default_value = "f16,q8,q4,q4-plain,auto")]
     kv: Vec<Kv>,
     /// Lengths of the chains
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,3", value_parser = clap::value_parser!(u8).range(1..=3))]
     hops: Vec<u8>,
-    /// Tokens of the prompt, about: most of them lie between what is told and the question
+    /// Approximate tokens in the prompt, most of them between the pairs and the question
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "300,600,1200")]
     distance: Vec<usize>,
     /// Questions for each cell
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..))]
     probes: u16,
-    /// Pairs that are told
+    /// Number of pairs
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(6..=40))]
     pairs: u8,
-    /// Chooses the words
+    /// Seed for the choice of words
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Print one JSON object
@@ -197,7 +198,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let versus = format!("vs {}", formats[0].name);
     println!(
-        "{name}, {} questions a cell; ranked first of {OPTIONS}; margin in nats ± standard error",
+        "{name}, {} questions per cell; ranked first of {OPTIONS}; margin in nats ± standard error",
         args.probes
     );
     println!("{}", table(&["hops", "tokens", "cache", "greedy", "ranked first", "margin", &versus], rows, 3));

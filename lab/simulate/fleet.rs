@@ -18,9 +18,9 @@ pub(super) enum Capacity {
 pub(super) enum Routing {
     /// One after another
     RoundRobin,
-    /// The same for all turns of an agent
+    /// The same worker for all turns of an agent
     Session,
-    /// The one that has read most of the prompt, unless it has four requests more than the least busy one
+    /// The worker that has read most of the prompt, unless it has four requests more than the least busy one
     Prefix,
 }
 

@@ -14,64 +14,65 @@ use script::Script;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Play recorded runs against simulated engines: how much of each prompt is in a cache, time to the first token, and cost
+/// Play recorded runs against simulated engines: cache hits, time to first token, and cost
 ///
-/// Who waits for whom, and the lengths of prompts and replies, are those of the runs. Without --agents they are played once each, one
-/// after another, beside what was measured when they were recorded. docs/scale.md says what is simulated, and what is not.
+/// Dependencies between turns, and the lengths of prompts and replies, are those of the runs. Without --agents, the
+/// runs are played once each, one after another, and compared with the recorded measurements. docs/scale.md describes
+/// what is simulated and what is not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab simulate runs/gossip-1 --agents 10,1000,100000 --agents-per-worker 100 --cache-tokens 200000"
 )]
 pub(super) struct Args {
-    /// Folders of runs; where more are needed, they are played in turn, with other seeds
+    /// Folders of runs; if more are needed, they are repeated with other seeds
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Agents that remember, in all runs at work
+    /// Agents with a memory, in all active runs
     #[arg(long, value_name = "N", value_delimiter = ',')]
     agents: Vec<usize>,
-    /// Runs that are at work at once, without --agents
+    /// Runs active at once, without --agents
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "agents", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
     /// Workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
-    /// As many workers as give each so many agents, instead
+    /// Agents per worker, which sets the number of workers
     #[arg(long, value_name = "N", conflicts_with = "workers", requires = "agents", value_parser = clap::value_parser!(u32).range(1..))]
     agents_per_worker: Option<u32>,
-    /// Tokens that a worker's cache holds
+    /// Capacity of a worker's cache, in tokens
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     cache_tokens: usize,
-    /// Sequences that a worker's cache holds instead, as llama.cpp's slots do
+    /// Capacity of a worker's cache in sequences instead, like llama.cpp's slots
     #[arg(long, value_name = "N", conflicts_with = "cache_tokens", value_parser = clap::value_parser!(u32).range(1..))]
     cache_sequences: Option<u32>,
-    /// Tokens of a block, of which only whole ones are reused [default: 16; of sequences 1]
+    /// Tokens in a block; only whole blocks are reused [default: 16; with sequences 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
-    /// Choice of the worker that answers
+    /// How the worker that answers is chosen
     #[arg(long, value_delimiter = ',', value_name = "HOW", default_values = ["round-robin", "session", "prefix"])]
     routing: Vec<Routing>,
-    /// Requests that a worker answers at once [default: 8; of sequences as many as there are]
+    /// Requests that a worker answers at once [default: 8; with sequences, their number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     slots: Option<u32>,
-    /// Tokens of prompts that a worker reads in a second
+    /// Prompt tokens that a worker reads per second
     #[arg(long, value_name = "N", default_value_t = 10_000.0, value_parser = positive)]
     prefill: f64,
-    /// Tokens that each reply gets in a second
+    /// Tokens generated per second for each reply
     #[arg(long, value_name = "N", default_value_t = 50.0, value_parser = positive)]
     decode: f64,
-    /// Milliseconds to a worker and back
+    /// Round trip to a worker in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 20.0, value_parser = positive)]
     latency: f64,
-    /// Seconds between a reply and what is asked next
+    /// Seconds between a reply and the next request
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = positive)]
     think: f64,
-    /// Seconds over which the first runs begin
+    /// Seconds over which the starts of the first runs are spread
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = positive)]
     spread: f64,
-    /// Price of a worker's hour, in any currency
+    /// Price of a worker per hour, in any currency
     #[arg(long, value_name = "PRICE", default_value_t = 2.0, value_parser = positive)]
     price: f64,
-    /// Draw hits.svg, ttft.svg and cost.svg over the numbers of agents into this folder
+    /// Write hits.svg, ttft.svg and cost.svg, plotted over the number of agents, to this folder
     #[arg(long, value_name = "DIR", requires = "agents")]
     plots: Option<PathBuf>,
     /// Print one JSON object
@@ -136,7 +137,8 @@ impl Args {
             figures.rows.push(row);
         }
         figures.notes.push(
-            "Hits are tokens that were not computed, of all tokens of prompts; known are those that an agent had read or said before."
+            "Hits: prompt tokens that were not computed, as a share of all prompt tokens. Known: tokens that an \
+                agent had read or said before."
                 .to_owned(),
         );
         figures
@@ -198,8 +200,8 @@ impl Args {
         if let Some(folder) = &self.plots {
             std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
             for (file, what, unit, lines) in [
-                ("hits", "Tokens that were in a cache", "% of prompts", hit),
-                ("ttft", "Time to the first token, 99th percentile", "ms", ttft),
+                ("hits", "Cached tokens", "% of prompts", hit),
+                ("ttft", "Time to first token, 99th percentile", "ms", ttft),
                 ("cost", "Price of 1,000 turns", "price", cost),
             ] {
                 let plot = Plot { title: what.to_owned(), axes: ["agents", unit], lines };

@@ -59,12 +59,12 @@ impl Script {
         let transcript = Transcript::open(&file)?;
         let beside = file.with_file_name(trace::FILE);
         let traced = Traced::open(&beside).with_context(|| {
-            format!("{} says nothing of a run: tokens are counted there", beside.display())
+            format!("{} has no record of a run, so its tokens can't be counted", beside.display())
         })?;
         let header = &transcript.header.record;
         let loaded = load_scenario(&file, header, &Search::default())?;
         let Some(scenario) = loaded.scenario else {
-            bail!("the scenario of {} has errors: see `greenroom check`", file.display());
+            bail!("the scenario of {} has errors; see `greenroom check`", file.display());
         };
         let plan = compile(&scenario);
         // With messages, a choice is generated as JSON, and read as the option's text.
@@ -115,7 +115,7 @@ impl Script {
             let began = (ended - played.total_ms.unwrap_or(0.0)).max(0.0);
             script.steps.push(Step { memory, prompt, known, reply, after, reused, began, ended });
         }
-        ensure!(!script.steps.is_empty(), "{}: no engine has answered there", run.display());
+        ensure!(!script.steps.is_empty(), "{}: no engine answered in this run", run.display());
         let alike = |one: usize| (0..read.len()).map(|other| alike(&read, one, other)).collect();
         script.alike = (0..read.len()).map(alike).collect();
         Ok(script)

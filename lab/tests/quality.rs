@@ -61,7 +61,7 @@ fn a_kv_configuration_is_made_taken_and_part_of_the_identity() {
     let bits = config["bits"].as_f64().unwrap();
     assert!((5.0..=6.0).contains(&bits), "{config}");
     assert_eq!(config["layers"].as_array().unwrap().len(), 5);
-    assert!(refusal(&stage, &make).contains("is there already"));
+    assert!(refusal(&stage, &make).contains("already exists"));
     let wide =
         ["kv-config", "--target-bits", "3", "--out", "/nowhere/x", "--tokens", "300", "--threads", "1"];
     assert!(refusal(&stage, &wide).contains("4.16 to 16"));

@@ -36,13 +36,13 @@ impl FromStr for Device {
             ("cpu", _) => DeviceChoice::Cpu,
             ("gpu", _) => DeviceChoice::Gpu(None),
             (_, Some("")) => {
-                return Err("no name stands behind `gpu:`; `greenroom devices` lists them".into());
+                return Err("there is no name after `gpu:`; `greenroom devices` lists the names".into());
             }
             (_, Some(name)) => DeviceChoice::Gpu(Some(name.to_owned())),
             _ => {
                 return Err(format!(
-                    "`{word}` is no device; possible are auto, cpu, gpu and gpu:NAME, where NAME is part of a name that \
-                     `greenroom devices` lists"
+                    "`{word}` is not a device; expected auto, cpu, gpu or gpu:NAME, where NAME is part of a name \
+                     that `greenroom devices` lists"
                 ));
             }
         }))
@@ -60,7 +60,7 @@ mod tests {
         }
         assert_eq!(Device::default().to_string(), "cpu");
         for (word, told) in
-            [("tpu", "auto, cpu, gpu and gpu:NAME"), ("", "is no device"), ("gpu: ", "no name")]
+            [("tpu", "auto, cpu, gpu or gpu:NAME"), ("", "is not a device"), ("gpu: ", "no name")]
         {
             let error = word.parse::<Device>().unwrap_err();
             assert!(error.contains(told) && error.contains("greenroom devices"), "{word}: {error}");

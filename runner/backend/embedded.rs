@@ -115,9 +115,10 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
         Some(engine::Remedy::ShorterOptions) => {
             "shorten the scenario or its options, or take a model with a longer context"
         }
-        Some(engine::Remedy::FormatsOfThisModel) => "make one for it with `greenroom-lab kv-config`",
+        Some(engine::Remedy::FormatsOfThisModel) => "make one for this model with `greenroom-lab kv-config`",
         None if error.kind() == engine::ErrorKind::Device => {
-            "`greenroom devices` lists what is here (software is to be named: gpu:NAME), --device cpu computes on the processor"
+            "`greenroom devices` lists the devices (a software renderer must be named: gpu:NAME), --device cpu uses \
+                the processor"
         }
         _ => return error.into(),
     };
@@ -138,7 +139,7 @@ impl Embedded {
             .with_context(|| format!("can't open the model {}", config.model))?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
-            tracing::warn!("{} was measured on `{other}`, this is `{name}`", config.kv.word());
+            tracing::warn!("{} was measured on `{other}`, but this model is `{name}`", config.kv.word());
         }
         Ok(Self { engine: Arc::new(engine), tenant: config.tenant.clone() })
     }
@@ -151,7 +152,7 @@ impl Embedded {
     /// Lets a session's memory go, in RAM and on disk; called where no async runtime is at work.
     pub fn remove(&self, session: &Session) {
         if let Err(error) = self.engine.blocking_remove(&self.key(session)) {
-            tracing::debug!("`{}` can't be removed: {error}", session.agent);
+            tracing::debug!("can't remove `{}`: {error}", session.agent);
         }
     }
 

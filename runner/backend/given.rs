@@ -16,7 +16,7 @@ pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
         let texts: Vec<&str> = open.iter().map(|option| choice.options[*option].text.as_str()).collect();
         ensure!(
             texts.contains(&text),
-            "{}: `{text}` can't be chosen any more; what is left: {}",
+            "{}: `{text}` can no longer be chosen; expected one of {}",
             request.path,
             texts.join(", ")
         );

@@ -103,7 +103,7 @@ impl KvConfig {
             .with_context(|| format!("can't read {}", path.display()))?;
         let json = &mut serde_json::Deserializer::from_str(&text);
         serde_path_to_error::deserialize(json).with_context(|| {
-            format!("{} is no KV configuration; make one with `greenroom-lab kv-config`", path.display())
+            format!("{} is not a KV configuration; make one with `greenroom-lab kv-config`", path.display())
         })
     }
 
@@ -117,9 +117,9 @@ impl KvConfig {
             4 => Ok(KvFormat::Q4),
             8 => Ok(KvFormat::Q8),
             16 => Ok(KvFormat::F16),
-            other => bail!(
-                "layers[{layer}].{side} is {other} bits in the KV configuration; 4, 8 and 16 are possible"
-            ),
+            other => {
+                bail!("layers[{layer}].{side} is {other} bits in the KV configuration; expected 4, 8 or 16")
+            }
         };
         let layer = |(l, bits): (usize, &LayerBits)| {
             Ok(KvLayer { k: format(l, "k", bits.k)?, v: format(l, "v", bits.v)? })
@@ -161,7 +161,7 @@ mod tests {
             (r#"{"model": "m", "bits": 5, "layers": [{"k": 5, "v": 4}]}"#, "layers[0].k is 5 bits"),
             (r#"{"model": "m", "bits": 5, "layers": [{"k": 8}]}"#, "layers[0]"),
             (r#"{"model": "m", "bits": 5, "layers": []}"#, "no layers"),
-            ("no json", "no KV configuration"),
+            ("no json", "not a KV configuration"),
         ] {
             write(text);
             let error = format!("{:#}", path.parse::<Kv>().unwrap_err());

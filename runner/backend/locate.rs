@@ -36,7 +36,7 @@ pub fn tokenizer(name: &str) -> anyhow::Result<ModelFile> {
     locate(
         &address
             .tokenizer
-            .with_context(|| format!("{name} names no `tokenizer`, so its tokens can't be counted here"))?,
+            .with_context(|| format!("{name} has no `tokenizer`, so its tokens can't be counted here"))?,
     )
 }
 
@@ -49,7 +49,7 @@ pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
         return Ok(ModelFile::Understudy);
     }
     if scenario::Address::is_meant(name) {
-        bail!("{name} is an engine elsewhere; here a model file is needed");
+        bail!("{name} is a remote engine; expected a model file");
     }
     if name.starts_with("hf:") {
         let address = name.parse().map_err(|error| anyhow!("`{name}` is not a model: {error}"))?;
@@ -68,8 +68,8 @@ pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     }
     let meant = hub::similar(name).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default();
     bail!(
-        "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that `greenroom pull` \
-         lists, hf:ORG/REPO/FILE.gguf, or an engine elsewhere (API+URL)"
+        "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that `greenroom \
+         pull` lists, hf:ORG/REPO/FILE.gguf, or a remote engine (API+URL)"
     )
 }
 
@@ -77,7 +77,7 @@ fn in_cache(cache: &Cache, address: &Address, name: &str) -> anyhow::Result<Path
     cache.find(address).with_context(|| {
         let folder = cache.folder().display();
         format!(
-            "{name} has not been downloaded ({folder} does not hold it); fetch it with: greenroom pull {name}"
+            "{name} has not been downloaded (it is not in {folder}); download it with: greenroom pull {name}"
         )
     })
 }

@@ -99,7 +99,7 @@ pub trait Backend: Send + Sync {
 
     /// Embeds texts: for each a vector of length 1, all of one width.
     fn embed(&self, _texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
-        Box::pin(async { anyhow::bail!("{} makes no embeddings", self.card().model.name) })
+        Box::pin(async { anyhow::bail!("{} does not support embeddings", self.card().model.name) })
     }
 }
 

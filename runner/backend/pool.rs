@@ -42,7 +42,8 @@ impl Reach {
         let key = address.key_env.as_ref().map_or(String::new(), |name| format!(", with the key in {name}"));
         ensure!(
             is_given,
-            "it is to be played at {}{key}: what agents read is sent there. Allow that with --allow-remote, or give a model with --model",
+            "it would be played at {}{key}, and what agents read would be sent there; allow this with \
+                --allow-remote, or choose a model with --model",
             address.url
         );
         Ok(())

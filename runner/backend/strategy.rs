@@ -106,7 +106,7 @@ pub fn played(
     let mut open = options.open.clone();
     open.sort_unstable();
     let (Some(first), Some(last)) = (open.first().copied(), open.last().copied()) else {
-        bail!("no option is left to choose");
+        bail!("there is no option left to choose");
     };
     let wanted = match strategy {
         Strategy::TitForTat => options.others.last().copied().unwrap_or(0),
@@ -144,7 +144,7 @@ fn uniform(seed: u64, n: u64) -> f64 {
 fn named(options: &Options, name: &str) -> anyhow::Result<usize> {
     let known = || {
         let texts: Vec<&str> = options.choice.options.iter().map(|option| option.text.as_str()).collect();
-        format!("the strategy answers `{name}`, which is no option; there is: {}", texts.join(", "))
+        format!("the strategy answers `{name}`, which is not an option; expected one of {}", texts.join(", "))
     };
     options.choice.find(name).with_context(known)
 }
@@ -172,7 +172,7 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
                 Ok(_) => return Ok(line.to_string()),
                 Err(reason) => {
                     question = format!(
-                        "`{}` is not in the form that is asked for: {}\n",
+                        "`{}` does not have the required form: {}\n",
                         printable(line),
                         printable(&reason)
                     );
@@ -188,6 +188,6 @@ fn ask_human(request: &Request) -> anyhow::Result<String> {
         if let Some(option) = named.or(numbered) {
             return Ok(option.text.clone());
         }
-        question = format!("`{}` is no option: give its number or its text\n", printable(line));
+        question = format!("`{}` is not an option; enter the number or the text of one\n", printable(line));
     }
 }

@@ -24,27 +24,28 @@ enum Action {
     /// List memories: whose, of which run, how large, how old
     #[command(after_help = "Example: greenroom cache ls --cache-dir /var/cache/greenroom")]
     Ls,
-    /// Show one memory: what the agent has read and said, and where it lies
+    /// Show one memory: what the agent has read and said, and where it is stored
     #[command(after_help = "Example: greenroom cache show 3f9a")]
     Show {
         /// Beginning of its id
         id: String,
     },
-    /// Remove memories, for good; what they share with others stays until the last of them goes
+    /// Remove memories permanently; data shared with other memories stays until the last of them is removed
     #[command(
         after_help = "Example: greenroom cache rm --scenario gossip --older-than 7d\n         greenroom cache rm 3f9a 70c2"
     )]
     Rm(Select),
-    /// Remove what no memory needs, then the least worthy memories until the folder is small enough
+    /// Remove what no memory needs, then the least valuable memories until the folder is small enough
     ///
-    /// Worth is the time to compute a memory again, times its turns, over the hours since the last one, over its bytes.
+    /// A memory's value is the time to compute it again, times its turns, divided by the hours since the last turn and
+    /// by its bytes.
     #[command(after_help = "Example: greenroom cache gc --max-bytes 2G")]
     Gc {
-        /// Bytes that may stay, e.g. 2G
+        /// Bytes to keep at most, e.g. 2G
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         max_bytes: u64,
     },
-    /// Read every file and check every checksum; say what is damaged, missing or unknown
+    /// Read every file and check every checksum; report what is damaged, missing or unknown
     #[command(after_help = "Example: greenroom cache verify")]
     Verify,
 }
@@ -52,40 +53,40 @@ enum Action {
 /// Memories that meet all that is given.
 #[derive(Debug, clap::Args)]
 struct Select {
-    /// Beginnings of ids
+    /// Ids, or the beginnings of ids
     ids: Vec<String>,
-    /// Of this agent
+    /// Only memories of this agent
     #[arg(long, value_name = "KEY")]
     agent: Option<String>,
-    /// Of this scenario
+    /// Only memories of this scenario
     #[arg(long, value_name = "ID")]
     scenario: Option<String>,
-    /// Of this run (the beginning of its name)
+    /// Only memories of this run (or the beginning of its name)
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// Of this model
+    /// Only memories of this model
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Not used for so long, e.g. 12h, 7d
+    /// Only memories not used for this long, e.g. 12h, 7d
     #[arg(long, value_name = "AGE", value_parser = parse_age)]
     older_than: Option<u64>,
-    /// All memories, encrypted ones too
+    /// All memories, including encrypted ones
     #[arg(long, conflicts_with_all = ["ids", "agent", "scenario", "run", "model", "older_than"])]
     all: bool,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let (dir, key) =
-        (args.memories.folder().context("no home folder: give --cache-dir")?, args.memories.key()?);
+        (args.memories.folder().context("there is no home folder; use --cache-dir")?, args.memories.key()?);
     // The command manages the objects in the store, not this machine's copies.
     let no_copies = args.memories.objects().map(|_| tempfile::tempdir()).transpose();
-    let no_copies = no_copies.context("no folder for what is fetched")?;
+    let no_copies = no_copies.context("there is no folder for fetched files")?;
     let (folder, place) = match args.memories.objects().zip(no_copies.as_ref()) {
         Some((address, front)) => {
             (Folder::in_objects(address, front.path(), key.as_ref())?, address.to_string())
         }
         None if !dir.exists() => {
-            println!("{}: nothing is cached there", dir.display());
+            println!("{}: the cache is empty", dir.display());
             return Ok(Exit::Pass);
         }
         None => (Folder::new(&dir, key.as_ref()), dir.display().to_string()),
@@ -96,7 +97,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             let now = Timestamp::now().as_second().unsigned_abs();
             let rows = entries.iter().map(|entry| row(entry, now)).collect();
             let head =
-                ["id", "scenario", "run", "agent", "model", "kv", "tokens", "size", "shared", "last use"];
+                ["id", "scenario", "run", "agent", "model", "kv", "tokens", "size", "shared", "last used"];
             println!("{}", table(&head, rows, 6));
             let n = if entries.len() == 1 {
                 "1 memory".to_owned()
@@ -107,14 +108,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             let others = folder.other_keys()?;
             if others > 0 {
                 let others = counted(others, "part");
-                println!("{others} of the folder can't be read with this key (see --cache-key-file)");
+                println!("{others} in the folder can't be read with this key (see --cache-key-file)");
             }
         }
         Action::Show { id } => show(&folder.show(&id)?),
         Action::Rm(select) => {
             anyhow::ensure!(
                 select.says_something(),
-                "say what to remove: ids, --agent, --scenario, --run, --model, --older-than, or --all"
+                "nothing to remove was given; expected ids, --agent, --scenario, --run, --model, --older-than, or \
+                    --all"
             );
             let now = Timestamp::now().as_second().unsigned_abs();
             return Ok(report(if select.all {
@@ -148,7 +150,7 @@ fn report(removed: Removed) -> Exit {
     if removed.unread == 0 {
         return Exit::Pass;
     }
-    println!("{} could not be read; what may belong to it was kept", counted(removed.unread, "file"));
+    println!("{} could not be read; data that may belong to it was kept", counted(removed.unread, "file"));
     Exit::Environment
 }
 
@@ -190,7 +192,7 @@ fn show(details: &Details) {
         ("model", format!("{} ({})", printable(&entry.model), details.model_identity)),
         ("numerics", details.numerics.clone()),
         ("kv", format!("{} (first layer)", entry.format)),
-        ("last use", Timestamp::from_second(entry.saved_at as i64).map_or(String::new(), |t| t.to_string())),
+        ("last used", Timestamp::from_second(entry.saved_at as i64).map_or(String::new(), |t| t.to_string())),
         ("turns", entry.turns.to_string()),
         ("tokens", format!("{} ({:.1} s to compute again)", entry.tokens, entry.seconds)),
         (
@@ -234,7 +236,7 @@ fn age(seconds: u64) -> String {
 
 /// Parses an age: `30min`, `12h`, `7d`.
 fn parse_age(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no age: write e.g. 30min, 12h or 7d");
+    let wrong = || format!("`{text}` is not an age; expected e.g. 30min, 12h or 7d");
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?);
     let seconds = match unit {
         "min" => 60,

@@ -32,7 +32,7 @@ pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String
         let name = name.clone().unwrap_or_default();
         if let Some(other) = models.insert(name.clone(), model.clone()) {
             let of = if name.is_empty() { String::new() } else { format!("{name}=") };
-            bail!("--model {of}{other} and --model {of}{model}: one of them is to play");
+            bail!("--model {of}{other} and --model {of}{model} exclude each other; give one of them");
         }
     }
     Ok(models)
@@ -53,8 +53,8 @@ pub(super) fn models(
     if let Some(name) = given.keys().find(is_unknown) {
         let known: Vec<&str> = scenario.models.keys().map(String::as_str).collect();
         let help = crate::diagnostic::suggest(name, known.iter().copied());
-        let help = help.unwrap_or_else(|| "it names none (`models:`)".to_string());
-        bail!("--model {name}=…: the scenario names no model `{name}`; {help}");
+        let help = help.unwrap_or_else(|| "it has no models (`models:`)".to_string());
+        bail!("--model {name}=…: the scenario has no model `{name}`; {help}");
     }
     let played =
         runs.iter().find_map(|run| Trace::models_of(&transcript_file(run).with_file_name(trace::FILE)));
@@ -68,7 +68,8 @@ pub(super) fn models(
             let option =
                 if name.is_empty() { "--model MODEL".to_string() } else { format!("--model {name}=MODEL") };
             format!(
-                "the run was played with `{model}`, by its trace; {option} names where it is now, or another"
+                "the run was played with `{model}`, according to its trace; use {option} to say where it is now, or \
+                    to name another model"
             )
         })?;
     }
@@ -114,6 +115,6 @@ mod tests {
         assert_eq!(read("./x=1.gguf").unwrap(), (String::new(), "./x=1.gguf".into()));
         assert!(read("big=").is_err() && read(" ").is_err());
         let twice = by_name(&[parse("a=x").unwrap(), parse("a=y").unwrap()]).unwrap_err();
-        assert_eq!(twice.to_string(), "--model a=x and --model a=y: one of them is to play");
+        assert_eq!(twice.to_string(), "--model a=x and --model a=y exclude each other");
     }
 }

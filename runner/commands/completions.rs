@@ -4,7 +4,7 @@ use super::{Cli, Exit};
 use clap::CommandFactory as _;
 use clap_complete::{Shell, generate};
 
-/// Print a script by which a shell completes commands and flags
+/// Print a shell script that completes commands and flags
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom completions bash > ~/.local/share/bash-completion/completions/greenroom"

@@ -5,7 +5,7 @@ use crate::terminal::{bytes, counted, printable, table};
 use greenroom_engine::{BUILT_WITH_GPUS, GpuInfo, Isa, automatic, gpus};
 use serde_json::{Value, json};
 
-/// List what can compute here: the processor and GPUs, with their limits
+/// List the devices of this machine: the processor and GPUs, with their limits
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom devices")]
 pub(super) struct Args {
@@ -70,7 +70,7 @@ fn text(processor: &Processor, gpus: &[GpuInfo]) -> String {
     for gpu in gpus.iter().filter(|gpu| !gpu.missing.is_empty()) {
         text += &format!("\n{} can't be used: it lacks {}", printable(&gpu.name), gpu.missing.join(", "));
     }
-    text + "\n" + &verdict(gpus) + "\nWhere no --device is given, the processor computes."
+    text + "\n" + &verdict(gpus) + "\nWithout --device, the processor is used."
 }
 
 fn row(cells: [&str; 6]) -> Vec<String> {
@@ -80,19 +80,18 @@ fn row(cells: [&str; 6]) -> Vec<String> {
 /// The device that `--device auto` chooses, and why.
 fn verdict(gpus: &[GpuInfo]) -> String {
     if let Some(gpu) = automatic(gpus) {
-        return format!("--device auto takes {}, where it can hold the model.", printable(&gpu.name));
+        return format!("--device auto uses {} if the model fits in its memory.", printable(&gpu.name));
     }
     let why = match gpus {
-        [] if !BUILT_WITH_GPUS => "this program was built without GPUs (the feature `gpu`)".to_owned(),
-        [] => "there is no GPU, nor software that does its work (Debian: apt install mesa-vulkan-drivers)"
-            .to_owned(),
+        [] if !BUILT_WITH_GPUS => "this program was built without GPU support (the feature `gpu`)".to_owned(),
+        [] => "there is no GPU and no software renderer (Debian: apt install mesa-vulkan-drivers)".to_owned(),
         [first, ..] if first.is_software() => {
             let word = first.name.split_whitespace().next().unwrap_or("NAME");
-            format!("software is taken only where it is named (--device gpu:{})", printable(word))
+            format!("a software renderer is used only if it is named (--device gpu:{})", printable(word))
         }
-        [first, ..] => format!("{} lacks something", printable(&first.name)),
+        [first, ..] => format!("{} lacks a required feature", printable(&first.name)),
     };
-    format!("--device auto takes the processor: {why}.")
+    format!("--device auto uses the processor: {why}.")
 }
 
 #[cfg(test)]
@@ -118,9 +117,9 @@ mod tests {
         let poor = gpu("Old GPU", "integrated", &["32768 bytes of workgroup memory (it has 16384)"]);
         for (gpus, auto, told) in [
             (vec![], "cpu", "apt install mesa-vulkan-drivers"), // tests are built with GPUs
-            (vec![soft.clone()], "cpu", "only where it is named (--device gpu:llvmpipe)"),
+            (vec![soft.clone()], "cpu", "only if it is named (--device gpu:llvmpipe)"),
             (vec![poor.clone(), soft.clone()], "cpu", "Old GPU can't be used: it lacks 32768 bytes"),
-            (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto takes New GPU"),
+            (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto uses New GPU"),
         ] {
             let (json, text) = (as_json(&processor, &gpus), text(&processor, &gpus));
             assert_eq!(json["auto"], auto, "{json}");

@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// Key of the agent
     #[arg(long, value_name = "KEY")]
     agent: String,
-    /// Which of its turns: 1 is the first; or the turn's path, e.g. yard/1/marco [default: the last]
+    /// The turn: a number from 1, or its path, e.g. yard/1/marco [default: the last]
     #[arg(long, value_name = "N|PATH")]
     turn: Option<String>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         }
     }
     if !turn.hints.is_empty() {
-        println!("    settings of its own: {}", printable(&turn.hints.words()));
+        println!("    settings of this turn: {}", printable(&turn.hints.words()));
     }
     if turn.hints.model.is_some() {
         println!("    played by {}", printable(&transcript.header.record.model_of(turn).name));
@@ -100,7 +100,7 @@ fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> any
     let Some(last) = turns.last() else {
         let keys: Vec<&str> = scenario.agents.iter().map(|agent| agent.key.as_str()).collect();
         let help = crate::diagnostic::suggest(&args.agent, keys.iter().copied()).unwrap_or_default();
-        bail!("the recording has no turn of an agent `{}`; {help}", args.agent);
+        bail!("the recording has no turns of an agent `{}`; {help}", args.agent);
     };
     let Some(given) = &args.turn else { return Ok(last) };
     let found = match given.parse::<usize>() {
@@ -110,7 +110,7 @@ fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> any
     let n = turns.len();
     found.copied().with_context(|| {
         format!(
-            "`{}` has {n} turns in the recording, 1 to {n}, {} the last; there is no turn {given}",
+            "`{}` has no turn {given} in the recording; its turns are 1 to {n}, the last is {}",
             args.agent, last.path
         )
     })
@@ -191,7 +191,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
         StageKind::Added => "added line",
-        StageKind::Summary => "what was kept",
+        StageKind::Summary => "summary",
         StageKind::Note => "note",
         StageKind::Cue => "cue",
     }

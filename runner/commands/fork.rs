@@ -15,54 +15,54 @@ use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
 use std::path::PathBuf;
 
-/// Continue a run differently from one of its turns on; what comes before stays
+/// Continue a run differently from a given turn; everything before it stays
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at two_sheets --set only_silent=20\n\
          greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" --tell \"danny@two_sheets=The guard nods.\"\n\
-The run that it comes from stays as it is."
+The original run is not changed."
 )]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,
-    /// The first turn to play anew: its path (yard/1/marco), or a phase's name [default: the first that --say or --tell names]
+    /// First turn to play again: its path (yard/1/marco), or a phase [default: the first turn in --say or --tell]
     #[arg(long, value_name = "TURN", required_unless_present_any = ["said", "told"])]
     at: Option<String>,
-    /// Let a turn's speaker say this instead of what it would; in a choice, one of its options (repeatable)
+    /// Replace what a turn's speaker says; for a choice, one of its options (repeatable)
     #[arg(long = "say", value_name = "TURN=TEXT", value_parser = parse_say)]
     said: Vec<Say>,
-    /// Let the cast of a turn's phase, or one AGENT alone, read this line before that turn (repeatable)
+    /// Show this line before that turn to the cast of its phase, or to one AGENT only (repeatable)
     #[arg(long = "tell", value_name = "[AGENT@]TURN=TEXT", value_parser = parse_tell)]
     told: Vec<Tell>,
-    /// Give a variable another value from there on (repeatable); it must change nothing that was read before
+    /// Set a variable to another value from there on (repeatable); it must not change anything read before
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
-    /// Root of the seeds of turns from there on [default: the run's own]
+    /// Root seed from there on [default: the run's]
     #[arg(long)]
     seed: Option<u64>,
-    /// Temperature from there on; 0 is greedy [default: the run's own]
+    /// Temperature from there on; 0 is greedy [default: the run's]
     #[arg(long, value_name = "T", value_parser = non_negative)]
     temperature: Option<f32>,
-    /// Most tokens of a reply from there on [default: the run's own]
+    /// Maximum tokens in a reply from there on [default: the run's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
     near: Whereabouts,
-    /// Folder for the record [default: runs/ID-N]
+    /// Folder for the results [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with an interrupted fork (the latest run of this scenario, or --out)
+    /// Continue an interrupted fork (the latest run of this scenario, or --out)
     #[arg(long)]
     resume: bool,
-    /// Let agents call the programs and servers that the scenario has as tools: they run with your rights
+    /// Let agents call the programs and servers that the scenario declares as tools; they run with your permissions
     #[arg(long)]
     allow_tools: bool,
-    /// Print what each agent's turns cost, too: tokens that were reused and computed, times to the first token, bytes
+    /// Also print what each agent's turns cost: tokens reused and computed, times to first token, bytes
     #[arg(long, conflicts_with = "quiet")]
     stats: bool,
-    /// Print nothing but the transcript's path
+    /// Print only the path of the transcript
     #[arg(long, short)]
     quiet: bool,
 }
@@ -110,7 +110,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
     let (run, out) = (args.run.display(), folder.display());
-    let go_on = format!("go on with: greenroom fork {run}{at} --resume --out {out} (and the same settings)");
+    let go_on =
+        format!("continue with: greenroom fork {run}{at} --resume --out {out} (and the same settings)");
     Performance { scenario, options, folder, quiet: args.quiet, stats: args.stats, watch: None, go_on }
         .play(&args.machine)
 }

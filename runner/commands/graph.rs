@@ -6,16 +6,16 @@ use crate::drawing;
 use crate::scenario::{compile, parse_override};
 use std::path::PathBuf;
 
-/// Print the graph of turns: solid edges are memories, dashed ones are what is heard
+/// Print the graph of turns: solid edges are memories, dashed edges are what is heard
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom graph scenarios/gossip.yaml --format svg > gossip.svg")]
 pub(super) struct Args {
     /// The scenario
     file: PathBuf,
-    /// Language of the drawing: dot (Graphviz), mermaid or svg (a picture)
+    /// Output format: dot (Graphviz), mermaid or svg (a picture)
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     format: Format,
-    /// Give a variable another value (repeatable)
+    /// Set a variable to another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             None => {
                 let (n_turns, most) = (plan.n_turns(), drawing::MAX_TURNS);
                 eprintln!(
-                    "error: {n_turns} turns; a picture shows at most {most}: draw it with `--format dot`"
+                    "error: the plan has {n_turns} turns, but a picture shows at most {most}; use `--format dot`"
                 );
                 return Ok(Exit::Invalid);
             }

@@ -8,15 +8,15 @@ use crate::terminal::{counted, printable};
 use anyhow::Context as _;
 use std::path::PathBuf;
 
-/// Turn a scenario of ChatArena (JSON) or AgentVerse (YAML) into one of Greenroom
+/// Convert a ChatArena (JSON) or AgentVerse (YAML) scenario to a Greenroom scenario
 ///
-/// What has no counterpart is listed in the comments at the head of the scenario, and on standard error.
+/// What has no counterpart is listed in comments at the top of the scenario, and on standard error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom import examples/nlp-classroom.json -o classroom.yaml")]
 pub(super) struct Args {
     /// The other engine's file
     file: PathBuf,
-    /// Whose it is: chatarena or agentverse [default: what its content says]
+    /// Its format: chatarena or agentverse [default: detected from its content]
     #[arg(long, value_enum, value_name = "ENGINE", hide_possible_values = true)]
     from: Option<Format>,
     /// Write to a new file [default: standard output]
@@ -53,7 +53,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let loaded = load(&out, &imported.yaml, &[]);
     eprint!("{}", loaded.report.render(false));
     let Some(scenario) = loaded.scenario else {
-        eprintln!("{out}: {}, to be mended by hand", counted(loaded.report.n_errors(), "error"));
+        eprintln!("{out}: {}, to be fixed by hand", counted(loaded.report.n_errors(), "error"));
         return Ok(Exit::Invalid);
     };
     let (agents, phases) = (counted(scenario.agents.len(), "agent"), counted(scenario.phases.len(), "phase"));

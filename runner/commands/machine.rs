@@ -13,22 +13,22 @@ use std::time::Duration;
 /// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or an engine elsewhere (API+URL,
-    /// docs/engines.md), for those to whom the scenario gives none of their own; NAME=MODEL takes the place of one that it names (repeatable) [default: the scenario's, else
-    /// understudy; a run that goes on or is forked has its own]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or a remote engine
+    /// (API+URL, docs/engines.md), for agents to whom the scenario assigns no model; NAME=MODEL replaces a model that
+    /// it names (repeatable) [default: the scenario's, else understudy; when resuming or forking, the run's]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     pub(super) given: Vec<casting::Given>,
-    /// Formats of cached keys and values: auto (the family's own), f16, q8, q8/q4
-    /// (keys/values), q4-m (q4, but q8 for the keys of one layer in six), q4, or a file of `kv-config`
+    /// KV cache formats: auto (the model family's), f16, q8, q8/q4 (keys/values), q4-m (q4, but q8 for the keys of one
+    /// layer in six), q4, or a file from `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
-    /// Where it runs: auto (a GPU that can hold it, else the processor), cpu, gpu, or gpu:NAME (see `devices`)
+    /// Device that runs it: auto (a GPU with enough memory, else the processor), cpu, gpu, or gpu:NAME (see `devices`)
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]
     device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Ask the engines elsewhere that the scenario names: what agents read goes there, and the keys that it names
+    /// Allow the remote engines that the scenario names: they receive what agents read, and the API keys that it names
     #[arg(long)]
     allow_remote: bool,
 }
@@ -40,20 +40,20 @@ pub(super) struct Machine {
     pub(super) model: Model,
     #[command(flatten)]
     memories: Memories,
-    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of what is free beside the
-    /// model]
+    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of the RAM that the
+    /// model leaves free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_memory: Option<u64>,
-    /// Bytes that all memories may take on disk (of an object store: copies of them): the least worthy ones go when a run begins and ends (see `cache gc`)
-    /// [default: no bound]
+    /// Maximum size of all memories on disk (for an object store: of local copies); the least valuable ones are removed
+    /// when a run begins and ends (see `cache gc`) [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_disk: Option<u64>,
-    /// Go on with memories that another device computed, instead of reading all of it again: turns that rest on such are
-    /// marked in the trace, and may say what neither device would say alone
+    /// Reuse memories that another device computed instead of reading everything again; turns based on them are marked
+    /// in the trace, and may differ from what either device alone would say
     #[arg(long)]
     adopt: bool,
-    /// A smaller model with the vocabulary of those that answer, which guesses what they say: the same replies, sooner where it is often
-    /// right. What it has read takes an eighth of --cache-memory, at most
+    /// A smaller draft model with the same vocabulary, for speculative decoding: the same replies, sooner where its
+    /// guesses are right. Its cache takes at most an eighth of --cache-memory
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// Share nothing with runs of other tenants in the same cache folder
@@ -149,9 +149,12 @@ fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
     let Some(folder) = memories.folder() else {
         anyhow::ensure!(
             memories.objects().is_none(),
-            "no home folder for copies of what lies there: set XDG_CACHE_HOME"
+            "there is no home folder for local copies of the object store; set XDG_CACHE_HOME"
         );
-        tracing::warn!("no home folder: memories stay in RAM and end with this run (--cache-dir keeps them)");
+        tracing::warn!(
+            "there is no home folder: memories stay in RAM and end with this run (use --cache-dir to keep \
+            them)"
+        );
         return Ok(None);
     };
     match (writable(&folder), &memories.cache_dir) {
@@ -160,11 +163,12 @@ fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
             Err(error).with_context(|| format!("can't write to --cache-dir {}", folder.display()))
         }
         (Err(error), Some(Location::Objects(address))) => Err(error).with_context(|| {
-            format!("can't write to {}, where copies of what lies in {address} are kept", folder.display())
+            format!("can't write to {}, where local copies of {address} are kept", folder.display())
         }),
         (Err(error), None) => {
             tracing::warn!(
-                "can't write to {}: {error}; memories stay in RAM and end with this run (--cache-dir keeps them)",
+                "can't write to {}: {error}; memories stay in RAM and end with this run (use --cache-dir to keep \
+                    them)",
                 folder.display()
             );
             Ok(None)
@@ -190,7 +194,8 @@ fn introduce(model: &ModelFile, quiet: bool) {
     let watched = console::Term::stdout().is_term() && console::Term::stderr().is_term();
     if *model == ModelFile::Understudy && watched && !quiet {
         eprintln!(
-            "The bundled understudy plays: 4 million parameters, simple talk. `greenroom pull` lists real models for --model."
+            "Playing with the bundled understudy: 4 million parameters, simple talk. `greenroom pull` lists real \
+                models for --model."
         );
     }
 }
@@ -209,7 +214,7 @@ pub(super) fn loading(quiet: bool) -> impl FnMut(Loading) {
             bar.set_position(done);
         }
         Loading::Measuring => {
-            bar.set_style(style("measuring the model's keys for its cache, once {spinner} {elapsed}"));
+            bar.set_style(style("measuring the model's keys for its cache (only once) {spinner} {elapsed}"));
             bar.enable_steady_tick(Duration::from_millis(100));
         }
     }

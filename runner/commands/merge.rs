@@ -5,7 +5,7 @@ use crate::experiment;
 use anyhow::bail;
 use std::path::PathBuf;
 
-/// Join the parts of an experiment that `run --shard` has played
+/// Merge the parts of an experiment played with `run --shard`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom merge parts/1 parts/2 parts/3 --out runs/all")]
 pub(super) struct Args {
@@ -15,12 +15,12 @@ pub(super) struct Args {
     /// The new folder
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Join them though runs are missing
+    /// Merge even if runs are missing
     #[arg(long)]
     partial: bool,
     #[command(flatten)]
     near: Whereabouts,
-    /// Print nothing but the folder
+    /// Print only the folder
     #[arg(long, short)]
     quiet: bool,
 }
@@ -29,7 +29,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let missing = experiment::missing(&args.parts)?;
     if let Some(first) = missing.first().filter(|_| !args.partial) {
         bail!(
-            "{} runs are missing, the first of them {}: go on with the parts that lack them (--resume), or join what there is by --partial",
+            "{} runs are missing, the first is {}; continue the incomplete parts (--resume), or merge without them \
+                (--partial)",
             missing.len(),
             first.display()
         );

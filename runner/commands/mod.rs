@@ -85,7 +85,7 @@ Exit codes: 0 pass, 1 assertion failed, 2 invalid scenario, 3 drift, 4 environme
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say more (RUST_LOG=… says exactly what).
+    /// Print more details (RUST_LOG=… selects which).
     #[arg(long, short, global = true, display_order = 100)]
     verbose: bool,
 }
@@ -122,9 +122,9 @@ pub fn main() -> ExitCode {
 /// The commands, grouped by task.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Write a scenario", &["new", "check", "graph", "schema", "import", "lsp"]),
-    ("Play it", &["run", "fork", "merge"]),
-    ("Look at what happened", &["explain", "report", "diff"]),
-    ("Keep it as a test", &["replay", "review"]),
+    ("Play a scenario", &["run", "fork", "merge"]),
+    ("Inspect what happened", &["explain", "report", "diff"]),
+    ("Test with recordings", &["replay", "review"]),
     ("Serve other programs", &["serve"]),
     ("Models, memories and this machine", &["pull", "models", "cache", "devices", "completions"]),
 ];
@@ -244,8 +244,8 @@ fn is_fancy_err() -> bool {
 /// Bounds within which a scenario may lead to other files.
 #[derive(Clone, Debug, clap::Args)]
 struct Bounds {
-    /// Folder that holds all files which scenarios and recordings name [default: the checkout, which is the nearest folder with
-    /// .git, else the file's own folder]
+    /// Folder that must contain all files that scenarios and recordings name [default: the nearest folder with .git,
+    /// else the file's own folder]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -298,7 +298,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         _ => (upper, 0),
     };
     let number: u64 =
-        number.trim().parse().map_err(|_| format!("`{text}` is no size: write e.g. 512M or 2G"))?;
+        number.trim().parse().map_err(|_| format!("`{text}` is not a size; expected e.g. 512M or 2G"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 
@@ -310,12 +310,12 @@ pub fn default_cache_dir() -> Option<PathBuf> {
 /// The folder of the memories, and the key to read them.
 #[derive(Clone, Debug, clap::Args)]
 struct Memories {
-    /// Where memories are kept [default: the user's cache folder]: a folder, or an object store that machines share, as
+    /// Where memories are kept [default: the user's cache folder]: a folder, or an object store shared by machines:
     /// s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER (docs/object-store.md)
     #[arg(long, value_name = "DIR", global = true, value_parser = PathBufValueParser::new().try_map(Location::new))]
     cache_dir: Option<Location>,
-    /// File with a secret (`openssl rand -hex 32 > FILE`) that memories are encrypted with; or the secret itself in
-    /// the environment variable GREENROOM_CACHE_KEY
+    /// File with the secret that encrypts memories (`openssl rand -hex 32 > FILE`); or set the secret itself in the
+    /// environment variable GREENROOM_CACHE_KEY
     #[arg(long, value_name = "FILE", global = true)]
     cache_key_file: Option<PathBuf>,
 }

@@ -12,16 +12,16 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5")]
 pub(super) struct Args {
-    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy, and a list of what was
-    /// downloaded]
+    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy, and a list of
+    /// downloaded models]
     models: Vec<String>,
     /// Memory for the caches of all agents
     #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]
     memory: u64,
-    /// Agents that share it
+    /// Agents that share this memory
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     agents: u32,
-    /// Another choice of formats to show: a file of `kv-config`
+    /// More formats to show: a file from `kv-config`
     #[arg(long, value_name = "KV")]
     kv: Option<Kv>,
 }
@@ -57,7 +57,7 @@ fn show_downloaded() {
     let rows: Vec<_> = found.iter().map(|(name, path)| vec![name.clone(), size(path)]).collect();
     let folder = cache.folder().display();
     if rows.is_empty() {
-        println!("\nno other models in {folder}; `greenroom pull` gets one");
+        println!("\nno other models in {folder}; `greenroom pull` downloads one");
     } else {
         println!("\nin {folder}:\n{}", table(&["model", "size"], rows, 1));
     }
@@ -73,13 +73,13 @@ fn show(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
         bytes(info.file_bytes)
     );
     println!(
-        "  {} layers, width {}, {} heads over {} key/value heads of {}, {} tokens in the vocabulary",
+        "  {} layers, width {}, {} heads, {} key/value heads of width {}, {} tokens in the vocabulary",
         info.n_layers, info.d_model, info.n_heads, info.n_kv_heads, info.head_dim, info.n_vocab
     );
     println!("  context {} tokens", info.context_length);
-    println!("  identity {} with {}", info.identity.chars().take(16).collect::<String>(), info.numerics);
+    println!("  identity {}, numerics {}", info.identity.chars().take(16).collect::<String>(), info.numerics);
     if let Some(sampling) = suggested(&info.sampling) {
-        println!("  sampling, where no flag says otherwise: {sampling}");
+        println!("  default sampling: {sampling}");
     }
     info.template_audit.iter().for_each(|line| println!("  template: {line}"));
     capacity(prompter, args)
@@ -133,8 +133,8 @@ fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
         ]);
     }
     let at = format!("{} tokens", context.min(32_768));
-    let fits = format!("longest of {} in {}", args.agents, bytes(args.memory));
-    let shown = table(&["cache", "a token", "in windows", &at, &fits], rows, 1);
+    let fits = format!("max context for {} in {}", args.agents, bytes(args.memory));
+    let shown = table(&["cache", "per token", "in windows", &at, &fits], rows, 1);
     shown.lines().for_each(|line| println!("  {line}"));
     Ok(())
 }

@@ -8,16 +8,18 @@ use anyhow::{Context as _, bail};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Write a scenario to start from, and the schema by which editors complete it
+/// Write a scenario to start from, and the schema that editors use to complete it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom new harbour --template debate\n\
-Templates: blank, two who talk; dilemma, two choose and years are looked up; gossip, secrets told in private;\n\
-debate, a moderator and a vote; experts, questions to those who have read")]
+#[command(
+    after_help = "Example: greenroom new harbour --template debate\nTemplates: blank, two agents talk; \
+dilemma, two choose, and a table has the years; gossip, secrets told in private;\ndebate, a moderator and a vote; \
+experts, questions go to those who have read about them"
+)]
 pub(super) struct Args {
-    /// Its name: letters, digits, `-` and `_`; NAME.yaml is written, in a folder if NAME has one
+    /// Name of the scenario: letters, digits, `-` and `_`, after an optional folder; NAME.yaml is written
     #[arg(value_name = "NAME")]
     name: PathBuf,
-    /// What to start from
+    /// Template to start from
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     template: Template,
 }
@@ -53,7 +55,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
         eprintln!(
-            "error: `{id}` can't name a scenario: 1 to 100 letters, digits, `-` and `_`, e.g. `greenroom new harbour`"
+            "error: `{id}` is not a valid scenario name; expected 1 to 100 letters, digits, `-` and `_`, e.g. \
+                `greenroom new harbour`"
         );
         return Ok(Exit::Invalid);
     }
@@ -63,19 +66,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let text = args.template.text().replace("id: NAME", &format!("id: {}", quoted(id))).replace("NAME", id);
     match files::write_new(&file, text) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            bail!("{} is there already; choose another name, or remove it", file.display())
+            bail!("{} already exists; choose another name, or remove it", file.display())
         }
         written => written.with_context(|| format!("can't write {}", file.display()))?,
     }
     let shown = file.strip_prefix(".").unwrap_or(&file).display();
     if write_schema(&folder.join(SCHEMA))? {
-        println!("{shown} is written, and {SCHEMA} beside it for editors. What now:\n");
+        println!("Wrote {shown}, and {SCHEMA} beside it for editors. Next steps:\n");
     } else {
         println!(
-            "{shown} is written. The {SCHEMA} beside it is not Greenroom's, and stays as it is. What now:\n"
+            "Wrote {shown}. The {SCHEMA} beside it is not Greenroom's and was not changed. Next steps:\n"
         );
     }
-    println!("  greenroom check {shown} --dry-run    what will happen, without playing");
+    println!("  greenroom check {shown} --dry-run    shows what will happen, without playing");
     println!("  greenroom run {shown}");
     Ok(Exit::Pass)
 }

@@ -9,16 +9,16 @@ use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use std::str::FromStr;
 use tokio::sync::oneshot;
 
-/// Download a model, or list some that fit
+/// Download a model, or list models that fit this machine
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom pull qwen3-0.6b\n         \
-greenroom pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\n\
-An interrupted download goes on where it ended. Files go into Hugging Face's cache, which other programs share; --model finds\n\
-them there and needs no network. Environment: HF_TOKEN (for models with terms to accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]
+#[command(after_help = "Example: greenroom pull qwen3-0.6b\n         greenroom pull \
+hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\nAn interrupted download continues where it \
+stopped. Files go to the Hugging Face cache, which other programs share; --model finds\nthem there without a \
+network. Environment: HF_TOKEN (for models with terms to accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]
 pub(super) struct Args {
     /// A name from the list, or hf:ORG/REPO/FILE.gguf[@REVISION]; hf:ORG/REPO lists that repository's files [default: the list]
     model: Option<Wanted>,
-    /// Print nothing but the path of the file
+    /// Print only the path of the file
     #[arg(long, short)]
     quiet: bool,
 }
@@ -71,9 +71,9 @@ fn show_catalog() -> anyhow::Result<Exit> {
     }
     println!("{}", table(&["name", "size", "licence", "tested on", "here", "good for"], rows, 6));
     println!(
-        "\nTested on: what of a model was ever run with greenroom. `random weights`: its family is checked against llama.cpp and\n\
-         transformers on random weights in the same layout, but these weights were never run, so `good for` goes by size alone.\n\
-         Get one with: greenroom pull NAME. Any other GGUF file of these families: greenroom pull hf:ORG/REPO/FILE.gguf"
+        "\nTested on: which weights of a model have been run with greenroom. `random weights`: its family was checked against llama.cpp\n\
+         and transformers on random weights in the same layout, but these weights were never run; `good for` goes by size alone.\n\
+         Download one with: greenroom pull NAME. Any other GGUF file of these families: greenroom pull hf:ORG/REPO/FILE.gguf"
     );
     Ok(Exit::Pass)
 }
@@ -118,16 +118,16 @@ fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
         let so_far = length.filter(|_| position > 0);
         let so_far =
             so_far.map(|length| format!(" at {} of {}", DecimalBytes(position), DecimalBytes(length)));
-        eprintln!("stopped{}; go on with: greenroom pull {name}", so_far.unwrap_or_default());
+        eprintln!("stopped{}; continue with: greenroom pull {name}", so_far.unwrap_or_default());
         return Ok(Exit::Stopped);
     };
-    let pulled = pulled.context("the download ended without an answer")?;
+    let pulled = pulled.context("the download ended without a result")?;
     let Pulled { path, size, was_there } = pulled.with_context(|| match &before {
-        Some(path) => format!("can't pull {name} (an earlier download of it is {})", path.display()),
-        None => format!("can't pull {name}"),
+        Some(path) => format!("can't download {name} (an earlier download of it is {})", path.display()),
+        None => format!("can't download {name}"),
     })?;
     if !quiet {
-        let how = if was_there { "was there already" } else { "downloaded" };
+        let how = if was_there { "already downloaded" } else { "downloaded" };
         eprintln!("{how}: {}, SHA-256 verified; use it with --model {name}", DecimalBytes(size));
     }
     println!("{}", path.display());

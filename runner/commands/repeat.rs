@@ -54,7 +54,9 @@ pub(super) fn play(
             if quiet {
                 println!("{}", folder.display());
             } else {
-                println!("part {number} of {of}; when all are played: greenroom merge PART… --out FOLDER");
+                println!(
+                    "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out FOLDER"
+                );
             }
             hold(&sample)
         }
@@ -121,7 +123,7 @@ fn bar(n: usize, quiet: bool) -> ProgressBar {
 fn took(played: &Played, seconds: f64) -> String {
     let before = match played.n_before {
         0 => String::new(),
-        n => format!(", {n} were complete before"),
+        n => format!(", {n} were already complete"),
     };
     format!("{} runs in {seconds:.1} s{before}", played.n_new)
 }

@@ -13,25 +13,26 @@ use std::sync::Arc;
 /// Check recordings against their scenarios without a model (exit 3 if anything changed)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom replay scenarios/recordings --junit replay.xml\n\
-A scenario is found by the path in its recording, near the transcript or in the current folder.\n\
+The scenario is found by the path in the recording, near the transcript or in the current folder.\n\
 Exit codes: 0 pass, 1 assertion failed, 2 invalid scenario, 3 drift, 4 environment. See docs/ci.md.")]
 pub(super) struct Args {
-    /// Recordings: runs' folders (held against the copy of the scenario in them, unless --scenario is given), transcripts, or
-    /// folders that hold some (held against the scenarios' files)
+    /// Recordings: run folders (checked against the copy of the scenario in them, unless --scenario is given),
+    /// transcripts, or folders that contain some (checked against the scenario files)
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     #[command(flatten)]
     near: Whereabouts,
-    /// Let the model read what was said: where would its seeded sampler have said something else?
+    /// Let the model read what was said, and report where its seeded sampler would have said something else
     #[arg(long, conflicts_with = "rerun")]
     score: bool,
-    /// Share of draws that may be such surprises
+    /// Share of draws that may differ
     #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "score", value_parser = share)]
     tolerance: f64,
-    /// Play again, and compare every token, what was chosen and gained, or nothing but what is asserted
+    /// Play again, and compare every token, only choices and payoffs, or only assertions
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
     rerun: Option<RerunLevel>,
-    /// With --rerun, let agents call programs and servers where they call otherwise than recorded: they run with your rights
+    /// With --rerun, let agents call programs and servers where their calls differ from the recording; they run with
+    /// your permissions
     #[arg(long, requires = "rerun")]
     allow_tools: bool,
     /// Write JUnit XML
@@ -43,7 +44,7 @@ pub(super) struct Args {
     /// Print JSON instead of text
     #[arg(long, conflicts_with = "github")]
     json: bool,
-    /// Print GitHub's annotations too: a problem is shown at the line that it comes from
+    /// Also print GitHub annotations, which show each problem at its line
     #[arg(long)]
     github: bool,
     #[command(flatten)]
@@ -92,7 +93,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         files::write_to(file, markdown(&verdicts))?;
     }
     if !judge.writes_pending && !args.json && verdicts.iter().any(|v| v.worst() == Some(Kind::Drift)) {
-        println!("to accept what changed: run `greenroom replay` on your machine, then `greenroom review`");
+        println!("to accept the changes: run `greenroom replay` on your machine, then `greenroom review`");
     }
     Ok(exit(&verdicts))
 }

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 /// Bytes at a page's beginning that are searched for the mark.
 const HEAD_BYTES: u64 = 4096;
 
-/// Write one self-contained page about a run or an experiment
+/// Write a self-contained HTML page about a run or an experiment
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom report runs/gossip-1\n\
-The page holds no scripts and loads nothing, so it can be mailed or put on any server.")]
+The page has no scripts and loads nothing, so it can be sent by mail or put on any server.")]
 pub(super) struct Args {
-    /// The run: its folder or transcript; or an experiment's folder, whose runs get their pages too
+    /// The run: its folder or transcript; or an experiment's folder (its runs get their own pages too)
     run: PathBuf,
-    /// The page [default: report.html in the run's folder; beside a transcript of another name, that name with .html]
+    /// The page to write [default: report.html in the run's folder; for a transcript of another name, that name with
+    /// .html]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -56,7 +57,7 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
     let search = args.near.into();
     let (record, sample) = experiment::read(folder, &search)?;
     if sample.runs.is_empty() {
-        bail!("{} has no complete run yet: go on with greenroom run … --resume", folder.display());
+        bail!("{} has no complete run yet; continue with greenroom run … --resume", folder.display());
     }
     for run in &sample.runs {
         let own = folder.join(&run.folder);
@@ -73,7 +74,7 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
 /// Only a page made by this program is overwritten, unless the user named a pipe or a device.
 fn refuse_notes(page: &Path, given: bool) -> anyhow::Result<()> {
     if (page.is_file() || !given && page.exists()) && !is_report(page)? {
-        bail!("{} is there and is no report: choose another file with -o", page.display());
+        bail!("{} exists and is not a report; choose another file with -o", page.display());
     }
     Ok(())
 }

@@ -24,9 +24,10 @@ pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::R
     let shown = file.display();
     ensure!(
         resume,
-        "can't read the scenario {shown}: it is a folder; give a scenario's file, or go on with the run in the folder by --resume"
+        "can't read the scenario {shown}: it is a folder; give a scenario file, or continue the run in this folder \
+            with --resume"
     );
-    ensure!(out.is_none(), "{shown} is the run's folder already: leave out --out");
+    ensure!(out.is_none(), "{shown} is already the run's folder; remove --out");
     Ok(Some(file.to_path_buf()))
 }
 
@@ -44,7 +45,7 @@ pub(super) fn resumed(
     let transcript = transcript_file(run);
     let begun = Transcript::open_begun(&transcript)?;
     let Some(begun) = begun else {
-        ensure!(!file.is_dir(), "{} holds no run to go on with", run.display());
+        ensure!(!file.is_dir(), "{} contains no run to continue", run.display());
         return Ok(None);
     };
     let header = begun.header.record;
@@ -53,7 +54,7 @@ pub(super) fn resumed(
     let Some(loaded) = loaded else {
         ensure!(
             !file.is_dir(),
-            "{} holds no copy of its scenario: greenroom run FILE --resume --out {0}",
+            "{} contains no copy of its scenario; use greenroom run FILE --resume --out {0}",
             run.display()
         );
         return Ok(None);
@@ -66,7 +67,8 @@ pub(super) fn resumed(
     if !quiet && now.is_some_and(|now| now.report.sources.hash() != header.scenario.blake3) {
         let shown = file.display().to_string();
         eprintln!(
-            "note: {} has changed since the run began: its own copy is played on; without --resume, and with another --out, the file is",
+            "note: {} has changed since the run began; the run continues with its own copy. To play the changed \
+                file, leave out --resume and choose another --out",
             printable(&shown)
         );
     }

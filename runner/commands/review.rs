@@ -13,11 +13,13 @@ use std::path::{Path, PathBuf};
 
 /// Review recordings that have drifted, by cause, and accept or reject the new version
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom review scenarios/recordings\n\
-`greenroom replay` writes what a recording would be now to RECORDING.new. Accepted, it takes the recording's place;\n\
-rejected, it is removed. Nothing is accepted in CI.")]
+#[command(
+    after_help = "Example: greenroom review scenarios/recordings\n`greenroom replay` writes a recording as it \
+would be made now to RECORDING.new. Accepting it replaces the recording;\nrejecting it removes the new file. Nothing \
+can be accepted in CI."
+)]
 pub(super) struct Args {
-    /// Recordings, or folders that hold some
+    /// Recordings, or folders that contain some
     #[arg(default_value = ".")]
     paths: Vec<PathBuf>,
     /// Accept all without asking
@@ -40,18 +42,19 @@ enum Answer {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if is_ci() {
         bail!(
-            "nothing is accepted or rejected in CI (the variable CI is set): review on your machine, then commit"
+            "recordings can't be accepted or rejected in CI (the variable CI is set); review on your machine, then \
+                commit"
         );
     }
     let paths: Vec<PathBuf> = args.paths.iter().map(|path| run_or_folder(path)).collect();
     let pending = pendings(&paths)?;
     if pending.is_empty() {
-        println!("nothing to review: `greenroom replay` writes RECORDING.new where a recording drifted");
+        println!("nothing to review; `greenroom replay` writes RECORDING.new where a recording has drifted");
         return Ok(Exit::Pass);
     }
     let asks = !args.accept && !args.reject;
     if asks && !std::io::stdin().is_terminal() {
-        bail!("{} to review, and no terminal to ask at: give --accept or --reject", pending.len());
+        bail!("{} to review, but there is no terminal to ask at; use --accept or --reject", pending.len());
     }
     let judge = Judge { search: args.near.into(), question: Question::Nothing, writes_pending: false };
     let (mut accepted, mut rejected) = (0, 0);
@@ -76,7 +79,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             Answer::Reject => {
                 reject(recording)?;
                 rejected += 1;
-                println!("rejected: {} stays as it is\n", recording.display());
+                println!("rejected: {} is not changed\n", recording.display());
             }
             Answer::Skip => println!(),
             Answer::Quit => break,
@@ -98,7 +101,7 @@ fn show(judge: &Judge, recording: &Path) -> anyhow::Result<()> {
     let new = pending_file(recording);
     let verdict = judge.judge(recording);
     if verdict.problems.is_empty() {
-        println!("{}: it fits its scenario as it is; a model said something else", verdict.file);
+        println!("{}: the recording still matches its scenario; a model said something else", verdict.file);
     } else {
         print!("{}", show_verdict(&verdict, is_fancy()));
     }
@@ -111,7 +114,9 @@ fn show(judge: &Judge, recording: &Path) -> anyhow::Result<()> {
         Err(_) => println!("accepting replaces a recording that can't be read"),
     }
     if now.header.record.carried.is_some() {
-        println!("  its replies are carried over: no model has read the new prompts (--rerun asks one)");
+        println!(
+            "  its replies are carried over; no model has read the new prompts (use --rerun to play them)"
+        );
     }
     Ok(())
 }
@@ -126,7 +131,9 @@ fn ask() -> anyhow::Result<Answer> {
             "r" | "reject" => return Ok(Answer::Reject),
             "s" | "skip" => return Ok(Answer::Skip),
             "q" | "quit" => return Ok(Answer::Quit),
-            other => println!("`{}`? a, r, s or q", crate::diagnostic::printable(other)),
+            other => {
+                println!("unknown answer `{}`; expected a, r, s or q", crate::diagnostic::printable(other))
+            }
         }
     }
 }

@@ -18,53 +18,53 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Play a scenario: the dialogue on the terminal, the record into a folder
+/// Play a scenario: show the dialogue on the terminal, and write the results to a folder
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom run scenarios/gossip.yaml --seed 7 --set topic=music --out runs/g7"
 )]
 pub(super) struct Args {
-    /// The scenario; with --resume also the folder of the run
+    /// The scenario, or with --resume the folder of the run
     file: PathBuf,
-    /// Root of all turns' seeds
+    /// Root seed; the seed of each turn is derived from it
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Give a variable another value (repeatable)
+    /// Set a variable to another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
-    /// The cast of a scenario that has none: a file with `agents`
+    /// File with the `agents` of a scenario that has none
     #[arg(long, value_name = "FILE", value_parser = parse_cast)]
     agents: Option<(String, serde_json::Value)>,
-    /// Play N times, run i with seed S+i, and count: tables, intervals, plots (docs/experiments.md)
+    /// Play N times, run i with seed S+i, and summarize in tables, intervals and plots (docs/experiments.md)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
     repeat: Option<u32>,
-    /// Do that for each of these values of a variable (repeatable: all combinations), with the same seeds; also of `model`,
-    /// `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_tokens`
+    /// Do so for each of these values of a variable (repeatable: all combinations), with the same seeds; also for
+    /// `model`, `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_tokens`
     #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
     sweeps: Vec<Sweep>,
-    /// Play one case of the scenario's file of cases, by its name or number; without it, a scenario with `cases` is played once for each
+    /// Play one of the scenario's `cases`, by name or number [default: play all of them once]
     #[arg(long, value_name = "N|NAME")]
     case: Option<String>,
-    /// Play a part of those runs, the K-th of N: other machines play the others, and `merge` joins their folders
+    /// Play the K-th of N parts of these runs; other machines play the others, and `merge` joins their folders
     #[arg(long, value_name = "K/N", requires = "out")]
     shard: Option<experiment::Shard>,
-    /// How many runs are played at once; what they say does not depend on it [default: 4, and 1 where a human plays]
+    /// Runs to play at once; the results do not depend on it [default: 4; 1 if a human plays]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     #[command(flatten)]
     machine: Machine,
-    /// Most tokens of a reply [default: the scenario's, else 80]
+    /// Maximum tokens in a reply [default: the scenario's, else 80]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     #[command(flatten)]
     sampling: Sampling,
-    /// Folder for the record [default: runs/ID-N]
+    /// Folder for the results [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Drop every cache before each turn
     #[arg(long)]
     cold: bool,
-    /// Go on with an interrupted run (the latest of this scenario, or --out)
+    /// Continue an interrupted run (the latest of this scenario, or --out)
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
@@ -72,16 +72,16 @@ pub(super) struct Args {
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
-    /// Let agents call the programs and servers that the scenario has as tools: they run with your rights
+    /// Let agents call the programs and servers that the scenario declares as tools; they run with your permissions
     #[arg(long)]
     allow_tools: bool,
-    /// Show the run on a page for this machine's browser, too
+    /// Also show the run on a web page, for a browser on this machine
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8081", conflicts_with_all = ["repeat", "sweeps"])]
     watch: Option<SocketAddr>,
-    /// Print what each agent's turns cost, too: tokens that were reused and computed, times to the first token, bytes
+    /// Also print what each agent's turns cost: tokens reused and computed, times to first token, bytes
     #[arg(long, conflicts_with_all = ["quiet", "repeat", "sweeps"])]
     stats: bool,
-    /// Print nothing but the path of the transcript, or of the folder of many
+    /// Print only the path of the transcript, or of the experiment's folder
     #[arg(long, short)]
     quiet: bool,
 }
@@ -130,18 +130,18 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         recorded: BTreeMap::new(),
     };
     let go_on = format!(
-        "go on with: greenroom run {} --resume --out {} (and the same settings)",
+        "continue with: greenroom run {} --resume --out {} (and the same settings)",
         args.file.display(),
         folder.display()
     );
     let has_cases = plays_cases(&scenario);
     if has_cases && args.continues.is_some() {
-        eprintln!("error: a run continues one other: choose a case by --case");
+        eprintln!("error: --continue allows one run only; choose a case with --case");
         return Ok(Exit::Invalid);
     }
     if args.repeat.is_none() && args.sweeps.is_empty() && !has_cases {
         if args.shard.is_some() {
-            eprintln!("error: --shard is a part of many runs: give --repeat or --sweep");
+            eprintln!("error: --shard needs several runs; add --repeat or --sweep");
             return Ok(Exit::Invalid);
         }
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
@@ -160,7 +160,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     let n = args.repeat.unwrap_or(1);
     let Some(design) = design(&args, options, n)? else { return Ok(Exit::Invalid) };
     if design.has_humans() && args.jobs.is_some_and(|jobs| jobs > 1) {
-        eprintln!("error: a human answers in one run at a time: leave out --jobs");
+        eprintln!("error: a human can play in only one run at a time; remove --jobs");
         return Ok(Exit::Invalid);
     }
     repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
@@ -244,7 +244,7 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
         cells.push(Variant { values, scenario, tuning });
     }
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
-    let seeds = seeds.with_context(|| format!("--seed {} leaves no room for {n} seeds", options.seed))?;
+    let seeds = seeds.with_context(|| format!("--seed {} is too large for {n} seeds", options.seed))?;
     Ok(Some(Design { cells, seeds, options, shard: args.shard }))
 }
 
@@ -282,7 +282,7 @@ impl Claimed {
                 }
             }
         }
-        anyhow::bail!("no number is free for another run of {id} in {}", runs.display())
+        anyhow::bail!("there is no free number for another run of {id} in {}", runs.display())
     }
 }
 
@@ -302,13 +302,13 @@ pub(super) fn refuse_other(folder: &Path, own: &str, other: &str, resume: bool) 
     if folder.join(other).exists() {
         let (found, help) = match other {
             experiment::FILE => ("an experiment", "give its --repeat and --sweep"),
-            _ => ("a single run", "leave out --repeat and --sweep"),
+            _ => ("a single run", "remove --repeat and --sweep"),
         };
-        anyhow::bail!("{shown} holds {found}: {help}, or choose another folder with --out");
+        anyhow::bail!("{shown} contains {found}; {help}, or choose another folder with --out");
     }
     if !resume && folder.join(own).exists() {
         anyhow::bail!(
-            "{shown} holds a run already: go on with it by --resume, or choose another folder with --out"
+            "{shown} already contains a run; continue it with --resume, or choose another folder with --out"
         );
     }
     Ok(())

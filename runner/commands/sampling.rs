@@ -14,22 +14,23 @@ pub(super) struct Sampling {
     /// Sample from the K most likely tokens (0: all) [default: the scenario's, the model's, else 0]
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Sample from the smallest set that reaches this probability [default: the scenario's, the model's, else 0.95]
+    /// Sample from the smallest set of tokens that reaches this probability [default: the scenario's, the model's, else
+    /// 0.95]
     #[arg(long, value_name = "P", value_parser = share)]
     top_p: Option<f32>,
-    /// Drop tokens less likely than this share of the best [default: the scenario's, the model's, else 0.05]
+    /// Drop tokens less likely than this share of the most likely one [default: the scenario's, the model's, else 0.05]
     #[arg(long, value_name = "P", value_parser = share)]
     min_p: Option<f32>,
-    /// Divides logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's, else 1.1]
+    /// Divide the logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's, else 1.1]
     #[arg(long, value_name = "R", value_parser = positive)]
     repetition_penalty: Option<f32>,
-    /// DRY: penalty on the logit of a token that would continue a sequence as the agent has continued it before (0: off)
+    /// DRY: penalty on a token that would extend a sequence as it was extended before (0: off)
     #[arg(long, default_value_t = 0.8, value_name = "M", value_parser = non_negative)]
     dry_multiplier: f32,
-    /// DRY: growth of the penalty with each token by which the sequence exceeds the allowed length
+    /// DRY: growth of the penalty for each token beyond the allowed length
     #[arg(long, default_value_t = 1.75, value_name = "B", value_parser = at_least_one)]
     dry_base: f32,
-    /// DRY: tokens of the shortest sequence that is penalized
+    /// DRY: length in tokens of the shortest sequence that is penalized
     #[arg(long, default_value_t = 2, value_name = "N")]
     dry_allowed_length: usize,
 }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// Print the JSON Schema of scenario files, or the reference of all fields
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom schema > schema.json\n\
-With `# yaml-language-server: $schema=schema.json` as its first line, a scenario is completed and checked by editors.")]
+With `# yaml-language-server: $schema=schema.json` as its first line, editors complete and check a scenario.")]
 pub(super) struct Args {
     /// What to print
     #[arg(long, value_enum, default_value_t)]
@@ -23,7 +23,7 @@ enum Format {
     /// JSON Schema
     #[default]
     Json,
-    /// The reference, as docs/reference.md has it
+    /// The reference, as in docs/reference.md
     Markdown,
 }
 
@@ -356,30 +356,30 @@ const NAMES: &str = "\
 
 Both are [minijinja](https://docs.rs/minijinja/latest/minijinja/syntax/): Jinja's syntax. A template is text with
 `{{ expression }}` and `{% if … %}` in it; an expression stands alone, without braces. There are `and`, `or`, `not`, `in`,
-`==`, `<`, `+`, `*`, `~` (joins texts), `a if test else b`, and filters such as `list | length`. Null, false, 0 and what is empty
-do not hold. A name that there is not is an error, before the run where that can be known. `check` tries both on what choices and
-words can come to: what fails whatever happens is an error, what fails in some case a warning that says in which.
-Steps, output and memory of each are bounded: about a million steps, 8 MB of text.
+`==`, `<`, `+`, `*`, `~` (joins texts), `a if test else b`, and filters such as `list | length`. Null, false, 0 and empty values
+are false. An unknown name is an error, reported before the run where possible. `check` tries templates and expressions on
+possible choices and texts: what always fails is an error, what fails in some cases is a warning that names the case.
+Steps, output and memory of each are limited: about a million steps, 8 MB of text.
 
-What a template prints is only text: a reply that holds `{{ }}` is never rendered.
+What a template prints is only text: a reply that contains `{{ }}` is never rendered.
 
 | name | value | where |
 |---|---|---|
 | a variable's name; `variables` | its value; all of them | everywhere |
-| `me` | the reader: prints its display name; has `key`, `display_name`, `role` | templates |
+| `me` | the reader; prints its display name, has `key`, `display_name`, `role` | templates |
 | `role`, `display_name` | the reader's | templates |
-| an agent's key; `agents.KEY` | that agent, as `me` | templates; in system texts only `agents.KEY` |
+| an agent's key; `agents.KEY` | that agent, like `me` | templates; in system texts only `agents.KEY` |
 | `scenario` | has `id`, `title`, `description` | templates |
-| `phase` | has `name`, `label`, `rounds` (that are planned) | templates of phases |
-| `cast`, `others` | the agents who are present; without the reader | templates of phases |
+| `phase` | has `name`, `label`, `rounds` (as planned) | templates of phases |
+| `cast`, `others` | the agents present; the same without the reader | templates of phases |
 | an earlier phase's name; `phases.NAME` | its results, below | templates of phases, expressions |
-| the phase's own name | what it has come to so far | `ask`, `announce`, `until`, `set`, a turn's `when` |
-| `round`, `rounds` | the round, from 1; the most rounds there can be; names of your own come first | `ask`, `announce`, `until`, a turn's `when` |
-| a name in the `state` | its value at that point | templates of phases, expressions; not in system texts, nor in what is worked out before the run |
-| a name under `let` | its value, worked out there | where all that it uses is known |
-| `pass`, `passes` | the number of the block's pass, from 1; the most there can be | in a block |
-| `payoffs.AGENT` | the sum of the agent's payoffs so far; null: nothing could be valued | where the payoff's phase is known |
-| `outcome.NAME` | an outcome that stands above | outcomes, assertions |
+| the phase's own name | its results so far | `ask`, `announce`, `until`, `set`, a turn's `when` |
+| `round`, `rounds` | the round, from 1; the maximum number of rounds; your own names take precedence | `ask`, `announce`, `until`, a turn's `when` |
+| a name in the `state` | its value at that point | templates of phases, expressions; not in system texts, nor in anything computed before the run |
+| a name under `let` | its value, computed there | where everything that it uses is known |
+| `pass`, `passes` | the number of the block's pass, from 1; the maximum number | in a block |
+| `payoffs.AGENT` | the sum of the agent's payoffs so far; null: no payoff could be computed | where the payoff's phase is known |
+| `outcome.NAME` | an outcome above this one | outcomes, assertions |
 | `verdict` | what the judge chose or replied | `that` beside a `judge` |
 | `me` | who chooses | `open` and `options` of a choice |
 | `mine`, `others`, `all` | choices of one round | `payoff.each` |
@@ -388,31 +388,31 @@ What a template prints is only text: a reply that holds `{{ }}` is never rendere
 
 | name | value |
 |---|---|
-| `PHASE.played` | whether a turn of it was played |
+| `PHASE.played` | whether any of its turns was played |
 | `PHASE.rounds` | rounds that were played |
 | `PHASE.choices.AGENT` | the agent's latest choice; null: none, or invalid |
 | `PHASE.history.AGENT` | all its choices, oldest first |
 | `PHASE.votes.OPTION` | how often the option was chosen in any turn; with a `decision_mode`, in the last vote, and in a ranking for the first place |
 | `PHASE.decision` | what a `decision_mode` decided; null: nothing |
-| `PHASE.tied` | whether options were level, so that nothing was decided |
-| `PHASE.invalid` | choices that could not be read as an option, and replies that are not in their form |
-| `PHASE.said.AGENT` | all that the agent said, a line each |
-| `PHASE.replies.AGENT` | the value of the agent's latest reply that has a form: what its JSON says, e.g. `market.replies.ann.price`, or its text under a `grammar`; null: none, or invalid |
+| `PHASE.tied` | whether there was a tie, so that nothing was decided |
+| `PHASE.invalid` | choices that match no option, and replies that do not have the required form |
+| `PHASE.said.AGENT` | everything that the agent said, one line each |
+| `PHASE.replies.AGENT` | the value of the agent's latest reply with a form: its JSON value, e.g. `market.replies.ann.price`, or its text for a `grammar`; null: none, or invalid |
 | `PHASE.reply_history.AGENT` | all these values, oldest first |
-| `PHASE.calls.AGENT` | the agent's calls of tools, oldest first: each with `tool`, `arguments`, `result` and `failed` |
+| `PHASE.calls.AGENT` | the agent's tool calls, oldest first, each with `tool`, `arguments`, `result` and `failed` |
 | `JUDGE.verdict` | what a judge chose or replied, by the judge's name; null: nothing valid |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
-`AGENT` is a key, `OPTION` a result as it stands in `choice`. Between brackets stands the key in quotes, or an agent: `talk.messages['ann']`,
-`talk.choices[me]`, `payoffs[me]`; `messages` is only written so. Between `${` and `}` the key is written without quotes. Those who speak at once
-(`broadcast`, votes) know nothing of each other's answers in their questions.
+`AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, or an agent: `talk.messages['ann']`,
+`talk.choices[me]`, `payoffs[me]`; `messages` has only this form. Between `${` and `}`, write the key without quotes. Agents who speak at once
+(`broadcast`, votes) do not see each other's answers in their questions.
 
-In a block the name of a phase means its latest pass: of those that stand earlier in the block the one of this pass, of those that stand later
-the one of the pass before (in the first, nothing has been played). Behind the block it is the last pass that was played. Payoffs are sums over all passes.
+In a block, the name of a phase means its latest pass: the current pass for phases earlier in the block, the previous pass for phases later in
+the block (in the first pass, nothing has been played yet). After the block, it means the last pass played. Payoffs are sums over all passes.
 
-### Filters of our own
+### Additional filters
 
-Beside minijinja's. Keys and items may be agents (`me`): they stand for their keys.
+In addition to minijinja's. Keys and items may be agents (`me`), which stand for their keys.
 
 | filter | value |
 |---|---|
@@ -420,9 +420,8 @@ Beside minijinja's. Keys and items may be agents (`me`): they stand for their ke
 
 fn reference(schema: &Value) -> String {
     let mut out = String::from(
-        "# Reference\n\nEvery field of a scenario file. This page is made by `greenroom schema --format markdown` from the \
-         program's types.\nThe [tutorial](tutorial.md) shows how fields work together, [patterns](patterns.md) what to do with \
-         them.\n",
+        "# Reference\n\nEvery field of a scenario file. This page is generated by `greenroom schema --format markdown` from the \
+         program's types.\nThe [tutorial](tutorial.md) shows how fields work together, [patterns](patterns.md) what they are good for.\n",
     );
     for section in SECTIONS {
         let of = if section.of.is_empty() { schema } else { &schema["$defs"][section.of] };
@@ -460,7 +459,7 @@ fn fields(out: &mut String, schema: &Value, of: &Value) {
     for (name, field) in
         all.into_iter().filter(|(name, _)| !is_phase || others().all(|(other, _)| other != *name))
     {
-        let needed = if is_needed(name) { ", needed" } else { "" };
+        let needed = if is_needed(name) { ", required" } else { "" };
         let also: Vec<String> =
             other_names(name).into_iter().rev().map(|other| format!("`{other}`")).collect();
         let also = if also.is_empty() { String::new() } else { format!(" Also: {}.", also.join(", ")) };

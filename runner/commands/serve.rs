@@ -10,30 +10,30 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Answer clients that speak OpenAI's or Anthropic's API, with memories that last
+/// Serve OpenAI's and Anthropic's APIs, with memories that persist
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom serve --model small=smollm2-135m --listen 127.0.0.1:8080")]
 pub(super) struct Args {
-    /// Address to listen at; one that other machines reach needs --keys
+    /// Address to listen on; requires --keys unless local
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Keys that clients must show, and whose they are: YAML, see docs/server.md
+    /// YAML file of client keys and their tenants, see docs/server.md
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Requests that are answered at once
+    /// Requests to answer at once
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Requests that may wait; further ones get 429
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: u16,
-    /// Seconds that a request may take, waiting included
+    /// Seconds that a request may take, including waiting
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// Bytes of a request's body, at most
+    /// Maximum size of a request body
     #[arg(long, default_value = "8M", value_name = "SIZE", value_parser = parse_size)]
     max_body: u64,
-    /// Bytes of weights that may be open at once: other models are opened when they are asked for, in the place of the one that
-    /// was used longest ago [default: no bound]
+    /// Maximum size of the weights loaded at once; other models are loaded on request and replace the least recently
+    /// used one [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     model_memory: Option<u64>,
     #[command(flatten)]
@@ -45,7 +45,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let is_open = !listen.ip().is_loopback();
     ensure!(
         !is_open || keys.is_some(),
-        "{} can be reached from other machines, where anybody could use it: --keys FILE says who may, or listen at 127.0.0.1",
+        "{} can be reached from other machines, where anybody could use it; restrict access with --keys FILE, or \
+            listen on 127.0.0.1",
         listen.ip()
     );
     let tenants = match &keys {
@@ -72,10 +73,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await;
-        let listener = listener.with_context(|| format!("can't listen at {listen}"))?;
-        println!("listening at http://{}/v1 (Ctrl-C ends it)", listener.local_addr()?);
+        let listener = listener.with_context(|| format!("can't listen on {listen}"))?;
+        println!("listening on http://{}/v1 (Ctrl-C to stop)", listener.local_addr()?);
         crate::terminal::output::flush();
-        serve(config, listener, stopped()).await.context("the server broke off")
+        serve(config, listener, stopped()).await.context("the server failed")
     })?;
     Ok(Exit::Pass)
 }

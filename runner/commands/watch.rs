@@ -25,12 +25,12 @@ impl Page {
         let ip = address.ip();
         ensure!(
             ip.is_loopback(),
-            "{ip} can be reached from other machines, and the page asks for no key: take 127.0.0.1"
+            "{ip} can be reached from other machines, but the page needs no key; use 127.0.0.1"
         );
         let watched = Watched::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
-        let listener = listener.with_context(|| format!("can't listen at {address}"))?;
+        let listener = listener.with_context(|| format!("can't listen on {address}"))?;
         eprintln!("the run is shown at http://{}/", listener.local_addr()?);
         let (end, ended) = tokio::sync::oneshot::channel();
         let shown = watched.clone();
@@ -39,7 +39,7 @@ impl Page {
                 let _ = ended.await;
             };
             if let Err(error) = runtime.block_on(watch(shown, listener, stop)) {
-                tracing::warn!("the run's page broke off: {error}");
+                tracing::warn!("the run's page failed: {error}");
             }
         })?;
         Ok(Self { watched, end: Some(end), server: Some(server) })
@@ -56,7 +56,7 @@ impl Page {
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.watched.tell("done", &json!({}));
         if console::Term::stderr().is_term() {
-            eprintln!("the page stays until Ctrl-C");
+            eprintln!("the page stays available until Ctrl-C");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(stopped());
         }

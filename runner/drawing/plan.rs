@@ -1,6 +1,6 @@
 //! The plan of a scenario as a picture: a lane for each agent, a box for each turn, a band for each phase.
 //!
-//! Time goes right; turns in one column may run together. Solid lines are memories, dashed ones what is heard.
+//! Time goes right; turns in one column may run at the same time. Solid lines are memories, dashed ones what is heard.
 
 use super::ink::{color, fitted, plain, width};
 use super::layout::{Band, Layout, Link};
@@ -239,7 +239,7 @@ fn dashed(way: String) -> Path {
 
 fn legend(y: f64) -> Group {
     let memory = line((20.0, y), (50.0, y)).set("stroke", "#7d8698").set("stroke-width", 3);
-    let words = "turns in one column may run together";
+    let words = "turns in one column may run at the same time";
     Group::new()
         .add(memory)
         .add(text("remembers", 57.0, y + 4.0, SIZE - 1.0, "muted"))

@@ -53,7 +53,7 @@ impl std::str::FromStr for Shard {
             text.split_once('/').and_then(|(k, n)| Some((k.trim().parse().ok()?, n.trim().parse().ok()?)));
         match parts {
             Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
-            _ => Err("expected K/N, K from 1 to N, e.g. 2/8".into()),
+            _ => Err("expected K/N with K from 1 to N, e.g. 2/8".into()),
         }
     }
 }
@@ -75,14 +75,15 @@ pub struct Variant {
 /// A description of what was expected.
 pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
     let (name, values) = text.split_once('=').ok_or("expected NAME=VALUE,VALUE,…")?;
-    let values = parse(&format!("[{values}]")).map_err(|error| format!("no list of YAML values: {error}"))?;
-    let Value::Array(values) = values else { return Err("no list of YAML values".into()) };
+    let values =
+        parse(&format!("[{values}]")).map_err(|error| format!("not a list of YAML values: {error}"))?;
+    let Value::Array(values) = values else { return Err("not a list of YAML values".into()) };
     if values.is_empty() {
         return Err("expected at least one value".into());
     }
     let twice = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value));
     if let Some((_, value)) = twice {
-        return Err(format!("the value {} stands there twice", shown(value)));
+        return Err(format!("the value {} is given twice", shown(value)));
     }
     Ok((name.trim().to_string(), values))
 }

@@ -20,7 +20,7 @@ const MAX_RUNS: usize = 1_000_000;
 pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(Record, Sample)> {
     let (record, file) = (Record::open(folder)?, folder.join(FILE));
     let n_runs = record.cells.len().saturating_mul(record.seeds.len());
-    ensure!(n_runs <= MAX_RUNS, "{} names {n_runs} runs, expected at most {MAX_RUNS}", file.display());
+    ensure!(n_runs <= MAX_RUNS, "{} lists {n_runs} runs; expected at most {MAX_RUNS}", file.display());
     let mut sample = Sample::default();
     for (at, cell) in record.cells.iter().enumerate() {
         let mut scenario: Option<Arc<Scenario>> = None;

@@ -43,7 +43,7 @@ impl CellRecord {
         if folder.components().all(|part| matches!(part, Component::Normal(_))) {
             return Ok(folder);
         }
-        bail!("the folder `{}` of a cell leads out of the experiment's", folder.display())
+        bail!("the folder `{}` of a cell leads out of the experiment's folder", folder.display())
     }
 }
 
@@ -83,8 +83,7 @@ impl Record {
         let file = folder.join(FILE);
         let text = files::read_text(&file, Kind::Experiment);
         let text = text.with_context(|| format!("can't read {}", file.display()))?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("{} is no record of an experiment", file.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} is not an experiment record", file.display()))
     }
 
     /// Writes it to a folder. An existing record may grow (more seeds, more values after the last), but not change otherwise.
@@ -97,13 +96,15 @@ impl Record {
         match files::read_text(&file, Kind::Experiment) {
             Ok(text) => {
                 let was: Self = serde_json::from_str(&text).with_context(|| {
-                    format!("{shown} is no record of an experiment; move it away to begin anew")
+                    format!("{shown} is not an experiment record; move it away to start a new experiment")
                 })?;
                 if was == *self {
                     return Ok(());
                 }
                 if let Some(differs) = self.lacks(&was) {
-                    bail!("{shown} is of another experiment: {differs}; choose another folder with --out");
+                    bail!(
+                        "{shown} belongs to another experiment: {differs}; choose another folder with --out"
+                    );
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -127,11 +128,11 @@ impl Record {
         let values = |cell: &CellRecord| {
             let values = cell.values.iter().map(|(name, value)| format!("{name}={value}"));
             let values = values.collect::<Vec<_>>().join(" ");
-            if values.is_empty() { "no swept variable".to_string() } else { values }
+            if values.is_empty() { "no swept variables".to_string() } else { values }
         };
         let other = was.cells.iter().enumerate().find(|(at, cell)| self.cells.get(*at) != Some(cell));
         if let Some((at, cell)) = other {
-            return Some(format!("its cell {at} is of {}", values(cell)));
+            return Some(format!("its cell {at} has {}", values(cell)));
         }
         let seed = was.seeds.iter().find(|seed| !self.seeds.contains(seed));
         seed.map(|seed| format!("it has runs with seed {seed}"))
@@ -159,7 +160,7 @@ pub fn missing(parts: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 pub fn merge(parts: &[PathBuf], into: &Path) -> anyhow::Result<usize> {
     let record = common(parts)?;
     if into.exists() {
-        bail!("{} is there already: choose another folder with --out", into.display());
+        bail!("{} already exists; choose another folder with --out", into.display());
     }
     let mut n = 0;
     for own in record.runs()? {
@@ -174,7 +175,7 @@ pub fn merge(parts: &[PathBuf], into: &Path) -> anyhow::Result<usize> {
 
 /// The record that all parts have.
 fn common(parts: &[PathBuf]) -> anyhow::Result<Record> {
-    let Some((first, others)) = parts.split_first() else { bail!("there is nothing to join") };
+    let Some((first, others)) = parts.split_first() else { bail!("there is nothing to merge") };
     let record = Record::open(first)?;
     for other in others {
         if Record::open(other)? != record {
@@ -202,7 +203,7 @@ fn complete(parts: &[PathBuf], own: &Path) -> anyhow::Result<Option<PathBuf>> {
             None => found = Some((folder, footer.hash)),
             Some((_, hash)) if *hash == footer.hash => {}
             Some((other, _)) => bail!(
-                "{} and {} are the same run, and say different things: leave one of the parts out",
+                "{} and {} are the same run, but differ in what was said; leave out one of the parts",
                 other.display(),
                 folder.display()
             ),

@@ -42,7 +42,7 @@ impl Tuning {
     fn model(&mut self, scenario: &Scenario, of: &str, value: &Value) -> Result<(), String> {
         if !of.is_empty() && !scenario.models.contains_key(of) {
             let help = suggest(of, scenario.models.keys().map(String::as_str)).unwrap_or_default();
-            return Err(format!("--sweep model.{of}=…: the scenario names no model `{of}`; {help}"));
+            return Err(format!("--sweep model.{of}=…: the scenario has no model `{of}`; {help}"));
         }
         // A name from the scenario may be used instead of a file.
         let model = text_of(value);
@@ -54,7 +54,7 @@ impl Tuning {
     fn number(&mut self, name: &str, value: &Value) -> Result<(), String> {
         let number = value.as_f64().unwrap_or(f64::NAN);
         if let Some(expected) = expected(name, number) {
-            return Err(format!("--sweep {name}=…: {value} is no {name}, expected {expected}"));
+            return Err(format!("--sweep {name}=…: {value} is not a valid {name}; expected {expected}"));
         }
         let (narrow, whole) = (number as f32, number as usize);
         match name {

@@ -75,18 +75,18 @@ impl Kind {
     const fn word(self) -> &'static str {
         match self {
             Self::Scenario => "a scenario",
-            Self::Cases => "a file of cases",
+            Self::Cases => "a case file",
             Self::Transcript => "a transcript",
             Self::Trace => "a trace",
-            Self::Experiment => "a record of an experiment",
+            Self::Experiment => "an experiment record",
             Self::KvConfig => "a KV configuration",
-            Self::CacheKey => "a file with a secret",
-            Self::Keys => "a file of keys",
+            Self::CacheKey => "a secret file",
+            Self::Keys => "a key file",
             Self::Journal => "a server's journal",
             Self::Text => "a text",
             Self::Import => "a scenario to import",
             Self::Schema => "a schema",
-            Self::System => "a report of the system",
+            Self::System => "a system file",
             Self::Model => "a model",
             Self::Revision => "a revision",
             Self::Typed => "an answer",
@@ -175,7 +175,7 @@ impl<R: BufRead> Iterator for Lines<R> {
         match self.from.by_ref().take(most + 1).read_until(b'\n', &mut line) {
             Ok(0) => None,
             Ok(n) if n as u64 > most => {
-                let message = format!("a line of more than {}", size(most));
+                let message = format!("a line has more than {}", size(most));
                 Some(Err(io::Error::new(ErrorKind::FileTooLarge, message)))
             }
             Ok(n) => match self.left.checked_sub(n as u64) {
@@ -303,11 +303,11 @@ fn special(found: FileType) -> &'static str {
 
 #[cfg(not(unix))]
 fn special(_: FileType) -> &'static str {
-    "no regular file"
+    "not a regular file"
 }
 
 fn too_large(n: u64, kind: Kind) -> io::Error {
-    let message = format!("it has {}; {} has {} at most", size(n), kind.word(), size(kind.max_bytes()));
+    let message = format!("it has {}; {} may have at most {}", size(n), kind.word(), size(kind.max_bytes()));
     io::Error::new(ErrorKind::FileTooLarge, message)
 }
 
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(read_text(&at("link"), Kind::Scenario).unwrap(), "text");
         File::create(at("sparse")).unwrap().set_len(Kind::Scenario.max_bytes() + 1).unwrap();
         let told = |name: &str| read(&at(name), Kind::Scenario).unwrap_err().to_string();
-        assert_eq!(told("sparse"), "it has 4.00 MiB; a scenario has 4.00 MiB at most");
+        assert_eq!(told("sparse"), "it has 4.00 MiB; a scenario may have at most 4.00 MiB");
         assert_eq!(told("."), "it is a folder; expected a file");
         std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
         assert_eq!(told("zero"), "it is a device; expected a regular file");

@@ -29,7 +29,7 @@ impl Root {
         match given {
             Some(folder) if folder.is_dir() => Ok(Self(folder.canonicalize()?)),
             Some(folder) => {
-                let message = format!("there is no folder {} (given by --root)", folder.display());
+                let message = format!("there is no folder {} (given with --root)", folder.display());
                 Err(io::Error::new(ErrorKind::NotADirectory, message))
             }
             None => Self::of(file),

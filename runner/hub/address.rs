@@ -43,7 +43,7 @@ impl Repository {
         if plain(org) && plain(name) && !org.contains("--") && !name.contains("--") {
             Ok(Self { org: org.into(), name: name.into(), revision: DEFAULT_REVISION.into() })
         } else {
-            Err(format!("`{org}/{name}` is not the name of a repository; expected ORG/REPO"))
+            Err(format!("`{org}/{name}` is not a repository name; expected ORG/REPO"))
         }
     }
 

@@ -37,7 +37,10 @@ impl Cache {
         }
         let caches = || var("XDG_CACHE_HOME").or_else(|| Some(dirs::home_dir()?.join(".cache")));
         let home = var("HF_HOME").or_else(|| Some(caches()?.join("huggingface")));
-        Ok(Self::at(home.context("no home folder: set HF_HOME to find Hugging Face's cache")?.join("hub")))
+        Ok(Self::at(
+            home.context("there is no home folder; set HF_HOME to locate the Hugging Face cache")?
+                .join("hub"),
+        ))
     }
 
     /// The one in a folder.
@@ -130,7 +133,7 @@ impl Cache {
     /// Message for a cache that can't be written to: the problem, and what helps.
     pub(super) fn not_writable(&self) -> String {
         format!(
-            "can't write to Hugging Face's cache {}; HF_HUB_CACHE=DIR puts it elsewhere",
+            "can't write to the Hugging Face cache {}; use HF_HUB_CACHE=DIR to put it elsewhere",
             self.folder.display()
         )
     }

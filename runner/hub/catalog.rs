@@ -68,7 +68,7 @@ pub const CATALOG: &[Entry] = &[
         size: "98 MB",
         licence: "Apache-2.0",
         tested: Tested::File,
-        good_for: "a first try: quick, often confused",
+        good_for: "a first try: fast, often confused",
     },
     Entry {
         name: "gemma-3-270m-it",
@@ -77,7 +77,7 @@ pub const CATALOG: &[Entry] = &[
         size: "253 MB",
         licence: "Gemma",
         tested: Tested::Sibling,
-        good_for: "a first try: quick, in many languages",
+        good_for: "a first try: fast, in many languages",
     },
     Entry {
         name: "qwen2.5-0.5b-instruct",
@@ -104,7 +104,7 @@ pub const CATALOG: &[Entry] = &[
         size: "808 MB",
         licence: "Llama 3.2",
         tested: Tested::Layout,
-        good_for: "dialogues with roles to keep",
+        good_for: "dialogues with consistent roles",
     },
     Entry {
         name: "qwen3-1.7b",

@@ -84,18 +84,18 @@ impl Client {
         if var("HF_HUB_OFFLINE")
             .is_some_and(|value| !["0", "false", "no", "off"].contains(&&*value.to_lowercase()))
         {
-            bail!("HF_HUB_OFFLINE is set: nothing is downloaded");
+            bail!("HF_HUB_OFFLINE is set, so nothing is downloaded");
         }
         let endpoint = var("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into());
         let endpoint = endpoint.trim().trim_end_matches('/').to_owned();
         let uri: Option<Uri> = endpoint.parse().ok();
         if uri.as_ref().and_then(origin).is_none_or(|origin| origin.contains('@')) {
-            bail!("HF_ENDPOINT is not the address of a server; expected e.g. {ENDPOINT}");
+            bail!("HF_ENDPOINT is not a server address; expected e.g. {ENDPOINT}");
         }
         let token = var("HF_TOKEN").map(|token| {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim())).ok();
             value.iter_mut().for_each(|value| value.set_sensitive(true));
-            value.context("HF_TOKEN holds characters that no access token has")
+            value.context("HF_TOKEN contains characters that are not valid in an access token")
         });
         // The system's certificates, so that those of a company's proxy count; `SSL_CERT_FILE` names others.
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
@@ -125,7 +125,7 @@ impl Client {
             return Err(self.refused(&address.repository, &url, status));
         }
         remote(response.headers())
-            .with_context(|| format!("{url} does not answer as the Hub does; is HF_ENDPOINT right?"))
+            .with_context(|| format!("{url} does not answer like the Hub; check HF_ENDPOINT"))
             .map_err(Failure::Permanent)
     }
 
@@ -171,7 +171,7 @@ impl Client {
             Err(error) => return Err(Failure::Transient(lost(error).context(url))),
         };
         let model = model
-            .with_context(|| format!("{url} does not answer as the Hub does"))
+            .with_context(|| format!("{url} does not answer like the Hub"))
             .map_err(Failure::Permanent)?;
         let files = model.siblings.into_iter();
         let files = files.map(|Sibling { rfilename: file, size }| Listed { file, size });
@@ -223,10 +223,10 @@ impl Client {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let page = format!("{}/{org}/{name}", self.endpoint);
                 let help = match self.token {
-                    Some(_) => format!("the token in HF_TOKEN does not open it; accept its terms at {page}"),
+                    Some(_) => format!("the token in HF_TOKEN gives no access; accept the terms at {page}"),
                     None => format!(
-                        "it does not exist, or is private or gated: accept its terms at {page}, and put a token \
-                         (made at {}/settings/tokens) into HF_TOKEN",
+                        "it does not exist, or is private or gated; accept its terms at {page}, and put a token from \
+                         {}/settings/tokens into HF_TOKEN",
                         self.endpoint
                     ),
                 };
@@ -251,7 +251,7 @@ impl Client {
         }
         let missing = format!("{org}/{name} has no file `{}` at revision `{revision}`", address.file);
         match self.list(&address.repository) {
-            Ok(files) if files.is_empty() => anyhow!("{missing}, nor any other GGUF file"),
+            Ok(files) if files.is_empty() => anyhow!("{missing}, and no other GGUF files"),
             Ok(files) => {
                 const SHOWN: usize = 40;
                 let names: Vec<_> = files.iter().take(SHOWN).map(|listed| listed.file.as_str()).collect();
@@ -273,17 +273,17 @@ const LINKED_ETAG: &str = "X-Linked-Etag";
 /// Reads what the Hub says of a file.
 fn remote(headers: &HeaderMap) -> anyhow::Result<Remote> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let commit = text("X-Repo-Commit").context("it names no commit (`X-Repo-Commit`)")?;
+    let commit = text("X-Repo-Commit").context("the commit is missing (`X-Repo-Commit`)")?;
     let etag =
-        text(LINKED_ETAG).or_else(|| text("ETag")).context("it gives no checksum (`X-Linked-Etag`)")?;
+        text(LINKED_ETAG).or_else(|| text("ETag")).context("the checksum is missing (`X-Linked-Etag`)")?;
     let size = text("X-Linked-Size").or_else(|| text("Content-Length"));
-    let size = size.and_then(|size| size.parse().ok()).context("it gives no size (`X-Linked-Size`)")?;
+    let size = size.and_then(|size| size.parse().ok()).context("the size is missing (`X-Linked-Size`)")?;
     let sha256 = etag.trim_start_matches("W/").trim_matches('"').to_ascii_lowercase();
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        bail!("its checksum `{sha256}` is not a SHA-256 of 64 digits");
+        bail!("the checksum `{sha256}` is not a SHA-256 of 64 digits");
     }
     if !is_commit(commit) {
-        bail!("its commit `{commit}` is not a hash of 40 digits");
+        bail!("the commit `{commit}` is not a hash of 40 digits");
     }
     Ok(Remote { commit: commit.into(), sha256, size })
 }
@@ -316,7 +316,7 @@ fn unanswered(url: &str, error: ureq::Error) -> Failure {
         ureq::Error::Io(error) if broke(error) => {}
         _ => {
             return Failure::Permanent(lost(error).context(format!(
-                "can't reach {url} (a GGUF file that is on this machine needs no download: --model FILE.gguf)"
+                "can't reach {url} (to use a GGUF file on this machine: --model FILE.gguf)"
             )));
         }
     }
@@ -333,9 +333,9 @@ fn broke(error: &io::Error) -> bool {
 fn lost(error: ureq::Error) -> anyhow::Error {
     match error {
         ureq::Error::Io(error) => error.into(),
-        ureq::Error::HostNotFound => anyhow!("no such host, or no network"),
+        ureq::Error::HostNotFound => anyhow!("unknown host, or no network"),
         ureq::Error::Timeout(_) => anyhow!("no answer in time"),
-        ureq::Error::BadUri(uri) => anyhow!("it leads to `{uri}`, which is not an address"),
+        ureq::Error::BadUri(uri) => anyhow!("it redirects to `{uri}`, which is not a valid address"),
         error => error.into(),
     }
 }

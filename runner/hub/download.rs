@@ -98,7 +98,7 @@ fn keep(file: &Path, remote: &Remote, on_event: &mut dyn FnMut(Event)) -> anyhow
     if found.len == remote.size && found.sha256() == remote.sha256 {
         return Ok(true);
     }
-    tracing::warn!("{} is damaged: it is downloaded again", file.display());
+    tracing::warn!("{} is damaged and will be downloaded again", file.display());
     std::fs::remove_file(file).with_context(|| format!("can't remove {}", file.display()))?;
     Ok(false)
 }
@@ -121,7 +121,7 @@ fn download(
         }
         arrived.discard()?;
         bail!(
-            "{address} arrived damaged and was deleted: its SHA-256 is {sha256}, the Hub says {}; try again",
+            "{address} arrived damaged and was deleted: its SHA-256 is {sha256}, expected {}; try again",
             remote.sha256
         )
     });
@@ -200,7 +200,7 @@ impl Arrived {
         if partial && begins(response.headers()) != Some(self.len) {
             let sent = response.headers().get(header::CONTENT_RANGE).cloned();
             return Err(Failure::Permanent(anyhow!(
-                "the server was asked for {address} from byte {} on and sent {sent:?}",
+                "the server was asked for {address} from byte {}, but sent {sent:?}",
                 self.len
             )));
         }
@@ -218,7 +218,7 @@ impl Arrived {
                 }
                 Ok(0) => return Ok(()),
                 Ok(n) => self.append(&chunk[..n], address).map_err(Failure::Permanent)?,
-                Err(error) => return Err(Failure::Transient(anyhow!("the connection broke: {error}"))),
+                Err(error) => return Err(Failure::Transient(anyhow!("the connection was lost: {error}"))),
             }
         }
     }
@@ -233,7 +233,7 @@ impl Arrived {
         let len = self.len + bytes.len() as u64;
         if len > self.total {
             self.discard()?;
-            bail!("the server sent more of {address} than the {} bytes it announced; try again", self.total);
+            bail!("the server sent more of {address} than the announced {} bytes; try again", self.total);
         }
         self.file.write_all(bytes).with_context(|| self.not_written())?;
         self.sha256.update(bytes);
@@ -267,7 +267,8 @@ fn has_room(file: &Path, needed: u64) -> anyhow::Result<()> {
         let (free, needed) = (DecimalBytes(free), DecimalBytes(needed));
         let folder = folder.display();
         bail!(
-            "{needed} are needed in {folder} and {free} are free; HF_HUB_CACHE=DIR puts the cache elsewhere"
+            "{needed} are needed in {folder}, but only {free} are free; use HF_HUB_CACHE=DIR to put the cache \
+                elsewhere"
         );
     }
     Ok(())
@@ -294,7 +295,7 @@ impl Patience {
         };
         self.failures += 1;
         if self.failures == ATTEMPTS {
-            return Err(error.context(format!("{ATTEMPTS} attempts in a row have failed")));
+            return Err(error.context(format!("{ATTEMPTS} attempts in a row failed")));
         }
         let after = PAUSE * 2_u32.pow(self.failures - 1);
         on_event(Event::Retrying { error: format!("{error:#}"), after });

@@ -70,7 +70,7 @@ impl LineSource for Carrying<'_> {
 
     fn line(&mut self, turn: &Turn) -> anyhow::Result<Option<TurnRecord>> {
         let Some(was) = self.recorded.get(turn.path.as_str()) else {
-            let detail = "the recording has no reply for it: only a model can tell what would be said";
+            let detail = "the recording has no reply for it, and only a model can produce one";
             return Err(Drift::new(&turn.path, Cause::LineMissing, detail).into());
         };
         Ok(Some((*was).clone()))
@@ -83,7 +83,7 @@ impl LineSource for Carrying<'_> {
 
     fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
         let Some(was) = self.routes.get(path) else {
-            let detail = "the recording has no route for it: only a model can tell who is near";
+            let detail = "the recording has no route for it, and only a model can compute one";
             return Err(Drift::new(path, Cause::LineMissing, detail).into());
         };
         Ok(Some((*was).clone()))

@@ -108,8 +108,8 @@ pub fn load_with(
         (None, None) => {
             let found = found.with_context(|| {
                 format!(
-                    "the scenario {} of {} is neither near the transcript (in its checkout, or in its folder) nor in the \
-                     current folder; give it with --scenario FILE, or the folder that holds both with --root DIR",
+                    "the scenario {} of {} was not found near the transcript (in its checkout or folder) or in the \
+                     current folder; give it with --scenario FILE, or a folder that contains both with --root DIR",
                     header.scenario.path,
                     file.display()
                 )
@@ -170,7 +170,7 @@ fn earlier_of(run: &Path, root: Option<&Path>, depth: usize) -> anyhow::Result<E
     };
     let brought = brought(&file, &transcript.header.record, root, depth)?;
     let replayed = replay(&scenario, &transcript, brought)
-        .with_context(|| format!("{} can't be carried on", file.display()))?;
+        .with_context(|| format!("{} can't be continued", file.display()))?;
     Ok(Earlier { timelines: replayed.memories.carry_on()?, hash: replayed.hash })
 }
 
@@ -183,14 +183,15 @@ fn brought(
     let Some(continues) = &header.continues else { return Ok(BTreeMap::new()) };
     let found = find_named(file, &continues.path, root)?.with_context(|| {
         format!(
-            "{} continues {}, which is not there any more; --root DIR names a folder that holds both",
+            "{} continues {}, which no longer exists; if it has moved, give a folder that contains both with --root \
+                DIR",
             file.display(),
             continues.path
         )
     })?;
     let earlier = earlier_of(&found, root, depth + 1)?;
     if earlier.hash != continues.hash {
-        let detail = format!("{} is not the run that this one continues any more", continues.path);
+        let detail = format!("{} is no longer the run that this one continues", continues.path);
         return Err(Drift::new("header", Cause::Settings, detail)
             .texts(&continues.hash, earlier.hash)
             .into());

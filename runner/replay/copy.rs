@@ -44,7 +44,10 @@ pub fn other_scenario(file: &Path, header: &Header, search: &Search) -> Option<S
         open_named(&original, root, &[]).is_ok_and(|now| now.report.sources.hash() == header.scenario.blake3);
     let original = original.display();
     (!is_same).then(|| {
-        format!("{original} has changed since: the run's own copy of it is used; --scenario {original} uses the file")
+        format!(
+            "{original} has changed since then; the run's own copy is used (to use the file: --scenario \
+            {original})"
+        )
     })
 }
 

@@ -63,7 +63,7 @@ pub fn replay_watched(
 ) -> anyhow::Result<Replayed> {
     let header = &transcript.header;
     if !header.intact {
-        let drift = Drift::new("header", Cause::RecordAltered, "the header does not fit its hash");
+        let drift = Drift::new("header", Cause::RecordAltered, "the header does not match its hash");
         return Err(drift.at_line(1).into());
     }
     let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, watch)?;
@@ -74,11 +74,11 @@ pub fn replay_watched(
     let hash = reading.recorder.footer(footer.clone())?;
     if header.record.plan != plan.hash() {
         let detail = if Plan::can_compare(&header.record.plan) {
-            "the turns read the same, but depend on each other in another way".to_string()
+            "the turns read the same, but their dependencies differ".to_string()
         } else {
             format!(
-                "the turns read the same; whether they depend on each other in the same way can't be told: its plan was hashed by \
-                 {} in another way than by this {PROGRAM}; accept it, or record it again",
+                "the turns read the same, but it is unknown whether their dependencies are the same: {} hashed the \
+                 plan differently than this {PROGRAM}; accept it, or record it again",
                 header.record.engine
             )
         };
@@ -88,7 +88,7 @@ pub fn replay_watched(
     let asserted =
         |footer: &Footer| footer.assertions.iter().map(|that| that.that.clone()).collect::<Vec<_>>();
     if transcript.footer.as_ref().is_some_and(|was| asserted(&was.record) != asserted(&footer)) {
-        notes.push("what is asserted changed since; it was evaluated anew".to_string());
+        notes.push("the assertions have changed since then; they were evaluated again".to_string());
     }
     Ok(Replayed { memories, hash, footer, notes })
 }
@@ -193,7 +193,7 @@ impl LineSource for Reading<'_> {
 
     fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>> {
         let Some(was) = self.transcript.routes().find(|route| route.path == path) else {
-            let detail = "the recording does not say who was picked to speak";
+            let detail = "the recording has no record of who was picked to speak";
             return Err(Drift::new(path, Cause::LineMissing, detail).into());
         };
         Ok(Some(was.clone()))
@@ -231,7 +231,7 @@ impl<'a> Reading<'a> {
         let elsewhere = self.transcript.turns.iter().any(|turn| turn.record.path == *wanted);
         let planned = self.plan.order().any(|(_, turn)| turn.path == found.record.path);
         let (cause, detail) = if !elsewhere {
-            (Cause::LineMissing, format!("the recording goes on with {}", found.record.path))
+            (Cause::LineMissing, format!("the recording continues with {}", found.record.path))
         } else if !planned {
             (Cause::LineTooMany, format!("the plan has no turn {}", found.record.path))
         } else {
@@ -251,7 +251,7 @@ impl<'a> Reading<'a> {
             None => Drift::new(
                 &turn.path,
                 Cause::NoFooter,
-                format!("{of}; go on with `greenroom run … --resume`"),
+                format!("{of}; continue with `greenroom run … --resume`"),
             ),
             Some(_) => Drift::new(&turn.path, Cause::LineMissing, of),
         }

@@ -27,7 +27,7 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
     let now = cast(memories);
     for (key, was) in &header.agents {
         let Some(is) = now.get(key) else {
-            let detail = format!("there is no agent `{key}` any more");
+            let detail = format!("the agent `{key}` no longer exists");
             return Err(Drift::new(format!("agents/{key}"), Cause::AgentChanged, detail).at_line(1));
         };
         let pairs = [("display_name", &was.name, &is.name), ("lifecycle", &was.lifecycle, &is.lifecycle)];
@@ -35,7 +35,7 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
         let none = "the model".to_string();
         let of = |record: &'_ AgentRecord| record.strategy.clone().unwrap_or_else(|| none.clone());
         let (played_by, plays) = (of(was), of(is));
-        let own = "the scenario's own".to_string();
+        let own = "the scenario's".to_string();
         let model = |record: &AgentRecord| record.model.clone().unwrap_or_else(|| own.clone());
         let (was_model, is_model) = (model(was), model(is));
         let calls = |record: &AgentRecord| match record.max_calls {
@@ -73,7 +73,7 @@ pub(super) fn tools_differ(header: &Header, scenario: &Scenario) -> Result<(), D
             let text = |specs: Option<&Vec<ToolSpec>>| {
                 specs.map_or_else(|| "none".into(), |specs| serde_json::json!(specs).to_string())
             };
-            let detail = format!("agents are told of the tool `{}` otherwise", tool.key);
+            let detail = format!("the tool `{}` is described differently to agents", tool.key);
             let drift = Drift::new(format!("tools/{}", tool.key), Cause::ToolsChanged, detail);
             return Err(drift.texts(text(was), text(is)).at_line(1));
         }
@@ -88,14 +88,14 @@ pub(super) fn settings_differ(header: &Header, scenario: &Scenario) -> Result<()
     if was == is {
         return Ok(());
     }
-    let detail = "the scenario gives all replies other settings";
+    let detail = "the scenario's settings for all replies differ";
     Err(Drift::new("header", Cause::Settings, detail).texts(was.words(), is.words()).at_line(1))
 }
 
 /// The values of the case that was played, where the scenario's file of cases gives it others now.
 pub(super) fn case_differs(header: &Header, scenario: &Scenario) -> Result<(), Drift> {
     let Some((was, is)) = scenario.case_differs(&header.overrides) else { return Ok(()) };
-    let detail = "the case that was played has other values now";
+    let detail = "the case that was played has different values now";
     Err(Drift::new("header", Cause::Settings, detail).texts(was, is).at_line(1))
 }
 
@@ -111,7 +111,8 @@ pub fn provenance(header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
     if header.carried.is_some() {
         notes.push(
-            "its replies were carried over from another recording: no model gave them to these prompts (--rerun asks one)"
+            "its replies were carried over from another recording; no model has read these prompts (use --rerun to \
+                play them)"
                 .to_string(),
         );
     }
@@ -125,14 +126,17 @@ pub fn provenance(header: &Header) -> Vec<String> {
 pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
     if scenario.file_hash() != header.scenario.blake3 {
-        notes.push("the scenario file changed since, but nothing that was read or said".to_string());
+        notes.push("the scenario file has changed since then, but nothing that was read or said".to_string());
     }
     if scenario.id != header.scenario.id {
-        notes.push(format!("the scenario's id was `{}`, it is `{}` now", header.scenario.id, scenario.id));
+        notes.push(format!("the scenario's id was `{}` and is now `{}`", header.scenario.id, scenario.id));
     }
     for name in other_variables(scenario, header) {
         let was = header.variables.get(name).map_or("new".to_string(), |was| format!("{was} before"));
-        notes.push(format!("the variable `{name}` is {}, {was}; nobody read it", scenario.variables[name]));
+        notes.push(format!(
+            "the variable `{name}` is {} ({was}), but nobody read it",
+            scenario.variables[name]
+        ));
     }
     notes
 }

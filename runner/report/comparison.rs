@@ -117,7 +117,7 @@ pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result
     let template = environment.get_template("experiment.html")?;
     template
         .render(Value::from(Serde(page)))
-        .context("the template of an experiment's report fails (a bug of greenroom)")
+        .context("the template of an experiment's report failed (this is a bug in greenroom)")
 }
 
 fn footer(run: &Run) -> Option<&Footer> {

@@ -108,7 +108,9 @@ pub fn html(sources: &Sources) -> anyhow::Result<String> {
     };
     let environment = environment()?;
     let template = environment.get_template("report.html")?;
-    template.render(Value::from(Serde(page))).context("the report's template fails (a bug of greenroom)")
+    template
+        .render(Value::from(Serde(page)))
+        .context("the report's template failed (this is a bug in greenroom)")
 }
 
 fn environment() -> anyhow::Result<Environment<'static>> {

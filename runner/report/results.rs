@@ -119,15 +119,15 @@ pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
         ("Model", format!("{} ({})", model.name, model.family)),
         ("Seed", seed.to_string()),
         ("Sampling", sampling),
-        ("Longest reply", format!("{max_tokens} tokens")),
-        ("Cache", format!("keys and values as {kv}")),
+        ("Reply limit", format!("{max_tokens} tokens")),
+        ("Cache", format!("KV cache in {kv}")),
         ("Numerics", numerics.clone()),
         ("Written by", engine.clone()),
         ("Scenario", header.scenario.path.clone()),
     ];
     for (name, named) in &header.models {
         let (model, kv) = (&named.model, &named.kv);
-        let text = format!("{name}: {} ({}), keys and values as {kv}", model.name, model.family);
+        let text = format!("{name}: {} ({}), KV cache in {kv}", model.name, model.family);
         pairs.push(("Named model", text));
     }
     let own: BTreeSet<(&String, String)> = sources

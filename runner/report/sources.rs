@@ -69,7 +69,7 @@ impl Caveat {
             format!(" It comes from {}, line {} of {}.", place.field, place.line, place.file)
         });
         let detail = format!("At {}{line}: {}.{origin}", drift.path, drift.detail);
-        let title = format!("This run does not fit its scenario any more: {}", drift.cause.words());
+        let title = format!("This run no longer matches its scenario: {}", drift.cause.words());
         Self { difference: difference(&drift.recorded, &drift.now), ..Self::new(title, detail) }
     }
 }
@@ -104,9 +104,10 @@ impl Sources {
     fn incomplete(&mut self) {
         let Transcript { turns, footer, torn, .. } = &self.transcript;
         if footer.is_none() {
-            let torn = torn.as_ref().map_or("", |_| " Its last line is torn.");
+            let torn = torn.as_ref().map_or("", |_| " Its last line is incomplete.");
             let detail = format!(
-                "It was interrupted after {}; there are no outcomes yet.{torn} `greenroom run … --resume` goes on with it.",
+                "It was interrupted after {}; there are no outcomes yet.{torn} Continue it with `greenroom run … \
+                    --resume`.",
                 if turns.len() == 1 { "1 turn".to_string() } else { format!("{} turns", turns.len()) },
             );
             self.caveats.push(Caveat::new("This run is not complete", detail));
@@ -116,8 +117,8 @@ impl Sources {
     /// Adds the caveat that no model gave these replies to these texts.
     fn carried(&mut self) {
         if self.transcript.header.record.carried.is_some() {
-            let detail = "They were recorded before the scenario's texts changed; no model has read what stands before them here. \
-                          `greenroom replay --rerun` plays the run anew.";
+            let detail = "They were recorded before the scenario's texts changed; no model has read the texts before \
+                          them as shown here. `greenroom replay --rerun` plays the run again.";
             self.caveats.push(Caveat::new("The replies are carried over from an earlier recording", detail));
         }
     }
@@ -125,14 +126,15 @@ impl Sources {
     fn find_scenario(&mut self, file: &Path, search: &Search) -> anyhow::Result<()> {
         let header = &self.transcript.header.record;
         let named = &header.scenario.path;
-        let missing = "So this report is made from the transcript alone: it has no graph, and does not know who heard what.";
+        let missing = "This report is therefore made from the transcript alone: it has no graph and does not show \
+            who heard what.";
         let loaded = match load_scenario(file, header, search) {
             Ok(loaded) => loaded,
             Err(error) if search.scenario.is_some() => return Err(error),
             // The reason may name folders of this machine, but the page is meant to be shared.
             Err(_) => {
                 let detail = format!(
-                    "{named} is neither near the transcript nor in the current folder, or can't be read. {missing}"
+                    "{named} was not found near the transcript or in the current folder, or can't be read. {missing}"
                 );
                 self.caveats.push(Caveat::new("The scenario was not found", detail));
                 return Ok(());
@@ -141,9 +143,9 @@ impl Sources {
         if loaded.scenario.is_none() {
             let first = loaded.report.diagnostics.first();
             let first = first.map_or(String::new(), |found| {
-                format!(" TurnLine {}: {}.", loaded.report.sources.place(found.span).1, found.message)
+                format!(" Line {}: {}.", loaded.report.sources.place(found.span).1, found.message)
             });
-            let detail = format!("{named} can't be played any more.{first} {missing}");
+            let detail = format!("{named} can no longer be played.{first} {missing}");
             self.caveats.push(Caveat::new("The scenario has errors now", detail));
         }
         self.scenario = loaded.scenario;
@@ -157,8 +159,8 @@ impl Sources {
             Err(error) => {
                 let continued = self.transcript.header.record.continues.as_ref();
                 let continued = continued.map_or("", |continues| continues.path.as_str());
-                let why = error.downcast_ref::<Drift>().map_or("is not found", |_| "has changed since");
-                let detail = format!("{continued} {why}. What agents remember of it is not shown.");
+                let why = error.downcast_ref::<Drift>().map_or("was not found", |_| "has changed since then");
+                let detail = format!("{continued} {why}. What agents remember from it is not shown.");
                 self.caveats.push(Caveat::new("The run that this one continues can't be read", detail));
                 return;
             }
@@ -185,7 +187,7 @@ impl Sources {
             Some(drift) if self.ends_early(drift) => self.plan = Some(plan),
             Some(drift) => self.caveats.insert(0, Caveat::drift(scenario, &self.transcript, drift)),
             None => {
-                let title = "This run does not fit its scenario any more";
+                let title = "This run no longer matches its scenario";
                 self.caveats.insert(0, Caveat::new(title, error.to_string()));
             }
         }
@@ -204,7 +206,7 @@ impl Sources {
             .chain(turns.iter().map(|turn| (turn.line, turn.intact)))
             .chain(footer.iter().map(|footer| (footer.line, footer.intact)));
         if let Some((line, _)) = lines.into_iter().find(|(_, intact)| !intact) {
-            let detail = format!("TurnLine {line} of the transcript does not fit its hash.");
+            let detail = format!("Line {line} of the transcript does not match its hash.");
             self.caveats.insert(0, Caveat::new("This record was altered after it was written", detail));
         }
     }

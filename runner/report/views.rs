@@ -179,7 +179,7 @@ fn word(kind: StageKind) -> &'static str {
         StageKind::Vote => "vote",
         StageKind::Announcement => "announcement",
         StageKind::Added => "added by the fork",
-        StageKind::Summary => "what was kept",
+        StageKind::Summary => "summary",
         StageKind::Note => "note",
         StageKind::Cue => "cue",
     }

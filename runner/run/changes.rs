@@ -44,7 +44,7 @@ impl Changes {
         let said = self.said.iter().map(|say| turn_of(plan, scenario, say));
         let told = self.told.iter().map(|tell| turn_at(plan, scenario, &tell.before));
         let all = said.chain(told).collect::<anyhow::Result<Vec<_>>>()?;
-        all.into_iter().min().context("a fork needs the turn to begin at: --at TURN")
+        all.into_iter().min().context("the turn where the fork begins is missing; give it with --at TURN")
     }
 
     /// The changes as a header records them, checked against the plan.
@@ -64,7 +64,7 @@ impl Changes {
             not_before(plan, id, at, &given)?;
             ensure!(
                 !said.iter().any(|other| other.turn == say.turn),
-                "{given}: a turn has one reply; it is given twice"
+                "{given}: the reply of this turn is given twice; a turn has one reply"
             );
             said.push(SaidRecord { turn: say.turn.clone(), text: reply(plan, id, say)? });
         }
@@ -83,7 +83,7 @@ pub(super) fn turn_at(plan: &Plan, scenario: &Scenario, at: &str) -> anyhow::Res
         let paths = plan.order().map(|(_, turn)| turn.path.as_str());
         let phases = scenario.phases.iter().map(|phase| phase.name.as_str());
         let help = suggest(at, paths.chain(phases)).unwrap_or_default();
-        format!("the plan has no turn `{at}`, and no phase of that name; {help}")
+        format!("the plan has no turn or phase `{at}`; {help}")
     })
 }
 
@@ -95,7 +95,7 @@ fn turn_of(plan: &Plan, scenario: &Scenario, say: &Say) -> anyhow::Result<TurnId
     if let Some(phase) = scenario.phase_by_name(turn) {
         let first = plan.order().find(|(_, other)| other.phase == phase);
         let first = first.map_or(String::new(), |(_, turn)| format!(", e.g. {}", turn.path));
-        bail!("--say {turn}=…: `{turn}` is a phase; name the turn whose reply it is{first}");
+        bail!("--say {turn}=…: `{turn}` is a phase; give the turn whose reply this is{first}");
     }
     let help = suggest(turn, plan.order().map(|(_, turn)| turn.path.as_str())).unwrap_or_default();
     bail!("--say {turn}=…: the plan has no turn `{turn}`; {help}")
@@ -105,7 +105,7 @@ fn not_before(plan: &Plan, id: TurnId, at: TurnId, given: &str) -> anyhow::Resul
     let (path, begin) = (&plan.turn(id).path, &plan.turn(at).path);
     ensure!(
         id >= at,
-        "{given}: {path} comes before {begin}, where the fork begins; fork at {path}, or leave out --at"
+        "{given}: {path} comes before {begin}, where the fork begins; fork at {path}, or remove --at"
     );
     Ok(())
 }
@@ -114,14 +114,14 @@ fn not_before(plan: &Plan, id: TurnId, at: TurnId, given: &str) -> anyhow::Resul
 fn reply(plan: &Plan, id: TurnId, say: &Say) -> anyhow::Result<String> {
     let turn = plan.turn(id);
     let (path, text) = (&turn.path, say.text.trim());
-    ensure!(!text.is_empty(), "--say {path}=: the text is empty; write what is to be said behind the `=`");
+    ensure!(!text.is_empty(), "--say {path}=: the text is empty; write what to say after the `=`");
     let choice = turn.constraint.as_ref().map(|constraint| &*constraint.choice);
     let Some(choice) = choice.filter(|choice| choice.method == Method::Decode) else {
         return Ok(text.to_string());
     };
     let found = choice.find(text).with_context(|| {
         let purpose = if matches!(turn.purpose, Purpose::Ballot { .. }) { "vote" } else { "choice" };
-        format!("--say {path}={text}: this {purpose} has no such option; it has {}", listed(choice))
+        format!("--say {path}={text}: this {purpose} has no such option; expected one of {}", listed(choice))
     })?;
     Ok(choice.options[found].text.clone())
 }
@@ -140,7 +140,7 @@ impl Tell {
         let before = turn_at(plan, scenario, &self.before).with_context(|| given.clone())?;
         not_before(plan, before, at, &given)?;
         let text = self.text.trim().to_string();
-        ensure!(!text.is_empty(), "{given}: the text is empty; write what is to be read behind the `=`");
+        ensure!(!text.is_empty(), "{given}: the text is empty; write what to read after the `=`");
         if let Some(key) = &self.to {
             let keys = scenario.agents.iter().map(|agent| agent.key.as_str());
             let agent = scenario.agent_by_key(key).with_context(|| {
@@ -170,11 +170,11 @@ fn unread(plan: &Plan, scenario: &Scenario, agent: AgentId, before: TurnId) -> S
     let last = plan.order().filter(|(_, turn)| turn.speaker == agent).last();
     match last {
         Some((_, last)) => format!(
-            "`{key}` has no turn from {} on at which it could be read; its last one is {}",
+            "`{key}` has no turn from {} on in which it could read this; its last turn is {}",
             plan.turn(before).path,
             last.path
         ),
-        None => format!("`{key}` has no turn at all"),
+        None => format!("`{key}` has no turns"),
     }
 }
 

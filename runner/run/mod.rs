@@ -160,7 +160,7 @@ async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result
     }
     if !options.allow_tools {
         bail!(
-            "agents may call programs: {}. Look at what they do, then let them by --allow-tools",
+            "agents may call programs: {}. Check what they do, then allow them with --allow-tools",
             outside.join(", ")
         );
     }
@@ -169,7 +169,7 @@ async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result
 
 /// A turn failed, and then the run's costs could not be written either.
 #[derive(Debug, thiserror::Error)]
-#[error("{play:#}; besides, {summary:#}")]
+#[error("{play:#}; also, {summary:#}")]
 pub struct FailedTwice {
     /// The error of the turn.
     pub play: anyhow::Error,
@@ -203,7 +203,7 @@ pub fn standing(
     let toolbox = Arc::new(Toolbox::recorded(scenario, &recorded.header.record.tools));
     let set = Set::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
     let same = transcript::same_settings(&recorded.header.record, &set.header);
-    same.with_context(|| format!("{} was played otherwise", file.display()))?;
+    same.with_context(|| format!("{} was played with other settings", file.display()))?;
     Ok(Standing::Complete)
 }
 
@@ -296,7 +296,7 @@ fn lines(transcript: &Transcript) -> impl Iterator<Item = TurnRecord> {
 fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
     if !resume && file.symlink_metadata().is_ok() {
         bail!(
-            "{} holds a run already: go on with it by --resume, or choose another folder with --out",
+            "{} already contains a run; continue it with --resume, or choose another folder with --out",
             file.display()
         );
     }
@@ -312,7 +312,7 @@ fn warn_of_old_systems(scenario: &Scenario, memories: &Memories) {
     for (id, agent) in scenario.agents.iter().enumerate() {
         if memories.system(crate::scenario::AgentId(id)) != agent.system {
             tracing::warn!(
-                "{} keeps the system prompt of the earlier run: its memory begins with it",
+                "{} keeps the system prompt of the earlier run, because its memory begins with it",
                 agent.key
             );
         }

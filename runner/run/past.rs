@@ -102,7 +102,7 @@ impl Past {
         let before = replay::before(scenario, &transcript, timelines.clone(), at);
         let before = before.with_context(|| {
             let at = &plan.turn(at).path;
-            format!("what comes before {at} must be what {} has; fork at an earlier turn", file.display())
+            format!("everything before {at} must be as in {}; fork at an earlier turn", file.display())
         })?;
         let roots = roots(plan, header, at, options.seed);
         let (mut earlier_said, mut earlier_told, mut settings) = earlier(header, plan, at);

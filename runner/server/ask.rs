@@ -405,6 +405,6 @@ impl Turn<'_> {
 
     async fn tell(&self, piece: Piece) -> Result<(), Refusal> {
         let Some(pieces) = self.pieces else { return Ok(()) };
-        pieces.send((self.index, piece)).await.map_err(|_| Refusal::request("the client has gone"))
+        pieces.send((self.index, piece)).await.map_err(|_| Refusal::request("the client disconnected"))
     }
 }

@@ -69,10 +69,7 @@ impl Dialogue {
             return Err(Refusal::field(field, format!("the call `{id}` has no result")));
         }
         if draft.heard.is_empty() {
-            return Err(Refusal::field(
-                field,
-                "the last message must be a user's or a tool's: it is what is answered",
-            ));
+            return Err(Refusal::field(field, "the last message must be from the user or a tool"));
         }
         let system = (!draft.system.is_empty()).then(|| draft.system.join("\n\n"));
         let next = draft.heard.join("\n\n");
@@ -141,9 +138,9 @@ impl Draft {
             Line::Call { id, call } => self.open.push_back((id, call)),
             Line::Result { id, text } => {
                 let at = self.open.iter().position(|(open, _)| *open == id);
-                let (_, call) = at
-                    .and_then(|at| self.open.remove(at))
-                    .ok_or_else(|| format!("a result names the call `{id}`, which was not made before it"))?;
+                let (_, call) = at.and_then(|at| self.open.remove(at)).ok_or_else(|| {
+                    format!("a result names the call `{id}`, but no earlier message has this call")
+                })?;
                 self.reply(ReplyContent::CallText(call));
                 self.heard.push(text);
             }

@@ -45,9 +45,8 @@ impl Refusal {
 
     /// A prompt that is as long as the context, or longer.
     pub(super) fn too_long(tokens: usize, context: usize) -> Self {
-        let message = format!(
-            "the prompt is {tokens} tokens long; the model's context holds {context}, the reply included"
-        );
+        let message =
+            format!("the prompt has {tokens} tokens; the model's context is {context}, including the reply");
         Self { code: Some("context_length_exceeded"), ..Self::field("messages", message) }
     }
 

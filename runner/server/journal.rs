@@ -27,7 +27,7 @@ impl Journal {
         all: impl FnOnce() -> Vec<L>,
     ) -> anyhow::Result<Self> {
         let Some(folder) = folder else { return Ok(Self(None)) };
-        std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
         let path = folder.join(name);
         let failed = |what: &str| format!("can't {what} {}", path.display());
         let lock = files::open_to_write(
@@ -39,7 +39,7 @@ impl Journal {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 anyhow::bail!(
-                    "another server keeps its records in {}: give this one a --cache-dir of its own",
+                    "another server keeps its records in {}; give this one its own --cache-dir",
                     folder.display()
                 )
             }
@@ -71,7 +71,7 @@ impl Journal {
         let text: serde_json::Result<String> = lines.iter().map(Self::line).collect();
         let written = text.map_err(io::Error::other).and_then(|text| file.write_all(text.as_bytes()));
         if let Err(error) = written {
-            tracing::warn!("the server's records can't be written, and end with it: {error}");
+            tracing::warn!("can't write the server's records, so they will be lost when it ends: {error}");
         }
     }
 

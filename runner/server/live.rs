@@ -126,11 +126,11 @@ impl Live {
     pub(super) fn new() -> Arc<Self> {
         let (mut registry, counts) = (Registry::with_prefix("greenroom"), Counts::default());
         registry.register("requests", "Requests by route and HTTP status", counts.requests.clone());
-        registry.register("tokens", "Tokens by what they cost", counts.tokens.clone());
-        registry.register("matches", "Turns by how the prompt met the memory", counts.matches.clone());
-        registry.register("requests_at_work", "Requests at work", counts.at_work.clone());
-        registry.register("requests_waiting", "Requests that wait for a place", counts.waiting.clone());
-        registry.register("memory_bytes", "Bytes of cached keys and values in RAM", counts.memory.clone());
+        registry.register("tokens", "Tokens by cost", counts.tokens.clone());
+        registry.register("matches", "Turns by how the prompt matched the memory", counts.matches.clone());
+        registry.register("requests_at_work", "Active requests", counts.at_work.clone());
+        registry.register("requests_waiting", "Waiting requests", counts.waiting.clone());
+        registry.register("memory_bytes", "Bytes of KV cache in RAM", counts.memory.clone());
         Arc::new(Self { state: Mutex::default(), registry, counts })
     }
 

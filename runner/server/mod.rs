@@ -217,13 +217,13 @@ fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = text("host").unwrap_or_default();
     if !is_name_of_this_machine(host) {
         return Err(Refusal::forbidden(format!(
-            "`{host}` is no name of this machine: use 127.0.0.1 or localhost"
+            "`{host}` is not a name of this machine; use 127.0.0.1 or localhost"
         )));
     }
     // A browser names the requesting page; it lets any page post plain text.
     match text("origin") {
         Some(origin) if !origin.split_once("://").is_some_and(|(_, host)| is_name_of_this_machine(host)) => {
-            Err(Refusal::forbidden(format!("pages of `{origin}` are not answered")))
+            Err(Refusal::forbidden(format!("requests from pages of `{origin}` are refused")))
         }
         _ => Ok(()),
     }
@@ -245,7 +245,7 @@ impl FromRequestParts<Arc<App>> for Asking {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Refusal> {
         let tenant = parts.extensions.get::<Arc<Tenant>>().cloned();
-        tenant.map(Self).ok_or_else(|| Refusal::internal("the request was let in without a tenant"))
+        tenant.map(Self).ok_or_else(|| Refusal::internal("the request was admitted without a tenant"))
     }
 }
 

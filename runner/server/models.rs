@@ -88,7 +88,7 @@ impl Models {
             let bytes = size(file);
             ensure!(
                 bytes <= models.max_bytes,
-                "{} takes {bytes} bytes; `--model-memory` allows {}",
+                "{} takes {bytes} bytes, but `--model-memory` allows {}",
                 named(name),
                 models.max_bytes
             );
@@ -117,7 +117,7 @@ impl Models {
         let Some((name, file)) = self.offered.get_key_value(name) else {
             let known: Vec<&str> = self.names().collect();
             return Err(Refusal::no_model(format!(
-                "the model `{name}` does not exist; there is {}",
+                "the model `{name}` does not exist; available models: {}",
                 known.join(", ")
             )));
         };
@@ -142,7 +142,7 @@ impl Models {
         while !self.has_room(size(file)).await {
             if began.elapsed() > LONGEST_WAIT {
                 return Err(Refusal::too_many(
-                    format!("no room for the model `{name}`: all that are open are at work"),
+                    format!("there is no room for the model `{name}`: all loaded models are busy"),
                     RETRY,
                 ));
             }
@@ -154,7 +154,7 @@ impl Models {
         match opened.await {
             Ok(Ok(served)) => Ok(served),
             Ok(Err(error)) => Err(Refusal::internal(format!("{error:#}"))),
-            Err(error) => Err(Refusal::internal(format!("the model can't be opened: {error}"))),
+            Err(error) => Err(Refusal::internal(format!("can't open the model: {error}"))),
         }
     }
 
@@ -194,7 +194,7 @@ impl Models {
                 idle.and_then(|name| open.served.remove(&name))
             };
             let Some((served, _)) = idle else { return false };
-            tracing::info!("the model `{}` is closed to make room", served.name);
+            tracing::info!("closing the model `{}` to make room", served.name);
             // It waits for writes in progress.
             let _ = tokio::task::spawn_blocking(move || drop(served)).await;
         }

@@ -90,14 +90,14 @@ impl Queue {
             + state.tenants.get(&tenant.name).map_or(0, |at_work| at_work.n);
         if let Some(most) = tenant.limits.at_once.filter(|most| of_tenant >= *most) {
             return Err(Refusal::too_many(
-                format!("{most} requests at once are allowed"),
+                format!("at most {most} requests at once are allowed"),
                 state.wait(1, self.places),
             ));
         }
         if state.at_work >= self.places && state.waiting.len() >= self.room {
             let wait = state.wait(state.waiting.len(), self.places);
             return Err(Refusal::too_many(
-                format!("{} requests are waiting already", state.waiting.len()),
+                format!("{} requests are already waiting", state.waiting.len()),
                 wait,
             ));
         }

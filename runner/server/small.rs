@@ -108,10 +108,7 @@ async fn detokenize(
     let served = asked_for(&app, body.model.as_deref()).await?;
     let n_vocab = served.engine().model().n_vocab;
     if let Some(id) = body.tokens.iter().find(|id| **id as usize >= n_vocab) {
-        return Err(Refusal::field(
-            "tokens",
-            format!("{id} is not in the vocabulary, which has {n_vocab} tokens"),
-        ));
+        return Err(Refusal::field("tokens", format!("{id} is not in the vocabulary of {n_vocab} tokens")));
     }
     let content = aside(move || Ok(served.engine().decode(&body.tokens))).await?;
     Ok(Json(json!({ "content": content })))
@@ -211,10 +208,12 @@ fn name_of(app: &App, name: Option<&str>) -> Result<String, Refusal> {
         (Some(name), _) if known.contains(&name) => Ok(name.to_string()),
         (None, [only]) => Ok((*only).to_string()),
         (Some(name), _) => Err(Refusal::no_model(format!(
-            "the model `{name}` does not exist; there is {}",
+            "the model `{name}` does not exist; available models: {}",
             known.join(", ")
         ))),
-        (None, _) => Err(Refusal::field("model", format!("`model` is missing: one of {}", known.join(", ")))),
+        (None, _) => {
+            Err(Refusal::field("model", format!("`model` is missing; expected one of {}", known.join(", "))))
+        }
     }
 }
 

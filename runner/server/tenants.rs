@@ -84,34 +84,37 @@ impl Tenants {
     /// The file can't be read, is open to others, or is wrong.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = files::read_text(path, Kind::Keys)
-            .with_context(|| format!("can't read the keys {}", path.display()))?;
+            .with_context(|| format!("can't read the key file {}", path.display()))?;
         is_private(path)?;
-        Self::parse(&text).with_context(|| format!("the keys {}", path.display()))
+        Self::parse(&text).with_context(|| format!("the key file {}", path.display()))
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         let value = crate::scenario::parse(text).map_err(anyhow::Error::msg)?;
         let file: KeyFile = serde_path_to_error::deserialize(value)?;
-        ensure!(!file.keys.is_empty(), "there is no key in it; expected `keys: [{{key: …, tenant: …}}]`");
+        ensure!(!file.keys.is_empty(), "it contains no keys; expected `keys: [{{key: …, tenant: …}}]`");
         let mut tenants = BTreeMap::<String, Arc<Tenant>>::new();
         let (mut keys, mut seen) = (Vec::new(), BTreeSet::new());
         for (at, KeyEntry { key, tenant, limits }) in file.keys.into_iter().enumerate() {
             let hash = match key.strip_prefix("blake3:") {
                 Some(hex) => blake3::Hash::from_hex(hex).with_context(|| {
-                    format!("keys[{at}].key: expected 64 hexadecimal digits behind `blake3:`")
+                    format!("keys[{at}].key: expected 64 hexadecimal digits after `blake3:`")
                 })?,
                 None if key.len() < 16 => {
-                    bail!("keys[{at}].key: {} characters are too few to be a secret; at least 16", key.len())
+                    bail!(
+                        "keys[{at}].key: {} characters are too few for a secret; expected at least 16",
+                        key.len()
+                    )
                 }
                 None => blake3::hash(key.as_bytes()),
             };
-            ensure!(!tenant.is_empty(), "keys[{at}].tenant: a name is missing");
-            ensure!(seen.insert(*hash.as_bytes()), "keys[{at}].key: it stands there twice");
+            ensure!(!tenant.is_empty(), "keys[{at}].tenant: the name is empty");
+            ensure!(seen.insert(*hash.as_bytes()), "keys[{at}].key: this key is given twice");
             let known =
                 tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Tenant::new(&tenant, limits)));
             ensure!(
                 known.limits == limits,
-                "keys[{at}]: the limits of `{tenant}` are others than with its earlier key"
+                "keys[{at}]: the limits of `{tenant}` differ from those of its earlier key"
             );
             keys.push((hash, known.clone()));
         }
@@ -135,7 +138,7 @@ impl Tenants {
         let hashes: Vec<blake3::Hash> = keys.map(|key| blake3::hash(key.trim().as_bytes())).collect();
         if hashes.is_empty() {
             return Err(Refusal::unauthorized(
-                "no key: expected `Authorization: Bearer KEY` or `x-api-key: KEY`",
+                "there is no API key; expected `Authorization: Bearer KEY` or `x-api-key: KEY`",
             ));
         }
         let is_shown =
@@ -147,7 +150,7 @@ impl Tenants {
                 if is_shown(known) { Some(tenant) } else { found }
             },
         );
-        found.cloned().ok_or_else(|| Refusal::unauthorized("the key is not known"))
+        found.cloned().ok_or_else(|| Refusal::unauthorized("unknown key"))
     }
 }
 
@@ -173,10 +176,10 @@ impl Tenant {
         }
         let wait = MINUTE.saturating_sub(elapsed);
         if let Some(most) = requests_per_minute.filter(|most| spent.requests >= *most) {
-            return Err(Refusal::too_many(format!("{most} requests a minute are allowed"), wait));
+            return Err(Refusal::too_many(format!("at most {most} requests per minute are allowed"), wait));
         }
         if let Some(most) = tokens_per_minute.filter(|most| spent.tokens >= *most) {
-            return Err(Refusal::too_many(format!("{most} tokens a minute are allowed"), wait));
+            return Err(Refusal::too_many(format!("at most {most} tokens per minute are allowed"), wait));
         }
         spent.requests += 1;
         Ok(())
@@ -197,7 +200,7 @@ fn is_private(path: &Path) -> anyhow::Result<()> {
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
     ensure!(
         mode & 0o077 == 0,
-        "{} can be read by others (mode {mode:03o}): chmod 600 {}",
+        "{} can be read by others (mode {mode:03o}); use chmod 600 {}",
         path.display(),
         path.display()
     );
@@ -239,10 +242,10 @@ mod tests {
     #[test]
     fn a_wrong_file_of_keys_is_explained() {
         for (text, expected) in [
-            ("keys: []", "there is no key"),
+            ("keys: []", "it contains no keys"),
             ("keys: [{key: short, tenant: a}]", "too few"),
             ("keys: [{key: a-secret-of-alice}]", "tenant"),
-            ("keys: [{key: a-secret-of-alice, tenant: ''}]", "a name is missing"),
+            ("keys: [{key: a-secret-of-alice, tenant: ''}]", "the name is empty"),
             ("keys: [{key: 'blake3:zz', tenant: a}]", "64 hexadecimal digits"),
             ("keys: [{key: a-secret-of-alice, tenant: a}, {key: a-secret-of-alice, tenant: b}]", "twice"),
             ("[", ""),
@@ -258,7 +261,7 @@ mod tests {
         let tenant = Tenant::new("a", limits);
         assert!(tenant.ask().is_ok());
         tenant.spend(10);
-        assert!(tenant.ask().unwrap_err().message().contains("10 tokens a minute"));
+        assert!(tenant.ask().unwrap_err().message().contains("10 tokens per minute"));
         tenant.spend(20);
         assert!(tenant.ask().unwrap_err().message().contains("quota of 25"));
     }

@@ -56,13 +56,13 @@ struct Admitted {
 async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Response, Refusal> {
     let wire::Turn { version, model, mut request } = body::read(&bytes)?;
     if version != VERSION {
-        let message = format!("`version` is {version}; this server speaks version {VERSION}");
+        let message = format!("`version` is {version}; expected version {VERSION}");
         return Err(Refusal::field("version", message));
     }
     if let Some(Constraint::OneOf(options)) = &request.constraint
         && options.len() > MOST_OPTIONS
     {
-        let message = format!("{} options: expected {MOST_OPTIONS} at most", options.len());
+        let message = format!("{} options; expected at most {MOST_OPTIONS}", options.len());
         return Err(Refusal::field("request.constraint", message));
     }
     request.session = key(&tenant, &model, &request.session);

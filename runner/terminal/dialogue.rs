@@ -230,7 +230,7 @@ impl Dialogue {
             self.show("");
             self.page.push("(says nothing)");
         }
-        let cut = (stop == Stop::Length).then(|| "(cut off at its longest)".to_string());
+        let cut = (stop == Stop::Length).then(|| "(cut off at the token limit)".to_string());
         for note in [cut, choice.and_then(|choice| self.odds(choice, odds))].into_iter().flatten() {
             let note = if self.fancy { Style::new().dim().apply_to(note).to_string() } else { note };
             self.page.note(&note);
@@ -245,7 +245,7 @@ impl Dialogue {
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
     fn odds(&mut self, choice: &ChoiceRecord, odds: Option<&Odds>) -> Option<String> {
         if choice.chosen.is_null() {
-            return Some("(invalid: none of the options could be told)".to_string());
+            return Some("(invalid: the reply matches none of the options)".to_string());
         }
         let odds = odds.filter(|odds| odds.shares.len() > 1)?;
         let shares = choice.shares_in_words(odds);

@@ -29,7 +29,7 @@ pub fn show_verdict(verdict: &Verdict, fancy: bool) -> String {
     if verdict.problems.is_empty() {
         let _ = write!(out, "{}: {} turns, nothing changed", verdict.file, verdict.turns);
         if let Some(score) = &verdict.score {
-            let mean = score.mean_logprob.map_or(String::new(), |mean| format!(", {mean:.3} nats a token"));
+            let mean = score.mean_logprob.map_or(String::new(), |mean| format!(", {mean:.3} nats per token"));
             let _ = write!(out, "; {} draws, {} surprises{mean}", score.tokens, score.surprises.len());
         }
         if let Some(level) = verdict.again {
@@ -44,7 +44,7 @@ pub fn show_verdict(verdict: &Verdict, fancy: bool) -> String {
     if let Some(pending) = &verdict.pending {
         let _ = writeln!(
             out,
-            "  as it would be now: {pending} (`greenroom review` shows, accepts or rejects it)"
+            "  the recording as it would be made now: {pending} (use `greenroom review` to show, accept or reject it)"
         );
     }
     out

@@ -88,7 +88,7 @@ impl Overview<'_> {
                 let unfinished = cell.runs - cell.complete;
                 let unfinished = match unfinished {
                     0 => String::new(),
-                    n => format!(", {n} of them not finished: they count as far as they went"),
+                    n => format!(", {n} of them incomplete: they are counted up to where they stopped"),
                 };
                 format!("{}{unfinished}\n\n", counted(cell.runs, "run"))
             });
@@ -185,12 +185,14 @@ impl Overview<'_> {
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
         self.section(
-            "Choices: how often each was made, how likely it was to be drawn, and to be said at all (mass)",
+            "Choices: how often each was made, how likely it was to be drawn, and how likely any option was to be \
+                said (mass)",
             rows,
             numbers_from,
         );
         if is_low {
-            self.text += "Where the mass is low, the model would rather have said something else, and shares say little.\n\n";
+            self.text += "Where the mass is low, the model would rather have said something else, and the shares say \
+                little.\n\n";
         }
     }
 
@@ -229,7 +231,7 @@ impl Overview<'_> {
         let level = number(100.0 * self.summary.confidence);
         let sources = [
             (&[Method::Wilson, Method::WilsonByRun][..], "Wilson's where a run is one trial"),
-            (&[Method::Tango], "Tango's for differences of such rates"),
+            (&[Method::Tango], "Tango's for differences between such rates"),
             (&[Method::Bootstrap], "BCa bootstrap over whole runs for everything else"),
         ];
         let sources: Vec<&str> = sources.iter().filter(|(of, _)| has(of)).map(|(_, words)| *words).collect();
@@ -239,14 +241,15 @@ impl Overview<'_> {
         }
         if self.has_cells() {
             let text =
-                "Differences to cell 0 are between runs of equal seed; of rates, in percentage points.";
+                "Differences to cell 0 are between runs with equal seeds; for rates, in percentage points.";
             lines.push(text.to_string());
         }
         let n = estimates.iter().filter(|estimate| estimate.low.is_some()).count();
         let missing = (1.0 - self.summary.confidence) * n as f64;
         if missing >= 1.0 {
             lines.push(format!(
-                "These are {n} intervals: of as many, about {missing:.0} miss what they estimate. Decide before you look which figures count."
+                "Of these {n} intervals, about {missing:.0} are expected to miss the true value. Decide which \
+                    figures count before you look."
             ));
         }
         lines

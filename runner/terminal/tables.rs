@@ -151,8 +151,9 @@ pub fn savings(cache: &CacheSummary) -> String {
         ms => format!("{:.0} s", ms / 1e3),
     };
     let tokens = indicatif::HumanCount(cache.reused as u64);
-    let text =
-        format!("Kept {tokens} tokens of memory, saved about {saved} (--stats shows what each agent cost)");
+    let text = format!(
+        "Reused {tokens} tokens of memory, saved about {saved} (--stats shows the cost of each agent)"
+    );
     super::wrapped(&text, "") + "\n"
 }
 
@@ -163,7 +164,7 @@ fn cache(cache: &CacheSummary) -> String {
     }
     let seconds = |ms: f64| format!("{:.1} s", ms / 1e3);
     let mut text = format!(
-        "\n\nMemory: {} tokens not computed again, about {} saved; at most {} in RAM, {} written",
+        "\n\nMemory: {} tokens reused, about {} saved; at most {} in RAM, {} written",
         cache.reused,
         seconds(cache.saved_ms),
         bytes(cache.peak_bytes),
@@ -172,12 +173,12 @@ fn cache(cache: &CacheSummary) -> String {
     if cache.bytes_read > 0 {
         let (waited, hidden) = (seconds(cache.waited_ms), seconds(cache.hidden_ms));
         let read = bytes(cache.bytes_read);
-        text += &format!(", {read} read back: {waited} waited for, {hidden} while others spoke");
+        text += &format!(", {read} read back ({waited} of waiting, {hidden} hidden while others spoke)");
     }
     if let Some(traffic) = cache.objects {
         let (requests, sent, received) =
             (counted(traffic.requests as usize, "request"), bytes(traffic.sent), bytes(traffic.received));
-        text += &format!(", {requests} to the object store with {sent}, {received} back");
+        text += &format!(", {requests} to the object store ({sent} sent, {received} received)");
     }
     if cache.adopted_turns > 0 {
         text += &format!(", {} on memory adopted from another device", counted(cache.adopted_turns, "turn"));
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn savings_are_a_line_that_a_person_reads_and_nothing_where_nothing_was_reused() {
         let of = |reused, saved_ms| savings(&CacheSummary { reused, saved_ms, ..CacheSummary::default() });
-        let line = |what: &str| format!("Kept {what} (--stats shows what each agent cost)\n");
+        let line = |what: &str| format!("Reused {what} (--stats shows the cost of each agent)\n");
         assert_eq!(of(0, 5.0), "");
         assert_eq!(of(191, 12.4), line("191 tokens of memory, saved about 12 ms"));
         assert_eq!(of(17_094, 1_480.0), line("17,094 tokens of memory, saved about 1.5 s"));

@@ -68,7 +68,7 @@ impl Cause {
             Self::ReplyChanged => "the model says something else",
             Self::RecordAltered => "the recorded line was altered",
             Self::LineMissing => "a line is missing",
-            Self::LineTooMany => "a line too many",
+            Self::LineTooMany => "an extra line",
             Self::Order => "the order of turns changed",
             Self::NoFooter => "the run was interrupted",
             Self::Unreadable => "a line can't be read",

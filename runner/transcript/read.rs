@@ -90,7 +90,7 @@ impl Transcript {
             match line {
                 Line::Header(record) if header.is_none() && record.format != FORMAT => {
                     let found = format!("format {} (written by {})", record.format, record.engine);
-                    let expected = format!("format {FORMAT}: use the version of the program that wrote it");
+                    let expected = format!("format {FORMAT}; use the version of the program that wrote it");
                     return Err(error(number, found, &expected));
                 }
                 Line::Header(record) if header.is_none() => {

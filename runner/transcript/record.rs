@@ -371,9 +371,9 @@ impl RouteRecord {
         let chosen: Vec<String> = self.chosen.iter().map(scored).collect();
         let chosen = chosen.join(", ");
         match (self.met, self.chosen.is_empty()) {
-            (Met::Exact, _) => format!("picked, having read that very text: {chosen}"),
+            (Met::Exact, _) => format!("picked, has read exactly this text: {chosen}"),
             (Met::Partial, _) => format!("picked: {chosen}"),
-            (Met::Miss, true) => "picked: nobody, for nobody is near enough".to_string(),
+            (Met::Miss, true) => "picked: nobody (nobody is near enough)".to_string(),
             (Met::Miss, false) => format!("nobody is near enough; picked instead: {chosen}"),
         }
     }

@@ -51,7 +51,7 @@ impl Recorder {
     pub fn resume(path: &Path, transcript: &Transcript, header: &Header) -> anyhow::Result<Self> {
         if let Some(footer) = &transcript.footer {
             bail!(
-                "{}: this run is complete ({} turns); without --resume, and with another --out, it is played again",
+                "{}: this run is complete ({} turns); to play it again, leave out --resume and choose another --out",
                 path.display(),
                 footer.record.turns
             );
@@ -62,11 +62,11 @@ impl Recorder {
         let broken = turns.map(|turn| (turn.line, turn.record.path.as_str()));
         let broken = broken.chain(between.map(|line| (line.line, line.record.path()))).min();
         if let Some((line, path)) = broken.filter(|_| transcript.header.intact) {
-            let detail = "the line does not fit its hash, so the run can't go on from it";
+            let detail = "the line does not match its hash, so the run can't continue from it";
             return Err(Drift::new(path, Cause::RecordAltered, detail).at_line(line).into());
         }
         if !transcript.header.intact {
-            let detail = "the header does not fit its hash";
+            let detail = "the header does not match its hash";
             return Err(Drift::new("header", Cause::RecordAltered, detail).at_line(1).into());
         }
         let can_not = || format!("can't write {}", path.display());
@@ -167,7 +167,7 @@ impl Recorder {
         let next = self.between.get(self.n_between).filter(|found| found.line == self.line + 1);
         next.map_or(Ok(()), |found| {
             let detail = match &found.record {
-                Between::State(_) => "the state does not change here any more",
+                Between::State(_) => "the state no longer changes here",
                 Between::Route(_) => "nobody is picked here any more",
             };
             Err(Drift::new(found.record.path(), Cause::LineTooMany, detail).at_line(found.line))
@@ -181,7 +181,7 @@ impl Recorder {
     pub fn footer(&mut self, footer: Footer) -> anyhow::Result<String> {
         self.nothing_is_between()?;
         if let Some(extra) = self.recorded.get(self.n_turns) {
-            let detail = "the plan has no such turn any more";
+            let detail = "the plan no longer has this turn";
             let drift = Drift::new(&extra.record.path, Cause::LineTooMany, detail);
             return Err(drift.at_line(extra.line).into());
         }
@@ -197,7 +197,7 @@ impl Recorder {
             other_result(&recorded.record, &footer)?
         } else {
             let (was, now) = (serde_json::to_string(&recorded.record)?, serde_json::to_string(&footer)?);
-            let detail = "the footer does not fit what stands above it";
+            let detail = "the footer does not match the lines above it";
             Some(Drift::new("footer", Cause::RecordAltered, detail).texts(was, now))
         };
         match drift {
@@ -226,12 +226,16 @@ fn other_between(recorded: &Recorded<Between>, now: &Between) -> serde_json::Res
     let was = &recorded.record;
     let (cause, detail) = match (was == now, recorded.intact) {
         (true, true) => return Ok(None),
-        (true, false) => (Cause::RecordAltered, "the line does not fit its hash, or what stands before it"),
+        (true, false) => (Cause::RecordAltered, "the line does not match its hash, or the lines before it"),
         (false, intact) => match (was, intact) {
-            (Between::State(_), true) => (Cause::ResultsChanged, "the state comes to something else"),
-            (Between::State(_), false) => (Cause::RecordAltered, "the state is not what was said comes to"),
-            (Between::Route(_), true) => (Cause::ResultsChanged, "others are picked by these scores"),
-            (Between::Route(_), false) => (Cause::RecordAltered, "who was picked is not what the scores say"),
+            (Between::State(_), true) => (Cause::ResultsChanged, "the state differs"),
+            (Between::State(_), false) => {
+                (Cause::RecordAltered, "the state does not follow from what was said")
+            }
+            (Between::Route(_), true) => (Cause::ResultsChanged, "these scores pick other agents"),
+            (Between::Route(_), false) => {
+                (Cause::RecordAltered, "the agents picked do not follow from the scores")
+            }
         },
     };
     let shown = |line: &Between| match line {
@@ -246,7 +250,7 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     let was = &recorded.record;
     let drift = |cause, detail: &str| Some(Drift::new(&now.path, cause, detail).at_line(recorded.line));
     if was.path != now.path || was.agent != now.agent {
-        let detail = format!("the line is of {} (agent `{}`)", was.path, was.agent);
+        let detail = format!("the line belongs to {} (agent `{}`)", was.path, was.agent);
         return drift(Cause::Order, &detail);
     }
     if was.delta != now.delta {
@@ -256,7 +260,8 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     }
     // Only what a rule says is worked out anew.
     if was.raw != now.raw && recorded.intact {
-        let found = drift(Cause::RuleChanged, "what is said differs; a rule plays this agent, no model");
+        let found =
+            drift(Cause::RuleChanged, "what is said differs; this agent is played by a rule, not by a model");
         return found.map(|found| found.texts(&was.raw, &now.raw));
     }
     if was.spoken != now.spoken {
@@ -264,26 +269,26 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         return found.map(|found| found.texts(&was.spoken, &now.spoken));
     }
     if was.hints != now.hints && recorded.intact {
-        let found = drift(Cause::Settings, "the scenario gives the reply other settings");
+        let found = drift(Cause::Settings, "the scenario's settings for the reply differ");
         return found.map(|found| found.texts(was.hints.words(), now.hints.words()));
     }
     if was.seed != now.seed {
-        let found = drift(Cause::Settings, "the turn has another seed");
+        let found = drift(Cause::Settings, "the turn has a different seed");
         return found.map(|found| found.texts(was.seed.to_string(), now.seed.to_string()));
     }
     if let (Some(was), Some(now)) = (&was.call, &now.call)
         && was != now
     {
         let (cause, detail) = match recorded.intact {
-            true => (Cause::ToolsChanged, "the tool gives something else now"),
-            false => (Cause::RecordAltered, "what the call gave is not what the tool gives"),
+            true => (Cause::ToolsChanged, "the tool returns something else now"),
+            false => (Cause::RecordAltered, "the recorded result is not what the tool returns"),
         };
         return drift(cause, detail).map(|found| found.texts(&was.result, &now.result));
     }
     if !recorded.intact {
         return drift(
             Cause::RecordAltered,
-            "the reply (ids, text or stop reason) does not fit the line's hash",
+            "the reply (ids, text or stop reason) does not match the line's hash",
         );
     }
     if was.form != now.form {
@@ -298,7 +303,10 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
         return drift(cause, &detail).map(|found| found.texts(listed(was), listed(now)));
     }
     if was != now {
-        return drift(Cause::RecordAltered, "a rule's reply has no ids, and nothing but its end stops it");
+        return drift(
+            Cause::RecordAltered,
+            "the reply has ids or a stop reason that a rule's reply can't have",
+        );
     }
     None
 }
@@ -306,22 +314,20 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
 /// The difference between the recorded form of a reply and its form now.
 fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, String) {
     let (Some(was), Some(now)) = (was, now) else {
-        return (Cause::FormChanged, "the reply has a form in one of recording and scenario alone".into());
+        return (Cause::FormChanged, "the reply has a form in only one of recording and scenario".into());
     };
     if (&was.kind, &was.blake3) == (&now.kind, &now.blake3) {
         return (
             Cause::RecordAltered,
-            format!("the reply is read as {}, {} is recorded", now.value, was.value),
+            format!("the reply is read as {}, but {} is recorded", now.value, was.value),
         );
     }
     let kind = if now.kind == "schema" { "schema" } else { "grammar" };
     match &now.invalid {
         Some(reason) => {
-            (Cause::FormChanged, format!("the recorded reply is not in today's {kind}: {reason}"))
+            (Cause::FormChanged, format!("the recorded reply does not match the current {kind}: {reason}"))
         }
-        None => {
-            (Cause::FormChanged, format!("the {kind} is another one now; the recorded reply is in it, too"))
-        }
+        None => (Cause::FormChanged, format!("the {kind} has changed; the recorded reply matches it too")),
     }
 }
 
@@ -330,20 +336,20 @@ fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, Str
 fn other_choice(was: Option<&ChoiceRecord>, now: Option<&ChoiceRecord>) -> (Cause, String) {
     let texts = |choice: &ChoiceRecord| choice.options.iter().map(|o| o.text.clone()).collect::<Vec<_>>();
     let (Some(was), Some(now)) = (was, now) else {
-        return (Cause::RecordAltered, "it is a choice in one of recording and scenario alone".into());
+        return (Cause::RecordAltered, "it is a choice in only one of recording and scenario".into());
     };
     if (&was.method, texts(was)) != (&now.method, texts(now)) {
         return (Cause::RecordAltered, "its options are not those that the agent read".into());
     }
     let pairs = was.options.iter().zip(&now.options).filter(|(was, now)| was.value != now.value);
     let renamed: Vec<String> = pairs
-        .map(|(was, now)| format!("option `{}` is called `{}` now", text_of(&was.value), text_of(&now.value)))
+        .map(|(was, now)| format!("option `{}` is now called `{}`", text_of(&was.value), text_of(&now.value)))
         .collect();
     if !renamed.is_empty() {
         return (Cause::ChoiceChanged, renamed.join(", "));
     }
     let (was, now) = (text_of(&was.chosen), text_of(&now.chosen));
-    (Cause::RecordAltered, format!("the reply is read as `{now}`, `{was}` is recorded"))
+    (Cause::RecordAltered, format!("the reply is read as `{now}`, but `{was}` is recorded"))
 }
 
 /// The options of a choice, a line each, and what was chosen.
@@ -384,7 +390,7 @@ fn other_result(was: &Footer, now: &Footer) -> serde_json::Result<Option<Drift>>
 
 fn drift<T: serde::Serialize>(path: String, was: T, now: T) -> serde_json::Result<Option<Drift>> {
     let (was, now) = (serde_json::to_string_pretty(&was)?, serde_json::to_string_pretty(&now)?);
-    let drift = Drift::new(path, Cause::ResultsChanged, "what was said comes to something else");
+    let drift = Drift::new(path, Cause::ResultsChanged, "the results of what was said differ");
     Ok(Some(drift.texts(was, now)))
 }
 
@@ -398,7 +404,8 @@ pub fn same_settings(recorded: &Header, now: &Header) -> anyhow::Result<()> {
     for (field, value) in was {
         let now = is.get(field).unwrap_or(&serde_json::Value::Null);
         if value != now {
-            let detail = format!("`{field}` is not what the run began with; resume with the same settings");
+            let detail =
+                format!("`{field}` differs from what the run began with; resume with the same settings");
             return Err(Drift::new("header", Cause::Settings, detail)
                 .texts(serde_json::to_string_pretty(value)?, serde_json::to_string_pretty(now)?)
                 .into());

@@ -54,18 +54,18 @@ impl What {
     pub fn words(self) -> &'static str {
         match self {
             Self::Setting => "a setting differs",
-            Self::Gone => "the turn does not take place any more",
+            Self::Gone => "the turn is no longer played",
             Self::New => "the turn is new",
             Self::Prompt => "what the agent reads differs",
             Self::Reply => "what is said differs",
             Self::Detail => {
-                "the same is said, but tokens, options, log-probabilities or the reason to stop differ"
+                "the same is said, but tokens, options, log-probabilities or the stop reason differ"
             }
-            Self::Choice => "another option is chosen",
+            Self::Choice => "a different option is chosen",
             Self::Decision => "the decision differs",
             Self::Payoff => "the payoff differs",
             Self::Outcome => "the outcome differs",
-            Self::Assertion => "an assertion comes out otherwise",
+            Self::Assertion => "the result of an assertion differs",
         }
     }
 

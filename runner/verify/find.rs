@@ -31,7 +31,7 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         }
         if found.len() == before {
             bail!(
-                "{} holds no recording: expected {FILE}, or another *.jsonl that begins with a transcript's header",
+                "{} contains no recording; expected {FILE}, or another *.jsonl that begins with a transcript header",
                 path.display()
             );
         }

@@ -93,15 +93,15 @@ impl Fitting<'_> {
         let mut named = BTreeMap::new();
         for (name, was) in &self.transcript.header.record.models {
             let of = self.scenario.model(name);
-            let of = of.with_context(|| format!("the scenario names no model `{name}` any more"))?;
+            let of = of.with_context(|| format!("the scenario no longer has a model `{name}`"))?;
             let backend = model.named(name, &played(name, of))?.unwrap_or_else(|| model.clone());
             named.insert(name.clone(), Seat { backend, sampling: was.sampling.clone().into() });
         }
         Ok(Players { own, named })
     }
 
-    /// Notes on why this model need not say the same: it is not the recording's, or turns rested on memory that another device
-    /// computed, as the trace beside the recording has it.
+    /// Notes on why this model need not say the same: it is not the recording's, or turns are baseded on memory that
+    /// another device computed, as the trace beside the recording has it.
     pub(super) fn doubts(&self, players: &Players) -> Vec<String> {
         let header = &self.transcript.header.record;
         let was = ModelCard {
@@ -123,7 +123,7 @@ impl Fitting<'_> {
         let trace = Trace::turns_of(&self.file.with_file_name(trace::FILE))?;
         let turns = self.transcript.turns.iter().filter_map(|turn| trace.get(&turn.record.path));
         let origins: Vec<&String> = turns.filter_map(|turn| turn.adopted.as_ref()).collect();
-        let verb = if origins.len() == 1 { "turn rests" } else { "turns rest" };
+        let verb = if origins.len() == 1 { "turn is based" } else { "turns are based" };
         origins.first().map(|first| format!("{} {verb} on memory adopted from `{first}`", origins.len()))
     }
 }
@@ -140,5 +140,5 @@ fn other_model(was: &ModelCard, is: &ModelCard) -> Option<String> {
         "model" => (&was.model.name, &is.model.name),
         _ => (recorded, now),
     };
-    Some(format!("recorded with the {what} `{recorded}`, read with `{now}`"))
+    Some(format!("recorded with the {what} `{recorded}`, but read with `{now}`"))
 }

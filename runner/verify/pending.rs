@@ -72,7 +72,7 @@ pub(super) fn write(
         Ok(file) => Some(file),
         Err(error) => {
             clear(recording);
-            notes.push(format!("what it would be now is not known: {error:#}"));
+            notes.push(format!("can't show the recording as it would be made now: {error:#}"));
             None
         }
     }

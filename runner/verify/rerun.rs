@@ -58,9 +58,7 @@ pub(super) fn rerun(
     let players = fitting.players(model)?;
     let card = players.own.card();
     if let Some(doubt) = fitting.doubts(&players).first().filter(|_| level == Level::Exact) {
-        bail!(
-            "{doubt}: the run can't be played again exactly; compare --rerun=choices or --rerun=assertions"
-        );
+        bail!("{doubt}: the run can't be played again exactly; use --rerun=choices or --rerun=assertions");
     }
     let header = Header {
         engine: PROGRAM.to_string(),
@@ -71,7 +69,7 @@ pub(super) fn rerun(
         carried: None,
         ..replay::header_now(was, &fitting.memories())
     };
-    let folder = tempfile::tempdir().context("can't make a folder for the run")?;
+    let folder = tempfile::tempdir().context("can't create a folder for the run")?;
     let file = folder.path().join(crate::transcript::FILE);
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -108,7 +108,7 @@ impl Reader {
     async fn read(&self, request: Request) -> anyhow::Result<Reply> {
         let call = request.may_call.then(|| self.recorded.get(&call_of(&request.path, request.n_calls + 1)));
         let line = call.flatten().or_else(|| self.recorded.get(&request.path));
-        let line = line.context("a turn that is not on record")?;
+        let line = line.context("a turn that is not recorded")?;
         let (recorded, recorded_at) =
             (Reply::recorded(&line.record, request.choice.as_ref()), line.record.path.clone());
         let line = line.line;
@@ -152,7 +152,7 @@ impl Reader {
         if surprises.is_empty() && (read.ids != recorded.ids || read.stop != recorded.stop) {
             let more = text(read.ids.get(n..).unwrap_or_default());
             let ends = |reply: &Reply| reply.stop.word().replace('_', " ");
-            let drawn = if more.is_empty() { ends(read) } else { format!("it goes on: {more}") };
+            let drawn = if more.is_empty() { ends(read) } else { format!("it continues: {more}") };
             let (recorded, before) = (ends(recorded), text(&recorded.ids));
             let (logprob, drawn_logprob) = (None, None);
             surprises.push(Surprise {

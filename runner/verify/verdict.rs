@@ -88,7 +88,7 @@ pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Tr
     let problem = |(at, assertion): (usize, &AssertionRecord)| Problem {
         kind: Kind::Assertion,
         at: format!("assertions[{at}]"),
-        title: format!("`{}` does not hold", assertion.that),
+        title: format!("`{}` is false", assertion.that),
         detail: detail(assertion),
         recorded: String::new(),
         now: String::new(),
@@ -126,7 +126,7 @@ impl Problem {
         Self {
             kind: Kind::Environment,
             at: String::new(),
-            title: "it can't be judged".to_string(),
+            title: "can't be checked".to_string(),
             detail: format!("{error:#}"),
             recorded: String::new(),
             now: String::new(),
@@ -149,7 +149,7 @@ impl Problem {
             at: first.path.clone(),
             title: format!("{n} of {all} draws are surprises"),
             detail: format!(
-                "the first is token {}, after \"{before}\": recorded \"{}\"{}, the sampler draws \"{}\"{}",
+                "the first is token {}, after \"{before}\": recorded \"{}\"{}, but the sampler draws \"{}\"{}",
                 first.token,
                 first.recorded,
                 nats(first.logprob),

@@ -47,7 +47,7 @@ class Server:
         assert self.process.stdout
         for line in self.process.stdout:
             self.log.append(line)
-            if "listening at http://" in line:
+            if "listening on http://" in line:
                 return "http://" + line.split("http://")[1].split("/")[0]
         raise RuntimeError(f"the server ended with {self.process.wait()}:\n{''.join(self.log)}")
 

@@ -369,7 +369,7 @@ def test_a_key_keeps_conversations_apart(ask: Ask) -> None:
         ({"messages": []}, "messages", "last message"),
         ({"messages": [user("Hm."), {"role": "assistant", "content": "Hm?"}]}, "messages", "last message"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0]", "image_url"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "names the call"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "id of the call"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
         ({"presence_penalty": 1.0}, "presence_penalty", "not supported"),
         ({"n": 99}, "n", "1 to 16"),
@@ -423,7 +423,7 @@ def test_keys_and_rates(start: Callable[..., Server], model: str, tmp_path: Any)
         server.openai("a-secret-of-carol").chat.completions.create(**options)
     assert refused.value.code == "invalid_api_key"
     alice, bob = server.openai("a-secret-of-alice"), server.openai("a-secret-of-robert")
-    for client, word in ((alice, "1 requests a minute"), (bob, "quota of 1 tokens")):
+    for client, word in ((alice, "1 requests per minute"), (bob, "quota of 1 tokens")):
         client.chat.completions.create(**options)
         with pytest.raises(openai.RateLimitError, match=word) as limited:
             client.chat.completions.create(**options)

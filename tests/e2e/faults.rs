@@ -102,7 +102,7 @@ fn what_is_no_model_is_refused_whatever_it_is() {
     std::os::unix::fs::symlink("whole.gguf", stage.path("link.gguf")).unwrap();
     std::fs::create_dir(stage.path("folder.gguf")).unwrap();
     let cases = [
-        ("long.gguf", "behind its last tensor"),
+        ("long.gguf", "after its last tensor"),
         ("pipe.gguf", "is a named pipe"),
         ("zero.gguf", "is a device"),
         ("folder.gguf", "is a folder"),

@@ -36,7 +36,7 @@ fn a_kv_configuration_is_taken_and_part_of_the_identity() {
     let out = stage.path("no").display().to_string();
     let run = ["run", "scenarios/gossip.yaml", "--quiet", "--out", &out, "--kv"];
     let with = |file: &str| refusal(&stage, &run.iter().copied().chain([file]).collect::<Vec<_>>());
-    assert!(with(&short).contains("is for 4 layers, the model has 5"));
+    assert!(with(&short).contains("is for 4 layers, but the model has 5"));
     std::fs::write(&short, CONFIG.replacen('8', "7", 1)).unwrap();
     assert!(with(&short).contains("7"), "{}", with(&short));
     assert!(with("q5").contains("neither one of auto"));

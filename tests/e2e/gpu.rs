@@ -102,7 +102,7 @@ fn a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere() {
     let elsewhere = stage.try_on("cpu", scenario, "run", &["--resume"]);
     assert_eq!(elsewhere.status.code(), Some(3), "{}", said(&elsewhere));
     assert!(
-        said(&elsewhere).contains("`numerics` is not what the run began with")
+        said(&elsewhere).contains("`numerics` differs from what the run began with")
             && said(&elsewhere).contains(numerics)
     );
     assert_eq!(stage.play_on(&gpu, scenario, "run", &["--resume"]).transcript(), transcript);
@@ -191,9 +191,9 @@ fn memories_are_adopted_where_that_is_asked_for() {
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output))
     };
     let (code, told) = replay(&["--rerun"]);
-    assert!(code == Some(4) && told.contains("rest on memory adopted from `gpu/"), "{told}");
+    assert!(code == Some(4) && told.contains("based on memory adopted from `gpu/"), "{told}");
     let (_, told) = replay(&["--score", "--tolerance", "1"]);
-    assert!(told.contains("rest on memory adopted from `gpu/"), "{told}");
+    assert!(told.contains("based on memory adopted from `gpu/"), "{told}");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_device_that_is_not_here_is_told_with_what_is() {
     let output = stage.try_on("gpu:nonesuch", "gossip", "out", &[]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("`nonesuch`") && told.contains("found: "), "{told}");
+    assert!(told.contains("`nonesuch`") && told.contains("available: "), "{told}");
     assert!(told.contains("--device cpu") && told.contains("greenroom devices"), "{told}");
     for gpu in stage.devices()["gpus"].as_array().unwrap() {
         assert!(told.contains(gpu["name"].as_str().unwrap()), "{told}");
@@ -217,7 +217,7 @@ fn a_device_that_is_not_here_is_told_with_what_is() {
     assert!(!stage.path("out").exists(), "a run that never began leaves nothing");
     let wrong = stage.try_on("tpu", "gossip", "out", &[]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(said(&wrong).contains("`tpu` is no device; possible are auto, cpu, gpu and gpu:NAME"));
+    assert!(said(&wrong).contains("`tpu` is not a device; expected auto, cpu, gpu or gpu:NAME"));
 }
 
 /// Software is no GPU for those who name none: on most machines of CI, `auto` is the processor, with its transcripts.
@@ -230,5 +230,5 @@ fn auto_is_the_processor_where_nothing_is_better() {
     let run = |device| stage.play_on(device, "gossip", device, &[]).transcript();
     assert_eq!(run("auto"), run("cpu"));
     let text = stage.on_a_gpu(&["devices"]);
-    assert!(String::from_utf8_lossy(&text.stdout).contains("--device auto takes the processor: "));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("--device auto uses the processor: "));
 }

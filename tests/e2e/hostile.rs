@@ -458,10 +458,10 @@ fn a_recording_finds_nothing_above_its_checkout() {
     for command in commands {
         std::fs::copy(&whole, den.path("a/run/transcript.jsonl.new")).unwrap();
         let (_, said) = with(command, &[]);
-        assert!(said.contains("is neither near the transcript"), "{command:?}: {said}");
+        assert!(said.contains("was not found near the transcript"), "{command:?}: {said}");
         std::fs::copy(&whole, den.path("a/run/transcript.jsonl.new")).unwrap();
         let (code, said) = with(command, &["--root", "../.."]);
-        assert!(code == Some(0) && !said.contains("is neither near"), "{command:?}: {code:?} {said}");
+        assert!(code == Some(0) && !said.contains("was not found near"), "{command:?}: {code:?} {said}");
         for made in ["fork", "next"] {
             std::fs::remove_dir_all(den.path("elsewhere").join(made)).ok();
         }

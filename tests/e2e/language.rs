@@ -247,7 +247,7 @@ phases:
     let output = command.write_stdin("stone\n1\nPAPER\nWell played.\n").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("`stone` is no option") && text.contains("Bot: scissors"), "{text}");
+    assert!(text.contains("`stone` is not an option") && text.contains("Bot: scissors"), "{text}");
     let run = super::Run { dir: out.into() };
     let spoken: Vec<_> = run
         .turns("transcript.jsonl")

@@ -260,9 +260,9 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
         "{ann}"
     );
     let talk = editor.hover("name: talk");
-    assert!(talk.contains("**At the pot**: 6 turns") && talk.contains("Speak: Ann, Bob, Cas"), "{talk}");
+    assert!(talk.contains("**At the pot**: 6 turns") && talk.contains("Speakers: Ann, Bob, Cas"), "{talk}");
     assert!(
-        talk.contains("Read what is said here: Ann, Bob, Cas") && talk.contains("at most: Ann "),
+        talk.contains("Hear what is said here: Ann, Bob, Cas") && talk.contains("at most: Ann "),
         "{talk}"
     );
     let tokens = |text: &str| -> usize {
@@ -291,12 +291,12 @@ fn what_is_no_editor_is_told_so_and_an_editor_that_goes_away_too() {
         assert_eq!(output.status.code(), Some(4), "{text}: {output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(told("").contains("no editor has said hello"));
-    assert!(told("check pot.yaml\n").contains("a message's header"));
-    assert!(told("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are read"));
+    assert!(told("").contains("no editor has connected"));
+    assert!(told("check pot.yaml\n").contains("a message header"));
+    assert!(told("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are accepted"));
     let hello =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": { "capabilities": {} } });
     let ready = json!({ "jsonrpc": "2.0", "method": "initialized", "params": {} });
     let framed = |message: &Value| format!("Content-Length: {}\r\n\r\n{message}", message.to_string().len());
-    assert!(told(&(framed(&hello) + &framed(&ready))).contains("without saying goodbye"));
+    assert!(told(&(framed(&hello) + &framed(&ready))).contains("without a shutdown request"));
 }

@@ -143,7 +143,7 @@ fn the_command_line_names_models_and_a_run_remembers_them() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(told), "{text}");
     };
-    bad("qwem=understudy", "the scenario names no model `qwem`; did you mean `qwen`?");
+    bad("qwem=understudy", "the scenario has no model `qwem`; did you mean `qwen`?");
     bad("understudy", "the model `again`: there is no model file ./random.gguf");
 }
 

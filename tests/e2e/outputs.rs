@@ -224,7 +224,7 @@ fn a_run_that_is_complete_has_nothing_to_go_on_with() {
     for args in ["run x.yaml --out run --resume", "fork run --at p --out run --resume"] {
         let output = command(&stage, args, "").output().unwrap();
         let told = said(&output);
-        assert!(told.contains("complete") && !told.contains("go on with:"), "{args}: {told}");
+        assert!(told.contains("complete") && !told.contains("continue with:"), "{args}: {told}");
     }
 }
 
@@ -240,7 +240,7 @@ fn humans_answer_one_run_after_the_other() {
         command(&stage, "run h.yaml --quiet --out many --repeat 3", "").stdin(answers()).output().unwrap();
     assert!(alone.status.success() && many.status.success(), "{}", said(&many));
     assert!(
-        said(&alone).contains("Which?") && said(&alone).contains("`neither` is no option"),
+        said(&alone).contains("Which?") && said(&alone).contains("`neither` is not an option"),
         "{}",
         said(&alone)
     );

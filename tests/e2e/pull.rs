@@ -176,7 +176,7 @@ fn what_is_not_the_file_is_never_taken_for_it() {
 #[test]
 fn a_connection_that_brings_nothing_is_given_up() {
     let (stage, hub) = (Stage::new(), serve(Faults { breaks: [0; 9].into(), ..Faults::default() }));
-    failed(&stage, &pull(&stage, &hub, ADDRESS), 4, &["attempts in a row have failed"]);
+    failed(&stage, &pull(&stage, &hub, ADDRESS), 4, &["attempts in a row failed"]);
     assert_eq!(hub.ranges().len(), 6);
 }
 
@@ -204,8 +204,8 @@ fn a_token_opens_what_is_gated_and_goes_nowhere_else() {
             .unwrap()
     };
     failed(&stage, &pull(&stage, &hub, ADDRESS), 4, &["401", "gated", "HF_TOKEN"]);
-    failed(&stage, &with("hf_Wrong"), 4, &["the token in HF_TOKEN does not open it"]);
-    failed(&stage, &with("hf_Two\nlines"), 4, &["HF_TOKEN holds characters"]);
+    failed(&stage, &with("hf_Wrong"), 4, &["the token in HF_TOKEN gives no access"]);
+    failed(&stage, &with("hf_Two\nlines"), 4, &["HF_TOKEN contains characters"]);
     let output = with(token);
     assert!(pulled(&output).is_file());
     let shown = said(&output) + &String::from_utf8_lossy(&output.stdout);
@@ -236,7 +236,7 @@ fn without_a_network_it_says_so_at_once() {
     failed(&stage, &offline, 4, &["HF_HUB_OFFLINE is set"]);
     for endpoint in ["huggingface.co", "ftp://huggingface.co", "https://me:secret@huggingface.co"] {
         let output = greenroom(&stage, endpoint, &["pull", ADDRESS]).output().unwrap();
-        failed(&stage, &output, 4, &["HF_ENDPOINT is not the address of a server"]);
+        failed(&stage, &output, 4, &["HF_ENDPOINT is not a server address"]);
         assert!(!said(&output).contains("secret"));
     }
     pulled(&pull(&stage, &serve(Faults::default()), ADDRESS));
@@ -287,7 +287,7 @@ fn what_is_there_is_verified_and_what_is_damaged_is_replaced() {
     let (stage, hub) = (Stage::new(), serve(Faults::default()));
     let path = pulled(&pull(&stage, &hub, ADDRESS));
     let again = pull(&stage, &hub, ADDRESS);
-    assert!(said(&again).contains("was there already"), "{}", said(&again));
+    assert!(said(&again).contains("already downloaded"), "{}", said(&again));
     assert_eq!((pulled(&again), hub.ranges().len()), (path.clone(), 1));
     let mut bytes = understudy();
     bytes[1_000_000] ^= 1;
@@ -328,7 +328,7 @@ fn an_interrupted_pull_goes_on() {
         let output = child.wait_with_output().unwrap();
         match signal {
             "KILL" => assert!(output.stdout.is_empty()),
-            _ => failed(&stage, &output, 130, &["stopped at", "go on with: greenroom pull hf:org/"]),
+            _ => failed(&stage, &output, 130, &["stopped at", "continue with: greenroom pull hf:org/"]),
         }
     }
     hub.set(Faults::default());

@@ -237,7 +237,7 @@ fn what_may_pass_is_tried_again_and_nothing_is_asked_twice() {
         told.contains("429")
             && told.contains("slowly")
             && told.contains("warming up")
-            && told.contains("broke off"),
+            && told.contains("ended early"),
         "{told}"
     );
     assert_eq!(server.turns().len(), 4 + 3, "each turn once, and three again");
@@ -423,7 +423,7 @@ fn prompts_by_ids_extend_what_was_sent_and_came_back_and_a_shortfall_is_named() 
     let trace = trace(&stage, "out");
     for turn in &trace[2..] {
         assert!(
-            turn["reason"].as_str().is_some_and(|reason| reason.contains("nothing of it was left")),
+            turn["reason"].as_str().is_some_and(|reason| reason.contains("nothing was cached")),
             "{turn}"
         );
         assert!(turn["tokens"]["recomputed"].as_u64().unwrap() > 0);
@@ -434,7 +434,9 @@ fn prompts_by_ids_extend_what_was_sent_and_came_back_and_a_shortfall_is_named() 
 fn ids_that_spell_something_else_end_the_run() {
     let stage = Stage::new();
     let ids = spelled("Good evening.");
-    for (ids, expected) in [(vec![4_000_000], "vocabulary has"), (ids, "the tokenizer is another model's")] {
+    for (ids, expected) in
+        [(vec![4_000_000], "vocabulary has"), (ids, "the tokenizer belongs to another model")]
+    {
         let server = StandIn::start(move |_, path, body, stream| {
             sglang(path, body, &ids, "Something else.", 0, stream);
         });

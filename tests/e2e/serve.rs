@@ -224,7 +224,7 @@ fn what_can_not_be_had_is_refused_by_name() {
         (with("tool_choice", json!("required")), 400, json!("tool_choice"), "no tools"),
         (with("logit_bias", json!({ "5": 1 })), 400, json!("logit_bias"), "not supported"),
         (with("n", json!(99)), 400, json!("n"), "1 to 16"),
-        (with("model", json!("gpt-4o")), 404, json!("model"), "there is understudy"),
+        (with("model", json!("gpt-4o")), 404, json!("model"), "available models: understudy"),
         (with("messages", image), 400, json!("messages[0].content[0]"), "image_url"),
         (with("messages", json!([])), 400, json!("messages"), "last message"),
         (with("messages", json!([{ "role": "wizard" }])), 400, json!("messages[0].role"), "wizard"),
@@ -246,7 +246,7 @@ fn what_can_not_be_had_is_refused_by_name() {
     assert_eq!(answer(stream).0, 413);
     // A page of another site, by a name that leads here.
     let (status, text) = answer(server.open("GET", "/v1/models", "evil.example:8080", ""));
-    assert!(status == 403 && text.contains("no name of this machine"), "{text}");
+    assert!(status == 403 && text.contains("not a name of this machine"), "{text}");
     let (status, text) = server.ask("GET", "/v1/models", "");
     assert!(status == 200 && text.contains(r#""id":"understudy""#), "{text}");
 }

@@ -93,7 +93,7 @@ fn a_run_of_another_kernel_contract_is_not_played_again_as_if_it_were_the_same()
     lines.extend(footer.map(|footer| Line::Footer(footer.record)));
     std::fs::write(&file, chain(&lines).unwrap()).unwrap();
     let (code, text) = replay(&stage, &run.dir, &["--rerun=exact"]);
-    let named = format!("recorded with the numerics `lanes8/1`, read with `{here}`");
+    let named = format!("recorded with the numerics `lanes8/1`, but read with `{here}`");
     assert!(code == 4 && text.contains(&named), "{text}");
     let (code, text) = replay(&stage, &run.dir, &["--rerun=choices"]);
     assert!(code == 0 && text.contains(&named) && text.contains("played again"), "{text}");

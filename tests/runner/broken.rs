@@ -158,6 +158,6 @@ phases:
     let output = command.arg("check").arg(&file).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{told}");
-    let place = format!("{}:8:7: warning[remembered]: `ann` is quoted `talk`", file.display());
+    let place = format!("{}:8:7: warning[remembered]: `ann` is given a quote of `talk`", file.display());
     assert!(told.contains(&place) && told.contains("help: "), "{told}");
 }

@@ -108,7 +108,7 @@ fn a_run_of_a_case_needs_no_file_and_a_row_that_changed_is_drift() {
     let (code, text) = replayed(rows("case,price,goods\nhigh,9,dates\n"));
     assert!(code == 0 && text.contains("changed since"), "other rows are nothing to it: {text}");
     let (code, text) = replayed(rows("case,price,goods\nlow,1,figs\nhigh,8,dates\n"));
-    assert!(code == 3 && text.contains("the case that was played has other values now"), "{text}");
+    assert!(code == 3 && text.contains("the case that was played has different values now"), "{text}");
     assert!(text.contains("\"price\":9") && text.contains("\"price\":8"), "{text}");
     let (code, text) = replayed(rows("case,price,goods\nlow,1,figs\n"));
     assert!(code == 3 && text.contains("no such case"), "{text}");

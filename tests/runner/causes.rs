@@ -42,13 +42,13 @@ fn an_option_that_is_called_otherwise_is_the_scenarios_doing() {
     for choice in ["choice", "parse_choice"] {
         let text = plain.replace("    choice: {options", &format!("    {choice}: {{options"));
         for (from, to, detail) in [
-            ("{left: Left,", "{links: Left,", "option `left` is called `links` now"),
+            ("{left: Left,", "{links: Left,", "option `left` is now called `links`"),
             // Nobody chose this one.
-            ("right: Right}", "1: Right}", "option `right` is called `1` now"),
+            ("right: Right}", "1: Right}", "option `right` is now called `1`"),
             (
                 "{left: Left, right: Right}",
                 "{right: Left, left: Right}",
-                "option `left` is called `right` now, option `right` is called `left` now",
+                "option `left` is now called `right`, option `right` is now called `left`",
             ),
         ] {
             let folder = crate::play::checkout();

@@ -67,7 +67,7 @@ fn the_example_fails_on_each_kind_of_change_with_cause_and_line() {
         // An altered reply: annotated in the recording.
         (recording, "\"spoken\":\"", "\"spoken\":\"Well. ", 3, recording, 2, "the recorded line was altered"),
         // An assertion that does not hold.
-        (scenario, "outcome.bags <= 2 * prize", "outcome.bags > 99", 1, scenario, 46, "does not hold"),
+        (scenario, "outcome.bags <= 2 * prize", "outcome.bags > 99", 1, scenario, 46, "is false"),
         (scenario, "agents: [ann, ben]", "agents: [ann, bob]", 2, scenario, 22, "bob"),
     ];
     for (file, from, to, expected, place, line, cause) in cases {

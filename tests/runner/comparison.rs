@@ -68,12 +68,12 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
     assert_eq!(greenroom(away.path(), &["report", "swept"]).0, 0);
     let page = fs::read_to_string(swept.join("report.html")).unwrap();
     assert!(
-        page.contains("11 complete runs in 2 cells; 1 of the experiment not played to the end."),
+        page.contains("11 complete runs in 2 cells; 1 of the experiment’s runs are incomplete."),
         "{page}"
     );
     fs::write(swept.join("report.html"), "my notes").unwrap();
     let (code, text) = greenroom(away.path(), &["report", "swept"]);
-    assert!(code == 4 && text.contains("is there and is no report"), "{text}");
+    assert!(code == 4 && text.contains("exists and is not a report"), "{text}");
     assert_eq!(fs::read_to_string(swept.join("report.html")).unwrap(), "my notes");
 }
 
@@ -90,5 +90,5 @@ fn a_record_that_leads_out_of_its_folder_is_refused() {
     let (code, text) = record(r#"{"scenario": "x", "cells": [], "seeds": []}"#);
     assert!(code == 4 && text.contains("has no complete run yet"), "{text}");
     let (code, text) = record("{}");
-    assert!(code == 4 && text.contains("is no record of an experiment"), "{text}");
+    assert!(code == 4 && text.contains("is not an experiment record"), "{text}");
 }

@@ -78,7 +78,8 @@ fn a_scenario_that_changed_is_told_in_a_line() {
     let whole = transcript(dir.path().join("one"));
     fs::write(dir.path().join("cast/people.yaml"), PEOPLE.replace("well", "river")).unwrap();
     let (out, _) = done(dir.path(), &["replay", "one"]);
-    let told = "plays/well.yaml has changed since: the run's own copy of it is used; --scenario plays/well.yaml uses the file";
+    let told = "plays/well.yaml has changed since then; the run's own copy is used (to use the file: --scenario \
+        plays/well.yaml)";
     assert_eq!(out.matches(told).count(), 1, "{out}");
     let (_, err) = done(dir.path(), &["explain", "one", "--agent", "tom"]);
     assert!(err.contains(told), "{err}");
@@ -113,7 +114,7 @@ fn a_run_goes_on_with_what_it_began_with() {
     fs::write(dir.path().join("plays/well.yaml"), WELL.replace("low", "high")).unwrap();
     let (_, err) = done(dir.path(), &["run", "plays/well.yaml", "--resume", "--out", "first"]);
     assert!(
-        err.contains("plays/well.yaml has changed since the run began: its own copy is played on"),
+        err.contains("plays/well.yaml has changed since the run began; the run continues with its own copy"),
         "{err}"
     );
     assert!(transcript(first) == whole);
@@ -125,12 +126,12 @@ fn a_run_goes_on_with_what_it_began_with() {
         .unwrap();
     let (code, _, err) =
         greenroom(dir.path(), &["run", "other.yaml", "--resume", "--out", "third", "--set", "thing=pond"]);
-    assert!(code == 3 && err.contains("`scenario` is not what the run began with"), "{err}");
+    assert!(code == 3 && err.contains("`scenario` differs from what the run began with"), "{err}");
     fs::remove_file(third.join("scenario.json")).unwrap();
     let (code, _, err) = greenroom(dir.path(), &["run", "third", "--resume"]);
-    assert!(code == 4 && err.contains("holds no copy of its scenario"), "{err}");
+    assert!(code == 4 && err.contains("contains no copy of its scenario"), "{err}");
     let (code, _, err) = greenroom(dir.path(), &["run", "third"]);
-    assert!(code == 4 && err.contains("it is a folder; give a scenario's file"), "{err}");
+    assert!(code == 4 && err.contains("it is a folder; give a scenario file"), "{err}");
 }
 
 #[test]

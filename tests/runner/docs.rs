@@ -393,7 +393,7 @@ fn every_template_is_sound_and_plays() {
         assert!(code == 0 && text.contains(": OK,") && !text.contains("warning"), "{text}");
         plays(template, &folder.path().join(format!("my-{template}.yaml")));
         let (code, text) = greenroom(folder.path(), &args(&format!("new NAME --template {template}")));
-        assert!(code == 4 && text.contains("is there already"), "{text}");
+        assert!(code == 4 && text.contains("already exists"), "{text}");
     }
     let made = std::fs::read_to_string(folder.path().join("schema.json")).unwrap();
     assert!(made == std::fs::read_to_string(root().join("scenarios/schema.json")).unwrap(), "another schema");
@@ -406,7 +406,7 @@ fn every_template_is_sound_and_plays() {
     assert!(code == 0 && text.contains("is not Greenroom's"), "{text}");
     assert_eq!(std::fs::read_to_string(folder.path().join("theirs/schema.json")).unwrap(), "{}");
     let (code, text) = greenroom(folder.path(), &split("new 'a b'"));
-    assert!(code == 2 && text.contains("can't name a scenario"), "{text}");
+    assert!(code == 2 && text.contains("is not a valid scenario name"), "{text}");
 }
 
 #[test]

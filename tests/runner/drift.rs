@@ -65,8 +65,11 @@ outcome: { sum: bid.replies.ann + bid.replies.ben }
     // Without its own copy of the scenario, the recording is held against the file.
     std::fs::remove_dir_all(folder.path().join("run/scenario")).unwrap();
     for (maximum, told) in [
-        ("41", "the recorded reply is not in today's schema: behind `4` the grammar does not go on with `2`"),
-        ("50", "the schema is another one now; the recorded reply is in it, too"),
+        (
+            "41",
+            "the recorded reply does not match the current schema: behind `4` the grammar does not go on with `2`",
+        ),
+        ("50", "the schema has changed; the recorded reply matches it too"),
     ] {
         std::fs::write(&path, file.replace("100", maximum)).unwrap();
         let (code, text) = replay(folder.path());

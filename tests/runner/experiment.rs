@@ -138,8 +138,8 @@ fn an_experiment_may_grow_but_not_become_another() {
     assert_eq!(play(&design(&["prize=1,2"], 0..2)).unwrap().n_new, 4);
     assert_eq!(play(&design(&["prize=1,2,3"], 0..3)).unwrap().n_new, 5);
     for (sweeps, seeds, says) in [
-        (&["prize=2,1,3"][..], 0..3, "its cell 0 is of prize=1"),
-        (&[], 0..3, "its cell 0 is of prize=1"),
+        (&["prize=2,1,3"][..], 0..3, "its cell 0 has prize=1"),
+        (&[], 0..3, "its cell 0 has prize=1"),
         (&["prize=1,2,3"], 1..3, "runs with seed 0"),
     ] {
         let error = play(&design(sweeps, seeds)).unwrap_err().to_string();
@@ -151,7 +151,7 @@ fn an_experiment_may_grow_but_not_become_another() {
     assert!(error.contains("`max_tokens`") && error.contains("seed-0"), "{error}");
     std::fs::write(dir.path().join("experiment.json"), "{}").unwrap();
     let error = play(&design(&["prize=1,2,3"], 0..3)).unwrap_err().to_string();
-    assert!(error.contains("no record of an experiment"), "{error}");
+    assert!(error.contains("is not an experiment record"), "{error}");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn parts_that_are_merged_are_what_one_machine_would_have_written() {
             .map(|(name, _)| name)
             .collect();
         assert!(differs.is_empty(), "{name}: {differs:?}");
-        assert!(merge(&parts, &joined).unwrap_err().to_string().contains("is there already"));
+        assert!(merge(&parts, &joined).unwrap_err().to_string().contains("already exists"));
     }
 }
 
@@ -230,7 +230,7 @@ fn parts_that_do_not_fit_are_refused() {
         let parts: Vec<_> = parts.iter().map(|name| at(name)).collect();
         format!("{:#}", merge(&parts, &at("out")).unwrap_err())
     };
-    assert!(told(&["a", "b"]).contains("say different things"));
+    assert!(told(&["a", "b"]).contains("differ in what was said"));
     assert!(told(&["a", "c"]).contains("different experiments"));
     assert!(told(&["a", "nowhere"]).contains("can't read"));
     assert_eq!(missing(&[at("a"), at("a")]).unwrap().len(), 0, "the same part twice is no mistake");

@@ -255,7 +255,7 @@ fn runs_go_on_and_fork_with_all_their_models() {
         .unwrap();
     let other = RunOptions { models: [("big".into(), "c.gguf".into())].into(), ..resume };
     let error = play(&scenario(TEXT), Files::new(&Asked::default()), &cut, &other).unwrap_err();
-    assert!(error.to_string().contains("`models` is not what the run began with"), "{error:#}");
+    assert!(error.to_string().contains("`models` differs from what the run began with"), "{error:#}");
     // A fork asks the same models with the same settings.
     let header = &transcript.header.record;
     let fork = RunOptions {

@@ -54,7 +54,7 @@ fn a_surprising_choice_has_both_options_own_log_probabilities() {
         }
         let detail = &verdict.problems[0].detail;
         let named = format!(
-            "recorded \"Left\" ({:.3} nats), the sampler draws \"Right\" ({:.3} nats)",
+            "recorded \"Left\" ({:.3} nats), but the sampler draws \"Right\" ({:.3} nats)",
             logprobs[0], logprobs[1]
         );
         assert!(detail.contains(&named), "{detail}");

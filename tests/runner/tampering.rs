@@ -125,10 +125,10 @@ fn lines_of_the_state_are_guarded() {
         (|lines| _ = lines.remove(4), "5 bid.1: a line is missing"),
         (|lines| _ = lines.remove(6), "7 talk.1/1/ann: a line is missing"),
         (|lines| _ = lines.remove(16), "17 talk.2: a line is missing"),
-        (|lines| lines.insert(4, lines[3].clone()), "5 bid.1/1: a line too many"),
-        (|lines| lines.insert(2, lines[3].clone()), "3 bid.1/1: a line too many"),
+        (|lines| lines.insert(4, lines[3].clone()), "5 bid.1/1: an extra line"),
+        (|lines| lines.insert(2, lines[3].clone()), "3 bid.1/1: an extra line"),
         (|lines| lines.swap(4, 5), "5 bid.1: the order of turns changed"),
-        (|lines| lines.swap(5, 6), "6 talk.1/1/ann: a line too many"),
+        (|lines| lines.swap(5, 6), "6 talk.1/1/ann: an extra line"),
         (|lines| lines.swap(3, 4), "4 bid.1/1: the order of turns changed"),
     ];
     for (edit, expected) in places {
@@ -237,7 +237,7 @@ fn lines_of_what_was_looked_up_are_guarded() {
     let mut twice = lines.clone();
     twice.insert(route, lines[route].clone());
     let found = drift(folder.path(), &chained(&twice));
-    assert_eq!(found, format!("{} ask: a line too many, nowhere", route + 2));
+    assert_eq!(found, format!("{} ask: an extra line, nowhere", route + 2));
     let mut without = lines.clone();
     without.remove(epoch);
     assert!(drift(folder.path(), &chained(&without)).contains("lamp/3/ann: the phase's prompt changed"));

@@ -115,7 +115,7 @@ fn a_human_is_asked_once_all_before_is_shown() {
     assert_eq!(said(0), said(1));
     assert_eq!(said(2), said(3));
     assert!(at("[Your turn, you.]", 0) < at("you: How much?", 0));
-    assert!(at("`perhaps` is no option", 0) < at("you: leave", 0));
+    assert!(at("`perhaps` is not an option", 0) < at("you: leave", 0));
     assert!(at("you: leave", 0) < at("[Your turn, sam. Reply with exactly one of: \"buy\", \"leave\".]", 0));
     assert!(at("sam: buy", 0) < at("choices    3", 0));
 }
@@ -127,7 +127,7 @@ fn a_narrow_terminal_gets_wrapped_lines() {
 
 #[test]
 fn a_reply_that_is_cut_is_marked() {
-    const MARK: &str = "  (cut off at its longest)";
+    const MARK: &str = "  (cut off at the token limit)";
     let cut = shown(None, Some((2, Stop::Length)));
     assert!(cut.contains(&format!("reply 2{MARK}\n")), "{cut}");
     assert_eq!(cut.replace(MARK, ""), shown(None, None));

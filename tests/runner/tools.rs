@@ -317,7 +317,7 @@ fn a_table_that_was_changed_is_the_tools_doing() {
     std::fs::write(&table, prices.replace(row, &row.replace("eggs,", "eggs,9"))).unwrap();
     let drift = drift(&opened(), &transcript);
     assert_eq!((drift.cause, &*drift.path), (Cause::ToolsChanged, "market/1/ann.call1"), "{drift}");
-    assert!(drift.to_string().contains("the tool gives something else now"), "{drift}");
+    assert!(drift.to_string().contains("the tool returns something else now"), "{drift}");
 }
 
 /// What a program has done is on record before its caller's reply is there.

@@ -103,7 +103,11 @@ fn whatever_changes_is_named_with_its_line() {
     write(&folder, &DOORS.replace("unread: 1", "unread: 2"));
     let verdict = judged(&folder);
     assert_eq!(verdict.problems, []);
-    assert!(verdict.notes.iter().any(|note| note.contains("`unread` is 2, 1 before")), "{:?}", verdict.notes);
+    assert!(
+        verdict.notes.iter().any(|note| note.contains("`unread` is 2 (1 before)")),
+        "{:?}",
+        verdict.notes
+    );
 }
 
 #[test]
@@ -250,7 +254,7 @@ fn recordings_are_found_below_folders() {
     let expected = ["a/transcript.jsonl", "a/two.jsonl", "run/transcript.jsonl", "z/one.jsonl"];
     assert_eq!(names, expected.map(Path::new));
     let error = recordings(&[folder.path().join("empty")]).unwrap_err();
-    assert!(error.to_string().contains("holds no recording"), "{error}");
+    assert!(error.to_string().contains("contains no recording"), "{error}");
     let (code, text) = greenroom_with(folder.path(), &["replay", "."], &[("CI", "1")]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("4 recordings: 3 pass, 1 drifts"), "{text}");

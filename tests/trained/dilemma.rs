@@ -75,7 +75,7 @@ fn check_replies(run: &str, printed: &str) {
         n_cut += usize::from(stop == "length");
     }
     assert!(n_cut > 0, "no reply was cut: nothing was checked");
-    assert_eq!(printed.matches("(cut off at its longest)").count(), n_cut, "{printed}");
+    assert_eq!(printed.matches("(cut off at the token limit)").count(), n_cut, "{printed}");
 }
 
 /// Every permanent agent's memory began by a match of kind `first` and was extended at each turn after that.

@@ -148,7 +148,7 @@ impl Cache for CpuCache {
     fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>) {
         let format = &self.formats[part as usize];
         let fits = [false, true].map(|is_first| format.len(is_first)).contains(&bytes.len());
-        assert!(fits, "a block of {} bytes is of another layout", bytes.len());
+        assert!(fits, "a block of {} bytes has a different layout", bytes.len());
         *place(&mut self.blocks, id.0) = Some(bytes);
     }
 

@@ -107,7 +107,7 @@ impl Context {
                 all.iter().map(|(_, info)| format!("{} ({})", info.name, info.kind)).collect();
             let had = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let wanted = name.map_or("a GPU".to_owned(), |name| format!("a GPU with `{name}` in its name"));
-            return Err(Error::device(format!("{wanted} is not here; found: {had}")));
+            return Err(Error::device(format!("{wanted} was not found; available: {had}")));
         };
         if !info.missing.is_empty() {
             let missing = info.missing.join(", ");
@@ -153,7 +153,7 @@ impl Context {
             return Err(self.failed(what, &e.to_string()));
         }
         if let Some(why) = self.lost.get() {
-            let why = if why.is_empty() { "its driver does not say why" } else { why };
+            let why = if why.is_empty() { "the driver gives no reason" } else { why };
             return Err(self.failed(what, &format!("the device was lost ({why})")));
         }
         if let Some(e) = self.stray.get() {
@@ -221,7 +221,7 @@ impl Context {
             wait()?;
             match mapped.get() {
                 Some(Ok(())) => {}
-                _ => return Err(self.failed(what, "its results can't be read")),
+                _ => return Err(self.failed(what, "can't read its results")),
             }
             let view = staging.get_mapped_range(..).map_err(|e| self.failed(what, &e.to_string()))?;
             Ok(view.to_vec())

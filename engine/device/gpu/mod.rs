@@ -89,7 +89,7 @@ impl Gpu {
         let spec = DecoderSpec::from_gguf(gguf)?;
         if let Some(odd) = [spec.d_model, spec.k_dim, spec.v_dim].iter().find(|n| *n % 16 != 0) {
             return Err(Error::device(format!(
-                "a width of {odd} is not served on a GPU: multiples of 16 are"
+                "a width of {odd} is not supported on a GPU; expected a multiple of 16"
             )));
         }
         let context = Context::open(name)?;
@@ -161,7 +161,7 @@ impl Gpu {
         }
         let name = &self.context.info.name;
         Err(Error::device(format!(
-            "{name} can't be used: its driver gives a row other bits alone than among others"
+            "{name} can't be used: its driver computes different bits for a row alone than among others"
         )))
     }
 

@@ -390,13 +390,16 @@ impl Packer {
         let had: u64 = self.n_bytes;
         let buffer = match &self.context {
             None => None,
-            Some(context) => Some(context.checked("memory for weights", || Ok(context.buffer(self.size))).map_err(
-                |e| {
+            Some(context) => Some(
+                context.checked("memory for weights", || Ok(context.buffer(self.size))).map_err(|e| {
                     let mib = |n: u64| n >> 20;
                     let (had, more, all) = (mib(had), mib(self.size), mib(had + self.rest));
-                    Error::device(format!("{e}; {had} MiB were taken, {more} MiB more were asked for, about {all} MiB are needed in all"))
-                },
-            )?),
+                    Error::device(format!(
+                        "{e}; {had} MiB were allocated, {more} MiB more were requested, about \
+                        {all} MiB are needed in all"
+                    ))
+                })?,
+            ),
         };
         self.slabs.push(buffer);
         Ok(())
@@ -460,7 +463,8 @@ impl Pack for Packer {
         let together = scheme.places(of * n_out * units)[4] as u64;
         if of > 1 && (n_out * units) % 32 != 0 {
             return Err(Error::device(format!(
-                "{}: tensor `{name}` holds matrices of {n_out} by {k}, which are not served on a GPU: multiples of 32 are",
+                "{}: tensor `{name}` has matrices of {n_out} by {k}, which are not supported on a GPU; expected \
+                    multiples of 32",
                 gguf.name
             )));
         }
@@ -477,7 +481,7 @@ impl Pack for Packer {
             pieces.push(piece);
         } else if of > 1 {
             return Err(Error::device(format!(
-                "{}: tensor `{name}` takes {} MiB, this GPU's kernels see {} MiB at a time, at most",
+                "{}: tensor `{name}` takes {} MiB, but this GPU's kernels can access at most {} MiB at a time",
                 gguf.name,
                 together >> 20,
                 self.limit >> 20

@@ -103,7 +103,10 @@ impl ObjectsAddress {
             _ => "account_name, endpoint, allow_http",
         };
         key.parse().map_err(|_| {
-            self.wrong(format!("`{key}` is not a setting of it; there are lease, plaintext, {of} and others of the object_store crate"))
+            self.wrong(format!(
+                "unknown setting `{key}`; expected lease, plaintext, {of} or another of the \
+                object_store crate"
+            ))
         })
     }
 
@@ -122,9 +125,8 @@ impl FromStr for ObjectsAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong =
-            |why: String| Error::request(format!("`{text}` is not an address of an object store: {why}"));
-        let expected = "write s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER";
+        let wrong = |why: String| Error::request(format!("`{text}` is not an object store address: {why}"));
+        let expected = "expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER";
         let mut url = Url::parse(text).map_err(|e| wrong(format!("{e}; {expected}")))?;
         if !SCHEMES.contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
             return Err(wrong(expected.to_owned()));
@@ -182,9 +184,9 @@ mod tests {
         let again: ObjectsAddress = "s3://bucket/some/folder".parse().expect("an address");
         assert_eq!(again.folder_name(), address.folder_name());
         for (text, word) in [
-            ("http://host/folder", "write s3://"),
-            ("s3:///folder", "write s3://"),
-            ("s3://", "write s3://"),
+            ("http://host/folder", "expected s3://"),
+            ("s3:///folder", "expected s3://"),
+            ("s3://", "expected s3://"),
             ("s3://me:word@bucket/f", "environment"),
             ("s3://bucket/f?secret_access_key=x", "environment"),
             ("s3://bucket/f?aws_session_token=x", "environment"),
@@ -196,6 +198,6 @@ mod tests {
         }
         let unknown: ObjectsAddress = "s3://bucket/f?colour=red".parse().expect("an address");
         let refused = unknown.connect(&Arc::default()).expect_err("a refusal").to_string();
-        assert!(refused.contains("`colour` is not a setting"), "{refused}");
+        assert!(refused.contains("unknown setting `colour`"), "{refused}");
     }
 }

@@ -79,7 +79,7 @@ impl Client {
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if !self.allow_http && request.uri().scheme_str() == Some("http") && !is_loopback(request.uri()) {
-            let refused = "it would be asked without encryption (allow_http=true permits that)";
+            let refused = "requests would not be encrypted; allow this with allow_http=true";
             return Err(HttpError::new(HttpErrorKind::Unknown, Error::other(refused)));
         }
         let (parts, body) = request.into_parts();

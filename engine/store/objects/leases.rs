@@ -112,9 +112,8 @@ impl Leases {
         });
         let renews = shared.clone();
         let thread = thread::Builder::new().name("greenroom-leases".into()).spawn(move || renews.renew());
-        let renewer = thread.map_err(|e| {
-            Error::new(ErrorKind::Closed, format!("a thread for leases can't be started: {e}"))
-        })?;
+        let renewer = thread
+            .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start a thread for leases: {e}")))?;
         let mut leases = Self { shared, own: None, renewer: Some(renewer) };
         // An answer that is lost on the way looks as if conditions were not heeded; not again and again.
         for _ in 0..3 {
@@ -126,8 +125,8 @@ impl Leases {
         let place = leases.shared.origin.name();
         if leases.own.is_none() {
             return Err(Error::store(format!(
-                "{place} does not heed If-None-Match and If-Match when objects are put, so two machines could overwrite each other's \
-                 memories: a server that does is needed"
+                "{place} ignores If-None-Match and If-Match when objects are put, so two machines could overwrite \
+                 each other's memories; use a server that supports them"
             )));
         }
         if leases.is_held(ALONE)? {
@@ -231,7 +230,8 @@ impl Leases {
         let taken = |(name, held): (&String, &Held)| held.taken && name.starts_with(USERS);
         if self.shared.state().held.iter().any(taken) {
             return Err(Error::store(format!(
-                "this process was away from {} for more than {} s, and what nobody needed there was removed meanwhile: start it again",
+                "this process lost contact with {} for more than {} s, and data that nobody needed there was removed \
+                    in the meantime; start it again",
                 self.shared.origin.name(),
                 ttl.as_secs()
             )));
@@ -326,7 +326,7 @@ impl Shared {
             Err(e) => tracing::debug!("{e}"),
         }
         if held.is_lost(self.ttl) {
-            tracing::warn!("the lease {name} was lost: another process may go on with its memories");
+            tracing::warn!("the lease {name} was lost; another process may continue with its memories");
         }
     }
 }

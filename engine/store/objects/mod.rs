@@ -71,8 +71,9 @@ impl Objects {
     ) -> Result<Self> {
         if !is_encrypted && !address.allows_plaintext() {
             return Err(Error::request(format!(
-                "memories in {address} would not be encrypted: give a secret (`openssl rand -hex 32`) in GREENROOM_CACHE_KEY or by \
-                 --cache-key-file, the same on all machines, or add plaintext=true to the address"
+                "memories in {address} would not be encrypted; set a secret (`openssl rand -hex 32`) with \
+                 GREENROOM_CACHE_KEY or --cache-key-file, the same on all machines, or add plaintext=true to the \
+                 address"
             )));
         }
         let meter = Arc::new(Meter::default());
@@ -139,7 +140,7 @@ impl Objects {
             };
         }
         self.state().versions.remove(name);
-        let reason = "another process has gone on with this memory since this one lost the lease of it";
+        let reason = "another process has continued with this memory since this process lost its lease";
         Err(Error::new(ErrorKind::InUse, reason))
     }
 }

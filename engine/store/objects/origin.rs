@@ -40,9 +40,7 @@ impl Origin {
             .thread_name("greenroom-objects")
             .enable_time()
             .build()
-            .map_err(|e| {
-                Error::new(ErrorKind::Closed, format!("a thread for {name} can't be started: {e}"))
-            })?;
+            .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start a thread for {name}: {e}")))?;
         Ok(Self { store, prefix, name, runtime: Some(runtime), meter })
     }
 
@@ -79,7 +77,7 @@ impl Origin {
         });
         read.map_err(|error: object_store::Error| match error {
             object_store::Error::NotFound { .. } => Failure::Missing,
-            error => Failure::Unreadable(format!("{} can't be read: {}", self.name, in_words(&error))),
+            error => Failure::Unreadable(format!("can't read {}: {}", self.name, in_words(&error))),
         })
     }
 

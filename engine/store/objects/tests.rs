@@ -303,6 +303,6 @@ fn answers_that_are_lost_change_nothing() {
 fn a_server_that_is_blind_to_conditions_is_refused() {
     let server = Arc::new(Server { is_blind: true, ..Server::default() });
     let refused = enter(&server).err().expect("a refusal");
-    assert!(refused.to_string().contains("does not heed If-None-Match"), "{refused}");
+    assert!(refused.to_string().contains("ignores If-None-Match"), "{refused}");
     assert_eq!(origin(&server).list("users").expect("a list"), []);
 }

@@ -256,7 +256,9 @@ fn calls_that_can_not_be_are_refused() {
         error.to_string()
     };
     let named = |name: &str| asked("a", 0, Calls::Named(name.into()));
-    assert!(refused(named("rol")).contains("`rol`; the conversation's tools are `roll`, `rolls`, `look up`"));
+    assert!(
+        refused(named("rol")).contains("`rol`, but the conversation's tools are `roll`, `rolls`, `look up`")
+    );
     let mut without = named("roll");
     without.prompt.conversation_mut().unwrap().tools = None;
     assert!(refused(without).contains("no tools"));

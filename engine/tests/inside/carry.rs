@@ -174,7 +174,7 @@ fn no_altered_byte_is_taken_on_trust() {
         altered[end + 8..end + 40].copy_from_slice(sum.as_bytes());
         let session = key(&format!("s{i}"));
         let imported = import(&engine, &altered, &session).unwrap();
-        assert!(!imported.is_verbatim && imported.reason.unwrap().contains("was changed since"));
+        assert!(!imported.is_verbatim && imported.reason.unwrap().contains("was changed afterwards"));
         assert_eq!(ask(&engine, session, &told).ids, expected, "frame {i}");
     }
     // Cut off anywhere, or with more behind it.
@@ -184,7 +184,7 @@ fn no_altered_byte_is_taken_on_trust() {
         assert!(error.to_string().contains("ends too early"), "{n}: {error}");
     }
     let more = [&file[..], b"x"].concat();
-    assert!(import(&engine, &more, &key("more")).unwrap_err().to_string().contains("behind its end"));
+    assert!(import(&engine, &more, &key("more")).unwrap_err().to_string().contains("after its end"));
     // Lengths that nobody could have are no reason to ask for memory.
     for (frame, end) in ends[..ends.len() - 1].iter().enumerate() {
         for length in [u64::MAX, 1 << 40, 0] {
@@ -234,12 +234,12 @@ fn a_head_that_lies_is_found_out() {
             let at = segment_of(head, kind);
             head["segments"][at]["text"] = "something else".into();
         });
-        assert!(found.contains("is not one of this model") || found.contains("texts"), "{found}");
+        assert!(found.contains("does not belong to this model") || found.contains("texts"), "{found}");
         let ids = refused(kind, &|head| {
             let at = segment_of(head, kind);
             head["segments"][at]["ids"][0] = 77.into();
         });
-        assert!(ids.contains("is not one of this model"), "{ids}");
+        assert!(ids.contains("does not belong to this model"), "{ids}");
     }
     let unknown = refused("an unknown id", &|head| {
         let at = segment_of(head, "reply");
@@ -259,7 +259,7 @@ fn a_head_that_lies_is_found_out() {
         (head["blocks"], head["rows"]) = (serde_json::json!([]), 0.into());
     });
     assert!(
-        long.contains("context") || long.contains("segment 0") || long.contains("behind its end"),
+        long.contains("context") || long.contains("segment 0") || long.contains("after its end"),
         "{long}"
     );
     // What computed it.
@@ -309,7 +309,7 @@ fn names_states_and_keys_are_respected() {
             engine.forget(&key("b")); // it is on disk only
         }
         let error = import(&engine, &file, &key("b")).unwrap_err();
-        assert!(error.to_string().contains("has a memory already"), "{error}");
+        assert!(error.to_string().contains("already has a memory"), "{error}");
     }
     let replaced = engine.import(&mut &file[..], &key("b"), true).unwrap();
     assert_eq!((replaced.tokens, replaced.is_verbatim), (total, true));

@@ -327,7 +327,7 @@ fn a_choice_that_is_none_is_refused_by_name() {
     for (options, expected) in [
         (&[][..], "a reply"),
         (&["yes", ""], "option 2 of a choice is empty"),
-        (&["yes", "no", "yes"], "the option `yes` of a choice stands there twice"),
+        (&["yes", "no", "yes"], "the option `yes` of a choice is given twice"),
         (&["yes", &long], "a reply of up to 5000 do not fit in the model's context of 4096"),
     ] {
         let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();

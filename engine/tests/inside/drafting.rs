@@ -200,5 +200,5 @@ fn a_draft_model_of_another_vocabulary_is_refused() {
     let [model, other] = ["<|one|>", "<|other|>"]
         .map(|name| RandomModel { control: vec![name.to_owned()], ..RandomModel::tiny(6) });
     let found = with_draft_model(&model, &other, 1 << 30).err().unwrap().to_string();
-    assert!(found.contains("can't draft for") && found.contains("its token"), "{found}");
+    assert!(found.contains("can't be the draft model of") && found.contains("its token"), "{found}");
 }

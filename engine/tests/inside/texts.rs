@@ -222,19 +222,19 @@ fn a_vocabulary_that_contradicts_itself_is_an_error_that_says_where() {
     assert_eq!((bpe.bos(), bpe.eog()), ((None, false), &[][..]));
     let cases = [
         (true, "model", None, "`tokenizer.ggml.model` is missing"),
-        (true, "model", Some(Text("bert")), "of the kind `bert`"),
+        (true, "model", Some(Text("bert")), "its tokenizer is `bert`"),
         (true, "tokens", None, "`tokenizer.ggml.tokens` is missing"),
         (true, "tokens", Some(Texts(&[])), "`tokenizer.ggml.tokens` is empty"),
-        (true, "tokens", Some(Ints(&[1])), "a text was expected"),
+        (true, "tokens", Some(Ints(&[1])), "expected a text"),
         (true, "scores", None, "`tokenizer.ggml.scores` is missing"),
         (true, "scores", Some(Floats(&[0.0; 5])), "5 scores for 6 tokens"),
-        (true, "scores", Some(Floats(&[f32::NAN; 6])), "a number was expected"),
+        (true, "scores", Some(Floats(&[f32::NAN; 6])), "expected a number"),
         (true, "token_type", Some(Ints(&[1; 7])), "7 types for 6 tokens"),
         (true, "token_type", Some(Ints(&[2, 3, 3, 1, 1, 9])), "a type from 0 to 6"),
         (true, "token_type", Some(Ints(&[2, 3, 3, 1, 1, 6])), "a text such as <0x0A>"),
         (true, "token_type", Some(Ints(&[1; 6])), "0 of 256 byte tokens and no unknown token"),
-        (true, "bos_token_id", Some(Id(6)), "`tokenizer.ggml.bos_token_id` is 6; it has 6 tokens"),
-        (true, "eot_token_id", Some(Id(u32::MAX)), "it has 6 tokens"),
+        (true, "bos_token_id", Some(Id(6)), "`tokenizer.ggml.bos_token_id` is 6, but there are 6 tokens"),
+        (true, "eot_token_id", Some(Id(u32::MAX)), "there are 6 tokens"),
         (false, "pre", Some(Text("klingon")), "its pre-tokenizer is `klingon`"),
         (false, "merges", None, "`tokenizer.ggml.merges` is missing"),
         (false, "merges", Some(Texts(&["ab"])), "not two words"),
@@ -426,7 +426,7 @@ fn options_are_spelled_as_replies_are() {
     let small = changed(true, "", None).expect("a vocabulary");
     assert_eq!(refused(&["a", "aa"], &[], &small), "");
     let found = refused(&["a", "ax"], &[], &small);
-    assert!(found.contains("can't spell the option `ax` of a choice: it gives ` a<unk>`"), "{found}");
+    assert!(found.contains("can't encode the option `ax` of a choice; it produces ` a<unk>`"), "{found}");
 }
 
 /// Reason why options are no choice; empty: they are one.

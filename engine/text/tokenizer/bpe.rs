@@ -139,7 +139,7 @@ impl PreTokenizer {
         let name = gguf.text("tokenizer.ggml.pre").unwrap_or("default");
         PRE_TOKENIZERS.iter().find(|p| p.names.contains(&name)).ok_or_else(|| {
             let known: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|p| p.names.iter().copied()).collect();
-            gguf.error(format!("its pre-tokenizer is `{name}`; those served are {}", known.join(", ")))
+            gguf.error(format!("its pre-tokenizer is `{name}`; expected one of {}", known.join(", ")))
         })
     }
 }
@@ -168,7 +168,7 @@ impl Bpe {
                 continue;
             }
             if !vocab.contains_key(&made) {
-                return Err(unusable(&format!("the merge {merge:?} makes {made:?}, which is no token")));
+                return Err(unusable(&format!("the merge {merge:?} makes {made:?}, which is not a token")));
             }
             merges.push((left.to_owned(), right.to_owned()));
         }
@@ -189,8 +189,8 @@ impl Bpe {
     /// Adds the ids of a text.
     pub(super) fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         let encoding = self.0.encode_fast(text, false);
-        let encoding = encoding
-            .map_err(|e| Error::new(ErrorKind::Request, format!("a text can't be tokenized: {e}")))?;
+        let encoding =
+            encoding.map_err(|e| Error::new(ErrorKind::Request, format!("can't tokenize a text: {e}")))?;
         ids.extend_from_slice(encoding.get_ids());
         Ok(())
     }

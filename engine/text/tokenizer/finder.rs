@@ -32,7 +32,7 @@ impl Finder {
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(texts);
-        let texts = texts.map_err(|e| gguf.error(format!("its special tokens can't be searched: {e}")))?;
+        let texts = texts.map_err(|e| gguf.error(format!("can't search for its special tokens: {e}")))?;
         Ok(Self { texts, ids })
     }
 

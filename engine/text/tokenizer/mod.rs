@@ -82,11 +82,11 @@ impl Tokenizer {
             }
             Some(other) => {
                 let found = format!(
-                    "its tokenizer is of the kind `{other}`; byte-level BPE (`gpt2`) and SentencePiece (`llama`) are served"
+                    "its tokenizer is `{other}`; expected byte-level BPE (`gpt2`) or SentencePiece (`llama`)"
                 );
                 return Err(gguf.error(found));
             }
-            None => return Err(gguf.error("it holds no tokenizer (`tokenizer.ggml.model` is missing)")),
+            None => return Err(gguf.error("it contains no tokenizer (`tokenizer.ggml.model` is missing)")),
         };
         let is_special = |kind| matches!(kind, Kind::Control | Kind::Markup | Kind::Unknown);
         let written = |(text, id)| (merger.written(text).into_owned(), id);
@@ -130,7 +130,7 @@ impl Tokenizer {
             None => Ok(n),
             Some(id) => {
                 let text = |of: &Self| String::from_utf8_lossy(&of.pieces[id]).into_owned();
-                Err(format!("its token {id} is {:?}, there it is {:?}", text(other), text(self)))
+                Err(format!("its token {id} is {:?}, but there it is {:?}", text(other), text(self)))
             }
         }
     }

@@ -82,7 +82,7 @@ impl Spm {
         if unknown.is_none() && bytes.contains(&None) {
             let n = bytes.iter().flatten().count();
             return Err(gguf.error(format!(
-                "its vocabulary has {n} of 256 byte tokens and no unknown token: some characters could not be written"
+                "its vocabulary has {n} of 256 byte tokens and no unknown token, so some characters can't be encoded"
             )));
         }
         let adds_space = gguf.get("tokenizer.ggml.add_space_prefix") != Some(&Value::Bool(false));
@@ -147,16 +147,16 @@ impl Spm {
 
 fn scores(gguf: &Gguf, n_tokens: usize) -> Result<Vec<f32>> {
     let key = "tokenizer.ggml.scores";
-    let values = gguf
-        .array(key)
-        .ok_or_else(|| gguf.error(format!("`{key}` is missing; a `llama` tokenizer merges by scores")))?;
+    let values = gguf.array(key).ok_or_else(|| {
+        gguf.error(format!("`{key}` is missing; a `llama` tokenizer needs scores to merge"))
+    })?;
     if values.len() != n_tokens {
         return Err(gguf.error(format!("`{key}` has {} scores for {n_tokens} tokens", values.len())));
     }
     let score = |value: &Value| match value {
         Value::Float(x) if !x.is_nan() => Ok(*x as f32),
         Value::Int(n) => Ok(*n as f32),
-        other => Err(gguf.error(format!("`{key}` holds {other:?}, a number was expected"))),
+        other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a number"))),
     };
     values.iter().map(score).collect()
 }

@@ -96,14 +96,16 @@ impl Vocabulary {
     pub(super) fn read(gguf: &Gguf, defaults: [Option<u32>; 3]) -> Result<Self> {
         let tokens = strings(gguf, "tokenizer.ggml.tokens")?;
         if tokens.is_empty() {
-            return Err(gguf.error("`tokenizer.ggml.tokens` is empty; a vocabulary was expected"));
+            return Err(gguf.error("`tokenizer.ggml.tokens` is empty; expected a vocabulary"));
         }
         let mut kinds = kinds(gguf, &tokens)?;
         let declared = |key: &str| -> Result<Option<u32>> {
             let key = format!("tokenizer.ggml.{key}_token_id");
             let id = gguf.int::<u32>(&key)?;
             match id.filter(|id| *id as usize >= tokens.len()) {
-                Some(id) => Err(gguf.error(format!("`{key}` is {id}; it has {} tokens", tokens.len()))),
+                Some(id) => {
+                    Err(gguf.error(format!("`{key}` is {id}, but there are {} tokens", tokens.len())))
+                }
                 None => Ok(id),
             }
         };
@@ -143,7 +145,7 @@ pub(super) fn strings(gguf: &Gguf, key: &str) -> Result<Vec<String>> {
     let values = gguf.array(key).ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
     let text = |v: &Value| match v {
         Value::Str(text) => Ok(text.clone()),
-        other => Err(gguf.error(format!("`{key}` holds {other:?}, a text was expected"))),
+        other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a text"))),
     };
     values.iter().map(text).collect()
 }
@@ -162,9 +164,9 @@ fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Vec<Kind>> {
         Value::Int(3) => Ok(Kind::Control),
         Value::Int(4) => Ok(if is_markup(text) { Kind::Markup } else { Kind::Plain }),
         Value::Int(6) => byte(text).map(Kind::Byte).ok_or_else(|| {
-            gguf.error(format!("`{key}` calls {text:?} a byte; a text such as <0x0A> was expected"))
+            gguf.error(format!("`{key}` marks {text:?} as a byte; expected a text such as <0x0A>"))
         }),
-        other => Err(gguf.error(format!("`{key}` holds {other:?}, a type from 0 to 6 was expected"))),
+        other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a type from 0 to 6"))),
     };
     tokens.iter().zip(types).map(kind).collect()
 }

@@ -22,7 +22,7 @@ pub(crate) struct Import {
 impl Worker {
     fn at_rest(&self, session: &SessionKey) -> Result<()> {
         if self.is_at_work(session) {
-            let found = format!("agent `{}` is at work: wait until its turn has ended", session.agent);
+            let found = format!("agent `{}` is busy; wait until its turn has ended", session.agent);
             return Err(Error::new(ErrorKind::InUse, found));
         }
         Ok(())
@@ -51,13 +51,13 @@ impl Worker {
         let Import { session, segments, memory, replace } = import;
         self.at_rest(&session)?;
         if self.waiting.iter().any(|waiting| waiting.request.session == session) {
-            let found = format!("a request of agent `{}` waits for its turn", session.agent);
+            let found = format!("a request of agent `{}` is waiting for its turn", session.agent);
             return Err(Error::new(ErrorKind::InUse, found));
         }
         if self.memory.knows(&session) && !replace {
             let SessionKey { run, agent, .. } = &session;
             return Err(Error::request(format!(
-                "agent `{agent}` of run `{run}` has a memory already: choose another name, or ask for it to be replaced"
+                "agent `{agent}` of run `{run}` already has a memory; choose another name, or ask to replace it"
             )));
         }
         let request = Request {

@@ -186,6 +186,6 @@ impl Worker {
 
 /// The turn stands in memory; that it can't be kept on disk is said, not hidden.
 fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
-    tracing::warn!("agent `{agent}` could not be saved: {e}");
+    tracing::warn!("can't save agent `{agent}`: {e}");
     completion.usage.reason = Some(format!("not saved: {e}"));
 }

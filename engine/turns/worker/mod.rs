@@ -184,19 +184,20 @@ impl Worker {
     /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
     /// not ended is told.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
-        let end = match catch_unwind(AssertUnwindSafe(|| {
-            self.serve(commands);
-            self.finish_writing();
-        })) {
-            Ok(()) => Error::new(ErrorKind::Closed, "the engine was closed before the turn ended"),
-            Err(panic) => {
-                let said = panic.downcast_ref::<String>().map(String::as_str);
-                let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why");
-                Error::internal(fault.get_or_init(|| {
-                    format!("the engine broke off by a fault of its own, which is worth a report: {said}")
-                }))
-            }
-        };
+        let end =
+            match catch_unwind(AssertUnwindSafe(|| {
+                self.serve(commands);
+                self.finish_writing();
+            })) {
+                Ok(()) => Error::new(ErrorKind::Closed, "the engine was closed before the turn ended"),
+                Err(panic) => {
+                    let said = panic.downcast_ref::<String>().map(String::as_str);
+                    let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it gave no reason");
+                    Error::internal(fault.get_or_init(|| {
+                        format!("the engine failed because of a bug (please report it): {said}")
+                    }))
+                }
+            };
         let saving = self.saving.iter().map(|saving| &saving.turn);
         let turns = self.active.iter().chain(saving).map(|turn| &turn.events);
         for events in turns.chain(self.waiting.iter().map(|waiting| &waiting.events)) {

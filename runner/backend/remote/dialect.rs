@@ -44,7 +44,7 @@ pub(super) fn body(api: Api, ask: &Ask<'_>) -> anyhow::Result<Value> {
         Api::SgLang => sglang(ask),
         Api::OpenAi => openai(ask),
         Api::Anthropic => anthropic(ask),
-        Api::Greenroom => bail!("turns of `greenroom serve` have words of their own"),
+        Api::Greenroom => bail!("turns of `greenroom serve` have their own form"),
     }
 }
 
@@ -72,14 +72,14 @@ pub(super) fn take(api: Api, event: &Value, said: &mut Said) -> anyhow::Result<(
 fn ids<'a>(ask: &'a Ask<'_>) -> anyhow::Result<&'a [u32]> {
     match ask.prompt {
         Prompt::Ids(ids) => Ok(ids),
-        Prompt::Messages(_) => bail!("this API takes token ids: a `tokenizer` is missing"),
+        Prompt::Messages(_) => bail!("this API takes token ids, but a `tokenizer` is missing"),
     }
 }
 
 fn messages<'a>(ask: &'a Ask<'_>) -> anyhow::Result<&'a [Message]> {
     match ask.prompt {
         Prompt::Messages(messages) => Ok(messages),
-        Prompt::Ids(_) => bail!("this API takes messages, no token ids: leave `tokenizer` out"),
+        Prompt::Ids(_) => bail!("this API takes messages, not token ids; remove `tokenizer`"),
     }
 }
 
@@ -133,7 +133,9 @@ fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
         Bounds::Free => {}
         Bounds::OneOf(options) => body["grammar"] = json!(gbnf(options)),
         Bounds::Grammar(Grammar::JsonSchema(schema)) => body["json_schema"] = as_schema(schema)?,
-        Bounds::Grammar(grammar) => bail!("llama.cpp's server takes JSON Schemas, no `{}`", grammar.kind()),
+        Bounds::Grammar(grammar) => {
+            bail!("llama.cpp's server supports JSON Schemas, but not `{}`", grammar.kind())
+        }
     }
     Ok(body)
 }
@@ -232,10 +234,10 @@ fn sglang(ask: &Ask<'_>) -> anyhow::Result<Value> {
         Bounds::Grammar(Grammar::JsonSchema(schema)) => settings["json_schema"] = json!(schema),
         Bounds::Grammar(Grammar::Regex(regex)) => settings["regex"] = json!(regex),
         Bounds::Grammar(Grammar::Lark(_)) => {
-            bail!("SGLang takes JSON Schemas and regular expressions, no `lark`")
+            bail!("SGLang supports JSON Schemas and regular expressions, but not `lark`")
         }
     }
-    ensure!(!ask.cold, "SGLang has no way to leave its cache out of one request (--cold)");
+    ensure!(!ask.cold, "SGLang can't bypass its cache for one request (--cold)");
     Ok(json!({ "input_ids": ids(ask)?, "sampling_params": settings, "stream": true }))
 }
 
@@ -316,9 +318,9 @@ fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
         Bounds::Free => {}
         Bounds::OneOf(options) => body["response_format"] = format(schema_of(options)),
         Bounds::Grammar(Grammar::JsonSchema(schema)) => body["response_format"] = format(as_schema(schema)?),
-        Bounds::Grammar(grammar) => bail!("OpenAI's API takes JSON Schemas, no `{}`", grammar.kind()),
+        Bounds::Grammar(grammar) => bail!("OpenAI's API supports JSON Schemas, but not `{}`", grammar.kind()),
     }
-    ensure!(!ask.cold, "OpenAI's API has no way to leave its cache out of a request (--cold)");
+    ensure!(!ask.cold, "OpenAI's API can't bypass its cache for a request (--cold)");
     Ok(body)
 }
 
@@ -391,9 +393,11 @@ fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
         Bounds::Free => {}
         Bounds::OneOf(options) => body["output_config"] = format(schema_of(options)),
         Bounds::Grammar(Grammar::JsonSchema(schema)) => body["output_config"] = format(as_schema(schema)?),
-        Bounds::Grammar(grammar) => bail!("Anthropic's API takes JSON Schemas, no `{}`", grammar.kind()),
+        Bounds::Grammar(grammar) => {
+            bail!("Anthropic's API supports JSON Schemas, but not `{}`", grammar.kind())
+        }
     }
-    ensure!(!ask.cold, "Anthropic's API has no way to leave its cache out of a request (--cold)");
+    ensure!(!ask.cold, "Anthropic's API can't bypass its cache for a request (--cold)");
     Ok(body)
 }
 

@@ -40,8 +40,8 @@ impl Served {
         let of = &described["greenroom"];
         let text = |name: &str| of[name].as_str().map(str::to_string);
         let card = text("identity").zip(text("kv")).zip(text("numerics"));
-        let ((identity, kv), numerics) =
-            card.context("it does not describe its model: is it `greenroom serve`, of this version?")?;
+        let ((identity, kv), numerics) = card
+            .context("it does not describe its model; check that it is `greenroom serve` of this version")?;
         let (name, family) = (text("name").unwrap_or_default(), text("family").unwrap_or_default());
         let card = ModelCard { model: ModelRecord { name, family, identity }, kv, numerics };
         let context = of["context_length"].as_u64().and_then(|n| usize::try_from(n).ok());
@@ -89,7 +89,7 @@ impl Served {
         let mut events = self.http.stream("/v1/turns", body.clone(), Vec::new());
         let mut said = 0;
         while let Some(event) = events.recv().await {
-            let event = serde_json::from_value(event?).context("an event of the answer can't be read")?;
+            let event = serde_json::from_value(event?).context("can't read an event of the answer")?;
             match event {
                 Event::Reading { done, total } => sink(Progress::Prefill { done, total }),
                 Event::Text(text) => {
@@ -113,7 +113,7 @@ impl Served {
                 }
             }
         }
-        Err(Failure::Transient(anyhow!("{}: the answer broke off before its end", self.address.host()), None))
+        Err(Failure::Transient(anyhow!("{}: the answer ended early", self.address.host()), None))
     }
 
     /// Tokens that a turn may take, without calls and with them; asked of the server only where the prompt's length does not say.

@@ -127,15 +127,15 @@ impl Expected {
         let earlier = self.read.split_last().and_then(|(_, earlier)| earlier.iter().rposition(near));
         let why = match earlier {
             _ if self.by_messages && missing <= RESPELLED => {
-                "the end of the last reply was cut into other tokens than it was said by".to_string()
+                "the end of the last reply was tokenized differently than it was generated".to_string()
             }
             Some(turn) if cached > 0 => format!(
-                "whoever answered had read up to this agent's turn {} alone: its requests go to several workers",
+                "the worker that answered had read only up to this agent's turn {}: requests go to several workers",
                 turn + 1
             ),
             _ if cached == 0 => {
-                "nothing of it was left: it was evicted (the engine's cache is too small for all agents), the engine was started \
-                 anew, or another worker answered"
+                "nothing was cached: it was evicted (the engine's cache is too small for all agents), the engine was \
+                 restarted, or another worker answered"
                     .to_string()
             }
             _ => "the rest was evicted: the engine's cache is too small for all agents".to_string(),
@@ -177,8 +177,8 @@ mod tests {
         let prompt: Vec<u32> = (0..150).collect();
         let expected = Expected::new(Some(&past(&[40, 100])), &prompt, 1);
         for (cached, cause) in [
-            (0, "nothing of it was left"),
-            (40, "turn 1 alone"),
+            (0, "nothing was cached"),
+            (40, "only up to this agent's turn 1"),
             (41, "several workers"),
             (70, "the rest was evicted"),
         ] {
@@ -198,7 +198,9 @@ mod tests {
     fn messages_are_counted_by_the_engine_alone() {
         let expected = Expected::new(Some(&Past { ids: Vec::new(), read: vec![90] }), &[], 1);
         assert_eq!(expected.account(&outcome(120, 90)).unwrap().reason, None);
-        assert!(expected.account(&outcome(120, 88)).unwrap().reason.unwrap().contains("other tokens"));
+        assert!(
+            expected.account(&outcome(120, 88)).unwrap().reason.unwrap().contains("tokenized differently")
+        );
         assert!(expected.account(&outcome(120, 0)).unwrap().reason.unwrap().contains("0 of 90"));
     }
 }

@@ -42,12 +42,11 @@ impl Failure {
         match self {
             Self::Transient(error, after) if attempt < ATTEMPTS => {
                 let wait = wait_before(attempt, after);
-                tracing::warn!("{error:#}; asked again in {:.1} s", wait.as_secs_f64());
+                tracing::warn!("{error:#}; retrying in {:.1} s", wait.as_secs_f64());
                 Ok(wait)
             }
-            Self::Transient(error, _) => {
-                Err(error.context(format!("no answer after {ATTEMPTS} attempts; --resume goes on from here")))
-            }
+            Self::Transient(error, _) => Err(error
+                .context(format!("no answer after {ATTEMPTS} attempts; continue from here with --resume"))),
             Self::Permanent(error) => Err(error),
         }
     }
@@ -109,7 +108,7 @@ impl Http {
             let key = std::env::var(name).ok().filter(|key| !key.trim().is_empty());
             key.map(|key| key.trim().to_string()).with_context(|| {
                 format!(
-                    "the key of {} is to stand in the environment variable {name}, which is not set",
+                    "the key of {} is expected in the environment variable {name}, which is not set",
                     address.host()
                 )
             })
@@ -122,7 +121,7 @@ impl Http {
                 _ => ("authorization", format!("Bearer {key}")),
             };
             let mut value =
-                HeaderValue::from_str(&value).ok().context("the key holds characters that no key has")?;
+                HeaderValue::from_str(&value).ok().context("the key contains invalid characters")?;
             value.set_sensitive(true);
             headers.push((name, value));
         }
@@ -184,7 +183,7 @@ impl Http {
             return Ok(Value::Null);
         }
         let value = serde_json::from_slice(&body);
-        value.map_err(|error| Failure::Permanent(anyhow!("{url} does not answer with JSON: {error}")))
+        value.map_err(|error| Failure::Permanent(anyhow!("the answer of {url} is not JSON: {error}")))
     }
 
     /// Sends a value, and hands over each event of the answer as it comes, from a thread of its own. An answer that is dropped is given
@@ -225,7 +224,9 @@ impl Http {
                             Failure::Transient(anyhow!("{url}: an event is not JSON: {error}"), None)
                         }
                     },
-                    Err(error) => Failure::Transient(anyhow!("{url} broke off: {}", in_words(&error)), None),
+                    Err(error) => {
+                        Failure::Transient(anyhow!("{url} ended early: {}", in_words(&error)), None)
+                    }
                 };
                 return drop(events.send(Err(failure)));
             }
@@ -258,9 +259,8 @@ impl Http {
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let help = match &self.key_env {
-                    Some(name) => format!("the key in {name} does not open it"),
-                    None => "it asks for a key: name the environment variable that holds it by `key_env`"
-                        .to_string(),
+                    Some(name) => format!("the key in {name} was rejected"),
+                    None => "it requires a key; name its environment variable with `key_env`".to_string(),
                 };
                 Failure::Permanent(anyhow!("{url} answered {status}{said}; {help}"))
             }
@@ -272,9 +272,11 @@ impl Http {
         let error = match error {
             ureq::Error::Io(error) => anyhow!("{url}: {}", in_words(&error)),
             ureq::Error::HostNotFound => {
-                return Failure::Permanent(anyhow!("{url}: no such host, or no network"));
+                return Failure::Permanent(anyhow!("{url}: unknown host, or no network"));
             }
-            ureq::Error::ConnectionFailed => anyhow!("{url}: nobody answers there; is the server running?"),
+            ureq::Error::ConnectionFailed => {
+                anyhow!("{url}: connection refused; check that the server is running")
+            }
             ureq::Error::Timeout(Timeout::Connect) => {
                 anyhow!("{url}: not reached within {} s", REACH.as_secs())
             }
@@ -320,7 +322,7 @@ fn said(body: &[u8]) -> String {
 
 fn in_words(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::ConnectionRefused => "nobody answers there; is the server running?".to_string(),
+        ErrorKind::ConnectionRefused => "connection refused; check that the server is running".to_string(),
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::UnexpectedEof => {
             "the connection was lost".to_string()
         }

@@ -65,10 +65,12 @@ impl Remote {
             Some(file) if address.api.takes_ids() => Some(
                 Prompter::open(&source(&locate(file)?)).with_context(|| format!("the tokenizer {file}"))?,
             ),
-            Some(_) => bail!("{} takes messages: `tokenizer` has no use there", address.api.name()),
+            Some(_) => {
+                bail!("{} takes messages, so `tokenizer` has no effect; remove it", address.api.name())
+            }
             None if address.api.takes_ids() => bail!(
-                "{} is asked by token ids: name a model file here that has its tokenizer and chat template, `tokenizer=FILE.gguf` \
-                 (or ask it by messages: openai+URL)",
+                "{} takes token ids; give a local model file with its tokenizer and chat template, \
+                 `tokenizer=FILE.gguf` (or use messages: openai+URL)",
                 address.api.name()
             ),
             None => None,
@@ -101,7 +103,7 @@ impl Remote {
     async fn answered(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         ensure!(
             request.follow.is_none(),
-            "{} has no way to be led along a recorded reply (--score, --rerun=exact): a model here or `greenroom serve` has",
+            "{} can't follow a recorded reply (--score, --rerun=exact); use a local model or `greenroom serve`",
             self.address.api.name()
         );
         let prompt = self.prompt(&request)?;
@@ -202,7 +204,7 @@ impl Remote {
             }
         }
         if said.finish.is_none() {
-            let error = anyhow!("{}: the answer broke off before its end", self.address.host());
+            let error = anyhow!("{}: the answer ended early", self.address.host());
             return Err(Failure::Transient(error, None));
         }
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
@@ -312,5 +314,5 @@ async fn embed(http: &Http, path: &str, model: &str, texts: Vec<String>) -> anyh
         answer["data"].as_array().map(|all| all.iter().filter_map(vector).collect());
     vectors
         .filter(|vectors| vectors.len() == n)
-        .with_context(|| format!("{path} gave no embeddings of {n} texts"))
+        .with_context(|| format!("{path} did not return embeddings of {n} texts"))
 }

@@ -39,7 +39,8 @@ pub(super) fn describe(address: &Address, http: &Http) -> anyhow::Result<(String
             Ok((name, own.and_then(|model| context(&model["max_model_len"]))))
         }
         Api::Anthropic | Api::Greenroom => {
-            let name = address.model.clone().context("`model` is missing: the model's name there")?;
+            let name =
+                address.model.clone().context("`model` is missing; give the model's name on that server")?;
             Ok((name, None))
         }
     }
@@ -52,8 +53,10 @@ pub(super) fn choose(asked: Option<&str>, listed: &Value) -> anyhow::Result<Stri
     match (asked, &names[..]) {
         (Some(name), names) if names.is_empty() || names.contains(&name) => Ok(name.to_string()),
         (None, [only]) => Ok((*only).to_string()),
-        (Some(name), names) => bail!("there is no model `{name}` there; there is {}", names.join(", ")),
-        (None, names) => bail!("`model` is missing: one of {}", names.join(", ")),
+        (Some(name), names) => {
+            bail!("the server has no model `{name}`; available models: {}", names.join(", "))
+        }
+        (None, names) => bail!("`model` is missing; expected one of {}", names.join(", ")),
     }
 }
 
@@ -72,7 +75,7 @@ pub(super) fn probe(address: &Address, http: &Http, model: &str, prompter: &Prom
     let answer = match http.post("/tokenize", &body) {
         Ok(answer) => answer,
         Err(Failure::Permanent(_)) if address.api != Api::LlamaCpp => {
-            tracing::debug!("{} has no route that tokenizes: the tokenizer is not compared", address.host());
+            tracing::debug!("{} has no route to tokenize, so the tokenizer is not checked", address.host());
             return Ok(());
         }
         Err(failure) => return Err(failure.into()),
@@ -87,8 +90,8 @@ pub(super) fn probe(address: &Address, http: &Http, model: &str, prompter: &Prom
     let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
     ensure!(
         ours == theirs,
-        "the tokenizer {} is not that of `{model}`: a text of {} tokens there has {} here, and the first that differs is number {at} \
-         ({} there, {} here)",
+        "the tokenizer {} is not that of `{model}`: a text of {} tokens there has {} here, and the first difference \
+         is token {at} ({} there, {} here)",
         address.tokenizer.as_deref().unwrap_or_default(),
         theirs.len(),
         ours.len(),

@@ -19,12 +19,13 @@ pub(super) fn by_ids(
 ) -> anyhow::Result<Reply> {
     ensure!(
         !said.ids.is_empty() || said.text.is_empty(),
-        "the engine does not tell the ids of its reply: is it recent enough to?"
+        "the engine does not return the token ids of its reply; it may be too old"
     );
     let n_vocab = prompter.model().n_vocab;
     if let Some(id) = said.ids.iter().find(|id| **id as usize >= n_vocab) {
         bail!(
-            "the engine's reply has the id {id}; the tokenizer's vocabulary has {n_vocab}: it is another model's"
+            "the engine's reply has the token id {id}, but the tokenizer's vocabulary has {n_vocab} tokens: it \
+                belongs to another model"
         );
     }
     let spelled = prompter.decode(&said.ids);
@@ -33,7 +34,8 @@ pub(super) fn by_ids(
     let (by_ids, by_text) = (sure(&spelled), sure(&said.text));
     ensure!(
         by_ids.starts_with(&by_text) || by_text.starts_with(&by_ids),
-        "the ids of the engine's reply spell `{spelled}`, its text is `{}`: the tokenizer is another model's",
+        "the token ids of the engine's reply decode to `{spelled}`, but its text is `{}`: the tokenizer belongs to \
+            another model",
         said.text
     );
     let (ids, text, stop) = prompter.cut(prompt, &said.ids, ends);

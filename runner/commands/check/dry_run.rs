@@ -96,7 +96,7 @@ fn says(scenario: &Scenario, plan: &Plan, turn: &Turn) -> String {
     };
     match &turn.audience {
         Audience::All => {}
-        Audience::Nobody => what += ", unheard",
+        Audience::Nobody => what += ", heard by nobody",
         Audience::Whisper { to, .. } => {
             let to: Vec<&str> = to.iter().map(|agent| scenario.agent(*agent).key.as_str()).collect();
             what += &format!(", to {}", to.join(", "));
@@ -134,14 +134,14 @@ fn in_words(scenario: &Scenario, plan: &Plan, turn: &Turn, condition: &Condition
         }
         Condition::NotPlayed(turn) => format!("{} is skipped", plan.turn(*turn).path),
         Condition::Present if scenario.phase(turn.phase).route.is_some() => {
-            "picked, or present anyway".into()
+            "picked by the route, or always present".into()
         }
         Condition::Present => format!("present ({})", text(&scenario.phase(turn.phase).cast)),
         Condition::Votes => {
             let voters = scenario.phase(turn.phase).voters.as_ref();
             format!("a voter ({})", voters.map_or(String::new(), |voters| text(&voters.among)))
         }
-        Condition::CanChoose => "an option is open".to_string(),
-        Condition::Undecided(..) => "nobody agreed yet".to_string(),
+        Condition::CanChoose => "an option is available".to_string(),
+        Condition::Undecided(..) => "nobody has agreed yet".to_string(),
     }
 }

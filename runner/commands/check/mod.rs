@@ -20,13 +20,14 @@ use models::{Counting, Opened};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Check scenarios: every error with its place and a suggestion, and a bound on tokens
+/// Check scenarios: list every error with its place and a suggestion, and an upper bound on tokens
 ///
-/// The bound counts all fixed text with the model's tokenizer and assumes that each reply, and each line
-/// heard or quoted from it, takes --max-tokens and 4 tokens of slack.
+/// The bound counts all fixed text with the model's tokenizer. It assumes that each reply, and each line heard or
+/// quoted from it, takes --max-tokens plus 4 tokens of slack.
 ///
-/// Texts and conditions that use results are rehearsed without a model: choices are made in every way if there are few, else in
-/// ways that stand for the others. That is counted in steps, so a check says the same on every machine.
+/// Texts and conditions that use results are tried without a model: with every combination of choices if there are few,
+/// else with representative ones. The effort is limited in steps, not in time, so a check reports the same on every
+/// machine.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run"
@@ -35,23 +36,25 @@ pub(super) struct Args {
     /// Scenarios
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`: its tokenizer and
-    /// context count; NAME=MODEL for one that the scenario names (repeatable) [default: the scenario's, else understudy]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`, for its tokenizer and
+    /// context; NAME=MODEL replaces a model that the scenario names (repeatable) [default: the scenario's, else
+    /// understudy]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     models: Vec<casting::Given>,
-    /// Most tokens of a reply [default: the scenario's, else 80]
+    /// Maximum tokens in a reply [default: the scenario's, else 80]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// Formats of cached keys and values, for the bytes: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file of `kv-config`
+    /// KV cache formats used to estimate bytes: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from
+    /// `kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
-    /// Print the turns and each agent's first prompt as well
+    /// Also print the turns and each agent's first prompt
     #[arg(long)]
     dry_run: bool,
-    /// Give a variable another value (repeatable)
+    /// Set a variable to another value (repeatable)
     #[arg(long = "set", value_name = "K=V", value_parser = parse_override)]
     overrides: Vec<(String, serde_json::Value)>,
-    /// The cast of a scenario that has none: a file with `agents`
+    /// File with the `agents` of a scenario that has none
     #[arg(long, value_name = "FILE", value_parser = parse_cast)]
     agents: Option<(String, serde_json::Value)>,
     #[command(flatten)]
@@ -198,14 +201,15 @@ fn twice(
     let known = known.filter(|(_, turn)| turn.speaker == agent || turn.audience.hears(agent)).count();
     let (key, phase) = (&scenario.agent(agent).key, &scenario.phase(quoted).name);
     let message = format!(
-        "`{key}` is quoted `{phase}`, which it remembers: up to {} tokens are read twice",
+        "`{key}` is given a quote of `{phase}`, which it already remembers: up to {} tokens are read twice",
         known * (max_tokens + SLACK)
     );
     let span = scenario.tree.text_line(&scenario.sources, &text.path, line);
     let found =
         Diagnostic::warning("remembered", scenario.tree.as_written(&text.path).to_string(), span, message);
-    found
-        .help("a permanent agent keeps what it heard; leave the quote out, or quote to those who were absent")
+    found.help(
+        "a permanent agent keeps what it heard; remove the quote, or give it only to agents who were absent",
+    )
 }
 
 fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting: &Counting<'_>) -> Report {
@@ -219,16 +223,16 @@ fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting:
         let key = Path::default().key("agents").key(agent.key.clone());
         let path = if agent.is_outside { agent.system_path.clone() } else { key };
         let message = format!(
-            "`{}` may have to remember {} tokens, but {} reads at most {}",
+            "`{}` may have to remember {} tokens, but the context of {} is {} tokens",
             agent.key,
             bound.tokens,
             model(*timeline).name,
             model(*timeline).context_length
         );
-        Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message)
-            .help(
-                "fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { keep: summary }`",
-            )
+        Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message).help(
+            "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { \
+                    keep: summary }`",
+        )
     });
     Report { sources: scenario.sources.clone(), diagnostics: diagnostics.collect() }
 }

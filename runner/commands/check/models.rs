@@ -44,7 +44,7 @@ impl<'a> Counting<'a> {
                 Ok(()) => model,
                 Err(error) if given.contains_key(name) => return Err(error),
                 Err(error) => {
-                    println!("note: the model `{name}` is counted as {own} is: {error:#}");
+                    println!("note: the tokens of the model `{name}` are counted with {own}: {error:#}");
                     own.clone()
                 }
             };

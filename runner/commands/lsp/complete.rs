@@ -173,11 +173,11 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
     for field in DECLARING.into_iter().filter(|field| *field != "outcome") {
         let names = keys(tree, field).into_iter();
         offers.extend(
-            names.map(|name| Offer::new(name, CompletionItemKind::CONSTANT, format!("Of `{field}`."))),
+            names.map(|name| Offer::new(name, CompletionItemKind::CONSTANT, format!("Part of `{field}`."))),
         );
     }
     for agent in agents(document, tree) {
-        offers.push(Offer::new(agent, CompletionItemKind::VARIABLE, "An agent's name."));
+        offers.push(Offer::new(agent, CompletionItemKind::VARIABLE, "The name of an agent."));
     }
     let fixed = [EXPRESSION_NAMES, STAGE_NAMES, ROUND_NAMES, PASS_NAMES].concat();
     offers.extend(fixed.into_iter().map(|name| Offer::new(name, CompletionItemKind::KEYWORD, "")));

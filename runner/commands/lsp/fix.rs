@@ -19,7 +19,7 @@ pub(super) fn fixes(document: &Document, wanted: Range) -> Vec<CodeAction> {
             #[allow(clippy::mutable_key_type)]
             let changes = HashMap::from([(document.uri().clone(), vec![edit])]);
             CodeAction {
-                title: format!("Replace by `{name}`"),
+                title: format!("Replace with `{name}`"),
                 kind: Some(CodeActionKind::QUICKFIX),
                 edit: Some(WorkspaceEdit { changes: Some(changes), ..WorkspaceEdit::default() }),
                 ..CodeAction::default()

@@ -83,17 +83,17 @@ fn phase(scenario: &Arc<Scenario>, name: &str) -> Option<String> {
     let passes = if ids.len() > 1 { format!(" in {} passes", ids.len()) } else { String::new() };
     let mut lines = vec![
         format!("**{}**: {} at most{passes}", phase.label, counted(turns.len(), "turn")),
-        format!("Speak: {}", names(speakers.clone())),
+        format!("Speakers: {}", names(speakers.clone())),
     ];
     if !readers.is_empty() {
-        lines.push(format!("Read what is said here: {}", names(readers)));
+        lines.push(format!("Hear what is said here: {}", names(readers)));
     }
     let tokens = at_most(scenario, last);
     let tokens = tokens.iter().filter(|(agent, _)| speakers.contains(agent));
     let tokens: Vec<String> =
         tokens.map(|(agent, tokens)| format!("{} {tokens}", scenario.agent(*agent).name)).collect();
     if !tokens.is_empty() {
-        lines.push(format!("Tokens of memory at its end, at most: {}", tokens.join(", ")));
+        lines.push(format!("Memory at its end, in tokens at most: {}", tokens.join(", ")));
     }
     Some(lines.join("\n\n"))
 }

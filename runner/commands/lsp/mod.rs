@@ -32,10 +32,10 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Check and complete scenarios in an editor: a language server (docs/editors.md)
+/// Start a language server that checks and completes scenarios in an editor (docs/editors.md)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom lsp --stdio\n\
-An editor starts it and talks with it on standard input and output: the Language Server Protocol.")]
+An editor starts it and talks to it over standard input and output, in the Language Server Protocol.")]
 pub(super) struct Args {
     /// Editors give it; there is no other way to talk
     #[arg(long, hide = true)]
@@ -85,7 +85,7 @@ fn capabilities() -> ServerCapabilities {
 fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
     let hello = connection.initialize_start();
     let (id, _) =
-        hello.context("no editor has said hello; an editor starts this command: docs/editors.md")?;
+        hello.context("no editor has connected; this command is started by an editor: docs/editors.md")?;
     let server = json!({ "name": "greenroom", "version": env!("CARGO_PKG_VERSION") });
     let hello = json!({ "capabilities": capabilities(), "serverInfo": server });
     connection.initialize_finish(id, hello)?;
@@ -108,7 +108,7 @@ fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
             server.check_changed()?;
         }
     }
-    bail!("the editor has gone without saying goodbye")
+    bail!("the editor ended without a shutdown request")
 }
 
 /// The scenarios that an editor has open.

@@ -39,16 +39,15 @@ pub(super) fn stdio() -> (Connection, JoinHandle<()>) {
 fn read(from: &mut impl BufRead) -> anyhow::Result<Option<Message>> {
     let mut length = None;
     for n in 0.. {
-        ensure!(n < MAX_HEADER.1, "a message's header has more than {} lines", MAX_HEADER.1);
+        ensure!(n < MAX_HEADER.1, "a message header has more than {} lines", MAX_HEADER.1);
         let mut line = String::new();
-        from.by_ref().take(MAX_HEADER.0).read_line(&mut line).context("can't read a message's header")?;
+        from.by_ref().take(MAX_HEADER.0).read_line(&mut line).context("can't read a message header")?;
         if line.is_empty() && n == 0 {
             return Ok(None);
         }
         let field = line.strip_suffix('\n');
-        let field = field.with_context(|| {
-            format!("expected a line of a message's header, found `{}`", line.escape_debug())
-        })?;
+        let field = field
+            .with_context(|| format!("expected a message header line, found `{}`", line.escape_debug()))?;
         match field.trim_end().split_once(':') {
             Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
                 let given = value.trim().parse::<usize>();
@@ -60,8 +59,8 @@ fn read(from: &mut impl BufRead) -> anyhow::Result<Option<Message>> {
             _ => {}
         }
     }
-    let length = length.context("a message's header says no Content-Length")?;
-    ensure!(length <= MAX_MESSAGE, "a message of {length} bytes; at most {MAX_MESSAGE} are read");
+    let length = length.context("a message header has no Content-Length")?;
+    ensure!(length <= MAX_MESSAGE, "a message has {length} bytes; at most {MAX_MESSAGE} are accepted");
     let mut body = Vec::new();
     from.by_ref().take(length as u64).read_to_end(&mut body).context("can't read a message")?;
     ensure!(body.len() == length, "a message of {length} bytes ends after {}", body.len());
@@ -91,16 +90,16 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_refused_within_bounds() {
-        assert_eq!(told("hello"), "expected a line of a message's header, found `hello`");
-        assert_eq!(told("a: b\n\nxyz"), "a message's header says no Content-Length");
+        assert_eq!(told("hello"), "expected a message header line, found `hello`");
+        assert_eq!(told("a: b\n\nxyz"), "a message header has no Content-Length");
         assert_eq!(told("Content-Length: many\n\n"), "expected a length in bytes, found `many`");
         assert_eq!(
             told("Content-Length: 99999999999\n\nx"),
-            "a message of 99999999999 bytes; at most 67108864 are read"
+            "a message has 99999999999 bytes; at most 67108864 are accepted"
         );
         assert_eq!(told("Content-Length: 9\n\n{}"), "a message of 9 bytes ends after 2");
         assert_eq!(told("Content-Length: 2\n\n{}"), "a message is not JSON-RPC");
-        assert_eq!(told(&"a: b\n".repeat(99)), "a message's header has more than 32 lines");
+        assert_eq!(told(&"a: b\n".repeat(99)), "a message header has more than 32 lines");
         assert!(told(&"x".repeat(1 << 20)).len() < 5000);
     }
 }

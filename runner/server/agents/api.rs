@@ -72,7 +72,7 @@ pub(super) async fn put(
         if !replaces {
             let fields = differences.join(", ");
             return Err(Refusal::conflict(format!(
-                "the agent `{name}` exists with another definition ({fields}); with `replace: true` it begins anew"
+                "the agent `{name}` exists with another definition ({fields}); use `replace: true` to replace it"
             )));
         }
         let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
@@ -89,12 +89,12 @@ impl Put {
         if !app.models.names().any(|name| name == model) {
             let known: Vec<&str> = app.models.names().collect();
             return Err(Refusal::no_model(format!(
-                "the model `{model}` does not exist; there is {}",
+                "the model `{model}` does not exist; available models: {}",
                 known.join(", ")
             )));
         }
         if max_tokens == Some(0) {
-            return Err(Refusal::field("max_tokens", "a reply has at least 1 token"));
+            return Err(Refusal::field("max_tokens", "a reply needs at least 1 token"));
         }
         let (heat, share) = (temperature.unwrap_or(1.0), top_p.unwrap_or(1.0));
         Sampling { temperature: heat, top_p: share, ..Sampling::default() }.validate()?;
@@ -158,11 +158,14 @@ pub(super) async fn fork(
     let turns = agent.past.len();
     let at = at.unwrap_or(turns);
     if at > turns {
-        return Err(Refusal::field("at", format!("the agent has {turns} turns; expected at most as many")));
+        return Err(Refusal::field(
+            "at",
+            format!("the agent has {turns} turns; expected at most this number"),
+        ));
     }
     let forked = agent.fork(at);
     if !app.roster.add(&tenant.name, &other, forked.clone())? {
-        return Err(Refusal::conflict(format!("the agent `{other}` exists already")));
+        return Err(Refusal::conflict(format!("the agent `{other}` already exists")));
     }
     Ok((StatusCode::CREATED, Json(words::described(&other, &forked))))
 }
@@ -255,8 +258,8 @@ pub(super) fn is_name(field: &str, name: &str) -> Result<(), Refusal> {
     Err(Refusal::field(
         field,
         format!(
-            "an agent's name has 1 to {LONGEST_NAME} of the characters A–Z, a–z, 0–9, `-`, `_`, `.`, \
-             and does not begin with a dot"
+            "expected a name of 1 to {LONGEST_NAME} of the characters A–Z, a–z, 0–9, `-`, `_`, `.` that does not \
+             begin with a dot"
         ),
     ))
 }

@@ -105,7 +105,7 @@ async fn weighed(
 
 fn told(body: &Body, completion: &Completion) -> Result<Value, Refusal> {
     let choice = completion.choice.as_ref();
-    let logprobs = &choice.ok_or_else(|| Refusal::internal("the engine weighed no options"))?.logprobs;
+    let logprobs = &choice.ok_or_else(|| Refusal::internal("the engine returned no options"))?.logprobs;
     let shares = match body.by_length {
         true => shares(&by_length(logprobs, body.options.iter().map(String::as_str))),
         false => shares(logprobs),

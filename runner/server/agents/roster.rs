@@ -119,7 +119,7 @@ impl Roster {
             return Ok(false);
         }
         if inner.of(tenant).count() >= MOST_AGENTS {
-            return Err(Refusal::conflict(format!("there are {MOST_AGENTS} agents already: delete some")));
+            return Err(Refusal::conflict(format!("there are already {MOST_AGENTS} agents; delete some")));
         }
         inner.put(key, agent);
         Ok(true)
@@ -153,7 +153,7 @@ impl Roster {
                 // agent, and this one.
                 if Arc::strong_count(&door) > MOST_WAITING + 2 {
                     return Err(Refusal::too_many(
-                        format!("{MOST_WAITING} requests wait for `{name}` already"),
+                        format!("{MOST_WAITING} requests are already waiting for `{name}`"),
                         RETRY,
                     ));
                 }

@@ -72,7 +72,7 @@ pub(super) async fn export(
             let _ = pieces.blocking_send(Err(refusal));
         }
     });
-    let first = written.recv().await.ok_or_else(|| Refusal::internal("the export broke off"))??;
+    let first = written.recv().await.ok_or_else(|| Refusal::internal("the export failed"))??;
     let rest = ReceiverStream::new(written).map(|piece: Result<Bytes, Refusal>| {
         piece.map_err(|refusal| io::Error::other(refusal.message().to_string()))
     });
@@ -89,7 +89,7 @@ pub(super) async fn import(
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     is_name("name", &name)?;
     tenant.ask()?;
-    let taken = Refusal::conflict(format!("the agent `{name}` exists already"));
+    let taken = Refusal::conflict(format!("the agent `{name}` already exists"));
     if app.roster.find(&tenant.name, &name).is_ok() {
         return Err(taken);
     }
@@ -137,7 +137,7 @@ fn checked(engine: &Engine, definition: &Definition, past: &[Past]) -> Result<()
             Said::Call { .. } | Said::CutCall(_) => is_known,
         };
         if !is_said {
-            return Err(Refusal::field(&place, "the reply's ids are not its text's in this model"));
+            return Err(Refusal::field(&place, "the reply's ids do not match its text in this model"));
         }
     }
     Ok(())
@@ -157,7 +157,7 @@ impl Head {
 }
 
 fn broken(error: &io::Error) -> Refusal {
-    Refusal::request(format!("the transfer broke off: {error}"))
+    Refusal::request(format!("the transfer failed: {error}"))
 }
 
 /// Passes on a body's pieces, until it ends or the receiver is gone.

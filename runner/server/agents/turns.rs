@@ -94,7 +94,7 @@ pub(super) async fn turn(
         return Ok(respond(admitted, telling));
     }
     let answers = admitted.play(None).await?;
-    let answer = answers.first().ok_or_else(|| Refusal::internal("the engine gave no answer"))?;
+    let answer = answers.first().ok_or_else(|| Refusal::internal("the engine returned no answer"))?;
     Ok(Json(telling.whole(answer)).into_response())
 }
 
@@ -105,10 +105,7 @@ impl Body {
             (Some(message), None) => message,
             (None, Some(result)) if agent.awaits_result() => result,
             (None, Some(_)) => {
-                return Err(Refusal::field(
-                    "tool_results",
-                    "the agent's last reply was not a call of a tool",
-                ));
+                return Err(Refusal::field("tool_results", "the agent's last reply was not a tool call"));
             }
             (Some(_), Some(_)) => {
                 return Err(Refusal::field("tool_results", "expected `message` or `tool_results`, not both"));
@@ -123,7 +120,7 @@ impl Body {
         let Agent { definition, is_pinned, .. } = agent;
         let max_tokens = self.max_tokens.or(definition.max_tokens);
         if max_tokens == Some(0) {
-            return Err(Refusal::field("max_tokens", "a reply has at least 1 token"));
+            return Err(Refusal::field("max_tokens", "a reply needs at least 1 token"));
         }
         let seed = self.seed.unwrap_or_else(random_seed);
         let bounds = self.bounds()?;
@@ -170,7 +167,7 @@ impl Body {
                 }
                 return Ok(Bounds::OneOf(options.clone()));
             }
-            _ => return Err(Refusal::request("expected one of `reply`, `grammar` and `choices` at most")),
+            _ => return Err(Refusal::request("expected at most one of `reply`, `grammar` and `choices`")),
         };
         grammar.check().map_err(|error| Refusal::field(place, format!("{error}")))?;
         Ok(Bounds::Grammar(grammar))

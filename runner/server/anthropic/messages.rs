@@ -68,7 +68,7 @@ pub(super) fn lines(system: Option<Content>, messages: Vec<Message>) -> Result<V
         let place = format!("messages[{}]", messages.len() - 1);
         return Err(fault(
             &place,
-            "the last message is the assistant's: a reply that begins with it (prefill) is not supported",
+            "the last message is from the assistant, but prefilling a reply is not supported",
         ));
     }
     for (at, Message { role, content }) in messages.into_iter().enumerate() {
@@ -154,10 +154,10 @@ impl Block {
     fn into_text(self, place: &str) -> Result<String, Refusal> {
         match (self.kind.as_str(), self.text) {
             ("text", Some(text)) => Ok(text),
-            ("text", None) => Err(fault(place, "a block of the type `text` without its `text`")),
+            ("text", None) => Err(fault(place, "a block of type `text` has no `text`")),
             (kind, _) => Err(fault(
                 place,
-                format!("a block of the type `{kind}` can't be read here: these models read text"),
+                format!("blocks of type `{kind}` are not supported: these models read only text"),
             )),
         }
     }
@@ -169,15 +169,15 @@ impl Block {
             }
             _ => Err(fault(
                 place,
-                "a block of the type `tool_use` has an `id`, a `name`, and an object as its `input`",
+                "expected an `id`, a `name`, and an object as `input` in a block of type `tool_use`",
             )),
         }
     }
 
     fn into_result(self, place: &str) -> Result<Line, Refusal> {
-        let id = self
-            .tool_use_id
-            .ok_or_else(|| fault(place, "`tool_use_id` is missing: the call that it is the result of"))?;
+        let id = self.tool_use_id.ok_or_else(|| {
+            fault(place, "`tool_use_id` is missing: the id of the call that this is the result of")
+        })?;
         let place = format!("{place}.content");
         let content = match self.content {
             None => String::new(),
@@ -251,14 +251,14 @@ mod tests {
     fn what_is_wrong_is_named_with_its_place() {
         let refused = |messages| read(Value::Null, messages).unwrap_err().message().to_string();
         let image = json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "image", "source": {} }] }]);
-        assert!(refused(image).starts_with("messages[0].content[1]: a block of the type `image`"));
+        assert!(refused(image).starts_with("messages[0].content[1]: blocks of type `image`"));
         let nested = json!({ "type": "tool_result", "tool_use_id": "c", "content": [{ "type": "document", "source": {} }] });
         let nested = refused(json!([{ "role": "user", "content": [nested] }]));
         assert!(
-            nested.starts_with("messages[0].content[0].content[0]: a block of the type `document`"),
+            nested.starts_with("messages[0].content[0].content[0]: blocks of type `document`"),
             "{nested}"
         );
         let prefill = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }]);
-        assert!(refused(prefill).starts_with("messages[1]: the last message is the assistant's"));
+        assert!(refused(prefill).starts_with("messages[1]: the last message is from the assistant"));
     }
 }

@@ -106,7 +106,7 @@ impl Body {
     /// as long as there is room, and then ends with `model_context_window_exceeded`.
     fn settings(&mut self, calls: Calls, context: usize) -> Result<Settings, Refusal> {
         let max_tokens = self.max_tokens.ok_or_else(|| {
-            Refusal::field("max_tokens", "`max_tokens` is missing: the tokens of the reply, at most")
+            Refusal::field("max_tokens", "`max_tokens` is missing: the maximum number of tokens in the reply")
         })?;
         let grammar = match self.output_config.take().and_then(|config| config.format) {
             None => None,
@@ -164,8 +164,7 @@ async fn create(
         return Ok(respond(admitted, reply));
     }
     let answers = admitted.play(None).await?;
-    let answer =
-        answers.first().ok_or_else(|| Refusal::internal("the request was played without an answer"))?;
+    let answer = answers.first().ok_or_else(|| Refusal::internal("the request ended without an answer"))?;
     Ok(Json(reply.whole(answer)).into_response())
 }
 

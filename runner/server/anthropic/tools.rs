@@ -51,14 +51,14 @@ pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refus
         let place = format!("tools[{n}]");
         if let Some(kind) = entry.kind.filter(|kind| kind != "custom") {
             let found =
-                format!("a tool of the type `{kind}` is not supported: those with an `input_schema` are");
+                format!("tools of type `{kind}` are not supported; expected a tool with an `input_schema`");
             return Err(fault(&place, found));
         }
         match (entry.name, entry.input_schema) {
             (Some(name), Some(schema)) => {
                 Ok(FunctionEntry { name, description: entry.description, parameters: Some(schema) })
             }
-            _ => Err(fault(&place, "a tool has a `name` and an `input_schema`")),
+            _ => Err(fault(&place, "a tool needs a `name` and an `input_schema`")),
         }
     });
     offered(functions.collect::<Result<Vec<_>, Refusal>>()?)
@@ -85,10 +85,13 @@ pub(super) fn calls(choice: Option<&ToolChoice>, tools: Option<&Tools>) -> Resul
             if tools.list.iter().any(|tool| tool.name == name) {
                 Ok(Calls::Named(name.into()))
             } else {
-                Err(fault("tool_choice.name", format!("`{name}` is none of the tools")))
+                Err(fault("tool_choice.name", format!("there is no tool `{name}`")))
             }
         }
-        _ => Err(fault("tool_choice.type", format!("`{kind}` is not known: auto, any, tool, or none"))),
+        _ => Err(fault(
+            "tool_choice.type",
+            format!("unknown value `{kind}`; expected auto, any, tool, or none"),
+        )),
     }
 }
 
@@ -102,7 +105,9 @@ impl Thinking {
             "disabled" | "adaptive" => Ok(()),
             kind => Err(fault(
                 "thinking.type",
-                format!("`{kind}` is not supported: replies are given without thinking; expected `disabled`"),
+                format!(
+                    "`{kind}` is not supported; expected `disabled`: these models reply without thinking"
+                ),
             )),
         }
     }
@@ -117,7 +122,7 @@ mod tests {
     fn a_tool_without_a_schema_of_its_own_is_refused_by_its_type() {
         let server = json!([{ "type": "web_search_20250305", "name": "web_search" }]);
         let server = tools(serde_json::from_value(server).unwrap()).unwrap_err();
-        assert!(server.message().starts_with("tools[0]: a tool of the type `web_search_20250305`"));
+        assert!(server.message().starts_with("tools[0]: tools of type `web_search_20250305`"));
     }
 
     #[test]
@@ -131,6 +136,6 @@ mod tests {
         );
         assert_eq!(calls(json!({ "type": "tool", "name": "look" })).unwrap(), Calls::Named("look".into()));
         assert!(calls(json!({ "type": "tool", "name": "fly" })).unwrap_err().message().contains("`fly`"));
-        assert!(calls(json!({ "type": "all" })).unwrap_err().message().contains("`all` is not known"));
+        assert!(calls(json!({ "type": "all" })).unwrap_err().message().contains("unknown value `all`"));
     }
 }

@@ -114,7 +114,7 @@ pub(in super::super) async fn complete(
     }
     let has_logprobs = body.logprobs.unwrap_or(false);
     if body.top_logprobs.is_some_and(|n| n > 0) && !has_logprobs {
-        return Err(Refusal::field("top_logprobs", "it needs `logprobs: true`"));
+        return Err(Refusal::field("top_logprobs", "this requires `logprobs: true`"));
     }
     let seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
     let settings = Settings {

@@ -127,7 +127,7 @@ pub(super) async fn complete(
     let asks = asks.collect::<Vec<Ask>>();
     let limit = app.timeout * u32::try_from(asks.len()).unwrap_or(1);
     let mut asks = asks.into_iter();
-    let Some(first) = asks.next() else { return Err(Refusal::field("prompt", "there is none")) };
+    let Some(first) = asks.next() else { return Err(Refusal::field("prompt", "`prompt` is empty")) };
     let first = first.admit(&app).await?;
     if body.stream.unwrap_or(false) {
         let play = move |pieces: Pieces| async move {
@@ -164,22 +164,23 @@ impl Body {
             return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MOST_REPLIES}")));
         }
         if let Some(n) = self.best_of.filter(|n| *n > 1) {
-            let message =
-                format!("`best_of` is {n}: choosing among replies is not supported; `n` gives several");
+            let message = format!(
+                "`best_of` is {n}, but choosing among replies is not supported; use `n` for several replies"
+            );
             return Err(Refusal::field("best_of", message));
         }
         if let Some(n) = self.logprobs.filter(|n| *n > MOST_LOGPROBS) {
             return Err(Refusal::field(
                 "logprobs",
-                format!("`logprobs` is {n}: expected {MOST_LOGPROBS} at most"),
+                format!("`logprobs` is {n}; expected at most {MOST_LOGPROBS}"),
             ));
         }
         if self.echo.unwrap_or(false) && self.logprobs.is_some() {
-            let message = "`echo` with `logprobs` is not supported: log-probabilities are those of the reply";
+            let message = "`echo` with `logprobs` is not supported: log-probabilities cover only the reply";
             return Err(Refusal::field("echo", message));
         }
         if self.max_tokens == Some(0) {
-            return Err(Refusal::field("max_tokens", "`max_tokens` is 0: expected 1 or more"));
+            return Err(Refusal::field("max_tokens", "`max_tokens` is 0; expected 1 or more"));
         }
         Ok(())
     }

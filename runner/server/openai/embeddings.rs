@@ -73,7 +73,7 @@ pub(super) async fn embed(
     let served = app.models.get(&body.model).await?;
     let width = served.engine().model().d_model;
     if let Some(n) = body.dimensions.filter(|n| *n != width) {
-        let message = format!("`dimensions` is {n}: this model's embeddings have {width}");
+        let message = format!("`dimensions` is {n}, but this model's embeddings have {width}");
         return Err(Refusal::field("dimensions", message));
     }
     let counted = served.clone();
@@ -127,7 +127,7 @@ fn texts(engine: &Engine, inputs: Vec<Prompt>) -> Result<(Vec<String>, usize), R
         }
         let length = engine.begin(&engine.encode(&text, false).map_err(refused)?).len();
         if length > context {
-            let message = format!("`{place}` is {length} tokens long; the model's context holds {context}");
+            let message = format!("`{place}` has {length} tokens; the model's context is {context}");
             return Err(Refusal::field(&place, message));
         }
         n_tokens += length;

@@ -94,7 +94,7 @@ pub(in super::super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refus
                 let id = message.tool_call_id.ok_or_else(|| {
                     Refusal::field(
                         &format!("{place}.tool_call_id"),
-                        "a tool's message names the call that it answers",
+                        "a tool message needs the id of the call that it answers",
                     )
                 })?;
                 lines.push(Line::Result { id, text: content.unwrap_or_default() });
@@ -120,7 +120,7 @@ pub(in super::super) fn call(tool: String, arguments: &str, place: &str) -> Resu
     let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
     match serde_json::from_str::<Value>(arguments) {
         Ok(arguments) if arguments.is_object() => Ok(Call { tool, arguments }),
-        _ => Err(Refusal::field(place, "the arguments of a call are the text of a JSON object")),
+        _ => Err(Refusal::field(place, "expected the text of a JSON object as the arguments of a call")),
     }
 }
 
@@ -139,7 +139,7 @@ pub(in super::super) fn text(content: Option<Content>, place: &str) -> Result<Op
             ("text" | "input_text" | "output_text" | "refusal", Some(text)) => Ok(text),
             (kind, _) => Err(Refusal::field(
                 &format!("{place}[{n}]"),
-                format!("a part of the type `{kind}` can't be read: these models read text"),
+                format!("parts of type `{kind}` are not supported: these models read only text"),
             )),
         }
     });
@@ -155,7 +155,7 @@ pub(in super::super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tool
         Some(function) if kind == "function" => Ok(function),
         _ => Err(Refusal::field(
             &format!("tools[{n}]"),
-            format!("a tool of the type `{kind}` is not supported: functions are"),
+            format!("tools of type `{kind}` are not supported; expected `function`"),
         )),
     });
     offered(functions.collect::<Result<_, _>>()?)
@@ -206,14 +206,14 @@ pub(in super::super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> 
             "required" | "any" => Ok(Calls::Required),
             _ => Err(Refusal::field(
                 "tool_choice",
-                format!("`{word}` is not known: auto, none, required, or a function"),
+                format!("unknown value `{word}`; expected auto, none, required, or a function"),
             )),
         },
         Some(named) => {
             let name = named["function"]["name"].as_str().or(named["name"].as_str());
             match name.filter(|name| tools.list.iter().any(|tool| tool.name == *name)) {
                 Some(name) => Ok(Calls::Named(name.into())),
-                None => Err(Refusal::field("tool_choice", format!("{named} names none of the tools"))),
+                None => Err(Refusal::field("tool_choice", format!("{named} names no known tool"))),
             }
         }
     }

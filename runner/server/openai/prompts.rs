@@ -19,7 +19,7 @@ pub(super) fn prompts(value: &Value, field: &str, most: usize) -> Result<Vec<Pro
     if all.len() > most {
         return Err(Refusal::field(
             field,
-            format!("`{field}` has {} entries: expected {most} at most", all.len()),
+            format!("`{field}` has {} entries; expected at most {most}", all.len()),
         ));
     }
     Ok(all)
@@ -72,7 +72,7 @@ mod tests {
             (json!([[1], [2.5]]), "`input[1]`: expected"),
             (json!([1, "a"]), "`input[0]`: expected"),
             (json!(null), "`input`: expected"),
-            (json!(["a", "b", "c"]), "`input` has 3 entries: expected 2 at most"),
+            (json!(["a", "b", "c"]), "`input` has 3 entries; expected at most 2"),
         ] {
             let refusal = prompts(&given, "input", 2).unwrap_err();
             assert!(refusal.message().starts_with(expected), "{given}: {}", refusal.message());

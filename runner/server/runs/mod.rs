@@ -109,7 +109,7 @@ impl Body {
             body::read(bytes)?
         };
         if body.max_tokens == Some(0) {
-            return Err(Refusal::field("max_tokens", "a reply has at least 1 token"));
+            return Err(Refusal::field("max_tokens", "a reply needs at least 1 token"));
         }
         let (found, most) = (body.scenario.len() as u64, Kind::Scenario.max_bytes());
         if found > most {
@@ -130,11 +130,11 @@ impl Body {
         {
             return Err(Refusal::field(
                 "scenario",
-                format!("`{}` is a human, who can't be asked here", agent.key),
+                format!("`{}` is a human, which is not supported here", agent.key),
             ));
         }
         if let Some(tool) = scenario.tools.iter().find(|tool| !matches!(tool.kind, ToolKind::BuiltIn(..))) {
-            let message = format!("the tool `{}` is a program, which is not run here", tool.key);
+            let message = format!("the tool `{}` is a program, which is not allowed here", tool.key);
             return Err(Refusal::field("scenario", message));
         }
         Ok(scenario)
@@ -162,7 +162,7 @@ fn models(app: &App, scenario: &Scenario, asked: Option<&str>) -> Result<BTreeMa
         let found = found.ok_or_else(|| {
             let known = served.join(", ");
             Refusal::no_model(format!(
-                "the scenario's model `{name}` ({written}) is not served; there is {known}"
+                "the scenario's model `{name}` ({written}) is not served; available models: {known}"
             ))
         })?;
         models.insert(name.clone(), found.clone());
@@ -173,7 +173,7 @@ fn models(app: &App, scenario: &Scenario, asked: Option<&str>) -> Result<BTreeMa
     let Some(own) = asked.or_else(own).or_else(usual) else {
         return Err(Refusal::field(
             "model",
-            format!("expected one of the models that are served: {}", served.join(", ")),
+            format!("`model` is missing; expected one of {}", served.join(", ")),
         ));
     };
     let own = own.to_string();
@@ -230,7 +230,8 @@ impl Run {
     fn play(self, events: &Events) -> Result<(), Refusal> {
         let Self { scenario, player, options, entry, deadline, limit } = self;
         let folder = tempfile::tempdir();
-        let folder = folder.map_err(|error| Refusal::internal(format!("no folder for the run: {error}")))?;
+        let folder = folder
+            .map_err(|error| Refusal::internal(format!("can't create a folder for the run: {error}")))?;
         let mut telling = Telling::begin(scenario.clone(), |name: &'static str, data: Value| {
             if name == "text" {
                 entry.says(data["text"].as_str().unwrap_or_default());
@@ -250,11 +251,10 @@ impl Run {
             return Err(Refusal::timed_out(limit)); // or nobody hears it
         };
         let text = files::read_text(&performed.transcript, Kind::Transcript);
-        let lines =
-            text.map_err(|error| Refusal::internal(format!("the transcript can't be read: {error}")))?;
+        let lines = text.map_err(|error| Refusal::internal(format!("can't read the transcript: {error}")))?;
         let lines = lines.lines().map(serde_json::from_str).collect::<serde_json::Result<Vec<Value>>>();
         let lines =
-            lines.map_err(|error| Refusal::internal(format!("the transcript can't be read: {error}")))?;
+            lines.map_err(|error| Refusal::internal(format!("can't read the transcript: {error}")))?;
         telling.results(footer);
         let done = json!({
             "outcome": footer, "holds": footer.holds(), "transcript": lines, "cost": performed.summary,

@@ -48,7 +48,7 @@ impl Drop for Player {
         let remover = std::thread::Builder::new().name("greenroom-remover".to_owned());
         let removing = remover.spawn(move || sessions.iter().for_each(|session| backend.remove(session)));
         if let Err(error) = removing {
-            tracing::warn!("a run's memories can't be removed: {error}");
+            tracing::warn!("can't remove a run's memories: {error}");
         }
     }
 }
@@ -73,7 +73,7 @@ impl Backend for Player {
     fn named(&self, name: &str, model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {
         match self.named.get(name) {
             Some(player) => Ok(Some(player.clone())),
-            None => bail!("the model `{name}` ({model}) is not one of this run's"),
+            None => bail!("this run has no model `{name}` ({model})"),
         }
     }
 

@@ -30,7 +30,7 @@ function isLinked(is, text) {
 function askForKey() {
   const isWrong = sessionStorage.getItem(KEY) !== null;
   sessionStorage.removeItem(KEY);
-  isLinked(false, isWrong ? "The server does not know this key" : "A key is needed");
+  isLinked(false, isWrong ? "The server rejected this key" : "A key is needed");
   byId("key").hidden = false;
   byId("window").hidden = true;
   byId("key-text").focus();
@@ -112,7 +112,7 @@ function showMemories(changed, gone) {
     put(shown.cells.hot, `${percent(memory.hot, memory.tokens)} %`);
     put(shown.cells.bytes, bytes(memory.bytes));
     put(shown.cells.disk, memory.is_saved ? "yes" : memory.is_saved === false ? "not yet" : "–");
-    put(shown.cells.state, memory.is_at_work ? "at work" : "");
+    put(shown.cells.state, memory.is_at_work ? "active" : "");
     shown.share.style.width = `${percent(memory.hot, memory.tokens)}%`;
     shown.row.classList.toggle("working", memory.is_at_work);
     shown.row.classList.toggle("unsaved", !memory.is_saved);
@@ -191,7 +191,7 @@ function showRequests(all) {
 function tickRequests() {
   for (const { request, stage, began } of requests.values()) {
     const { stage: at, done, total } = request.stage;
-    const what = at === "reading" ? `reads ${number(done)} of ${number(total)}` : at === "speaking" ? "speaks" : "waits";
+    const what = at === "reading" ? `reading ${number(done)} of ${number(total)}` : at === "speaking" ? "generating" : "waiting";
     put(stage, `${what} · ${Math.floor((performance.now() - began) / 1e3)} s`);
   }
 }
@@ -275,7 +275,7 @@ function drawStrip() {
 byId("strip").addEventListener("pointermove", ({ offsetX, currentTarget }) => {
   const n = currentTarget.viewBox.baseVal.width;
   const turn = stripTurns[Math.floor((offsetX / currentTarget.clientWidth) * n) - (n - stripTurns.length)];
-  const told = turn && `Turn ${number(turn.number)}, ${turn.name}: ${turn.match}, ${number(turn.reused)} reused, ${number(turn.prefilled + turn.recomputed)} computed, ${number(turn.generated)} said, first token after ${duration(turn.ttft_ms)}`;
+  const told = turn && `Turn ${number(turn.number)}, ${turn.name}: ${turn.match}, ${number(turn.reused)} reused, ${number(turn.prefilled + turn.recomputed)} computed, ${number(turn.generated)} generated, first token after ${duration(turn.ttft_ms)}`;
   put(byId("pointed"), told ?? "");
 });
 new ResizeObserver(drawStrip).observe(byId("strip"));
@@ -294,7 +294,7 @@ function filter() {
     put(byId(count), text ? `${number(n)} of ${number(all.length)}` : all.length ? number(all.length) : "");
     byId(none).hidden = all.length > 0;
   };
-  sift([...memories.values()], ({ memory }) => `${memory.name} ${memory.id} ${memory.is_at_work ? "at work" : ""}`, "n-memories", "no-memories");
+  sift([...memories.values()], ({ memory }) => `${memory.name} ${memory.id} ${memory.is_at_work ? "active" : ""}`, "n-memories", "no-memories");
   sift(turns, ({ turn }) => `${turn.name} ${turn.memory} ${turn.model} ${turn.match}`, "n-turns", "no-turns");
 }
 

@@ -22,8 +22,8 @@ function onRun(name, data) {
     byId("results").append(el("div", "", words("dt", "", data.name), words("dd", "", value)));
   }
   if (name === "done") put(byId("run-status"), `Done: ${number(run.done)} turns`);
-  if (name === "error") put(byId("run-error"), data.message ?? "The run broke off.");
-  if (name === "error") put(byId("run-status"), "Broken off");
+  if (name === "error") put(byId("run-error"), data.message ?? "The run failed.");
+  if (name === "error") put(byId("run-status"), "Failed");
   return name === "done" || name === "error";
 }
 
@@ -33,7 +33,7 @@ const CELL = { least: 20, most: 72, height: 26, head: 22 };
 function planRun({ phases = [], agents = [], edges = [] }) {
   beginRun();
   byId("played").hidden = false;
-  addView("", "Everybody");
+  addView("", "All agents");
   for (const { key, name } of agents) agentOf(key, name);
   let column = 0;
   const heads = [];
@@ -99,13 +99,13 @@ function drawGraph(columns, heads, edges) {
 function markTurn(turn, state) {
   turn.state = state;
   turn.node?.setAttribute("class", `node ${state} c${turn.lane % 8}`);
-  if (turn.title) turn.title.textContent = `${turn.path}: ${state === "working" ? "at work" : state}`;
+  if (turn.title) turn.title.textContent = `${turn.path}: ${state === "working" ? "active" : state}`;
 }
 
 function countRun() {
   const all = [...run.turns.values()];
   const working = all.filter(({ state }) => state === "working").length;
-  const told = `${number(run.done)} of ${number(all.length)} turns${working ? `, ${working} at work` : ""}`;
+  const told = `${number(run.done)} of ${number(all.length)} turns${working ? `, ${working} active` : ""}`;
   put(byId("run-count"), told);
   byId("graph").setAttribute("aria-label", told);
 }
@@ -207,18 +207,18 @@ export async function play() {
     if (response.ok) {
       let isOver = false;
       for await (const [name, data] of events(response)) isOver = onRun(name, data) || isOver;
-      if (!isOver) onRun("error", { message: "The server has ended the run." });
+      if (!isOver) onRun("error", { message: "The server ended the run." });
     } else {
       const told = await response.text();
       let message = told;
       try {
         message = JSON.parse(told).error.message;
       } catch {} // not in JSON: as it is
-      onRun("error", { message: message || `The server answers with status ${response.status}.` });
+      onRun("error", { message: message || `The server answered with status ${response.status}.` });
     }
   } catch (error) {
     if (playing.signal.aborted) put(byId("run-status"), "Stopped");
-    else onRun("error", { message: `The connection broke off: ${error.message}` });
+    else onRun("error", { message: `The connection was lost: ${error.message}` });
   }
   isPlaying(false);
 }

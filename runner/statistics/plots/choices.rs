@@ -34,8 +34,8 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
     });
     let level = 100.0 * summary.confidence;
     let caption = format!(
-        "Part of the runs in which the option was chosen; bars are Wilson's intervals at {level} %. Of two options \
-         the second is what the first lacks."
+        "Share of runs in which the option was chosen; bars are Wilson's {level} % confidence intervals. With two \
+         options, the second is the complement of the first."
     );
     super::sheet("Choices", legend(summary), caption, panels.collect())
 }

@@ -37,8 +37,8 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
     }
     let level = 100.0 * summary.confidence;
     let caption = format!(
-        "Sum over a run's rounds. The wider a bar, the greater the part of the cell's runs that came to this value. \
-         Points are means; their lines are bootstrap intervals at {level} %."
+        "Sum over a run's rounds. The wider a bar, the larger the share of the cell's runs with this value. Points \
+         are means; their lines are {level} % bootstrap intervals."
     );
     super::sheet("Payoffs", legend(summary), caption, panels)
 }

@@ -28,7 +28,7 @@ pub fn tally(verdicts: &[Verdict]) -> String {
         (Some(Kind::Assertion), "fails an assertion", "fail an assertion"),
         (Some(Kind::Invalid), "has an invalid scenario", "have an invalid scenario"),
         (Some(Kind::Drift), "drifts", "drift"),
-        (Some(Kind::Environment), "can't be judged", "can't be judged"),
+        (Some(Kind::Environment), "can't be checked", "can't be checked"),
     ];
     let counted = words.iter().map(|(kind, one, many)| (count(*kind), one, many)).filter(|(n, ..)| *n > 0);
     let counted = counted.map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many }));

@@ -161,7 +161,7 @@ fn item(value: &Value, place: &str) -> Result<Option<Item>, Refusal> {
         "reasoning" => return Ok(None),
         other => {
             let message = format!(
-                "`{place}` is of the type `{other}`, which is not supported: expected `message`, `function_call` or \
+                "`{place}` has the unsupported type `{other}`; expected `message`, `function_call` or \
                  `function_call_output`"
             );
             return Err(Refusal::field(place, message));
@@ -186,9 +186,7 @@ fn texts(content: GivenContent, place: &str) -> Result<Vec<String>, Refusal> {
             ("input_text" | "output_text" | "text" | "refusal", Some(text)) => Ok(text),
             (kind, _) => Err(Refusal::field(
                 &format!("{place}[{n}]"),
-                format!(
-                    "`{place}[{n}]` is of the type `{kind}`, which can't be read: these models read text"
-                ),
+                format!("`{place}[{n}]` has the unsupported type `{kind}`: these models read only text"),
             )),
         }
     });

@@ -96,5 +96,5 @@ fn kept(app: &App, tenant: &str, param: &str, id: &str) -> Result<Arc<Record>, R
 }
 
 fn missing(param: &str, id: &str) -> Refusal {
-    Refusal::missing(param, format!("the response `{id}` does not exist, or is not kept any more"))
+    Refusal::missing(param, format!("the response `{id}` does not exist, or is no longer stored"))
 }

@@ -23,7 +23,7 @@ pub(super) fn page(items: &[Item], query: &str) -> Result<Value, Refusal> {
     let limit = match parameter("limit") {
         None => DEFAULT_LIMIT,
         Some(text) => {
-            let wrong = || Refusal::field("limit", format!("`limit` is `{text}`: expected 1 to {MOST}"));
+            let wrong = || Refusal::field("limit", format!("`limit` is `{text}`; expected 1 to {MOST}"));
             text.parse::<usize>().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(wrong)?
         }
     };
@@ -32,7 +32,7 @@ pub(super) fn page(items: &[Item], query: &str) -> Result<Value, Refusal> {
         None | Some("desc") => all.reverse(),
         Some("asc") => {}
         Some(other) => {
-            return Err(Refusal::field("order", format!("`order` is `{other}`: expected `asc` or `desc`")));
+            return Err(Refusal::field("order", format!("`order` is `{other}`; expected `asc` or `desc`")));
         }
     }
     let begin = match parameter("after") {

@@ -88,15 +88,15 @@ impl Body {
         body::refuse(&value, &UNSUPPORTED)?;
         let body: Self = body::of_value(value)?;
         if let Some(other) = body.truncation.as_deref().filter(|word| *word != "disabled") {
-            let message = format!("`truncation` is `{other}`, which is not supported: expected `disabled`");
+            let message = format!("`truncation` is `{other}`, which is not supported; expected `disabled`");
             return Err(Refusal::field("truncation", message));
         }
         if let Some(n) = body.top_logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
-            let message = format!("`top_logprobs` is {n}: expected {MOST_TOP_LOGPROBS} at most");
+            let message = format!("`top_logprobs` is {n}; expected at most {MOST_TOP_LOGPROBS}");
             return Err(Refusal::field("top_logprobs", message));
         }
         if body.max_output_tokens == Some(0) {
-            return Err(Refusal::field("max_output_tokens", "`max_output_tokens` is 0: expected 1 or more"));
+            return Err(Refusal::field("max_output_tokens", "`max_output_tokens` is 0; expected 1 or more"));
         }
         Ok(body)
     }
@@ -117,7 +117,7 @@ impl Body {
                 Err(Refusal::field(&format!("tools[{n}].name"), format!("`tools[{n}]` has no name")))
             }
             _ => {
-                let message = format!("a tool of the type `{}` is not supported: functions are", tool.kind);
+                let message = format!("tools of type `{}` are not supported; expected `function`", tool.kind);
                 Err(Refusal::field(&format!("tools[{n}]"), message))
             }
         });
