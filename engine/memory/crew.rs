@@ -6,7 +6,7 @@
 use crate::store::Store;
 use crate::{Error, ErrorKind, Result, fault};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -68,9 +68,23 @@ impl Crew {
         }
     }
 
+    /// Begins a task; [`Begun::wait`] gives what came of it.
+    pub(super) fn begin<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(&Store) -> T + Send + 'static,
+    ) -> Begun<T> {
+        let ((done, result), reads) = (channel(), fault::reads());
+        let task = move |store: &Store| {
+            reads.go_on();
+            task(store)
+        };
+        self.push(task, move |result| drop(done.send(result)));
+        Begun(result)
+    }
+
     /// Waits for a task and gives what came of it.
     pub(super) fn one<T: Send + 'static>(&self, task: impl FnOnce(&Store) -> T + Send + 'static) -> T {
-        self.all([task]).remove(0)
+        self.begin(task).wait()
     }
 
     /// Waits for tasks that are done side by side, and gives what came of them, in order.
@@ -103,6 +117,17 @@ fn go_last() {
     #[cfg(target_os = "linux")]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 5) {
         tracing::debug!("a thread's priority can't be lowered: {e}");
+    }
+}
+
+/// A task that was begun.
+pub(super) struct Begun<T>(Receiver<thread::Result<T>>);
+
+impl<T> Begun<T> {
+    /// Waits for its end.
+    pub(super) fn wait(self) -> T {
+        let result = self.0.recv().expect("every task has an end");
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -10,6 +10,7 @@
 use super::Memory;
 use super::arena::Arena;
 use super::at_rest::ReadAhead;
+use super::crew::Begun;
 use super::sequence::Sequence;
 use super::session::Session;
 use crate::kv::format::BlockBytes;
@@ -60,6 +61,9 @@ type Wanted = (usize, BlockKey);
 
 /// A block from disk and the bytes that it took there.
 type ReadBlock = Found<(BlockBytes, u64)>;
+
+/// Rows of an open block that are being read.
+type BegunTail = (TailRef, Begun<Found<(Vec<u8>, u64)>>);
 
 /// Blocks that a reader looks up one after another, beside other readers: where a look is a request over the net, all of them
 /// in turn would take longer than reading the blocks.
@@ -134,6 +138,7 @@ impl Memory {
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
         session.rewind(matched.n_tokens, &mut self.arena);
+        let tail = if request.cold { None } else { self.begin_tail(&session) };
         self.restore(&mut session, matched.n_tokens, &mut search);
         if !request.cold {
             // A session that goes on reads what nobody has read, but for turns that did not end.
@@ -141,7 +146,7 @@ impl Memory {
             let end = if anyone { ids.len() } else { read_before };
             let persists = self.persists(request);
             self.append_known_blocks(&mut session, end, persists, &mut search);
-            self.restore_tail(&mut session, &mut search);
+            self.restore_begun_tail(&mut session, tail, &mut search);
             if fresh {
                 self.begin_alike(&mut session, prompt);
             }
@@ -371,12 +376,26 @@ impl Memory {
         (1..=has_window.len()).rev().find(is_whole).unwrap_or(0)
     }
 
+    /// Begins to read the rows of the open block, if they are on disk alone: beside the blocks, which come first in memory.
+    fn begin_tail(&self, session: &Session) -> Option<BegunTail> {
+        let (readers, tail) = (self.readers.as_ref()?, session.absent_tail()?.clone());
+        let (wanted, layout) = (tail.clone(), self.context.layout.clone());
+        Some((tail, readers.begin(move |store| store.read_tail(&wanted, &layout))))
+    }
+
     /// Reads the rows of the open block, if they are on disk alone.
     pub(super) fn restore_tail(&mut self, session: &mut Session, search: &mut Search) {
-        let (Some(readers), Some(tail)) = (&self.readers, session.absent_tail().cloned()) else { return };
+        let tail = self.begin_tail(session);
+        self.restore_begun_tail(session, tail, search);
+    }
+
+    /// The same, with what was begun to be read; the session may have gone back since, so that its rows are others.
+    fn restore_begun_tail(&mut self, session: &mut Session, begun: Option<BegunTail>, search: &mut Search) {
+        let Some(wanted) = session.absent_tail().cloned() else { return };
+        let begun = begun.filter(|(tail, _)| *tail == wanted).or_else(|| self.begin_tail(session));
+        let Some((tail, begun)) = begun else { return };
         let began = Instant::now();
-        let (wanted, layout) = (tail.clone(), self.context.layout.clone());
-        let found = readers.one(move |store| store.read_tail(&wanted, &layout));
+        let found = begun.wait();
         search.waited_ms += ms_since(began);
         match put_tail(session, &tail, found, &mut self.arena) {
             Ok(bytes) => search.bytes_read += bytes,

@@ -278,7 +278,7 @@ pub(crate) fn decode(
 ) -> Result<(Manifest, Journal, Option<Broken>), String> {
     let mut state: Option<(Manifest, End)> = None;
     let read = log::read(bytes, name, cipher, &mut |payload, end| {
-        let step: Step = serde_json::from_slice(&payload).map_err(|e| e.to_string())?;
+        let step: Step = serde_json::from_slice(payload).map_err(|e| e.to_string())?;
         match &mut state {
             None => state = Some((step.first()?, end.clone())),
             Some((manifest, last)) => {

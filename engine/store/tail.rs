@@ -67,7 +67,7 @@ pub(crate) fn decode(
     layout: &KvLayout,
     cipher: &Cipher,
 ) -> Result<Vec<u8>, String> {
-    let mut rows = Vec::new();
+    let mut rows = Vec::with_capacity(tail.rows.min(BLOCK) * layout.row_bytes());
     let mut n = 0;
     check(bytes, tail, cipher, &mut |payload| {
         if payload.len() % layout.row_bytes() != 0 {
@@ -99,7 +99,7 @@ fn check(
     let mut last = End::empty(&tail.file);
     log::read(counts, &tail.file, cipher, &mut |payload, end| {
         last = end.clone();
-        each(&payload)
+        each(payload)
     })
     .map_err(|broken| broken.reason)?;
     if last != tail.end {
