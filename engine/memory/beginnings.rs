@@ -4,7 +4,7 @@
 //! A first prompt leaves a copy of the f16 rows of two blocks: the one in which its first message ends (a system text that many agents
 //! have in common), and the one in which it ends itself (all of it, where a run is repeated). A session that is new goes on behind the
 //! rows that it has in common with one of them, in steps of [`STEP`] tokens. Rows depend on the ids before them alone, so they are the
-//! bits that it would compute. They are in memory only, in a part of its budget.
+//! bits that it would compute. They are in memory only: in a part of its budget, and the first to go where there is no room.
 
 use super::Memory;
 use super::session::Session;

@@ -19,8 +19,8 @@ enum Eviction {
     Stored,
     /// Ids, texts and addresses of a session whose manifest is up to date.
     Known,
-    /// Rows that first prompts left, and what turns had read that did not end.
-    Unowned,
+    /// What turns had read that did not end.
+    Unfinished,
     /// Keys and values that would have to be computed again: some hundred times what reading costs.
     Unstored,
 }
@@ -74,12 +74,14 @@ impl Memory {
     pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
         let kinds: &[Eviction] = match needed_by {
             Some(_) => &[Eviction::Stored],
-            None => &[Eviction::Stored, Eviction::Known, Eviction::Unowned, Eviction::Unstored],
+            None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
         };
-        let mut excess = (self.bytes() + more).saturating_sub(self.budget());
+        let budget = self.budget();
+        while self.bytes() + more > budget && self.evict_beginning() {}
+        let mut excess = (self.bytes() + more).saturating_sub(budget);
         for kind in kinds {
             let mut bytes = self.arena.bytes();
-            while *kind == Eviction::Unowned
+            while *kind == Eviction::Unfinished
                 && excess > 0
                 && (self.evict_beginning() || self.evict_unfinished())
             {
@@ -150,7 +152,7 @@ impl Idle {
         match kind {
             Eviction::Stored => self.session.can_evict(),
             Eviction::Known => self.saved && !self.session.sequence.holds_any(),
-            Eviction::Unowned => false, // no session's own
+            Eviction::Unfinished => false, // no session's own
             Eviction::Unstored => self.session.sequence.holds_any() && !self.session.can_evict(),
         }
     }

@@ -115,6 +115,6 @@ mod tests {
         assert_eq!(read("./x=1.gguf").unwrap(), (String::new(), "./x=1.gguf".into()));
         assert!(read("big=").is_err() && read(" ").is_err());
         let twice = by_name(&[parse("a=x").unwrap(), parse("a=y").unwrap()]).unwrap_err();
-        assert_eq!(twice.to_string(), "--model a=x and --model a=y exclude each other");
+        assert_eq!(twice.to_string(), "--model a=x and --model a=y exclude each other; give one of them");
     }
 }

@@ -185,8 +185,7 @@ impl Overview<'_> {
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
         self.section(
-            "Choices: how often each was made, how likely it was to be drawn, and how likely any option was to be \
-                said (mass)",
+            "Choices: how often each was made, how likely it was, and how likely any option was (mass)",
             rows,
             numbers_from,
         );

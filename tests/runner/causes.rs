@@ -90,7 +90,7 @@ fn a_choice_that_was_edited_is_the_recordings_doing() {
     );
     let (at, title, detail, _) = blamed(&folder);
     assert_eq!((at.as_str(), title.as_str()), ("door/1/b", "the recorded line was altered"));
-    assert_eq!(detail, "the reply is read as `left`, `right` is recorded");
+    assert_eq!(detail, "the reply is read as `left`, but `right` is recorded");
 }
 
 /// Everybody but the first is played by a rule; the last says something that nobody hears.

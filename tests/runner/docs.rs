@@ -510,8 +510,11 @@ fn commands_within_sentences_exist() {
                         "{name}: `{quoted}` has no --{flag}"
                     );
                 } else if at.has_subcommands() && word.starts_with(|c: char| c.is_ascii_lowercase()) {
-                    let found = at.find_subcommand(word);
-                    at = found.unwrap_or_else(|| panic!("{name}: `{quoted}` names no command `{word}`"));
+                    let one_of = word.split('|').map(|word| {
+                        let found = at.find_subcommand(word);
+                        found.unwrap_or_else(|| panic!("{name}: `{quoted}` names no command `{word}`"))
+                    });
+                    at = one_of.last().unwrap_or(at);
                     n += 1;
                 }
             }

@@ -119,8 +119,8 @@ fn what_may_be_missing_is_told_with_its_condition() {
         ))
     };
     let missing = prompt("", "Ann took {{ trip.choices.ann }}.");
-    let message = "`trip.choices` may not exist here: if `vote.decision == 'go'` does not hold, `trip` is skipped, \
-                   and `end` reads null";
+    let message = "`trip.choices` may not exist here: if `vote.decision == 'go'` is false, `trip` is skipped, and \
+                   `end` is null";
     assert_eq!(missing, [("may-be-missing", 12, message.to_string())]);
     for (when, text) in [
         ("    when: trip.played\n", "Ann took {{ trip.choices.ann }}."),
