@@ -147,7 +147,7 @@ fn calls_replay_resume_fork_and_are_played_again() {
         let args = ["fork", &dir, "--at", at, "--out", &fork, "--allow-tools", "--threads", "1", "--quiet"];
         let elsewhere = theatre.stage.greenroom(&args).output().unwrap();
         let told = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
-        assert!(told.contains("programs start in the folder of calls.yaml, which is not here"), "{told}");
+        assert!(told.contains("programs start in the folder of calls.yaml, which was not found"), "{told}");
         theatre.stage.greenroom(&args).current_dir(theatre.stage.dir.path()).assert().success();
         let forked = Run { dir: fork.into() };
         assert_eq!(lines(&forked.transcript()), lines(&whole), "{at}");

@@ -160,7 +160,7 @@ fn what_is_not_the_file_is_never_taken_for_it() {
     let shifted = Faults { breaks: [1_000_000].into(), shifts_ranges: true, ..Faults::default() };
     for (faults, words) in [
         (faults(flipped), &["arrived damaged", "SHA-256", "try again"][..]),
-        (faults(longer), &["more", "than the 4356544 bytes"]),
+        (faults(longer), &["more", "than the announced 4356544 bytes"]),
         (faults(page), &["is not a GGUF file", "\"<!do\""]),
         (faults(right[..4_000_000].to_vec()), &["answered 416"]),
         (shifted, &["from byte 1000000 on"]),
