@@ -58,7 +58,7 @@ impl Memory {
     /// Appends to a session that is new the rows that it has in common with earlier ones, behind the blocks that it shares with them,
     /// and marks the blocks whose rows it is to leave itself.
     pub(super) fn begin_alike(&mut self, session: &mut Session, prompt: &[Segment]) {
-        let ends = [end_of_first_message(prompt), session.tokens.len()];
+        let ends = end_of_first_message(prompt).into_iter().chain([session.tokens.len()]);
         session.sequence.mark(ends.map(|end| end / BLOCK));
         if session.sequence.open_rows().is_some() {
             return;
@@ -119,10 +119,10 @@ impl Memory {
     }
 }
 
-/// Tokens of a prompt up to the end of its first message.
-fn end_of_first_message(prompt: &[Segment]) -> usize {
-    let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message);
-    first.map_or(0, |first| prompt[..=first].iter().map(|segment| segment.ids.len()).sum())
+/// Tokens of a prompt up to the end of its first message; `None`: it has no messages.
+fn end_of_first_message(prompt: &[Segment]) -> Option<usize> {
+    let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message)?;
+    Some(prompt[..=first].iter().map(|segment| segment.ids.len()).sum())
 }
 
 /// Tokens that two sequences of ids begin with alike.

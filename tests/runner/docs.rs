@@ -498,12 +498,13 @@ fn commands_within_sentences_exist() {
         let quoted = text.split('`').skip(1).step_by(2).filter(|quoted| !quoted.contains('\n'));
         for quoted in quoted.filter(|quoted| quoted.starts_with("greenroom ")) {
             let words = split(quoted);
-            let mut at = &greenroom::commands::Cli::command();
-            let program = at.clone();
+            let program = greenroom::commands::Cli::command();
+            let mut path = vec![&program];
             for word in &words[1..] {
+                let at = path[path.len() - 1];
                 if let Some(flag) = word.strip_prefix("--") {
                     let flag = flag.split('=').next().unwrap_or_default();
-                    let mut known = at.get_arguments().chain(program.get_arguments());
+                    let mut known = path.iter().flat_map(|command| command.get_arguments());
                     let is_known = known.any(|known| known.get_long() == Some(flag));
                     assert!(
                         is_known || ["help", "version"].contains(&flag),
@@ -514,7 +515,7 @@ fn commands_within_sentences_exist() {
                         let found = at.find_subcommand(word);
                         found.unwrap_or_else(|| panic!("{name}: `{quoted}` names no command `{word}`"))
                     });
-                    at = one_of.last().unwrap_or(at);
+                    path.extend(one_of.last());
                     n += 1;
                 }
             }
