@@ -11,7 +11,9 @@ use std::thread;
 /// Beside it, two other agents take short turns, one right after the other: either both stay in memory, or one is saved
 /// and the other restored from disk each time.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Example: greenroom-lab bench gaps --model smollm2-135m --context 2048 --tokens 512")]
+#[command(
+    after_help = "Example: greenroom-lab bench gaps --model smollm2-135m-instruct --context 2048 --tokens 512"
+)]
 pub(super) struct Args {
     /// Tokens that each agent has read
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = at_least_one)]

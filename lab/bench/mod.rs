@@ -53,7 +53,7 @@ struct Common {
     /// Folder for models with random weights [default: the user's cache folder]
     #[arg(long, value_name = "DIR", global = true)]
     shape_dir: Option<PathBuf>,
-    /// KV cache formats: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from `kv-config`
+    /// KV cache formats: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from `greenroom-lab kv-config`
     #[arg(long, value_name = "KV", global = true, default_value = "auto")]
     kv: Kv,
     /// Device that runs it: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)

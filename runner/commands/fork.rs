@@ -17,11 +17,9 @@ use std::path::PathBuf;
 
 /// Continue a run differently from a given turn; everything before it stays
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at two_sheets --set only_silent=20\n\
+#[command(after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at yard --seed 8\n\
          greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" --tell \"danny@two_sheets=The guard nods.\"\n\
-The original run is not changed."
-)]
+The original run is not changed.")]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,

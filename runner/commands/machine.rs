@@ -19,7 +19,7 @@ pub(super) struct Model {
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     pub(super) given: Vec<casting::Given>,
     /// KV cache formats: auto (the model family's), f16, q8, q8/q4 (keys/values), q4-m (q4, but q8 for the keys of one
-    /// layer in six), q4, or a file from `kv-config`
+    /// layer in six), q4, or a file from `greenroom-lab kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
     /// Device that runs it: auto (a GPU with enough memory, else the processor), cpu, gpu, or gpu:NAME (see `devices`)

@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// Agents that share this memory
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     agents: u32,
-    /// More formats to show: a file from `kv-config`
+    /// More formats to show: a file from `greenroom-lab kv-config`
     #[arg(long, value_name = "KV")]
     kv: Option<Kv>,
 }

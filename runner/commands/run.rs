@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Play a scenario: show the dialogue on the terminal, and write the results to a folder
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom run scenarios/gossip.yaml --seed 7 --set topic=music --out runs/g7"
+    after_help = "Example: greenroom run scenarios/prisoners-dilemma.yaml --seed 7 --set only_silent=20 --out runs/seven"
 )]
 pub(super) struct Args {
     /// The scenario, or with --resume the folder of the run

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 /// Serve OpenAI's and Anthropic's APIs, with memories that persist
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom serve --model small=smollm2-135m --listen 127.0.0.1:8080")]
+#[command(
+    after_help = "Example: greenroom serve --model small=smollm2-135m-instruct --listen 127.0.0.1:8080"
+)]
 pub(super) struct Args {
     /// Address to listen on; requires --keys unless local
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
@@ -74,9 +76,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("can't listen on {listen}"))?;
+        let stop = stopped(); // from here on signals are caught: whoever reads the next line may send one
         println!("listening on http://{}/v1 (Ctrl-C to stop)", listener.local_addr()?);
         crate::terminal::output::flush();
-        serve(config, listener, stopped()).await.context("the server failed")
+        serve(config, listener, stop).await.context("the server failed")
     })?;
     Ok(Exit::Pass)
 }

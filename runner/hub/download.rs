@@ -198,9 +198,10 @@ impl Arrived {
         let response = client.read(address, self.len)?;
         let partial = response.status() == StatusCode::PARTIAL_CONTENT;
         if partial && begins(response.headers()) != Some(self.len) {
-            let sent = response.headers().get(header::CONTENT_RANGE).cloned();
+            let sent = response.headers().get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
+            let sent = sent.unwrap_or("no range");
             return Err(Failure::Permanent(anyhow!(
-                "the server was asked for {address} from byte {}, but sent {sent:?}",
+                "the server was asked for {address} from byte {} on, but sent `{sent}`",
                 self.len
             )));
         }
