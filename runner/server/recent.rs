@@ -96,18 +96,22 @@ impl Recent {
         };
         let reused = answer.completion.usage.reused;
         let extends = dialogue.chain.starts_with(&earlier.chain);
-        let (reason, expected) = if earlier.model != model {
-            (Reason::Model, earlier.tokens)
+        let reason = if earlier.model != model {
+            Reason::Model
         } else if earlier.system != dialogue.system {
-            (Reason::System, earlier.tokens)
+            Reason::System
         } else if earlier.tools != dialogue.tools {
-            (Reason::Tools, earlier.tokens)
+            Reason::Tools
         } else if !extends {
-            (Reason::Messages, earlier.tokens)
+            Reason::Messages
         } else {
-            (Reason::Unavailable, earlier.tokens)
+            Reason::Unavailable
         };
-        let missed = expected.min(answer.prompt_tokens()).saturating_sub(reused);
+        // What a changed prompt has in common with others need not be what it has in common with the earlier one.
+        let missed = match reason {
+            Reason::Unavailable => earlier.tokens.min(answer.prompt_tokens()).saturating_sub(reused),
+            _ => answer.prompt_tokens().saturating_sub(reused).min(earlier.tokens),
+        };
         // A prompt that is cached except for its last token is a hit: that token's logits choose the reply.
         if missed <= 1 {
             Diagnosis::Hit
