@@ -150,7 +150,7 @@ impl Memory {
         }
         let n_known = usize::from(known.is_some());
         self.forget(key);
-        self.drop_beginnings(key);
+        self.drop_prefixes(key);
         let Some(writer) = &mut self.writer else { return Ok(Some(n_known)) };
         unneeded.needed_blocks.extend(others);
         for idle in self.idle.values() {

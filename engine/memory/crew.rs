@@ -93,26 +93,13 @@ impl Crew {
         T: Send + 'static,
         F: FnOnce(&Store) -> T + Send + 'static,
     {
-        let (done, results) = channel();
-        let mut out = Vec::new();
-        for (i, task) in tasks.into_iter().enumerate() {
-            let (done, reads) = (done.clone(), fault::reads());
-            let task = move |store: &Store| {
-                reads.go_on();
-                task(store)
-            };
-            self.push(task, move |result| drop(done.send((i, result))));
-            out.push(None);
-        }
-        drop(done);
-        for (i, result) in results {
-            out[i] = Some(result.unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        out.into_iter().map(|result| result.expect("every task has an end")).collect()
+        let begun: Vec<Begun<T>> = tasks.into_iter().map(|task| self.begin(task)).collect();
+        begun.into_iter().map(Begun::wait).collect()
     }
 }
 
-/// This thread gets a third of the time of one that computes, where both want the same core. (Only Linux counts a priority by thread.)
+/// Lowers this thread's priority: on a core that a thread which computes wants too, it gets a quarter of the time (nice 5). Only Linux
+/// has priorities by thread.
 fn go_last() {
     #[cfg(target_os = "linux")]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 5) {

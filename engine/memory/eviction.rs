@@ -1,10 +1,10 @@
 //! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece, and stays known:
 //! what it is made of, and when it is needed next.
 //!
-//! Eviction takes pieces, not agents: parts of blocks and open rows that are on disk too, from the end of the agent that is
-//! needed last (Belady; without a plan the least recently used). It stays known (ids, texts, addresses; counted in the budget),
-//! so its next turn reads just what is missing. What is not on disk goes last of all: computing costs some hundred times what
-//! reading does. A shared block stays while anybody at rest or at work holds it.
+//! Copies of shared prefixes go first ([`prefixes`](super::prefixes)). Then eviction takes pieces, not agents: parts of blocks and open
+//! rows that are on disk too, from the end of the agent that is needed last (Belady; without a plan the least recently used). It stays
+//! known (ids, texts, addresses; counted in the budget), so its next turn reads just what is missing. What is not on disk goes last of
+//! all: computing costs some hundred times what reading does. A shared block stays while anybody at rest or at work holds it.
 
 use super::Memory;
 use super::at_rest::Idle;
@@ -77,13 +77,13 @@ impl Memory {
             None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
         };
         let budget = self.budget();
-        while self.bytes() + more > budget && self.evict_beginning() {}
+        while self.bytes() + more > budget && self.evict_prefix() {}
         let mut excess = (self.bytes() + more).saturating_sub(budget);
         for kind in kinds {
             let mut bytes = self.arena.bytes();
             while *kind == Eviction::Unfinished
                 && excess > 0
-                && (self.evict_beginning() || self.evict_unfinished())
+                && (self.evict_prefix() || self.evict_unfinished())
             {
                 let left = self.arena.bytes();
                 excess = excess.saturating_sub(bytes - left);

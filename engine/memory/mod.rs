@@ -1,14 +1,14 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
-//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may begin as an earlier one did ([`beginnings`]), [`adopt`] goes on with another device's, [`carry`] takes in and gives away whole ones, [`commit`] keeps what its turn left, [`unfinished`] what one left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`]
-//! keeps the budget, [`claims`] other processes away. What needs the disk is a [`crew`]'s: reads side by side, an [`export`] of what a
-//! session has and its manifest through the [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`]
-//! knows which blocks are in memory; a [`pass`] is planned over both.
+//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may share a prefix with earlier ones ([`prefixes`]); [`adopt`]
+//! continues another device's, [`carry`] exports and imports whole ones, [`commit`] keeps what its turn left, [`unfinished`] what a turn
+//! left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`] keeps the budget, [`claims`] other processes away.
+//! The disk is a [`crew`]'s: reads side by side; what a session has ([`export`]) and its manifest through the [`writer`], in order. A
+//! [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which blocks are in memory; a [`pass`] is planned over both.
 
 mod adopt;
 pub(crate) mod arena;
 mod at_rest;
-mod beginnings;
 mod carry;
 mod claims;
 mod commit;
@@ -16,6 +16,7 @@ mod crew;
 mod eviction;
 mod export;
 pub(crate) mod pass;
+mod prefixes;
 mod read_ahead;
 mod recall;
 pub(crate) mod sequence;
@@ -34,9 +35,9 @@ use crate::threads::n_threads;
 use crate::{Result, SessionKey, SessionStatus};
 use arena::Arena;
 use at_rest::{AtRest, Idle};
-use beginnings::Beginnings;
 use claims::Claims;
 use crew::{Crew, Priority};
+use prefixes::Prefixes;
 use read_ahead::Ahead;
 use recall::Search;
 use session::{CacheContext, Session};
@@ -58,7 +59,7 @@ pub(crate) struct Memory {
     writer: Option<Writer>,
     idle: AtRest,
     unfinished: Unfinished,
-    beginnings: Beginnings,
+    prefixes: Prefixes,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
     /// Faults found in a session's memory before it was asked for, in words.
@@ -113,7 +114,7 @@ impl Memory {
             writer,
             idle,
             unfinished: Unfinished::default(),
-            beginnings: Beginnings::default(),
+            prefixes: Prefixes::default(),
             journals,
             remarks,
             claims,

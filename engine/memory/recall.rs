@@ -148,7 +148,7 @@ impl Memory {
             self.append_known_blocks(&mut session, end, persists, &mut search);
             self.restore_begun_tail(&mut session, tail, &mut search);
             if fresh {
-                self.begin_alike(&mut session, prompt);
+                self.reuse_prefix(&mut session, prompt);
             }
         }
         // At least one token is fed: its logits choose the first token of the reply.

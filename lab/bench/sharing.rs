@@ -51,7 +51,7 @@ impl Args {
         one.bytes = bytes_in(shared.path())?;
         let equal = if is_equal { "equal" } else { "NOT EQUAL" };
         let notes = vec![format!(
-            "{} runs of {}, all on one engine, as `greenroom repeat` plays them, and on an engine for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
+            "{} runs of {}, all on one engine, as `run --repeat` plays them, and on an engine for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
             self.repeats,
             scenario.id,
             one.recomputed + separate.recomputed

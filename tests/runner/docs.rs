@@ -511,12 +511,14 @@ fn commands_within_sentences_exist() {
                         "{name}: `{quoted}` has no --{flag}"
                     );
                 } else if at.has_subcommands() && word.starts_with(|c: char| c.is_ascii_lowercase()) {
-                    let mut one_of = word.split('|').map(|word| {
-                        let found = at.find_subcommand(word);
-                        found.unwrap_or_else(|| panic!("{name}: `{quoted}` names no command `{word}`"))
-                    });
-                    path.extend(one_of.next_back());
-                    one_of.for_each(drop);
+                    let one_of: Vec<&clap::Command> = word
+                        .split('|')
+                        .map(|word| {
+                            let found = at.find_subcommand(word);
+                            found.unwrap_or_else(|| panic!("{name}: `{quoted}` names no command `{word}`"))
+                        })
+                        .collect();
+                    path.extend(one_of.last());
                     n += 1;
                 }
             }

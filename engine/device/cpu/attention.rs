@@ -169,16 +169,15 @@ impl Attention<'_> {
             heads.map(move |head| head..(first + group).min(head + heads_per_task))
         };
         let tasks = (0..n).flat_map(|task| heads_of(task).map(move |heads| (task / n_kv_heads, heads)));
-        let tasks = tasks.map(|(rows, heads)| (&groups[rows], heads));
-        let tasks: Vec<(&Together<'_>, Range<usize>)> = tasks.collect();
+        let tasks: Vec<(usize, Range<usize>)> = tasks.collect();
         let contexts = map(tasks.len(), |task| {
             let (rows, heads) = &tasks[task];
-            self.attend_together(rows, heads.clone(), q, cache)
+            self.attend_together(&groups[*rows], heads.clone(), q, cache)
         });
         let mut out = Floats::new(n_rows * n_heads * v_dim);
         for ((rows, heads), contexts) in tasks.iter().zip(&contexts) {
             let width = heads.len() * v_dim;
-            for (row, context) in rows.numbers().zip(contexts.chunks_exact(width)) {
+            for (row, context) in groups[*rows].numbers().zip(contexts.chunks_exact(width)) {
                 out[(row * n_heads + heads.start) * v_dim..][..width].copy_from_slice(context);
             }
         }

@@ -2,7 +2,6 @@
 
 mod accounts;
 mod adoption;
-mod beginnings;
 mod calls;
 mod carry;
 mod choices;
@@ -16,6 +15,7 @@ mod going_back;
 mod gpu;
 mod logprobs;
 mod oracle;
+mod prefixes;
 mod raw;
 mod replies;
 mod saving;

@@ -460,7 +460,7 @@ impl Worker {
         let n_active = self.active.len();
         let turn = &mut self.active[i];
         let prompt_len = turn.prompt_len();
-        self.memory.leave_beginning(&turn.request.session, &mut turn.session, prompt_len);
+        self.memory.keep_prefix(&turn.request.session, &mut turn.session, prompt_len);
         if !turn.decoding() {
             turn.report_prefill();
             return Ok(());

@@ -101,15 +101,21 @@ fn what_was_removed_is_not_shared() {
 }
 
 #[test]
-fn they_keep_to_their_part_of_the_budget() {
+fn copies_keep_to_their_part_of_the_budget() {
     let model = RandomModel::tiny(3);
     let control = engine(&model, 1 << 30);
-    for cache_memory in [20 << 10, 200 << 10, 2 << 20] {
+    let mut held = Vec::new();
+    for cache_memory in [200 << 10, 32 << 20, 1 << 30] {
         let engine = engine(&model, cache_memory);
         for agent in 0..40 {
-            let (rules, agent) = (long(&format!("Town {}", agent % 8), 12), format!("a{agent}"));
-            let (usage, _) = play_beside(&engine, &control, first(&agent, &rules, "So?", 1));
-            assert!(usage.memory_bytes <= cache_memory.max(150 << 10), "{cache_memory}: {usage:?}");
+            let (rules, agent) = (format!("{agent} is the town. {}", long("Rain", 12)), format!("a{agent}"));
+            play_beside(&engine, &control, first(&agent, &rules, "So?", 1));
         }
+        let status = engine.blocking_status().unwrap();
+        assert!(status.memory_bytes <= cache_memory, "{status:?}");
+        status.sessions.iter().for_each(|session| engine.forget(&session.key));
+        held.push(engine.blocking_status().unwrap().memory_bytes); // nothing but copies
+        assert!(held[held.len() - 1] <= cache_memory / 16, "{cache_memory}: {held:?}");
     }
+    assert!(0 < held[1] && held[1] < held[2], "the test shows little: {held:?}");
 }
