@@ -76,7 +76,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await;
         let listener = listener.with_context(|| format!("can't listen on {listen}"))?;
-        let stop = stopped(); // from here on signals are caught: whoever reads the next line may send one
+        let stop = stopped(); // signals are caught before the line that a service manager waits for
         println!("listening on http://{}/v1 (Ctrl-C to stop)", listener.local_addr()?);
         crate::terminal::output::flush();
         serve(config, listener, stop).await.context("the server failed")

@@ -56,9 +56,10 @@ impl Page {
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.watched.tell("done", &json!({}));
         if console::Term::stderr().is_term() {
+            let stop = stopped(); // signals are caught before the line that asks for one
             eprintln!("the page stays available until Ctrl-C");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(stopped());
+            runtime.block_on(stop);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-"""The commands that docs/server.md shows, run by a shell as they stand there."""
+"""What docs/server.md says: its commands, run by a shell as the page shows them, and how the server ends."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def test_the_commands_of_the_page(start) -> None:
         ran = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=120)
         assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
         assert ran.stdout.count("{") > 0, ran.stdout
+
+
+def test_a_signal_right_after_the_line_ends_the_server_well(start) -> None:
+    # `start` returns as soon as the line is read.
+    assert [start().end() for _ in range(12)] == [0] * 12
