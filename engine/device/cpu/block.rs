@@ -146,12 +146,16 @@ fn key_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
 
 /// Words of a head's values `[256, dim]`, a byte each, in the order of [`Values::Coded`].
 fn value_words(codes: &[u8], dim: usize, bits: u32) -> Vec<u32> {
-    let high = |piece: &[u8], i: usize| piece.get(LANES + i).map_or(0, |code| code << 4);
-    let pack = |piece: &[u8]| -> [u8; LANES] { std::array::from_fn(|i| piece[i] | high(piece, i)) };
-    let bytes: Vec<u8> = match bits {
-        4 => codes.chunks_exact(dim).flat_map(|row| row.chunks(2 * LANES).flat_map(pack)).collect(),
-        _ => codes.to_vec(),
-    };
+    let mut packed = Vec::new();
+    if bits == 4 {
+        packed.reserve_exact(codes.len().div_ceil(2));
+        for piece in codes.chunks_exact(dim).flat_map(|row| row.chunks(2 * LANES)) {
+            let (low, high) = piece.split_at(LANES);
+            let high = high.iter().chain(std::iter::repeat(&0));
+            packed.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+        }
+    }
+    let bytes = if bits == 4 { &packed } else { codes };
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 

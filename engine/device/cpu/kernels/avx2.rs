@@ -47,6 +47,7 @@ macro_rules! both {
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type Words = Avx2Words<VNNI>;
     const PANELS: usize = 1;
+    const SUMS: usize = 4;
 
     fn call<K: Kernel>(kernel: K) -> K::Output {
         unsafe { if VNNI { run_vnni(kernel) } else { run(kernel) } }
@@ -103,10 +104,18 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     fn load_u4(from: &[u8; LANES]) -> (Self, Self) {
         unsafe {
             let bytes = _mm_loadu_si128(from.as_ptr().cast());
-            let halves = [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))];
-            let low = halves.map(|h| _mm256_cvtepi32_ps(_mm256_and_si256(h, _mm256_set1_epi32(15))));
-            let high = halves.map(|h| _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(h)));
-            (Self(low[0], low[1]), Self(high[0], high[1]))
+            let (first, last) =
+                (_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes)));
+            let nibble = _mm256_set1_epi32(15);
+            let low = Self(
+                _mm256_cvtepi32_ps(_mm256_and_si256(first, nibble)),
+                _mm256_cvtepi32_ps(_mm256_and_si256(last, nibble)),
+            );
+            let high = Self(
+                _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(first)),
+                _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(last)),
+            );
+            (low, high)
         }
     }
     #[inline(always)]

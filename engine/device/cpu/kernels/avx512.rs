@@ -26,6 +26,7 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 impl Lanes for Avx512 {
     type Words = Avx512Words;
     const PANELS: usize = 2;
+    const SUMS: usize = 16;
 
     fn call<K: Kernel>(kernel: K) -> K::Output {
         unsafe { run(kernel) }

@@ -16,7 +16,8 @@
 //! Nothing here knows models, blocks or sequences; inputs are slices, and tiles of the KV cache come through
 //! [`attention::Tiles`]. A device back end implements the same operations: [`linear`], [`attention`], [`pointwise`].
 //!
-//! No closures in kernels: one would be compiled without the kernel's instruction set and called instead of inlined.
+//! No kernel hands a closure with vectors in it to the standard library (`array::map`, `Option::get_or_insert_with`): it is compiled
+//! without the kernel's instruction set, and each of its instructions becomes a call.
 
 pub(crate) mod activations;
 pub(crate) mod attention;
@@ -183,6 +184,8 @@ pub(crate) trait Lanes: Copy {
     /// Panels of weights that are unpacked for many rows and meet them together: 2 if there are registers enough, in tiles of 8 rows
     /// instead of 4; 0: panels are unpacked tile by tile.
     const PANELS: usize;
+    /// Sums that the registers hold beside what is added to them.
+    const SUMS: usize;
 
     /// Runs a kernel in a function of its own: what several others call is compiled once.
     fn call<K: Kernel>(kernel: K) -> K::Output;
@@ -356,6 +359,31 @@ pub(crate) fn lanes_mut<T>(from: &mut [T]) -> &mut [T; LANES] {
 mod tests {
     use super::*;
     use crate::kv::quant::LEVELS;
+
+    #[test]
+    fn no_closure_with_vectors_is_handed_over() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("device/cpu/kernels");
+        let mut folders = vec![folder];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap();
+                // NEON belongs to its architecture: no function lacks it.
+                let is_kernel = !path.ends_with("neon.rs");
+                let kernels = text.split("#[cfg(test)]").next().filter(|_| is_kernel).unwrap_or_default();
+                for (at, line) in kernels.lines().enumerate() {
+                    let closure = line.split_once("(|").and_then(|(_, rest)| rest.split_once('|'));
+                    let of_vectors = |body: &str| ["::<L>(", "L::", "_mm"].iter().any(|op| body.contains(op));
+                    let place = format!("{}:{}", path.display(), at + 1);
+                    assert!(!closure.is_some_and(|(_, body)| of_vectors(body)), "{place}: {line}");
+                }
+            }
+        }
+    }
 
     /// Products of codes less 128, whether the set takes that off itself or not.
     #[inline(always)]

@@ -47,6 +47,7 @@ macro_rules! quarters {
 impl<const DOT: bool> Lanes for Neon<DOT> {
     type Words = NeonWords<DOT>;
     const PANELS: usize = 1;
+    const SUMS: usize = 4;
 
     fn call<K: Kernel>(kernel: K) -> K::Output {
         unsafe { if DOT { run_dot(kernel) } else { run(kernel) } }

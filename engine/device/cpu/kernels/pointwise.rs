@@ -234,6 +234,17 @@ impl Kernel for Hadamard<'_> {
 fn rotate<L: Lanes>(block: &mut [f32]) {
     let scale = 1.0 / (block.len() as f32).sqrt();
     let mut half = 1;
+    if block.len() >= LANES {
+        for piece in block.chunks_exact_mut(LANES) {
+            let mut x = *lanes(piece);
+            x = exchange::<1>(x);
+            x = exchange::<2>(x);
+            x = exchange::<4>(x);
+            x = exchange::<8>(x);
+            piece.copy_from_slice(&x);
+        }
+        half = LANES;
+    }
     while half < block.len() {
         for pair in block.chunks_exact_mut(2 * half) {
             let (low, high) = pair.split_at_mut(half);
@@ -244,6 +255,17 @@ fn rotate<L: Lanes>(block: &mut [f32]) {
     for x in block {
         *x *= scale;
     }
+}
+
+/// [`butterflies`] of lanes that are `HALF` apart.
+#[inline(always)]
+fn exchange<const HALF: usize>(x: [f32; LANES]) -> [f32; LANES] {
+    let mut y = [0.0; LANES];
+    for i in 0..LANES {
+        let other = x[i ^ HALF];
+        y[i] = if i & HALF == 0 { x[i] + other } else { other - x[i] };
+    }
+    y
 }
 
 /// `(a, b)` becomes `(a + b, a - b)`, lane by lane: every lane is alone, so the width changes nothing.

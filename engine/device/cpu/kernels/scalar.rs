@@ -17,6 +17,7 @@ impl Scalar {
 impl Lanes for Scalar {
     type Words = ScalarWords;
     const PANELS: usize = 0;
+    const SUMS: usize = 4;
 
     fn call<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Self>()

@@ -187,8 +187,10 @@ impl Kernel for QuantizeShaped<'_> {
             }
             for i in 0..dim {
                 let element = &elements[i * ROWS..][..ROWS];
-                let mut wanted: [L; AT_ONCE] =
-                    std::array::from_fn(|v| L::load(lanes(&element[v * LANES..][..LANES])));
+                let mut wanted = [L::splat(0.0); AT_ONCE];
+                for (wanted, element) in wanted.iter_mut().zip(element.chunks_exact(LANES)) {
+                    *wanted = L::load(lanes(element));
+                }
                 let (before, own) = errors.split_at_mut(i * ROWS);
                 for (share, errors) in feedback[i * dim..].iter().zip(before.chunks_exact(ROWS)) {
                     let share = L::splat(-share);

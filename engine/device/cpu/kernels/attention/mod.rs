@@ -246,8 +246,10 @@ impl<'a> State<'a> {
                 }
                 Keys::Coded { codes, mean, exact } => {
                     let digits = if codes.bits == 8 { 2 } else { 1 };
-                    let all = &self.q;
-                    let coded = self.coded.get_or_insert_with(|| CodedQueries::new::<L>(all, k_dim, digits));
+                    let coded = match &mut self.coded {
+                        Some(coded) => coded,
+                        none => none.insert(CodedQueries::new::<L>(&self.q, k_dim, digits)),
+                    };
                     let shared = common::<L>(q, k_dim, mean);
                     coded.scores::<L>(query, n, n_tokens, codes, &shared, &mut self.scores);
                     put_exact::<L>(q, k_dim, exact, &mut self.scores);

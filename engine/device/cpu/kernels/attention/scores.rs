@@ -18,10 +18,11 @@ impl HalfKeys<'_> {
     pub(super) fn scores<L: Lanes>(&self, n: usize, n_tokens: usize, scores: &mut [[f32; TILE]; TOGETHER]) {
         let mut m = 0;
         while m < n {
-            m += match n - m {
+            m += match (n - m).min(L::SUMS) {
                 8.. => self.some::<L, 8>(m, n_tokens, scores),
                 4.. => self.some::<L, 4>(m, n_tokens, scores),
-                2.. => self.some::<L, 2>(m, n_tokens, scores),
+                3 => self.some::<L, 3>(m, n_tokens, scores),
+                2 => self.some::<L, 2>(m, n_tokens, scores),
                 _ => self.some::<L, 1>(m, n_tokens, scores),
             };
         }
@@ -98,10 +99,11 @@ impl CodedQueries {
     ) {
         let mut m = 0;
         while m < n {
-            m += match n - m {
+            m += match (n - m).min(L::SUMS) {
                 8.. => self.some::<L, 8>(query, m, n_tokens, k, shared, scores),
                 4.. => self.some::<L, 4>(query, m, n_tokens, k, shared, scores),
-                2.. => self.some::<L, 2>(query, m, n_tokens, k, shared, scores),
+                3 => self.some::<L, 3>(query, m, n_tokens, k, shared, scores),
+                2 => self.some::<L, 2>(query, m, n_tokens, k, shared, scores),
                 _ => self.some::<L, 1>(query, m, n_tokens, k, shared, scores),
             };
         }

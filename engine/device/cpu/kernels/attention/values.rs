@@ -17,22 +17,29 @@ pub(super) fn gather<L: Lanes>(
 ) {
     let mut m = 0;
     while m < n {
-        let step = match n - m {
-            4.. => 4,
-            2.. => 2,
-            _ => 1,
-        };
+        let step = (n - m).min(4);
         let out = &mut out[m * head_dim..(m + step) * head_dim];
+        let most = L::SUMS / step;
         let mut column = 0;
         while column < head_dim {
-            let vectors = if head_dim - column >= 4 * LANES { 4 } else { 1 };
+            let vectors = match ((head_dim - column) / LANES).min(most) {
+                4.. => 4,
+                2.. => 2,
+                _ => 1,
+            };
             let mut piece = Piece { weights, m, n_tokens, values, head_dim, column, out };
             match (step, vectors) {
                 (4, 4) => piece.add::<L, 4, 4>(),
+                (4, 2) => piece.add::<L, 4, 2>(),
                 (4, _) => piece.add::<L, 4, 1>(),
+                (3, 4) => piece.add::<L, 3, 4>(),
+                (3, 2) => piece.add::<L, 3, 2>(),
+                (3, _) => piece.add::<L, 3, 1>(),
                 (2, 4) => piece.add::<L, 2, 4>(),
+                (2, 2) => piece.add::<L, 2, 2>(),
                 (2, _) => piece.add::<L, 2, 1>(),
                 (_, 4) => piece.add::<L, 1, 4>(),
+                (_, 2) => piece.add::<L, 1, 2>(),
                 (_, _) => piece.add::<L, 1, 1>(),
             }
             column += vectors * LANES;
