@@ -69,6 +69,7 @@ pub use info::*;
 pub use prompter::{Ends, Prompter, cut_reply};
 pub use request::*;
 pub use share::Share;
+pub use turns::reply::StreamedReply;
 pub use turns::sampler::{by_length, draw};
 
 /// A text to try a model on: dialogue by several people, of some 1,500 words.

@@ -483,6 +483,30 @@ pub(crate) fn cut_text(said: &str, ends: Ends<'_>) -> (String, StopReason) {
     (text, stop)
 }
 
+/// A reply that is streamed from elsewhere as text: what of it is certain, whatever follows and wherever [`cut_text`] cuts it.
+pub struct StreamedReply {
+    reply: ReplyText,
+    has_ended: bool,
+}
+
+impl StreamedReply {
+    /// A reply of which nothing has come yet.
+    pub fn new(ends: Ends<'_>) -> Self {
+        let reply = ReplyText::new(ends.stop, ends.whole_sentences, Said::default());
+        Self { reply, has_ended: false }
+    }
+
+    /// Appends text, and gives what has become certain.
+    pub fn push(&mut self, text: &str) -> Option<String> {
+        if self.has_ended {
+            return None;
+        }
+        let mut characters = text.split_inclusive(|_| true).map(str::as_bytes);
+        self.has_ended = characters.any(|character| self.reply.push_bytes(0, character).is_some());
+        if self.has_ended { self.reply.finish() } else { self.reply.take_certain() }
+    }
+}
+
 /// The rest of a stop string that begins with a line break; `None` if it does not, or nothing follows.
 fn line_of(stop: &[u8]) -> Option<&[u8]> {
     stop.strip_prefix(b"\n").filter(|line| !line.is_empty())
@@ -655,11 +679,22 @@ mod tests {
     fn what_is_streamed_is_never_taken_back() {
         let thought = b"<think>\nMarco: so</think>\nMarc\n Ay. He\nMarco: no";
         let text = b"\n Mar. He (Mr. M.) said: \"Go.\" And 3.5 m... 1. then\nMarc\n\nMarco: no";
+        let stops = ["\nMarco:".to_string(), "\nMary:".to_string()];
         for text in [&text[..], thought] {
             for (end, whole_sentences) in (1..=text.len()).flat_map(|end| [(end, false), (end, true)]) {
                 let (n, text, streamed, _) = said(&text[..end], &["\nMarco:", "\nMary:"], whole_sentences);
                 assert_eq!((n, &text), (text.len(), &streamed));
             }
+        }
+        // Nor of a reply that comes from elsewhere, in pieces of any length, and may end at its limit.
+        let text = std::str::from_utf8(text).unwrap();
+        for (end, step) in (1..=text.len()).flat_map(|end| [(end, 1), (end, 7), (end, end)]) {
+            let ends = Ends { stop: &stops, whole_sentences: true, is_full: true };
+            let mut reply = StreamedReply::new(ends);
+            let pieces = text.as_bytes()[..end].chunks(step).map(|piece| str::from_utf8(piece).unwrap());
+            let streamed: String = pieces.filter_map(|piece| reply.push(piece)).collect();
+            let (kept, _) = cut_text(&text[..end], ends);
+            assert!(kept.starts_with(&streamed), "{streamed:?} of {:?}, kept {kept:?}", &text[..end]);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::http::{Failure, Http, persistently};
 use super::opening::choose;
 use super::pace::Pace;
+use super::shown::Shown;
 use crate::backend::embedded::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
 use crate::backend::wire::{self, Event, VERSION};
 use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
@@ -11,7 +12,6 @@ use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 use serde_json::{Value, json};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A model of a server.
 pub(super) struct Served {
@@ -70,9 +70,9 @@ impl Served {
 
     /// Asks until there is an answer, or asking again has no use. What was read for an answer that broke off is not read again.
     async fn asked(&self, body: &Value, sink: &Sink) -> anyhow::Result<engine::Completion> {
-        let shown = &AtomicUsize::new(0);
+        let shown = &Shown::new(sink);
         let attempt = || async move {
-            let completion = self.attempt(body, sink, shown).await?;
+            let completion = self.attempt(body, shown).await?;
             let usage = &completion.usage;
             let tokens = usage.reused + usage.prefilled + usage.recomputed + completion.ids.len();
             Ok((completion, tokens))
@@ -83,24 +83,15 @@ impl Served {
     async fn attempt(
         &self,
         body: &Value,
-        sink: &Sink,
-        shown: &AtomicUsize,
+        shown: &Shown<'_>,
     ) -> Result<engine::Completion, Failure> {
         let mut events = self.http.stream("/v1/turns", body.clone(), Vec::new());
         let mut said = 0;
         while let Some(event) = events.recv().await {
             let event = serde_json::from_value(event?).context("can't read an event of the answer")?;
             match event {
-                Event::Reading { done, total } => sink(Progress::Prefill { done, total }),
-                Event::Text(text) => {
-                    // The same reply comes again where it is asked for again.
-                    let before = said;
-                    said += text.len();
-                    let known = shown.fetch_max(said, Ordering::Relaxed).saturating_sub(before);
-                    if let Some(new) = text.get(known..).filter(|new| !new.is_empty()) {
-                        sink(Progress::Text(new.to_string()));
-                    }
-                }
+                Event::Reading { done, total } => (shown.sink())(Progress::Prefill { done, total }),
+                Event::Text(text) => shown.show(&mut said, &text),
                 Event::Done(completion) => return Ok(*completion),
                 Event::Failed { message, status } => {
                     let error = anyhow!("{} answered {status}: {message}", self.address.host());

@@ -12,25 +12,26 @@ mod http;
 mod opening;
 mod pace;
 mod reply;
+mod shown;
 
 use super::embedded::{conversation, in_file_order, source};
 use super::{
-    Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink, Stop, locate,
+    Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate,
 };
 use crate::scenario::{Address, Api, Method, Reasoning};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ask::{Ask, Bounds, Finish, Prompt, Said, messages};
 use greenroom::Served;
-use greenroom_engine::{Ends, Prompter};
+use greenroom_engine::{Ends, Prompter, StreamedReply};
 use held::{Expected, Held, Outcome};
 use http::{Failure, Http, persistently};
 use opening::{describe, probe};
 use pace::Pace;
 use reply::{by_ids, by_text};
 use serde_json::{Value, json};
+use shown::Shown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Opens the engine at an address.
@@ -136,15 +137,17 @@ impl Remote {
             cold: request.cold,
         };
         let body = dialect::body(self.address.api, &ask)?;
-        let (said, outcome) = self.asked(&body, &key, &sink).await?;
+        let ends = Ends { stop, whole_sentences: is_free, is_full: false };
+        // A choice may come within JSON; it is shown once it is known.
+        let shown = options.is_empty().then_some(ends);
+        let (said, outcome) = self.asked(&body, &key, &sink, shown).await?;
         let ids = match &prompt {
             Prompt::Ids(ids) => ids.as_slice(),
             Prompt::Messages(_) => &[],
         };
         let past = self.held.past(&request.session, request.parent.as_ref());
         let expected = Expected::new(past.as_ref(), ids, dialect::block(self.address.api));
-        let is_full = said.finish == Some(Finish::Full);
-        let ends = Ends { stop, whole_sentences: is_free, is_full };
+        let ends = Ends { is_full: said.finish == Some(Finish::Full), ..ends };
         let mut reply = match &self.prompter {
             Some(prompter) => by_ids(prompter, ids, &said, ends, &request)?,
             None => by_text(&said, &ask.bounds, ends, request.may_call),
@@ -168,40 +171,46 @@ impl Remote {
         Ok(reply)
     }
 
-    /// Asks until there is an answer, or asking again has no use.
-    async fn asked(&self, body: &Value, key: &str, sink: &Sink) -> anyhow::Result<(Said, Outcome)> {
-        let shown = &AtomicUsize::new(0);
+    /// Asks until there is an answer, or asking again has no use. Text is shown as it becomes certain, if it is to be cut at `ends`.
+    async fn asked(
+        &self,
+        body: &Value,
+        key: &str,
+        sink: &Sink,
+        ends: Option<Ends<'_>>,
+    ) -> anyhow::Result<(Said, Outcome)> {
+        let shown = &Shown::new(sink);
         let attempt = || async move {
-            let (said, outcome) = self.attempt(body, key, sink, shown).await?;
+            let (said, outcome) = self.attempt(body, key, shown, ends).await?;
             let tokens = outcome.prompt_tokens + outcome.reply_tokens;
             Ok(((said, outcome), tokens))
         };
         persistently(&self.pace, attempt).await
     }
 
-    /// Asks once. Text is shown as it comes, but for as many characters as an earlier attempt has shown.
+    /// Asks once.
     async fn attempt(
         &self,
         body: &Value,
         key: &str,
-        sink: &Sink,
-        shown: &AtomicUsize,
+        shown: &Shown<'_>,
+        ends: Option<Ends<'_>>,
     ) -> Result<(Said, Outcome), Failure> {
         let (began, mut first) = (Instant::now(), None);
         // Routers that keep a session on one worker go by this.
         let headers = vec![("x-session-id", key.to_string())];
         let mut events = self.http.stream(dialect::path(self.address.api), body.clone(), headers);
-        let mut said = Said::default();
+        let (mut said, mut n_read, mut n_shown) = (Said::default(), 0, 0);
+        let mut streamed = ends.map(StreamedReply::new);
         while let Some(event) = events.recv().await {
             dialect::take(self.address.api, &event?, &mut said)?;
-            let known = shown.fetch_max(said.text.len(), Ordering::Relaxed);
-            if said.text.len() > known {
-                first.get_or_insert_with(|| began.elapsed());
-                // An engine may take back what it had said of a character.
-                if let Some(new) = said.text.get(known..) {
-                    sink(Progress::Text(new.to_string()));
-                }
+            // An engine may take back what it had said of a character.
+            let Some(new) = said.text.get(n_read..).filter(|new| !new.is_empty()) else { continue };
+            first.get_or_insert_with(|| began.elapsed());
+            if let Some(certain) = streamed.as_mut().and_then(|reply| reply.push(new)) {
+                shown.show(&mut n_shown, &certain);
             }
+            n_read = said.text.len();
         }
         if said.finish.is_none() {
             let error = anyhow!("{}: the answer ended early", self.address.host());
