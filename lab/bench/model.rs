@@ -27,7 +27,12 @@ pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Res
         Some(folder) => folder.clone(),
         None => default_cache_dir().context("there is no home folder; use --shape-dir")?.join("models"),
     };
-    let path = folder.join(format!("random-{}-{}.gguf", common.shape, common.weights));
+    let path = folder.join(format!(
+        "random-{}-{}-{}k.gguf",
+        common.shape,
+        common.weights,
+        model.context_length >> 10
+    ));
     if !path.is_file() {
         bar.set_message(format!("writing {}", path.display()));
         write(&model, &folder, &path).with_context(|| format!("can't write {}", path.display()))?;

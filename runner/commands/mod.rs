@@ -169,15 +169,21 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
     ExitCode::from(code)
 }
 
+/// What the standard library says of a number that it can't parse, and what a user needs to know.
+const NUMBERS: [(&str, &str); 5] = [
+    ("invalid digit found in string", "expected a whole number of at least 0"),
+    ("cannot parse integer from empty string", "expected a whole number"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("number too small to fit in target type", "the number is too small"),
+    ("invalid float literal", "expected a number"),
+];
+
 /// Prints the command line's error, or the output of `--help` and `--version`.
 fn said(shown: &clap::Error) -> u8 {
     let text = shown.render();
     if shown.use_stderr() {
-        if is_fancy_err() {
-            eprint!("{}", text.ansi());
-        } else {
-            eprint!("{text}");
-        }
+        let text = if is_fancy_err() { text.ansi().to_string() } else { text.to_string() };
+        eprint!("{}", NUMBERS.iter().fold(text, |text, (of_std, ours)| text.replace(of_std, ours)));
     } else if is_fancy() {
         print!("{}", text.ansi());
     } else {

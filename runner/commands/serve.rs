@@ -10,9 +10,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What `--model` means to a server.
+const MODEL: &str = "Model to serve: a GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled \
+    `understudy`; clients ask for it by NAME, else by its file's name (repeatable) [default: understudy]";
+
 /// Serve OpenAI's and Anthropic's APIs, with memories that persist
 #[derive(Debug, clap::Args)]
 #[command(
+    mut_arg("given", |model| model.help(MODEL)),
     after_help = "Example: greenroom serve --model small=smollm2-135m-instruct --listen 127.0.0.1:8080"
 )]
 pub(super) struct Args {

@@ -146,14 +146,13 @@ pub fn savings(cache: &CacheSummary) -> String {
         return String::new();
     }
     let saved = match cache.saved_ms {
-        ms if ms < 1e3 => format!("{ms:.0} ms"),
-        ms if ms < 1e4 => format!("{:.1} s", ms / 1e3),
-        ms => format!("{:.0} s", ms / 1e3),
+        ms if ms < 0.5 => String::new(), // a remote engine does not say
+        ms if ms < 1e3 => format!(", saved about {ms:.0} ms"),
+        ms if ms < 1e4 => format!(", saved about {:.1} s", ms / 1e3),
+        ms => format!(", saved about {:.0} s", ms / 1e3),
     };
     let tokens = indicatif::HumanCount(cache.reused as u64);
-    let text = format!(
-        "Reused {tokens} tokens of memory, saved about {saved} (--stats shows the cost of each agent)"
-    );
+    let text = format!("Reused {tokens} tokens of memory{saved} (--stats shows the cost of each agent)");
     super::wrapped(&text, "") + "\n"
 }
 
@@ -218,6 +217,7 @@ mod tests {
         let of = |reused, saved_ms| savings(&CacheSummary { reused, saved_ms, ..CacheSummary::default() });
         let line = |what: &str| format!("Reused {what} (--stats shows the cost of each agent)\n");
         assert_eq!(of(0, 5.0), "");
+        assert_eq!(of(191, 0.0), line("191 tokens of memory"));
         assert_eq!(of(191, 12.4), line("191 tokens of memory, saved about 12 ms"));
         assert_eq!(of(17_094, 1_480.0), line("17,094 tokens of memory, saved about 1.5 s"));
         assert_eq!(of(1_234_567, 75_400.0), line("1,234,567 tokens of memory, saved about 75 s"));

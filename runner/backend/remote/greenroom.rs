@@ -80,11 +80,7 @@ impl Served {
         persistently(&self.pace, attempt).await
     }
 
-    async fn attempt(
-        &self,
-        body: &Value,
-        shown: &Shown<'_>,
-    ) -> Result<engine::Completion, Failure> {
+    async fn attempt(&self, body: &Value, shown: &Shown<'_>) -> Result<engine::Completion, Failure> {
         let mut events = self.http.stream("/v1/turns", body.clone(), Vec::new());
         let mut said = 0;
         while let Some(event) = events.recv().await {

@@ -15,9 +15,7 @@ mod reply;
 mod shown;
 
 use super::embedded::{conversation, in_file_order, source};
-use super::{
-    Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate,
-};
+use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate};
 use crate::scenario::{Address, Api, Method, Reasoning};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};

@@ -57,7 +57,7 @@ impl Checker {
         for (name, value) in overrides.iter().filter(|(name, _)| is_value(name)) {
             let span = self.tree.key(&path);
             if let Err(help) = set(&mut values, name, value.clone()) {
-                let message = format!("--set {name}: the scenario has no variable `{name}`");
+                let message = format!("the scenario has no variable `{name}`");
                 let found = Diagnostic::error("unknown-variable", "", span, message);
                 self.push(found).help = help.or(Some("declare it under `variables:`".into()));
             }

@@ -84,8 +84,7 @@ pub fn open_below(
     root: Option<&std::path::Path>,
     overrides: &[(String, Value)],
 ) -> anyhow::Result<Loaded> {
-    let text = files::read_text(path, Kind::Scenario);
-    let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
+    let text = read_scenario(path)?;
     open_text(path, &text, root, overrides)
 }
 
@@ -115,8 +114,7 @@ pub fn open_named(
     root: Option<&std::path::Path>,
     overrides: &[(String, Value)],
 ) -> anyhow::Result<Loaded> {
-    let text = files::read_text(path, Kind::Scenario);
-    let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
+    let text = read_scenario(path)?;
     let is_scenario = include::unlike_a_scenario(&text).is_none();
     ensure!(
         is_scenario,
@@ -124,6 +122,14 @@ pub fn open_named(
         path.display()
     );
     open_below(path, root, overrides)
+}
+
+fn read_scenario(path: &std::path::Path) -> anyhow::Result<String> {
+    files::read_text(path, Kind::Scenario).with_context(|| {
+        let meant = files::meant(path, &["yaml", "yml"]);
+        let meant = meant.map(|meant| format!(" (did you mean {}?)", meant.display())).unwrap_or_default();
+        format!("can't read the scenario {}{meant}", path.display())
+    })
 }
 
 /// Reads a file of a kind by the name that the scenario gives it.
