@@ -94,17 +94,19 @@ impl Performance {
     }
 
     fn finish(&self, performed: &Performed) {
-        if let End::Complete(footer) = &performed.end {
-            let results = terminal::results(&self.scenario, footer, terminal::is_fancy());
-            if !self.quiet && !results.is_empty() {
-                print!("\n{results}");
-            } else if self.quiet && !footer.holds() {
-                eprint!("{results}");
-            }
-        }
+        let footer = if let End::Complete(footer) = &performed.end { Some(footer) } else { None };
+        let results = footer.map(|footer| terminal::results(&self.scenario, footer, terminal::is_fancy()));
+        let results = results.unwrap_or_default();
         if self.quiet {
             println!("{}", performed.transcript.display());
+            terminal::output::flush();
+            if footer.is_some_and(|footer| !footer.holds()) {
+                eprint!("{results}");
+            }
         } else {
+            if !results.is_empty() {
+                print!("\n{results}");
+            }
             if self.stats {
                 println!("\n{}", terminal::costs(&performed.summary));
             }

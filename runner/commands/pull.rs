@@ -69,7 +69,7 @@ fn show_catalog() -> anyhow::Result<Exit> {
         let cells = [entry.name, entry.size, entry.licence, entry.tested.word(), here, entry.good_for];
         rows.push(cells.map(str::to_owned).to_vec());
     }
-    println!("{}", table(&["name", "size", "licence", "tested on", "here", "good for"], rows, 6));
+    println!("{}", table(&["name", "size", "licence", "tested on", "downloaded", "good for"], rows, 6));
     println!(
         "\nTested on: which weights of a model have been run with greenroom. `random weights`: its family was checked against llama.cpp\n\
          and transformers on random weights in the same layout, but these weights were never run; `good for` goes by size alone.\n\
