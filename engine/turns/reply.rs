@@ -483,7 +483,7 @@ pub(crate) fn cut_text(said: &str, ends: Ends<'_>) -> (String, StopReason) {
     (text, stop)
 }
 
-/// A reply that is streamed from elsewhere as text: what of it is certain, whatever follows and wherever [`cut_text`] cuts it.
+/// A reply that is streamed from elsewhere as text: what of it [`cut_reply`](crate::cut_reply) keeps, whatever follows.
 pub struct StreamedReply {
     reply: ReplyText,
     has_ended: bool,
