@@ -38,6 +38,10 @@ deny:
 site:
     .ci/site
 
+# Type-check for macOS and Windows
+platforms:
+    .ci/platforms
+
 # Make a release archive for a platform in dist/
 package target="x86_64-unknown-linux-musl":
     .ci/package {{ target }}

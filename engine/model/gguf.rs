@@ -289,8 +289,9 @@ impl Gguf {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Gives the memory of a tensor's bytes back; they can be read again.
+    /// Gives the memory of a tensor's bytes back; they can be read again. Only Unix takes such advice.
     #[allow(unsafe_code)] // the advice
+    #[cfg_attr(not(unix), allow(unused_variables))]
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
         if let Bytes::Mapped(map) = &self.bytes {

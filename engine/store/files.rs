@@ -268,15 +268,22 @@ pub(super) fn make_private_dir(path: &Path) -> Result<()> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
         make_private_dir(parent)?;
     }
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    let builder = private_folder();
     let made = fault::write_point().and_then(|()| match builder.create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()), // another process was faster
         made => made,
     });
     let durable = made.and_then(|()| sync(path)).and_then(|()| sync_parent(path));
     durable.map_err(|e| io_error("create the folder", path, e))
+}
+
+/// Makes folders that are their owner's alone.
+#[cfg_attr(not(unix), allow(unused_mut))]
+fn private_folder() -> fs::DirBuilder {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
 }
 
 /// Readable by its owner alone.

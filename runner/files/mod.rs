@@ -288,7 +288,8 @@ pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File>
 /// # Errors
 /// The system's error.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    // Windows opens no folder as a file, and needs no such thing.
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 /// Opening a named pipe would wait for its other end.
