@@ -8,13 +8,9 @@ mod root;
 pub use root::Root;
 
 use anyhow::Context as _;
-use std::ffi::OsStr;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read as _, Write as _};
-use std::path::{Component, Path, PathBuf};
-
-/// Most files of a folder that are compared with a name that does not exist.
-const MAX_COMPARED: usize = 1000;
+use std::path::{Component, Path};
 
 /// The kind of content that a file is read for, which determines how large it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,30 +126,6 @@ pub fn read(path: &Path, kind: Kind) -> io::Result<Vec<u8>> {
 pub fn read_text(path: &Path, kind: Kind) -> io::Result<String> {
     let text = String::from_utf8(read(path, kind)?);
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
-}
-
-/// The file that may be meant by a path at which there is none: one of a similar name, with one of these extensions, in the same folder
-/// or in `scenarios` below it.
-pub fn meant(path: &Path, extensions: &[&str]) -> Option<PathBuf> {
-    if std::fs::symlink_metadata(path).is_ok() {
-        return None;
-    }
-    let folder = path.parent()?;
-    let stem = |path: &Path| path.file_stem().and_then(OsStr::to_str).map(str::to_lowercase);
-    let wanted = stem(path)?;
-    let within = [folder.to_path_buf(), folder.join("scenarios")].into_iter().flat_map(|folder| {
-        let here = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
-        let names = std::fs::read_dir(here).into_iter().flatten().flatten().take(MAX_COMPARED);
-        names.map(|entry| folder.join(entry.file_name())).collect::<Vec<_>>()
-    });
-    let is_kind = |path: &PathBuf| {
-        path.extension().and_then(OsStr::to_str).is_some_and(|extension| extensions.contains(&extension))
-    };
-    let near = within.filter(is_kind).filter_map(|path| {
-        let distance = strsim::osa_distance(&stem(&path)?, &wanted);
-        (distance <= wanted.chars().count() / 3).then_some((distance, path))
-    });
-    near.min().map(|(_, path)| path)
 }
 
 /// The first bytes of a regular file of any size, `n` at most.

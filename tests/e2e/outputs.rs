@@ -283,6 +283,28 @@ fn numbers_out_of_range_are_refused() {
     }
 }
 
+#[test]
+fn what_is_mistyped_is_answered_in_words() {
+    let stage = Stage::new();
+    for (args, told) in [
+        ("check scenarios/prisoner-dilemma.yaml", "(did you mean scenarios/prisoners-dilemma.yaml?)"),
+        ("check prisoners-dilema", "(did you mean scenarios/prisoners-dilemma.yaml?)"),
+        (
+            "check scenarios/nothing-like-it.yaml",
+            "can't read the scenario scenarios/nothing-like-it.yaml: No such",
+        ),
+        ("run scenarios/gossip.yaml --seed abc", "expected a whole number of at least 0"),
+        ("run scenarios/gossip.yaml --repeat 7.5", "expected a whole number of at least 0"),
+        ("run scenarios/gossip.yaml --seed 99999999999999999999", "the number is too large"),
+        ("run scenarios/prisoners-dilemma.yaml --sweep only_silnt=1,2", "did you mean `only_silent`?"),
+    ] {
+        let output = stage.greenroom(&args.split(' ').collect::<Vec<_>>()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(told), "{args}: {text}");
+        assert!(!text.contains("digit") && !text.contains("--set"), "{args}: {text}");
+    }
+}
+
 /// A program that embeds the engine is told as well.
 #[test]
 fn the_engine_refuses_numbers_out_of_range() {

@@ -36,6 +36,34 @@ fn tokens(trace: &[Value], kind: &str) -> u64 {
 }
 
 #[test]
+fn what_is_shown_of_a_reply_is_what_was_said() {
+    let (stage, there) = (Stage::new(), Stage::new());
+    let server = Server::start(&there, &[]);
+    for api in ["greenroom", "openai"] {
+        let version = if api == "openai" { "/v1?model=understudy" } else { "" };
+        let address = format!("{api}+http://{}{version}", server.address);
+        let out = stage.path(api).display().to_string();
+        let scenario = format!("scenarios/{SCENARIO}.yaml");
+        let mut run = stage.greenroom(&["run", &scenario, "--model", &address, "--out", &out]);
+        let shown = run.args(["--max-tokens", "30", "--seed", "5"]).assert().success();
+        let shown = String::from_utf8(shown.get_output().stdout.clone()).unwrap();
+        let mut shown = shown.lines();
+        for line in transcript(&stage, api).lines() {
+            let turn: Value = serde_json::from_str(line).unwrap();
+            let (Some(spoken), Some(path)) = (turn["spoken"].as_str(), turn["path"].as_str()) else {
+                continue;
+            };
+            let agent = path.rsplit('/').next().unwrap();
+            let head = format!("{}{}: ", agent[..1].to_uppercase(), &agent[1..]);
+            let found = shown.find_map(|line| line.strip_prefix(&head)).unwrap();
+            let spoken = if spoken.is_empty() { "(says nothing)" } else { spoken };
+            let notes = found.strip_prefix(spoken).unwrap_or_else(|| panic!("{api}, {path}: {found}"));
+            assert!(notes.is_empty() || notes.starts_with("  ("), "{api}, {path}: {found}");
+        }
+    }
+}
+
+#[test]
 fn by_its_own_words_a_run_is_what_it_would_be_here() {
     let (stage, there) = (Stage::new(), Stage::new());
     let server = Server::start(&there, &[]);

@@ -40,7 +40,9 @@ use super::schema::{PhaseNames, Written, WrittenPart};
 use super::template::Code;
 use super::yaml::{Path, Step, Tree, parse};
 use super::{Agent, Phase, PhaseId, Scenario};
-use crate::diagnostic::{Diagnostic, Report, Severity, Source, Sources, Span, suggest};
+use crate::diagnostic::{
+    Diagnostic, Report, Severity, Source, Sources, Span, Suggestion, suggest, suggestion,
+};
 use crate::files::{self, Kind, Root};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -84,7 +86,11 @@ pub fn open_below(
     root: Option<&std::path::Path>,
     overrides: &[(String, Value)],
 ) -> anyhow::Result<Loaded> {
-    let text = read_scenario(path)?;
+    let text = files::read_text(path, Kind::Scenario).with_context(|| {
+        let meant = if path.exists() { None } else { meant(path) };
+        let meant = meant.map(|meant| format!(" (did you mean {}?)", meant.display())).unwrap_or_default();
+        format!("can't read the scenario {}{meant}", path.display())
+    })?;
     open_text(path, &text, root, overrides)
 }
 
@@ -114,7 +120,8 @@ pub fn open_named(
     root: Option<&std::path::Path>,
     overrides: &[(String, Value)],
 ) -> anyhow::Result<Loaded> {
-    let text = read_scenario(path)?;
+    let text = files::read_text(path, Kind::Scenario);
+    let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
     let is_scenario = include::unlike_a_scenario(&text).is_none();
     ensure!(
         is_scenario,
@@ -124,11 +131,19 @@ pub fn open_named(
     open_below(path, root, overrides)
 }
 
-fn read_scenario(path: &std::path::Path) -> anyhow::Result<String> {
-    files::read_text(path, Kind::Scenario).with_context(|| {
-        let meant = files::meant(path, &["yaml", "yml"]);
-        let meant = meant.map(|meant| format!(" (did you mean {}?)", meant.display())).unwrap_or_default();
-        format!("can't read the scenario {}{meant}", path.display())
+/// The scenario that a person may mean by a path at which there is none: one of a similar name in the same folder, or in `scenarios`
+/// below it.
+fn meant(path: &std::path::Path) -> Option<std::path::PathBuf> {
+    let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+    [folder.to_path_buf(), folder.join("scenarios")].into_iter().find_map(|folder| {
+        let entries = std::fs::read_dir(std::path::Path::new(".").join(&folder)).ok()?.flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let names: Vec<String> =
+            names.filter(|name| name.ends_with(".yaml") || name.ends_with(".yml")).collect();
+        match suggestion(name, names.iter().map(String::as_str))? {
+            Suggestion::Near(near) => Some(folder.join(near)),
+            Suggestion::Any(_) => None,
+        }
     })
 }
 
