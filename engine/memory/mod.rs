@@ -19,6 +19,7 @@ pub(crate) mod pass;
 mod prefixes;
 mod read_ahead;
 mod recall;
+mod restore;
 pub(crate) mod sequence;
 pub(crate) mod session;
 mod unfinished;

@@ -6,7 +6,7 @@
 
 use super::Memory;
 use super::crew::{Crew, Priority};
-use super::recall::put_tail;
+use super::restore::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
 use crate::kv::layout::Part;
