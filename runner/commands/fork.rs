@@ -3,6 +3,7 @@
 use super::casting;
 use super::machine::Machine;
 use super::play::Performance;
+use super::resume::go_on;
 use super::run::{Claimed, refuse_other};
 use super::sampling::non_negative;
 use super::{Exit, Whereabouts};
@@ -106,10 +107,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         allow_tools: args.allow_tools,
         recorded: recorded.collect(),
     };
-    let at = args.at.map_or(String::new(), |at| format!(" --at {at}"));
-    let (run, out) = (args.run.display(), folder.display());
-    let go_on =
-        format!("continue with: greenroom fork {run}{at} --resume --out {out} (and the same settings)");
+    let go_on = go_on(&folder, args.out.is_some());
     Performance { scenario, options, folder, quiet: args.quiet, stats: args.stats, watch: None, go_on }
         .play(&args.machine)
 }

@@ -51,6 +51,9 @@ impl Performance {
             &own(&self.options),
             self.quiet,
         )?);
+        if self.options.resume && !self.quiet {
+            self.say_what_is_there();
+        }
         let page = self.watch.map(Page::open).transpose()?;
         let watch = self.watcher();
         let mut watch = match &page {
@@ -74,6 +77,18 @@ impl Performance {
             End::Complete(footer) if !footer.holds() => Exit::AssertionFailed,
             End::Complete(_) => Exit::Pass,
         })
+    }
+
+    /// Says what a run that is resumed has; where it can't be read, playing says so.
+    fn say_what_is_there(&self) {
+        let folder = self.folder.display();
+        match Transcript::open_begun(&self.folder.join(FILE)) {
+            Ok(None) => eprintln!("{folder} contains no run to continue: a new run begins there"),
+            Ok(Some(begun)) if begun.footer.is_none() => {
+                eprintln!("continuing {folder} after {} turns, which are shown again", begun.turns.len());
+            }
+            _ => {}
+        }
     }
 
     /// Says how to continue after a failed turn: the turns before it are on record. A complete run has nothing left to

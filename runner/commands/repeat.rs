@@ -6,8 +6,9 @@ use super::play::{own, played as played_by};
 use super::stop::stopped;
 use crate::experiment::{self, Design, Played, Shard, Step, play as play_design, transcripts};
 use crate::statistics::{Cell, Run, Sample, plots, summarize, tables};
-use crate::terminal::{is_fancy, statistics};
-use crate::transcript::Transcript;
+use crate::terminal::{failure, is_fancy, output, statistics};
+use crate::transcript::{AssertionRecord, Footer, Transcript};
+use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,10 +96,24 @@ pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Resu
     files.extend(plots(sample, &summary, folder)?);
     if quiet {
         println!("{}", folder.display());
+        output::flush();
+        eprint!("{}", failures(sample));
     } else {
-        print!("{}", statistics(&summary, &files, is_fancy()));
+        print!("{}{}", statistics(&summary, &files, is_fancy()), failures(sample));
     }
     Ok(hold(sample))
+}
+
+/// The assertions that failed, and in how many runs.
+fn failures(sample: &Sample) -> String {
+    let footers: Vec<&Footer> =
+        sample.runs.iter().filter_map(|run| Some(&run.transcript.footer.as_ref()?.record)).collect();
+    let mut failed: IndexMap<&str, (&AssertionRecord, usize)> = IndexMap::new();
+    for assertion in footers.iter().flat_map(|footer| &footer.assertions).filter(|each| !each.holds) {
+        failed.entry(&assertion.that).or_insert((assertion, 0)).1 += 1;
+    }
+    let line = |(first, n)| failure(first, Some((n, footers.len())), is_fancy());
+    failed.into_values().map(line).collect()
 }
 
 /// True if all assertions passed in all runs.
@@ -123,6 +138,7 @@ fn bar(n: usize, quiet: bool) -> ProgressBar {
 fn took(played: &Played, seconds: f64) -> String {
     let before = match played.n_before {
         0 => String::new(),
+        1 => ", 1 was already complete".to_owned(),
         n => format!(", {n} were already complete"),
     };
     format!("{} runs in {seconds:.1} s{before}", played.n_new)

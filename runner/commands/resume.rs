@@ -16,6 +16,21 @@ pub(super) struct Resumed {
     pub(super) named: String,
 }
 
+/// How to continue a run (or an experiment) in a folder: the command line that was given, to be given again. `names_folder`: it says
+/// which folder.
+pub(super) fn go_on(folder: &Path, names_folder: bool) -> String {
+    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let mut words: Vec<String> = std::iter::once("greenroom".to_owned()).chain(given).collect();
+    if !words.iter().any(|word| word == "--resume") {
+        words.push("--resume".into());
+    }
+    if !names_folder {
+        words.extend(["--out".into(), folder.display().to_string()]);
+    }
+    let line = shlex::try_join(words.iter().map(String::as_str));
+    format!("continue with: {}", line.unwrap_or_else(|_| words.join(" ")))
+}
+
 /// The folder given for a run: by `--out`, or in place of the scenario's file when the run is resumed.
 pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::Result<Option<PathBuf>> {
     if !file.is_dir() {

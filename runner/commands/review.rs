@@ -127,8 +127,8 @@ fn ask() -> anyhow::Result<Answer> {
         output::flush();
         let Some(line) = typed_line(std::io::stdin().lock())? else { return Ok(Answer::Quit) };
         match line.trim().to_lowercase().as_str() {
-            "a" | "accept" => return Ok(Answer::Accept),
-            "r" | "reject" => return Ok(Answer::Reject),
+            "a" | "accept" | "y" | "yes" => return Ok(Answer::Accept),
+            "r" | "reject" | "n" | "no" => return Ok(Answer::Reject),
             "s" | "skip" => return Ok(Answer::Skip),
             "q" | "quit" => return Ok(Answer::Quit),
             other => {

@@ -129,11 +129,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         allow_tools: args.allow_tools,
         recorded: BTreeMap::new(),
     };
-    let go_on = format!(
-        "continue with: greenroom run {} --resume --out {} (and the same settings)",
-        args.file.display(),
-        folder.display()
-    );
+    let go_on = resume::go_on(&folder, out.is_some());
     let has_cases = plays_cases(&scenario);
     if has_cases && args.continues.is_some() {
         eprintln!("error: --continue allows one run only; choose a case with --case");

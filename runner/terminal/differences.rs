@@ -35,9 +35,10 @@ pub fn show_differences(found: &[Difference], n_turns: usize, all: bool, fancy: 
     }
     if let (false, Some(first)) = (paths.is_empty(), paths.first()) {
         let n = paths.len();
+        let n_new = turns.iter().filter(|found| found.what == What::New).count();
         let part = format!(
             "{n} of {} {}, from {first} on",
-            n_turns.max(n),
+            n_turns + n_new,
             if n == 1 { "differs" } else { "differ" }
         );
         let _ = writeln!(out, "  {} {part}", bold(format!("{:<9}", counted_word(n))));

@@ -18,7 +18,7 @@ pub use dialogue::Dialogue;
 pub use diff::{show_diff, show_verdict};
 pub use differences::show_differences;
 pub use page::Page;
-pub use results::results;
+pub use results::{failure, results};
 pub use statistics::statistics;
 pub use tables::{bytes, costs, counted, savings, table, table_within};
 

@@ -2,7 +2,7 @@
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;
-use crate::transcript::{Footer, OutcomeRecord};
+use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
 use console::Style;
 use serde_json::Value;
 
@@ -69,19 +69,23 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
         let label = if fancy { Style::new().bold().apply_to(label).to_string() } else { label };
         out += &(super::wrapped(&format!("{label}{}", printable(&text)), LABEL) + "\n");
     }
-    for failed in footer.assertions.iter().filter(|assertion| !assertion.holds) {
-        let reason = failed.error.as_ref().or(failed.why.as_ref());
-        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
-        let label = if fancy {
-            Style::new().red().bold().apply_to("FAILED     ").to_string()
-        } else {
-            "FAILED     ".into()
-        };
-        out +=
-            &(super::wrapped(&format!("{label}{}", printable(&format!("{}{reason}", failed.that))), LABEL)
-                + "\n");
-    }
+    let failed = footer.assertions.iter().filter(|assertion| !assertion.holds);
+    out.extend(failed.map(|assertion| failure(assertion, None, fancy)));
     out
+}
+
+/// The line of an assertion that failed; `counted`: in so many of so many runs.
+pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fancy: bool) -> String {
+    let reason = match (&assertion.error, &assertion.why) {
+        (Some(error), _) => format!(": {error}"),
+        (None, Some(why)) => format!(" (expected: {why})"),
+        (None, None) => String::new(),
+    };
+    let label =
+        if fancy { Style::new().red().bold().apply_to("FAILED").to_string() } else { "FAILED".into() };
+    let counted = counted.map_or("     ".to_owned(), |(n, of)| format!(" in {n} of {of} runs: "));
+    super::wrapped(&format!("{label}{counted}{}", printable(&format!("{}{reason}", assertion.that))), LABEL)
+        + "\n"
 }
 
 fn shown(value: &Value) -> String {

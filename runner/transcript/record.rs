@@ -603,7 +603,7 @@ pub struct OutcomeRecord {
 pub struct AssertionRecord {
     /// The expression.
     pub that: String,
-    /// The meaning of its failure, as the author gives it.
+    /// What should be true, in the author's words.
     pub why: Option<String>,
     /// True if it held; an expression that fails does not.
     pub holds: bool,

@@ -100,7 +100,7 @@ impl Fitting<'_> {
         Ok(Players { own, named })
     }
 
-    /// Notes on why this model need not say the same: it is not the recording's, or turns are baseded on memory that
+    /// Notes on why this model need not say the same: it is not the recording's, or turns are based on memory that
     /// another device computed, as the trace beside the recording has it.
     pub(super) fn doubts(&self, players: &Players) -> Vec<String> {
         let header = &self.transcript.header.record;
@@ -136,9 +136,9 @@ fn other_model(was: &ModelCard, is: &ModelCard) -> Option<String> {
         ("numerics", &was.numerics, &is.numerics),
     ];
     let (what, recorded, now) = pairs.into_iter().find(|(_, was, is)| was != is)?;
-    let (recorded, now) = match what {
-        "model" => (&was.model.name, &is.model.name),
-        _ => (recorded, now),
+    let (recorded, now, help) = match what {
+        "model" => (&was.model.name, &is.model.name, " (--model gives another)"),
+        _ => (recorded, now, ""),
     };
-    Some(format!("recorded with the {what} `{recorded}`, but read with `{now}`"))
+    Some(format!("recorded with the {what} `{recorded}`, but read with `{now}`{help}"))
 }

@@ -223,3 +223,24 @@ fn a_model_that_breaks_loses_nothing() {
         assert_eq!(found, expected, "{fault}");
     }
 }
+
+/// The command that an interrupted run shows, pasted into a shell, continues it with all its settings.
+#[test]
+fn the_command_that_is_shown_continues_the_run() {
+    let play = &PLAYS[0];
+    let expected = play.finish(&Stage::new(), "a run, or two");
+    let stage = Stage::new();
+    let stopped = play.command(&stage, "a run, or two").env("GREENROOM_FAULT", "fail:25").output().unwrap();
+    let said = String::from_utf8_lossy(&stopped.stderr);
+    assert_eq!(stopped.status.code(), Some(4), "{said}");
+    let line = said.lines().find_map(|line| line.strip_prefix("continue with: "));
+    let line = line.unwrap_or_else(|| panic!("no command to continue with: {said}"));
+    let program = assert_cmd::cargo::cargo_bin!("greenroom");
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(env!("CARGO_MANIFEST_DIR")).env("HOME", stage.dir.path());
+    let continued = shell.env("PATH", path).output().unwrap();
+    let said = String::from_utf8_lossy(&continued.stderr);
+    assert!(continued.status.success(), "{line}: {said}");
+    assert_eq!(play.transcripts(&stage, "a run, or two"), Some(expected));
+}

@@ -57,6 +57,42 @@ fn what_no_choice_leads_to_is_told() {
     );
 }
 
+/// Codes and helps of what is found in an assertion.
+fn asserted(that: &str) -> Vec<(&'static str, Option<String>)> {
+    let text = format!(
+        "agents: {{ ann: {{}}, ben: {{}} }}
+phases:
+  - {{ name: vote, agents: [ann, ben], order: broadcast, choice: {{ stay: We stay, go: We go }} }}
+assertions: [\"{that}\"]
+"
+    );
+    let report = load("x.yaml", &text, &[]).report;
+    report.diagnostics.iter().map(|d| (d.code, d.help.clone())).collect()
+}
+
+#[test]
+fn an_assertion_that_no_choice_fulfils_is_told() {
+    for that in ["vote.choices.ann == 'We go'", "vote.votes.go >= '2'", "vote.choices == 'go'"] {
+        let options = "the options of `vote` are `stay`, `go`".to_owned();
+        assert_eq!(asserted(that), [("unreachable", Some(options))], "{that}");
+    }
+    for that in ["vote.votes.go == 2", "vote.invalid == 0", "vote.votes.go + vote.votes.stay == 2"] {
+        assert_eq!(asserted(that), [], "{that}");
+    }
+}
+
+#[test]
+fn what_is_not_a_number_is_not_compared_with_one() {
+    for (that, example) in [
+        ("vote.votes >= 2", "compare one of them, e.g. `vote.votes.OPTION >= 2`"),
+        ("2 > 1 and vote.choices < 2", "compare one of them, e.g. `vote.choices.AGENT >= 2`"),
+    ] {
+        assert_eq!(asserted(that), [("expression", Some(example.to_owned()))], "{that}");
+    }
+    let options = "the options of `vote` are `stay`, `go`".to_owned();
+    assert_eq!(asserted("vote.votes.leave >= 1"), [("expression", Some(options))]);
+}
+
 #[test]
 fn what_some_choice_leads_to_is_not() {
     for condition in [

@@ -205,7 +205,7 @@ impl Checker {
         let line_of = |at: usize| if is_template { code.line(at) } else { 1 };
         let (mut unknown, mut seen) = (Vec::new(), BTreeSet::new());
         let names = std::mem::take(&mut self.names);
-        for (at, phase, field, key) in results_named(text, &names) {
+        for Named { at, phase, field, key, is_ordered } in results_named(text, &names) {
             if is_template && !code.contains(at) {
                 continue;
             }
@@ -218,6 +218,18 @@ impl Checker {
                 let help = self.suggest(field, PHASE_FIELDS.iter().copied());
                 let name = format!("{phase}.{field}");
                 self.error_at("unknown-field", path, (line_of(at), &name), message).help = help;
+                sound = false;
+            }
+            if is_ordered && key.is_none() && ["choices", "votes"].contains(&field) {
+                let name = format!("{phase}.{field}");
+                let (of, example) = if field == "votes" {
+                    ("how many chose each option", format!("`{name}.OPTION >= 2`"))
+                } else {
+                    ("what each agent chose", format!("`{name}.AGENT >= 2`"))
+                };
+                let message = format!("`{name}` is {of}, which is not a number to compare");
+                self.error_at("expression", path, (line_of(at), &name), message).help =
+                    Some(format!("compare one of them, e.g. {example}"));
                 sound = false;
             }
             let by_agent = ["choices", "history", "said"].contains(&field);
@@ -334,8 +346,19 @@ fn phases_named(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Each `phase.field` or `phase.field.key` of a text: byte, phase, field, key.
-fn results_named<'a>(text: &'a str, names: &'a Names) -> Vec<(usize, &'a str, &'a str, Option<&'a str>)> {
+/// A result that a text names: `phase.field` or `phase.field.key`.
+struct Named<'a> {
+    /// Byte at which it begins.
+    at: usize,
+    phase: &'a str,
+    field: &'a str,
+    key: Option<&'a str>,
+    /// True if `<` or `>` follows.
+    is_ordered: bool,
+}
+
+/// Each result that a text names.
+fn results_named<'a>(text: &'a str, names: &'a Names) -> Vec<Named<'a>> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
     for phase in names.phases.iter().filter(|phase| !phase.is_empty()) {
@@ -349,7 +372,8 @@ fn results_named<'a>(text: &'a str, names: &'a Names) -> Vec<(usize, &'a str, &'
             let quoted = |quote: char| rest.strip_prefix('[').and_then(|rest| rest.strip_prefix(quote));
             let key = rest.strip_prefix('.').or_else(|| quoted('"')).or_else(|| quoted('\'')).map(word);
             if !field.is_empty() {
-                found.push((at, phase.as_str(), field, key));
+                let is_ordered = rest.trim_start().starts_with(['<', '>']);
+                found.push(Named { at, phase, field, key, is_ordered });
             }
         }
     }

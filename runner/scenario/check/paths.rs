@@ -27,7 +27,7 @@ impl Checker {
         play(&Rehearsal::new(scenario.clone()), &mut trials);
         for trial in &trials {
             if trial.failed.is_some() {
-                self.fails(trial);
+                self.fails(scenario, trial);
                 continue;
             }
             match &trial.what {
@@ -37,7 +37,10 @@ impl Checker {
                         self.missing_result(trial, scenario.phase(*phase), scenario.phase(*from));
                     }
                 }
-                What::Result { expression, .. } => self.one_sided(scenario, trial, expression),
+                What::Result { expression, .. } if expression.scope.verdict.is_some() => {
+                    self.one_sided(scenario, trial, expression);
+                }
+                What::Result { expression, .. } => self.never_holds(scenario, trial, expression),
                 _ => {}
             }
         }
@@ -54,7 +57,7 @@ impl Checker {
     }
 
     /// Something fails, whatever happens or in some case.
-    fn fails(&mut self, trial: &Trial<'_>) {
+    fn fails(&mut self, scenario: &Scenario, trial: &Trial<'_>) {
         let Some((way, error)) = &trial.failed else { return };
         let is_text = matches!(trial.what, What::Opening { .. } | What::Ask { .. } | What::Announced { .. });
         let always = trial.n_failed == trial.n_tried && !trial.has_words && !trial.is_forced;
@@ -76,7 +79,9 @@ impl Checker {
             _ => "a result that does not exist is null: test it with `is not none` first",
         };
         if always {
-            let help = remedy(trial.text, error).unwrap_or(help.into());
+            // A count that there is not is mostly that of a misspelled option.
+            let counts = || trial.text.contains(".votes").then(|| options(scenario, trial.phases)).flatten();
+            let help = remedy(trial.text, error).or_else(counts).unwrap_or(help.into());
             let message = format!("{subject} always fails: {}", error.message);
             self.error("expression", trial.path, message).help = Some(help);
             return;
@@ -106,6 +111,17 @@ impl Checker {
             Some(format!("`verdict` is one of {}", options.join(", ")));
     }
 
+    /// An assertion that holds in no case.
+    fn never_holds(&mut self, scenario: &Scenario, trial: &Trial<'_>, that: &Expression) {
+        let is_assertion = trial.path.to_string().starts_with("assertions");
+        if !is_assertion || trial.n_held > 0 || !is_settled(scenario, trial, that) {
+            return;
+        }
+        let message = format!("this assertion never holds: whatever is chosen, `{}` is false", that.text);
+        let help = options(scenario, &that.phases).unwrap_or("fix the assertion, or remove it".into());
+        self.warn("unreachable", &that.path, message).help = Some(help);
+    }
+
     /// A condition that holds in no case.
     fn unreachable(&mut self, scenario: &Scenario, trial: &Trial<'_>, phase: &Phase, when: &Expression) {
         if !is_settled(scenario, trial, when) || trial.n_held > 0 {
@@ -113,18 +129,7 @@ impl Checker {
         }
         let message =
             format!("`{}` is never played: whatever is chosen, `{}` is false", phase.name, when.text);
-        let options = when.phases.iter().filter_map(|id| {
-            let phase = scenario.phase(*id);
-            let options = phase.choice.as_ref()?.options.iter();
-            let options: Vec<String> = options.map(|option| format!("`{}`", option.value)).collect();
-            Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
-        });
-        let options: Vec<String> = options.collect();
-        let help = if options.is_empty() {
-            "fix the condition, or remove the phase".into()
-        } else {
-            options.join("; ")
-        };
+        let help = options(scenario, &when.phases).unwrap_or("fix the condition, or remove the phase".into());
         self.warn("unreachable", &when.path, message).help = Some(help);
     }
 
@@ -156,6 +161,18 @@ impl Checker {
         let span = self.tree.value(path);
         self.push(Diagnostic::warning(code, path.to_string(), span, message))
     }
+}
+
+/// The options of the choices in some phases, for a help; `None`: nothing is chosen there.
+fn options(scenario: &Scenario, phases: &[PhaseId]) -> Option<String> {
+    let of_phase = |id: &PhaseId| {
+        let phase = scenario.phase(*id);
+        let options = phase.choice.as_ref()?.options.iter();
+        let options: Vec<String> = options.map(|option| format!("`{}`", option.value)).collect();
+        Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
+    };
+    let told: Vec<String> = phases.iter().filter_map(of_phase).collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// True of an expression that was tried on all that can happen, and on nothing that `--set` may decide otherwise next time.

@@ -40,7 +40,7 @@ pub(super) struct Trial<'s> {
     pub(super) path: &'s Path,
     pub(super) text: &'s str,
     /// Phases whose results it uses.
-    phases: &'s [PhaseId],
+    pub(super) phases: &'s [PhaseId],
     /// Phases on which it depends beside them.
     waits: &'s [PhaseId],
     pub(super) n_tried: usize,

@@ -43,14 +43,14 @@ pub enum WrittenAssertion {
     Long(LongAssertion),
 }
 
-/// A condition that must be true, and what it means if it is not.
+/// A condition that must be true, and the same in words.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct LongAssertion {
     /// The expression. With a `judge`, `verdict` is what the judge chose or replied; null if that was invalid.
     #[schemars(with = "WrittenExpression")]
     pub that: Option<WrittenExpression>,
-    /// What it means if the condition is false; printed in that case.
+    /// What should be true, in words; printed if the condition is false.
     #[serde(default)]
     pub why: Option<String>,
     /// Who is asked after all phases for a verdict that decides the assertion.

@@ -67,7 +67,7 @@ fn plain_value(value: &Value, expression: &Expression) -> Result<serde_json::Val
     let failed = |message| TemplateError { kind: Fault::Other, message, line: 1 };
     if value.is_undefined() {
         let text = &expression.text;
-        return Err(failed(format!("`{text}` has no value: it names something that there is not")));
+        return Err(failed(format!("`{text}` has no value: it is undefined")));
     }
     let mut value = serde_json::to_value(value)
         .map_err(|error| failed(format!("`{}` has no plain value: {error}", expression.text)))?;

@@ -72,6 +72,9 @@ enum Set {
     /// The same with dot products.
     #[cfg(target_arch = "aarch64")]
     NeonDot,
+    /// The same with products of matrices.
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm,
 }
 
 impl Isa {
@@ -79,7 +82,7 @@ impl Isa {
     pub const SCALAR: Self = Self(Set::Scalar);
 
     /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
-    /// `avxvnni`, `avx512`, `neon`, `neondot`) where the machine has it.
+    /// `avxvnni`, `avx512`, `neon`, `neondot`, `neoni8mm`) where the machine has it.
     pub fn detect() -> Self {
         let wanted = std::env::var("GREENROOM_ISA").ok();
         let available = Self::available();
@@ -111,6 +114,9 @@ impl Isa {
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("neon") {
             if std::arch::is_aarch64_feature_detected!("dotprod") {
+                if std::arch::is_aarch64_feature_detected!("i8mm") {
+                    sets.push(Self(Set::NeonI8mm));
+                }
                 sets.push(Self(Set::NeonDot));
             }
             sets.push(Self(Set::Neon));
@@ -133,6 +139,8 @@ impl Isa {
             Set::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
             Set::NeonDot => "neondot",
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonI8mm => "neoni8mm",
         }
     }
 
@@ -155,6 +163,9 @@ impl Isa {
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Set::NeonDot => unsafe { neon::run_dot(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Set::NeonI8mm => unsafe { neon::run_i8mm(kernel) },
         }
     }
 }
@@ -322,6 +333,21 @@ pub(crate) trait Words: Copy {
     fn end(self, sums: Self) -> Self {
         sums
     }
+    /// True of a set that multiplies pairs of rows with pairs of quads: a step that many rows meet is then arranged for that by
+    /// [`Words::pair`], once.
+    const PAIRS: bool = false;
+    /// Arranges the quads of a step for [`Words::pair_products`]; `wide`: their codes are as in [`Words::dot_wide`].
+    #[inline(always)]
+    fn pair(_quads: &mut [Self; 8], _wide: bool) {}
+    /// Arranges the sums of some rows for [`Words::pair_products`].
+    #[inline(always)]
+    fn begin_pairs<const R: usize>(_sums: &mut [Self; R]) {}
+    /// Adds the products of two quads, as [`Words::pair`] arranged them, with 8 codes of each row.
+    #[inline(always)]
+    fn pair_products<const R: usize>(_sums: &mut [Self; R], _codes: [Self; 2], _x: [i64; R]) {}
+    /// Takes [`Words::begin_pairs`] back.
+    #[inline(always)]
+    fn end_pairs<const R: usize>(_sums: &mut [Self; R]) {}
     /// Tells the compiler that these words are there now, all of them. Without that it adds up one row after another, and so reads each
     /// quad of weights once a row.
     #[inline(always)]

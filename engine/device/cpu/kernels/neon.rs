@@ -1,4 +1,5 @@
-//! NEON, and with dot products (ARMv8.2 `dotprod`) where there are such: 16 lanes as four registers of 4.
+//! NEON, with dot products (ARMv8.2 `dotprod`) and products of matrices (ARMv8.6 `i8mm`) where there are such: 16 lanes as four
+//! registers of 4.
 
 use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
@@ -6,9 +7,14 @@ use half::f16;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
+/// Extensions, each with those before it.
+const PLAIN: u8 = 0;
+const DOT: u8 = 1;
+const I8MM: u8 = 2;
+
 /// Lanes 0–3, 4–7, 8–11 and 12–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon<const DOT: bool>(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
+pub(crate) struct Neon<const EXTENSION: u8>(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
 
 /// Runs a kernel with NEON code.
 ///
@@ -17,7 +23,7 @@ pub(crate) struct Neon<const DOT: bool>(float32x4_t, float32x4_t, float32x4_t, f
 #[inline(never)]
 #[target_feature(enable = "neon")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Neon<false>>()
+    kernel.run::<Neon<PLAIN>>()
 }
 
 /// Runs a kernel with NEON code and dot products.
@@ -27,12 +33,22 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 #[inline(never)]
 #[target_feature(enable = "neon,dotprod")]
 pub(crate) unsafe fn run_dot<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Neon<true>>()
+    kernel.run::<Neon<DOT>>()
+}
+
+/// Runs a kernel with NEON code, dot products and products of matrices.
+///
+/// # Safety
+/// The machine has NEON, `dotprod` and `i8mm`.
+#[inline(never)]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+pub(crate) unsafe fn run_i8mm<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon<I8MM>>()
 }
 
 /// One expression over all four quarters.
 ///
-/// SAFETY of all that follows: a method is reached through [`run`] or [`run_dot`] alone, whose caller has detected the
+/// SAFETY of all that follows: a method is reached through [`run`], [`run_dot`] or [`run_i8mm`] alone, whose caller has detected the
 /// features; every pointer comes from an array reference of at least the width that is read or written.
 macro_rules! quarters {
     ($a:ident, $f:expr) => {
@@ -44,13 +60,19 @@ macro_rules! quarters {
 }
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
-impl<const DOT: bool> Lanes for Neon<DOT> {
-    type Words = NeonWords<DOT>;
+impl<const EXTENSION: u8> Lanes for Neon<EXTENSION> {
+    type Words = NeonWords<EXTENSION>;
     const PANELS: usize = 1;
     const SUMS: usize = 4;
 
     fn call<K: Kernel>(kernel: K) -> K::Output {
-        unsafe { if DOT { run_dot(kernel) } else { run(kernel) } }
+        unsafe {
+            match EXTENSION {
+                I8MM => run_i8mm(kernel),
+                DOT => run_dot(kernel),
+                _ => run(kernel),
+            }
+        }
     }
 
     #[inline(always)]
@@ -129,7 +151,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         unsafe { from_bytes(vld1q_u8(from.as_ptr())) }
     }
     #[inline(always)]
-    fn from_words(words: NeonWords<DOT>) -> Self {
+    fn from_words(words: NeonWords<EXTENSION>) -> Self {
         quarters!(words, |a| vcvtq_f32_s32(a))
     }
     #[inline(always)]
@@ -222,7 +244,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
 /// # Safety
 /// The machine has NEON.
 #[inline(always)]
-unsafe fn from_signed<const DOT: bool>(bytes: int8x16_t) -> Neon<DOT> {
+unsafe fn from_signed<const EXTENSION: u8>(bytes: int8x16_t) -> Neon<EXTENSION> {
     // SAFETY: the caller's.
     unsafe {
         let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
@@ -240,7 +262,7 @@ unsafe fn from_signed<const DOT: bool>(bytes: int8x16_t) -> Neon<DOT> {
 /// # Safety
 /// The machine has NEON.
 #[inline(always)]
-unsafe fn from_bytes<const DOT: bool>(bytes: uint8x16_t) -> Neon<DOT> {
+unsafe fn from_bytes<const EXTENSION: u8>(bytes: uint8x16_t) -> Neon<EXTENSION> {
     // SAFETY: the caller's.
     unsafe {
         let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
@@ -265,10 +287,10 @@ unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 
 /// Words 0–3, 4–7, 8–11 and 12–15.
 #[derive(Clone, Copy)]
-pub(crate) struct NeonWords<const DOT: bool>(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
+pub(crate) struct NeonWords<const EXTENSION: u8>(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
-impl<const DOT: bool> Words for NeonWords<DOT> {
+impl<const EXTENSION: u8> Words for NeonWords<EXTENSION> {
     const LESS_128: bool = true;
 
     #[inline(always)]
@@ -307,7 +329,7 @@ impl<const DOT: bool> Words for NeonWords<DOT> {
     fn dot(self, codes: Self, x: i32) -> Self {
         quarters!(self, codes, |sum, codes| {
             let (codes, x) = (vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(vdupq_n_s32(x)));
-            if DOT {
+            if EXTENSION >= DOT {
                 return add_dot(sum, codes, x);
             }
             // Pairs of products fit 16 bits, even with codes of -128: 2 * 128 * 127 < 2^15.
@@ -326,6 +348,128 @@ impl<const DOT: bool> Words for NeonWords<DOT> {
         let flip = Self::splat(0x8080_8080u32.cast_signed());
         self.dot(quarters!(codes, flip, |a, b| veorq_s32(a, b)), x)
     }
+
+    // Sums of two rows are tiles of two rows by two outputs, two to each quarter of outputs; codes of two quads are registers of two
+    // outputs by eight k.
+    const PAIRS: bool = EXTENSION >= I8MM;
+
+    #[inline(always)]
+    fn pair(quads: &mut [Self; 8], wide: bool) {
+        let flip = Self::splat(0x8080_8080u32.cast_signed());
+        for i in (0..8).step_by(2) {
+            let (mut a, mut b) = (quads[i], quads[i + 1]);
+            if wide {
+                (a, b) =
+                    (quarters!(a, flip, |a, b| veorq_s32(a, b)), quarters!(b, flip, |a, b| veorq_s32(a, b)));
+            }
+            unsafe {
+                quads[i] = Self(
+                    vzip1q_s32(a.0, b.0),
+                    vzip2q_s32(a.0, b.0),
+                    vzip1q_s32(a.1, b.1),
+                    vzip2q_s32(a.1, b.1),
+                );
+                quads[i + 1] = Self(
+                    vzip1q_s32(a.2, b.2),
+                    vzip2q_s32(a.2, b.2),
+                    vzip1q_s32(a.3, b.3),
+                    vzip2q_s32(a.3, b.3),
+                );
+            }
+        }
+    }
+    #[inline(always)]
+    fn begin_pairs<const R: usize>(sums: &mut [Self; R]) {
+        for rows in sums.chunks_exact_mut(2) {
+            let (a, b) = (rows[0], rows[1]);
+            unsafe {
+                rows[0] = Self(low(a.0, b.0), high(a.0, b.0), low(a.1, b.1), high(a.1, b.1));
+                rows[1] = Self(low(a.2, b.2), high(a.2, b.2), low(a.3, b.3), high(a.3, b.3));
+            }
+        }
+    }
+    #[inline(always)]
+    fn pair_products<const R: usize>(sums: &mut [Self; R], codes: [Self; 2], x: [i64; R]) {
+        let mut r = 0;
+        while r + 2 <= R {
+            unsafe {
+                let x = vreinterpretq_s8_s64(vcombine_s64(
+                    vcreate_s64(x[r].cast_unsigned()),
+                    vcreate_s64(x[r + 1].cast_unsigned()),
+                ));
+                for i in 0..2 {
+                    let (sums, codes) = (&mut sums[r + i], codes[i]);
+                    sums.0 = add_tile(sums.0, x, codes.0);
+                    sums.1 = add_tile(sums.1, x, codes.1);
+                    sums.2 = add_tile(sums.2, x, codes.2);
+                    sums.3 = add_tile(sums.3, x, codes.3);
+                }
+            }
+            r += 2;
+        }
+        if r < R {
+            // A row alone: each output's two quads stand side by side.
+            unsafe {
+                let x = vreinterpretq_s8_s64(vdupq_n_s64(x[r]));
+                let zero = vdupq_n_s32(0);
+                let dot = |codes| add_dot(zero, vreinterpretq_s8_s32(codes), x);
+                let sums = &mut sums[r];
+                sums.0 = vaddq_s32(sums.0, vpaddq_s32(dot(codes[0].0), dot(codes[0].1)));
+                sums.1 = vaddq_s32(sums.1, vpaddq_s32(dot(codes[0].2), dot(codes[0].3)));
+                sums.2 = vaddq_s32(sums.2, vpaddq_s32(dot(codes[1].0), dot(codes[1].1)));
+                sums.3 = vaddq_s32(sums.3, vpaddq_s32(dot(codes[1].2), dot(codes[1].3)));
+            }
+        }
+    }
+    #[inline(always)]
+    fn end_pairs<const R: usize>(sums: &mut [Self; R]) {
+        for rows in sums.chunks_exact_mut(2) {
+            let (a, b) = (rows[0], rows[1]);
+            unsafe {
+                rows[0] = Self(low(a.0, a.1), low(a.2, a.3), low(b.0, b.1), low(b.2, b.3));
+                rows[1] = Self(high(a.0, a.1), high(a.2, a.3), high(b.0, b.1), high(b.2, b.3));
+            }
+        }
+    }
+}
+
+/// The low halves of two registers.
+///
+/// # Safety
+/// The machine has NEON.
+#[inline(always)]
+unsafe fn low(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b))) }
+}
+
+/// The high halves of two registers.
+///
+/// # Safety
+/// The machine has NEON.
+#[inline(always)]
+unsafe fn high(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b))) }
+}
+
+/// `sum`, two rows by two outputs, and the products of two rows of eight with two outputs' codes of eight (`smmla`).
+///
+/// # Safety
+/// The machine has `i8mm`.
+#[inline(always)]
+unsafe fn add_tile(sum: int32x4_t, x: int8x16_t, codes: int32x4_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: as in `add_dot`.
+    unsafe {
+        asm!(
+            ".arch_extension i8mm",
+            "smmla {sum:v}.4s, {x:v}.16b, {codes:v}.16b",
+            sum = inout(vreg) sum, x = in(vreg) x, codes = in(vreg) codes,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
 }
 
 /// `sum` and, for each of its words, the products of the four bytes there (`sdot`).

@@ -7,6 +7,7 @@ use super::panel::{Format, codes, scale_bytes};
 use super::schemes::{Form, Scales, Scheme, check, is_wide};
 use super::{Kernel, LANES, Lanes, STEP, Words, lanes, lanes_mut};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// `P` panels, or parts of them, that some rows at a time are multiplied with.
 pub(super) trait Tile<L: Lanes, const P: usize> {
@@ -146,7 +147,11 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
                 let mut head = S::open::<L>(head);
                 for s in 0..Self::STEPS {
                     let bytes = &block[s * Self::STEP_BYTES..][..Self::STEP_BYTES];
-                    steps[n + s][p] = Step::read::<S>(bytes, S::scales::<L>(&mut head, s));
+                    let mut step = Step::read::<S>(bytes, S::scales::<L>(&mut head, s));
+                    if L::Words::PAIRS {
+                        L::Words::pair(&mut step.quads, const { is_wide::<S::Form>() });
+                    }
+                    steps[n + s][p] = step;
                 }
             }
             n += Self::STEPS;
@@ -186,7 +191,7 @@ struct CodedRows<'a, const R: usize> {
 }
 
 impl<const R: usize> CodedRows<'_, R> {
-    /// Adds the products of step `s` of each panel to `out`.
+    /// Adds the products of step `s` of each panel to `out`; `paired`: its quads are [paired](Words::pair).
     ///
     /// # Safety
     /// The rows have more than `s` steps.
@@ -196,6 +201,7 @@ impl<const R: usize> CodedRows<'_, R> {
         &self,
         steps: &[Step<L>; P],
         s: usize,
+        paired: bool,
         out: &mut [[L; R]; P],
     ) {
         let mut products = [[L::splat(0.0); R]; P];
@@ -212,45 +218,13 @@ impl<const R: usize> CodedRows<'_, R> {
                     }
                 }
             }
-            let (first, last) = (8 / n_halves * half, 8 / n_halves * (half + 1));
-            if const { is_wide::<F>() } {
-                for q in first..last {
-                    for r in 0..R {
-                        // SAFETY: the caller's.
-                        let x = unsafe { self.quad(r, s, q) };
-                        for p in 0..P {
-                            dots[p][r] = dots[p][r].dot_wide(steps[p].quads[q], x);
-                        }
-                    }
-                    L::Words::in_order(&mut dots);
-                }
-            } else {
-                let together = const { together::<F, L::Words>() };
-                let mut from = first;
-                while from < last {
-                    let mut sums = [[dots[0][0].begin(); R]; P];
-                    for p in 0..P {
-                        for r in 0..R {
-                            sums[p][r] = dots[p][r].begin();
-                        }
-                    }
-                    let to = if from + together < last { from + together } else { last };
-                    for q in from..to {
-                        for r in 0..R {
-                            // SAFETY: the caller's.
-                            let x = unsafe { self.quad(r, s, q) };
-                            for p in 0..P {
-                                sums[p][r] = L::Words::products(sums[p][r], steps[p].quads[q], x);
-                            }
-                        }
-                        L::Words::in_order(&mut sums);
-                    }
-                    for p in 0..P {
-                        for r in 0..R {
-                            dots[p][r] = dots[p][r].end(sums[p][r]);
-                        }
-                    }
-                    from = to;
+            let quads = 8 / n_halves * half..8 / n_halves * (half + 1);
+            // SAFETY: the caller's.
+            unsafe {
+                if paired {
+                    self.paired_dots::<L, P>(steps, s, quads, &mut dots);
+                } else {
+                    self.dots::<L, F, P>(steps, s, quads, &mut dots);
                 }
             }
             for p in 0..P {
@@ -277,6 +251,94 @@ impl<const R: usize> CodedRows<'_, R> {
         }
     }
 
+    /// Adds the products of some quads of step `s` of each panel to `dots`.
+    ///
+    /// # Safety
+    /// The rows have more than `s` steps; `quads` are of the 8.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // p, q and r index several things at once
+    unsafe fn dots<L: Lanes, F: Form, const P: usize>(
+        &self,
+        steps: &[Step<L>; P],
+        s: usize,
+        quads: Range<usize>,
+        dots: &mut [[L::Words; R]; P],
+    ) {
+        let (first, last) = (quads.start, quads.end);
+        if const { is_wide::<F>() } {
+            for q in first..last {
+                for r in 0..R {
+                    // SAFETY: the caller's.
+                    let x = unsafe { self.quad(r, s, q) };
+                    for p in 0..P {
+                        dots[p][r] = dots[p][r].dot_wide(steps[p].quads[q], x);
+                    }
+                }
+                L::Words::in_order(dots);
+            }
+        } else {
+            let together = const { together::<F, L::Words>() };
+            let mut from = first;
+            while from < last {
+                let mut sums = [[dots[0][0].begin(); R]; P];
+                for p in 0..P {
+                    for r in 0..R {
+                        sums[p][r] = dots[p][r].begin();
+                    }
+                }
+                let to = if from + together < last { from + together } else { last };
+                for q in from..to {
+                    for r in 0..R {
+                        // SAFETY: the caller's.
+                        let x = unsafe { self.quad(r, s, q) };
+                        for p in 0..P {
+                            sums[p][r] = L::Words::products(sums[p][r], steps[p].quads[q], x);
+                        }
+                    }
+                    L::Words::in_order(&mut sums);
+                }
+                for p in 0..P {
+                    for r in 0..R {
+                        dots[p][r] = dots[p][r].end(sums[p][r]);
+                    }
+                }
+                from = to;
+            }
+        }
+    }
+
+    /// The same with [paired](Words::pair) quads.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // p and r index several things at once
+    unsafe fn paired_dots<L: Lanes, const P: usize>(
+        &self,
+        steps: &[Step<L>; P],
+        s: usize,
+        quads: Range<usize>,
+        dots: &mut [[L::Words; R]; P],
+    ) {
+        for p in 0..P {
+            L::Words::begin_pairs(&mut dots[p]);
+        }
+        for pair in quads.start / 2..quads.end / 2 {
+            let mut x = [0; R];
+            for r in 0..R {
+                // SAFETY: the caller's.
+                x[r] = unsafe { self.pair(r, s, pair) };
+            }
+            for p in 0..P {
+                let codes = [steps[p].quads[2 * pair], steps[p].quads[2 * pair + 1]];
+                L::Words::pair_products(&mut dots[p], codes, x);
+            }
+        }
+        for p in 0..P {
+            L::Words::end_pairs(&mut dots[p]);
+        }
+    }
+
     /// Codes `4 q .. 4 q + 4` of step `s` of row `r`.
     ///
     /// # Safety
@@ -285,6 +347,16 @@ impl<const R: usize> CodedRows<'_, R> {
     unsafe fn quad(&self, r: usize, s: usize, q: usize) -> i32 {
         // SAFETY: the caller's.
         unsafe { self.codes[r].as_ptr().add(s * STEP + 4 * q).cast::<i32>().read_unaligned() }
+    }
+
+    /// Codes `8 pair .. 8 pair + 8` of step `s` of row `r`.
+    ///
+    /// # Safety
+    /// The row has more than `s` steps; `pair` is below 4.
+    #[inline(always)]
+    unsafe fn pair(&self, r: usize, s: usize, pair: usize) -> i64 {
+        // SAFETY: the caller's.
+        unsafe { self.codes[r].as_ptr().add(s * STEP + 8 * pair).cast::<i64>().read_unaligned() }
     }
 }
 
@@ -322,7 +394,7 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
                 next = next.wrapping_add(share);
                 let step = [Step::read::<S>(bytes, scales)];
                 // SAFETY: a row has as many steps as a panel.
-                unsafe { rows.add::<L, S::Form, 1>(&step, b * Self::STEPS + s, &mut out) };
+                unsafe { rows.add::<L, S::Form, 1>(&step, b * Self::STEPS + s, false, &mut out) };
             }
         }
         out
@@ -363,7 +435,7 @@ impl<F: Form, L: Lanes, const P: usize> Tile<L, P> for UnpackedTile<'_, F, L, P>
         let rows = self.x.rows::<R>(first);
         for (s, steps) in (self.first..).zip(self.steps) {
             // SAFETY: steps of a panel are a row's.
-            unsafe { rows.add::<L, F, P>(steps, s, &mut out) };
+            unsafe { rows.add::<L, F, P>(steps, s, L::Words::PAIRS, &mut out) };
         }
         out
     }
