@@ -25,7 +25,7 @@ def interrogation(r: random.Random, long: bool = False) -> World:
     a, b = w.add(f"a {ja} under arrest"), w.add(f"a {jb} under arrest")
     j = w.add(
         "an impartial judge who listens and gives a verdict",
-        TITLES + ["Observer", "Arbiter", "Reporter", "Chronicler"],
+        TITLES + ["Observer", "Arbiter", "Reporter", "Chronicler", "Analyst"],
         r.choice(("calm", "gruff", "gentle")),
     )
     lo, mid = r.randint(1, 3), r.randint(1, 4)

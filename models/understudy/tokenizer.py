@@ -1,6 +1,6 @@
 """The understudy's byte-level BPE tokenizer with the qwen2 pre-tokenizer, and the encoding of corpora to uint16 files.
 
-python tokenizer.py --corpus corpus.txt --vocab 2560 --out tokenizer.json     # train
+python tokenizer.py --corpus corpus.txt --vocab 3072 --out tokenizer.json     # train
 python tokenizer.py --encode corpus.txt --tokenizer tokenizer.json --out corpus.bin
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from world import WORDS
+from world import MODERATORS, NAMES, TITLES, WORDS
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QWEN2 = (
@@ -38,7 +38,8 @@ def train(corpus: Path, vocab: int) -> Tokenizer:
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    words = [" ".join(["", *WORDS]) + "\n" + "\n".join(WORDS)] * 4000  # so that recall answers are single tokens
+    whole = [*WORDS, *NAMES, *TITLES, *MODERATORS]  # single tokens, as names and recall answers should be
+    words = [" ".join(["", *whole]) + "\n" + "\n".join(whole)] * 4000
     tok.train_from_iterator(text.split("\n\n") + words, trainer)
     if tok.get_vocab_size() != vocab - len(SPECIAL):
         raise SystemExit(f"only {tok.get_vocab_size()} tokens learned")
@@ -60,7 +61,7 @@ def encode(tok: Tokenizer, corpus: Path) -> np.ndarray:
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--corpus", type=Path, help="train on this text")
-    p.add_argument("--vocab", type=int, default=2560)
+    p.add_argument("--vocab", type=int, default=3072)
     p.add_argument("--encode", type=Path, help="encode this text")
     p.add_argument("--tokenizer", type=Path)
     p.add_argument("--out", type=Path, required=True)

@@ -1,10 +1,11 @@
-"""Train the understudy on the CPU: float32, one single-threaded worker per core that average their gradients (steadier on a
-busy machine than threads), Muon for the matrices and AdamW for the rest, scheduled by wall-clock time.
+"""Train the understudy on the CPU: float32 weights, products in bfloat16, one single-threaded worker per core that average their
+gradients (steadier on a busy machine than threads), Muon for the matrices and AdamW for the rest, scheduled by tokens.
 
-    python train.py --drill drill.bin --data short.bin --long long.bin --tokenizer tokenizer.json --out run --minutes 65
+    python train.py --drill drill.bin --data short.bin --long long.bin --tokenizer tokenizer.json --out run
 
-The length of a sequence grows with the elapsed share of the time budget (see STAGES); the learning rate warms up, holds and
-decays linearly to zero at the end. Checkpoints (model, optimisers, clock) are written every --save minutes and resumed from.
+The length of a sequence grows with the share of the tokens seen (see STAGES); the learning rate warms up, holds and decays
+linearly to zero at the end. Each row begins with a document, so that the model always sees who it is. Checkpoints (model,
+optimisers, order of the data) are written every --save minutes; a resumed run ends in the same bits as one that never stopped.
 """
 
 from __future__ import annotations
@@ -25,18 +26,17 @@ from torch import Tensor
 from exercises import recall_probes
 from model import Config, Understudy
 
-#          from share of time, sequence length, tokens per step, corpus
+# from share of the tokens, sequence length, tokens per step, corpus
 STAGES = [
     (0.00, 256, 4096, "drill"),
-    (0.40, 512, 4096, "data"),
-    (0.52, 1024, 4096, "data"),
-    (0.76, 4096, 8192, "long"),
-    (0.90, 1024, 4096, "data"),
-    (0.94, 4096, 8192, "long"),
+    (0.12, 512, 4096, "data"),
+    (0.40, 1024, 4096, "data"),
+    (0.80, 4096, 8192, "long"),
+    (0.86, 1024, 4096, "data"),
 ]
-DRILL = 3  # every so many steps is one of drill
+DRILL = 5  # every so many steps is one of drill
 
-PINNED = 0.65  # share of time for which the copying heads are held
+PINNED = 0.4  # share of the tokens for which the copying heads are held
 
 
 def orthogonal(g: Tensor, steps: int = 5) -> Tensor:
@@ -89,22 +89,31 @@ class Muon:
 
 
 class Batches:
-    """Random windows of a packed uint16 corpus, visited in shuffled order without repetition."""
+    """Rows of a packed uint16 corpus that begin with a document, in shuffled order, each document once before any comes again."""
 
-    def __init__(self, path: Path, rng: np.random.Generator, answer: tuple[int, ...], end: int, base: float) -> None:
+    def __init__(
+        self, path: Path, seed: int, share: tuple[int, int], answer: tuple[int, ...], end: int, stop: int, base: float
+    ) -> None:
         self.ids = np.fromfile(path, dtype=np.uint16)
-        self.rng = rng
+        self.starts = np.concatenate(([0], np.flatnonzero(self.ids[:-1] == stop) + 1))
         self.weight = reply_weights(self.ids, answer, end, base)
-        self.order: dict[int, list[int]] = {}
+        self.seed = seed
+        self.rank, self.workers = share  # workers deal out one order among themselves
+        self.taken: dict[int, int] = {}  # by length, rows so far
+        self.order: dict[int, tuple[int, np.ndarray]] = {}  # by length, the pass over the documents and its order
+
+    def start(self, length: int) -> int:
+        """Where the next row of this length begins."""
+        fit = self.starts[self.starts + length < len(self.ids)]
+        taken = self.taken.get(length, 0)
+        self.taken[length] = taken + 1
+        round, at = divmod(taken * self.workers + self.rank, len(fit))
+        if self.order.get(length, (-1, None))[0] != round:
+            self.order[length] = round, np.random.default_rng([self.seed, length, round]).permutation(fit)
+        return int(self.order[length][1][at])
 
     def next(self, rows: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        starts = []
-        for _ in range(rows):
-            queue = self.order.get(length)
-            if not queue:
-                n = (len(self.ids) - 1) // length
-                queue = self.order[length] = list(self.rng.permutation(n) * length)
-            starts.append(queue.pop())
+        starts = [self.start(length) for _ in range(rows)]
         cut = np.stack([self.ids[s : s + length + 1] for s in starts]).astype(np.int64)
         w = np.stack([self.weight[s + 1 : s + length + 1] for s in starts])
         return torch.from_numpy(cut[:, :-1]), torch.from_numpy(cut[:, 1:].copy()), torch.from_numpy(w)
@@ -137,7 +146,7 @@ def alike(tok: Tokenizer) -> list[tuple[int, int]]:
 
 
 def schedule(share: float) -> float:
-    """Learning rate factor at this share of the time budget."""
+    """Learning rate factor at this share of the tokens."""
     if share < 0.02:
         return 0.05 + 0.95 * share / 0.02
     return 1.0 if share < 0.5 else max(0.0, (1 - share) / 0.5)
@@ -167,7 +176,7 @@ def main() -> None:
     p.add_argument("--long", type=Path, required=True, help="packed corpus of the long stages")
     p.add_argument("--tokenizer", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True, help="folder of checkpoints")
-    p.add_argument("--minutes", type=float, default=65)
+    p.add_argument("--tokens", type=float, default=16e6, help="tokens to train on")
     p.add_argument("--save", type=float, default=5, help="minutes between checkpoints")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--lr", type=float, default=0.005, help="Muon's")
@@ -195,28 +204,30 @@ def worker(rank: int, a: argparse.Namespace) -> None:
     adam = torch.optim.AdamW(rest, lr=a.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
     a.out.mkdir(parents=True, exist_ok=True)
     last = a.out / "last.pt"
-    elapsed, step, seen = 0.0, 0, 0
+    step, seen, taken = 0, 0, {}
     if last.exists():
         s = torch.load(last, weights_only=False)
         model.load_state_dict(s["model"])
         adam.load_state_dict(s["adam"])
         muon.buffers = s["muon"]
-        elapsed, step, seen = s["elapsed"], s["step"], s["seen"]
-        log(f"resumed at step {step}, minute {elapsed / 60:.1f}")
+        step, seen, taken = s["step"], s["seen"], s["taken"]
+        log(f"resumed at step {step}, {seen / 1e6:.2f}M tokens")
     answer = tuple(tok.encode("<|im_start|>assistant\n").ids)
     end = tok.token_to_id("<|im_end|>")
-    rng = np.random.default_rng([a.seed, step, rank])
+    stop = tok.token_to_id("<|endoftext|>")
     data = {
-        name: Batches(getattr(a, name), rng, answer, end, base)
+        name: Batches(getattr(a, name), a.seed, (rank, a.workers), answer, end, stop, base)
         for name, base in (("drill", 0.03), ("data", 0.7), ("long", 0.7))
     }
+    for name, d in data.items():
+        d.taken = taken.get(name, {})
     params = list(model.parameters())
     pins = [(v, v.clone()) for v in model.pins()]
     log(f"{sum(q.numel() for q in params)} parameters, {sum(len(d.ids) for d in data.values())} tokens")
     loss_of = torch.compile(model.loss)
     dist.barrier()
-    start = time.time() - elapsed
-    total, saved, noted, mean, previous = a.minutes * 60, elapsed, elapsed, 0.0, seen
+    saved = noted = time.time()
+    mean, previous = 0.0, seen
 
     def save() -> None:
         if rank == 0:
@@ -225,9 +236,9 @@ def worker(rank: int, a: argparse.Namespace) -> None:
                     "model": model.state_dict(),
                     "adam": adam.state_dict(),
                     "muon": muon.buffers,
-                    "elapsed": time.time() - start,
                     "step": step,
                     "seen": seen,
+                    "taken": {name: d.taken for name, d in data.items()},  # both workers take equally many
                     "config": dataclasses.asdict(model.c),
                 },
                 last.with_suffix(".tmp"),
@@ -235,19 +246,19 @@ def worker(rank: int, a: argparse.Namespace) -> None:
             last.with_suffix(".tmp").replace(last)
             log(f"saved; recall {probe(model, tok)}")
 
-    while elapsed < total and not (a.steps and step >= a.steps):
-        share = elapsed / total
+    while seen < a.tokens and not (a.steps and step >= a.steps):
+        share = seen / a.tokens
         _, length, tokens, corpus = [s for s in STAGES if s[0] <= share][-1]
         if step % DRILL == 0:
             _, length, tokens, corpus = STAGES[0]
         x, y, w = data[corpus].next(max(1, tokens // length // a.workers), length)
-        loss, plain = loss_of(x, y, w)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, plain = loss_of(x, y, w)
         loss.backward()
-        clock = torch.tensor([time.time() - start if rank == 0 else 0.0])
         plain = plain.reshape(1) / a.workers
         for q in params:
             q.grad /= a.workers
-        add_up([*(q.grad for q in params), plain, clock])
+        add_up([*(q.grad for q in params), plain])
         torch.nn.utils.clip_grad_norm_(rest, 1.0)
         scale = schedule(share)
         for g in adam.param_groups:
@@ -258,21 +269,21 @@ def worker(rank: int, a: argparse.Namespace) -> None:
             for view, value in pins:
                 view.copy_(value)
         model.zero_grad(set_to_none=True)
-        elapsed = clock.item()
         step += 1
         seen += x.numel() * a.workers
         mean = plain.item() if mean == 0 else 0.95 * mean + 0.05 * plain.item()
-        if elapsed - noted > 30:
+        now = time.time()
+        if now - noted > 30:
             log(
-                f"min {elapsed / 60:5.1f} step {step} len {length} seen {seen / 1e6:.2f}M loss {mean:.4f} lr {scale:.3f} "
-                f"tok/s {(seen - previous) / (elapsed - noted):.0f}"
+                f"step {step} len {length} seen {seen / 1e6:.2f}M loss {mean:.4f} lr {scale:.3f} "
+                f"tok/s {(seen - previous) / (now - noted):.0f}"
             )
-            noted, previous = elapsed, seen
-        if elapsed - saved > a.save * 60:
+            noted, previous = now, seen
+        if now - saved > a.save * 60:
             save()
-            saved = elapsed
+            saved = now
     save()
-    log(f"done: minutes {elapsed / 60:.1f} steps {step} tokens {seen} loss {mean:.4f}")
+    log(f"done: steps {step} tokens {seen} loss {mean:.4f}")
     dist.destroy_process_group()
 
 

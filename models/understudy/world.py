@@ -31,10 +31,16 @@ Amy Stephen Sarah Nathan Rachel Adam Hannah Oliver Chloe Jack Lily Harry Ruby Ch
 Fatima Yusuf Leila Ali Amina Hassan Zahra Chen Mei Wei Ling Hiro Yuki Kenji Aiko Ravi Priya Arjun Anita Ivan Tanya Boris Katya
 Pablo Carmen Diego Elena Luis Lucia Jorge Ines Pedro Marta Bruno Chiara Enzo Giulia Luca Paola Pierre Camille Jean Amelie
 Otto Frieda Kurt Heidi Bjorn Astrid Lars Ingrid Sven Sigrid Niko Eleni Yannis Dora Bela Zsofia Tibor Kata Kwame Ama Kofi Esi
-Winston Gloria Marvin Dolores Stanley Beatrice Ralph Agnes Gilbert Mabel Barney Trudy Monty Tess Wes Cleo Dexter Faye Gus Hattie""".split()
-TITLES = "Inspector Detective Sergeant Captain Judge Jailer Constable Magistrate Officer Commissioner Chief Prosecutor Lieutenant".split()
+Winston Gloria Marvin Dolores Stanley Beatrice Ralph Agnes Gilbert Mabel Barney Trudy Monty Tess Wes Cleo Dexter Faye Gus Hattie
+Marco Danny Alice Bob Eve Ben Ann Ada Sami Mira Jakob Emil Edda Dov Sam Joe Dan Tim Jim Bill Ned Ted Fred Will Nick Rick Steve Mike
+Matt Mark Luke Josh Kevin Brian Eric Jason Ryan Gary Larry Scott Greg Dennis Jerry Tyler Aaron Jose Juan Carlos Miguel Antonio Mario
+Sara Jessica Emily Ashley Jennifer Elizabeth Barbara Patricia Margaret Nancy Betty Sandra Donna Carol Sharon Michelle Amanda Melissa
+Deborah Rebecca Kathy Angela Anne Brenda Pam Nicole Sally Molly Polly Jenny Maya Claire Alex Robin Kim Jordan Casey Morgan Lea Eva
+Ana Isabel Teresa Rita Marie Louise Sophie Alina Irina Sasha Misha Dmitri Viktor Olaf Erik Nils Hans Fritz Klaus Uwe Bernd Ursula
+Gerda Elsa Theo Milo Finn Nadia Samir Karim Layla Rania Tariq Farah Dev Asha Kiran Neha Rohan Sanjay Jin Min Yan Hana Ken Naomi""".split()
+TITLES = """Inspector Detective Sergeant Captain Judge Jailer Constable Magistrate Officer Commissioner Chief Prosecutor Lieutenant
+Warden Sheriff Guard""".split()
 MODERATORS = "Moderator Chair Host Teacher Mayor Referee Editor".split()
-BANNED = {"warden", "marco", "danny", "analyst", "alice", "bob", "eve"}
 TEMPERS = "stubborn nervous proud greedy loyal cunning bitter gentle cheerful gruff calm curious".split()
 NUMBERS = "two three four five six seven eight nine ten twelve fifteen twenty".split()
 WORDS = """apple arrow badge basket beach bell berry boat bone book bottle bread brick bridge broom brush bucket button cabin
@@ -126,13 +132,13 @@ class World:
         for _ in range(100):
             if titles and r.random() < 0.7:
                 n = r.choice(titles)
-            elif r.random() < 0.45:
+            elif r.random() < 0.85:
                 n = r.choice(NAMES)
             else:
                 n = invented(r)
             if titles and n not in titles and r.random() < 0.4:
                 n = r.choice(titles) + " " + n
-            if n not in self.people and n.lower() not in BANNED:
+            if n not in self.people:
                 return n
         raise RuntimeError("no free name")
 

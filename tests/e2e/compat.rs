@@ -33,7 +33,9 @@ fn files_of_earlier_versions_are_read() {
         program("check tea.yaml");
         program("replay run");
         program("explain run --agent ada");
-        program("run tea.yaml --continue run --cache-dir cache --max-tokens 16 --out next --threads 1");
+        // The model of that version, whose memories these are.
+        let model = "--model understudy.gguf --cache-dir cache --max-tokens 16 --threads 1";
+        program(&format!("run tea.yaml --continue run --out next {model}"));
         let trace = std::fs::read_to_string(stage.path("next/trace.jsonl")).unwrap();
         let turns = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let first = turns.into_iter().find(|line| line["agent"] == "ada").unwrap();
