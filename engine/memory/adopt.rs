@@ -7,7 +7,7 @@
 //! and tail, which the new ones replace.
 
 use super::Memory;
-use super::recall::Search;
+use super::restore::Search;
 use super::session::Session;
 use crate::SessionKey;
 use crate::store::manifest::Identity;

@@ -2,7 +2,7 @@
 
 use super::Memory;
 use super::Recalled;
-use super::recall::Search;
+use super::restore::Search;
 use super::session::Session;
 use super::writer::{Cost, Written};
 use crate::kv::layout::{BLOCK, Part};

@@ -40,7 +40,7 @@ use claims::Claims;
 use crew::{Crew, Priority};
 use prefixes::Prefixes;
 use read_ahead::Ahead;
-use recall::Search;
+use restore::Search;
 use session::{CacheContext, Session};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 
 use super::Memory;
 use super::at_rest::ReadAhead;
-use super::restore::Wanted;
+use super::restore::{Search, Wanted, ms_since};
 use super::session::Session;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, Parts};
@@ -41,14 +41,6 @@ pub(crate) struct Recalled {
     pub(crate) adopted: Option<String>,
     /// The prompt, if it had to be cut along with what the session holds.
     pub(crate) aligned: Option<Vec<Segment>>,
-}
-
-/// Cost of a search for a session's memory, and the reason why something was not found.
-#[derive(Default)]
-pub(super) struct Search {
-    pub(super) bytes_read: u64,
-    pub(super) waited_ms: f64,
-    pub(super) reason: Option<String>,
 }
 
 impl Memory {
@@ -317,10 +309,6 @@ impl Memory {
             idle.ahead.ms = (idle.ahead.ms - waited).max(0.0);
         }
     }
-}
-
-pub(super) fn ms_since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1e3
 }
 
 /// Tokens up to the end of the last reply in a prompt: all of that was read or said in earlier turns.

@@ -3,7 +3,6 @@
 use super::Memory;
 use super::arena::Arena;
 use super::crew::Begun;
-use super::recall::{Search, ms_since};
 use super::sequence::Sequence;
 use super::session::Session;
 use crate::Result;
@@ -14,6 +13,14 @@ use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Cost of a search for a session's memory, and the reason why something was not found.
+#[derive(Default)]
+pub(super) struct Search {
+    pub(super) bytes_read: u64,
+    pub(super) waited_ms: f64,
+    pub(super) reason: Option<String>,
+}
 
 /// A part of the block at an index.
 pub(super) type Wanted = (usize, BlockKey);
@@ -205,4 +212,8 @@ pub(super) fn put_tail(
         Found::Missing => "the tail of the cache is missing; it is computed again".to_owned(),
     };
     Err(reason)
+}
+
+pub(super) fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
 }

@@ -73,7 +73,7 @@ assertions: [\"{that}\"]
 #[test]
 fn an_assertion_that_no_choice_fulfils_is_told() {
     for that in ["vote.choices.ann == 'We go'", "vote.votes.go >= '2'", "vote.choices == 'go'"] {
-        let options = "the options of `vote` are `stay`, `go`".to_owned();
+        let options = "the options of `vote` are `\"stay\"`, `\"go\"`".to_owned();
         assert_eq!(asserted(that), [("unreachable", Some(options))], "{that}");
     }
     for that in ["vote.votes.go == 2", "vote.invalid == 0", "vote.votes.go + vote.votes.stay == 2"] {
@@ -89,7 +89,7 @@ fn what_is_not_a_number_is_not_compared_with_one() {
     ] {
         assert_eq!(asserted(that), [("expression", Some(example.to_owned()))], "{that}");
     }
-    let options = "the options of `vote` are `stay`, `go`".to_owned();
+    let options = "the options of `vote` are `\"stay\"`, `\"go\"`".to_owned();
     assert_eq!(asserted("vote.votes.leave >= 1"), [("expression", Some(options))]);
 }
 
