@@ -201,7 +201,7 @@ fn a_failed_assertion_is_exit_code_1_and_says_why() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        text.contains("FAILED") && text.contains("two_sheets.invalid == 1: a choice is decoded"),
+        text.contains("FAILED") && text.contains("two_sheets.invalid == 1 (expected: a choice is decoded"),
         "{text}"
     );
     stage.greenroom(&["replay", &out, "--scenario", &copy]).assert().code(1);
