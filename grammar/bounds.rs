@@ -82,3 +82,27 @@ fn brackets(text: &str) -> usize {
     }
     deepest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_at_a_bound_is_allowed_and_what_is_above_it_is_not() {
+        let text = |n: usize| Grammar::Regex("a".repeat(n));
+        assert!(within(&text(MAX_BYTES)).is_ok());
+        assert!(within(&text(MAX_BYTES + 1)).is_err());
+        let nested = |n: usize| Grammar::Regex("(".repeat(n) + &")".repeat(n));
+        assert!(within(&nested(MAX_DEPTH)).is_ok());
+        assert!(within(&nested(MAX_DEPTH + 1)).is_err());
+        // Brackets beside each other are not nested.
+        assert!(within(&Grammar::Regex("(a)".repeat(MAX_DEPTH + 1))).is_ok());
+        let schema = |n: usize| Grammar::JsonSchema("[".repeat(n) + &"]".repeat(n));
+        assert!(within(&schema(MAX_DEPTH)).is_ok());
+        assert!(within(&schema(MAX_DEPTH + 1)).is_err());
+        let pattern =
+            |n: usize| Grammar::JsonSchema(format!(r#"{{"pattern": "{}{}"}}"#, "(".repeat(n), ")".repeat(n)));
+        assert!(within(&pattern(MAX_DEPTH)).is_ok());
+        assert!(within(&pattern(MAX_DEPTH + 1)).is_err());
+    }
+}
