@@ -180,7 +180,8 @@ def test_calls_are_made_together_where_that_is_asked_for(ask: Ask) -> None:
     options: dict[str, Any] = {"tools": [WELL], "tool_choice": "required", "parallel_tool_calls": True, "temperature": 1.5, "max_output_tokens": 400}
     question = "How deep are the old well and the new one?"
     made = (ask(question, **options, extra_body={"seed": seed}) for seed in range(12))
-    several = next((reply for reply in made if len(reply.output) > 1), None)
+    # The last call of a reply that is cut off is incomplete: it can't be answered.
+    several = next((reply for reply in made if len(reply.output) > 1 and reply.status == "completed"), None)
     if several is None:
         pytest.skip("this model makes one call at a time")
     assert several.parallel_tool_calls and {item.type for item in several.output} == {"function_call"}
