@@ -1,6 +1,6 @@
 //! Signals at any moment: a run ends soon, and goes on to the transcript that it would have had.
 
-use super::Stage;
+use super::{Stage, signal};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -92,11 +92,6 @@ impl Play {
 /// Answers as the human.
 fn answer(child: &mut Child) {
     let _ = child.stdin.as_mut().unwrap().write_all(b"I say nothing.\n");
-}
-
-fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
-    let _ = status; // it may have ended by itself
 }
 
 /// Waits for a child that should end soon; how long it took.

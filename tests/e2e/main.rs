@@ -50,6 +50,17 @@ struct Run {
     dir: PathBuf,
 }
 
+/// Sends a signal to a child, which may have ended by itself. (A minimal system has no program `kill`.)
+fn signal(child: &std::process::Child, name: &str) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = match name {
+        "INT" => Signal::INT,
+        "TERM" => Signal::TERM,
+        _ => Signal::KILL,
+    };
+    let _ = kill_process(Pid::from_child(child), signal);
+}
+
 impl Stage {
     /// A checkout: recordings in it find the scenarios beside them.
     fn new() -> Self {

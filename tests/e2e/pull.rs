@@ -324,8 +324,7 @@ fn an_interrupted_pull_goes_on() {
     for (signal, bytes) in [("INT", 300_000), ("TERM", 1_200_000), ("KILL", 2_000_000)] {
         let mut child = greenroom(&stage, &hub.url(), &["pull", ADDRESS]).spawn().unwrap();
         await_part(&stage, &mut child, bytes);
-        let kill = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
+        super::signal(&child, signal);
         let output = child.wait_with_output().unwrap();
         match signal {
             "KILL" => assert!(output.stdout.is_empty()),

@@ -330,8 +330,7 @@ fn a_slow_stream_is_waited_for_and_a_silent_engine_does_not_keep_a_run_from_endi
         assert!(began.elapsed().as_secs() < 60, "nothing is asked");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let interrupted = std::process::Command::new("kill").args(["-INT", &running.id().to_string()]).status();
-    assert!(interrupted.unwrap().success());
+    super::signal(&running, "INT");
     let began = std::time::Instant::now();
     let status = running.wait().unwrap();
     assert!(
