@@ -25,7 +25,7 @@ use crate::store::{Place, Store};
 use crate::text::prefix::{Segment, SegmentKind, compare, flatten};
 use crate::{Conversation, MatchKind, ModelSource, Request, Retention, SessionKey};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Width of a head: small, so that a million steps take minutes.
@@ -466,8 +466,7 @@ fn from_env(name: &str, default: u64) -> u64 {
 
 /// A folder that is a disk's business as little as possible.
 fn in_a_folder(steps: u64, seed: u64, damage: bool) {
-    let shm = Path::new("/dev/shm");
-    let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.expect("a folder");
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
     endure(steps, seed, Stored::Folder(dir.path().to_owned()), damage);
 }
 
