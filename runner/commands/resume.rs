@@ -19,8 +19,8 @@ pub(super) struct Resumed {
 /// How to continue a run (or an experiment) in a folder: the command line that was given, to be given again. `names_folder`: it says
 /// which folder.
 pub(super) fn go_on(folder: &Path, names_folder: bool) -> String {
-    let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let mut words: Vec<String> = std::iter::once("greenroom".to_owned()).chain(given).collect();
+    let mut words: Vec<String> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     if !words.iter().any(|word| word == "--resume") {
         words.push("--resume".into());
     }

@@ -15,6 +15,7 @@ mod hostile;
 #[cfg(target_os = "linux")] // as its limits are
 mod hostile_folders;
 mod hub;
+#[cfg(unix)]
 mod interrupts;
 mod isolation;
 mod language;
@@ -51,12 +52,14 @@ struct Run {
 }
 
 /// Sends a signal to a child, which may have ended by itself. (A minimal system has no program `kill`.)
+#[cfg(unix)]
 fn signal(child: &std::process::Child, name: &str) {
     use rustix::process::{Pid, Signal, kill_process};
     let signal = match name {
         "INT" => Signal::INT,
         "TERM" => Signal::TERM,
-        _ => Signal::KILL,
+        "KILL" => Signal::KILL,
+        other => panic!("no signal {other}"),
     };
     let _ = kill_process(Pid::from_child(child), signal);
 }

@@ -399,10 +399,10 @@ impl<const EXTENSION: u8> Words for NeonWords<EXTENSION> {
                 ));
                 for i in 0..2 {
                     let (sums, codes) = (&mut sums[r + i], codes[i]);
-                    sums.0 = add_tile(sums.0, x, codes.0);
-                    sums.1 = add_tile(sums.1, x, codes.1);
-                    sums.2 = add_tile(sums.2, x, codes.2);
-                    sums.3 = add_tile(sums.3, x, codes.3);
+                    sums.0 = add_tile(sums.0, x, vreinterpretq_s8_s32(codes.0));
+                    sums.1 = add_tile(sums.1, x, vreinterpretq_s8_s32(codes.1));
+                    sums.2 = add_tile(sums.2, x, vreinterpretq_s8_s32(codes.2));
+                    sums.3 = add_tile(sums.3, x, vreinterpretq_s8_s32(codes.3));
                 }
             }
             r += 2;
@@ -453,40 +453,34 @@ unsafe fn high(a: int32x4_t, b: int32x4_t) -> int32x4_t {
     unsafe { vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b))) }
 }
 
-/// `sum`, two rows by two outputs, and the products of two rows of eight with two outputs' codes of eight (`smmla`).
-///
-/// # Safety
-/// The machine has `i8mm`.
-#[inline(always)]
-unsafe fn add_tile(sum: int32x4_t, x: int8x16_t, codes: int32x4_t) -> int32x4_t {
-    let mut sum = sum;
-    // SAFETY: as in `add_dot`.
-    unsafe {
-        asm!(
-            ".arch_extension i8mm",
-            "smmla {sum:v}.4s, {x:v}.16b, {codes:v}.16b",
-            sum = inout(vreg) sum, x = in(vreg) x, codes = in(vreg) codes,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+/// An instruction that adds products of bytes to four words, whose intrinsic is not stable.
+macro_rules! add_products {
+    ($(#[$doc:meta])* $name:ident, $extension:literal, $instruction:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The machine has the extension.
+        #[inline(always)]
+        unsafe fn $name(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+            let mut sum = sum;
+            // SAFETY: the caller's; it reads and writes these registers alone.
+            unsafe {
+                asm!(
+                    concat!(".arch_extension ", $extension),
+                    concat!($instruction, " {sum:v}.4s, {a:v}.16b, {b:v}.16b"),
+                    sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            sum
+        }
+    };
 }
-
-/// `sum` and, for each of its words, the products of the four bytes there (`sdot`).
-///
-/// # Safety
-/// The machine has `dotprod`.
-#[inline(always)]
-unsafe fn add_dot(sum: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
-    let mut sum = sum;
-    // SAFETY: the caller's; it reads and writes these registers alone. (The intrinsic is not stable.)
-    unsafe {
-        asm!(
-            ".arch_extension dotprod",
-            "sdot {sum:v}.4s, {codes:v}.16b, {x:v}.16b",
-            sum = inout(vreg) sum, codes = in(vreg) codes, x = in(vreg) x,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+add_products! {
+    /// `sum` and, for each of its words, the products of the four bytes there.
+    add_dot, "dotprod", "sdot"
+}
+add_products! {
+    /// `sum`, two rows by two outputs, and the products of two rows of eight (`a`) with two outputs' codes of eight (`b`).
+    add_tile, "i8mm", "smmla"
 }
