@@ -27,8 +27,9 @@ use crate::store::tail::{self, TailRef};
 use crate::store::{block, manifest, pack};
 use crate::text::check::check;
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::sampler;
-use crate::{KvChoice, KvFormat, Prompter, Result};
+use crate::turns::dry::Said;
+use crate::turns::sampler::{self, Row};
+use crate::{Error, KvChoice, KvFormat, Prompter, Result, Sampling};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
@@ -133,7 +134,9 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
         logits = row.to_vec();
         Ok(())
     })?;
-    Ok(sampler::choose(&logits, &[0, 1, 2], &crate::turns::dry::Said::default(), &crate::Sampling::default()))
+    let sampling = Sampling::default();
+    let row = Row::new(&logits, &[0, 1, 2], &Said::default(), &sampling);
+    sampler::choose(&row, &sampling).ok_or_else(|| Error::internal("no logit is a number"))
 }
 
 /// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose

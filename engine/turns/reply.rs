@@ -11,7 +11,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
-use crate::turns::sampler;
+use crate::turns::sampler::{self, Row};
 use crate::turns::sentence::ends_sentence;
 use crate::{Called, Ends, Request, Result, Sampling, StopReason, TokenLogprob};
 
@@ -178,7 +178,7 @@ impl ReplyText {
         if let Some((more, end)) = self.fork() {
             let fits = |id: u32| id == more || Some(id) == end || eog.contains(&id);
             let (ids, said) = so_far;
-            let chosen = || sampler::choose_allowed(logits, ids, said, sampling, fits);
+            let chosen = || sampler::choose_allowed(&Row::new(logits, ids, said, sampling), sampling, fits);
             return Ok(if fits(drawn) { drawn } else { chosen().unwrap_or(more) });
         }
         if let Some(mut guide) = self.begun_by(drawn, tokenizer)? {

@@ -38,9 +38,11 @@ pub(crate) mod seal;
 pub(crate) mod shaping;
 pub(crate) mod slab;
 mod tiles;
+pub(crate) mod vocabulary;
 
 use crate::kv::quant::Scale;
 use half::f16;
+use std::sync::OnceLock;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
 pub(crate) const NUMERICS: &str = "lanes16/5";
@@ -93,6 +95,12 @@ impl Isa {
                 available[0]
             }),
         }
+    }
+
+    /// The set of [`Isa::detect`], for work on the host that belongs to no device.
+    pub(crate) fn of_host() -> Self {
+        static FOUND: OnceLock<Isa> = OnceLock::new();
+        *FOUND.get_or_init(Self::detect)
     }
 
     /// All instruction sets that can run here, best first; the scalar reference is always the last.
