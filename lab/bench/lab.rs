@@ -306,15 +306,19 @@ impl Player {
 }
 
 impl Lab {
-    /// Starts a turn.
+    /// Starts a greedy turn.
     pub(super) fn submit(&self, agent: &Player, ask: Ask) -> anyhow::Result<Pending> {
+        self.submit_with(agent, ask, Sampling { temperature: 0.0, ..Sampling::default() })
+    }
+
+    fn submit_with(&self, agent: &Player, ask: Ask, sampling: Sampling) -> anyhow::Result<Pending> {
         let Ask { text, n_tokens, cold } = ask;
         let mut conversation = agent.conversation.clone();
         conversation.next.clone_from(&text);
         let submitted = Instant::now();
         let turn = self.engine.submit(Request {
             retention: if self.persistent { Retention::Persistent } else { Retention::Ephemeral },
-            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+            sampling,
             max_tokens: n_tokens,
             min_tokens: n_tokens,
             next_use: agent.next_use,
@@ -327,6 +331,11 @@ impl Lab {
     /// One turn, alone.
     pub(super) fn turn(&self, agent: &Player, ask: Ask) -> anyhow::Result<Timed> {
         self.submit(agent, ask)?.wait()
+    }
+
+    /// The same, with other settings than greedy.
+    pub(super) fn turn_with(&self, agent: &Player, ask: Ask, sampling: Sampling) -> anyhow::Result<Timed> {
+        self.submit_with(agent, ask, sampling)?.wait()
     }
 
     /// Turns of several agents, submitted at once.
