@@ -158,7 +158,7 @@ fn each_token_costs_what_it_adds() {
 }
 
 /// What is found as a reply grows, by looking at all of it.
-mod anew {
+mod by_definition {
     use super::*;
     use crate::turns::sentence::ends_sentence;
 
@@ -217,24 +217,24 @@ proptest::proptest! {
         let mut reply = empty(&["\nMarco:", "\n[", "stop"], true);
         reply.is_opened = is_opened;
         for piece in pieces {
-            let refuses = anew::refuses(&reply, piece);
+            let refuses = by_definition::refuses(&reply, piece);
             proptest::prop_assert_eq!(reply.refuses(0, piece), refuses);
             if refuses {
                 continue;
             }
-            let stops = anew::stops(&reply, piece).is_some();
+            let stops = by_definition::stops(&reply, piece).is_some();
             proptest::prop_assert_eq!(reply.push_bytes(0, piece).is_some(), stops);
             if stops {
                 break;
             }
             for n in [reply.ids.len(), reply.ids.len() / 2, reply.ids.len() - 1] {
-                let expected = anew::tokens_of_sentences(&reply, n, false);
+                let expected = by_definition::tokens_of_sentences(&reply, n, false);
                 proptest::prop_assert_eq!(reply.tokens_of_sentences(n, false), expected, "{:?}", reply.text());
             }
             reply.take_certain();
         }
         reply.keep(reply.tokens_before(whole_characters(&reply.bytes)));
-        let expected = anew::tokens_of_sentences(&reply, reply.ids.len(), true);
+        let expected = by_definition::tokens_of_sentences(&reply, reply.ids.len(), true);
         proptest::prop_assert_eq!(reply.tokens_of_sentences(reply.ids.len(), true), expected, "{:?}", reply.text());
     }
 }
