@@ -106,7 +106,7 @@ impl<'a> Bins<'a> {
             end = end.min(self.behind(sampling.top_k));
         }
         if sampling.min_p > 0.0 {
-            end = end.min(self.to_share(f64::from(sampling.min_p)));
+            end = end.min(self.behind_share(f64::from(sampling.min_p)));
         }
         if sampling.top_p < 1.0 {
             let share = f64::from(sampling.top_p) * self.mass(end);
@@ -127,8 +127,8 @@ impl<'a> Bins<'a> {
         Place { bin: BINS, within: 0 }
     }
 
-    /// The place before the first token that weighs less.
-    fn to_share(&mut self, min_p: f64) -> Place {
+    /// The place before the first token that weighs less than this.
+    fn behind_share(&mut self, min_p: f64) -> Place {
         // The weights themselves decide near the logit that has this one.
         let near = |sign: f64| {
             let logit = f64::from(self.top) + self.temperature * (log(min_p) + sign * 1e-6) + sign * 1e-6;

@@ -102,7 +102,7 @@ pub(crate) fn exps(isa: Isa, numbers: &mut [f64]) {
 struct Exps<'a>(&'a mut [f64]);
 
 /// ln 2 in two parts, the first of which has zeros at its end.
-#[expect(clippy::excessive_precision, clippy::approx_constant)] // as they stand in libm
+#[expect(clippy::excessive_precision)] // as they stand in libm
 const LN2_HI: f64 = 6.931_471_803_691_238_164_90e-01;
 #[expect(clippy::excessive_precision)]
 const LN2_LO: f64 = 1.908_214_929_270_587_700_02e-10;
@@ -137,7 +137,6 @@ impl Kernel for Exps<'_> {
 #[inline(always)]
 #[expect(clippy::excessive_precision, clippy::unreadable_literal)] // as they stand there
 fn exp(x: f64) -> f64 {
-    const INV_LN2: f64 = 1.44269504088896338700e+00;
     const P: [f64; 5] = [
         1.66666666666666019037e-01,
         -2.77777777770155933842e-03,
@@ -150,7 +149,7 @@ fn exp(x: f64) -> f64 {
     const ONE: f64 = f64::from_bits(0x3fd6_2e43_0000_0000);
     const TINY: f64 = f64::from_bits(0x3e30_0001_0000_0000);
     let size = -x;
-    let many = (INV_LN2 * x - 0.5).trunc();
+    let many = (std::f64::consts::LOG2_E * x - 0.5).trunc();
     let k = if size >= MANY {
         many
     } else if size >= ONE {
