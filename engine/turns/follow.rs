@@ -71,7 +71,7 @@ mod tests {
 
     fn engine() -> Engine {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(3).bytes().leak());
-        Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap()
+        Engine::open(EngineConfig::new(model)).unwrap()
     }
 
     fn asked(

@@ -698,7 +698,7 @@ mod tests {
     #[test]
     fn a_turn_does_not_end_before_min_tokens() {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
-        let engine = Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap();
+        let engine = Engine::open(EngineConfig::new(model)).unwrap();
         let early = |min: usize| (0..12).filter(|seed| generated(&engine, *seed, min) < 50).count();
         assert!(early(0) > 0, "no reply ended early: the test shows nothing");
         assert_eq!(early(55), 0);

@@ -14,7 +14,7 @@ fn engine(model: &RandomModel, cache_dir: Option<&Path>, cache_memory: u64) -> E
     let cache_dir = cache_dir.map(Path::to_owned);
     // Small passes, so that there is time to give up between them.
     let config = EngineConfig { cache_dir, cache_memory, prefill_chunk: 48, ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(config).unwrap()
 }
 
 fn models() -> [RandomModel; 2] {
@@ -180,7 +180,7 @@ fn it_makes_room_before_what_would_be_computed_again() {
     rests.tokens = bench.ids(0..N);
     bench.feed(&mut rests.sequence, &mut memory.arena, 300, 300);
     let own = memory.arena.bytes() - two;
-    memory.keep(SessionKey::new("r", "c"), rests, None);
+    memory.take_back(SessionKey::new("r", "c"), rests, None);
     let all = room(&memory);
     memory.enforce_budget(all - 100_000);
     assert_eq!(memory.arena.bytes(), two + own, "there is room");

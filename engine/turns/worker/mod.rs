@@ -26,7 +26,7 @@ use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::admission::{Prepared, Waiting};
 use crate::turns::draft_model::{DraftModel, Terms};
-use crate::turns::schedule::{Load, Pace, plan};
+use crate::turns::schedule::{Guessing, Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
     Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result,
@@ -141,8 +141,8 @@ pub(crate) struct Worker {
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
     cursor: usize,
-    /// True if tokens of replies are guessed.
-    drafts: bool,
+    /// How tokens of replies are guessed; `None`: they are not.
+    guessing: Option<Guessing>,
     /// Guesses those that were not said before.
     draft_model: Option<DraftModel>,
 }
@@ -155,7 +155,7 @@ impl Worker {
         chat: Arc<Chat>,
         memory: Memory,
         chunk: usize,
-        drafts: bool,
+        guessing: Option<Guessing>,
         draft_model: Option<DraftModel>,
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -176,7 +176,7 @@ impl Worker {
             removals: VecDeque::new(),
             held_up: false,
             cursor: 0,
-            drafts,
+            guessing,
             draft_model,
         }
     }
@@ -472,18 +472,11 @@ impl Worker {
             SpanLogits::Best(best) => self.device.logits(best.row)?,
         };
         turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena)?;
-        if self.drafts {
+        if let Some(guessing) = &self.guessing {
             let most = most_wanted(&*self.device);
-            // Tests guess near and far, however fast the machine is.
-            let cost = if cfg!(test) {
-                [0.02, 0.1, 0.3, 0.6][self.cursor % 4]
-            } else {
-                self.pace.cost_beside(n_active)
-            };
+            let cost = guessing.row_cost(&self.pace, n_active, self.cursor);
             turn.guess(cost, most, eog);
-            if let (Some(model), Some(token_s)) = (&mut self.draft_model, self.pace.step_s()) {
-                // Tests guess, however long a token of so small a model takes.
-                let token_s = if cfg!(test) { 1.0 } else { token_s };
+            if let (Some(model), Some(token_s)) = (&mut self.draft_model, guessing.token_s(&self.pace)) {
                 turn.guess_by(model, Terms { row: cost, token_s, most }, eog);
             }
         }
