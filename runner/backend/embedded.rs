@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::cache::{CacheKey, ObjectsAddress, Traffic};
 pub use greenroom_engine::{Loading, Share};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The bundled model: small talk only, there so that everything runs at once.
@@ -20,7 +20,7 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 
 /// The embedded engine as a backend.
 pub struct Embedded {
-    engine: Arc<engine::Engine>,
+    engine: engine::Engine,
     tenant: String,
 }
 
@@ -43,6 +43,8 @@ pub struct EmbeddedConfig {
     pub tenant: String,
     /// Bytes that the folder may take.
     pub cache_disk: Option<u64>,
+    /// True if nobody has asked for that bound: then the folder stays as it is while it is within it.
+    pub is_default_bound: bool,
     /// Bytes that memories may take in RAM.
     pub cache_memory: u64,
     /// Another model's share of RAM that this one lives in, instead.
@@ -55,6 +57,11 @@ pub struct EmbeddedConfig {
     pub adopt: bool,
     /// A smaller model of the same vocabulary that guesses what this one says.
     pub draft: Option<ModelFile>,
+}
+
+/// Bytes of all memories in a folder; 0 if it can't be read.
+pub fn bytes_in(folder: &Path) -> u64 {
+    engine::cache::Folder::new(folder, None).bytes().unwrap_or(0)
 }
 
 /// A model file as the engine names it.
@@ -77,6 +84,7 @@ impl EmbeddedConfig {
             cache_key: None,
             tenant: String::new(),
             cache_disk: None,
+            is_default_bound: false,
             cache_memory: u64::MAX,
             share: None,
             threads: None,
@@ -88,21 +96,20 @@ impl EmbeddedConfig {
 
     /// As the engine has it.
     pub fn engine(&self) -> engine::EngineConfig {
-        engine::EngineConfig {
-            device: self.device.choice().clone(),
-            kv: self.kv.choice().clone(),
-            cache_dir: self.cache_dir.clone(),
-            objects: self.objects.clone(),
-            cache_key: self.cache_key.clone(),
-            cache_disk: self.cache_disk,
-            cache_memory: self.cache_memory,
-            share: self.share.clone(),
-            threads: self.threads,
-            self_check: self.self_check,
-            adopt: self.adopt,
-            draft_model: self.draft.as_ref().map(source),
-            ..engine::EngineConfig::new(source(&self.model))
-        }
+        let mut config = engine::EngineConfig::new(source(&self.model))
+            .device(self.device.choice().clone())
+            .kv(self.kv.choice().clone())
+            .cache_memory(self.cache_memory);
+        config.cache_dir.clone_from(&self.cache_dir);
+        config.objects.clone_from(&self.objects);
+        config.cache_key.clone_from(&self.cache_key);
+        (config.cache_disk, config.cache_tidy) = (self.cache_disk, !self.is_default_bound);
+        config.share.clone_from(&self.share);
+        config.threads = self.threads;
+        config.self_check = self.self_check;
+        config.adopt = self.adopt;
+        config.draft_model = self.draft.as_ref().map(source);
+        config
     }
 }
 
@@ -134,14 +141,14 @@ impl Embedded {
         config: &EmbeddedConfig,
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> anyhow::Result<Self> {
-        let engine = engine::Engine::open(config.engine(), on_progress)
+        let engine = engine::Engine::open_with_progress(config.engine(), on_progress)
             .map_err(worded)
             .with_context(|| format!("can't open the model {}", config.model))?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, but this model is `{name}`", config.kv.word());
         }
-        Ok(Self { engine: Arc::new(engine), tenant: config.tenant.clone() })
+        Ok(Self { engine, tenant: config.tenant.clone() })
     }
 
     /// The same engine for another tenant.
@@ -177,11 +184,11 @@ impl Embedded {
             match event {
                 engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
                 engine::Event::Text(text) => sink(Progress::Text(text)),
-                engine::Event::Call(_) | engine::Event::Logprobs(_) => {}
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
                     return Ok(reply_of(*completion, open, Some(Box::new(EngineCommit(turn)))));
                 }
+                _ => {}
             }
         }
         Err(anyhow!("{path}: the engine ended the turn without an answer"))
@@ -432,7 +439,7 @@ impl From<engine::Called> for Call {
         match called {
             // No more than one is asked for.
             engine::Called::Whole(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
-            engine::Called::Cut => Self::cut(),
+            _ => Self::cut(),
         }
     }
 }
@@ -446,10 +453,10 @@ impl From<engine::Followed> for Followed {
 impl From<engine::StopReason> for Stop {
     fn from(stop: engine::StopReason) -> Self {
         match stop {
-            engine::StopReason::EndOfTurn => Self::EndOfTurn,
             engine::StopReason::StopString => Self::StopString,
             engine::StopReason::Length => Self::Length,
             engine::StopReason::Sentence => Self::Sentence,
+            _ => Self::EndOfTurn,
         }
     }
 }
@@ -457,16 +464,16 @@ impl From<engine::StopReason> for Stop {
 impl From<engine::Usage> for Usage {
     fn from(usage: engine::Usage) -> Self {
         let kind = match usage.kind {
-            engine::MatchKind::Cold => Match::Cold,
             engine::MatchKind::Prefix => Match::Prefix,
             engine::MatchKind::Extend => Match::Extend,
             engine::MatchKind::Exact => Match::Exact,
             engine::MatchKind::Diverge => Match::Diverge,
+            _ => Match::Cold,
         };
         let source = match usage.source {
-            engine::Source::None => Origin::None,
             engine::Source::Memory => Origin::Memory,
             engine::Source::Disk => Origin::Disk,
+            _ => Origin::None,
         };
         Self {
             kind,

@@ -17,8 +17,8 @@ pub mod wire;
 
 pub use device::Device;
 pub use embedded::{
-    CacheKey, Embedded, EmbeddedConfig, Loading, ObjectsAddress, Share, Traffic, call_room, conversation,
-    source, worded,
+    CacheKey, Embedded, EmbeddedConfig, Loading, ObjectsAddress, Share, Traffic, bytes_in, call_room,
+    conversation, source, worded,
 };
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};

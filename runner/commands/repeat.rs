@@ -28,6 +28,7 @@ pub(super) fn play(
         let swept = cell.tuning.models().cloned();
         played_by(&cell.scenario, &design.options).into_iter().chain(swept)
     });
+    let new_folder = machine.new_folder();
     let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
     let began = Instant::now();
     // A bar would be drawn over the question to a human.
@@ -64,6 +65,9 @@ pub(super) fn play(
     };
     if !quiet {
         println!("\n{took}: {}", folder.display());
+        if let Some(memories) = new_folder.filter(|memories| memories.exists()) {
+            println!("{}", machine.introduce_memories(&memories));
+        }
     }
     Ok(if !played.failed.is_empty() {
         Exit::Environment
