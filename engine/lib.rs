@@ -9,14 +9,14 @@
 //! use greenroom_engine::*;
 //!
 //! # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
-//! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
+//! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
 //! let mut ada = engine.agent("demo", "ada").system("You are Ada.").stop(["\nRolf:"]).max_tokens(8);
 //! for line in ["Rolf: Who are you?", "Rolf: And who am I?"] {
 //!     let mut reply = ada.extend(line)?;
 //!     for piece in &mut reply {
 //!         print!("{}", piece?);
 //!     }
-//!     let said = reply.finish()?;
+//!     let said = reply.blocking_finish()?;
 //!     println!(" ({} of the prompt's tokens were already read)", said.usage.reused);
 //! }
 //! let twin = ada.fork("ada-2"); // the same past, read only once

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 /// Whether a reply may be a call of a tool, or must be one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Calls {
     /// It is what it says.
     #[default]
@@ -108,6 +109,7 @@ impl Sampling {
 
 /// Place where a session is kept when its turn is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Retention {
     /// Kept in memory and on disk: a permanent agent.
     Persistent,

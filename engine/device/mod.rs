@@ -30,6 +30,7 @@ pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
 
 /// The device that computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceChoice {
     /// A GPU where there is one that can hold the model (software is none), else the processor.
     Auto,

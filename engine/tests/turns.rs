@@ -13,16 +13,15 @@ fn model() -> ModelSource {
 }
 
 fn engine() -> Engine {
-    Engine::open(EngineConfig::new(model()), &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model())).unwrap()
 }
 
 fn with_memory(cache_memory: u64) -> Engine {
-    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model()) }, &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model()).cache_memory(cache_memory)).unwrap()
 }
 
 fn on_disk(dir: &Path) -> Engine {
-    let config = EngineConfig { cache_dir: Some(dir.to_owned()), ..EngineConfig::new(model()) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model()).cache_dir(dir)).unwrap()
 }
 
 /// A byte is a token; so are a few more around a message.
@@ -254,9 +253,10 @@ fn a_model_is_measured_once_for_a_folder() {
     let dir = tempfile::tempdir().unwrap();
     let opened = |cache_dir: Option<&Path>| {
         let cache_dir = cache_dir.map(Path::to_owned);
-        let config = EngineConfig { cache_dir, self_check: true, ..EngineConfig::new(model()) };
+        let mut config = EngineConfig::new(model());
+        (config.cache_dir, config.self_check) = (cache_dir, true);
         let mut told = Vec::new();
-        Engine::open(config, &mut |loading| told.push(loading)).unwrap();
+        Engine::open_with_progress(config, &mut |loading| told.push(loading)).unwrap();
         let weights = told
             .iter()
             .filter(|loading| matches!(loading, Loading::Weights { done, total } if done == total));

@@ -130,6 +130,14 @@ impl CallForm {
         self.lark("start: call\n", self.forced_head(), named)
     }
 
+    /// True if a reply begins as a call does.
+    pub(super) fn begins(&self, ids: &[u32], text: &str) -> bool {
+        match self.opening.is_empty() {
+            true => text.trim_start().starts_with(self.head.trim_start()),
+            false => ids.starts_with(&self.opening),
+        }
+    }
+
     fn forced_head(&self) -> &str {
         if self.opening.is_empty() { self.head.trim_start() } else { &self.head }
     }

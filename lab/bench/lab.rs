@@ -109,7 +109,7 @@ impl Timed {
     pub(super) fn ids(&self) -> &[u32] {
         match &self.exchange.reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => ids,
-            ReplyContent::Text(_) | ReplyContent::CallText(_) => &[],
+            _ => &[],
         }
     }
 
@@ -186,13 +186,15 @@ impl Bench {
 
     /// [`Bench::open`], without guesses: each pass says one token.
     pub(super) fn open_without_guesses(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
-        self.open_engine(EngineConfig { drafts: false, ..self.config(cache_dir).engine() })
+        let mut config = self.config(cache_dir).engine();
+        config.drafts = false;
+        self.open_engine(config)
     }
 
     fn open_engine(&mut self, config: EngineConfig) -> anyhow::Result<Lab> {
         self.say("loading the model");
         let (began, persistent) = (Instant::now(), config.cache_dir.is_some());
-        let engine = Engine::open(config, &mut |_| {})
+        let engine = Engine::open(config)
             .map_err(worded)
             .with_context(|| format!("can't open the model {}", self.model))?;
         self.numerics.clone_from(&engine.model().numerics);
@@ -392,7 +394,7 @@ impl Pending {
             Event::Text(_) | Event::Call(_) => return Ok(true),
             Event::Done(completion) => self.ended = Some((Instant::now(), completion)),
             Event::Failed(error) => return Err(error.into()),
-            Event::Prefill { .. } | Event::Logprobs(_) => {}
+            _ => {}
         }
         Ok(false)
     }

@@ -381,6 +381,7 @@ impl Turn<'_> {
                     self.tell(Piece::Ended(Box::new(answer.clone()))).await?;
                     return Ok(answer);
                 }
+                _ => {}
             }
         }
         Err(Refusal::ending())

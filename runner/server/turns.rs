@@ -112,7 +112,6 @@ impl Admitted {
                     entry.says(&text);
                     send(events, &wire::Event::Text(text)).await;
                 }
-                Event::Call(_) | Event::Logprobs(_) => {}
                 Event::Failed(error) => return Err(error.into()),
                 Event::Done(_) => {
                     let completion = turn.commit().await?;
@@ -122,6 +121,7 @@ impl Admitted {
                     send(events, &wire::Event::Done(completion)).await;
                     return Ok(());
                 }
+                _ => {}
             }
         }
         Err(Refusal::ending())

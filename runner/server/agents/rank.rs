@@ -97,7 +97,7 @@ async fn weighed(
                 return Ok(completion);
             }
             Event::Failed(error) => return Err(error.into()),
-            Event::Prefill { .. } | Event::Text(_) | Event::Call(_) | Event::Logprobs(_) => {}
+            _ => {}
         }
     }
     Err(Refusal::ending())
