@@ -10,7 +10,7 @@ use super::{Exit, Whereabouts};
 use crate::backend::{GivenSampling, Sampling};
 use crate::experiment;
 use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
-use crate::run::{Changes, ForkFrom, RunOptions, Say, Tell};
+use crate::run::{Changes, ForkFrom, RunOptions, Say, Seeding, Tell};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
@@ -92,6 +92,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             ..Sampling::from(header.sampling).into()
         },
         max_tokens: args.max_tokens.map_or(header.max_tokens, |most| most as usize),
+        seeding: Seeding::ByCase, // a fork keeps that of its run
         cold: false,
         resume: args.resume,
         continues: None,

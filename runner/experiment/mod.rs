@@ -16,8 +16,11 @@ pub use tuning::Tuning;
 use crate::run::RunOptions;
 use crate::scenario::{Scenario, Strategy, parse, text_of};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Name of a cell's case among its values, of which it is the first.
+pub const CASE: &str = "case";
 
 /// A variable and its values.
 pub type Sweep = (String, Vec<Value>);
@@ -27,7 +30,7 @@ pub type Sweep = (String, Vec<Value>);
 pub struct Design {
     /// Combinations of the swept variables' values; one without any if nothing is swept.
     pub cells: Vec<Variant>,
-    /// Roots of the seeds, the same in every cell, so that differences between cells are not due to chance.
+    /// The runs' seeds, the same in every cell, so that differences between cells of one case are not due to chance.
     pub seeds: Vec<u64>,
     /// Settings of each run, except for the seed, which is the design's.
     pub options: RunOptions,
@@ -98,6 +101,20 @@ pub fn combinations(sweeps: &[Sweep]) -> Vec<Vec<(String, Value)>> {
         cells = cells.iter().flat_map(|cell| values.iter().map(move |value| with(cell, value))).collect();
     }
     cells
+}
+
+/// True of a folder whose experiment an earlier version began: all its cases share random numbers, and those of runs that are added to it
+/// must, too. Nothing is known of a folder without an experiment, or with one that has no cases.
+///
+/// # Errors
+/// The record of the experiment can't be read.
+pub fn shares_seeds(folder: &Path) -> anyhow::Result<bool> {
+    if !folder.join(FILE).exists() {
+        return Ok(false);
+    }
+    let record = Record::open(folder)?;
+    let is_of_case = |cell: &CellRecord| cell.values.first().is_some_and(|(name, _)| name == CASE);
+    Ok(!record.seeds_by_case && record.cells.iter().any(is_of_case))
 }
 
 impl Design {

@@ -136,7 +136,7 @@ pub fn before(
 pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
     let before = header.forked.iter().flat_map(|forked| &forked.seeds);
     let before = before.filter_map(|other| Some((plan.find(&other.before)?, other.seed)));
-    Seeds::new(header.seed, before.collect())
+    Seeds::new(header.seed, before.collect()).of_case(header.case.as_ref())
 }
 
 /// Other temperatures and limits before some turns of a recording, the earliest first.

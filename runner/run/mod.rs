@@ -13,7 +13,7 @@ use crate::backend::{Backend, GivenSampling, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
+use crate::scenario::{CaseId, Given, Plan, Scenario, compile, copied, write_copy};
 use crate::stage::{End, LookedUp, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, Summary, Trace};
@@ -30,11 +30,24 @@ use std::time::Instant;
 /// Default maximum number of tokens in a reply.
 pub const MAX_TOKENS: u32 = 80;
 
+/// What the random numbers of a run depend on, besides its seed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Seeding {
+    /// The content of the case that is played: different cases have different random numbers.
+    #[default]
+    ByCase,
+    /// As in a recording: the case that its header names; `None` in recordings of earlier versions, in which all cases share random
+    /// numbers.
+    Recorded(Option<CaseId>),
+}
+
 /// Settings for playing a scenario.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Root of all turns' seeds.
+    /// Root of all turns' seeds; in a run of a case, what their root is derived from.
     pub seed: u64,
+    /// Tells whether the case that is played has random numbers of its own.
+    pub seeding: Seeding,
     /// Sampling settings; those not given come from the model file, else from the defaults.
     pub sampling: GivenSampling,
     /// Most tokens of a reply.
@@ -67,6 +80,7 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             seed: 0,
+            seeding: Seeding::default(),
             sampling: GivenSampling::default(),
             max_tokens: MAX_TOKENS as usize,
             cold: false,
@@ -227,12 +241,13 @@ impl Set {
     ) -> anyhow::Result<Self> {
         let models = Models::open(scenario, plan, backend, options)?;
         let past = Past::of(scenario, plan, options, &models.sampling)?;
-        let seeds = past.seeds(options.seed);
+        let case = past.case(scenario, &options.seeding)?;
+        let seeds = past.seeds(options.seed, case.as_ref());
         let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
         let memories = memories.with_edits(edits.unwrap_or_default()).with_given(options.given.clone());
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
-        let header = header(&memories, &models, options, &past, &toolbox);
+        let header = header(&memories, &models, options, &past, &toolbox, case);
         let Models { own: backend, sampling, max_tokens, named: models } = models;
         let embeddings =
             scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));

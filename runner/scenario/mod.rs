@@ -27,7 +27,7 @@ pub mod tools;
 mod yaml;
 
 pub(crate) use cases::CASE;
-pub use cases::Case;
+pub use cases::{Case, CaseId};
 pub(crate) use check::CAST;
 pub use check::{
     Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override,

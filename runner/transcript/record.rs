@@ -2,7 +2,7 @@
 
 use super::is_summary;
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
+use crate::scenario::{CaseId, Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -65,8 +65,12 @@ pub struct Header {
     /// The tools that agents could call, by their names in the scenario; of a server those that it had.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tools: BTreeMap<String, Vec<ToolSpec>>,
-    /// Root of all turns' seeds.
+    /// The run's seed: the root of all turns' seeds or, with `case`, what their root is derived from.
     pub seed: u64,
+    /// The case that was played. Its content is part of the root of the turns' seeds, so cases have different random numbers. Absent where
+    /// no case was played, and in runs of earlier versions, in which all cases share random numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub case: Option<CaseId>,
     /// The run whose memories this one carries on.
     pub continues: Option<Continues>,
     /// The run that this one was forked from.

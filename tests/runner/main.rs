@@ -5,6 +5,7 @@ mod agreement;
 mod arithmetic;
 mod broken;
 mod calls;
+mod case_seeds;
 mod cases;
 mod causes;
 mod changing;
