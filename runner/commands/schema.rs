@@ -363,6 +363,9 @@ Steps, output and memory of each are limited: about a million steps, 8 MB of tex
 
 What a template prints is only text: a reply that contains `{{ }}` is never rendered.
 
+Names, titles and other fields whose type links here, options of choices and the texts of strategies are templates, too, but they are rendered
+before the run, so they can use variables alone. For braces that stay in a text, write `{{ '{{' }}`.
+
 | name | value | where |
 |---|---|---|
 | a variable's name; `variables` | its value; all of them | everywhere |
@@ -403,7 +406,7 @@ What a template prints is only text: a reply that contains `{{ }}` is never rend
 | `JUDGE.verdict` | what a judge chose or replied, by the judge's name; null: nothing valid |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
-`AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, or an agent: `talk.messages['ann']`,
+`AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, a number without them (`quiz.votes[4]`), or an agent: `talk.messages['ann']`,
 `talk.choices[me]`, `payoffs[me]`; `messages` has only this form. Between `${` and `}`, write the key without quotes. Agents who speak at once
 (`broadcast`, votes) do not see each other's answers in their questions.
 
@@ -529,6 +532,7 @@ fn kind(field: &Value) -> String {
             "Key" => "key of an agent",
             "Keys" => "key of an agent, or a list of keys",
             "Template" => "[template](#templates-and-expressions)",
+            "Text" => "[text](#templates-and-expressions)",
             "Expression" => "[expression](#templates-and-expressions)",
             "Count" => "whole number, or [expression](#templates-and-expressions) over variables",
             "Options" => "list or mapping",

@@ -138,8 +138,13 @@ impl Record {
             if values.is_empty() { "no swept variables".to_string() } else { values }
         };
         if was.seeds_by_case != self.seeds_by_case {
-            let rule = |by_case| if by_case { "have different random numbers" } else { "share random numbers" };
-            return Some(format!("its cases {}, but here they {}", rule(was.seeds_by_case), rule(self.seeds_by_case)));
+            let rule =
+                |by_case| if by_case { "have different random numbers" } else { "share random numbers" };
+            return Some(format!(
+                "its cases {}, but here they {}",
+                rule(was.seeds_by_case),
+                rule(self.seeds_by_case)
+            ));
         }
         let other = was.cells.iter().enumerate().find(|(at, cell)| self.cells.get(*at) != Some(cell));
         if let Some((at, cell)) = other {

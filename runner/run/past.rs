@@ -6,8 +6,8 @@
 //! A fork's agents begin with the run's caches, up to whole blocks: f16 rows of sealed blocks no longer exist, so each agent
 //! recomputes at most 255 tokens.
 
-use super::{RunOptions, Seeding};
 use super::changes::{Changes, earlier, last_settings, turn_at};
+use super::{RunOptions, Seeding};
 use crate::backend::{Sampling, Session};
 use crate::files::portable;
 use crate::replay;

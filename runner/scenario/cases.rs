@@ -40,7 +40,8 @@ fn is_zero(n: &u64) -> bool {
 impl CaseId {
     /// The id of a row with these columns, the one that names the case included, after `copy` rows with the same content.
     pub fn of(columns: &[(&str, &Value)], copy: u64) -> Self {
-        let mut row: Value = columns.iter().map(|(name, value)| ((*name).to_string(), (*value).clone())).collect();
+        let mut row: Value =
+            columns.iter().map(|(name, value)| ((*name).to_string(), (*value).clone())).collect();
         row.sort_all_objects();
         Self { blake3: blake3::hash(row.to_string().as_bytes()).to_hex().to_string(), copy }
     }
@@ -99,13 +100,25 @@ impl Scenario {
         let now = cases.iter().find(|case| case.name == name).map(|case| &case.values);
         let values = recorded.iter().skip_while(|(name, _)| name != CASE).skip(1);
         let was: Vec<_> = values.take(now.map_or(0, Vec::len)).cloned().collect();
-        (now != Some(&was))
-            .then(|| (shown(&was), now.map_or_else(|| "no such case".into(), |now| shown(now))))
+        let same = now.is_some_and(|now| is_same(&was, now));
+        (!same).then(|| (shown(&was), now.map_or_else(|| "no such case".into(), |now| shown(now))))
     }
 }
 
 fn named(overrides: &[(String, Value)]) -> Option<&str> {
     overrides.iter().find(|(name, _)| name == CASE)?.1.as_str()
+}
+
+/// True of equal values; line ends within texts may differ, since git may change them.
+fn is_same(one: &[(String, Value)], other: &[(String, Value)]) -> bool {
+    let plain = |value: &Value| match value {
+        Value::String(text) => text.replace("\r\n", "\n").into(),
+        other => other.clone(),
+    };
+    let same = |((name, one), (other_name, other)): (&(String, Value), &(String, Value))| {
+        name == other_name && plain(one) == plain(other)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
 fn shown(values: &[(String, Value)]) -> String {

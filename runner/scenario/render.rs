@@ -3,7 +3,7 @@
 use super::language::Text;
 use super::results::{Results, Said, Utterance, payoffs, results};
 use super::template::{
-    AgentObject, ByKey, Expression, NAME, Scope, Template, TemplateError, constants, environment,
+    AgentObject, ByKey, Expression, NAME, Scope, Template, TemplateError, by_key, constants, environment,
     evaluate_in, number, plain, variables,
 };
 use super::{AgentId, Phase, PhaseId, Scenario};
@@ -168,17 +168,7 @@ fn evaluate_in_context<'a>(
 
 /// The state, by name.
 fn stated(said: &Said) -> impl Iterator<Item = (String, Value)> {
-    said.state.iter().map(|(name, value)| (name.clone(), shared(value)))
-}
-
-/// A value of the state; a mapping can be looked up by an agent itself, too.
-fn shared(value: &serde_json::Value) -> Value {
-    match value.as_object() {
-        Some(fields) => {
-            ByKey::value(fields.iter().map(|(key, value)| (key.clone(), shared(value))).collect())
-        }
-        None => plain(value),
-    }
+    said.state.iter().map(|(name, value)| (name.clone(), by_key(value)))
 }
 
 /// Adds the intermediate values that something uses, each computed with those before it.
@@ -319,23 +309,23 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         calls,
         verdict,
     } = results;
-    fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
-        ByKey::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
+    fn keyed<T: Into<serde_json::Value>>(values: BTreeMap<String, T>) -> Value {
+        ByKey::value(values.into_iter().map(|(key, value)| (key, by_key(&value.into()))).collect())
     }
     BTreeMap::from([
         ("played", played.into()),
         ("rounds", rounds.into()),
-        ("choices", of_agents(choices)),
-        ("history", of_agents(history)),
-        ("votes", plain(votes)),
-        ("decision", plain(decision)),
+        ("choices", keyed(choices)),
+        ("history", keyed(history)),
+        ("votes", keyed(votes)),
+        ("decision", by_key(&decision)),
         ("tied", tied.into()),
         ("invalid", invalid.into()),
-        ("said", of_agents(said)),
-        ("replies", of_agents(replies)),
-        ("reply_history", of_agents(reply_history)),
-        ("calls", of_agents(calls)),
-        ("verdict", plain(verdict)),
+        ("said", keyed(said)),
+        ("replies", keyed(replies)),
+        ("reply_history", keyed(reply_history)),
+        ("calls", keyed(calls)),
+        ("verdict", by_key(&verdict)),
     ])
 }
 

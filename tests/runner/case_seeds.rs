@@ -54,7 +54,10 @@ fn data_set(number: u64) -> (Vec<&'static str>, Rows) {
         "word" => format!("w{}", draw(row, column) % 200),
         _ => (draw(row, column) % 50).to_string(),
     };
-    (columns.clone(), (0..n_rows).map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect())
+    (
+        columns.clone(),
+        (0..n_rows).map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect(),
+    )
 }
 
 fn table(columns: &[&str], rows: &Rows) -> String {
@@ -105,10 +108,10 @@ fn draws_of_different_cases_are_independent() {
         let scenario = opened(folder.path(), &[]);
         let plan = Arc::new(compile(&scenario));
         let cases = scenario.cases.as_ref().unwrap();
-        // As many draws from each: ten of each of 25 pairs of cases.
+        // As many draws from each: ten of each of 25 pairs of cases, and no draw in two pairs.
         for at in 0..25 {
             let (one, other) = (&cases[at % cases.len()].id, &cases[(at + 1) % cases.len()].id);
-            for seed in 0..10 {
+            for seed in (at as u64 * 10)..(at as u64 * 10 + 10) {
                 let (a, b) = (drawn(&scenario, &plan, one, seed), drawn(&scenario, &plan, other, seed));
                 pairs[a.0][b.0] += 1.0;
                 orders[a.1][b.1] += 1.0;
@@ -128,7 +131,11 @@ fn a_case_keeps_its_draws_whatever_stands_beside_it() {
     for number in 0..40 {
         let (columns, rows) = data_set(number);
         let before = ids(&table(&columns, &rows));
-        assert_eq!(before.iter().collect::<BTreeSet<_>>().len(), rows.len(), "no two cases share their draws");
+        assert_eq!(
+            before.iter().collect::<BTreeSet<_>>().len(),
+            rows.len(),
+            "no two cases share their draws"
+        );
         // Columns the other way round.
         let reversed = |row: &Vec<String>| row.iter().rev().cloned().collect::<Vec<_>>();
         let turned: Vec<&str> = columns.iter().rev().copied().collect();
@@ -150,12 +157,14 @@ fn a_case_keeps_its_draws_whatever_stands_beside_it() {
                 "word" => json!(cell),
                 _ => serde_json::from_str(cell).unwrap(),
             };
-            let fields = columns.iter().zip(row).map(|(column, cell)| (column.to_string(), value(column, cell)));
+            let fields =
+                columns.iter().zip(row).map(|(column, cell)| (column.to_string(), value(column, cell)));
             Value::Object(fields.collect()).to_string() + "\n"
         };
         let folder = written("");
         std::fs::write(folder.path().join("coin.yaml"), FILE_TEXT.replace("csv", "jsonl")).unwrap();
-        std::fs::write(folder.path().join("rows.jsonl"), rows.iter().map(object).collect::<String>()).unwrap();
+        std::fs::write(folder.path().join("rows.jsonl"), rows.iter().map(object).collect::<String>())
+            .unwrap();
         let scenario = opened(folder.path(), &[]);
         assert!(scenario.cases.iter().flatten().map(|case| &case.id).eq(&before));
     }
@@ -173,9 +182,11 @@ fn what_is_in_a_row_is_its_id_and_its_name_too() {
 }
 
 /// Takes what is listed first.
-fn first_listed() -> Arc<dyn Backend> {
+pub(crate) fn first_listed() -> Arc<dyn Backend> {
     Arc::new(Scripted::new(|request| {
-        request.choice.as_ref().map(|options| options.choice.options[options.open[0]].text.clone())
+        let open = request.choice.as_ref();
+        let open = open.map(|options| options.choice.options[options.open[0]].text.clone());
+        open.or(Some("Well.".into()))
     }))
 }
 
@@ -207,7 +218,8 @@ fn design(folder: &Path, seeding: Seeding) -> Design {
 
 fn played(design: &Design, into: &Path) -> anyhow::Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let playing = play_design(design, first_listed(), into, 8, &mut |_| {}, std::future::pending());
+    let mut unseen = |_: &greenroom::experiment::Step| {};
+    let playing = play_design(design, first_listed(), into, 8, &mut unseen, std::future::pending());
     runtime.block_on(playing).map(|played| played.n_new)
 }
 
@@ -256,7 +268,11 @@ fn a_run_of_a_case_is_the_same_alone_forked_resumed_and_replayed() {
     // Continued after its first turn.
     let cut = folder.path().join("cut");
     std::fs::create_dir(&cut).unwrap();
-    std::fs::write(cut.join("transcript.jsonl"), text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    std::fs::write(
+        cut.join("transcript.jsonl"),
+        text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>(),
+    )
+    .unwrap();
     play(&scenario, first_listed(), &cut, &RunOptions { resume: true, ..options.clone() }).unwrap();
     assert_eq!(std::fs::read_to_string(cut.join("transcript.jsonl")).unwrap(), text);
     // Forked, and the fork forked again with another seed.
@@ -295,7 +311,11 @@ fn recordings_of_earlier_versions_keep_their_seeds() {
     // An interrupted run is not continued with other random numbers.
     let cut = folder.path().join("cut");
     std::fs::create_dir(&cut).unwrap();
-    std::fs::write(cut.join("transcript.jsonl"), text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    std::fs::write(
+        cut.join("transcript.jsonl"),
+        text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>(),
+    )
+    .unwrap();
     let resume = RunOptions { seed: 5, resume: true, ..RunOptions::default() };
     let error = play(&scenario, first_listed(), &cut, &resume).unwrap_err().to_string();
     assert!(error.contains("random numbers that all cases share"), "{error}");

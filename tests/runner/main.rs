@@ -3,6 +3,7 @@
 
 mod agreement;
 mod arithmetic;
+mod braces;
 mod broken;
 mod calls;
 mod case_seeds;

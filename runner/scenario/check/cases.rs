@@ -5,11 +5,11 @@
 
 pub(super) mod rows;
 
+use super::types::Mistyped;
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source, Span};
 use crate::files::Kind;
 use crate::scenario::cases::{CASE, Case, CaseId};
-use crate::scenario::evaluate::kind;
 use crate::scenario::schema::Written;
 use crate::scenario::yaml::Path;
 use rows::{Cell, Column, Fault, Row, Rows, csv, jsonl};
@@ -154,8 +154,8 @@ impl Checker {
         self.push(Diagnostic::error("unknown-variable", "cases", span, message).help(help));
     }
 
-    fn mistyped(&mut self, column: &str, declared: &Value, found: &str, span: Span) {
-        let message = format!("`{column}` is {}, but this value is {found}", kind(declared));
+    fn mistyped(&mut self, column: &str, declared: &Value, found: &Mistyped, span: Span) {
+        let message = found.of(column);
         let help = match declared {
             Value::Array(_) | Value::Object(_) => {
                 "a table can hold numbers, truth values and texts; a `.jsonl` file can also hold lists and mappings"
@@ -190,7 +190,10 @@ impl Format {
 }
 
 /// The value of a variable, or of a part of one, that the scenario gives.
-fn declared<'a>(variables: &'a indexmap::IndexMap<String, Value>, column: &str) -> Option<&'a Value> {
+pub(super) fn declared<'a>(
+    variables: &'a indexmap::IndexMap<String, Value>,
+    column: &str,
+) -> Option<&'a Value> {
     let mut parts = column.split('.');
     let first = variables.get(parts.next()?)?;
     parts.try_fold(first, |at, part| at.as_object()?.get(part))

@@ -283,7 +283,7 @@ impl Checker {
             let (that, why, path) = match given {
                 Some(WrittenAssertion::That(that)) => (that, None, path),
                 Some(WrittenAssertion::Long(LongAssertion { that: Some(that), why, .. })) => {
-                    (that, why, path.key("that"))
+                    (that, self.known_text(why, &path.key("why")), path.key("that"))
                 }
                 Some(WrittenAssertion::Long(_)) => {
                     let message = "an assertion needs `that`: the expression that must be true";

@@ -1,6 +1,7 @@
 //! From the file as written to a scenario that can be trusted: every reference resolved, every template
 //! tried, and all that is wrong said at once with its place and a remedy.
 
+mod braces;
 mod cascade;
 mod cases;
 mod cast;
@@ -29,6 +30,7 @@ mod texts;
 mod tools;
 mod topology;
 mod trials;
+mod types;
 mod unroll;
 
 use super::Case;
@@ -163,12 +165,25 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
-    let (tools, cases, has_cases) = Default::default();
-    let mut checker =
-        Checker { sources, tree, found, names, broken, language, ending, models, tools, cases, has_cases };
+    let (tools, cases, has_cases, steps) = Default::default();
+    let mut checker = Checker {
+        sources,
+        tree,
+        found,
+        names,
+        broken,
+        language,
+        ending,
+        models,
+        tools,
+        cases,
+        has_cases,
+        steps,
+    };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
         checker.read_cases(&mut written, overrides, read);
+        checker.known_variables(&written, overrides);
         checker.read_schemas(&mut written, read);
         checker.read_tools(&mut written, read);
         checker.scenario(written, overrides)
@@ -243,6 +258,8 @@ struct Checker {
     has_cases: bool,
     /// The tools, in the order of the file.
     tools: Vec<super::Tool>,
+    /// Steps left for texts that are rendered before the run.
+    steps: rehearsal::Steps,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -355,8 +372,10 @@ impl Checker {
         let hints = written.hints();
         let id = self.id(written.id.as_deref());
         self.language = self.language(written.language, &top.key("language"));
-        let variables = self.variables(written.variables.unwrap_or_default(), overrides);
+        let variables = self.names.values.clone();
         let models = self.models(written.models, &top.key("models"));
+        let title = self.known_text(written.title, &top.key("title"));
+        let description = self.known_text(written.description, &top.key("description"));
         let hints = self.hints(hints, &top);
         let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
@@ -378,12 +397,14 @@ impl Checker {
         self.answers(&agents, &phases);
         self.answers_in_form(&agents, &phases);
         self.one_meaning(&variables, &agents[..n_cast], &phases);
+        // Models that are named by their files.
+        let models = self.models.iter().map(|name| (name.clone(), name.clone())).chain(models).collect();
         let lets = std::mem::take(&mut self.names.lets).into_iter();
         let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();
         let mut scenario = Scenario {
-            title: written.title.unwrap_or_else(|| id.clone()),
+            title: title.unwrap_or_else(|| id.clone()),
             id,
-            description: written.description.unwrap_or_default(),
+            description: description.unwrap_or_default(),
             variables,
             cases: self.cases.take(),
             state,
@@ -412,6 +433,7 @@ impl Checker {
             self.one_model_each(&scenario);
             self.rehearse(&scenario);
         }
+        self.unrendered();
         let mut scenario = Arc::into_inner(scenario)?;
         scenario.tree = std::mem::take(&mut self.tree);
         Some(Arc::new(scenario))

@@ -9,19 +9,22 @@ use std::collections::BTreeSet;
 
 impl Checker {
     pub(super) fn strategy(&mut self, given: WrittenStrategy, path: &Path) -> Option<Strategy> {
-        let text = |scalar: Scalar| text_of(&scalar.into());
         let (field, message) = match given {
             WrittenStrategy::TitForTat => return Some(Strategy::TitForTat),
             WrittenStrategy::Grim => return Some(Strategy::Grim),
             WrittenStrategy::Human => return Some(Strategy::Human),
-            WrittenStrategy::Always(Some(answer)) => return Some(Strategy::Always(text(answer))),
+            WrittenStrategy::Always(Some(answer)) => {
+                let answer = self.known_scalar(answer, &path.key("always"));
+                return Some(Strategy::Always(text_of(&answer)));
+            }
             WrittenStrategy::Random(Some(p)) if (0.0..=1.0).contains(&p) => return Some(Strategy::Random(p)),
             WrittenStrategy::List(Some(answers)) if !answers.is_empty() => {
-                return answers
-                    .into_iter()
-                    .map(|answer| answer.map(text))
-                    .collect::<Option<_>>()
-                    .map(Strategy::List);
+                let path = path.key("list");
+                let answers = answers.into_iter().enumerate();
+                let text = |(at, answer): (usize, Option<Scalar>)| {
+                    Some(text_of(&self.known_scalar(answer?, &path.index(at))))
+                };
+                return answers.map(text).collect::<Option<_>>().map(Strategy::List);
             }
             WrittenStrategy::Always(_) => ("always", "`always` needs one option or text"),
             WrittenStrategy::Random(_) => ("random", "`random` needs a probability from 0 to 1"),

@@ -279,7 +279,7 @@ impl Checker {
         scenario
     }
 
-    fn too_many_steps(&mut self, path: &Path) {
+    pub(super) fn too_many_steps(&mut self, path: &Path) {
         let message = "the texts take too many steps to render: the scenario's limit is reached here";
         self.error("too-long", path, message).help =
             Some("shorten the loops, or compute lists once, under `variables`".into());

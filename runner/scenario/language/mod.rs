@@ -6,6 +6,7 @@ mod texts;
 
 pub use texts::Text;
 
+use super::template::is_code;
 use schemars::Schema;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,6 +33,9 @@ pub(super) enum Mistake {
     /// It has several lines, where one is expected.
     #[error("the text `{0}` has several lines; expected one")]
     Lines(String),
+    /// It is a template, which this text can't be.
+    #[error("the text `{0}` can't use templates")]
+    Template(String),
     /// Something stands for a value that there is not.
     #[error("`{{{1}}}` is not a placeholder of the text `{0}`")]
     Placeholder(String, String),
@@ -74,6 +78,9 @@ impl Language {
             let takes = ROWS[at].takes;
             if text.trim().chars().any(char::is_control) {
                 return Err(Mistake::Lines(named()));
+            }
+            if is_code(text) {
+                return Err(Mistake::Template(named()));
             }
             let known = |found: &&str| takes.iter().any(|name| name.trim_start_matches('!') == *found);
             if let Some(other) = placeholders(text).find(|found| !known(found)) {

@@ -1,6 +1,6 @@
 //! Agents, their tools, memories and strategies, as written.
 
-use super::values::{Scalar, WrittenTemplate};
+use super::values::{Scalar, WrittenTemplate, WrittenText};
 use crate::scenario::hints::with_hints;
 use crate::scenario::{Keep, Lifecycle};
 use schemars::JsonSchema;
@@ -14,11 +14,11 @@ with_hints! {
 #[schemars(rename = "Agent", deny_unknown_fields)]
 pub struct WrittenAgent {
     /// The name that others see. Default: the key.
-    pub display_name: Option<String>,
+    pub display_name: Option<WrittenText>,
     /// What the agent is, in any words. Three words have an effect: an `observer` hears but does not speak, a
     /// `moderator` gives the floor in `moderated` phases, and a `coordinator` decides if `decision_mode` is
     /// `coordinator_decides`.
-    pub role: Option<String>,
+    pub role: Option<WrittenText>,
     /// The system prompt. It is read once and never changes, so it can use variables, `me` and `role`, but nothing that
     /// happens during a run. Default: "You are NAME, ROLE."
     pub system_prompt: Option<WrittenTemplate>,
@@ -75,7 +75,7 @@ pub struct LongTool {
     /// The server's tools that may be called. Default: all.
     pub only: Option<Vec<Option<String>>>,
     /// What the tool does, in a sentence that agents read. Required for a `command`.
-    pub about: Option<String>,
+    pub about: Option<WrittenText>,
     /// JSON Schema of a `command`'s arguments, an object. The model's calls are constrained to it.
     #[schemars(with = "Value")]
     pub arguments: Option<Value>,

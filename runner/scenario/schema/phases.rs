@@ -1,7 +1,9 @@
 //! Phases, blocks of phases and their turns, as written.
 
 use super::replies::{WrittenChoice, WrittenGrammar, WrittenReply};
-use super::values::{Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate};
+use super::values::{
+    Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate, WrittenText,
+};
 use crate::scenario::InteractionKind;
 use crate::scenario::hints::with_hints;
 use indexmap::IndexMap;
@@ -48,7 +50,7 @@ pub struct WrittenPhase {
     #[schemars(extend("pattern" = NAME))]
     pub name: Option<String>,
     /// Title shown to people. Default: the name.
-    pub label: Option<String>,
+    pub label: Option<WrittenText>,
     /// Who is present, in speaking order: a list of keys, or an expression that returns one, such as the name of a list in
     /// the state. The expression is evaluated when the phase opens, and the agents in its list speak in the order of
     /// `agents`. Agents who are not present neither speak nor hear.
@@ -92,7 +94,6 @@ pub struct WrittenPhase {
     #[schemars(extend("minItems" = 1))]
     pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Who hears whom. Default: everybody present hears everything.
-    #[schemars(extend("minItems" = 1))]
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
     /// The phase is only played if this is true when it would begin.
     pub when: Option<WrittenExpression>,

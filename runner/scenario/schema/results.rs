@@ -1,7 +1,7 @@
 //! Payoffs, assertions and judges, as written.
 
 use super::replies::{WrittenChoice, WrittenReply};
-use super::values::{Key, Matrix, NAME, PhaseNames, WrittenExpression, WrittenTemplate};
+use super::values::{Key, Matrix, NAME, PhaseNames, WrittenExpression, WrittenTemplate, WrittenText};
 use crate::scenario::hints::with_hints;
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ pub struct WrittenPayoff {
     #[schemars(with = "Option<Vec<Key>>")]
     pub players: Option<Vec<Option<Key>>>,
     /// What is counted, e.g. `years`. Default: `points`.
-    pub unit: Option<String>,
+    pub unit: Option<WrittenText>,
     /// For each option of the first player, a table for each option of the second, and so on, down to a list with a
     /// number or an expression over variables for each player. Give either this or `each`.
     #[schemars(with = "Option<IndexMap<String, Value>>")]
@@ -52,7 +52,7 @@ pub struct LongAssertion {
     pub that: Option<WrittenExpression>,
     /// What should be true, in words; printed if the condition is false.
     #[serde(default)]
-    pub why: Option<String>,
+    pub why: Option<WrittenText>,
     /// Who is asked after all phases for a verdict that decides the assertion.
     #[serde(default)]
     pub judge: Option<Box<WrittenJudge>>,

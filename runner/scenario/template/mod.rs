@@ -9,7 +9,9 @@ mod explain;
 mod filters;
 
 pub use code::Code;
-pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
+pub(super) use context::{
+    AgentObject, by_key, constants, evaluate_in, number, plain, plain_variables, variables,
+};
 pub use context::{evaluate_alone, evaluator, render_system};
 pub use explain::remedy;
 pub(super) use filters::ByKey;
@@ -165,6 +167,11 @@ pub fn environment() -> &'static Jinja {
     static JINJA: LazyLock<Jinja> =
         LazyLock::new(|| filters::added(Jinja::new(UndefinedBehavior::Strict).with_ranges()));
     &JINJA
+}
+
+/// True of a text with something that is rendered.
+pub fn is_code(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%")
 }
 
 /// Names that a template uses and does not define itself.
