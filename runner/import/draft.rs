@@ -1,6 +1,6 @@
 //! A scenario on its way out: the cast gets keys and names that we accept, the notes become a head of comments.
 
-use super::text::one_line;
+use super::text::{Piece, one_line, template};
 use super::{MAX_AGENTS, Refused};
 use crate::scenario::template::{STAGE_NAMES, SYSTEM_NAMES};
 use indexmap::IndexMap;
@@ -171,21 +171,32 @@ impl Draft {
             out.push_str(&comment("Left out or different here:"));
         }
         notes.iter().for_each(|note| out.push_str(&item(note)));
-        let top = IndexMap::from([("id", id(&title, &stem)), ("title", title)]);
+        let top = IndexMap::from([("id", id(&title, &stem)), ("title", literal(&title))]);
         out.push_str(&format!("\n{}", written(&top)?));
         if !self.variables.is_empty() {
             out.push_str("\nvariables:\n");
             out.push_str(&nested(&written(&self.variables)?));
         }
         out.push_str("\nagents:\n");
-        let agents =
-            self.agents.iter().map(|agent| Ok(nested(&written(&IndexMap::from([(&agent.key, agent)]))?)));
+        let literal_name =
+            |agent: &DraftAgent| DraftAgent { display_name: literal(&agent.display_name), ..agent.clone() };
+        let agents = self
+            .agents
+            .iter()
+            .map(|agent| Ok(nested(&written(&IndexMap::from([(&agent.key, literal_name(agent))]))?)));
         out.push_str(&agents.collect::<Result<Vec<_>, Refused>>()?.join("\n"));
         out.push_str("\nphases:\n");
-        let phases = self.phases.iter().map(|phase| Ok(nested(&written(&[phase])?)));
+        let literal_label =
+            |phase: &DraftPhase| DraftPhase { label: phase.label.as_deref().map(literal), ..phase.clone() };
+        let phases = self.phases.iter().map(|phase| Ok(nested(&written(&[literal_label(phase)])?)));
         out.push_str(&phases.collect::<Result<Vec<_>, Refused>>()?.join("\n"));
         Ok((out, notes))
     }
+}
+
+/// A template that renders to a text as it stands.
+fn literal(text: &str) -> String {
+    template(&[Piece::Plain(text.to_string())])
 }
 
 fn written<T: Serialize>(value: &T) -> Result<String, Refused> {
