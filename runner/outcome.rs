@@ -60,7 +60,7 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
             VerdictRecord { turn: asked.path.clone(), value }
         });
         let (that, why) = (assertion.that.text.clone(), assertion.why.clone());
-        AssertionRecord { that, why, holds, error, verdict }
+        AssertionRecord { that, why, share: assertion.share, holds, error, verdict }
     });
     let assertions = assertions.collect();
     Ok(Footer { turns, skipped, choices, invalid, decisions, payoffs, outcomes, assertions })

@@ -9,6 +9,7 @@ use super::{Bounds, Exit, open_scenario, repeat};
 use crate::experiment::{self, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
 use crate::run::{MAX_TOKENS, RunOptions};
 use crate::scenario::{Case, Given, Hints, Overrides, Scenario, parse_cast, parse_override};
+use crate::statistics::CASE;
 use crate::trace;
 use crate::transcript;
 use anyhow::Context as _;
@@ -185,9 +186,6 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     };
     if is_run(folder) { vec![folder.to_path_buf()] } else { first().into_iter().collect() }
 }
-
-/// Name of a cell's case among its values.
-const CASE: &str = "case";
 
 /// True for a scenario that is played once for each of its cases.
 fn plays_cases(scenario: &Scenario) -> bool {

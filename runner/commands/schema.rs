@@ -338,6 +338,17 @@ assertions:
 ",
     },
     Section {
+        of: "Share",
+        heading: "A share of runs",
+        place: "`assertions[n].share`",
+        word: "share of runs",
+        example: "\
+assertions:
+  - { that: game.votes.share >= 2, share: { at_least: 0.9 } }
+  - { that: game.invalid > 0, share: { at_most: 0.05 }, why: nearly everybody answers }
+",
+    },
+    Section {
         of: "Judge",
         heading: "A judge",
         place: "`assertions[n].judge`",

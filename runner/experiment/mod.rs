@@ -3,11 +3,13 @@
 //! [`Design`] defines the runs, and [`play()`] plays them into a folder: `experiment.json` first, then a folder for each run.
 //! Runs are independent of each other and of how many are played at once, so an interrupted experiment can be resumed.
 
+mod judge;
 mod play;
 mod read;
 mod record;
 mod tuning;
 
+pub use judge::{experiments, judge};
 pub use play::{Played, Step, play, transcripts};
 pub use read::read;
 pub use record::{CellRecord, FILE, Record, merge, missing};

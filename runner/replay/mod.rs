@@ -85,8 +85,9 @@ pub fn replay_watched(
         return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
     }
     let mut notes = notes(scenario, &header.record);
-    let asserted =
-        |footer: &Footer| footer.assertions.iter().map(|that| that.that.clone()).collect::<Vec<_>>();
+    let asserted = |footer: &Footer| {
+        footer.assertions.iter().map(|that| (that.that.clone(), that.share)).collect::<Vec<_>>()
+    };
     if transcript.footer.as_ref().is_some_and(|was| asserted(&was.record) != asserted(&footer)) {
         notes.push("the assertions have changed since then; they were evaluated again".to_string());
     }

@@ -22,6 +22,7 @@ mod remote;
 pub mod render;
 pub mod results;
 pub mod schema;
+mod share;
 pub mod template;
 pub mod tools;
 mod yaml;
@@ -43,6 +44,7 @@ pub use plan::{
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use remote::{Address, Api};
+pub use share::Share;
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Place, Step, Tree, parse, repeated_key};
 
@@ -454,6 +456,8 @@ pub struct Assertion {
     pub that: Expression,
     /// The meaning of its failure.
     pub why: Option<String>,
+    /// The share of many runs in which it must hold; `None`: it must hold in every run.
+    pub share: Option<Share>,
 }
 
 impl Scenario {

@@ -139,6 +139,7 @@ pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
             Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",
             Step::Key(key) if key == "judge" => "a judge",
+            Step::Key(key) if key == "share" && place == "an assertion" => "a share of runs",
             _ => place,
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
@@ -210,6 +211,12 @@ fn in_words(found: &Found) -> String {
     }
 }
 
+/// The number of a percentage such as `90%`.
+fn percentage(text: &str) -> Option<f64> {
+    let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number / 100.0)
+}
+
 /// The value that was expected, and how it is written.
 fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, String) {
     let item = match found {
@@ -229,6 +236,10 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (Expected::List, Found::Mapping) => ("a list", "begin each item of a list with `- `"),
         (Expected::List, _) => return ("a list", format!("write `[{item}]`")),
         (Expected::Whole, _) => ("a whole number", "e.g. `3`"),
+        (Expected::Number, Found::Text(text)) if percentage(text).is_some() => {
+            let share = percentage(text).unwrap_or_default();
+            return ("a number", format!("a share is from 0 to 1: write `{share}`"));
+        }
         (Expected::Number, _) => ("a number", "e.g. `0.5`"),
         (Expected::Truth, _) => ("true or false", "write `true` or `false`, without quotes"),
         (Expected::Named("WrittenAgent"), _) => {

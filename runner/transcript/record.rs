@@ -2,7 +2,7 @@
 
 use super::is_summary;
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
+use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, Share, ToolSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -578,9 +578,9 @@ impl Footer {
         scenario.ending.as_ref()?.shown(scenario, &outcomes)
     }
 
-    /// Tells whether all that had to hold held.
+    /// Tells whether all that had to hold held. Assertions that need a share of many runs can't fail in one.
     pub fn holds(&self) -> bool {
-        self.assertions.iter().all(|assertion| assertion.holds)
+        self.assertions.iter().all(|assertion| !assertion.fails())
     }
 }
 
@@ -598,13 +598,16 @@ pub struct OutcomeRecord {
 }
 
 /// An assertion and whether it held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AssertionRecord {
     /// The expression.
     pub that: String,
     /// What should be true, in the author's words.
     pub why: Option<String>,
+    /// The share of many runs in which it must hold; `None`: it must hold in every run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
     /// True if it held; an expression that fails does not.
     pub holds: bool,
     /// The error of the expression, if it failed.
@@ -613,6 +616,13 @@ pub struct AssertionRecord {
     /// The verdict that it rests on, if a judge was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictRecord>,
+}
+
+impl AssertionRecord {
+    /// True if it must hold in every run, and did not.
+    pub fn fails(&self) -> bool {
+        self.share.is_none() && !self.holds
+    }
 }
 
 /// The verdict of a judge.

@@ -42,6 +42,7 @@ mod score;
 mod statistics;
 mod tampering;
 mod terminal;
+mod thresholds;
 mod tools;
 mod turns;
 mod verify;

@@ -56,6 +56,26 @@ pub struct LongAssertion {
     /// Who is asked after all phases for a verdict that decides the assertion.
     #[serde(default)]
     pub judge: Option<Box<WrittenJudge>>,
+    /// The share of many runs in which the condition must be true. Default: it must be true in every run.
+    #[serde(default)]
+    pub share: Option<WrittenShare>,
+}
+
+/// Bounds of the share of an experiment's runs in which a condition is true: over all cases and seeds, separately for each combination of
+/// swept values. A run in which the expression fails counts against the assertion. A single run shows the condition's value, but does
+/// not fail because of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Share", deny_unknown_fields, extend(
+    "anyOf" = [{ "required": ["at_least"] }, { "required": ["at_most"] }]
+))]
+pub struct WrittenShare {
+    /// The least share, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub at_least: Option<f64>,
+    /// The greatest share, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub at_most: Option<f64>,
 }
 
 with_hints! {
