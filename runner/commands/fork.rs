@@ -1,10 +1,11 @@
 //! `greenroom fork`: plays on from a turn of a run in another way.
 
 use super::casting;
+use super::claimed::Claimed;
 use super::machine::Machine;
 use super::play::Performance;
 use super::resume::go_on;
-use super::run::{Claimed, refuse_other};
+use super::run::refuse_other;
 use super::sampling::non_negative;
 use super::{Exit, Whereabouts};
 use crate::backend::{GivenSampling, Sampling};

@@ -19,6 +19,7 @@ macro_rules! eprintln {
 mod cache;
 mod casting;
 mod check;
+mod claimed;
 mod completions;
 mod devices;
 mod diff;

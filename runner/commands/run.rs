@@ -1,6 +1,7 @@
 //! `greenroom run`: plays a scenario, once or many times.
 
 use super::casting;
+use super::claimed::Claimed;
 use super::machine::Machine;
 use super::play::Performance;
 use super::resume::{self, Resumed, resumed};
@@ -13,7 +14,6 @@ use crate::trace;
 use crate::transcript;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -242,54 +242,6 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
     let seeds = seeds.with_context(|| format!("--seed {} is too large for {n} seeds", options.seed))?;
     Ok(Some(Design { cells, seeds, options, shard: args.shard }))
-}
-
-/// The folder for a run's record.
-#[derive(Debug)]
-pub(super) struct Claimed {
-    pub(super) folder: PathBuf,
-    /// It was made for this run.
-    made: bool,
-}
-
-impl Claimed {
-    /// The one given, or `runs/ID-N`: the first that is free, made at once so that no other run takes it, or the latest to resume.
-    pub(super) fn of(out: Option<&Path>, id: &str, resume: bool) -> anyhow::Result<Self> {
-        match out {
-            Some(folder) => Ok(Self { folder: folder.to_path_buf(), made: false }),
-            None => Self::below(Path::new("runs"), id, resume),
-        }
-    }
-
-    fn below(runs: &Path, id: &str, resume: bool) -> anyhow::Result<Self> {
-        let folder = |n: usize| runs.join(format!("{id}-{n}"));
-        let free = (1..).find(|n| !folder(*n).exists()).unwrap_or(1);
-        if resume {
-            return Ok(Self { folder: folder(free.saturating_sub(1).max(1)), made: false });
-        }
-        let can_not = |folder: &Path| format!("can't create {}", folder.display());
-        std::fs::create_dir_all(runs).with_context(|| can_not(runs))?;
-        for n in free.. {
-            match std::fs::create_dir(folder(n)) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => {
-                    made.with_context(|| can_not(&folder(n)))?;
-                    return Ok(Self { folder: folder(n), made: true });
-                }
-            }
-        }
-        anyhow::bail!("there is no free number for another run of {id} in {}", runs.display())
-    }
-}
-
-impl Drop for Claimed {
-    /// A run that never began leaves no folder.
-    fn drop(&mut self) {
-        if self.made {
-            // Refused if the folder is not empty.
-            let _ = std::fs::remove_dir(&self.folder);
-        }
-    }
 }
 
 /// A folder that holds a run (or an experiment) is continued only on request, and only as the same kind.
