@@ -357,6 +357,14 @@ pub fn suggestion<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> 
     }
 }
 
+/// A message about an unknown name, with what may be meant if there is anything to suggest.
+pub fn unknown<'a>(message: &str, found: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    match suggest(found, known) {
+        Some(help) => format!("{message}; {help}"),
+        None => message.to_string(),
+    }
+}
+
 /// A [`suggestion`] in words.
 pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     suggestion(found, known).map(|suggestion| suggestion.to_string())
