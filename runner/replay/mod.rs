@@ -14,7 +14,7 @@ pub use copy::{is_own_copy, load_copy, other_scenario};
 pub use place::{Place, cast, origin, provenance};
 
 use crate::outcome;
-use crate::prompt::{Edits, Memories};
+use crate::prompt::{Conversation, Edits, Memories};
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
@@ -103,6 +103,19 @@ pub fn memory_at(
     earlier: BTreeMap<String, Timeline>,
     path: &str,
 ) -> anyhow::Result<Timeline> {
+    Ok(asked_at(scenario, transcript, earlier, path)?.0)
+}
+
+/// The same, and what the speaker is asked: all that its model reads.
+///
+/// # Errors
+/// As [`memory_at`].
+pub fn asked_at(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    path: &str,
+) -> anyhow::Result<(Timeline, Conversation)> {
     let mut unwatched = |_: TurnId, _: &Memories| {};
     let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
     let plan = memories.plan().clone();
@@ -111,7 +124,8 @@ pub fn memory_at(
     begin_anew(&mut memories, id, &mut reading)?;
     call_again(&mut memories, id, &mut reading)?;
     memories.hear(id)?;
-    memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")
+    let timeline = memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")?;
+    Ok((timeline, memories.ask(id)?.conversation))
 }
 
 /// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to there.
