@@ -26,10 +26,10 @@ pub use locate::{ModelFile, locate, tokenizer};
 pub use pool::{Pool, Reach};
 pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
-pub use strategy::{Cast, played};
+pub use strategy::Cast;
 
 use crate::prompt::{Conversation, Options};
-use crate::scenario::{Form, Strategy};
+use crate::scenario::{Form, Recalled, Strategy};
 use crate::tools::{Call, Offer};
 use crate::transcript::{ModelRecord, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
@@ -164,6 +164,8 @@ pub struct Request {
     pub follow: Option<Vec<u32>>,
     /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
+    /// What that remembers.
+    pub recalled: Recalled,
     /// Plan-order number of the agent's next turn; `None`: this is its last.
     pub next_use: Option<u64>,
     /// Compute everything anew.

@@ -313,7 +313,7 @@ payoff:
 ",
     },
     Section {
-        of: "Strategy",
+        of: "Strategies",
         heading: "A strategy",
         place: "`agents.KEY.strategy`",
         word: "strategy",
@@ -322,6 +322,11 @@ agents:
   ann: { strategy: grim }
   ben: { strategy: { random: 0.8 } }
   cas: { strategy: { list: [share, share, take] } }
+  dan: { strategy: { talk: { list: [Good morning., Again?] }, game: tit_for_tat } }
+  eve: { strategy: { script: { talk/1/eve: Good morning., game/1/eve: share, game/2/eve: take } } }
+phases:
+  - { name: talk, agents: [dan, eve] }
+  - { name: game, agents: [ann, ben, cas, dan, eve], order: broadcast, rounds: 2, choice: [share, take] }
 ",
     },
     Section {
@@ -494,6 +499,7 @@ fn letter(of: &Value) -> &'static str {
     match of["type"].as_str() {
         Some("number") => "p",
         Some("array") => "[X, Y, …]",
+        Some("object") => "{PATH: X, …}",
         _ => "X",
     }
 }

@@ -14,7 +14,7 @@ pub use record::{CellRecord, FILE, Record, merge, missing};
 pub use tuning::Tuning;
 
 use crate::run::RunOptions;
-use crate::scenario::{Scenario, Strategy, parse, text_of};
+use crate::scenario::{Agent, Scenario, parse, text_of};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Design {
     /// Tells whether a human answers in any of its runs; a human can answer in only one at a time.
     pub fn has_humans(&self) -> bool {
         let mut agents = self.cells.iter().flat_map(|cell| &cell.scenario.agents);
-        agents.any(|agent| agent.strategy == Some(Strategy::Human))
+        agents.any(Agent::is_human)
     }
 
     /// The runs that are played here, as (cell, seed). Those of one seed follow each other, because they have the same beginning and

@@ -12,6 +12,7 @@ mod memories;
 mod perspective;
 mod pieces;
 mod present;
+mod recalled;
 mod routes;
 mod settled;
 mod spoken;

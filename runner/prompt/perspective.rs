@@ -6,9 +6,10 @@ use crate::scenario::render::{Reading, render_stage};
 use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
 use crate::scenario::{
-    AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn, TurnId,
+    AgentId, Announced, Audience, Chosen, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn,
+    TurnId,
 };
-use crate::timeline::{Event, StageKind};
+use crate::timeline::{Event, Picked, StageKind};
 use std::sync::Arc;
 
 impl Memories {
@@ -138,13 +139,19 @@ impl Memories {
         listener: Option<AgentId>,
     ) -> Result<Option<Event>, PromptError> {
         let heard = self.plan.turn(turn);
-        let text = match &self.outcomes[turn.0] {
+        let (text, choice) = match &self.outcomes[turn.0] {
             Outcome::Open => {
                 let (path, needed) = (path.to_string(), heard.path.clone());
                 return Err(PromptError::TooEarly { path, needed });
             }
-            Outcome::Said { text, .. } if !text.is_empty() => text.to_string(),
+            Outcome::Said { text, choice, .. } if !text.is_empty() => (text.to_string(), choice),
             _ => return Ok(None),
+        };
+        let picked = match (&heard.constraint, choice) {
+            (Some(of), Some(Chosen::Option(option))) => {
+                Some(Picked { of: of.choice.clone(), option: *option })
+            }
+            _ => None,
         };
         let language = &self.scenario.language;
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();
@@ -158,7 +165,7 @@ impl Memories {
             }
             _ => name(&heard.speaker),
         };
-        Ok(Some(Event::Heard { from, text, origin: heard.path.clone() }))
+        Ok(Some(Event::Heard { from, text, picked, origin: heard.path.clone() }))
     }
 
     /// The result of a vote, for everybody who was present; `None` if it did not take place.

@@ -22,6 +22,7 @@ mod remote;
 pub mod render;
 pub mod results;
 pub mod schema;
+mod strategy;
 pub mod template;
 pub mod tools;
 mod yaml;
@@ -43,6 +44,7 @@ pub use plan::{
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use remote::{Address, Api};
+pub use strategy::{NoReply, Offer, Recalled, Strategy};
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Place, Step, Tree, parse, repeated_key};
 
@@ -147,36 +149,6 @@ pub struct Agent {
     pub hints: Hints,
     /// True of a judge from outside: no member of the cast, known to nobody, who reads all that was said.
     pub is_outside: bool,
-}
-
-/// A strategy that answers instead of the model. It names options by their result or their text.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Strategy {
-    /// The first option, then what another player chose last.
-    TitForTat,
-    /// The first option until anybody chooses another, then the last one for ever.
-    Grim,
-    /// The same every time; said as it stands where nothing is to be chosen.
-    Always(String),
-    /// The first option with this probability, else one of the others.
-    Random(f64),
-    /// One after the other, and again from the start.
-    List(Vec<String>),
-    /// A human at the terminal.
-    Human,
-}
-
-impl std::fmt::Display for Strategy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TitForTat => f.write_str("tit_for_tat"),
-            Self::Grim => f.write_str("grim"),
-            Self::Human => f.write_str("human"),
-            Self::Always(text) => write!(f, "always: {text}"),
-            Self::Random(p) => write!(f, "random: {p}"),
-            Self::List(texts) => write!(f, "list: {}", texts.join(", ")),
-        }
-    }
 }
 
 /// How an agent's memory continues when it is full: in a new epoch, which begins with the system text and what is kept.
@@ -304,6 +276,8 @@ pub struct Phase {
     pub rounds: usize,
     /// Maximum number of turns of the phase.
     pub max_turns: Option<usize>,
+    /// True if strategies remember nothing of what was before it.
+    pub fresh: bool,
     /// Settings of its replies.
     pub hints: Hints,
 }

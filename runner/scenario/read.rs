@@ -270,7 +270,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`",
         ),
         (Expected::Named("WrittenStrategy"), _) => (
-            "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}` or `{list: [X, Y]}`",
+            "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}`, `{list: [X, Y]}`, `{script: {PATH: X}}`, or one for each phase",
             "e.g. `strategy: { always: talk }`",
         ),
         (

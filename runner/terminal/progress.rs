@@ -5,7 +5,7 @@
 
 use super::output;
 use crate::diagnostic::printable;
-use crate::scenario::{Plan, Scenario, Strategy, TurnId};
+use crate::scenario::{Plan, Scenario, TurnId};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -52,11 +52,9 @@ struct Count {
 
 impl RunProgress {
     pub(super) fn new(scenario: &Scenario, plan: &Plan, form: Form) -> Self {
-        let strategy = |id: TurnId| scenario.agent(plan.turn(id).speaker).strategy.as_ref();
-        let is_human = |id: TurnId| strategy(id) == Some(&Strategy::Human);
-        let has_human = plan.order().any(|(id, _)| is_human(id));
+        let has_human = plan.order().any(|(_, turn)| scenario.is_human(turn));
         let count = Count {
-            asks_model: plan.order().map(|(id, _)| strategy(id).is_none()).collect(),
+            asks_model: plan.order().map(|(_, turn)| scenario.strategy_of(turn).is_none()).collect(),
             is_open: has_human || plan.order().any(|(_, turn)| !turn.guard.is_empty()),
             ..Count::default()
         };

@@ -22,6 +22,7 @@ mod experiment;
 mod extend;
 mod floors;
 mod fork;
+mod games;
 mod grammars;
 mod hostile;
 mod import;

@@ -1,6 +1,7 @@
 //! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed answers are in it.
 
 use super::Checker;
+use super::strategies::placed;
 use crate::scenario::schema::{WrittenGrammar, WrittenReply};
 use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, AgentId, Form, Phase, Strategy, Topology};
@@ -96,37 +97,40 @@ impl Checker {
     /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be invalid.
     pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
-            let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");
-            let answers: Vec<(Path, &str)> = match &agent.strategy {
-                None | Some(Strategy::Human) => continue,
-                Some(Strategy::Always(text)) => vec![(path.key("always"), text.as_str())],
-                Some(Strategy::List(texts)) => {
-                    let path = path.key("list");
-                    texts.iter().enumerate().map(|(at, text)| (path.index(at), text.as_str())).collect()
-                }
-                Some(_) => vec![(path, "")],
-            };
-            let asked = phases.iter().find_map(|phase| Some((phase, asked(phase, AgentId(id)).pop()?)));
-            let Some((phase, form)) = asked else { continue };
-            for (path, answer) in answers {
-                let Err(reason) = form.read(answer) else { continue };
-                let what = if answer.is_empty() { "an empty answer".into() } else { format!("`{answer}`") };
-                let message = format!(
-                    "{what} does not fit the form of replies in `{}`, and `{}` can give no other answer: {reason}",
-                    phase.name, agent.key
-                );
-                let help = match &form.grammar {
-                    Grammar::JsonSchema(_) => match form.example() {
-                        Value::Null => "write keys in the order of the schema's `properties`".to_string(),
-                        example => {
-                            format!("e.g. `{example}`; write keys in the order of the schema's `properties`")
-                        }
-                    },
-                    _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),
+            for (path, played, part) in placed(agent, phases) {
+                let (path, answer) = match part {
+                    // Which of its texts is the reply to which turn is looked at in the plan.
+                    Strategy::Human | Strategy::List(_) | Strategy::Script(_) | Strategy::ByPhase(_) => {
+                        continue;
+                    }
+                    Strategy::Always(text) => (path.key("always"), text.as_str()),
+                    Strategy::TitForTat | Strategy::Grim | Strategy::Random(_) => (path, ""),
                 };
-                self.error("bad-value", &path, message).help = Some(help);
+                let asked =
+                    |phase: &&Phase| Some((phase.name.clone(), asked(phase, AgentId(id)).pop()?.clone()));
+                let Some((phase, form)) = played.iter().find_map(asked) else { continue };
+                let place = format!("replies in `{phase}`");
+                self.fits_form(agent, &path, answer, &place, &form);
             }
         }
+    }
+
+    /// Rejects an answer that is not in a form.
+    pub(super) fn fits_form(&mut self, agent: &Agent, path: &Path, answer: &str, place: &str, form: &Form) {
+        let Err(reason) = form.read(answer) else { return };
+        let what = if answer.is_empty() { "an empty answer".into() } else { format!("`{answer}`") };
+        let message = format!(
+            "{what} does not fit the form of {place}, and `{}` can give no other answer: {reason}",
+            agent.key
+        );
+        let help = match &form.grammar {
+            Grammar::JsonSchema(_) => match form.example() {
+                Value::Null => "write keys in the order of the schema's `properties`".to_string(),
+                example => format!("e.g. `{example}`; write keys in the order of the schema's `properties`"),
+            },
+            _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),
+        };
+        self.error("bad-value", path, message).help = Some(help);
     }
 }
 

@@ -18,10 +18,12 @@ mod parts;
 mod paths;
 mod payoff;
 mod phases;
+mod played;
 mod present;
 mod rehearsal;
 mod routes;
 mod schemas;
+mod scripts;
 mod staged;
 mod state;
 mod strategies;
@@ -328,6 +330,14 @@ impl Names {
     }
 }
 
+/// The names of all phases, those of judges included.
+fn named_in(parts: &Option<Vec<Option<WrittenPart>>>, judges: &[judges::Judge]) -> Vec<String> {
+    let (mut names, mut places) = (Vec::new(), Vec::new());
+    named(parts.as_deref().unwrap_or_default(), &Path::default().key("phases"), &mut names, &mut places);
+    names.extend(judges.iter().map(|judge| judge.name.clone()));
+    names
+}
+
 /// Adds the names of phases and their places, those in blocks included.
 fn named(parts: &[Option<WrittenPart>], path: &Path, names: &mut Vec<String>, places: &mut Vec<Path>) {
     for (at, part) in parts.iter().enumerate() {
@@ -359,6 +369,8 @@ impl Checker {
         let models = self.models(written.models, &top.key("models"));
         let hints = self.hints(hints, &top);
         let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
+        let all_phases = named_in(&written.phases, &judges);
+        self.names.phases = all_phases;
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
         self.tools_are_used(&agents);
         let partial = self.names.partial;
@@ -410,6 +422,7 @@ impl Checker {
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
             self.one_model_each(&scenario);
+            self.scripted(&scenario);
             self.rehearse(&scenario);
         }
         let mut scenario = Arc::into_inner(scenario)?;

@@ -24,7 +24,9 @@ impl Checker {
         if trials.is_empty() {
             return;
         }
-        play(&Rehearsal::new(scenario.clone()), &mut trials);
+        let rehearsal = Rehearsal::new(scenario.clone());
+        play(&rehearsal, &mut trials);
+        self.stuck(&rehearsal);
         for trial in &trials {
             if trial.failed.is_some() {
                 self.fails(scenario, trial);
@@ -157,7 +159,7 @@ impl Checker {
         self.push(found.help(format!("test `{}.played`, or give `{}` a `when` too", from.name, phase.name)));
     }
 
-    fn warn(&mut self, code: &'static str, path: &Path, message: String) -> &mut Diagnostic {
+    pub(super) fn warn(&mut self, code: &'static str, path: &Path, message: String) -> &mut Diagnostic {
         let span = self.tree.value(path);
         self.push(Diagnostic::warning(code, path.to_string(), span, message))
     }

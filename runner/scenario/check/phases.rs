@@ -113,6 +113,7 @@ impl Checker {
             set: self.set(written.set, &path.key("set"), id, false),
             rounds: 1,
             max_turns,
+            fresh: written.fresh.unwrap_or(false),
             hints,
             observers: self.observers(&cast),
             agents: cast,
@@ -172,6 +173,11 @@ impl Checker {
         if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
             self.unused(&path.key("until"), message, "set the maximum number of rounds with `rounds`");
+        }
+        let has_strategy = |agent: &AgentId| self.names.agents[agent.0].strategy.is_some();
+        if phase.fresh && !phase.agents.iter().any(has_strategy) {
+            let message = "`fresh` has no effect here: no agent in this phase has a strategy";
+            self.unused(&path.key("fresh"), message, "remove it");
         }
         let moderated = matches!(phase.topology, Topology::Moderated(_));
         if moderated && speakers.len() < 2 {

@@ -8,6 +8,7 @@
 //! the same on a busy machine.
 
 use super::chance::{Chance, rules};
+use super::played::Replies;
 use crate::scenario::choice::{Chosen, Method, text_of};
 use crate::scenario::compile::compile;
 use crate::scenario::evaluate::present;
@@ -15,7 +16,7 @@ use crate::scenario::plan::{Condition, Plan, Purpose, Turn, TurnId};
 use crate::scenario::render::{holds_with, round_names};
 use crate::scenario::results::{Said, State, Utterance, tally};
 use crate::scenario::template::{Expression, TemplateError};
-use crate::scenario::{AgentId, PassId, PhaseId, Scenario, Strategy, Topology};
+use crate::scenario::{AgentId, PassId, PhaseId, Scenario, Topology};
 use greenroom_jinja::taken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -109,6 +110,8 @@ pub(super) struct Rehearsal {
     turns: Vec<Vec<TurnId>>,
     /// The state before the first turn.
     initial: Arc<State>,
+    /// What strategies replied.
+    pub(super) replies: Replies,
 }
 
 /// The fate of a turn.
@@ -134,6 +137,8 @@ pub(super) struct Play<'a> {
     pub(super) phases: &'a BTreeSet<PhaseId>,
     pub(super) said: Arc<Said>,
     fates: BTreeMap<TurnId, Fate>,
+    /// Turns that chose the first way, because it does not matter to what is looked at.
+    arbitrary: BTreeSet<TurnId>,
     /// Phases that opened (0), whose rounds were begun, or whose votes were held (from the end).
     pub(super) decided: BTreeMap<(PhaseId, usize), bool>,
     /// Passes of blocks that were played or not.
@@ -150,7 +155,7 @@ impl Rehearsal {
         let mut turns = vec![Vec::new(); scenario.phases.len()];
         plan.order().for_each(|(id, turn)| turns[turn.phase.0].push(id));
         let initial = Arc::new(scenario.state.clone());
-        Self { scenario, plan, turns, initial }
+        Self { scenario, plan, turns, initial, replies: Replies::default() }
     }
 
     /// Those of some agents who are present in a phase, as far as it can be determined.
@@ -257,10 +262,11 @@ impl Rehearsal {
     }
 
     fn play_once(&self, piece: &Piece, chance: &mut Chance, steps: &mut Steps, look: &mut Look<'_>) {
-        let (fates, decided, passes, casts) = Default::default();
+        let (fates, arbitrary, decided, passes, casts) = Default::default();
         let said = Arc::new(Said::beginning(self.initial.clone()));
         let phases = &piece.phases;
-        let mut play = Play { rehearsal: self, phases, said, fates, decided, passes, casts, n_changes: 0 };
+        let (rehearsal, n_changes) = (self, 0);
+        let mut play = Play { rehearsal, phases, said, fates, arbitrary, decided, passes, casts, n_changes };
         let text = chance.pick(piece.texts.len().max(1), None);
         for (id, turn) in self.piece_turns(piece) {
             steps.spend(2);
@@ -277,9 +283,12 @@ impl Rehearsal {
                 continue;
             }
             look(Moment::Turn(turn), &play.said, steps);
-            let Ok(ways) = play.ways(turn, steps, look) else { return };
+            let Ok(ways) = play.ways(id, turn, steps, look) else { return };
+            // A strategy that can't reply ends the run.
+            let Some(ways) = ways else { return };
             steps.spend(ways.len() as u64);
             let at = if ways.is_empty() || !self.matters(piece, turn) {
+                play.arbitrary.extend((ways.len() > 1).then_some(id));
                 0
             } else {
                 chance.pick(ways.len(), Some(turn))
@@ -392,23 +401,26 @@ impl Play<'_> {
     /// The choices open to a turn: a decoded one is an option, a parsed one may be invalid.
     fn ways(
         &mut self,
+        id: TurnId,
         turn: &Turn,
         steps: &mut Steps,
         look: &mut Look<'_>,
-    ) -> Result<Vec<Chosen>, TemplateError> {
-        let Some(constraint) = &turn.constraint else { return Ok(Vec::new()) };
+    ) -> Result<Option<Vec<Chosen>>, TemplateError> {
+        let Some(constraint) = &turn.constraint else { return Ok(Some(Vec::new())) };
         let choice = &constraint.choice;
         let open = self.open(turn, choice, steps, look)?;
-        let strategy = self.rehearsal.scenario.agent(turn.speaker).strategy.as_ref();
-        let always = match strategy {
-            Some(Strategy::Always(name)) if choice.method == Method::Decode => choice.find(name),
-            _ => None,
-        };
-        if let Some(option) = always.filter(|option| open.contains(option)) {
-            return Ok(vec![Chosen::Option(option)]);
+        if let Some(chosen) = self.by_strategy(id, turn, &open, steps) {
+            return Ok(chosen.ok().map(|chosen| vec![chosen]));
         }
         let open = open.into_iter().map(Chosen::Option);
-        Ok(open.chain((choice.method == Method::Parse).then_some(Chosen::Invalid)).collect())
+        Ok(Some(open.chain((choice.method == Method::Parse).then_some(Chosen::Invalid)).collect()))
+    }
+
+    /// The option that a turn chose, if it chose one; none: that is unknown here.
+    pub(super) fn option(&self, id: TurnId) -> Option<Option<usize>> {
+        let is_known =
+            self.phases.contains(&self.rehearsal.plan.turn(id).phase) && !self.arbitrary.contains(&id);
+        is_known.then(|| self.fates.get(&id).and_then(|fate| fate.option()))
     }
 
     /// Options that the speaker of a turn has ranked higher.

@@ -109,6 +109,9 @@ pub struct WrittenPhase {
     pub reply: Option<WrittenReply>,
     /// Like `reply`, for a form that is not JSON.
     pub grammar: Option<WrittenGrammar>,
+    /// Whether strategies start over: from each time this phase is played, in each pass of a block, the strategies of the agents who are
+    /// present go only by what is said and chosen in it and after it. Default: `false`.
+    pub fresh: Option<bool>,
     /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
     pub moderator: Option<Key>,
     /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.

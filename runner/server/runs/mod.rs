@@ -17,7 +17,7 @@ use super::{App, Asking, Shared, body};
 use crate::backend::Backend;
 use crate::files::{self, Kind};
 use crate::run::{MAX_TOKENS, RunOptions, perform};
-use crate::scenario::{Hints, Loaded, Overrides, Scenario, Strategy, ToolKind, load};
+use crate::scenario::{Hints, Loaded, Overrides, Scenario, ToolKind, load};
 use crate::stage::End;
 use axum::Router;
 use axum::body::Bytes;
@@ -125,9 +125,7 @@ impl Body {
         let loaded = tokio::task::spawn_blocking(move || load(NAME, &text, &overrides)).await;
         let Loaded { scenario, report } = loaded.map_err(|error| Refusal::internal(error.to_string()))?;
         let scenario = scenario.ok_or_else(|| Refusal::field("scenario", report.render(false)))?;
-        if let Some(agent) =
-            scenario.agents.iter().find(|agent| matches!(agent.strategy, Some(Strategy::Human)))
-        {
+        if let Some(agent) = scenario.agents.iter().find(|agent| agent.is_human()) {
             return Err(Refusal::field(
                 "scenario",
                 format!("`{}` is a human, which is not supported here", agent.key),
