@@ -7,12 +7,14 @@
 //! in.
 
 mod calls;
+mod discreet;
 mod epochs;
 mod known;
 mod routes;
 mod settings;
 mod watch;
 
+pub use discreet::Discreet;
 pub use settings::{LookedUp, Seat, Settings};
 pub use watch::{Scene, Unwatched, Watch};
 

@@ -14,7 +14,7 @@ use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
-use crate::stage::{End, LookedUp, Settings, Stage, Watch};
+use crate::stage::{Discreet, End, LookedUp, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
@@ -119,10 +119,14 @@ pub async fn perform(
         toolbox = open_tools(scenario, options) => toolbox?,
     };
     let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, Arc::new(toolbox))?;
-    let played = match stage.follow(known, watch) {
-        Ok(()) => stage.play(watch, stop).await,
+    let mut watch = Discreet::new(scenario, &plan, watch);
+    let played = match stage.follow(known, &mut watch) {
+        Ok(()) => stage.play(&mut watch, stop).await,
         Err(error) => Err(error),
     };
+    if matches!(played, Ok(End::Complete(_))) {
+        watch.unveil();
+    }
     let n_written = stage.written().count();
     let on_record = stage.written();
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));

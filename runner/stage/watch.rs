@@ -36,6 +36,10 @@ pub enum Scene<'a> {
     Routed(&'a RouteRecord),
     /// The stage says something before it; behind the last turn, too.
     Directed(&'a Direction),
+    /// It is over, but a human who plays may not know of it yet; it is shown later, if at all.
+    Withheld,
+    /// The run is over; what follows was withheld.
+    Unveiled,
 }
 
 /// Watches a plan being played. A turn that does not take place is [`Scene::Skipped`], in plan order too.

@@ -239,7 +239,6 @@ impl Dialogue {
         self.raw.remove(&self.next);
         self.shown = None;
         // What has come of the next turn is shown behind what the stage says before it.
-        self.next += 1;
     }
 
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
@@ -253,6 +252,21 @@ impl Dialogue {
         self.warned |= odds.is_low();
         let hint = if is_news { ", so the model would rather say something else" } else { "" };
         Some(format!("({shares}; mass {}{hint})", Odds::in_percent(odds.mass)))
+    }
+
+    /// Shows the head of what a human who plays did not hear.
+    fn unveil(&mut self) {
+        self.hide_bar();
+        let humans = self.scenario.agents.iter().filter(|agent| agent.is_human());
+        let names: Vec<&str> = humans.map(|agent| agent.name.as_str()).collect();
+        let head = format!("== not heard by {} ==", printable(&names.join(" and ")));
+        self.page.line("");
+        self.page.line(&if self.fancy {
+            Style::new().bold().apply_to(&head).to_string()
+        } else {
+            head.clone()
+        });
+        (self.phase, self.round) = (None, 0);
     }
 
     /// The line at the bottom: whose turn it is, and how much of its prompt is read, if that is known.
@@ -298,20 +312,28 @@ impl Watch for Dialogue {
             }
             Scene::Written { spoken, stop, choice, odds, usage, .. } => {
                 self.progress.written(id, usage.is_some());
+                // What was withheld comes late.
+                let next = self.next.max(id.0 + 1);
+                self.next = id.0;
                 self.finish(spoken, stop, choice, odds);
+                self.next = next;
             }
             Scene::Called(call) => {
                 let gave = if call.failed { "failed: " } else { "" };
                 let line = format!("calls {} → {gave}{}", call.quoted(), call.result);
                 self.calls.entry(id.0).or_default().push(line);
-                if id.0 == self.next {
+                if id.0 <= self.next {
+                    let next = std::mem::replace(&mut self.next, id.0);
                     self.calls();
+                    self.next = next;
                 }
             }
             Scene::Skipped => {
                 self.progress.skipped(id);
-                self.next += 1;
+                self.next = self.next.max(id.0 + 1);
             }
+            Scene::Withheld => self.next = self.next.max(id.0 + 1),
+            Scene::Unveiled => self.unveil(),
         }
     }
 }

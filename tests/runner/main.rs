@@ -13,6 +13,7 @@ mod comparison;
 mod constructs;
 mod copies;
 mod diagnostics;
+mod discreet;
 mod docs;
 mod doors;
 mod drawing;

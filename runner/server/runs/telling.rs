@@ -86,6 +86,7 @@ impl<T: FnMut(&'static str, Value)> Watch for Telling<T> {
                 ("turn", data)
             }
             Scene::Skipped => ("skipped", of(self)),
+            Scene::Withheld | Scene::Unveiled => return,
             Scene::Routed(route) => ("route", json!(route)),
             Scene::Directed(direction) => {
                 let key = |id| self.scenario.agent(id).key.as_str();
