@@ -7,7 +7,7 @@
 use super::{Scene, Watch};
 use crate::backend::Usage;
 use crate::prompt::Direction;
-use crate::scenario::{AgentId, Input, PhaseId, Plan, Scenario, TurnId};
+use crate::scenario::{AgentId, Audience, Input, PhaseId, Plan, Scenario, TurnId};
 use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord, Stop};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,17 +84,20 @@ impl<'a> Discreet<'a> {
         held.into_iter().for_each(|(id, held)| self.show(id, &held));
     }
 
-    /// True if all humans may know what is said in a turn.
+    /// True if a human knows what is said in a turn, and it is kept from no other. (Several humans share the terminal: what is said in
+    /// public to one of them is shown, though another one is not there.)
     fn may_show(&self, id: TurnId) -> bool {
         let turn = self.plan.turn(id);
-        self.humans.iter().all(|human| {
-            if turn.speaker == human.agent {
-                return true;
-            }
-            let Some(at) = human.hears.get(&id) else { return false };
-            let mut before = human.turns.iter().take_while(|turn| at.is_none_or(|at| **turn < at));
-            self.is_there(human, turn.phase) && before.all(|turn| self.over[turn.0])
-        })
+        let is_known = |human: &Human| turn.speaker == human.agent || human.hears.contains_key(&id);
+        self.humans.iter().any(is_known)
+            && self.humans.iter().all(|human| {
+                if turn.speaker == human.agent {
+                    return true;
+                }
+                let Some(at) = human.hears.get(&id) else { return turn.audience == Audience::All };
+                let mut before = human.turns.iter().take_while(|turn| at.is_none_or(|at| **turn < at));
+                self.is_there(human, turn.phase) && before.all(|turn| self.over[turn.0])
+            })
     }
 
     /// True if a human is certainly present in a phase.
@@ -103,12 +106,12 @@ impl<'a> Discreet<'a> {
         here.agents.contains(&human.agent) && (!here.is_cast_open() || human.seen_in.contains(&phase))
     }
 
-    /// True if all humans read a line of the stage.
+    /// True if all humans read a line of the stage, or all who are there one that is for everybody.
     fn may_direct(&self, line: &Direction) -> bool {
-        self.humans.iter().all(|human| match &line.to {
-            Some(to) => to.contains(&human.agent),
-            None => self.is_there(human, line.phase),
-        })
+        match &line.to {
+            Some(to) => self.humans.iter().all(|human| to.contains(&human.agent)),
+            None => self.humans.iter().any(|human| self.is_there(human, line.phase)),
+        }
     }
 
     /// Shows what was held back and may be shown by now.

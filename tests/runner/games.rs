@@ -263,7 +263,7 @@ fn strategies_play_as_a_naive_implementation_plays() {
                 Player::ByPhase(rules.collect())
             })
             .collect();
-        let mut text = format!("id: games\nagents:\n");
+        let mut text = "id: games\nagents:\n".to_string();
         for (id, player) in players.iter().enumerate() {
             let strategy = match player {
                 Player::Whole(rule) => in_yaml(rule),

@@ -3,6 +3,7 @@
 use super::Checker;
 use super::strategies::placed;
 use crate::diagnostic::Diagnostic;
+use crate::scenario::choice::text_of;
 use crate::scenario::compile::compile;
 use crate::scenario::plan::{Plan, Turn};
 use crate::scenario::yaml::Path;
@@ -11,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Maximum number of turns that are named of those without an entry.
 const MAX_NAMED: usize = 3;
+
+/// Most texts of a list among which one may be the reply to a turn: with more, nothing is said of it.
+const MAX_SPAN: usize = 100;
 
 /// The number of replies that a strategy has given before a turn, at least and at most.
 #[derive(Clone, Copy, Default)]
@@ -76,6 +80,9 @@ impl Checker {
         let mut wrong = BTreeSet::new();
         for (turn, count) in counted(scenario, agent, turns) {
             let span = count.most - count.least;
+            if span > MAX_SPAN {
+                continue;
+            }
             let all: Vec<usize> = (count.least..=count.least + span.min(n - 1)).map(|at| at % n).collect();
             if !all.iter().any(|at| fits(&texts[*at], turn)) && wrong.insert(all[0]) {
                 self.written(agent, &path.index(all[0]), &texts[all[0]], turn);
@@ -84,8 +91,11 @@ impl Checker {
         // What never comes up is still an option somewhere, unless it is misspelled.
         let choices: Vec<&&Turn> = turns.iter().filter(|turn| turn.constraint.is_some()).collect();
         let Some(first) = choices.first().filter(|_| choices.len() == turns.len()) else { return };
+        let all = choices.iter().flat_map(|turn| &turn.constraint).flat_map(|of| &of.choice.options);
+        let known: HashSet<String> =
+            all.flat_map(|option| [text_of(&option.value), option.text.clone()]).collect();
         for (at, text) in texts.iter().enumerate() {
-            if !choices.iter().any(|turn| fits(text, turn)) && wrong.insert(at) {
+            if !known.contains(text) && wrong.insert(at) {
                 let name = scenario.phase(first.phase).name.clone();
                 let options = first.constraint.iter().flat_map(|of| of.choice.options.clone());
                 let place = format!("of the choice in `{name}`");
