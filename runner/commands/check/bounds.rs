@@ -23,26 +23,30 @@ pub(super) struct Bound {
     pub(super) turns: usize,
     /// Calls of tools.
     calls: usize,
-    /// Tokens of its context.
+    /// Tokens of its context; 0 without a tokenizer.
     pub(super) tokens: usize,
 }
 
-/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case.
+/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case; without a tokenizer, only
+/// turns.
 pub(super) fn bounds(
     scenario: &Arc<Scenario>,
-    prompter: &Prompter,
+    prompter: Option<&Prompter>,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
 }
 
 /// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is available,
-/// otherwise the bundled one's. Empty if that is unknown.
+/// otherwise the bundled one's. Empty if that is unknown, as where only a remote engine can count.
 pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
-    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?)).ok();
-    let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
+    let open = |model: &str| -> anyhow::Result<Option<Prompter>> {
+        Ok(tokenizer(model)?.map(|file| Prompter::open(&source(&file))).transpose()?)
+    };
+    let own = scenario.own_model().map(|model| open(&model));
+    let prompter = own.and_then(Result::ok).unwrap_or_else(|| open("understudy").ok().flatten());
     let Some(prompter) = prompter else { return BTreeMap::new() };
-    let bounds = bounds_until(scenario, &prompter, longest(scenario, None), last).unwrap_or_default();
+    let bounds = bounds_until(scenario, Some(&prompter), longest(scenario, None), last).unwrap_or_default();
     let mut most: BTreeMap<AgentId, usize> = BTreeMap::new();
     for (timeline, bound) in bounds.into_iter().filter(|(_, bound)| bound.tokens > 0) {
         let so_far = most.entry(timeline.agent).or_default();
@@ -54,7 +58,7 @@ pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> B
 /// The bounds at the end of a phase.
 fn bounds_until(
     scenario: &Arc<Scenario>,
-    prompter: &Prompter,
+    prompter: Option<&Prompter>,
     max_tokens: usize,
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
@@ -77,7 +81,7 @@ fn bounds_until(
 fn bounds_if(
     scenario: &Arc<Scenario>,
     plan: &Arc<Plan>,
-    prompter: &Prompter,
+    prompter: Option<&Prompter>,
     max_tokens: usize,
     played: impl Fn(&Turn) -> bool,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
@@ -94,7 +98,7 @@ fn bounds_if(
 
 struct Counting<'a, P> {
     plan: &'a Plan,
-    prompter: &'a Prompter,
+    prompter: Option<&'a Prompter>,
     max_tokens: usize,
     toolbox: Toolbox,
     played: P,
@@ -115,12 +119,14 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
         bound.calls += memories.max_calls(id);
         memories.hear(id)?;
         let of_model = memories.scenario().agent(turn.speaker).strategy.is_none();
-        if of_model && self.last.get(&turn.timeline) == Some(&id) {
+        if let Some(prompter) =
+            self.prompter.filter(|_| of_model && self.last.get(&turn.timeline) == Some(&id))
+        {
             let scenario = memories.scenario();
             let offer = self.toolbox.offer(scenario, scenario.agent(turn.speaker));
             let conversation = memories.ask(id)?.conversation;
             let calls = bound.calls * call_room(self.max_tokens);
-            bound.tokens = tokens(conversation, offer.as_deref(), self.prompter, self.max_tokens)? + calls;
+            bound.tokens = tokens(conversation, offer.as_deref(), prompter, self.max_tokens)? + calls;
         }
         memories.make_up(id, UNKNOWN);
         Ok(ControlFlow::Continue(()))
