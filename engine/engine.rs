@@ -21,7 +21,7 @@ use crate::threads::ThreadPool;
 use crate::turns::draft_model::DraftModel;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, ModelInfo,
+    Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, ModelInfo,
     ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
@@ -448,7 +448,15 @@ impl Engine {
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
     pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts)?.await.map_err(|_| self.line.closed())?
+        self.request_embeddings(texts, None)?.await.map_err(|_| self.line.closed())?
+    }
+
+    /// [`Engine::embed`], where `meter` counts the tokens as they are read.
+    ///
+    /// # Errors
+    /// As [`Engine::embed`].
+    pub async fn embed_metered(&self, texts: Vec<String>, meter: Meter) -> Result<Vec<Vec<f32>>> {
+        self.request_embeddings(texts, Some(meter))?.await.map_err(|_| self.line.closed())?
     }
 
     /// [`Engine::embed`] for callers without an async runtime.
@@ -456,12 +464,16 @@ impl Engine {
     /// # Errors
     /// As [`Engine::embed`].
     pub fn blocking_embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts)?.blocking_recv().map_err(|_| self.line.closed())?
+        self.request_embeddings(texts, None)?.blocking_recv().map_err(|_| self.line.closed())?
     }
 
-    fn request_embeddings(&self, texts: Vec<String>) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
+    fn request_embeddings(
+        &self,
+        texts: Vec<String>,
+        meter: Option<Meter>,
+    ) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
         let (answer, receiver) = oneshot::channel();
-        self.line.send(Command::Embed { texts, answer })?;
+        self.line.send(Command::Embed { texts, meter, answer })?;
         Ok(receiver)
     }
 

@@ -41,6 +41,7 @@ mod info;
 mod kv;
 mod memories;
 mod memory;
+mod meter;
 mod model;
 #[cfg(feature = "fixtures")]
 #[doc(hidden)]
@@ -66,6 +67,7 @@ pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, automatic, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use info::*;
+pub use meter::Meter;
 pub use prompter::{Ends, Prompter, cut_reply};
 pub use request::*;
 pub use share::Share;

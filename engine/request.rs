@@ -1,6 +1,6 @@
 //! What is asked for: a [`Request`] for one reply of one agent, with all that bounds it.
 
-use crate::{Prompt, SessionKey};
+use crate::{Meter, Prompt, SessionKey};
 pub use greenroom_grammar::Grammar;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -167,6 +167,9 @@ pub struct Request {
     pub next_use: Option<u64>,
     /// Drop what is cached before the turn and look nothing up: everything is computed anew.
     pub cold: bool,
+    /// Counts the tokens that are computed for the request, while they are.
+    #[serde(skip)]
+    pub meter: Option<Meter>,
 }
 
 impl Request {
@@ -192,6 +195,7 @@ impl Request {
             logprobs: None,
             next_use: None,
             cold: false,
+            meter: None,
         }
     }
 

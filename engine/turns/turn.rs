@@ -54,6 +54,8 @@ pub(crate) struct ActiveTurn {
     n_guessed: usize,
     stop: Option<StopReason>,
     usage: Usage,
+    /// Tokens that the request's meter has counted.
+    n_metered: usize,
     began: Instant,
     /// Bytes that the session takes in memory when the reply is as long as it may be, at most.
     pub(crate) need: u64,
@@ -188,6 +190,7 @@ impl ActiveTurn {
             drafter: Drafter::new(),
             n_guessed: 0,
             usage,
+            n_metered: 0,
             began,
             need,
             known_bytes,
@@ -234,6 +237,21 @@ impl ActiveTurn {
     /// Tells whether what is fed now may not stay: the options of a choice that are being weighed, and guesses.
     pub(crate) fn is_trying(&self) -> bool {
         self.n_guessed > 0 || self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
+    }
+
+    /// Counts what was computed since the last call, if the request asks for that. What a stop string cuts was generated, too.
+    pub(crate) fn meter(&mut self) {
+        let Some(meter) = &self.request.meter else { return };
+        let of_prompt = self.session.sequence.len().min(self.prompt_len).saturating_sub(self.start);
+        let n = match &self.decode {
+            Decode::Sample(reply) => of_prompt + reply.ids().len(),
+            Decode::Read => of_prompt,
+            Decode::ScoreOptions(_) | Decode::TeacherForce(_) | Decode::Forced(_) => {
+                self.session.sequence.n_computed()
+            }
+        };
+        meter.add(n.saturating_sub(self.n_metered));
+        self.n_metered = self.n_metered.max(n);
     }
 
     /// Tells whether the caller has gone.

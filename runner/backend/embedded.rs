@@ -22,6 +22,8 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 pub struct Embedded {
     engine: Arc<engine::Engine>,
     tenant: String,
+    /// Counts the tokens that are computed for the tenant.
+    meter: Option<engine::Meter>,
 }
 
 /// Settings of the engine.
@@ -141,12 +143,12 @@ impl Embedded {
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, but this model is `{name}`", config.kv.word());
         }
-        Ok(Self { engine: Arc::new(engine), tenant: config.tenant.clone() })
+        Ok(Self { engine: Arc::new(engine), tenant: config.tenant.clone(), meter: None })
     }
 
-    /// The same engine for another tenant.
-    pub fn for_tenant(&self, tenant: &str) -> Self {
-        Self { engine: self.engine.clone(), tenant: tenant.to_string() }
+    /// The same engine for another tenant, whose tokens are counted as they are computed.
+    pub fn for_tenant(&self, tenant: &str, meter: Option<engine::Meter>) -> Self {
+        Self { engine: self.engine.clone(), tenant: tenant.to_string(), meter }
     }
 
     /// Lets a session's memory go, in RAM and on disk; called where no async runtime is at work.
@@ -168,7 +170,7 @@ impl Embedded {
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
-        let mut request = engine::Request::from(request);
+        let mut request = engine::Request { meter: self.meter.clone(), ..request.into() };
         for session in request.parent.iter_mut().chain([&mut request.session]) {
             session.tenant.clone_from(&self.tenant);
         }
@@ -234,7 +236,13 @@ impl super::Backend for Embedded {
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
-        Box::pin(async move { self.engine.embed(texts).await.map_err(worded) })
+        Box::pin(async move {
+            let embedded = match &self.meter {
+                Some(meter) => self.engine.embed_metered(texts, meter.clone()).await,
+                None => self.engine.embed(texts).await,
+            };
+            embedded.map_err(worded)
+        })
     }
 }
 
@@ -362,6 +370,7 @@ impl From<Request> for engine::Request {
             logprobs: None,
             next_use: request.next_use,
             cold: request.cold,
+            meter: None,
         }
     }
 }

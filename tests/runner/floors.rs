@@ -44,6 +44,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("request", 0),
     ("fault", 0),
     ("files", 0),
+    ("meter", 0),
     ("share", 0),
     ("threads", 0),
     ("kv", 1),

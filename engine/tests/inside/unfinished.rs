@@ -191,3 +191,33 @@ fn it_makes_room_before_what_would_be_computed_again() {
     memory.enforce_budget(BUDGET);
     assert_eq!(memory.arena.bytes(), 0);
 }
+
+#[test]
+fn a_meter_counts_what_was_computed_by_the_time_that_a_turn_is_given_up() {
+    let engine = engine(&RandomModel { context_length: 16_384, ..RandomModel::tiny(3) }, None, 1 << 30);
+    let metered = |request: Request, meter: &Meter| Request { meter: Some(meter.clone()), ..request };
+    // Complete: as its usage says.
+    let meter = Meter::default();
+    let done = play(&engine, metered(asked("whole", &long("The mill"), Retention::Ephemeral), &meter));
+    let computed = done.usage.prefilled + done.usage.recomputed + done.ids.len();
+    assert_eq!(meter.total(), computed as u64);
+    // A prompt that was read in part, then a reply that was begun.
+    let meter = Meter::default();
+    give_up(&engine, metered(asked("part", &long("The harbour"), Retention::Ephemeral), &meter), 300);
+    engine.blocking_status().unwrap();
+    let of_part = meter.total();
+    assert!(of_part >= 300, "{of_part}");
+    let meter = Meter::default();
+    give_up(&engine, metered(asked("reply", &long("The town"), Retention::Ephemeral), &meter), usize::MAX);
+    engine.blocking_status().unwrap();
+    let of_prompt =
+        play(&engine, Request { cold: true, ..asked("other", &long("The town"), Retention::Ephemeral) });
+    let of_prompt = of_prompt.usage.prefilled + of_prompt.usage.recomputed;
+    assert!(meter.total() > of_prompt as u64, "{} of {of_prompt}", meter.total());
+    // A choice: its options are read.
+    let meter = Meter::default();
+    let options = Constraint::OneOf(vec!["left".into(), "to the right".into()]);
+    let choice = Request { constraint: Some(options), ..asked("choice", "Where to?", Retention::Ephemeral) };
+    let done = play(&engine, metered(choice, &meter));
+    assert_eq!(meter.total(), done.usage.layer0_rows as u64);
+}

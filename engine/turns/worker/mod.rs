@@ -29,8 +29,8 @@ use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::schedule::{Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result,
-    SessionKey, TokenScore,
+    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, Ranking, Request,
+    Result, SessionKey, TokenScore,
 };
 use carry::Import;
 use embedding::Embedding;
@@ -97,6 +97,7 @@ pub(crate) enum Command {
     },
     Embed {
         texts: Vec<String>,
+        meter: Option<Meter>,
         answer: Answer,
     },
     Score {
@@ -268,7 +269,7 @@ impl Worker {
                     Err(e) => drop(answer.send(Err(e))),
                 }
             }
-            Command::Embed { texts, answer } => self.embed(&texts, answer),
+            Command::Embed { texts, meter, answer } => self.embed(&texts, meter, answer),
             Command::Score { ids, kv, scores } => match self.scratch(kv.as_ref()) {
                 Ok(scratch) => self.jobs.push_back(Box::new(Scoring { scratch, ids, scores })),
                 Err(e) => drop(scores.send(Err(e))),
@@ -422,6 +423,7 @@ impl Worker {
                 self.flush(i);
                 self.advance(i, logits)
             });
+            self.active[i].meter();
             if let Err(e) = advanced {
                 self.fail(i, e);
             }
