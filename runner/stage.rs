@@ -367,7 +367,7 @@ impl Stage {
             sampling,
             seed: asked.seed,
             max_tokens,
-            stop: self.memories.stop_strings(asked),
+            stops: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             form: asked.form.clone(),
             tools: self.settings.toolbox.offer(&self.scenario, agent),

@@ -217,6 +217,7 @@ fn line(memories: &Memories, asked: &Asked, reply: &Reply) -> TurnRecord {
         raw: reply.text.clone(),
         spoken: String::new(),
         stop: reply.stop,
+        cut: reply.cut.clone(),
         constraint: None,
         form: None,
         call: None,

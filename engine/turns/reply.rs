@@ -26,6 +26,10 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
+    /// True if its tokens were drawn elsewhere: a stop string that would leave nothing was not refused, so it is passed over.
+    is_from_elsewhere: bool,
+    /// What it begins with, behind a thought, that counts for nothing.
+    head: Vec<u8>,
     /// Number of the stop string that was met.
     met: Option<usize>,
     /// True if the prompt has opened a thought.
@@ -52,6 +56,12 @@ impl ReplyText {
     pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
         Self { stops, whole_sentences, said, ..Self::default() }
+    }
+
+    /// A reply that is drawn elsewhere.
+    fn from_elsewhere(ends: Ends<'_>) -> Self {
+        let reply = Self::new(ends.stop, ends.whole_sentences, Said::default());
+        Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
     }
 
     /// The same, behind a prompt that ends with this text: it may have opened a thought.
@@ -323,14 +333,26 @@ impl ReplyText {
     fn first_stop(&self, text: &[u8], known: usize) -> Option<(usize, usize)> {
         let thought = self.end_of_thought(text, known)?;
         let begin = text.len() - text[thought..].trim_ascii_start().len();
+        // From here on something is left before a stop string.
+        let least = if self.is_from_elsewhere { self.begin_of_text(text, begin)? + 1 } else { thought };
         let first = |(n, stop): (usize, &Vec<u8>)| {
             let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
-            let from = known.saturating_sub(stop.len() - 1).max(thought);
-            let found = || find(&text[from..], stop).map(|at| from + at);
-            let at = if at_begin { Some(begin) } else { found() };
+            let from = known.saturating_sub(stop.len() - 1).max(least);
+            let found = || find(text.get(from..)?, stop).map(|at| from + at);
+            let at = if at_begin && !self.is_from_elsewhere { Some(begin) } else { found() };
             at.map(|at| (at, n))
         };
         self.stops.iter().enumerate().filter_map(first).min()
+    }
+
+    /// Offset of what counts in a text whose thought ends before `begin`; `None`: its head is not whole.
+    fn begin_of_text(&self, text: &[u8], begin: usize) -> Option<usize> {
+        let rest = &text[begin..];
+        match rest.strip_prefix(&self.head[..]) {
+            Some(behind) => Some(text.len() - behind.trim_ascii_start().len()),
+            None if self.head.starts_with(rest) => None,
+            None => Some(begin),
+        }
     }
 
     /// Text that has become certain since the last call.
@@ -462,8 +484,8 @@ pub(crate) fn cut<'a>(
     prompt: &str,
     ends: Ends<'_>,
 ) -> (Vec<u32>, String, StopReason) {
-    let Ends { stop: stops, whole_sentences, is_full } = ends;
-    let mut reply = ReplyText::new(stops, whole_sentences, Said::default()).behind(prompt);
+    let is_full = ends.is_full;
+    let mut reply = ReplyText::from_elsewhere(ends).behind(prompt);
     let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
     let stop = match met {
         Some(stop) => stop,
@@ -492,8 +514,7 @@ pub struct StreamedReply {
 impl StreamedReply {
     /// A reply of which nothing has come yet.
     pub fn new(ends: Ends<'_>) -> Self {
-        let reply = ReplyText::new(ends.stop, ends.whole_sentences, Said::default());
-        Self { reply, has_ended: false }
+        Self { reply: ReplyText::from_elsewhere(ends), has_ended: false }
     }
 
     /// Appends text, and gives what has become certain.
@@ -546,10 +567,10 @@ mod tests {
             ("I know.\nBen: And I", false, "I know.", StopReason::StopString),
             ("", false, "", StopReason::EndOfTurn),
         ] {
-            let ends = Ends { stop: &stop_strings, whole_sentences: true, is_full };
+            let ends = Ends { stop: &stop_strings, head: "", whole_sentences: true, is_full };
             assert_eq!(cut_text(said, ends), (text.to_owned(), stop), "{said}");
         }
-        let form = Ends { stop: &[], whole_sentences: false, is_full: true };
+        let form = Ends { stop: &[], head: "", whole_sentences: false, is_full: true };
         let said = r#"{"a": "I know. You do"#;
         assert_eq!(
             cut_text(said, form),
@@ -558,9 +579,36 @@ mod tests {
         );
         // Ids are cut between tokens, never within a character.
         let pieces: [(u32, &[u8]); 3] = [(1, b"So "), (2, b"\xc3"), (3, b"\xa9")];
-        let free = Ends { stop: &[], whole_sentences: true, is_full: false };
+        let free = Ends { stop: &[], head: "", whole_sentences: true, is_full: false };
         assert_eq!(cut(pieces[..2].iter().copied(), "", free).0, [1]);
         assert_eq!(cut(pieces, "", free).1, "So é");
+    }
+
+    #[test]
+    fn a_reply_from_elsewhere_is_never_cut_to_nothing() {
+        let stop = ["\nBen:", "\nAnn:", "[Your turn", "\n["].map(str::to_string);
+        for (said, head, text) in [
+            ("Ben: 2\nCas: 1", "", "Ben: 2\nCas: 1"),
+            ("Ben: 2\nAnn: 1", "", "Ben: 2"),
+            ("\n\nBen: I agree.", "", "\n\nBen: I agree."),
+            ("[Your turn, Ann.] Yes.", "", "[Your turn, Ann.] Yes."),
+            ("Ann: good day\nBen: hi", "Ann:", "Ann: good day"),
+            ("Ann:\nBen: hi\nAnn: oh", "Ann:", "Ann:\nBen: hi"),
+            ("Ann: [Your turn", "Ann:", "Ann: [Your turn"),
+            (
+                "<think>Ben\nBen: hm</think>Ann: \n[nods] Yes.\n[goes]",
+                "Ann:",
+                "<think>Ben\nBen: hm</think>Ann: \n[nods] Yes.",
+            ),
+            ("I say so.\nBen: hi", "Ann:", "I say so."),
+            ("", "Ann:", ""),
+        ] {
+            let ends = Ends { stop: &stop, head, whole_sentences: false, is_full: false };
+            assert_eq!(cut_text(said, ends).0, text, "{said:?}");
+            let mut streamed = StreamedReply::new(ends);
+            let shown: String = said.chars().filter_map(|c| streamed.push(&c.to_string())).collect();
+            assert!(text.starts_with(&shown), "{said:?}: {shown:?}");
+        }
     }
 
     fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {
@@ -689,7 +737,7 @@ mod tests {
         // Nor of a reply that comes from elsewhere, in pieces of any length, and may end at its limit.
         let text = std::str::from_utf8(text).unwrap();
         for (end, step) in (1..=text.len()).flat_map(|end| [(end, 1), (end, 7), (end, end)]) {
-            let ends = Ends { stop: &stops, whole_sentences: true, is_full: true };
+            let ends = Ends { stop: &stops, head: "", whole_sentences: true, is_full: true };
             let mut reply = StreamedReply::new(ends);
             let pieces = text.as_bytes()[..end].chunks(step).map(|piece| str::from_utf8(piece).unwrap());
             let streamed: String = pieces.filter_map(|piece| reply.push(piece)).collect();

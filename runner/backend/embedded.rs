@@ -291,7 +291,7 @@ pub(super) fn reply_of(
     let (stop, usage, logprobs) = (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
     let followed = followed.into_iter().map(Into::into).collect();
     let call = call.map(Into::into);
-    Reply { ids, text, stop, call, logprobs, followed, usage, commit }
+    Reply { ids, text, stop, cut: String::new(), call, logprobs, followed, usage, commit }
 }
 
 /// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
@@ -355,7 +355,7 @@ impl From<Request> for engine::Request {
             sampling,
             max_tokens: request.max_tokens,
             min_tokens: 0,
-            stop: request.stop,
+            stop: request.stops.all(),
             whole_sentences: true,
             max_call_tokens: max_call_tokens(request.max_tokens),
             constraint: constraint(request.choice, request.follow),

@@ -28,7 +28,7 @@ pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
 pub use strategy::{Cast, played};
 
-use crate::prompt::{Conversation, Options};
+use crate::prompt::{Conversation, Options, StopStrings};
 use crate::scenario::{Form, Strategy};
 use crate::tools::{Call, Offer};
 use crate::transcript::{ModelRecord, Stop, TurnRecord};
@@ -147,7 +147,7 @@ pub struct Request {
     /// Most tokens of the reply.
     pub max_tokens: usize,
     /// The reply ends before one of these.
-    pub stop: Vec<String>,
+    pub stops: StopStrings,
     /// The options that the reply chooses from.
     pub choice: Option<Options>,
     /// The form that the reply is to have.
@@ -192,6 +192,8 @@ pub struct Reply {
     pub text: String,
     /// The reason why it ended.
     pub stop: Stop,
+    /// What an engine elsewhere said behind that, and was cut.
+    pub cut: String,
     /// The call that it is.
     pub call: Option<Call>,
     /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
@@ -207,8 +209,8 @@ pub struct Reply {
 impl Reply {
     /// A reply that nobody computed now.
     pub fn of(ids: Vec<u32>, text: String, stop: Stop) -> Self {
-        let (logprobs, followed) = (Vec::new(), Vec::new());
-        Self { ids, text, stop, call: None, logprobs, followed, usage: None, commit: None }
+        let (cut, logprobs, followed) = Default::default();
+        Self { ids, text, stop, cut, call: None, logprobs, followed, usage: None, commit: None }
     }
 
     /// A reply of a rule or a human.
@@ -222,7 +224,8 @@ impl Reply {
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
         let call = line.call.as_ref().map(Call::from);
-        Self { logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
+        let cut = line.cut.clone();
+        Self { cut, logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }
 

@@ -97,6 +97,7 @@ impl Memories {
             raw: String::new(),
             spoken: kept.iter().map(|piece| piece.quoted()).collect::<Vec<_>>().join("\n"),
             stop: Stop::EndOfTurn,
+            cut: String::new(),
             constraint: None,
             form: None,
             call: None,

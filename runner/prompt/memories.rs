@@ -11,12 +11,12 @@ use super::delta::{Conversation, conversation};
 use super::edits::Edits;
 use super::settled::{Settled, States};
 use super::spoken::{one_line, spoken};
-use super::stops::stop_strings;
+use super::stops::StopStrings;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
     AgentId, Choice, Chosen, Constraint, Form, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan,
-    Reasoning, Scenario, Seeds, TimelineId, Turn, TurnId, turn_seed,
+    Reasoning, Scenario, Seeds, Stops, TimelineId, Turn, TurnId, turn_seed,
 };
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
@@ -376,11 +376,15 @@ impl Memories {
     }
 
     /// The strings before which a reply ends.
-    pub fn stop_strings(&self, asked: &Asked) -> Vec<String> {
-        let of = self.plan.turn(asked.id).timeline;
+    pub fn stop_strings(&self, asked: &Asked) -> StopStrings {
+        let turn = self.plan.turn(asked.id);
+        let (of, speaker) = (turn.timeline, &self.scenario.agent(turn.speaker).name);
+        if turn.hints.stops.or(self.scenario.hints.stops) == Some(Stops::None) {
+            return StopStrings::none(speaker);
+        }
         let events = self.look(of).map(Timeline::events).unwrap_or_default();
         let begin = self.unanswered.get(&of).filter(|_| asked.is_summary).map(|turn| turn.begin);
-        stop_strings(&self.scenario, &events[..begin.unwrap_or(events.len())])
+        StopStrings::new(&self.scenario, speaker, &events[..begin.unwrap_or(events.len())])
     }
 
     /// A memory's timeline so far.

@@ -26,3 +26,4 @@ pub use memories::{Asked, Heard, Memories, Options, PromptError};
 pub use pieces::Piece;
 pub use routes::{Candidate, Routing, by_score};
 pub use spoken::{spoken, spoken_so_far};
+pub use stops::{Cut, StopStrings};

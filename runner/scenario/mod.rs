@@ -37,7 +37,7 @@ pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
 pub use form::Form;
-pub use hints::{Given, Hints, Reasoning};
+pub use hints::{Given, Hints, Reasoning, Stops};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,

@@ -185,6 +185,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "InteractionKind" => "kind of interaction",
                 "WhoHears" => "audience",
                 "Reasoning" => "reasoning level",
+                "Stops" => "way to end replies",
                 "Normalize" => "normalization of options",
                 _ => "strategy",
             };

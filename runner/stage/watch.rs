@@ -23,6 +23,8 @@ pub enum Scene<'a> {
         spoken: &'a str,
         /// The reason why the reply ended.
         stop: Stop,
+        /// What was cut behind it, if an engine elsewhere said more.
+        cut: &'a str,
         /// The choice, if the reply was one.
         choice: Option<&'a ChoiceRecord>,
         /// The odds of its options; `None`: no model was asked.
@@ -77,7 +79,7 @@ pub(super) fn show(
     if line.path == turn.path {
         let choice = line.constraint.as_ref();
         let odds = choice.and_then(|choice| choice.odds(settings.of(id, &line.hints).0.temperature));
-        let (spoken, stop, odds) = (line.spoken.as_str(), line.stop, odds.as_ref());
-        watch.see(id, Scene::Written { turn, spoken, stop, choice, odds, usage });
+        let (spoken, cut, odds) = (line.spoken.as_str(), line.cut.as_str(), odds.as_ref());
+        watch.see(id, Scene::Written { turn, spoken, stop: line.stop, cut, choice, odds, usage });
     }
 }

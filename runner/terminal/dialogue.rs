@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Widest line; longer ones are hard to read.
 const MAX_WIDTH: usize = 100;
+/// Maximum number of characters shown of what was cut.
+const CUT_SHOWN: usize = 40;
 
 /// The dialogue on standard output.
 pub struct Dialogue {
@@ -220,7 +222,13 @@ impl Dialogue {
         }
     }
 
-    fn finish(&mut self, spoken: &str, stop: Stop, choice: Option<&ChoiceRecord>, odds: Option<&Odds>) {
+    fn finish(
+        &mut self,
+        spoken: &str,
+        ending: Option<String>,
+        choice: Option<&ChoiceRecord>,
+        odds: Option<&Odds>,
+    ) {
         self.hide_bar();
         let shown = self.shown.clone().unwrap_or_default();
         if spoken.starts_with(&shown) {
@@ -230,8 +238,7 @@ impl Dialogue {
             self.show("");
             self.page.push("(says nothing)");
         }
-        let cut = (stop == Stop::Length).then(|| "(cut off at the token limit)".to_string());
-        for note in [cut, choice.and_then(|choice| self.odds(choice, odds))].into_iter().flatten() {
+        for note in [ending, choice.and_then(|choice| self.odds(choice, odds))].into_iter().flatten() {
             let note = if self.fancy { Style::new().dim().apply_to(note).to_string() } else { note };
             self.page.note(&note);
         }
@@ -296,9 +303,9 @@ impl Watch for Dialogue {
                     self.stream();
                 }
             }
-            Scene::Written { spoken, stop, choice, odds, usage, .. } => {
+            Scene::Written { spoken, stop, cut, choice, odds, usage, .. } => {
                 self.progress.written(id, usage.is_some());
-                self.finish(spoken, stop, choice, odds);
+                self.finish(spoken, ending(stop, cut), choice, odds);
             }
             Scene::Called(call) => {
                 let gave = if call.failed { "failed: " } else { "" };
@@ -313,6 +320,20 @@ impl Watch for Dialogue {
                 self.next += 1;
             }
         }
+    }
+}
+
+/// Note on a reply that was cut: at its limit, or where an engine elsewhere went on as a script.
+fn ending(stop: Stop, cut: &str) -> Option<String> {
+    match stop {
+        Stop::Length => Some("(cut off at the token limit)".to_string()),
+        Stop::StopString if !cut.trim().is_empty() => {
+            let cut = cut.split_whitespace().collect::<Vec<_>>().join(" ");
+            let begin: String = cut.chars().take(CUT_SHOWN).collect();
+            let more = if begin.len() < cut.len() { "…" } else { "" };
+            Some(format!("(cut off before \"{}{more}\")", printable(&begin)))
+        }
+        _ => None,
     }
 }
 

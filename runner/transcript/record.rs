@@ -316,6 +316,9 @@ pub struct TurnRecord {
     pub spoken: String,
     /// The reason why the reply ended.
     pub stop: Stop,
+    /// What an engine elsewhere said behind `raw`: it was cut, so nobody heard it and the agent does not remember it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cut: String,
     /// The choice, if the reply was one.
     pub constraint: Option<ChoiceRecord>,
     /// The form of the reply, and its value.

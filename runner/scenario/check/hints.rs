@@ -117,8 +117,8 @@ impl Checker {
         let repetition_penalty = number("repetition_penalty", given.repetition_penalty).map(|r| r as f32);
         let max_tokens = number("max_tokens", given.max_tokens.map(|n| n as f64)).map(|n| n as usize);
         let top_k = given.top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX));
-        let reasoning = given.reasoning;
-        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, reasoning }
+        let (reasoning, stops) = (given.reasoning, given.stops);
+        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, reasoning, stops }
     }
 
     /// True if the scenario names this model.

@@ -75,7 +75,7 @@ impl<T: FnMut(&'static str, Value)> Watch for Telling<T> {
                 data["call"] = json!(call);
                 ("call", data)
             }
-            Scene::Written { turn, spoken, stop, choice, odds: _, usage } => {
+            Scene::Written { turn, spoken, stop, cut: _, choice, odds: _, usage } => {
                 let mut data = self.of(turn);
                 data["phase"] = json!(self.scenario.phase(turn.phase).part);
                 data["round"] = json!(turn.round);
