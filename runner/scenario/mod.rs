@@ -15,6 +15,7 @@ pub mod hints;
 pub mod language;
 pub(crate) mod names;
 pub mod papers;
+mod parse;
 mod passes;
 mod plan;
 pub(crate) mod read;

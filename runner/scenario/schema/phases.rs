@@ -102,8 +102,9 @@ pub struct WrittenPhase {
     /// The options for the reply of every turn; with a `decision_mode`, the options that the phase decides between. The
     /// model can reply with nothing else, and the log-probability of each option is recorded.
     pub choice: Option<WrittenChoice>,
-    /// Like `choice`, but the agent answers in its own words, which are searched for the options. A reply is `invalid` if it
-    /// names no option, two options, or one in a sentence with a negation.
+    /// Like `choice`, but the agent answers in its own words, which are searched for the options. A reply is `invalid` if it is not
+    /// clear which option it chooses: it names none, or two, or one in a sentence with a negation, or only in questions. Negations
+    /// of many languages are known, also of those without spaces between words.
     pub parse_choice: Option<WrittenChoice>,
     /// The form of every turn's reply: JSON that fits a schema. The model can reply with nothing else; `replies` contains the values.
     pub reply: Option<WrittenReply>,
