@@ -26,6 +26,7 @@ impl Grammar {
                 if fields.contains_key("x-guidance") {
                     return Err(Error("`x-guidance` can't be set".into()));
                 }
+                crate::schema::is_grounded(&schema)?;
                 let is_any = spacing == Spacing::Any;
                 let options = JsonCompileOptions {
                     item_separator: if is_any { "," } else { ", " }.into(),

@@ -7,6 +7,7 @@ mod built_in;
 mod calculator;
 mod program;
 mod server;
+mod streams;
 
 use crate::scenario::language::Text;
 use crate::scenario::tools::too_large;
