@@ -42,7 +42,11 @@ impl Grammar {
     /// # Errors
     /// What is wrong with it, not supported, or beyond a bound.
     pub fn check(&self) -> Result<()> {
-        compiled(self, Spacing::Any).map(|_| ())
+        compiled(self, Spacing::Any)?;
+        match self.relaxed()?.left.first() {
+            Some(left) => Err(Error(format!("{left} can't be enforced while a text is written"))),
+            None => Ok(()),
+        }
     }
 
     /// Checks that a whole text is in the grammar. JSON may be spaced as it likes.

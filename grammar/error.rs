@@ -36,7 +36,9 @@ pub(crate) fn plain(message: &str) -> Error {
         let advice = "use `anyOf`, or give each a required property whose `const` tells it from the others";
         return Error(format!("{OVERLAPPING}: {advice}"));
     }
-    if let Some(keywords) = message.split("Unimplemented keys: [").nth(1).and_then(|rest| rest.split(']').next()) {
+    if let Some(keywords) =
+        message.split("Unimplemented keys: [").nth(1).and_then(|rest| rest.split(']').next())
+    {
         let keywords = keywords.replace('"', "`");
         return Error(format!("{keywords} can't be enforced while a text is written"));
     }

@@ -14,6 +14,7 @@ mod compile;
 mod error;
 mod grammar;
 mod matcher;
+mod relaxed;
 mod schema;
 mod vocabulary;
 
@@ -22,5 +23,5 @@ pub use bytes::Mismatch;
 pub use error::{Error, Result};
 pub use grammar::Grammar;
 pub use matcher::{Mask, Matcher};
-pub use schema::{Left, Relaxed};
+pub use relaxed::{Left, Relaxed};
 pub use vocabulary::Vocabulary;

@@ -6,6 +6,7 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
+mod again;
 mod calls;
 mod epochs;
 mod known;
@@ -13,6 +14,7 @@ mod routes;
 mod settings;
 mod watch;
 
+pub use again::asked_again;
 pub use settings::{LookedUp, Seat, Settings};
 pub use watch::{Scene, Unwatched, Watch};
 
@@ -395,7 +397,7 @@ impl Stage {
             piece => drop(sender.send((id, piece))),
         });
         scope.running.spawn(async move {
-            (id, backend.reply(request, sink).await.map(|reply| Came::Reply(Box::new(reply))))
+            (id, again::reply(backend, request, sink).await.map(|reply| Came::Reply(Box::new(reply))))
         });
     }
 

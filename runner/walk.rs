@@ -201,7 +201,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
     let line = line(memories, &asked, reply);
     let (options, form) = (asked.choice.clone(), asked.form.clone());
     let heard = memories.say(asked, &reply.ids, &reply.text);
-    let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value));
+    let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value, reply.rejected.clone()));
     let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
     TurnRecord { spoken: heard.spoken, constraint, form, ..line }
 }

@@ -1,13 +1,15 @@
 //! JSON schemas as values: where schemas stand in each other, and where a `$ref` leads.
 //!
-//! `relax` takes out of a schema what no mask can enforce, `validate` checks a complete value against a whole schema, and `number`
+//! `exact` follows bounds of integers that masks would round, `validate` checks a complete value against a whole schema, and `number`
 //! compares numbers without rounding them.
 
+mod exact;
 mod number;
-mod relax;
 mod validate;
 
-pub use relax::{Left, Relaxed};
+pub(crate) use exact::{Exact, KEYWORD};
+pub(crate) use number::{EXACT, integer};
+pub(crate) use validate::{is_usable, violation};
 
 use crate::error::{Error, Result};
 use serde_json::Value;
@@ -58,7 +60,9 @@ fn target<'s>(root: &'s Value, reference: &str) -> Result<&'s Value> {
         Some(anchor) => anchored(root, anchor),
         None => None,
     };
-    found.ok_or_else(|| Error(format!("`{reference}` is not in the schema; remote references are not fetched")))
+    found.ok_or_else(|| {
+        Error(format!("`{reference}` is not in the schema; remote references are not fetched"))
+    })
 }
 
 /// The schema that has an anchor.
@@ -126,7 +130,9 @@ pub(crate) fn is_grounded(root: &Value) -> Result<()> {
             if let Some(at) = way.iter().position(|(known, _)| known == step) {
                 let circle: Vec<String> = way[at..].iter().map(|(known, _)| format!("`{known}`")).collect();
                 let circle = circle.join(" → ");
-                return Err(Error(format!("`$ref` is circular ({circle} → `{step}`), so nothing can match it")));
+                return Err(Error(format!(
+                    "`$ref` is circular ({circle} → `{step}`), so nothing can match it"
+                )));
             }
             if !done.contains(step) {
                 way.push((step, next.get(step).map_or(&[], Vec::as_slice)));
@@ -146,13 +152,28 @@ mod tests {
     fn circles_of_references_are_found() {
         for (schema, is_sound) in [
             (json!({ "$ref": "#" }), false),
-            (json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }), false),
-            (json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/a" } }, "$defs": { "a": { "not": { "$ref": "#/$defs/a" } } } }), false),
-            (json!({ "$defs": { "a": { "anyOf": [{ "type": "null" }, { "allOf": [{ "$ref": "#here" }] }], "$anchor": "here" } }, "items": { "$ref": "#/%24defs/a" } }), false),
+            (
+                json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+                false,
+            ),
+            (
+                json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/a" } }, "$defs": { "a": { "not": { "$ref": "#/$defs/a" } } } }),
+                false,
+            ),
+            (
+                json!({ "$defs": { "a": { "anyOf": [{ "type": "null" }, { "allOf": [{ "$ref": "#here" }] }], "$anchor": "here" } }, "items": { "$ref": "#/%24defs/a" } }),
+                false,
+            ),
             (json!({ "type": "object", "properties": { "next": { "$ref": "#" } } }), true),
-            (json!({ "$defs": { "n": { "type": "array", "items": { "$ref": "#/$defs/n" } } }, "$ref": "#/$defs/n" }), true),
+            (
+                json!({ "$defs": { "n": { "type": "array", "items": { "$ref": "#/$defs/n" } } }, "$ref": "#/$defs/n" }),
+                true,
+            ),
             (json!({ "properties": { "$ref": { "type": "string" }, "not": { "$ref": "#" } } }), true),
-            (json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/a" }], "$defs": { "a": { "type": "null" } } }), true),
+            (
+                json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/a" }], "$defs": { "a": { "type": "null" } } }),
+                true,
+            ),
         ] {
             let found = is_grounded(&schema);
             assert_eq!(found.is_ok(), is_sound, "{schema}: {found:?}");

@@ -4,10 +4,10 @@ use serde_json::{Number, Value};
 use std::cmp::Ordering;
 
 /// From here on floats skip integers.
-pub(super) const EXACT: i128 = 1 << 53;
+pub(crate) const EXACT: i128 = 1 << 53;
 
 /// The integer that a number is, if it is one.
-pub(super) fn integer(number: &Number) -> Option<i128> {
+pub(crate) fn integer(number: &Number) -> Option<i128> {
     let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
     let float = || number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e38);
     // Below 2^127 every whole float is one of these.
@@ -42,7 +42,8 @@ pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
         let times = float(number) / float(of);
         return times.is_finite() && times.fract() == 0.0;
     };
-    let scaled = |(digits, places): (i128, u32), to: u32| 10i128.checked_pow(to - places)?.checked_mul(digits);
+    let scaled =
+        |(digits, places): (i128, u32), to: u32| 10i128.checked_pow(to - places)?.checked_mul(digits);
     let places = one.1.max(other.1);
     match (scaled(one, places), scaled(other, places)) {
         (Some(_), Some(0)) => false,
@@ -103,7 +104,11 @@ mod tests {
         ];
         for (at, one) in ascending.iter().enumerate() {
             for (to, other) in ascending.iter().enumerate() {
-                assert_eq!(compare(&number(one.clone()), &number(other.clone())), at.cmp(&to), "{one} {other}");
+                assert_eq!(
+                    compare(&number(one.clone()), &number(other.clone())),
+                    at.cmp(&to),
+                    "{one} {other}"
+                );
             }
         }
         assert!(equal(&json!({ "a": [1] }), &json!({ "a": [1.0] })));
@@ -120,7 +125,11 @@ mod tests {
             (json!(-4), json!(2), true),
             (json!(0), json!(1e-300), true),
         ] {
-            assert_eq!(is_multiple(&number(one.clone()), &number(of.clone())), is_multiple_of, "{one} of {of}");
+            assert_eq!(
+                is_multiple(&number(one.clone()), &number(of.clone())),
+                is_multiple_of,
+                "{one} of {of}"
+            );
         }
     }
 }

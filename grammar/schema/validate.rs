@@ -22,7 +22,7 @@ const MAX_BACKTRACKING: usize = 100_000;
 ///
 /// # Errors
 /// The schema can't be followed, or not within the limit.
-pub(super) fn violation(schema: &Value, value: &Value) -> Result<Option<String>> {
+pub(crate) fn violation(schema: &Value, value: &Value) -> Result<Option<String>> {
     let mut work = Work { root: schema, steps: 0, depth: 0, patterns: BTreeMap::new() };
     match work.schema(schema, value, "") {
         Ok(()) => Ok(None),
@@ -35,7 +35,7 @@ pub(super) fn violation(schema: &Value, value: &Value) -> Result<Option<String>>
 ///
 /// # Errors
 /// The reference or the pattern.
-pub(super) fn is_usable(schema: &Value) -> Result<()> {
+pub(crate) fn is_usable(schema: &Value) -> Result<()> {
     let mut found = BTreeSet::new();
     references(schema, &mut found);
     found.into_iter().try_for_each(|reference| target(schema, reference).map(drop))?;
@@ -45,7 +45,9 @@ pub(super) fn is_usable(schema: &Value) -> Result<()> {
 fn has_patterns(schema: &Value) -> Result<()> {
     let own = schema.get("pattern").and_then(Value::as_str);
     let names = schema.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
-    own.into_iter().chain(names.map(|(name, _)| name.as_str())).try_for_each(|pattern| regex(pattern).map(drop))?;
+    own.into_iter()
+        .chain(names.map(|(name, _)| name.as_str()))
+        .try_for_each(|pattern| regex(pattern).map(drop))?;
     children(schema, false).try_for_each(has_patterns)
 }
 
@@ -343,10 +345,9 @@ fn numeric(fields: &Map<String, Value>, number: &Number, at: &str) -> Checked {
     let bound = |keyword: &str| fields.get(keyword).and_then(Value::as_number);
     // Draft 4: the bound beside it is meant.
     let is_strict = |keyword: &str| fields.get(keyword) == Some(&Value::Bool(true));
-    for (keyword, strict, beyond) in [
-        ("minimum", "exclusiveMinimum", Ordering::Less),
-        ("maximum", "exclusiveMaximum", Ordering::Greater),
-    ] {
+    for (keyword, strict, beyond) in
+        [("minimum", "exclusiveMinimum", Ordering::Less), ("maximum", "exclusiveMaximum", Ordering::Greater)]
+    {
         if let Some(bound) = bound(keyword) {
             let order = compare(number, bound);
             if order == beyond || order == Ordering::Equal && is_strict(strict) {

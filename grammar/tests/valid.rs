@@ -97,7 +97,11 @@ fn integers_keep_their_bounds_beyond_what_floats_can_say() {
         (range.clone(), vec![N + 1, N + 2, N + 3], vec![N, N + 4]),
         (json!({ "const": N + 1 }), vec![N + 1], vec![N, N + 2]),
         (json!({ "enum": ["a", -N - 1] }), vec![-N - 1], vec![-N, -N - 2]),
-        (json!({ "type": "integer", "exclusiveMinimum": N, "maximum": N + 2 }), vec![N + 1, N + 2], vec![N, N + 3]),
+        (
+            json!({ "type": "integer", "exclusiveMinimum": N, "maximum": N + 2 }),
+            vec![N + 1, N + 2],
+            vec![N, N + 3],
+        ),
         (
             json!({ "type": "integer", "minimum": i64::MAX - 1 }),
             vec![i64::MAX - 1, i64::MAX],
@@ -115,10 +119,63 @@ fn integers_keep_their_bounds_beyond_what_floats_can_say() {
             }
         }
     }
+    // While they are written, too: byte by byte, nothing else can be said.
+    let range = Grammar::json_schema(&json!({
+        "type": "object",
+        "properties": { "n": { "type": "array", "items": { "type": "integer", "minimum": N + 1, "maximum": N + 3 } } },
+        "required": ["n"],
+        "additionalProperties": false,
+    }));
+    let masks = range.relaxed().unwrap().grammar;
+    let written = |n: i64| masks.accepts(&json!({ "n": [N + 1, n] }).to_string()).is_ok();
+    assert_eq!((N - 3..N + 7).filter(|n| written(*n)).collect::<Vec<_>>(), [N + 1, N + 2, N + 3]);
+    // Masks alone would round it.
+    let told = Grammar::json_schema(&json!({ "type": "integer", "minimum": N + 1 })).check().unwrap_err();
+    assert_eq!(told.to_string(), "`minimum` can't be enforced while a text is written");
     // A bound beyond 64 bits is no bound of 63.
     assert!(accepts(&json!({ "type": "integer", "maximum": u64::MAX }), &json!(u64::MAX)));
     assert!(accepts(&json!({ "const": { "n": [u64::MAX] } }), &json!({ "n": [u64::MAX] })));
     assert!(!accepts(&json!({ "const": { "n": [u64::MAX] } }), &json!({ "n": [u64::MAX - 1] })));
+}
+
+#[test]
+fn integers_are_followed_to_their_bounds_wherever_they_stand() {
+    const N: i64 = 1 << 53;
+    let follows = |schema: &Value, text: &str| {
+        let masks = Grammar::json_schema(schema).relaxed().unwrap().grammar;
+        masks.accepts(text).is_ok()
+    };
+    let range = json!({ "type": "integer", "minimum": N + 1, "maximum": N + 3 });
+    let wrapped = json!({
+        "type": "object",
+        "properties": {
+            "a/b": { "type": "array", "prefixItems": [{ "type": "string" }], "items": { "$ref": "#/$defs/n" } },
+            "\u{e9}": { "$ref": "#/$defs/n" },
+        },
+        "additionalProperties": { "allOf": [{ "$ref": "#/$defs/n" }] },
+        "$defs": { "n": range },
+    });
+    for value in N - 2..N + 6 {
+        let is_good = (N + 1..=N + 3).contains(&value);
+        assert_eq!(follows(&range, &value.to_string()), is_good, "{value}");
+        for text in [
+            format!(r#"{{"a/b": ["1{value}", {value}]}}"#),
+            format!("{{\"\u{e9}\":{value}, \"x\" : {value} }}"),
+            format!(r#"{{"a/b": ["\"", {}, {value}], "x": {}}}"#, N + 1, N + 2),
+        ] {
+            assert_eq!(follows(&wrapped, &text), is_good, "{text}");
+        }
+        let below = json!({ "type": "integer", "maximum": -N - 1 });
+        assert_eq!(follows(&below, &format!("-{value}")), value > N, "{value}");
+        let some = json!({ "enum": ["a", N + 1, N + 5, 7] });
+        assert_eq!(follows(&some, &value.to_string()), [N + 1, N + 5].contains(&value), "{value}");
+    }
+    assert!(follows(&json!({ "enum": ["a", N + 1, 7] }), "7"));
+    assert!(!follows(&json!({ "enum": ["a", N + 1, 7] }), "8"));
+    let far = json!({ "type": "integer", "minimum": u64::MAX });
+    assert!(follows(&far, &u64::MAX.to_string()) && follows(&far, &"9".repeat(40)));
+    assert!(!follows(&far, &(u64::MAX - 1).to_string()) && !follows(&far, &format!("-{}", "9".repeat(40))));
+    assert!(!follows(&range, "0") && !follows(&range, "-") && !follows(&range, "9007"));
 }
 
 #[test]
@@ -149,7 +206,10 @@ fn messages_advise_what_there_is() {
     let told = |schema: Value| Grammar::json_schema(&schema).check().unwrap_err().to_string();
     let overlap = told(json!({ "oneOf": [{ "type": "integer" }, { "type": "number", "minimum": 0 }] }));
     assert!(overlap.contains("use `anyOf`") && !overlap.contains("coerce"), "{overlap}");
-    assert_eq!(told(json!({ "type": "string", "not": {} })), "`not` can't be enforced while a text is written");
+    assert_eq!(
+        told(json!({ "type": "string", "not": {} })),
+        "`not` can't be enforced while a text is written"
+    );
     assert_eq!(told(json!({ "type": "string", "format": "int32" })), "the format `int32` is unknown");
 }
 
@@ -179,7 +239,8 @@ fn schemas() -> impl Strategy<Value = Value> {
             two.clone().prop_map(|(a, b)| json!({ "anyOf": [a, b] })),
             two.clone().prop_map(|(a, b)| json!({ "oneOf": [a, b] })),
             two.clone().prop_map(|(a, b)| json!({ "allOf": [a, b] })),
-            (inner.clone(), inner.clone(), inner.clone()).prop_map(|(a, b, c)| json!({ "if": a, "then": b, "else": c })),
+            (inner.clone(), inner.clone(), inner.clone())
+                .prop_map(|(a, b, c)| json!({ "if": a, "then": b, "else": c })),
             two.clone().prop_map(|(a, b)| json!({ "properties": { "a": a }, "additionalProperties": b })),
             two.clone().prop_map(|(a, b)| json!({ "patternProperties": { "^b": a }, "propertyNames": b })),
             two.clone().prop_map(|(a, b)| json!({ "prefixItems": [a], "items": b })),

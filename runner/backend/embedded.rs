@@ -283,7 +283,7 @@ pub(super) fn reply_of(
     let (stop, usage, logprobs) = (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
     let followed = followed.into_iter().map(Into::into).collect();
     let call = call.map(Into::into);
-    Reply { ids, text, stop, call, logprobs, followed, usage, commit }
+    Reply { logprobs, followed, call, usage, commit, ..Reply::of(ids, text, stop) }
 }
 
 /// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
@@ -352,7 +352,7 @@ impl From<Request> for engine::Request {
             max_call_tokens: max_call_tokens(request.max_tokens),
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
-            grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
+            grammar: request.form.map(|form| Arc::new(form.enforced().clone())),
             calls: match request.may_call {
                 true => engine::Calls::Allowed,
                 false if request.n_calls > 0 => engine::Calls::Over,

@@ -31,7 +31,7 @@ pub use strategy::{Cast, played};
 use crate::prompt::{Conversation, Options};
 use crate::scenario::{Form, Strategy};
 use crate::tools::{Call, Offer};
-use crate::transcript::{ModelRecord, Stop, TurnRecord};
+use crate::transcript::{ModelRecord, Rejected, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
@@ -198,6 +198,8 @@ pub struct Reply {
     pub logprobs: Vec<(usize, f32)>,
     /// Findings at each recorded id, if a recording was followed.
     pub followed: Vec<Followed>,
+    /// The replies before it that were rejected, so that it was asked for again.
+    pub rejected: Vec<Rejected>,
     /// Its cost; `None`: it was not computed now.
     pub usage: Option<Usage>,
     /// To be called once the turn is on record.
@@ -207,8 +209,8 @@ pub struct Reply {
 impl Reply {
     /// A reply that nobody computed now.
     pub fn of(ids: Vec<u32>, text: String, stop: Stop) -> Self {
-        let (logprobs, followed) = (Vec::new(), Vec::new());
-        Self { ids, text, stop, call: None, logprobs, followed, usage: None, commit: None }
+        let (logprobs, followed, rejected) = Default::default();
+        Self { ids, text, stop, call: None, logprobs, followed, rejected, usage: None, commit: None }
     }
 
     /// A reply of a rule or a human.
@@ -222,7 +224,8 @@ impl Reply {
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
         let call = line.call.as_ref().map(Call::from);
-        Self { logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
+        let rejected = line.form.as_ref().map(|form| form.rejected.clone()).unwrap_or_default();
+        Self { logprobs, call, rejected, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }
 

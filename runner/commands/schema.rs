@@ -363,6 +363,10 @@ Steps, output and memory of each are limited: about a million steps, 8 MB of tex
 
 What a template prints is only text: a reply that contains `{{ }}` is never rendered.
 
+Line breaks are Jinja's, with one exception: a line with only `{% … %}` or `{# … #}` leaves no empty line. So a list has a line for
+each item whether its loop is written `{% for … %}` or `{%- for … %}`. `-` inside a tag removes spaces and line breaks on its side,
+`+` keeps them.
+
 | name | value | where |
 |---|---|---|
 | a variable's name; `variables` | its value; all of them | everywhere |

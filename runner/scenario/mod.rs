@@ -36,13 +36,14 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
-pub use form::Form;
+pub use form::{Form, MAX_AGAIN};
 pub use hints::{Given, Hints, Reasoning};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use remote::{Address, Api};
+pub(crate) use template::TRIMMED;
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Place, Step, Tree, parse, repeated_key};
 
@@ -88,6 +89,8 @@ pub struct Scenario {
     pub lets: Vec<(String, Expression)>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// True if some text keeps a line break that it would have lost before there was a rule for these.
+    pub keeps_lines: bool,
     /// What the stage says.
     pub language: Arc<Language>,
     /// Models by name, as they are written.

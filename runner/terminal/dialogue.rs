@@ -297,8 +297,9 @@ impl Watch for Dialogue {
                 }
             }
             Scene::Written { spoken, stop, choice, odds, usage, .. } => {
-                self.progress.written(id, usage.is_some());
                 self.finish(spoken, stop, choice, odds);
+                // A line of progress stands between two texts, also where both go to one file.
+                self.progress.written(id, usage.is_some());
             }
             Scene::Called(call) => {
                 let gave = if call.failed { "failed: " } else { "" };
@@ -329,4 +330,53 @@ impl Drop for Dialogue {
 fn default_color(agent: usize) -> Color {
     const WHEEL: [u8; 8] = [6, 3, 5, 2, 4, 1, 208, 37];
     Color::Indexed(WHEEL[agent % WHEEL.len()])
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::*;
+    use crate::scenario::{compile, load};
+    use std::cell::RefCell;
+    use std::io::Write;
+
+    thread_local! {
+        /// Standard output and standard error in one file.
+        static FILE: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+
+    fn write(text: &str) {
+        FILE.with_borrow_mut(|file| file.push_str(text));
+    }
+
+    struct File;
+
+    impl Write for File {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            write(&String::from_utf8_lossy(bytes));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_of_progress_interrupts_no_reply() {
+        let text = "agents: { ann: {}, ben: {} }\nphases: [{ name: p, agents: [ann, ben] }]";
+        let scenario = load("x.yaml", text, &[]).scenario.unwrap();
+        let plan = Arc::new(compile(&scenario));
+        let page = Page::new(Box::new(File), None);
+        let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan.clone());
+        dialogue.progress = RunProgress::new(&scenario, &plan, Form::Lines).at_once(write);
+        for (id, turn) in plan.order() {
+            dialogue.see(id, Scene::Progress(&Progress::Text("Good day to ".into())));
+            let (spoken, stop) = ("Good day to all of you.", Stop::EndOfTurn);
+            dialogue.see(id, Scene::Written { turn, spoken, stop, choice: None, odds: None, usage: None });
+        }
+        let file = FILE.with_borrow(Clone::clone);
+        let whole = file.lines().filter(|line| line.ends_with(": Good day to all of you.")).count();
+        assert_eq!((whole, file.matches(" turns, ").count()), (plan.n_turns(), plan.n_turns()), "{file}");
+    }
 }

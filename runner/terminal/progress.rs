@@ -20,6 +20,9 @@ pub(super) struct RunProgress {
     began: Instant,
     /// When the last line was written.
     told: Instant,
+    /// The time between two lines, and where they go.
+    every: Duration,
+    err: fn(&str),
     count: Count,
 }
 
@@ -63,16 +66,22 @@ impl RunProgress {
         // A line would be drawn over what a human is asked.
         let form = if has_human { Form::Hidden } else { form };
         let began = Instant::now();
-        Self { form, began, told: began, count }
+        Self { form, began, told: began, every: EVERY, err: output::err, count }
+    }
+
+    /// The same with a line after each turn.
+    #[cfg(test)]
+    pub(super) fn at_once(self, err: fn(&str)) -> Self {
+        Self { form: Form::Lines, every: Duration::ZERO, err, ..self }
     }
 
     /// A turn is on record; `is_new`: it was answered now.
     pub(super) fn written(&mut self, id: TurnId, is_new: bool) {
         let elapsed = self.began.elapsed();
         self.count.written(id, is_new, elapsed);
-        if self.form == Form::Lines && self.told.elapsed() >= EVERY {
+        if self.form == Form::Lines && self.told.elapsed() >= self.every {
             self.told = Instant::now();
-            output::err(&format!("{}\n", self.count.line(elapsed)));
+            (self.err)(&format!("{}\n", self.count.line(elapsed)));
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Call, Outcome};
 use crate::scenario::ToolSpec;
 use crate::scenario::tools::Server;
 use anyhow::{Context as _, bail, ensure};
-use greenroom_grammar::Grammar;
+use greenroom_grammar::{Grammar, Relaxed};
 use rmcp::model::CallToolRequestParams;
 use rmcp::service::{RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
@@ -74,20 +74,21 @@ impl Client {
         let hearing = heard.clone();
         tokio::spawn(async move { hearing.pass_on(stdout, to).await });
         let wait = Duration::from_secs(server.timeout);
-        let late = || format!("no answer after {} s{}", server.timeout, heard.stray());
+        let late = |_| anyhow::Error::msg(format!("no answer after {} s{}", server.timeout, heard.stray()));
         let transport = AsyncRwTransport::new_client(messages, stdin);
-        let service = timeout(wait, ().serve(transport)).await.with_context(late)?;
+        let service = timeout(wait, ().serve(transport)).await.map_err(late)?;
         let service = match service {
             Ok(service) => service,
             Err(error) => bail!(match process.end().await {
-                Some(status) => format!("it ended before it spoke the Model Context Protocol {}", heard.end(status)),
+                Some(status) =>
+                    format!("it ended before it spoke the Model Context Protocol {}", heard.end(status).await),
                 None => format!("it does not speak the Model Context Protocol: {error}{}", heard.stray()),
             }),
         };
-        let tools = match timeout(wait, service.list_all_tools()).await.with_context(late)? {
+        let tools = match timeout(wait, service.list_all_tools()).await.map_err(late)? {
             Ok(tools) => tools,
             Err(error) => bail!(match process.end().await {
-                Some(status) => format!("it ended before it listed its tools {}", heard.end(status)),
+                Some(status) => format!("it ended before it listed its tools {}", heard.end(status).await),
                 None => format!("it does not list its tools: {error}{}", heard.stray()),
             }),
         };
@@ -123,7 +124,10 @@ impl Client {
             return error.to_string();
         };
         let status = self.process.lock().await.end().await;
-        let end = status.map_or_else(String::new, |status| format!(" {}", self.heard.end(status)));
+        let end = match status {
+            Some(status) => format!(" {}", self.heard.end(status).await),
+            None => String::new(),
+        };
         let reason = format!("the server `{}` has ended{end}", self.key);
         tracing::warn!("{reason}: its tools will fail from now on");
         reason
@@ -148,7 +152,7 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
     ensure!(!wanted.is_empty(), "it has no tools");
     let n = wanted.len();
     ensure!(n <= MAX_TOOLS, "it has {n} tools; at most {MAX_TOOLS} are allowed: select some with `only`");
-    let mut specs: Vec<ToolSpec> = Vec::new();
+    let (mut specs, mut unusable): (Vec<ToolSpec>, Vec<String>) = Default::default();
     for tool in wanted {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_plain) {
@@ -157,24 +161,47 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
         let mut arguments = tool.input_schema.as_ref().clone();
         // The protocol says so; some servers do not.
         let kind = arguments.entry("type").or_insert_with(|| "object".into());
-        ensure!(
-            kind == "object",
-            "the arguments of its tool `{}` are not an object; exclude it with `only`",
-            tool.name
-        );
+        let is_object = kind == "object";
         let arguments = Value::Object(arguments);
-        if let Err(error) = Grammar::json_schema(&arguments).check() {
-            bail!(
-                "the arguments of its tool `{}` can't be used ({error}); exclude it with `only`",
-                tool.name
-            );
+        match followed(&arguments, is_object) {
+            Ok(relaxed) => note_left(key, &tool.name, &relaxed),
+            Err(reason) => {
+                let name = &tool.name;
+                tracing::warn!(
+                    "the tool server `{key}`: its tool `{name}` is left out: its arguments {reason}"
+                );
+                unusable.push(name.to_string());
+                continue;
+            }
         }
         let name = format!("{key}_{}", tool.name);
         ensure!(!specs.iter().any(|other| other.name == name), "it has two tools named `{}`", tool.name);
         let about = tool.description.as_deref().unwrap_or_default().trim().chars().take(MAX_ABOUT).collect();
         specs.push(ToolSpec { name, about, arguments });
     }
+    ensure!(!specs.is_empty(), "the arguments of its tools ({}) can't be used", unusable.join(", "));
     Ok(specs)
+}
+
+/// The schema of a tool's arguments as masks can enforce it.
+///
+/// # Errors
+/// The reason why it can't be used, behind "its arguments".
+fn followed(arguments: &Value, is_object: bool) -> Result<Relaxed, String> {
+    if !is_object {
+        return Err("are not an object".into());
+    }
+    let relaxed = Grammar::json_schema(arguments).relaxed();
+    let relaxed = relaxed.and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed));
+    relaxed.map_err(|error| format!("can't be used: {error}"))
+}
+
+/// Notes what of a tool's schema can't be enforced while a call is written.
+fn note_left(key: &str, tool: &str, relaxed: &Relaxed) {
+    for left in &relaxed.left {
+        let effect = if left.is_checked { "is checked when it is called" } else { "has no effect" };
+        tracing::info!("the tool server `{key}`: in the arguments of its tool `{tool}`, {left} {effect}");
+    }
 }
 
 #[cfg(all(test, unix))]
@@ -255,7 +282,10 @@ done
         let none = Server { line: vec!["greenroom-none".into()], only: None, timeout: 1 };
         assert!(refused(&none).contains("can't start `greenroom-none`"));
         // What it says and how it ended is the reason.
-        for script in ["echo starting >&2; echo no such file: notes.db >&2; exit 3", "read -r line; echo no such file: notes.db >&2; exit 3"] {
+        for script in [
+            "echo starting >&2; echo no such file: notes.db >&2; exit 3",
+            "read -r line; echo no such file: notes.db >&2; exit 3",
+        ] {
             let told = refused(&server(script, None));
             assert!(told.contains("exit status: 3") && told.contains("`no such file: notes.db`"), "{told}");
             assert!(!told.contains("does not speak"), "{told}");
@@ -268,10 +298,12 @@ done
 
     /// What a call of a tool gives whose server answers in a way.
     fn answered(result: &str) -> Outcome {
-        let script = SERVER.replace(r#"{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}"#, result);
+        let script = SERVER
+            .replace(r#"{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}"#, result);
         let script = script.replace(r#""result":%s}"#, r#""result":%b}"#);
         let call = Call { tool: "files_read".into(), arguments: serde_json::json!({ "name": "a" }) };
-        opened(&server(&script, None), async |client, _| client.call(&call, call.arguments.clone()).await).unwrap()
+        opened(&server(&script, None), async |client, _| client.call(&call, call.arguments.clone()).await)
+            .unwrap()
     }
 
     #[test]

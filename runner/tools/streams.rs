@@ -4,7 +4,9 @@
 //! line that is no message is kept for the reason of a failure.
 
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 /// Bytes of a program's standard error that are kept.
@@ -16,6 +18,8 @@ const MAX_QUOTED: usize = 300;
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     error: Mutex<Vec<u8>>,
+    /// True once its standard error has ended.
+    is_heard: AtomicBool,
     output: Mutex<Output>,
 }
 
@@ -39,6 +43,7 @@ impl Heard {
             let beyond = kept.len().saturating_sub(MAX_ERROR);
             kept.drain(..beyond);
         }
+        self.is_heard.store(true, Ordering::Relaxed);
     }
 
     /// Passes a server's output on as UTF-8, to its end.
@@ -83,7 +88,14 @@ impl Heard {
     }
 
     /// How a server ended, with its last words, as the end of a reason.
-    pub(super) fn end(&self, status: ExitStatus) -> String {
+    pub(super) async fn end(&self, status: ExitStatus) -> String {
+        // What it has written may still be on its way; what it has started may hold its standard error open.
+        for _ in 0..100 {
+            if self.is_heard.load(Ordering::Relaxed) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let error = self.error.lock().unwrap_or_else(PoisonError::into_inner);
         let last = last_line(&error);
         let last =

@@ -2,7 +2,9 @@
 
 use super::is_summary;
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
+use crate::scenario::{
+    Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, TRIMMED, ToolSpec,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,6 +43,9 @@ pub struct Header {
     /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// The rule by which texts keep their line breaks (2), where it matters to one of them; absent: each one behind a tag was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u32>,
     /// The cast, by key.
     pub agents: BTreeMap<String, AgentRecord>,
     /// The model.
@@ -75,6 +80,13 @@ pub struct Header {
     /// Hash of the last line of the recording whose replies were carried over to other prompts: no model has read these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<String>,
+}
+
+impl Header {
+    /// What the scenario is read with where the recording is from before texts kept their line breaks.
+    pub fn read_with(&self) -> Option<(String, serde_json::Value)> {
+        self.lines.is_none().then(|| (TRIMMED.to_string(), serde_json::Value::Null))
+    }
 }
 
 /// The scenario file.
@@ -519,6 +531,19 @@ pub struct FormRecord {
     /// The reason why it is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
+    /// Replies before it that broke what only a complete reply can be checked for, so that it was asked for again; in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<Rejected>,
+}
+
+/// A reply that was asked for again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rejected {
+    /// The reply.
+    pub raw: String,
+    /// The reason why it is invalid.
+    pub invalid: String,
 }
 
 /// A choice: what could be said, how likely each was, and what it was read as.
@@ -626,10 +651,14 @@ pub struct VerdictRecord {
 }
 
 /// Records the form of a reply and its value.
-pub fn form_record(form: &Form, value: Result<serde_json::Value, String>) -> FormRecord {
+pub fn form_record(
+    form: &Form,
+    value: Result<serde_json::Value, String>,
+    rejected: Vec<Rejected>,
+) -> FormRecord {
     let (value, invalid) =
         value.map_or_else(|reason| (serde_json::Value::Null, Some(reason)), |value| (value, None));
-    FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid }
+    FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid, rejected }
 }
 
 /// Records a choice: options as listed, the log-probabilities that are known by option.

@@ -80,11 +80,13 @@ const GRAMMAR: &[(&str, u32)] = &[
     ("error", 0),
     ("grammar", 0),
     ("bounds", 1),
+    ("schema", 1),
     ("compile", 2),
     ("matcher", 2),
     ("vocabulary", 3),
     ("bytes", 4),
-    ("lib", 5),
+    ("relaxed", 5),
+    ("lib", 6),
 ];
 
 /// Files of the runner that may name the engine; all of the server may, which is a face of it.

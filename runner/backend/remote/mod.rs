@@ -112,7 +112,7 @@ impl Remote {
         }
         let bounds = match (&request.form, options.is_empty()) {
             (_, false) => Bounds::OneOf(options.clone()),
-            (Some(form), true) => Bounds::Grammar(&form.grammar),
+            (Some(form), true) => Bounds::Grammar(form.elsewhere()),
             (None, true) => Bounds::Free,
         };
         // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows no other form.

@@ -1,10 +1,11 @@
 //! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed answers are in it.
 
 use super::Checker;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::schema::{WrittenGrammar, WrittenReply};
 use crate::scenario::yaml::Path;
-use crate::scenario::{Agent, AgentId, Form, Phase, Strategy, Topology};
-use greenroom_grammar::Grammar;
+use crate::scenario::{Agent, AgentId, Form, MAX_AGAIN, Phase, Strategy, Topology};
+use greenroom_grammar::{Grammar, Relaxed};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -67,30 +68,66 @@ impl Checker {
             }
             (None, None) => return None,
         };
-        let form = Form { path, grammar, is_shown };
-        if let Err(error) = form.grammar.check() {
-            let (what, help) = match form.grammar {
-                Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
-                Grammar::Lark(_) => {
-                    ("grammar", "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`")
-                }
-                _ => (
-                    "regular expression",
-                    "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
-                ),
-            };
-            self.error("bad-grammar", &form.path, format!("this {what} can't be used: {error}")).help =
-                Some(help.into());
-            return None;
-        }
+        let relaxed = grammar.relaxed().and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed));
+        let relaxed = match relaxed {
+            Ok(relaxed) => relaxed,
+            Err(error) => {
+                let (what, help) = match grammar {
+                    Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
+                    Grammar::Lark(_) => (
+                        "grammar",
+                        "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
+                    ),
+                    _ => (
+                        "regular expression",
+                        "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
+                    ),
+                };
+                self.error("bad-grammar", &path, format!("this {what} can't be used: {error}")).help =
+                    Some(help.into());
+                return None;
+            }
+        };
+        self.left_out(
+            &relaxed,
+            &path,
+            &format!("a reply that breaks it is asked for again, at most {MAX_AGAIN} times"),
+        );
+        let form = Form { path, grammar, relaxed, is_shown };
         // A value of null is that of a reply which is not in its form.
-        if form.kind() == "schema" && form.grammar.accepts("null").is_ok() {
+        if form.kind() == "schema" && form.relaxed.accepts("null").is_ok() {
             let message = "this schema allows `null`, which is reserved for invalid replies";
             self.error("bad-grammar", &form.path, message).help =
                 Some("give the type of the reply, e.g. `type: object`".into());
             return None;
         }
         Some(Arc::new(form))
+    }
+
+    /// Warns of what can't be enforced of a schema while a text is written.
+    pub(super) fn left_out(&mut self, relaxed: &Relaxed, path: &Path, then: &str) {
+        // Integers are followed exactly; in alternatives of objects they are checked afterwards.
+        const NUMBERS: &[&str] =
+            &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const", "enum"];
+        for left in relaxed.left.iter().filter(|left| !NUMBERS.contains(&left.keyword.as_str())) {
+            let (code, message) = match left.is_checked {
+                true => (
+                    "checked-afterwards",
+                    format!(
+                        "{left} can't be enforced while the text is written: it is checked afterwards, and {then}"
+                    ),
+                ),
+                false => ("no-effect", format!("{left} has no effect: it can't be enforced")),
+            };
+            let help = match left.keyword.as_str() {
+                "oneOf" => {
+                    "its alternatives may overlap: use `anyOf`, or give each a required property whose `const` tells it from the others"
+                }
+                _ => "`docs/patterns.md` lists the keywords that are enforced while a text is written",
+            };
+            let span = self.tree.key(path);
+            self.push(Diagnostic::warning(code, path.to_string(), span, message).help(help));
+        }
     }
 
     /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be invalid.

@@ -37,7 +37,7 @@ use super::names;
 use super::papers;
 use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
-use super::template::Code;
+use super::template::{Code, TRIMMED};
 use super::yaml::{Path, Step, Tree, parse};
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{
@@ -163,9 +163,23 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
-    let (tools, cases, has_cases) = Default::default();
-    let mut checker =
-        Checker { sources, tree, found, names, broken, language, ending, models, tools, cases, has_cases };
+    let (tools, cases, has_cases, keeps_lines) = Default::default();
+    let is_trimmed = overrides.iter().any(|(name, _)| name == TRIMMED);
+    let mut checker = Checker {
+        sources,
+        tree,
+        found,
+        names,
+        broken,
+        language,
+        ending,
+        models,
+        tools,
+        cases,
+        has_cases,
+        is_trimmed,
+        keeps_lines,
+    };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
         checker.read_cases(&mut written, overrides, read);
@@ -243,6 +257,10 @@ struct Checker {
     has_cases: bool,
     /// The tools, in the order of the file.
     tools: Vec<super::Tool>,
+    /// True of a scenario whose recording is from before texts kept their line breaks.
+    is_trimmed: bool,
+    /// True if some text keeps a line break that it would have lost then.
+    keeps_lines: bool,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -388,7 +406,8 @@ impl Checker {
             cases: self.cases.take(),
             state,
             lets,
-            overrides: overrides.to_vec(),
+            overrides: overrides.iter().filter(|(name, _)| name != TRIMMED).cloned().collect(),
+            keeps_lines: false,
             language: self.language.clone(),
             models,
             embeddings,
@@ -405,6 +424,7 @@ impl Checker {
             tree: Tree::default(),
         };
         self.systems(&mut scenario, &systems);
+        scenario.keeps_lines = self.keeps_lines;
         unroll::unroll(&mut scenario, &blocks);
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);

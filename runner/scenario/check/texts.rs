@@ -52,6 +52,7 @@ impl Checker {
         in_round: bool,
     ) -> Option<Template> {
         let (text, _, odd) = template::rewrite(&text?.0);
+        let text = self.keep_lines(text, &path);
         for (line, inner) in odd {
             let span = self.name_span(&path, line, &format!("${{{inner}}}"));
             let message = format!("`${{{inner}}}` is not replaced: it stays in the text");
@@ -62,6 +63,29 @@ impl Checker {
         let mut text = Template { path, text, quotes: Vec::new(), scope: Scope::default() };
         self.stage_names(phase, in_round, &mut text);
         Some(text)
+    }
+
+    /// A text whose line breaks stay where Jinja keeps them, with a warning where an earlier rule took one.
+    fn keep_lines(&mut self, text: String, path: &Path) -> String {
+        if self.is_trimmed {
+            return text;
+        }
+        let (kept, tags) = template::keep_lines(&text);
+        self.keeps_lines |= *kept != *text;
+        let kept = kept.into_owned();
+        for (line, tag) in tags {
+            let span = self.tree.text_line(&self.sources, path, line);
+            let message =
+                format!("the line break after `{tag}` is kept, as in Jinja; earlier versions removed it");
+            let signed = |sign: char| format!("{}{sign}{}", &tag[..tag.len() - 2], &tag[tag.len() - 2..]);
+            let help = format!(
+                "write `{}` to remove it, `{}` to keep it without this warning",
+                signed('-'),
+                signed('+')
+            );
+            self.push(Diagnostic::warning("line-break", path.to_string(), span, message).help(help));
+        }
+        kept
     }
 
     /// Renders the system texts, and refuses those that could vary within a run.
@@ -78,6 +102,7 @@ impl Checker {
             };
             let path = agent.system_path.clone();
             let (text, quotes, _) = template::rewrite(text);
+            let text = self.keep_lines(text, &path);
             for quote in &quotes {
                 self.varying(&path, quote.line, &format!("{}.messages", quote.phase));
             }

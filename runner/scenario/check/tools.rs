@@ -263,10 +263,14 @@ impl Checker {
                 Some("e.g. `{ type: object, properties: { town: { type: string } } }`".into());
             return None;
         }
-        if let Err(error) = Grammar::json_schema(&arguments).check() {
-            self.error("bad-grammar", &here, format!("this schema can't be used: {error}")).help =
-                Some("`docs/patterns.md` lists the supported keywords".into());
-            return None;
+        let relaxed = Grammar::json_schema(&arguments).relaxed();
+        match relaxed.and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed)) {
+            Ok(relaxed) => self.left_out(&relaxed, &here, "a call that breaks it fails with the reason"),
+            Err(error) => {
+                self.error("bad-grammar", &here, format!("this schema can't be used: {error}")).help =
+                    Some("`docs/patterns.md` lists the supported keywords".into());
+                return None;
+            }
         }
         let spec = ToolSpec { name: key.to_string(), about: about?, arguments };
         Some(ToolKind::Command(Command { line: line?, timeout }, spec))

@@ -7,6 +7,7 @@ mod code;
 mod context;
 mod explain;
 mod filters;
+mod lines;
 
 pub use code::Code;
 pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
@@ -14,10 +15,12 @@ pub use context::{evaluate_alone, evaluator, render_system};
 pub use explain::remedy;
 pub(super) use filters::ByKey;
 pub use filters::FILTERS;
+pub(crate) use lines::TRIMMED;
+pub use lines::keep_lines;
 
 use super::PhaseId;
 use super::yaml::Path;
-use greenroom_jinja::{Bound, Jinja};
+use greenroom_jinja::{Bound, Jinja, Use};
 use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -172,7 +175,9 @@ pub fn environment() -> &'static Jinja {
 /// # Errors
 /// The template's syntax, with the line.
 pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
-    Ok(environment().template(NAME, text)?.names())
+    let template = environment().template(NAME, text)?;
+    all_known(template.unknown())?;
+    Ok(template.names())
 }
 
 /// Names that an expression uses.
@@ -187,7 +192,19 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
         };
         return Err(TemplateError { kind: Fault::Character(c), message, line: 1 });
     }
-    Ok(environment().expression(text)?.names())
+    let expression = environment().expression(text)?;
+    all_known(expression.unknown())?;
+    Ok(expression.names())
+}
+
+/// Rejects a filter or test that there is none of: it would fail wherever it is reached.
+fn all_known(unknown: Option<(Use<'_>, usize)>) -> Result<(), TemplateError> {
+    let Some((used, line)) = unknown else { return Ok(()) };
+    let (kind, message) = match used {
+        Use::Filter(name) => (Fault::UnknownFilter(name.to_string()), format!("there is no filter `{name}`")),
+        Use::Test(name) => (Fault::Other, format!("there is no test `{name}`")),
+    };
+    Err(TemplateError { kind, message, line })
 }
 
 /// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of these for

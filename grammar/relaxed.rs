@@ -3,20 +3,21 @@
 //! What was left out is listed. Most of it is checked against the whole schema once a text is complete ([`Relaxed::accepts`]); the rest
 //! has no effect at all.
 
-use super::number::{EXACT, integer};
-use super::validate::{is_usable, violation};
 use crate::bytes::{Mismatch, compiled};
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
+use crate::schema::{EXACT, KEYWORD, integer, is_grounded, is_usable, violation};
 use serde_json::{Map, Number, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A grammar as masks can enforce it, and what is checked beside it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relaxed {
     /// The grammar without what masks can't enforce.
     pub grammar: Grammar,
+    /// The same for other engines, which know nothing of exact bounds.
+    pub elsewhere: Grammar,
     /// What it leaves out, in the order of the schema.
     pub left: Vec<Left>,
     /// The whole schema, if complete texts are checked for some of that.
@@ -29,11 +30,16 @@ impl Grammar {
     /// # Errors
     /// It can't be read, or is beyond a bound. That masks can enforce the rest, [`Grammar::check`] says.
     pub fn relaxed(&self) -> Result<Relaxed> {
-        let whole = |grammar: &Self| Relaxed { grammar: grammar.clone(), left: Vec::new(), whole: None };
+        let whole = |grammar: &Self| Relaxed {
+            grammar: grammar.clone(),
+            elsewhere: grammar.clone(),
+            left: Vec::new(),
+            whole: None,
+        };
         let Self::JsonSchema(text) = self else { return Ok(whole(self)) };
         crate::bounds::within(self)?;
         let schema: Value = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
-        super::is_grounded(&schema)?;
+        is_grounded(&schema)?;
         let mut work = Work::default();
         let mut relaxed = work.schema(&schema, "");
         if text.contains("oneOf") && is_overlapping(&relaxed) {
@@ -50,7 +56,9 @@ impl Grammar {
             is_usable(&schema)?;
         }
         let whole = is_checked.then(|| Arc::new(schema));
-        Ok(Relaxed { grammar: Self::json_schema(&relaxed), left: work.left, whole })
+        let grammar = Self::json_schema(&relaxed);
+        without_exact(&mut relaxed);
+        Ok(Relaxed { grammar, elsewhere: Self::json_schema(&relaxed), left: work.left, whole })
     }
 }
 
@@ -60,23 +68,36 @@ impl Relaxed {
         self.whole.is_some()
     }
 
-    /// Checks that a whole text is in the grammar: what masks enforce, and as a value what they can't. JSON may be spaced as it likes.
+    /// Checks that a whole text is in the grammar: as a value, where masks can't enforce all of it, and as what masks allow. JSON may be
+    /// spaced as it likes.
     ///
     /// # Errors
-    /// The first place where it is not, or what it breaks.
+    /// What it breaks, or the first place where it is not in the grammar.
     pub fn accepts(&self, text: &str) -> Result<(), Mismatch> {
-        self.grammar.accepts(text)?;
-        let Some(whole) = &self.whole else { return Ok(()) };
-        let value: Value = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
-        match violation(whole, &value)? {
-            Some(reason) => Err(Mismatch::Invalid(reason)),
-            None => Ok(()),
+        let value = self.whole.as_ref().and_then(|_| serde_json::from_str::<Value>(text).ok());
+        if let Some((whole, value)) = self.whole.as_ref().zip(value)
+            && let Some(reason) = violation(whole, &value)?
+        {
+            return Err(Mismatch::Invalid(reason));
         }
+        self.grammar.accepts(text)
     }
 
     /// A short text that is in the grammar, if one is found without looking back.
     pub fn example(&self) -> Option<String> {
         self.grammar.example().filter(|example| !self.is_checked() || self.accepts(example).is_ok())
+    }
+}
+
+/// Removes exact bounds from a schema.
+fn without_exact(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.shift_remove(KEYWORD);
+            fields.values_mut().for_each(without_exact);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_exact),
+        _ => {}
     }
 }
 
@@ -239,7 +260,8 @@ impl Work {
 
     fn pattern_properties(&mut self, value: &Value, place: &str, kept: &mut Map<String, Value>) {
         let patterns = value.as_object().into_iter().flatten();
-        let mut unknown = patterns.clone().map(|(pattern, _)| json!({ "type": "string", "pattern": pattern }));
+        let mut unknown =
+            patterns.clone().map(|(pattern, _)| json!({ "type": "string", "pattern": pattern }));
         if unknown.any(|schema| !is_enforced(&schema)) {
             return self.leave("patternProperties", place, true);
         }
@@ -264,11 +286,13 @@ impl Work {
             // Draft 4: the bound beside it is meant.
             Value::Bool(true) => {
                 let beside = if keyword == "exclusiveMinimum" { "minimum" } else { "maximum" };
-                if fields.get(beside).and_then(Value::as_number).is_some_and(is_large) {
+                if fields.get(beside).and_then(Value::as_number).is_some_and(is_beyond) {
                     return self.leave(keyword, place, true);
                 }
                 None
             }
+            // An exclusive bound is moved by 1, which a float has no room for there.
+            _ if keyword.starts_with("exclusive") => value.as_number().filter(|number| is_beyond(number)),
             _ => value.as_number().filter(|number| is_large(number)),
         };
         let Some(number) = number else {
@@ -277,12 +301,30 @@ impl Work {
         };
         self.leave(keyword, place, true);
         let is_least = keyword.to_lowercase().contains("minimum");
+        if let Some(whole) = integer(number) {
+            let inside = if is_least { 1 } else { -1 };
+            let exact = if keyword.starts_with("exclusive") { whole + inside } else { whole };
+            follow_bound(kept, is_least, exact);
+        }
         if let Some(outside) = outside(number, is_least) {
             // An exclusive bound keeps its own value out afterwards.
             let inclusive = if is_least { "minimum" } else { "maximum" };
             all_of(kept, json!({ inclusive: outside }));
         }
     }
+}
+
+/// Leaves an exact bound for the matcher, the narrower one if there is another.
+fn follow_bound(kept: &mut Map<String, Value>, is_least: bool, bound: i128) {
+    let (keyword, exact) =
+        (if is_least { "minimum" } else { "maximum" }, kept.entry(KEYWORD).or_insert_with(|| json!({})));
+    let Some(exact) = exact.as_object_mut() else { return };
+    let other = exact.get(keyword).and_then(Value::as_number).and_then(integer);
+    let narrower = other.map_or(bound, |other| if is_least { other.max(bound) } else { other.min(bound) });
+    // One that JSON has no integer for is beyond 64 bits: it is checked afterwards.
+    let number =
+        i64::try_from(narrower).map(Value::from).or_else(|_| u64::try_from(narrower).map(Value::from));
+    exact.extend(number.ok().map(|number| (keyword.to_string(), number)));
 }
 
 /// Adds a schema that must hold, too.
@@ -293,12 +335,20 @@ fn all_of(kept: &mut Map<String, Value>, schema: Value) {
     }
 }
 
-/// True if floats skip integers where a number is.
+/// True of a number that llguidance would round: it works with floats, and with integers of 64 bits.
 fn is_large(number: &Number) -> bool {
-    integer(number).map_or_else(
-        || number.as_f64().is_none_or(|float| float.abs() >= EXACT as f64),
-        |whole| whole.abs() >= EXACT,
-    )
+    match number.as_f64() {
+        Some(float) if number.is_f64() => float.abs() >= MOST,
+        _ => integer(number).is_none_or(|whole| whole.abs() >= EXACT),
+    }
+}
+
+/// Floats below it are integers of 64 bits.
+const MOST: f64 = 9.0e18;
+
+/// True if floats skip integers where a number is.
+fn is_beyond(number: &Number) -> bool {
+    is_large(number) || number.as_f64().is_some_and(|float| float.abs() >= EXACT as f64)
 }
 
 fn holds_large(value: &Value) -> bool {
@@ -312,8 +362,6 @@ fn holds_large(value: &Value) -> bool {
 
 /// The nearest number at or outside a bound that a float says exactly; `None`: there is none within 64 bits.
 fn outside(number: &Number, is_least: bool) -> Option<Value> {
-    /// Floats below it are integers of 64 bits.
-    const MOST: f64 = 9.0e18;
     let whole = integer(number)?;
     let near = whole as f64;
     let is_inside = if is_least { near as i128 > whole } else { (near as i128) < whole };
@@ -333,6 +381,7 @@ fn constant(value: &Value) -> Value {
             for (bound, is_least) in [("minimum", true), ("maximum", false)] {
                 schema.as_object_mut().into_iter().for_each(|schema| {
                     schema.extend(outside(number, is_least).map(|number| (bound.to_string(), number)));
+                    integer(number).into_iter().for_each(|whole| follow_bound(schema, is_least, whole));
                 });
             }
             schema
