@@ -9,6 +9,7 @@
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
+use super::notes::Notes;
 use super::settled::{Settled, States};
 use super::spoken::{one_line, spoken};
 use super::stops::stop_strings;
@@ -47,6 +48,7 @@ pub struct Memories {
     /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
     pub(super) edits: Edits,
+    pub(super) notes: Notes,
     /// Settings of replies that the file's do not change.
     given: Given,
 }
@@ -196,6 +198,7 @@ impl Memories {
             decided,
             is_made_up: false,
             edits: Edits::default(),
+            notes: Notes::default(),
             given: Given::new(),
         }
     }

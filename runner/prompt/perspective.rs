@@ -2,14 +2,13 @@
 
 use super::memories::{Memories, Options, PromptError};
 use crate::scenario::language::Text;
-use crate::scenario::render::{Reading, render_stage};
+use crate::scenario::render::Reading;
 use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
 use crate::scenario::{
     AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn, TurnId,
 };
 use crate::timeline::{Event, StageKind};
-use std::sync::Arc;
 
 impl Memories {
     pub(super) fn events(
@@ -84,11 +83,8 @@ impl Memories {
         reading: Reading,
         known: Known,
     ) -> Result<Option<Event>, PromptError> {
-        let mut said = self.known(path, &template.quotes, template.scope.state, known)?;
-        if let Some(cast) = self.cast(path, reading.phase)? {
-            Arc::make_mut(&mut said).present = Some(cast);
-        }
-        let text = render_stage(&self.scenario, template, reading, &said);
+        let present = self.cast(path, reading.phase)?;
+        let text = self.rendered(path, template, (reading, present), known)?;
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());

@@ -10,6 +10,7 @@ mod compile;
 mod copy;
 mod encoding;
 pub mod evaluate;
+mod excerpt;
 mod form;
 pub mod hints;
 pub mod language;
@@ -28,7 +29,7 @@ mod yaml;
 
 pub(crate) use cases::CASE;
 pub use cases::Case;
-pub(crate) use check::CAST;
+pub(crate) use check::{CAST, Steps, name_of, name_span, template_error};
 pub use check::{
     Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override,
 };
@@ -36,6 +37,7 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
+pub use excerpt::Excerpt;
 pub use form::Form;
 pub use hints::{Given, Hints, Reasoning};
 pub use plan::{

@@ -79,7 +79,7 @@ impl Judge {
         verdict.turns = transcript.turns.len();
         verdict.carried = header.carried.is_some();
         verdict.notes = replay::provenance(header);
-        let Loaded { scenario, report } = replay::load_scenario(file, header, search)?;
+        let Loaded { scenario, report, .. } = replay::load_scenario(file, header, search)?;
         verdict.notes.extend(replay::other_scenario(file, header, search));
         let Some(scenario) = &scenario else {
             let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);

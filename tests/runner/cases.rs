@@ -2,8 +2,9 @@
 
 use crate::drift::greenroom_with;
 use crate::play::{checkout, echo, play, without_copy};
+use greenroom::rehearsal::open;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Scenario, open};
+use greenroom::scenario::Scenario;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! The diagnostics that authors get for their mistakes.
 
-use greenroom::scenario::{load, parse_override};
+use greenroom::rehearsal::load;
+use greenroom::scenario::parse_override;
 
 const TEN: &str = include_str!("broken/ten_mistakes.yaml");
 

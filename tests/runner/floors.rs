@@ -21,6 +21,7 @@ const RUNNER: &[(&str, u32)] = &[
     ("lookup", 4),
     ("trace", 4),
     ("walk", 4),
+    ("rehearsal", 5),
     ("stage", 5),
     ("replay", 6),
     ("run", 7),

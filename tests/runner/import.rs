@@ -1,7 +1,7 @@
 //! Other engines' scenarios: what becomes of them, and that nothing in them is read as a template or lost.
 
 use greenroom::import::{Format, import};
-use greenroom::scenario::load;
+use greenroom::rehearsal::load;
 use proptest::prelude::*;
 use std::path::PathBuf;
 

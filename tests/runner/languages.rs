@@ -2,8 +2,9 @@
 
 use crate::constructs::{Noting, simple};
 use crate::play::play;
+use greenroom::rehearsal::load;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{compile, load};
+use greenroom::scenario::compile;
 use std::sync::Arc;
 
 const TALK: &str = "

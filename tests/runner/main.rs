@@ -35,6 +35,7 @@ mod paths;
 mod plans;
 mod play;
 mod prompts;
+mod rehearsals;
 mod report;
 mod resume;
 mod schema;

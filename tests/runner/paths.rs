@@ -1,6 +1,6 @@
 //! Warnings that follow the ways of a run: what can't be reached, can fail, or may not exist; and no false alarms.
 
-use greenroom::scenario::{load, open};
+use greenroom::rehearsal::{load, open};
 
 /// Code, line and message of what is found where phases follow on a vote and on choices.
 fn told(phases: &str) -> Vec<(&'static str, usize, String)> {

@@ -4,9 +4,10 @@
 use crate::constructs::Noting;
 use crate::play::{play, scenario};
 use greenroom::backend::Request;
+use greenroom::rehearsal::load;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Scenario, compile, load, turn_seed};
+use greenroom::scenario::{Scenario, compile, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;

@@ -62,32 +62,50 @@ fn bounds_until(
     // If one of several speaks, the worst case for each is to be that one.
     let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
     if !plan.order().any(|(_, turn)| chosen(turn)) {
-        return bounds_if(scenario, &plan, prompter, max_tokens, |turn| turn.phase <= last);
+        let played = |turn: &Turn| turn.phase <= last;
+        return bounds_if(opened(scenario, &plan), prompter, max_tokens, played);
     }
     let mut worst = BTreeMap::new();
     for agent in (0..scenario.agents.len()).map(AgentId) {
         let plays = |turn: &Turn| turn.phase <= last && (!chosen(turn) || turn.speaker == agent);
-        let of = bounds_if(scenario, &plan, prompter, max_tokens, plays)?;
+        let of = bounds_if(opened(scenario, &plan), prompter, max_tokens, plays)?;
         worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
     }
     Ok(worst)
 }
 
+/// What each memory holds at the end if nothing takes place but what no condition decides about, without calls of tools.
+pub(super) fn certain(
+    scenario: &Arc<Scenario>,
+    prompter: &Prompter,
+    max_tokens: usize,
+) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
+    let plan = Arc::new(compile(scenario));
+    let mut memories = Memories::new(scenario.clone(), plan, BTreeMap::new(), 0);
+    memories.open_certain();
+    bounds_if((memories, false), prompter, max_tokens, |turn| turn.guard.is_empty())
+}
+
+/// Memories for which every phase is played, with all calls of tools.
+fn opened(scenario: &Arc<Scenario>, plan: &Arc<Plan>) -> (Memories, bool) {
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
+    memories.open_all();
+    (memories, true)
+}
+
 /// Counts what each memory holds at the end if the `played` turns take place.
 fn bounds_if(
-    scenario: &Arc<Scenario>,
-    plan: &Arc<Plan>,
+    (mut memories, with_calls): (Memories, bool),
     prompter: &Prompter,
     max_tokens: usize,
     played: impl Fn(&Turn) -> bool,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
-    memories.open_all();
+    let plan = &memories.plan().clone();
     let turns = plan.order().filter(|(_, turn)| played(turn));
     let last = turns.map(|(id, turn)| (turn.timeline, id)).collect();
-    let toolbox = Toolbox::at_rest(scenario);
+    let toolbox = Toolbox::at_rest(memories.scenario());
     let mut counting =
-        Counting { plan, prompter, max_tokens, toolbox, played, last, bounds: BTreeMap::new() };
+        Counting { plan, prompter, max_tokens, toolbox, with_calls, played, last, bounds: BTreeMap::new() };
     walk(&mut memories, plan.end(), &mut counting)?;
     Ok(counting.bounds)
 }
@@ -97,6 +115,7 @@ struct Counting<'a, P> {
     prompter: &'a Prompter,
     max_tokens: usize,
     toolbox: Toolbox,
+    with_calls: bool,
     played: P,
     /// The last turn of each memory.
     last: BTreeMap<TimelineId, TurnId>,
@@ -112,7 +131,7 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
         let turn = self.plan.turn(id);
         let bound = self.bounds.entry(turn.timeline).or_default();
         bound.turns += 1;
-        bound.calls += memories.max_calls(id);
+        bound.calls += if self.with_calls { memories.max_calls(id) } else { 0 };
         memories.hear(id)?;
         let of_model = memories.scenario().agent(turn.speaker).strategy.is_none();
         if of_model && self.last.get(&turn.timeline) == Some(&id) {

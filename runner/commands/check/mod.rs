@@ -8,17 +8,19 @@ use super::{Bounds, Exit, casting};
 use crate::backend::Kv;
 use crate::backend::worded;
 use crate::diagnostic::{Diagnostic, Report};
+use crate::rehearsal::open_below;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
-    parse_cast, parse_override,
+    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, parse_cast,
+    parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
-use bounds::{Bound, SLACK, bounds};
+use bounds::{Bound, SLACK, bounds, certain};
 use models::{Counting, Opened};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Check scenarios: list every error with its place and a suggestion, and an upper bound on tokens
 ///
@@ -92,7 +94,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         bounds_of.extend(all.into_iter().filter(|(timeline, _)| counting.of(*timeline) == model));
     }
     let bounds = bounds_of;
-    let too_long = too_long(&scenario, &bounds, &counting);
+    let too_long = too_long(&scenario, &bounds, &counting, max_tokens)?;
     print!("{}", too_long.render(is_fancy()));
     print!("{}", remembered(&scenario, max_tokens).render(is_fancy()));
     let has_models = !scenario.models.is_empty();
@@ -212,13 +214,23 @@ fn twice(
     )
 }
 
-fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting: &Counting<'_>) -> Report {
+/// Memories that may outgrow the context: an error if what no condition decides about is too much already, else a warning.
+fn too_long(
+    scenario: &Arc<Scenario>,
+    bounds: &BTreeMap<TimelineId, Bound>,
+    counting: &Counting<'_>,
+    max_tokens: usize,
+) -> anyhow::Result<Report> {
     let model = |timeline: TimelineId| counting.prompter(counting.of(timeline)).model();
-    let long = bounds.iter().filter(|(timeline, bound)| {
-        bound.tokens > model(**timeline).context_length
+    let is_long = |timeline: &TimelineId, bound: &Bound| {
+        bound.tokens > model(*timeline).context_length
             && scenario.agent(timeline.agent).memory.keep == Keep::All
-    });
-    let diagnostics = long.map(|(timeline, bound)| {
+    };
+    let long: Vec<_> = bounds.iter().filter(|(timeline, bound)| is_long(timeline, bound)).collect();
+    let mut diagnostics = Vec::new();
+    for (timeline, bound) in long {
+        let least = certain(scenario, counting.prompter(counting.of(*timeline)), max_tokens)?;
+        let is_certain = least.get(timeline).is_some_and(|least| is_long(timeline, least));
         let agent = scenario.agent(timeline.agent);
         let key = Path::default().key("agents").key(agent.key.clone());
         let path = if agent.is_outside { agent.system_path.clone() } else { key };
@@ -229,10 +241,15 @@ fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting:
             model(*timeline).name,
             model(*timeline).context_length
         );
-        Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message).help(
-            "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { \
-                    keep: summary }`",
-        )
-    });
-    Report { sources: scenario.sources.clone(), diagnostics: diagnostics.collect() }
+        let (span, path) = (scenario.tree.key(&path), path.to_string());
+        let help = "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { \
+                    keep: summary }`";
+        diagnostics.push(if is_certain {
+            Diagnostic::error("too-long", path, span, message).help(help)
+        } else {
+            let message = format!("{message}; whether it gets so long depends on conditions");
+            Diagnostic::warning("too-long", path, span, message).help(help)
+        });
+    }
+    Ok(Report { sources: scenario.sources.clone(), diagnostics })
 }

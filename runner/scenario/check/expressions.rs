@@ -5,7 +5,7 @@ use crate::diagnostic::{Diagnostic, Suggestion, suggestion};
 use crate::scenario::PhaseId;
 use crate::scenario::schema::{LongAssertion, WrittenAssertion, WrittenExpression};
 use crate::scenario::template::{
-    Code, EXPRESSION_NAMES, Expression, PASS_NAMES, PHASE_FIELDS, Scope, expression_names,
+    Code, EXPRESSION_NAMES, Expression, OUTER, PASS_NAMES, PHASE_FIELDS, Scope, expression_names,
 };
 use crate::scenario::yaml::{Path, Step};
 use crate::scenario::{Assertion, template};
@@ -82,7 +82,22 @@ impl Checker {
         EXPRESSION_NAMES.contains(&name)
             || self.names.variables.iter().any(|known| known == name)
             || more.contains(&name)
-            || PASS_NAMES.contains(&name) && self.names.block_at(path).is_some()
+            || self.is_pass_name(path, name)
+    }
+
+    /// True of a name of passes where something stands in a block, or is a condition of one; of `outer` in a block in a block.
+    pub(super) fn is_pass_name(&self, path: &Path, name: &str) -> bool {
+        // `phases`, an index; in a block, its field and so on.
+        let in_lists = path
+            .0
+            .chunks(2)
+            .take_while(|steps| matches!(steps, [Step::Key(list), Step::Index(_)] if list == "phases"));
+        let n_lists = in_lists.count();
+        let is_own = matches!(path.0.get(2 * n_lists..), Some([Step::Key(field)]) if ["when", "until"].contains(&field.as_str()));
+        let is_block =
+            n_lists > 0 && is_own && !self.names.places.iter().any(|place| place.0 == path.0[..2 * n_lists]);
+        let depth = if is_block { n_lists } else { n_lists.saturating_sub(1) };
+        PASS_NAMES.contains(&name) && depth > 0 || name == OUTER && depth > 1
     }
 
     fn undefined_in_expression(&mut self, path: &Path, text: &str, name: &str, end: PhaseId, more: &[&str]) {

@@ -20,15 +20,16 @@ pub enum WrittenPart {
 
 /// Phases that are played in order, repeatedly. A block may contain blocks, but no deeper nesting. In its texts and conditions,
 /// `pass` is the number of the pass and `passes` the maximum number of passes; the name of a phase refers to its latest pass.
+/// In a block inside another block, `outer.pass` and `outer.passes` are those of the outer block.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Block", deny_unknown_fields, extend("required" = ["repeat", "phases"]))]
 pub struct WrittenBlock {
     /// Maximum number of times the phases are played.
     pub repeat: Option<WrittenCount>,
-    /// The block ends after the pass in which this is true.
+    /// The block ends after the pass in which this is true; `pass` is the number of that pass.
     pub until: Option<WrittenExpression>,
-    /// The block is only played if this is true when it would begin.
+    /// The block is only played if this is true when it would begin; `pass` is 1.
     pub when: Option<WrittenExpression>,
     /// The phases.
     #[schemars(extend("minItems" = 1))]

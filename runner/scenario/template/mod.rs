@@ -15,8 +15,8 @@ pub use explain::remedy;
 pub(super) use filters::ByKey;
 pub use filters::FILTERS;
 
-use super::PhaseId;
 use super::yaml::Path;
+use super::{PassId, PhaseId};
 use greenroom_jinja::{Bound, Jinja};
 use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;
@@ -34,8 +34,11 @@ pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs
 /// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the most rounds of the phase.
 pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
 
-/// Names that only texts and conditions in a block may use: the number of its pass, and the most passes.
+/// Names that only texts and conditions in a block, and its own conditions, may use: the number of its pass, and the most passes.
 pub const PASS_NAMES: &[&str] = &["pass", "passes"];
+
+/// The name by which what is in a block in a block uses the pass of the outer one: `outer.pass` and `outer.passes`.
+pub const OUTER: &str = "outer";
 
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
 /// `outcome` only in assertions and later outcomes.
@@ -66,6 +69,8 @@ pub const PHASE_FIELDS: &[&str] = &[
 pub struct Scope {
     /// The phase in which it stands; none for what is computed before the run or at its end.
     pub at: Option<PhaseId>,
+    /// The pass that a condition of a block is about, if it is not the innermost one in which the phase stands.
+    pub pass: Option<PassId>,
     /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that order.
     pub lets: Vec<usize>,
     /// True if it uses the state.

@@ -1,7 +1,6 @@
 //! Choices in a rehearsal: every way one after the other, or by a rule.
 
-use crate::scenario::AgentId;
-use crate::scenario::plan::Turn;
+use crate::scenario::{AgentId, Turn};
 use std::collections::BTreeSet;
 
 /// Plays in which all is left to chance.
@@ -70,6 +69,17 @@ impl Chance {
         }
     }
 
+    /// One of `n` ways of something that is no turn.
+    pub(super) fn draw(&mut self, n: usize) -> usize {
+        match self {
+            Self::By(Rule { kind: Kind::Random(seed), n_picked, .. }) => {
+                *n_picked += 1;
+                drawn(*seed, *n_picked, n.max(1))
+            }
+            _ => self.pick(n, None),
+        }
+    }
+
     /// Index of the text, of `n`, that a turn says, where the play's is `text`.
     pub(super) fn text(&mut self, text: usize, n: usize, turn: &Turn) -> usize {
         match self {
@@ -114,10 +124,15 @@ impl Rule {
             }
             Kind::Random(seed) => {
                 self.n_picked += 1;
-                (mixed(seed.wrapping_mul(1 << 32).wrapping_add(self.n_picked)) % n as u64) as usize
+                drawn(seed, self.n_picked, n)
             }
         }
     }
+}
+
+/// A number below `n`, the one after `n_picked - 1` others.
+fn drawn(seed: u64, n_picked: u64, n: usize) -> usize {
+    (mixed(seed.wrapping_mul(1 << 32).wrapping_add(n_picked)) % n as u64) as usize
 }
 
 /// SplitMix64 (Steele et al. 2014): the same numbers on every machine.
