@@ -1,12 +1,20 @@
 //! An agent as a value: a session of the engine, with its conversation and its settings.
+//!
+//! What it stands on is never lost unasked: until its first turn is saved, each turn is compared with the memory that is stored under
+//! its name, and refused where it would replace that.
 
 use crate::engine::{Engine, Turn};
+use crate::store::Found;
+use crate::store::manifest::Manifest;
+use crate::text::prefix::{Segment, compare, first_difference};
+use crate::text::restore;
 use crate::{
-    Completion, Constraint, Conversation, Event, Exchange, Reasoning, ReplyContent, Request, Result,
-    Retention, Sampling, SessionKey,
+    Called, Calls, Completion, Constraint, Conversation, Error, ErrorKind, Event, Exchange, Grammar, Prompt,
+    Reasoning, ReplyContent, Request, Result, Retention, Sampling, SessionKey, Tools,
 };
 use futures_core::Stream;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 /// One agent of an [`Engine`]: what it has read and said, and how it answers.
@@ -14,53 +22,186 @@ use std::task::{Context, Poll, ready};
 /// ```
 /// # use greenroom_engine::*;
 /// # let model = ModelSource::Bundled("tiny", fixtures::RandomModel::tiny(1).bytes().leak());
-/// # let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
+/// # let engine = Engine::open(EngineConfig::new(model))?;
 /// let mut ada = engine.agent("demo", "ada").system("You are Ada.").max_tokens(8);
-/// let past = ada.extend("Rolf: Who are you?")?.finish()?;
+/// let past = ada.extend("Rolf: Who are you?")?.blocking_finish()?;
 /// let (mut stay, mut go) = (ada.fork("ada, who stays"), ada.fork("ada, who goes"));
 /// let (mut stays, mut goes) = (stay.extend("Rolf: Stay.")?, go.extend("Rolf: Go.")?); // both at once
 /// for (one, other) in stays.by_ref().zip(goes.by_ref()) {
 ///     println!("{:16} | {}", one?, other?);
 /// }
 /// let known = past.usage.prefilled + past.ids.len();
-/// assert_eq!([stays.finish()?.usage.reused, goes.finish()?.usage.reused], [known, known]);
+/// assert_eq!([stays.blocking_finish()?.usage.reused, goes.blocking_finish()?.usage.reused], [known, known]);
 /// # Ok::<(), Error>(())
 /// ```
 ///
 /// Its memory (keys and values) is the engine's, under the names of run and agent: in RAM, and in the cache folder where
-/// there is one. There is one agent of a name at a time; of two, each would take the memory back to its own conversation.
-pub struct Agent<'e> {
-    engine: &'e Engine,
+/// there is one. There, a later process continues it with [`Engine::resume`]. There is one agent of a name at a time; of two, each would
+/// take the memory back to its own conversation.
+///
+/// It is a handle to its engine, which lives as long as it. It can be stored and sent to other threads and tasks.
+pub struct Agent {
+    engine: Engine,
     key: SessionKey,
     parent: Option<SessionKey>,
     conversation: Conversation,
+    settings: Settings,
+    /// Segments of the stored memory that it resumes, until its first turn is saved.
+    resumed: Option<Vec<Segment>>,
+    /// True if what is stored under its name is its own, or may be replaced.
+    is_own: bool,
+}
+
+/// How an agent answers.
+#[derive(Clone)]
+struct Settings {
     sampling: Sampling,
     max_tokens: usize,
+    whole_sentences: bool,
     stop: Vec<String>,
     constraint: Option<Constraint>,
+    grammar: Option<Arc<Grammar>>,
+    calls: Calls,
+    logprobs: Option<usize>,
 }
 
 impl Engine {
-    /// An agent of a run, which has read nothing. One that has, in an earlier process, gets [`Agent::history`].
-    pub fn agent(&self, run: impl Into<String>, agent: impl Into<String>) -> Agent<'_> {
+    /// An agent of a run, which has read nothing.
+    ///
+    /// If a memory is stored under its name, its turns are refused, so that nothing is lost by mistake: continue it with
+    /// [`Engine::resume`], give its whole conversation ([`Agent::history`]), remove it ([`Engine::remove`]), or allow it to be replaced
+    /// ([`Agent::replace`]).
+    pub fn agent(&self, run: impl Into<String>, agent: impl Into<String>) -> Agent {
         Agent {
-            engine: self,
+            engine: self.clone(),
             key: SessionKey::new(run, agent),
             parent: None,
             conversation: Conversation::default(),
-            sampling: Sampling::default(),
-            max_tokens: 256,
-            stop: Vec::new(),
-            constraint: None,
+            settings: Settings {
+                sampling: Sampling::default(),
+                max_tokens: 256,
+                whole_sentences: false,
+                stop: Vec::new(),
+                constraint: None,
+                grammar: None,
+                calls: Calls::default(),
+                logprobs: None,
+            },
+            resumed: None,
+            is_own: false,
+        }
+    }
+
+    /// The agent whose memory is stored in the cache folder: with the texts that it has read and the ids that it has said. Its next turn
+    /// continues the memory, and computes none of it again.
+    ///
+    /// Settings ([`Agent::sampling`], [`Agent::max_tokens`] and the like) are not stored. If it had tools, set them again
+    /// ([`Agent::tools`]); else its next turn is refused. The files are read on this thread.
+    ///
+    /// ```
+    /// # use greenroom_engine::*;
+    /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let config = EngineConfig::new(ModelSource::Bundled("tiny", model)).cache_dir(folder.path());
+    /// # let engine = Engine::open(config.clone())?;
+    /// # engine.agent("demo", "ada").max_tokens(8).extend("Rolf: Who are you?")?.blocking_finish()?;
+    /// # drop(engine);
+    /// let engine = Engine::open(config)?; // after a restart
+    /// let mut ada = engine.resume("demo", "ada")?.max_tokens(8);
+    /// for (read, said) in ada.past() {
+    ///     println!("{read}\n{said}");
+    /// }
+    /// let said = ada.extend("Rolf: And who am I?")?.blocking_finish()?;
+    /// assert_eq!((said.usage.kind, said.usage.recomputed), (MatchKind::Extend, 0));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such memory; `Request`: the engine has no cache folder, another model computed the memory, or it is of
+    /// no conversation; `Store`: it is damaged or can't be read.
+    pub fn resume(&self, run: impl Into<String>, agent: impl Into<String>) -> Result<Agent> {
+        let mut resumed = self.agent(run, agent);
+        let SessionKey { run, agent, .. } = &resumed.key;
+        if self.inner.keeping.store.is_none() {
+            return Err(Error::request(format!(
+                "agent `{agent}` of run `{run}` can't be resumed: this engine stores no memories; set `cache_dir`"
+            )));
+        }
+        let manifest = self.stored_memory(&resumed.key)?.ok_or_else(|| {
+            let found = format!(
+                "there is no stored memory of agent `{agent}` of run `{run}`; begin it with `Engine::agent`"
+            );
+            Error::new(ErrorKind::NotFound, found)
+        })?;
+        let (found, here) = (&manifest.owner.identity, &self.inner.keeping.context.identity);
+        if found.model != here.model {
+            return Err(Error::request(format!(
+                "the stored memory of agent `{agent}` of run `{run}` was computed by model `{}`, but this is \
+                 `{}`; open that model",
+                found.model_name, here.model_name
+            )));
+        }
+        let refused = |reason| {
+            Error::request(format!(
+                "the stored memory of agent `{agent}` of run `{run}` can't be resumed: {reason}"
+            ))
+        };
+        let conversation = resumed.restored(&manifest.segments, None).map_err(refused)?;
+        (resumed.conversation, resumed.resumed) = (conversation, Some(manifest.segments));
+        Ok(resumed)
+    }
+
+    /// What is stored of a session.
+    fn stored_memory(&self, key: &SessionKey) -> Result<Option<Manifest>> {
+        let Some(store) = &self.inner.keeping.store else { return Ok(None) };
+        match store.read_manifest(key) {
+            Found::Whole((manifest, ..)) => Ok(Some(manifest)),
+            Found::Missing => Ok(None),
+            Found::Damaged(reason) | Found::Unreadable(reason) => {
+                let SessionKey { run, agent, .. } = key;
+                let found =
+                    format!("the stored memory of agent `{agent}` of run `{run}` can't be used: {reason}");
+                Err(Error::store(found))
+            }
         }
     }
 }
 
-impl<'e> Agent<'e> {
-    /// The system text, which all that it reads follows. Set later, it makes the agent read everything again.
+impl Agent {
+    /// Sets the system text, which precedes everything that it reads. A turn after the system text has changed reads everything again.
     #[must_use]
     pub fn system(mut self, text: impl Into<String>) -> Self {
         self.conversation.system = Some(text.into());
+        self
+    }
+
+    /// Sets the tools that it may call, from the beginning of its conversation on, and allows calls ([`Agent::calls`] says otherwise).
+    /// A reply that is a call has [`Completion::call`]; what the agent reads next is the result.
+    #[must_use]
+    pub fn tools(mut self, tools: impl Into<Arc<Tools>>) -> Self {
+        let tools = tools.into();
+        let resumed = self.resumed.as_ref().and_then(|segments| {
+            let [before, now] = [self.conversation.tools.as_ref(), Some(&tools)]
+                .map(|tools| self.restored(segments, tools).ok());
+            before.zip(now)
+        });
+        if let Some((before, now)) = resumed {
+            // A system text that was set meanwhile stays.
+            let system =
+                if self.conversation.system == before.system { now.system } else { self.conversation.system };
+            self.conversation = Conversation { system, reasoning: self.conversation.reasoning, ..now };
+        }
+        self.conversation.tools = Some(tools);
+        if self.settings.calls == Calls::Never {
+            self.settings.calls = Calls::Allowed;
+        }
+        self
+    }
+
+    /// Whether replies may be calls of its tools, or must be.
+    #[must_use]
+    pub fn calls(mut self, calls: Calls) -> Self {
+        self.settings.calls = calls;
         self
     }
 
@@ -68,6 +209,14 @@ impl<'e> Agent<'e> {
     #[must_use]
     pub fn history(mut self, exchanges: impl Into<Vec<Exchange>>) -> Self {
         self.conversation.exchanges = exchanges.into();
+        self.resumed = None;
+        self
+    }
+
+    /// Allows its first turn to replace a memory that is stored under its name.
+    #[must_use]
+    pub fn replace(mut self) -> Self {
+        self.is_own = true;
         self
     }
 
@@ -81,28 +230,50 @@ impl<'e> Agent<'e> {
     /// Sets the sampling parameters. The seed is that of the first turn; each later turn takes the next one.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.sampling = sampling;
+        self.settings.sampling = sampling;
         self
     }
 
     /// Most tokens of a reply (256).
     #[must_use]
     pub fn max_tokens(mut self, n: usize) -> Self {
-        self.max_tokens = n;
+        self.settings.max_tokens = n;
+        self
+    }
+
+    /// True if a reply that reaches its most tokens ends with its last whole sentence ([`Request::whole_sentences`]).
+    #[must_use]
+    pub fn whole_sentences(mut self, whole: bool) -> Self {
+        self.settings.whole_sentences = whole;
         self
     }
 
     /// Strings before which a reply ends.
     #[must_use]
     pub fn stop<S: Into<String>>(mut self, strings: impl IntoIterator<Item = S>) -> Self {
-        self.stop = strings.into_iter().map(Into::into).collect();
+        self.settings.stop = strings.into_iter().map(Into::into).collect();
         self
     }
 
     /// Constrains replies; `None` leaves them free.
     #[must_use]
     pub fn constraint(mut self, constraint: impl Into<Option<Constraint>>) -> Self {
-        self.constraint = constraint.into();
+        self.settings.constraint = constraint.into();
+        self
+    }
+
+    /// Sets the grammar that replies are in ([`Request::grammar`]); `None` leaves them free.
+    #[must_use]
+    pub fn grammar(mut self, grammar: impl Into<Option<Grammar>>) -> Self {
+        self.settings.grammar = grammar.into().map(Arc::new);
+        self
+    }
+
+    /// Asks for the log-probability of each token of a reply, and of so many of the likeliest ones in its place
+    /// ([`Request::logprobs`]).
+    #[must_use]
+    pub fn logprobs(mut self, top: impl Into<Option<usize>>) -> Self {
+        self.settings.logprobs = top.into();
         self
     }
 
@@ -111,17 +282,38 @@ impl<'e> Agent<'e> {
         &self.key
     }
 
+    /// The engine that it belongs to.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// The conversation so far; `next` is empty.
     pub fn conversation(&self) -> &Conversation {
         &self.conversation
     }
 
+    /// The conversation so far as text: what it has read, and its reply.
+    pub fn past(&self) -> impl Iterator<Item = (&str, String)> {
+        self.conversation.exchanges.iter().map(|exchange| {
+            let said = match &exchange.reply {
+                ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.engine.decode(ids),
+                ReplyContent::Text(text) => text.clone(),
+                ReplyContent::CallText(call) => {
+                    serde_json::json!({ "tool": call.tool, "arguments": call.arguments }).to_string()
+                }
+            };
+            (&*exchange.user, said)
+        })
+    }
+
     /// Starts a turn: the agent reads `text` and answers. The engine works on it whether or not anybody waits.
     ///
+    /// Before its first turn is saved this looks into the cache folder, on this thread.
+    ///
     /// # Errors
-    /// The engine's thread has ended.
+    /// `Request`: the turn would replace a memory that is stored under the agent's name; `Closed`: the engine's thread has ended.
     pub fn extend(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
-        let constraint = self.constraint.clone();
+        let constraint = self.settings.constraint.clone();
         self.turn(text.into(), constraint)
     }
 
@@ -131,16 +323,16 @@ impl<'e> Agent<'e> {
     /// ```
     /// # use greenroom_engine::*;
     /// # let model = ModelSource::Bundled("tiny", fixtures::RandomModel::tiny(1).bytes().leak());
-    /// # let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
+    /// # let engine = Engine::open(EngineConfig::new(model))?;
     /// let mut ada = engine.agent("demo", "ada").system("You are Ada.");
-    /// let said = ada.choose("Rolf: Do you stay?", ["I stay.", "I go."])?.finish()?;
-    /// let Choice { chosen, logprobs } = said.choice.expect("a choice");
+    /// let said = ada.choose("Rolf: Do you stay?", ["I stay.", "I go."])?.blocking_finish()?;
+    /// let Choice { chosen, logprobs, .. } = said.choice.expect("a choice");
     /// println!("{} ({:.3} against {:.3})", said.text, logprobs[chosen].exp(), logprobs[1 - chosen].exp());
     /// # Ok::<(), Error>(())
     /// ```
     ///
     /// # Errors
-    /// The engine's thread has ended.
+    /// As [`Agent::extend`].
     pub fn choose<S: Into<String>>(
         &mut self,
         text: impl Into<String>,
@@ -151,37 +343,100 @@ impl<'e> Agent<'e> {
     }
 
     fn turn(&mut self, user: String, constraint: Option<Constraint>) -> Result<Reply<'_>> {
-        let Self { engine, key, parent, conversation, sampling, max_tokens, stop, .. } = self;
-        let turn_number = conversation.exchanges.len() as u64;
-        let turn = engine.submit(Request {
-            parent: parent.clone(),
+        let Settings { sampling, max_tokens, whole_sentences, stop, grammar, calls, logprobs, .. } =
+            self.settings.clone();
+        let is_choice = matches!(constraint, Some(Constraint::OneOf(_)));
+        let turn_number = self.conversation.exchanges.len() as u64;
+        let prompt = Conversation { next: user.clone(), ..self.conversation.clone() };
+        self.refuse_to_replace(&prompt)?;
+        let turn = self.engine.submit(Request {
+            parent: self.parent.clone(),
             retention: Retention::Persistent,
-            sampling: Sampling { seed: sampling.seed.wrapping_add(turn_number), ..sampling.clone() },
-            max_tokens: *max_tokens,
-            stop: stop.clone(),
+            sampling: Sampling { seed: sampling.seed.wrapping_add(turn_number), ..sampling },
+            max_tokens,
+            whole_sentences,
+            stop,
             constraint,
-            ..Request::new(key.clone(), Conversation { next: user.clone(), ..conversation.clone() })
+            grammar: grammar.filter(|_| !is_choice),
+            calls: if is_choice { Calls::Never } else { calls },
+            logprobs,
+            ..Request::new(self.key.clone(), Prompt::Chat(prompt))
         })?;
-        Ok(Reply { turn, user, conversation })
+        Ok(Reply { turn, user, agent: self })
+    }
+
+    /// The conversation of a stored memory.
+    fn restored(
+        &self,
+        segments: &[Segment],
+        tools: Option<&Arc<Tools>>,
+    ) -> Result<Conversation, &'static str> {
+        let prompter = self.engine.prompter();
+        restore::conversation(segments, tools, &prompter.chat, &prompter.tokenizer)
+    }
+
+    /// Refuses a turn that does not continue what is stored under the agent's name.
+    fn refuse_to_replace(&self, conversation: &Conversation) -> Result<()> {
+        if self.is_own {
+            return Ok(());
+        }
+        let Some(manifest) = self.engine.stored_memory(&self.key)? else { return Ok(()) };
+        let (held, prompter) = (&manifest.segments, self.engine.prompter());
+        let prompt = prompter.chat.prompt_behind(held, conversation, &prompter.tokenizer)?;
+        let n = compare(held, &prompt).n_segments;
+        if n == held.len() {
+            return Ok(());
+        }
+        let differs = held.get(n).zip(prompt.get(n)).map_or(String::new(), |(held, asked)| {
+            let excerpt = |text: &str| {
+                let at = first_difference(&held.text, &asked.text).saturating_sub(20);
+                text.chars().skip(at).take(60).collect::<String>()
+            };
+            format!(": `{}` was read where the agent now has `{}`", excerpt(&held.text), excerpt(&asked.text))
+        });
+        let SessionKey { run, agent, .. } = &self.key;
+        let found = format!(
+            "agent `{agent}` of run `{run}` has a stored memory of {} tokens, which this turn does not continue{differs}",
+            manifest.n_tokens()
+        );
+        let remedy = match self.resumed {
+            Some(_) => "give it the system text and the tools that it had, or allow `Agent::replace`",
+            None => {
+                "continue it with `Engine::resume`, remove it with `Engine::remove`, or allow `Agent::replace`"
+            }
+        };
+        Err(Error::request(format!("{found}; {remedy}")))
     }
 
     /// An agent of the same run with the same past and the same settings: it reads none of it again.
     ///
-    /// Its memory is this agent's as it stands now, in RAM or in the cache folder.
+    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. If another memory is stored under its name, its turns
+    /// are refused, as those of [`Engine::agent`].
     #[must_use]
-    pub fn fork(&self, agent: impl Into<String>) -> Agent<'e> {
+    pub fn fork(&self, agent: impl Into<String>) -> Agent {
         let key = SessionKey { agent: agent.into(), ..self.key.clone() };
         self.engine.fork(&self.key, &key);
         Agent {
-            engine: self.engine,
+            engine: self.engine.clone(),
             key,
             parent: Some(self.key.clone()),
             conversation: self.conversation.clone(),
-            sampling: self.sampling.clone(),
-            max_tokens: self.max_tokens,
-            stop: self.stop.clone(),
-            constraint: self.constraint.clone(),
+            settings: self.settings.clone(),
+            resumed: None,
+            is_own: false,
         }
+    }
+
+    /// A turn is saved.
+    fn record(&mut self, user: String, completion: &Completion) {
+        let ids = completion.ids.clone().into();
+        let reply = match completion.call {
+            Some(Called::Whole(_)) => ReplyContent::Call(ids),
+            Some(Called::Cut) | None => ReplyContent::Ids(ids),
+        };
+        let reasoning = self.conversation.reasoning;
+        self.conversation.exchanges.push(Exchange { user, reply, reasoning });
+        (self.is_own, self.resumed) = (true, None);
     }
 }
 
@@ -194,7 +449,7 @@ impl<'e> Agent<'e> {
 pub struct Reply<'a> {
     turn: Turn,
     user: String,
-    conversation: &'a mut Conversation,
+    agent: &'a mut Agent,
 }
 
 impl Reply<'_> {
@@ -207,24 +462,26 @@ impl Reply<'_> {
     ///
     /// # Errors
     /// The turn failed, or can't be saved; the agent is as it was before.
-    pub fn finish(mut self) -> Result<Completion> {
-        while let Some(event) = self.turn.blocking_next() {
-            piece(event).transpose()?;
-        }
-        let completion = self.turn.blocking_commit()?;
-        Ok(record(self.conversation, self.user, *completion))
-    }
-
-    /// [`Reply::finish`] for an async runtime.
-    ///
-    /// # Errors
-    /// As [`Reply::finish`].
-    pub async fn finish_async(mut self) -> Result<Completion> {
+    pub async fn finish(mut self) -> Result<Completion> {
         while let Some(event) = self.turn.next().await {
             piece(event).transpose()?;
         }
-        let completion = self.turn.commit().await?;
-        Ok(record(self.conversation, self.user, *completion))
+        let completion = *self.turn.commit().await?;
+        self.agent.record(self.user, &completion);
+        Ok(completion)
+    }
+
+    /// [`Reply::finish`] for callers without an async runtime.
+    ///
+    /// # Errors
+    /// As [`Reply::finish`].
+    pub fn blocking_finish(mut self) -> Result<Completion> {
+        while let Some(event) = self.turn.blocking_next() {
+            piece(event).transpose()?;
+        }
+        let completion = *self.turn.blocking_commit()?;
+        self.agent.record(self.user, &completion);
+        Ok(completion)
     }
 }
 
@@ -261,170 +518,5 @@ fn piece(event: Event) -> Option<Result<String>> {
     }
 }
 
-fn record(conversation: &mut Conversation, user: String, completion: Completion) -> Completion {
-    let (reply, reasoning) = (ReplyContent::Ids(completion.ids.clone().into()), conversation.reasoning);
-    conversation.exchanges.push(Exchange { user, reply, reasoning });
-    completion
-}
-
 #[cfg(test)]
-mod tests {
-    use crate::fixtures::RandomModel;
-    use crate::*;
-    use futures_util::StreamExt as _;
-    use std::path::Path;
-    use std::pin::Pin;
-
-    fn open(cache_dir: Option<&Path>) -> Engine {
-        let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
-        let cache_dir = cache_dir.map(Path::to_path_buf);
-        Engine::open(EngineConfig { cache_dir, ..EngineConfig::new(model) }, &mut |_| {}).unwrap()
-    }
-
-    fn ada(engine: &Engine) -> Agent<'_> {
-        engine.agent("r", "ada").system("You are Ada.").max_tokens(12)
-    }
-
-    fn say(agent: &mut Agent<'_>, text: &str) -> Completion {
-        agent.extend(text).unwrap().finish().unwrap()
-    }
-
-    /// Kind of a turn, with the tokens that it reused and recomputed.
-    fn account(usage: &Usage) -> (MatchKind, usize, usize) {
-        (usage.kind, usage.reused, usage.recomputed)
-    }
-
-    /// Tokens read and said by the end of a turn.
-    fn total(said: &Completion) -> usize {
-        said.usage.reused + said.usage.prefilled + said.usage.recomputed + said.ids.len()
-    }
-
-    #[test]
-    fn pieces_are_the_completion_however_they_are_taken() {
-        let engine = open(None);
-        let mut agents = ["a", "b", "c"].map(|name| engine.agent("r", name).max_tokens(12));
-        let [a, b, c] = &mut agents;
-        let mut reply = a.extend("Go on.").unwrap();
-        let pieces: String = reply.by_ref().map(Result::unwrap).collect();
-        let said = reply.finish().unwrap();
-        assert_eq!((pieces.as_str(), said.ids.len() > 3), (said.text.as_str(), true));
-        assert_eq!(say(b, "Go on.").ids, said.ids);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let streaming = async {
-            let mut reply = c.extend("Go on.").unwrap();
-            let pieces = reply.stream().map(Result::unwrap).collect::<String>().await;
-            (pieces, reply.finish_async().await.unwrap())
-        };
-        let streaming: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(streaming); // on any thread
-        let (pieces, streamed) = runtime.block_on(streaming);
-        assert_eq!((pieces, streamed.ids), (said.text, said.ids));
-        assert_eq!(agents[0].conversation(), agents[2].conversation());
-        assert_eq!(agents[0].conversation().exchanges[0].user, "Go on.");
-    }
-
-    #[test]
-    fn a_fork_reads_nothing_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let engine = open(Some(folder.path()));
-        let mut ada = ada(&engine);
-        let read = "a long story ".repeat(40); // more than a block
-        let known = total(&say(&mut ada, &read));
-        let mut twins = ["b", "c"].map(|name| ada.fork(name));
-        let replies = twins.each_mut().map(|twin| twin.extend("And then?").unwrap());
-        let [b, c] = replies.map(|reply| reply.finish().unwrap());
-        assert_eq!(account(&b.usage), (MatchKind::Extend, known, 0));
-        assert_eq!((account(&c.usage), &c.ids), (account(&b.usage), &b.ids));
-        engine.forget(ada.key()); // it is on disk only
-        let [mut late, mut later] = ["d", "e"].map(|name| ada.fork(name));
-        let d = say(&mut late, "And then?");
-        assert_eq!((account(&d.usage), d.usage.source), (account(&b.usage), Source::Disk));
-        assert_eq!(d.ids, b.ids);
-        let at_work = ada.extend("And then?").unwrap();
-        let e = say(&mut later, "And then?");
-        assert_eq!((account(&e.usage), &e.ids), (account(&b.usage), &b.ids));
-        assert_eq!(at_work.finish().unwrap().ids, b.ids);
-        assert_eq!(account(&say(&mut late, "And?").usage), (MatchKind::Extend, total(&d), 0));
-    }
-
-    #[test]
-    fn a_reply_that_is_dropped_changes_nothing() {
-        let (folder, expected) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (engine, other) = (open(Some(folder.path())), open(Some(expected.path())));
-        let (mut ada, mut control) = (ada(&engine), ada(&other));
-        let first = say(&mut ada, "One.");
-        assert_eq!(say(&mut control, "One.").ids, first.ids);
-        drop(ada.extend("Not this.").unwrap()); // at work, or not begun
-        let mut ended = ada.extend("Nor this.").unwrap();
-        assert!(ended.by_ref().count() > 0);
-        drop(ended);
-        assert_eq!(ada.conversation(), control.conversation());
-        let second = say(&mut ada, "Two.");
-        // The template's text around the message that was taken back is there already.
-        assert!(second.usage.reused >= total(&first) && second.usage.recomputed == 0, "{:?}", second.usage);
-        assert_eq!(second.ids, say(&mut control, "Two.").ids);
-        // What is on disk knows nothing of a turn that ended and was dropped.
-        let mut ended = ada.extend("Nor this.").unwrap();
-        assert!(ended.by_ref().count() > 0);
-        drop(ended);
-        let past = ada.conversation().exchanges.clone();
-        drop(engine);
-        let engine = open(Some(folder.path()));
-        let mut ada = self::ada(&engine).history(past);
-        let third = say(&mut ada, "Three.");
-        assert_eq!(account(&third.usage), (MatchKind::Extend, total(&second), 0));
-        assert_eq!(third.ids, say(&mut control, "Three.").ids);
-    }
-
-    #[test]
-    fn a_choice_is_an_agents_turn_too() {
-        let (engine, other) = (open(None), open(None));
-        let (mut ada, mut control) = (ada(&engine), ada(&other));
-        let options = ["I stay.", "I stand by you.", "I go."];
-        for (n, agent) in [&mut ada, &mut control].into_iter().enumerate() {
-            if n == 0 {
-                drop(agent.choose("One.", options).unwrap()); // at work, or not begun
-                let mut ended = agent.choose("One.", ["Two.", "Three."]).unwrap();
-                assert!(ended.by_ref().count() == 1);
-                drop(ended);
-            }
-            let mut reply = agent.choose("One.", options).unwrap();
-            let pieces: String = reply.by_ref().map(Result::unwrap).collect();
-            assert!(options.contains(&pieces.as_str()), "{pieces}");
-            assert_eq!(reply.finish().unwrap().text, pieces);
-        }
-        let said =
-            [&mut ada, &mut control].map(|agent| agent.choose("Two.", options).unwrap().finish().unwrap());
-        assert_eq!((&said[0].choice, &said[0].ids), (&said[1].choice, &said[1].ids));
-        let free = [&mut ada, &mut control].map(|agent| say(agent, "Three."));
-        assert_eq!((&free[0].choice, &free[0].ids), (&None, &free[1].ids));
-        assert_eq!(account(&free[0].usage), account(&free[1].usage));
-    }
-
-    #[test]
-    fn a_failed_turn_is_an_error_and_changes_nothing() {
-        let engine = open(None);
-        let mut ada = ada(&engine);
-        let first = say(&mut ada, "One.");
-        let mut greedy = ada.fork("b").max_tokens(usize::MAX / 2);
-        let pieces: Vec<_> = greedy.extend("Two.").unwrap().collect();
-        assert!(matches!(&pieces[..], [Err(e)] if e.kind() == ErrorKind::Request), "{pieces:?}");
-        assert!(greedy.extend("Two.").unwrap().finish().is_err());
-        assert_eq!(greedy.conversation().exchanges.len(), 1);
-        let mut modest = greedy.max_tokens(12);
-        assert_eq!(account(&say(&mut modest, "Two.").usage), (MatchKind::Extend, total(&first), 0));
-    }
-
-    #[test]
-    fn replies_of_several_agents_run_at_once() {
-        let engine = open(None);
-        let mut agents: Vec<_> = (0..4).map(|n| engine.agent("r", format!("{n}")).max_tokens(12)).collect();
-        let replies = agents.iter_mut().enumerate().map(|(n, agent)| agent.extend(format!("{n}")).unwrap());
-        let replies: Vec<_> = replies.collect();
-        let together = replies.into_iter().rev().map(|reply| reply.finish().unwrap().ids).rev();
-        let together: Vec<_> = together.collect();
-        for (n, ids) in together.iter().enumerate() {
-            let mut alone = engine.agent("alone", format!("{n}")).max_tokens(12);
-            assert_eq!(say(&mut alone, &format!("{n}")).ids, *ids);
-        }
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ pub struct CallSoFar<'a> {
 
 /// What a reply that calls a tool came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Called {
     /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::joint_calls`](crate::Request::joint_calls).
     Whole(Vec<Call>),
@@ -75,6 +76,7 @@ pub struct Followed {
 
 /// Reason why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum StopReason {
     /// The model ended its turn.
     EndOfTurn,
@@ -88,6 +90,7 @@ pub enum StopReason {
 
 /// Match between a prompt and what the cache held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum MatchKind {
     /// Nothing was reused.
     Cold,
@@ -103,6 +106,7 @@ pub enum MatchKind {
 
 /// Source of the reused part of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Source {
     /// Nothing was reused.
     None,
@@ -226,6 +230,7 @@ pub struct Completion {
 
 /// Event of a turn. `Done` or `Failed` is the last one.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// The prompt is being read: `done` of `total` new tokens so far.
     Prefill {

@@ -61,6 +61,7 @@ impl Exchange {
 /// `reasoning_effort`); elsewhere it changes nothing. A template that only knows on and off takes all but `None` as on; one that can't
 /// turn it off takes `None` as `Low`. One that says it at a conversation's beginning takes the first reply's for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Reasoning {
     /// Not at all.
     #[default]
@@ -79,6 +80,7 @@ impl Reasoning {
 
 /// A past reply, by the ids that were sampled (the authority) or, from an outside client, as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum ReplyContent {
     /// Token ids, exactly as sampled.
     Ids(Arc<[u32]>),
@@ -102,7 +104,7 @@ pub enum ReplyContent {
 /// use greenroom_engine::*;
 ///
 /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
-/// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
+/// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
 /// let request = Request { max_tokens: 8, ..Request::new(SessionKey::new("demo", "ada"), Prompt::Text("Once upon".to_owned())) };
 /// let mut turn = engine.submit(request)?;
 /// while let Some(event) = turn.blocking_next() {
@@ -113,6 +115,7 @@ pub enum ReplyContent {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Prompt {
     /// A conversation, rendered through the model's chat template.
     Chat(Conversation),

@@ -15,13 +15,14 @@ use crate::store::manifest::Identity;
 use crate::store::medium::Traffic;
 use crate::store::numerics::Numerics;
 use crate::store::objects::ObjectsAddress;
-use crate::store::{Place, STORE_VERSION, Store};
+use crate::store::{Bound, Place, STORE_VERSION, Store};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::threads::ThreadPool;
 use crate::turns::draft_model::DraftModel;
+use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, ModelInfo,
+    Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, ModelInfo,
     ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
@@ -34,8 +35,15 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// Settings of an engine.
+/// Settings of an engine: [`EngineConfig::new`], then what differs, by setter or field.
+///
+/// ```
+/// # use greenroom_engine::*;
+/// let config = EngineConfig::new(ModelSource::Path("model.gguf".into())).cache_dir("memories").threads(4);
+/// assert_eq!(config.threads, Some(4));
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EngineConfig {
     /// The model.
     pub model: ModelSource,
@@ -49,9 +57,12 @@ pub struct EngineConfig {
     pub objects: Option<ObjectsAddress>,
     /// Key that encrypts what is stored there; memories of another key are not seen.
     pub cache_key: Option<CacheKey>,
-    /// Bytes that the folder may take: when the engine opens and when it is dropped, the least worthy sessions go (see
+    /// Bytes that the folder may take: when the engine opens and when it is dropped, the least valuable sessions are removed (see
     /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then. Of copies of an object store the oldest go.
     pub cache_disk: Option<u64>,
+    /// True (the default) if `cache_disk` also removes what no session needs, each time; false: the folder is only looked at, and stays as
+    /// it is while it is within its bound.
+    pub cache_tidy: bool,
     /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the session that is
     /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`](crate::KvCost::most) of prompt
     /// and longest reply, and 512 tokens in f16); one that alone exceeds the budget is played alone.
@@ -75,6 +86,8 @@ pub struct EngineConfig {
     /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It changes no reply, only how long
     /// it takes. The processor alone does it.
     pub drafts: bool,
+    /// How it is decided which guesses are worth their time.
+    pub(crate) guessing: Guessing,
     /// A smaller model of the same vocabulary, which guesses the tokens that were not said before ([`EngineConfig::drafts`]). What it has
     /// read stays in memory, in an eighth of `cache_memory` at most.
     pub draft_model: Option<ModelSource>,
@@ -92,6 +105,7 @@ impl EngineConfig {
             objects: None,
             cache_key: None,
             cache_disk: None,
+            cache_tidy: true,
             cache_memory,
             share: None,
             threads: None,
@@ -99,23 +113,81 @@ impl EngineConfig {
             self_check: false,
             adopt: false,
             drafts: true,
+            guessing: Guessing::default(),
             draft_model: None,
         }
     }
+
+    /// Sets the folder in which sessions are stored.
+    #[must_use]
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache_dir = Some(dir.into());
+        self
+    }
+
+    /// Sets the bytes that the folder may take.
+    #[must_use]
+    pub fn cache_disk(mut self, bytes: u64) -> Self {
+        self.cache_disk = Some(bytes);
+        self
+    }
+
+    /// Sets the key that encrypts what is stored.
+    #[must_use]
+    pub fn cache_key(mut self, key: CacheKey) -> Self {
+        self.cache_key = Some(key);
+        self
+    }
+
+    /// Sets the bytes that cached keys and values may take in memory.
+    #[must_use]
+    pub fn cache_memory(mut self, bytes: u64) -> Self {
+        self.cache_memory = bytes;
+        self
+    }
+
+    /// Sets the device that computes.
+    #[must_use]
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Sets the formats of sealed keys and values.
+    #[must_use]
+    pub fn kv(mut self, kv: KvChoice) -> Self {
+        self.kv = kv;
+        self
+    }
+
+    /// Sets the number of threads.
+    #[must_use]
+    pub fn threads(mut self, n: usize) -> Self {
+        self.threads = Some(n);
+        self
+    }
 }
 
-/// A model and the memories of its sessions, on a thread of its own.
+/// A model and the memories of its sessions, on a thread of its own. Clones are handles to the same engine.
 ///
-/// Dropping it ends it at once, whatever is still at work: [`Turn`]s that have not ended get [`Event::Failed`], those that were
-/// not committed leave what is stored as it was before them.
+/// It ends when the last handle is dropped, those of its [`Agent`](crate::Agent)s included, whatever is still at work: [`Turn`]s that
+/// have not ended get [`Event::Failed`], those that were not committed leave what is stored as it was before them. That drop waits
+/// until the engine's thread has ended (the pass that it is in and what is being written, at most), so that the cache folder is free
+/// again.
+#[derive(Clone)]
 pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// An engine, once for all its handles.
+pub(crate) struct Inner {
     prompter: Prompter,
     kv: String,
     line: Line,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
     /// Where memories are, and the bytes that the folder may take.
-    bound: Option<(Place, u64)>,
+    bound: Option<(Place, Bound)>,
     pub(crate) keeping: Keeping,
 }
 
@@ -168,6 +240,7 @@ impl Line {
 
 /// Progress of opening a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loading {
     /// Weights are packed for the kernels: bytes of the file.
     Weights {
@@ -182,16 +255,28 @@ pub enum Loading {
 }
 
 impl Engine {
-    /// Opens a model. `on_progress` is told what takes a while.
+    /// Opens a model. [`Engine::open_with_progress`] also reports how far it is.
     ///
     /// # Errors
-    /// The model can't be served, or the cache folder is being cleaned. (One that can't be used is said: memories stay in RAM.)
-    pub fn open(config: EngineConfig, on_progress: &mut (dyn FnMut(Loading) + Send)) -> Result<Self> {
+    /// The model can't be served, or the cache folder is being cleaned. (If the folder can't be used, memories stay in RAM, with a
+    /// warning.)
+    pub fn open(config: EngineConfig) -> Result<Self> {
+        Self::open_with_progress(config, &mut |_| {})
+    }
+
+    /// [`Engine::open`]; `on_progress` is called with each step of what takes a while.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_with_progress(
+        config: EngineConfig,
+        on_progress: &mut (dyn FnMut(Loading) + Send),
+    ) -> Result<Self> {
         let choice = config.device.clone();
         Self::open_on(config, |gguf, packed| device::open(&choice, gguf, packed), on_progress)
     }
 
-    /// [`Engine::open`], on the device that `load` gives.
+    /// [`Engine::open_with_progress`], on the device that `load` gives.
     pub(crate) fn open_on(
         config: EngineConfig,
         load: impl FnOnce(&Arc<Gguf>, &mut (dyn FnMut(u64, u64) + Send)) -> Result<Box<dyn Device>> + Send,
@@ -212,8 +297,9 @@ impl Engine {
             );
         }
         let place = place(&config)?;
-        let bound = place.clone().zip(config.cache_disk);
-        bound.iter().for_each(|(place, limit)| place.keep_within(*limit));
+        let limit = config.cache_disk.map(|bytes| Bound { bytes, is_tidy: config.cache_tidy });
+        let bound = place.clone().zip(limit);
+        bound.iter().for_each(|(place, bound)| place.keep_within(*bound));
         let (store, storeless) = open_store(place.as_ref())?;
         let folder = store.as_ref().zip(place.clone()).map(|(store, place)| store.folder(place));
         let measuring = &mut || on_progress(Loading::Measuring);
@@ -284,27 +370,29 @@ impl Engine {
             prompter.chat.clone(),
             memory,
             config.prefill_chunk,
-            drafts,
+            drafts.then_some(config.guessing),
             draft_model,
         );
         let line = Line { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, line.fault.clone())?;
-        Ok(Self { prompter, kv, line, thread: Some(thread), next_id: AtomicU64::new(0), bound, keeping })
+        let next_id = AtomicU64::new(0);
+        let inner = Inner { prompter, kv, line, thread: Some(thread), next_id, bound, keeping };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// What went to the object store of the memories and came back, since the engine was opened; `None` where they lie in a folder.
     pub fn traffic(&self) -> Option<Traffic> {
-        self.keeping.store.as_ref()?.traffic()
+        self.inner.keeping.store.as_ref()?.traffic()
     }
 
     /// The model's name, shape and identity.
     pub fn model(&self) -> &ModelInfo {
-        self.prompter.model()
+        self.inner.prompter.model()
     }
 
     /// The model's tokenizer and chat template, for counting tokens and bytes.
     pub fn prompter(&self) -> &Prompter {
-        &self.prompter
+        &self.inner.prompter
     }
 
     /// Starts a turn. Requests of one session are served in order; different sessions share passes.
@@ -321,10 +409,10 @@ impl Engine {
         &self,
         command: impl FnOnce(u64, UnboundedSender<Event>) -> Command,
     ) -> Result<Turn> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
-        self.line.send(command(id, sender))?;
-        Ok(Turn { id, events, line: self.line.clone(), committed: false })
+        self.inner.line.send(command(id, sender))?;
+        Ok(Turn { id, events, line: self.inner.line.clone(), committed: false })
     }
 
     /// Sends a command that is answered once.
@@ -333,25 +421,25 @@ impl Engine {
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<oneshot::Receiver<T>> {
         let (answer, receiver) = oneshot::channel();
-        self.line.send(command(answer))?;
+        self.inner.line.send(command(answer))?;
         Ok(receiver)
     }
 
     /// The error for a command that can no longer be answered.
     pub(crate) fn closed(&self) -> Error {
-        self.line.closed()
+        self.inner.line.closed()
     }
 
     /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
     /// from RAM or disk.
     pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey) {
-        let _ = self.line.send(Command::Fork { from: from.clone(), to: to.clone() });
+        let _ = self.inner.line.send(Command::Fork { from: from.clone(), to: to.clone() });
     }
 
     /// Says that a session, or one that begins with its memory, will speak, and when (on the scale of
     /// [`Request::next_use`]): its memory is read ahead then.
     pub fn expect(&self, session: &SessionKey, next_use: u64) {
-        let _ = self.line.send(Command::Expect { session: session.clone(), next_use });
+        let _ = self.inner.line.send(Command::Expect { session: session.clone(), next_use });
     }
 
     /// What is at work, what waits, and what of which session is in memory. It is put together when asked for, between two passes.
@@ -360,7 +448,7 @@ impl Engine {
     /// The engine's thread has ended.
     pub async fn status(&self) -> Result<EngineStatus> {
         let answer = self.request(|answer| Command::Status { answer })?;
-        answer.await.map_err(|_| self.line.closed())
+        answer.await.map_err(|_| self.inner.line.closed())
     }
 
     /// [`Engine::status`] for callers without an async runtime.
@@ -369,18 +457,18 @@ impl Engine {
     /// As [`Engine::status`].
     pub fn blocking_status(&self) -> Result<EngineStatus> {
         let answer = self.request(|answer| Command::Status { answer })?;
-        answer.blocking_recv().map_err(|_| self.line.closed())
+        answer.blocking_recv().map_err(|_| self.inner.line.closed())
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.
     pub fn forget(&self, session: &SessionKey) {
-        let _ = self.line.send(Command::Forget { session: session.clone() });
+        let _ = self.inner.line.send(Command::Forget { session: session.clone() });
     }
 
     /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys, values), or
     /// `mixed-` and a hash.
     pub fn kv(&self) -> &str {
-        &self.kv
+        &self.inner.kv
     }
 
     /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order; in the engine's own formats, or others.
@@ -394,13 +482,13 @@ impl Engine {
         on_score: &mut dyn FnMut(TokenScore),
     ) -> Result<()> {
         let (scores, receiver) = channel();
-        self.line.send(Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores })?;
+        self.inner.line.send(Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores })?;
         let mut n_missing = ids.len().saturating_sub(1);
         for score in receiver {
             on_score(score?);
             n_missing -= 1;
         }
-        if n_missing > 0 { Err(self.line.closed()) } else { Ok(()) }
+        if n_missing > 0 { Err(self.inner.line.closed()) } else { Ok(()) }
     }
 
     /// Reads `ids` with empty caches of several formats side by side; `see` is given each position and a figure for each format,
@@ -415,14 +503,14 @@ impl Engine {
         see: &mut dyn FnMut(usize, &[Compared]),
     ) -> Result<()> {
         let (figures, receiver) = channel();
-        self.line.send(Command::Compare { ids: ids.to_vec(), formats: formats.to_vec(), figures })?;
+        self.inner.line.send(Command::Compare { ids: ids.to_vec(), formats: formats.to_vec(), figures })?;
         let mut n_missing = ids.len();
         for figure in receiver {
             let (pos, figures) = figure?;
             see(pos, &figures);
             n_missing -= 1;
         }
-        if n_missing > 0 { Err(self.line.closed()) } else { Ok(()) }
+        if n_missing > 0 { Err(self.inner.line.closed()) } else { Ok(()) }
     }
 
     /// Computes how likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
@@ -437,8 +525,8 @@ impl Engine {
     ) -> Result<Ranking> {
         let (answer, receiver) = channel();
         let (conversation, options) = (Box::new(conversation.clone()), options.to_vec());
-        self.line.send(Command::Rank { conversation, options, kv: kv.cloned(), answer })?;
-        receiver.recv().map_err(|_| self.line.closed())?
+        self.inner.line.send(Command::Rank { conversation, options, kv: kv.cloned(), answer })?;
+        receiver.recv().map_err(|_| self.inner.line.closed())?
     }
 
     /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states ([`ModelInfo::d_model`]). It is the direction of
@@ -448,7 +536,15 @@ impl Engine {
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
     pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts)?.await.map_err(|_| self.line.closed())?
+        self.request_embeddings(texts, None)?.await.map_err(|_| self.inner.line.closed())?
+    }
+
+    /// [`Engine::embed`], where `meter` counts the tokens as they are read.
+    ///
+    /// # Errors
+    /// As [`Engine::embed`].
+    pub async fn embed_metered(&self, texts: Vec<String>, meter: Meter) -> Result<Vec<Vec<f32>>> {
+        self.request_embeddings(texts, Some(meter))?.await.map_err(|_| self.inner.line.closed())?
     }
 
     /// [`Engine::embed`] for callers without an async runtime.
@@ -456,12 +552,16 @@ impl Engine {
     /// # Errors
     /// As [`Engine::embed`].
     pub fn blocking_embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts)?.blocking_recv().map_err(|_| self.line.closed())?
+        self.request_embeddings(texts, None)?.blocking_recv().map_err(|_| self.inner.line.closed())?
     }
 
-    fn request_embeddings(&self, texts: Vec<String>) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
+    fn request_embeddings(
+        &self,
+        texts: Vec<String>,
+        meter: Option<Meter>,
+    ) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
         let (answer, receiver) = oneshot::channel();
-        self.line.send(Command::Embed { texts, answer })?;
+        self.inner.line.send(Command::Embed { texts, meter, answer })?;
         Ok(receiver)
     }
 
@@ -471,26 +571,24 @@ impl Engine {
     /// The tokenizer can't encode it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         if special {
-            self.prompter.tokenizer.encode_template(text, After::Special)
+            self.inner.prompter.tokenizer.encode_template(text, After::Special)
         } else {
-            self.prompter.tokenizer.encode_message(text, After::Special)
+            self.inner.prompter.tokenizer.encode_message(text, After::Special)
         }
     }
 
     /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
     pub fn begin(&self, ids: &[u32]) -> Vec<u32> {
-        self.prompter.tokenizer.begin(ids)
+        self.inner.prompter.tokenizer.begin(ids)
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.
     pub fn decode(&self, ids: &[u32]) -> String {
-        self.prompter.tokenizer.decode(ids)
+        self.inner.prompter.tokenizer.decode(ids)
     }
 }
 
-impl Drop for Engine {
-    /// Waits until the thread has ended (the pass that it is in and what is being written, at most), so that the cache folder is free
-    /// again.
+impl Drop for Inner {
     fn drop(&mut self) {
         // Turns have ways to the thread too, so that it would not end by the loss of this one.
         let _ = self.line.send(Command::Close);
@@ -498,7 +596,7 @@ impl Drop for Engine {
             let _ = thread.join();
         }
         self.keeping.store = None;
-        self.bound.iter().for_each(|(place, limit)| place.keep_within(*limit));
+        self.bound.iter().for_each(|(place, bound)| place.keep_within(*bound));
     }
 }
 

@@ -8,6 +8,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
+    /// There is no such memory ([`Engine::resume`](crate::Engine::resume)).
+    NotFound,
     /// The model file is missing, damaged, or of a kind that this engine does not serve.
     Model,
     /// A request can't be served as it stands (empty prompt, context too long, bad parameter).

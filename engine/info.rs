@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// Source of a model.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ModelSource {
     /// A GGUF file, memory-mapped.
     Path(PathBuf),
@@ -27,6 +28,7 @@ pub enum KvFormat {
 
 /// Formats of a model's keys and values once their block is sealed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KvChoice {
     /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent
     /// (which all heads share, and which is small in 8 bits already); or what the self-check finds the model to need

@@ -9,14 +9,14 @@
 //! use greenroom_engine::*;
 //!
 //! # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
-//! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
+//! let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
 //! let mut ada = engine.agent("demo", "ada").system("You are Ada.").stop(["\nRolf:"]).max_tokens(8);
 //! for line in ["Rolf: Who are you?", "Rolf: And who am I?"] {
 //!     let mut reply = ada.extend(line)?;
 //!     for piece in &mut reply {
 //!         print!("{}", piece?);
 //!     }
-//!     let said = reply.finish()?;
+//!     let said = reply.blocking_finish()?;
 //!     println!(" ({} of the prompt's tokens were already read)", said.usage.reused);
 //! }
 //! let twin = ada.fork("ada-2"); // the same past, read only once
@@ -41,6 +41,7 @@ mod info;
 mod kv;
 mod memories;
 mod memory;
+mod meter;
 mod model;
 #[cfg(feature = "fixtures")]
 #[doc(hidden)]
@@ -66,6 +67,7 @@ pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, automatic, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use info::*;
+pub use meter::Meter;
 pub use prompter::{Ends, Prompter, cut_reply};
 pub use request::*;
 pub use share::Share;

@@ -7,7 +7,7 @@ use crate::store::secret::random_secret;
 use crate::text::check::check;
 use crate::turns::worker::Command;
 use crate::turns::worker::carry::Import;
-use crate::{Error, Event, Imported, Result, SessionKey};
+use crate::{Error, ErrorKind, Event, Imported, Result, SessionKey};
 use std::io::{Read, Write};
 
 impl Engine {
@@ -21,9 +21,9 @@ impl Engine {
     /// use greenroom_engine::*;
     ///
     /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
-    /// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)), &mut |_| {})?;
+    /// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
     /// let mut ada = engine.agent("demo", "ada").max_tokens(8);
-    /// ada.extend("Who are you?")?.finish()?;
+    /// ada.extend("Who are you?")?.blocking_finish()?;
     /// let mut file = Vec::new();
     /// engine.export(ada.key(), &mut file)?;
     /// let imported = engine.import(&mut &file[..], &SessionKey::new("demo", "twin"), false)?;
@@ -60,13 +60,13 @@ impl Engine {
     /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or the session has a memory
     /// already; `InUse`: a turn of the session is at work or waits; `Store`: `from` can't be read.
     pub fn import(&self, from: &mut dyn Read, session: &SessionKey, replace: bool) -> Result<Imported> {
-        let context = &self.keeping.context;
+        let context = &self.inner.keeping.context;
         let secret = if self.encrypts() { None } else { Some(self.secret()?) };
         let here = context.identity_of(&session.tenant);
         let (memory, reason) = Portable::read(from, secret.as_ref(), &here, &context.layout)?;
         // What is to be written must be there: in memory alone windows are kept as far as they reach.
         let lacks = || {
-            let lacks = self.keeping.store.is_some() && !memory.is_complete(&context.layout);
+            let lacks = self.inner.keeping.store.is_some() && !memory.is_complete(&context.layout);
             lacks.then(|| "it lacks layers with a window in the form that the folder stores".to_owned())
         };
         let reason = reason.or_else(lacks);
@@ -114,6 +114,36 @@ impl Engine {
         answer.blocking_recv().map_err(|_| self.closed())?
     }
 
+    /// Removes the least valuable sessions of all tenants from the cache folder until it takes at most `limit` bytes
+    /// ([`Folder::shrink`](crate::cache::Folder::shrink) says which those are), while the engine runs. Sessions at work, and those of
+    /// runs that other engines add to, stay. Nothing happens without a folder. Call it where blocking is allowed.
+    ///
+    /// # Errors
+    /// `Store`: the folder can't be read, or a file can't be removed; `Closed`: the engine's thread has ended.
+    pub fn shrink(&self, limit: u64) -> Result<Removed> {
+        let mut removed = Removed::default();
+        let Some(folder) = self.inner.keeping.folder() else { return Ok(removed) };
+        let stored = folder.stored_bytes()?;
+        if stored <= limit {
+            return Ok(removed);
+        }
+        for entry in folder.least_valuable_first()? {
+            if stored.saturating_sub(removed.bytes) <= limit {
+                break;
+            }
+            match self.blocking_remove(&entry.session) {
+                Ok(more) => {
+                    removed.sessions += more.sessions;
+                    removed.bytes += more.bytes;
+                    removed.unread += more.unread;
+                }
+                Err(e) if e.kind() == ErrorKind::InUse => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(removed)
+    }
+
     /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder. The folder's files are
     /// read on this thread, while the engine goes on: a session that is being saved is told as it was before or after. Manifests that
     /// can't be read are left out.
@@ -121,24 +151,24 @@ impl Engine {
     /// # Errors
     /// The folder can't be read.
     pub fn stored(&self, tenant: &str) -> Result<Vec<Entry>> {
-        let Some(folder) = self.keeping.folder() else { return Ok(Vec::new()) };
+        let Some(folder) = self.inner.keeping.folder() else { return Ok(Vec::new()) };
         let mut entries = folder.list()?;
         entries.retain(|entry| entry.session.tenant == tenant);
         Ok(entries)
     }
 
     fn encrypts(&self) -> bool {
-        self.keeping.store.as_ref().is_some_and(|store| store.encrypts())
+        self.inner.keeping.store.as_ref().is_some_and(|store| store.encrypts())
     }
 
     fn secret(&self) -> Result<[u8; 32]> {
-        if let Some(secret) = self.keeping.secret.get() {
+        if let Some(secret) = self.inner.keeping.secret.get() {
             return Ok(*secret);
         }
-        let secret = match &self.keeping.store {
+        let secret = match &self.inner.keeping.store {
             Some(store) => store.export_secret()?,
             None => random_secret()?,
         };
-        Ok(*self.keeping.secret.get_or_init(|| secret))
+        Ok(*self.inner.keeping.secret.get_or_init(|| secret))
     }
 }

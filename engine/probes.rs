@@ -18,6 +18,7 @@ use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::sequence::Sequence;
 use crate::model::gguf::{Bytes, Gguf};
+use crate::scoring::distribution::Distribution;
 use crate::scoring::scratch::Scratch;
 use crate::store::cipher::Cipher;
 use crate::store::log::{self, End};
@@ -27,8 +28,10 @@ use crate::store::tail::{self, TailRef};
 use crate::store::{block, manifest, pack};
 use crate::text::check::check;
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::sampler;
-use crate::{KvChoice, KvFormat, Prompter, Result};
+use crate::turns::dry::Said;
+use crate::turns::logprobs::token_logprob;
+use crate::turns::sampler::{self, Row};
+use crate::{Error, KvChoice, KvFormat, Prompter, Result, Sampling};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
@@ -133,7 +136,40 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
         logits = row.to_vec();
         Ok(())
     })?;
-    Ok(sampler::choose(&logits, &[0, 1, 2], &crate::turns::dry::Said::default(), &crate::Sampling::default()))
+    let sampling = Sampling::default();
+    let row = Row::new(&logits, &[0, 1, 2], &Said::default(), &sampling);
+    sampler::choose(&row, &sampling).ok_or_else(|| Error::internal("no logit is a number"))
+}
+
+/// Draws tokens from a row of logits behind a reply, one a call, each with another seed.
+pub fn sampler(logits: Vec<f32>, reply: Vec<u32>, sampling: Sampling) -> impl FnMut() -> Option<u32> {
+    let mut said = Said::default();
+    reply.iter().for_each(|id| said.push(*id, b"x"));
+    let mut sampling = sampling;
+    move || {
+        sampling.seed += 1;
+        sampler::choose(&Row::new(&logits, &reply, &said, &sampling), &sampling)
+    }
+}
+
+/// The same where a grammar forbids what is drawn: every other token is allowed.
+pub fn masked_sampler(logits: Vec<f32>, sampling: Sampling) -> impl FnMut() -> Option<u32> {
+    let (said, mut sampling) = (Said::default(), sampling);
+    move || {
+        sampling.seed += 1;
+        let row = Row::new(&logits, &[], &said, &sampling);
+        sampler::choose(&row, &sampling)?;
+        sampler::choose_allowed(&row, &sampling, |id| id % 2 == 0)
+    }
+}
+
+/// The likeliest token of a row of logits, with its log-probability and those of the `n` likeliest.
+pub fn logprobs(logits: Vec<f32>, n: usize) -> impl FnMut() -> usize {
+    let (said, greedy) = (Said::default(), Sampling { temperature: 0.0, ..Sampling::default() });
+    move || {
+        let id = sampler::choose(&Row::new(&logits, &[], &said, &greedy), &greedy).unwrap_or_default();
+        token_logprob(id, &Distribution::of(&logits), n, |_| &[]).top.len()
+    }
 }
 
 /// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose

@@ -1,12 +1,13 @@
 //! What is asked for: a [`Request`] for one reply of one agent, with all that bounds it.
 
-use crate::{Prompt, SessionKey};
+use crate::{Meter, Prompt, SessionKey};
 pub use greenroom_grammar::Grammar;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Whether a reply may be a call of a tool, or must be one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Calls {
     /// It is what it says.
     #[default]
@@ -108,6 +109,7 @@ impl Sampling {
 
 /// Place where a session is kept when its turn is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Retention {
     /// Kept in memory and on disk: a permanent agent.
     Persistent,
@@ -167,6 +169,9 @@ pub struct Request {
     pub next_use: Option<u64>,
     /// Drop what is cached before the turn and look nothing up: everything is computed anew.
     pub cold: bool,
+    /// Counts the tokens that are computed for the request, while they are.
+    #[serde(skip)]
+    pub meter: Option<Meter>,
 }
 
 impl Request {
@@ -192,6 +197,7 @@ impl Request {
             logprobs: None,
             next_use: None,
             cold: false,
+            meter: None,
         }
     }
 

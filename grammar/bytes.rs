@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
+use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
 use std::sync::LazyLock;
 
@@ -22,6 +23,9 @@ pub enum Mismatch {
         /// The end of the text.
         before: String,
     },
+    /// The text is complete, but breaks a keyword that no mask enforces.
+    #[error("{0}")]
+    Invalid(String),
     /// The grammar can't be used.
     #[error(transparent)]
     Grammar(#[from] Error),
@@ -33,12 +37,16 @@ const QUOTED: usize = 40;
 const MAX_EXAMPLE: usize = 2_000;
 
 impl Grammar {
-    /// Checks that the grammar can be compiled.
+    /// Checks that the grammar can be compiled, so that masks enforce all of it.
     ///
     /// # Errors
     /// What is wrong with it, not supported, or beyond a bound.
     pub fn check(&self) -> Result<()> {
-        bytes()?.spaced(self, Spacing::Any).map(|_| ())
+        compiled(self, Spacing::Any)?;
+        match self.relaxed()?.left.first() {
+            Some(left) => Err(Error(format!("{left} can't be enforced while a text is written"))),
+            None => Ok(()),
+        }
     }
 
     /// Checks that a whole text is in the grammar. JSON may be spaced as it likes.
@@ -46,7 +54,7 @@ impl Grammar {
     /// # Errors
     /// The first place where it is not.
     pub fn accepts(&self, text: &str) -> Result<(), Mismatch> {
-        let mut matcher = bytes()?.spaced(self, Spacing::Any)?;
+        let mut matcher = compiled(self, Spacing::Any)?;
         for (at, byte) in text.bytes().enumerate() {
             if !matcher.allows(u32::from(byte))? {
                 // Within a character the place is the character's.
@@ -62,7 +70,7 @@ impl Grammar {
     /// A short text that is in the grammar, if one is found without looking back: what closes something is taken before what opens or
     /// continues.
     pub fn example(&self) -> Option<String> {
-        let mut matcher = bytes().ok()?.spaced(self, Spacing::Any).ok()?;
+        let mut matcher = compiled(self, Spacing::Any).ok()?;
         let mut text = Vec::new();
         while !matcher.may_end().ok()? {
             let mask = matcher.mask().ok()?;
@@ -77,6 +85,11 @@ impl Grammar {
         }
         String::from_utf8(text).ok()
     }
+}
+
+/// A matcher of a grammar over bytes.
+pub(crate) fn compiled(grammar: &Grammar, spacing: Spacing) -> Result<Matcher> {
+    bytes()?.spaced(grammar, spacing)
 }
 
 /// All bytes as tokens.

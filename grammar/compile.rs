@@ -3,11 +3,18 @@
 use crate::bounds;
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
+use crate::schema::Exact;
 use llguidance::JsonCompileOptions;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 impl Grammar {
+    /// Bounds of integers that llguidance would round.
+    pub(crate) fn exact(&self) -> Option<Exact> {
+        let Self::JsonSchema(text) = self else { return None };
+        Exact::new(&serde_json::from_str(text).ok()?)
+    }
+
     /// As llguidance has it.
     ///
     /// # Errors
@@ -26,6 +33,7 @@ impl Grammar {
                 if fields.contains_key("x-guidance") {
                     return Err(Error("`x-guidance` can't be set".into()));
                 }
+                crate::schema::is_grounded(&schema)?;
                 let is_any = spacing == Spacing::Any;
                 let options = JsonCompileOptions {
                     item_separator: if is_any { "," } else { ", " }.into(),

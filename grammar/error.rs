@@ -8,6 +8,18 @@ pub struct Error(pub(crate) String);
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// llguidance's remark about alternatives that may hold together; it advises an option of its own.
+const OVERLAP: &str = "oneOf constraints are not supported";
+
+impl Error {
+    /// True if alternatives of `oneOf` may hold together.
+    pub(crate) fn is_overlap(&self) -> bool {
+        self.0.starts_with(OVERLAPPING)
+    }
+}
+
+const OVERLAPPING: &str = "the alternatives of `oneOf` may overlap";
+
 /// An llguidance message without parser state and traces.
 pub(crate) fn plain(message: &str) -> Error {
     let cut =
@@ -19,6 +31,19 @@ pub(crate) fn plain(message: &str) -> Error {
     }
     if let Some(found) = line("Resource '").and_then(|rest| rest.split('\'').next()) {
         return Error(format!("`{found}` is not in the schema; remote references are not fetched"));
+    }
+    if message.contains(OVERLAP) {
+        let advice = "use `anyOf`, or give each a required property whose `const` tells it from the others";
+        return Error(format!("{OVERLAPPING}: {advice}"));
+    }
+    if let Some(keywords) =
+        message.split("Unimplemented keys: [").nth(1).and_then(|rest| rest.split(']').next())
+    {
+        let keywords = keywords.replace('"', "`");
+        return Error(format!("{keywords} can't be enforced while a text is written"));
+    }
+    if let Some(format) = line("Unknown format: ") {
+        return Error(format!("the format `{}` is unknown", format.trim()));
     }
     Error(message.to_string())
 }

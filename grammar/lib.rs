@@ -3,6 +3,9 @@
 //! A [`Grammar`] is plain data. A [`Vocabulary`] compiles it for a model's tokens, and a [`Matcher`] follows one reply through it. Over
 //! single bytes ([`Grammar::check`], [`Grammar::accepts`]) nothing of a model is needed. All work is bounded by counted steps
 //! (`bounds`): a grammar from a file is compiled or refused, on every machine alike.
+//!
+//! Some keywords of JSON Schema are no mask's to enforce (`not`, `uniqueItems`). [`Grammar::relaxed`] leaves them out and lists them;
+//! [`Relaxed::accepts`] checks a complete text for them (`schema`).
 #![forbid(unsafe_code)]
 
 mod bounds;
@@ -11,6 +14,8 @@ mod compile;
 mod error;
 mod grammar;
 mod matcher;
+mod relaxed;
+mod schema;
 mod vocabulary;
 
 pub use bounds::MAX_BYTES;
@@ -18,4 +23,5 @@ pub use bytes::Mismatch;
 pub use error::{Error, Result};
 pub use grammar::Grammar;
 pub use matcher::{Mask, Matcher};
+pub use relaxed::{Left, Relaxed};
 pub use vocabulary::Vocabulary;

@@ -1,30 +1,39 @@
 //! One reply on its way through a grammar.
 
 use crate::error::{Error, Result, plain};
+use crate::schema::Exact;
 use llguidance::TokenParser;
-use llguidance::toktrie::SimpleVob;
+use llguidance::toktrie::{SimpleVob, TokEnv};
 use std::sync::Arc;
 
 /// Follows a reply, token by token.
 pub struct Matcher {
     inner: llguidance::Matcher,
     is_text: Arc<[bool]>,
+    /// Bounds that llguidance would round, and the tokens' bytes.
+    exact: Option<(Exact, TokEnv)>,
 }
 
 /// Tokens that may come next.
 pub struct Mask {
     allowed: SimpleVob,
     is_text: Arc<[bool]>,
+    exact: Option<(Exact, TokEnv)>,
+}
+
+/// True if a token stays within exact bounds.
+fn is_within(exact: &Option<(Exact, TokEnv)>, id: u32) -> bool {
+    exact.as_ref().is_none_or(|(exact, tokens)| exact.allows(tokens.tok_trie().token(id)))
 }
 
 impl Matcher {
-    pub(crate) fn new(parser: TokenParser, is_text: Arc<[bool]>) -> Self {
-        Self { inner: llguidance::Matcher::new(Ok(parser)), is_text }
+    pub(crate) fn new(parser: TokenParser, is_text: Arc<[bool]>, exact: Option<(Exact, TokEnv)>) -> Self {
+        Self { inner: llguidance::Matcher::new(Ok(parser)), is_text, exact }
     }
 
     /// A copy that shares nothing, so that the steps it counts are its own.
     pub fn fresh(&self) -> Self {
-        Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone() }
+        Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone(), exact: self.exact.clone() }
     }
 
     /// Returns whether a token may come next; one that ends the turn is none of the grammar's ([`Matcher::may_end`]).
@@ -32,7 +41,8 @@ impl Matcher {
     /// # Errors
     /// A bound was reached.
     pub fn allows(&mut self, id: u32) -> Result<bool> {
-        if !self.is_text.get(id as usize).copied().unwrap_or(false) || self.inner.is_stopped() {
+        let is_text = self.is_text.get(id as usize).copied().unwrap_or(false);
+        if !is_text || self.inner.is_stopped() || !is_within(&self.exact, id) {
             return Ok(false);
         }
         self.inner.validate_tokens(&[id]).map(|n| n == 1).map_err(|e| plain(&e.to_string()))
@@ -44,7 +54,7 @@ impl Matcher {
     /// A bound was reached; no token of the vocabulary may.
     pub fn mask(&mut self) -> Result<Mask> {
         let allowed = self.inner.compute_mask().map_err(|e| plain(&e.to_string()))?;
-        Ok(Mask { allowed, is_text: self.is_text.clone() })
+        Ok(Mask { allowed, is_text: self.is_text.clone(), exact: self.exact.clone() })
     }
 
     /// Takes the next token, one that may come.
@@ -55,7 +65,11 @@ impl Matcher {
         if !self.allows(id)? {
             return Err(Error(format!("token {id} is not in the grammar here")));
         }
-        self.inner.consume_token(id).map_err(|e| plain(&e.to_string()))
+        self.inner.consume_token(id).map_err(|e| plain(&e.to_string()))?;
+        if let Some((exact, tokens)) = &mut self.exact {
+            exact.follow(tokens.tok_trie().token(id));
+        }
+        Ok(())
     }
 
     /// Returns whether the reply may end here.
@@ -63,6 +77,9 @@ impl Matcher {
     /// # Errors
     /// A bound was reached.
     pub fn may_end(&mut self) -> Result<bool> {
+        if self.exact.as_ref().is_some_and(|(exact, _)| !exact.may_end()) {
+            return Ok(false);
+        }
         Ok(self.is_over() || self.inner.is_accepting().map_err(|e| plain(&e.to_string()))?)
     }
 
@@ -75,6 +92,7 @@ impl Matcher {
 impl Mask {
     /// Returns whether a token may come next.
     pub fn allows(&self, id: u32) -> bool {
-        self.is_text.get(id as usize).copied().unwrap_or(false) && self.allowed.is_allowed(id)
+        let is_text = self.is_text.get(id as usize).copied().unwrap_or(false);
+        is_text && self.allowed.is_allowed(id) && is_within(&self.exact, id)
     }
 }

@@ -74,6 +74,7 @@ impl Vocabulary {
     fn compile(&self, grammar: &Grammar, spacing: Spacing) -> Result<Matcher> {
         let form = grammar.compiled_form(spacing)?;
         let parser = self.factory.create_parser(form).map_err(|e| plain(&e.to_string()))?;
-        Ok(Matcher::new(parser, self.is_text.clone()))
+        let exact = grammar.exact().map(|exact| (exact, self.factory.tok_env().clone()));
+        Ok(Matcher::new(parser, self.is_text.clone(), exact))
     }
 }

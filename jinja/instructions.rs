@@ -57,6 +57,27 @@ pub(crate) fn looked_up<'a, 's>(program: &'a Instructions<'s>) -> impl Iterator<
     })
 }
 
+/// The filters and tests that a program uses by name, each with its line.
+pub(crate) fn used<'a, 's>(program: &'a Instructions<'s>) -> impl Iterator<Item = (Use<'s>, usize)> + 'a {
+    (0..).map_while(|at| Some((at, program.get(at)?))).filter_map(|(at, instruction)| {
+        let found = match instruction {
+            Instruction::ApplyFilter(name, ..) => Use::Filter(name),
+            Instruction::PerformTest(name, ..) => Use::Test(name),
+            _ => return None,
+        };
+        Some((found, program.get_line(at).unwrap_or(1)))
+    })
+}
+
+/// What a template uses by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use<'s> {
+    /// `value | name`
+    Filter(&'s str),
+    /// `value is name`
+    Test(&'s str),
+}
+
 /// The names that a program defines.
 pub(crate) fn stored<'a, 's>(program: &'a Instructions<'s>) -> impl Iterator<Item = &'s str> + 'a {
     (0..).map_while(|at| program.get(at)).filter_map(|instruction| match instruction {

@@ -32,6 +32,7 @@ mod instructions;
 mod values;
 
 pub use bounds::{Bound, line, taken};
+pub use instructions::Use;
 
 use bounds::{MAX_STEPS, Meter, take};
 use minijinja::functions::Function;
@@ -94,6 +95,21 @@ impl Jinja {
     {
         self.env.set_unknown_method_callback(methods);
         self
+    }
+
+    /// The first filter or test that programs use and that there is none of, with its line.
+    fn unknown<'s>(&self, programs: &[&Instructions<'s>]) -> Option<(Use<'s>, usize)> {
+        let is_there = |test: &str, name: &str| {
+            let found =
+                self.env.compile_expression(test).and_then(|test| test.eval(minijinja::context! { name }));
+            found.is_ok_and(|found| found.is_true())
+        };
+        let used = programs.iter().flat_map(|program| instructions::used(program));
+        let unknown = used.filter(|(used, _)| match used {
+            Use::Filter(name) => !is_there("name is filter", name),
+            Use::Test(name) => !is_there("name is test", name),
+        });
+        unknown.min_by_key(|(_, line)| *line)
     }
 
     /// Compiles a template.
@@ -160,6 +176,12 @@ impl Template<'_> {
         Ok(text)
     }
 
+    /// The first filter or test that it uses and that there is none of, with its line.
+    pub fn unknown(&self) -> Option<(Use<'_>, usize)> {
+        let programs: Vec<_> = self.blocks.values().chain([&self.program]).collect();
+        self.jinja.unknown(&programs)
+    }
+
     /// Names that it uses and neither defines itself nor finds among the functions.
     pub fn names(&self) -> Vec<String> {
         let template = self.jinja.env.template_from_named_str(self.program.name(), self.program.source());
@@ -196,6 +218,11 @@ impl Expression<'_> {
             let size = values::weigh(&value, &mut Meter::default())?;
             if size.made() > bounds::MAX_TEXT { Err(Bound::Text.into()) } else { Ok(value) }
         })
+    }
+
+    /// The first filter or test that it uses and that there is none of.
+    pub fn unknown(&self) -> Option<(Use<'_>, usize)> {
+        self.jinja.unknown(&[&self.program])
     }
 
     /// Names that it uses.

@@ -48,7 +48,7 @@ impl Common {
         let bar = ProgressBar::new_spinner();
         bar.set_message("loading the model");
         bar.tick();
-        let engine = Engine::open(config.engine(), &mut |_| {}).map_err(worded)?;
+        let engine = Engine::open(config.engine()).map_err(worded)?;
         Ok(Subject { engine, prompter, bar })
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let threads = args.threads.map(usize::from);
     let (device, kv) = (args.device, args.kv);
     let config = EmbeddedConfig { device, kv, threads, ..EmbeddedConfig::new(locate(&args.model)?) };
-    let engine = engine::Engine::open(config.engine(), &mut |_| {}).map_err(worded)?;
+    let engine = engine::Engine::open(config.engine()).map_err(worded)?;
     let ids = match (&args.ids, &args.text) {
         (Some(path), _) => parse_ids(&read(path)?)?,
         (_, Some(path)) => engine.encode(&read(path)?, args.special)?,

@@ -3,6 +3,7 @@
 //! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once. How a report
 //! looks on a terminal is decided here too, so that every command shows mistakes alike.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -148,8 +149,13 @@ impl Report {
     /// The report as text: framed excerpts in colour for a terminal, or one `file:line:column:` line and the
     /// quoted source for a pipe.
     pub fn render(&self, fancy: bool) -> String {
-        let mut out = String::new();
+        let (mut out, mut helped) = (String::new(), BTreeSet::new());
         for diagnostic in &self.diagnostics {
+            // The same remedy is given once.
+            let is_helped =
+                diagnostic.help.as_ref().is_some_and(|help| !helped.insert((diagnostic.code, help)));
+            let diagnostic =
+                &Diagnostic { help: diagnostic.help.clone().filter(|_| !is_helped), ..diagnostic.clone() };
             let (_, line, _) = self.sources.place(diagnostic.span);
             let source = self.sources.of(diagnostic.span);
             let long = source.line(line).len() > MAX_FRAMED;
@@ -354,6 +360,14 @@ pub fn suggestion<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> 
     match near.or(containing) {
         Some(name) => Some(Suggestion::Near(name)),
         None => (1..=24).contains(&known.len()).then_some(Suggestion::Any(known)),
+    }
+}
+
+/// A message about an unknown name, with what may be meant if there is anything to suggest.
+pub fn unknown<'a>(message: &str, found: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    match suggest(found, known) {
+        Some(help) => format!("{message}; {help}"),
+        None => message.to_string(),
     }
 }
 

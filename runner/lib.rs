@@ -39,6 +39,7 @@ pub mod import;
 pub mod lookup;
 pub mod outcome;
 pub mod prompt;
+pub mod rehearsal;
 pub mod replay;
 pub mod report;
 pub mod run;

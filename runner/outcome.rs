@@ -2,10 +2,12 @@
 
 use crate::prompt::{Memories, PromptError};
 use crate::scenario::render::{evaluate_with, holds_with};
-use crate::scenario::results::{Outcome, payoffs, results};
-use crate::scenario::{Chosen, PhaseId};
+use crate::scenario::results::{Outcome, Said, payoffs, results};
+use crate::scenario::template::{Expression, TemplateError};
+use crate::scenario::{Chosen, PhaseId, Scenario};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord, VerdictRecord};
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
 /// The end of a run, as its transcript records it. An expression that fails is recorded as such: nothing of the run is lost.
 ///
@@ -39,7 +41,7 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     let mut known = Map::new();
     let mut outcomes = Vec::new();
     for (name, expression) in &scenario.outcomes {
-        let value = evaluate_with(scenario, expression, &said, [("outcome", Value::Object(known.clone()))]);
+        let value = value(scenario, expression, &said, &known);
         let (value, error) =
             value.map_or_else(|error| (Value::Null, Some(error.message)), |value| (value, None));
         known.insert(name.clone(), value.clone());
@@ -51,7 +53,7 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
         outcomes.push(OutcomeRecord { name: name.to_string(), value, error });
     }
     let assertions = scenario.assertions.iter().map(|assertion| {
-        let held = holds_with(scenario, &assertion.that, &said, [("outcome", Value::Object(known.clone()))]);
+        let held = holds(scenario, &assertion.that, &said, &known);
         let (holds, error) = held.map_or_else(|error| (false, Some(error.message)), |holds| (holds, None));
         let judge = assertion.that.scope.verdict;
         let verdict = judge.map(|judge| {
@@ -60,8 +62,48 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
             VerdictRecord { turn: asked.path.clone(), value }
         });
         let (that, why) = (assertion.that.text.clone(), assertion.why.clone());
-        AssertionRecord { that, why, holds, error, verdict }
+        AssertionRecord { that, why, share: assertion.share, holds, error, verdict }
     });
     let assertions = assertions.collect();
     Ok(Footer { turns, skipped, choices, invalid, decisions, payoffs, outcomes, assertions })
+}
+
+/// The value of an outcome, where the values of those above it are known.
+///
+/// # Errors
+/// The expression fails.
+pub fn value(
+    scenario: &Arc<Scenario>,
+    expression: &Expression,
+    said: &Arc<Said>,
+    known: &Map<String, Value>,
+) -> Result<Value, TemplateError> {
+    evaluate_with(scenario, expression, said, [("outcome", Value::Object(known.clone()))])
+}
+
+/// True if an assertion holds, where the values of outcomes are known.
+///
+/// # Errors
+/// The expression fails.
+pub fn holds(
+    scenario: &Arc<Scenario>,
+    that: &Expression,
+    said: &Arc<Said>,
+    known: &Map<String, Value>,
+) -> Result<bool, TemplateError> {
+    holds_with(scenario, that, said, [("outcome", Value::Object(known.clone()))])
+}
+
+/// The values of some outcomes; null where one fails.
+pub fn values(
+    scenario: &Arc<Scenario>,
+    outcomes: &[(String, Expression)],
+    said: &Arc<Said>,
+) -> Map<String, Value> {
+    let mut known = Map::new();
+    for (name, expression) in outcomes {
+        let value = value(scenario, expression, said, &known).unwrap_or_default();
+        known.insert(name.clone(), value);
+    }
+    known
 }

@@ -6,13 +6,17 @@
 //! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
 //! in.
 
+mod again;
 mod calls;
+mod discreet;
 mod epochs;
 mod known;
 mod routes;
 mod settings;
 mod watch;
 
+pub use again::asked_again;
+pub use discreet::Discreet;
 pub use settings::{LookedUp, Seat, Settings};
 pub use watch::{Scene, Unwatched, Watch};
 
@@ -21,7 +25,7 @@ use crate::lookup::Lookup;
 use crate::outcome;
 use crate::prompt::{Asked, Directions, Memories, Routing};
 use crate::scenario::results::Outcome;
-use crate::scenario::{Edge, Lifecycle, PhaseId, Plan, Scenario, Strategy, Turn, TurnId};
+use crate::scenario::{Edge, Lifecycle, PhaseId, Plan, Scenario, Turn, TurnId};
 use crate::tools::{self, Call};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{Between, Footer, Recorder, RouteRecord, TurnRecord};
@@ -280,8 +284,8 @@ impl Stage {
 
     /// The first of these turns that may begin now. A human is asked once all that is before has been shown.
     fn may_begin(&self, ready: &BTreeSet<TurnId>) -> Option<TurnId> {
-        let strategy = |id: TurnId| &self.scenario.agent(self.plan.turn(id).speaker).strategy;
-        ready.iter().copied().find(|id| id.0 == self.next || !matches!(strategy(*id), Some(Strategy::Human)))
+        let is_human = |id: TurnId| self.scenario.is_human(self.plan.turn(id));
+        ready.iter().copied().find(|id| id.0 == self.next || !is_human(*id))
     }
 
     /// A turn whose edges are fulfilled begins, or is skipped.
@@ -367,7 +371,7 @@ impl Stage {
             sampling,
             seed: asked.seed,
             max_tokens,
-            stop: self.memories.stop_strings(asked),
+            stops: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             form: asked.form.clone(),
             tools: self.settings.toolbox.offer(&self.scenario, agent),
@@ -375,7 +379,8 @@ impl Stage {
             n_calls: asked.n_calls,
             max_calls: self.memories.max_calls(asked.id),
             follow: None,
-            strategy: agent.strategy.clone(),
+            strategy: self.scenario.strategy_of(turn).cloned(),
+            recalled: asked.recalled.clone(),
             next_use: self.plan.next_use[asked.id.0].map(|next| next.0 as u64),
             cold: self.settings.cold,
         }
@@ -395,7 +400,7 @@ impl Stage {
             piece => drop(sender.send((id, piece))),
         });
         scope.running.spawn(async move {
-            (id, backend.reply(request, sink).await.map(|reply| Came::Reply(Box::new(reply))))
+            (id, again::reply(backend, request, sink).await.map(|reply| Came::Reply(Box::new(reply))))
         });
     }
 

@@ -3,7 +3,7 @@
 //! Nothing is ever edited, dropped or rendered again, which is why the agent's next prompt always begins
 //! with what its memory already holds. `prompt/` turns events into a prompt.
 
-use crate::scenario::Reasoning;
+use crate::scenario::{Choice, Reasoning};
 use std::sync::Arc;
 
 /// Something that happened to an agent.
@@ -28,6 +28,8 @@ pub enum Event {
         from: String,
         /// The text that was heard, on one line.
         text: String,
+        /// The option that was chosen; none: it was no choice, or an invalid one.
+        picked: Option<Picked>,
         /// Path of the turn.
         origin: String,
     },
@@ -61,6 +63,15 @@ pub enum Event {
         /// Path of the call's line in a transcript.
         origin: String,
     },
+}
+
+/// An option that another agent has chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// The choice.
+    pub of: Arc<Choice>,
+    /// The option, by index.
+    pub option: usize,
 }
 
 impl Event {

@@ -3,9 +3,9 @@
 //! An [`Answers`] gives the replies: from a recording that is held against its plan, carried over, or made up. Where a model
 //! answers, turns overlap: `stage` takes the same steps there.
 
-use crate::backend::{Reply, played};
-use crate::prompt::{Asked, Made, Memories, Routing};
-use crate::scenario::{Keep, Strategy, Turn, TurnId};
+use crate::backend::Reply;
+use crate::prompt::{Asked, Made, Memories, Options, Routing};
+use crate::scenario::{Keep, NoReply, Offer, Strategy, Turn, TurnId};
 use crate::tools::Call;
 use crate::transcript::{
     Between, Cause, Drift, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
@@ -201,7 +201,7 @@ pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord 
     let line = line(memories, &asked, reply);
     let (options, form) = (asked.choice.clone(), asked.form.clone());
     let heard = memories.say(asked, &reply.ids, &reply.text);
-    let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value));
+    let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value, reply.rejected.clone()));
     let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
     TurnRecord { spoken: heard.spoken, constraint, form, ..line }
 }
@@ -217,6 +217,7 @@ fn line(memories: &Memories, asked: &Asked, reply: &Reply) -> TurnRecord {
         raw: reply.text.clone(),
         spoken: String::new(),
         stop: reply.stop,
+        cut: reply.cut.clone(),
         constraint: None,
         form: None,
         call: None,
@@ -267,15 +268,27 @@ fn answer(
 
 /// The reply of a rule, asked again; of a model or a human, the recorded reply.
 fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result<Reply> {
-    let speaker = memories.plan().turn(asked.id).speaker;
-    let strategy = memories.scenario().agent(speaker).strategy.as_ref();
+    let strategy = memories.scenario().strategy_of(memories.plan().turn(asked.id));
     let Some(rule) = strategy.filter(|strategy| **strategy != Strategy::Human) else {
         return Ok(Reply::recorded(was, asked.choice.as_ref()));
     };
     if let Some(given) = memories.given(asked.id) {
         return Ok(Reply::of_rule(given.to_string()));
     }
-    let said = played(rule, asked.seed, asked.conversation.exchanges.len(), asked.choice.as_ref());
+    let offer = asked.choice.as_ref().map(Options::offer);
+    let said = rule.reply(&asked.path, asked.seed, offer, &asked.recalled);
+    if said.as_ref() != Ok(&was.raw) && replied_then(memories, asked, rule).as_ref() == Ok(&was.raw) {
+        return Ok(Reply::of_rule(was.raw.clone()));
+    }
     let text = said.map_err(|error| Drift::new(&asked.path, Cause::RuleChanged, error.to_string()))?;
     Ok(Reply::of_rule(text))
+}
+
+/// The reply of a rule in recordings from before strategies remembered other phases. Where its option was not open, it chose the last
+/// that was, as it still does in a ranking.
+fn replied_then(memories: &Memories, asked: &Asked, rule: &Strategy) -> Result<String, NoReply> {
+    let recalled = memories.recalled_in_phase(asked.id, asked.conversation.exchanges.len());
+    let closed: Vec<usize> = asked.choice.iter().flat_map(|of| 0..of.choice.options.len()).collect();
+    let offer = asked.choice.as_ref().map(|of| Offer { ranked: &closed, ..of.offer() });
+    rule.reply(&asked.path, asked.seed, offer, &recalled)
 }

@@ -21,15 +21,19 @@ use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::{Error, ErrorKind, KvChoice, KvFormat, Result};
+use cpu::kernels::{Isa, vocabulary};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
+
+pub(crate) use vocabulary::{Below, ERROR, PIECE};
 
 /// The numerics of the device that an engine opens by itself.
 pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
 
 /// The device that computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceChoice {
     /// A GPU where there is one that can hold the model (software is none), else the processor.
     Auto,
@@ -295,5 +299,25 @@ pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
 
 /// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever the device.
 pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Divergence {
-    cpu::kernels::divergence::divergence(cpu::kernels::Isa::detect(), p, q)
+    cpu::kernels::divergence::divergence(Isa::of_host(), p, q)
+}
+
+/// The greatest logit of each piece of a row ([`PIECE`]), NaN left out; on the host, as are the following.
+pub(crate) fn maxima(logits: &[f32]) -> Vec<f32> {
+    vocabulary::maxima(Isa::of_host(), logits)
+}
+
+/// Estimates the sum of weights below a threshold, by piece of a row.
+pub(crate) fn weights_below(logits: &[f32], below: Below) -> Vec<f32> {
+    vocabulary::weights_below(Isa::of_host(), logits, below)
+}
+
+/// Replaces numbers of no more than 0 by their exponentials, the bits of which are those of `libm`.
+pub(crate) fn exps(numbers: &mut [f64]) {
+    vocabulary::exps(Isa::of_host(), numbers);
+}
+
+/// The same with a relative error of 1e-14.
+pub(crate) fn near_exps(numbers: &mut [f64]) {
+    vocabulary::near_exps(Isa::of_host(), numbers);
 }

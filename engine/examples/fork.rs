@@ -20,14 +20,14 @@ fn main() -> Result<()> {
 
 /// Asks an agent, then two forks of it; returns what the three turns cost.
 pub(crate) fn futures(model: ModelSource) -> Result<Vec<Usage>> {
-    let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
+    let engine = Engine::open(EngineConfig::new(model))?;
     let system = "You are Omar, a nurse under arrest. You are cunning and patient. You have known Bruno for two years. \
         Answer briefly and in character.";
     let sampling = Sampling { temperature: 0.5, min_p: 0.1, ..Sampling::default() };
     let omar = engine.agent("castle", "omar").system(system).sampling(sampling);
     let mut omar = omar.stop(["\n"]).max_tokens(60);
     println!("{PAST}\n");
-    let said = omar.extend(PAST)?.finish()?;
+    let said = omar.extend(PAST)?.blocking_finish()?;
     println!("Omar: {}\n    {}\n", said.text.trim(), account(&said.usage));
 
     let news = [
@@ -41,7 +41,7 @@ pub(crate) fn futures(model: ModelSource) -> Result<Vec<Usage>> {
     }
     let mut usages = vec![said.usage];
     for (reply, news) in replies.into_iter().zip(news) {
-        let said = reply.finish()?;
+        let said = reply.blocking_finish()?;
         println!("{news}\nOmar: {}\n    {}\n", said.text.trim(), account(&said.usage));
         usages.push(said.usage);
     }

@@ -13,7 +13,7 @@ fn main() -> Result<()> {
 
 /// Plays eight turns; returns what each cost.
 pub(crate) fn talk(model: ModelSource) -> Result<Vec<Usage>> {
-    let engine = Engine::open(EngineConfig::new(model), &mut |_| {})?;
+    let engine = Engine::open(EngineConfig::new(model))?;
     let agent = |name: &str, who: &str| {
         let system = format!("You are {name}, {who}. Answer briefly and in character.");
         let sampling = Sampling { temperature: 0.5, min_p: 0.1, seed: 1, ..Sampling::default() };
@@ -37,7 +37,7 @@ Detective questions Omar. Someone has left two cups of tea on the table.";
             print!("{}", piece?);
             let _ = std::io::stdout().flush();
         }
-        let Completion { text, usage, .. } = reply.finish()?;
+        let Completion { text, usage, .. } = reply.blocking_finish()?;
         println!("\n    [{} tokens reused, {} read]", usage.reused, usage.prefilled);
         let other = &mut news[1 - turn % 2];
         *other = format!("{other}\n{name}: {}", text.trim()).trim().to_owned();

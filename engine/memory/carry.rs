@@ -18,6 +18,11 @@ impl Memory {
         if !self.idle.contains_key(key) {
             self.expect(key, u64::MAX);
         }
+        self.has(key)
+    }
+
+    /// Tells whether a session that is not at work has a memory, whether it can be read or not.
+    pub(super) fn has(&self, key: &SessionKey) -> bool {
         self.idle.contains_key(key) || self.store.as_ref().is_some_and(|store| store.has_session(key))
     }
 

@@ -128,8 +128,12 @@ impl Memory {
         })
     }
 
-    /// Gives a session the memory of another as it stands now, if that is at rest in memory.
+    /// Gives a session the memory of another as it stands now, if that is at rest in memory. One that is at work, or has a memory of
+    /// its own, keeps that.
     pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey) {
+        if self.claims.is_at_work(&to) || self.has(&to) {
+            return;
+        }
         self.collect(None);
         if let Some(idle) = self.idle.get(from) {
             let mut session = idle.session.fork(&mut self.arena);
@@ -164,8 +168,14 @@ impl Memory {
     }
 
     /// Takes a session back after its turn.
-    pub(crate) fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
+    pub(crate) fn take_back(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         self.claims.rests(&key);
+        self.keep(key, session, next_use);
+    }
+
+    /// Makes a session known that is not at work.
+    fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
+        debug_assert!(!self.claims.is_at_work(&key), "a session at work is elsewhere");
         self.clock += 1;
         let idle = Idle::new(session, next_use, self.clock);
         if let Some(mut before) = self.idle.insert(key, idle) {

@@ -47,7 +47,7 @@ impl Memory {
         if !kept.is_empty() {
             self.unfinished.0.push_back((key.clone(), kept));
         }
-        self.keep(key.clone(), session, next_use);
+        self.take_back(key.clone(), session, next_use);
         self.saved(&key);
     }
 

@@ -1,5 +1,6 @@
 //! The distribution that logits stand for.
 
+use crate::device::{PIECE, exps, maxima};
 use libm::{exp, log};
 
 /// The most likely token; the lowest id among equals.
@@ -21,9 +22,29 @@ pub(crate) struct Distribution<'a> {
 impl<'a> Distribution<'a> {
     /// The distribution of `logits: [n_vocab]`.
     pub(crate) fn of(logits: &'a [f32]) -> Self {
-        let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
-        let sum: f64 = logits.iter().map(|x| exp(f64::from(*x) - max)).sum();
+        let max = f64::from(maxima(logits).into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let mut sum = 0.0;
+        let mut weights = [0.0; 4 * PIECE];
+        for piece in logits.chunks(weights.len()) {
+            let weights = &mut weights[..piece.len()];
+            for (weight, x) in weights.iter_mut().zip(piece) {
+                *weight = f64::from(*x) - max;
+            }
+            exps(weights);
+            // In the order of the ids: the last bits of a log-probability depend on it.
+            weights.iter().for_each(|weight| sum += *weight);
+        }
         Self { logits, max, ln_sum: log(sum) }
+    }
+
+    /// True if the logits stand for probabilities: none is NaN, and the greatest is finite.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.ln_sum.is_nan()
+    }
+
+    /// The logits.
+    pub(crate) fn logits(&self) -> &'a [f32] {
+        self.logits
     }
 
     /// Natural log-probability of `id`.
@@ -48,4 +69,30 @@ impl<'a> Distribution<'a> {
 /// Natural log-probability of `id` under `logits`.
 pub(crate) fn logprob(logits: &[f32], id: u32) -> f32 {
     Distribution::of(logits).logprob(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_probabilities_keep_their_bits() {
+        for seed in 0..60u64 {
+            let number = |i: u64| f32::from(blake3::hash(&(i * 99 + seed).to_le_bytes()).as_bytes()[0]) / 9.0;
+            let n = [1, 7, 128, 700, 3000][seed as usize % 5];
+            let mut logits: Vec<f32> = (0..n).map(|i| number(i) * number(i + 9) - 30.0).collect();
+            logits[n as usize / 2] = [0.0, f32::NEG_INFINITY, 1e4, f32::MIN_POSITIVE][seed as usize % 4];
+            // As it is defined: all exponentials by libm, added up by id.
+            let max = f64::from(logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x)));
+            let sum: f64 = logits.iter().map(|x| exp(f64::from(*x) - max)).sum();
+            let found = Distribution::of(&logits);
+            for (id, logit) in logits.iter().enumerate() {
+                let expected = (f64::from(*logit) - max - log(sum)) as f32;
+                assert_eq!(found.logprob(id as u32).to_bits(), expected.to_bits(), "{id} of {seed}");
+            }
+        }
+        assert!(!Distribution::of(&[1.0, f32::NAN]).is_known());
+        assert!(!Distribution::of(&[f32::NEG_INFINITY; 2]).is_known());
+        assert!(Distribution::of(&[f32::NEG_INFINITY, -3.0]).is_known());
+    }
 }

@@ -8,7 +8,7 @@
 use super::scratch::Scratch;
 use crate::device::Device;
 use crate::kv::layout::{BLOCK, KvLayout};
-use crate::{Error, KvChoice, KvFormat, Result};
+use crate::{Error, KvChoice, KvFormat, Meter, Result};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -24,6 +24,7 @@ pub(crate) struct Embedder {
     embedded: Vec<Vec<f32>>,
     /// The text that is being read.
     current: Option<Pooling>,
+    meter: Option<Meter>,
     answer: Answer,
 }
 
@@ -35,13 +36,14 @@ impl Embedder {
     pub(crate) fn new(
         device: &Arc<dyn Device>,
         texts: Vec<Vec<u32>>,
+        meter: Option<Meter>,
         answer: Answer,
     ) -> std::result::Result<Self, (Error, Answer)> {
         let checked = layout_for(&**device, &texts);
         match checked {
             Ok(layout) => {
                 let (embedded, current) = Default::default();
-                Ok(Self { device: device.clone(), layout, texts, embedded, current, answer })
+                Ok(Self { device: device.clone(), layout, texts, embedded, current, meter, answer })
             }
             Err(e) => Err((e, answer)),
         }
@@ -64,7 +66,12 @@ impl Embedder {
     pub(crate) fn step(&mut self) -> Result<bool> {
         let Some(ids) = self.texts.get(self.embedded.len()) else { return Ok(true) };
         let current = self.current.get_or_insert_with(|| Pooling::new(&self.device, self.layout.clone()));
-        if current.step(ids, BLOCK)? {
+        let before = current.len();
+        let is_read = current.step(ids, BLOCK)?;
+        if let Some(meter) = &self.meter {
+            meter.add(current.len() - before);
+        }
+        if is_read {
             self.embedded.extend(self.current.take().map(Pooling::finish));
         }
         Ok(self.embedded.len() == self.texts.len())
@@ -103,12 +110,17 @@ impl Pooling {
         Self { scratch: Scratch::new(device, layout), sum: vec![0.0; device.spec().d_model] }
     }
 
+    /// Tokens that were read.
+    fn len(&self) -> usize {
+        self.scratch.sequence.len()
+    }
+
     /// Reads at most `most` tokens of `ids` in one pass; `true`: they are all read.
     ///
     /// # Errors
     /// The pass fails.
     pub(crate) fn step(&mut self, ids: &[u32], most: usize) -> Result<bool> {
-        let end = (self.scratch.sequence.len() + most).min(ids.len());
+        let end = (self.len() + most).min(ids.len());
         let states = self.scratch.advance_hidden(ids, end)?;
         for state in states.chunks_exact(self.sum.len()) {
             self.sum.iter_mut().zip(state).for_each(|(sum, x)| *sum += f64::from(*x));

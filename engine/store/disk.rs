@@ -8,6 +8,12 @@ use super::{contents, locked};
 use crate::{ErrorKind, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a folder that is being cleaned is waited for: a bound on its size may make any process clean it.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval for trying again.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A folder of one store version and key.
 pub(crate) struct Disk {
@@ -17,10 +23,11 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Opens (and makes) the folder `root` to use it; `dir` is what a person calls it.
+    /// Opens (and makes) the folder `root` to use it; `dir` is what a person calls it. While another process cleans it, this waits, up to
+    /// [`PATIENCE`].
     ///
     /// # Errors
-    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
+    /// `Store`: it can't be made or written; `InUse`: another process has cleaned it all the time.
     pub(super) fn open(root: PathBuf, dir: &Path) -> Result<Self> {
         files::make_private_dir(&root)?;
         for sub in contents::FOLDERS {
@@ -31,7 +38,13 @@ impl Disk {
             let dir = dir.display();
             format!("the cache folder {dir} is being cleaned by another process; try again")
         };
-        locked(lock.try_lock_shared(), busy)?;
+        let began = Instant::now();
+        while let Err(e) = locked(lock.try_lock_shared(), busy) {
+            if e.kind() != ErrorKind::InUse || began.elapsed() > PATIENCE {
+                return Err(e);
+            }
+            std::thread::sleep(RETRY);
+        }
         Ok(Self { root, _lock: Some(lock) })
     }
 

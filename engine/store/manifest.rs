@@ -199,6 +199,14 @@ impl Journal {
         self.end.bytes
     }
 
+    /// The log called `name`, anew, as it says `manifest` after a change that is no turn.
+    pub(super) fn rewritten(mut self, manifest: &Manifest, name: &str, cipher: &Cipher) -> Result<Vec<u8>> {
+        self.turns = self.turns.saturating_sub(1); // the update counts one
+        match Self::update(Some(&self), |_| false, manifest, name, cipher)?.0 {
+            Write::Append { record, .. } | Write::Replace(record) => Ok(record),
+        }
+    }
+
     /// Returns what to write so that the log called `name` says `manifest`, and the journal after that; a log of which more than
     /// half is out of date, or that does not go on, begins anew.
     pub(super) fn update(
@@ -210,7 +218,7 @@ impl Journal {
     ) -> Result<(Write, Self)> {
         const SLACK: u64 = 64 << 10;
         let before = before.filter(|b| b.owner == manifest.owner);
-        let turns = before.map_or(0, |before| before.turns) + 1;
+        let turns = before.map_or(0, |before| before.turns).saturating_add(1);
         let base = before.filter(|before| before.end.bytes <= 2 * before.live + SLACK && goes_on(before));
         let segments: Vec<[u8; 32]> = manifest.segments.iter().map(digest).collect();
         let common = |same: &mut dyn Iterator<Item = bool>| same.take_while(|same| *same).count();

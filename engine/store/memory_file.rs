@@ -165,11 +165,11 @@ impl Portable {
 impl Head {
     fn validate(&self) -> Result<()> {
         let n_ids: usize = self.segments.iter().map(|segment| segment.ids.len()).sum();
-        let n_held = self.blocks.len() * BLOCK + self.rows;
+        let n_held = self.blocks.len().checked_mul(BLOCK).and_then(|n| n.checked_add(self.rows));
         if n_ids == 0 {
             return Err(broken("it contains no tokens"));
         }
-        if n_held > n_ids || self.rows >= BLOCK {
+        if self.rows >= BLOCK || n_held.is_none_or(|n_held| n_held > n_ids) {
             return Err(broken(format!(
                 "its head names {} blocks of {BLOCK} tokens and {} rows, but its texts have {n_ids} tokens",
                 self.blocks.len(),
@@ -330,5 +330,32 @@ impl Checked<'_> {
         }
         // In constant time.
         Ok(expected.is_some_and(|expected| expected == blake3::Hash::from_bytes(found)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::prefix::SegmentKind;
+
+    /// Numbers of a file are checked before anything is computed from them.
+    #[test]
+    fn a_head_whose_numbers_are_absurd_is_refused() {
+        let context =
+            crate::memory::session::CacheContext::of_test(Arc::new(KvLayout { layers: Vec::new() }));
+        let ids: Vec<u32> = vec![7; 2 * BLOCK];
+        let segment =
+            Segment { kind: SegmentKind::Raw, text: String::new(), ids: ids.into(), guessed: false };
+        let head = |n_blocks: usize, rows: usize| Head {
+            identity: context.identity.clone(),
+            segments: vec![segment.clone()],
+            blocks: vec![[true, false]; n_blocks],
+            rows,
+        };
+        assert!(head(1, BLOCK - 1).validate().is_ok());
+        for (n_blocks, rows) in [(1, usize::MAX), (1, usize::MAX - BLOCK + 1), (0, BLOCK), (2, 1), (3, 0)] {
+            let refused = head(n_blocks, rows).validate().map_err(|error| error.to_string());
+            assert!(refused.is_err_and(|error| error.contains("blocks of 256 tokens")), "{n_blocks}, {rows}");
+        }
     }
 }

@@ -74,6 +74,14 @@ pub(crate) struct Place {
     pub(crate) objects: Option<ObjectsAddress>,
 }
 
+/// The bytes that a folder may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) bytes: u64,
+    /// True if what no session needs is removed even while the folder is within them.
+    pub(crate) is_tidy: bool,
+}
+
 /// The right to add to a run's sessions.
 pub(crate) struct RunLock(#[expect(dead_code, reason = "it is held")] Lease);
 
@@ -112,11 +120,11 @@ impl Place {
 
     /// Lets the folder take at most so many bytes, if nobody else uses it now; what it did, or why not, is logged. Of copies those go
     /// that were made longest ago; what lies in an object store stays.
-    pub(crate) fn keep_within(&self, limit: u64) {
+    pub(crate) fn keep_within(&self, bound: Bound) {
         if self.objects.is_none() {
-            return Folder::new(&self.dir, self.key.as_ref()).keep_within(limit);
+            return Folder::new(&self.dir, self.key.as_ref()).keep_within(bound);
         }
-        if let Err(e) = Disk::at(&self.root()).trim(limit) {
+        if let Err(e) = Disk::at(&self.root()).trim(bound.bytes) {
             tracing::debug!("can't limit the copies in {}: {e}", self.dir.display());
         }
     }

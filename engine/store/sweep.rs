@@ -12,7 +12,7 @@ use super::inventory::{Entry, Folder};
 use super::manifest::Manifest;
 use super::medium::Logs as _;
 use super::pack::{self, Builder};
-use super::{Failure, STORE_VERSION, Store, files, short, whole_image};
+use super::{Bound, Failure, STORE_VERSION, Store, files, manifest, short, tail, whole_image};
 use crate::Result;
 use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
@@ -77,8 +77,8 @@ impl Folder {
         Ok(removed)
     }
 
-    /// Removes what no session needs, then sessions until what the store wrote takes at most `limit` bytes: those first for which
-    /// (seconds to compute again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
+    /// Removes what no session needs, then rows that only serve to go back, then sessions, until what the store wrote takes at most
+    /// `limit` bytes. Those of the sessions go first for which (seconds to compute again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
     /// has had, and the less, the longer ago the last one was (hyperbolically, in hours).
     ///
     /// # Errors
@@ -90,10 +90,13 @@ impl Folder {
         if stored <= limit {
             return Ok(removed);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let worth = |e: &Entry| e.worth(now);
-        let mut entries = self.list()?;
-        entries.sort_by(|a, b| worth(a).total_cmp(&worth(b)).then_with(|| a.saved_at.cmp(&b.saved_at)));
+        let mut entries = self.least_valuable_first()?;
+        let freed = self.drop_rows_to_go_back(&entries, stored - limit, &removed)?;
+        removed.bytes += freed;
+        stored = stored.saturating_sub(freed);
+        if freed > 0 {
+            entries = self.least_valuable_first()?;
+        }
         // A shared block goes with its last owner, so removing what seems enough may not be.
         let mut left = entries.into_iter();
         // Where something can't be read no block goes: to give up sessions would free nothing.
@@ -117,8 +120,52 @@ impl Folder {
         Ok(removed)
     }
 
+    /// All sessions, by how much they are worth keeping now.
+    pub(crate) fn least_valuable_first(&self) -> Result<Vec<Entry>> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let mut entries = self.list()?;
+        entries
+            .sort_by(|a, b| a.worth(now).total_cmp(&b.worth(now)).then_with(|| a.saved_at.cmp(&b.saved_at)));
+        Ok(entries)
+    }
+
+    /// Removes the rows of sealed blocks that sessions keep to go back into them, beginning with the first of these sessions, until
+    /// `excess` bytes are freed; returns how many are. Who goes back there then computes a part of a block again. Where something could
+    /// not be read nothing goes.
+    fn drop_rows_to_go_back(&self, entries: &[Entry], excess: u64, removed: &Removed) -> Result<u64> {
+        let mut freed = 0;
+        for entry in entries.iter().take_while(|_| removed.unread == 0) {
+            if freed >= excess {
+                break;
+            }
+            let name = super::manifest_name(&entry.id);
+            // (A damaged one is set aside by the next sweep.)
+            let Ok(bytes) = self.medium.open(&name).and_then(|mut input| input.whole(manifest::MOST)) else {
+                continue;
+            };
+            let Ok((mut manifest, journal, _)) = manifest::decode(&bytes, &entry.id, &self.cipher) else {
+                continue;
+            };
+            let earlier = std::mem::take(&mut manifest.earlier);
+            if earlier.is_empty() {
+                continue;
+            }
+            let rewritten = journal.rewritten(&manifest, &entry.id, &self.cipher)?;
+            freed += (bytes.len() as u64).saturating_sub(rewritten.len() as u64);
+            self.medium.put(&name, &rewritten)?;
+            for tail in earlier {
+                freed += self.medium.remove(&tail::name(&tail))?;
+            }
+        }
+        Ok(freed)
+    }
+
     /// [`Folder::shrink`], if nobody else uses the folder now: what it did, or why not, is logged.
-    pub(crate) fn keep_within(&self, limit: u64) {
+    pub(crate) fn keep_within(&self, bound: Bound) {
+        let limit = bound.bytes;
+        if !bound.is_tidy && self.stored_bytes().is_ok_and(|stored| stored <= limit) {
+            return;
+        }
         match self.shrink(limit) {
             Ok(Removed { sessions: 0, .. }) => {}
             Ok(Removed { sessions, .. }) => {
@@ -132,7 +179,7 @@ impl Folder {
     }
 
     /// Bytes of what stores wrote, of other keys and versions too; of what others put there none count.
-    fn stored_bytes(&self) -> Result<u64> {
+    pub(crate) fn stored_bytes(&self) -> Result<u64> {
         let mut bytes = Contents::read(&*self.medium).bytes();
         for (other, version) in self.others()? {
             bytes += if version == STORE_VERSION {

@@ -95,12 +95,10 @@ impl Off {
     fn with(golden: &Golden, ids: &[u32], gguf: &[u8], kv: KvFormat, device: DeviceChoice) -> Self {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.write_all(gguf).expect("a model is written");
-        let config = EngineConfig {
-            kv: KvChoice::Uniform(kv),
-            device,
-            ..EngineConfig::new(ModelSource::Path(file.path().to_owned()))
-        };
-        let engine = Engine::open(config, &mut |_| {}).expect("an engine");
+        let config = EngineConfig::new(ModelSource::Path(file.path().to_owned()))
+            .kv(KvChoice::Uniform(kv))
+            .device(device);
+        let engine = Engine::open(config).expect("an engine");
         let Distance { differences, other_tops } = golden.distance(&engine, ids);
         let mut all: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
         let late = all[LATE - 1..].iter().copied().fold(0.0, f64::max);

@@ -13,16 +13,15 @@ fn model() -> ModelSource {
 }
 
 fn engine() -> Engine {
-    Engine::open(EngineConfig::new(model()), &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model())).unwrap()
 }
 
 fn with_memory(cache_memory: u64) -> Engine {
-    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model()) }, &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model()).cache_memory(cache_memory)).unwrap()
 }
 
 fn on_disk(dir: &Path) -> Engine {
-    let config = EngineConfig { cache_dir: Some(dir.to_owned()), ..EngineConfig::new(model()) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model()).cache_dir(dir)).unwrap()
 }
 
 /// A byte is a token; so are a few more around a message.
@@ -181,9 +180,8 @@ fn turns_wait_for_room() {
 fn ephemeral_sessions_are_forgotten_under_a_budget() {
     let engine = with_memory(0);
     let last = |n: usize| {
-        let played =
-            (0..n).map(|i| play(&engine, request(&format!("{n}/{i}"), &"So it was. ".repeat(30), 4)));
-        played.last().unwrap().usage.memory_bytes
+        let played = |i| play(&engine, request(&format!("{n}/{i}"), &"So it was. ".repeat(30), 4));
+        (0..n).map(played).map(|done| done.usage.memory_bytes).reduce(|_, last| last).unwrap()
     };
     let (few, many) = (last(2), last(60));
     assert!(many <= few + 1024, "{few} bytes after two sessions, {many} after sixty more");
@@ -254,9 +252,10 @@ fn a_model_is_measured_once_for_a_folder() {
     let dir = tempfile::tempdir().unwrap();
     let opened = |cache_dir: Option<&Path>| {
         let cache_dir = cache_dir.map(Path::to_owned);
-        let config = EngineConfig { cache_dir, self_check: true, ..EngineConfig::new(model()) };
+        let mut config = EngineConfig::new(model());
+        (config.cache_dir, config.self_check) = (cache_dir, true);
         let mut told = Vec::new();
-        Engine::open(config, &mut |loading| told.push(loading)).unwrap();
+        Engine::open_with_progress(config, &mut |loading| told.push(loading)).unwrap();
         let weights = told
             .iter()
             .filter(|loading| matches!(loading, Loading::Weights { done, total } if done == total));

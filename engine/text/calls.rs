@@ -130,6 +130,14 @@ impl CallForm {
         self.lark("start: call\n", self.forced_head(), named)
     }
 
+    /// True if a reply begins as a call does.
+    pub(super) fn begins(&self, ids: &[u32], text: &str) -> bool {
+        match self.opening.is_empty() {
+            true => text.trim_start().starts_with(self.head.trim_start()),
+            false => ids.starts_with(&self.opening),
+        }
+    }
+
     fn forced_head(&self) -> &str {
         if self.opening.is_empty() { self.head.trim_start() } else { &self.head }
     }
@@ -141,7 +149,7 @@ impl CallForm {
             names.push(format!("call{n}"));
             let opened = quoted(&format!("{head}{}{rest}", tool.name));
             let close = if self.close.is_empty() { String::new() } else { quoted(&self.close) };
-            let schema = with_spacing(&tool.arguments);
+            let schema = with_spacing(&enforced(&tool.arguments));
             lark += &format!("call{n}: {opened} arguments{n} {close}\narguments{n}: %json {schema}\n");
         }
         Grammar::Lark(format!("{start}call: {}\n{lark}", names.join(" | ")))
@@ -231,6 +239,13 @@ fn arguments_end(rest: &str) -> Option<usize> {
 fn split_markup(text: &str, tokenizer: &Tokenizer) -> (String, String) {
     let at = tokenizer.end_of_special(text);
     (text[..at].to_owned(), text[at..].to_owned())
+}
+
+/// A schema as masks can enforce it. What it says beyond that, who runs the tool checks.
+fn enforced(schema: &serde_json::Value) -> serde_json::Value {
+    let relaxed = Grammar::json_schema(schema).relaxed().ok();
+    let text = relaxed.and_then(|relaxed| serde_json::from_str(relaxed.grammar.text()).ok());
+    text.unwrap_or_else(|| schema.clone())
 }
 
 /// A schema whose JSON has one space behind `,` and `:`.

@@ -14,6 +14,7 @@ use super::render::{Piece, Renderer, cut, jinja, messages, placeholder, without_
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::{Conversation, Error, Reasoning, ReplyContent, Result, Tools};
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +22,8 @@ const SYSTEM: usize = 0;
 const USER: usize = 1;
 const ASSISTANT: usize = 2;
 const NEXT: usize = 3;
+/// What stands between the system text and instructions behind it.
+pub(super) const PARAGRAPH: &str = "\n\n";
 /// Openings with tools that are remembered.
 const MAX_OPENINGS: usize = 8;
 
@@ -165,31 +168,51 @@ impl Chat {
         };
         let (first, reasoning) = asked(0);
         let mut segments = Segments { tokenizer, known, out: Vec::new() };
-        let system = conversation.system.as_deref();
-        match &conversation.tools {
-            Some(tools) if self.skeleton(reasoning).result.is_some() => {
-                let pieces = self.opening((tools, system.is_some(), reasoning), tokenizer)?;
-                self.begin(&pieces, system, first, &mut segments)?;
-            }
-            Some(tools) => {
-                let told: Vec<&str> = system.into_iter().chain([&*tools.instructions]).collect();
-                self.open(Some(&told.join("\n\n")), first, reasoning, &mut segments)?;
-            }
-            None => self.open(system, first, reasoning, &mut segments)?,
-        }
+        let (system, tools) = (conversation.system.as_deref(), conversation.tools.as_ref());
+        let instructed = tools.filter(|_| !self.knows_tools(reasoning)).map(|tools| {
+            let told: Vec<&str> = system.into_iter().chain([&*tools.instructions]).collect();
+            told.join(PARAGRAPH)
+        });
+        let system = instructed.as_deref().or(system);
+        let pieces = self.first(tools, system.is_some(), reasoning, tokenizer)?;
+        self.begin(&pieces, system, first, &mut segments)?;
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
             segments.reply(&exchange.reply, &self.calls)?;
             let (next, reasoning) = asked(i + 1);
-            let Skeleton { delta, result, .. } = self.skeleton(reasoning);
             let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(_));
-            let result = result.as_deref().filter(|_| is_call);
-            segments.fill(result.unwrap_or(delta), &|_| next)?;
+            segments.fill(self.between(is_call, reasoning), &|_| next)?;
         }
         Ok(segments.out)
     }
 
     fn skeleton(&self, reasoning: Reasoning) -> &Skeleton {
         &self.skeletons[reasoning as usize]
+    }
+
+    /// True if the template itself says what tools there are. (Else the system text does.)
+    pub(super) fn knows_tools(&self, reasoning: Reasoning) -> bool {
+        self.skeleton(reasoning).result.is_some()
+    }
+
+    /// What stands between a reply, or a call, and the next one.
+    pub(super) fn between(&self, is_call: bool, reasoning: Reasoning) -> &[Piece] {
+        let Skeleton { delta, result, .. } = self.skeleton(reasoning);
+        result.as_deref().filter(|_| is_call).unwrap_or(delta)
+    }
+
+    /// The first prompt of conversations with these tools, with or without a system text.
+    pub(super) fn first(
+        &self,
+        tools: Option<&Arc<Tools>>,
+        has_system: bool,
+        reasoning: Reasoning,
+        tokenizer: &Tokenizer,
+    ) -> Result<Cow<'_, [Piece]>> {
+        if let Some(tools) = tools.filter(|_| self.knows_tools(reasoning)) {
+            return Ok(self.opening((tools, has_system, reasoning), tokenizer)?.to_vec().into());
+        }
+        let Skeleton { with_system, without_system, .. } = self.skeleton(reasoning);
+        Ok(with_system.as_ref().filter(|_| has_system).unwrap_or(without_system).into())
     }
 
     /// The first prompt of conversations with these tools, as the template has it.
@@ -233,18 +256,6 @@ impl Chat {
         Ok(pieces)
     }
 
-    fn open(
-        &self,
-        system: Option<&str>,
-        user: &str,
-        reasoning: Reasoning,
-        segments: &mut Segments<'_>,
-    ) -> Result<()> {
-        let Skeleton { with_system, without_system, .. } = self.skeleton(reasoning);
-        let pieces = with_system.as_ref().filter(|_| system.is_some());
-        self.begin(pieces.unwrap_or(without_system), system, user, segments)
-    }
-
     /// The first prompt. A system text that the template has no place for stands before the user text.
     fn begin(
         &self,
@@ -256,7 +267,7 @@ impl Chat {
         let folded;
         let user = match system.filter(|_| !pieces.contains(&Piece::Content(SYSTEM))) {
             Some(system) => {
-                folded = format!("{system}\n\n{user}");
+                folded = format!("{system}{PARAGRAPH}{user}");
                 folded.as_str()
             }
             None => user,

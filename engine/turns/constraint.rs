@@ -104,10 +104,10 @@ impl ScoreOptions {
         self.options.iter().map(|option| option.ids.len()).max().unwrap_or(0)
     }
 
-    /// Takes the logits of the next row: first of the prompt's last one, then of each that was read for a branch. `piece` gives the
-    /// text of a token.
-    pub(crate) fn see<'a>(&mut self, logits: &[f32], eog: &[u32], piece: impl Fn(u32) -> &'a [u8]) {
-        let (node, next) = (&self.path[..self.n_seen], Distribution::of(logits));
+    /// Takes the distribution of the next row: first of the prompt's last one, then of each that was read for a branch. `piece` gives
+    /// the text of a token.
+    pub(crate) fn see<'a>(&mut self, next: &Distribution<'_>, eog: &[u32], piece: impl Fn(u32) -> &'a [u8]) {
+        let node = &self.path[..self.n_seen];
         for (option, logprob) in self.options.iter().zip(&mut self.logprobs) {
             if option.ids.starts_with(node) {
                 // Only inner nodes are read: an option that ends at one is the beginning of another.
@@ -117,8 +117,8 @@ impl ScoreOptions {
         }
         if let Some(n) = self.n_top {
             for (option, tokens) in self.options.iter().zip(&mut self.tokens) {
-                let next = option.ids.get(node.len()).filter(|_| option.ids.starts_with(node));
-                tokens.extend(next.map(|id| token_logprob(*id, logits, n, &piece)));
+                let id = option.ids.get(node.len()).filter(|_| option.ids.starts_with(node));
+                tokens.extend(id.map(|id| token_logprob(*id, next, n, &piece)));
             }
         }
         self.n_seen += 1;
@@ -215,7 +215,7 @@ mod tests {
         let mut choosing = choosing(options);
         let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
         let (mut sequence, mut read) = (Vec::new(), Vec::new());
-        choosing.see(&logits(&[]), &EOG, |_| &[]);
+        choosing.see(&Distribution::of(&logits(&[])), &EOG, |_| &[]);
         loop {
             match choosing.step(&greedy) {
                 Step::Wait => panic!("all was seen"),
@@ -228,7 +228,7 @@ mod tests {
                     for (i, id) in ids.iter().enumerate() {
                         sequence.push(*id);
                         read.push(sequence.clone());
-                        choosing.see(&logits(&sequence), &EOG, |_| &[]);
+                        choosing.see(&Distribution::of(&logits(&sequence)), &EOG, |_| &[]);
                         if !branches && i + 1 < ids.len() {
                             assert!(matches!(choosing.step(&greedy), Step::Wait));
                         }

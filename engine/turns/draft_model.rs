@@ -92,7 +92,7 @@ impl DraftModel {
         session: &SessionKey,
         tokens: &[u32],
         terms: &Terms,
-        draw: impl Fn(&[f32], &[u32]) -> u32,
+        draw: impl Fn(&[f32], &[u32]) -> Option<u32>,
     ) -> Vec<u32> {
         let mut read = self.take(session);
         self.learn(&mut read, tokens);
@@ -152,7 +152,7 @@ impl DraftModel {
         read: &mut Read,
         tokens: &[u32],
         terms: &Terms,
-        draw: impl Fn(&[f32], &[u32]) -> u32,
+        draw: impl Fn(&[f32], &[u32]) -> Option<u32>,
     ) -> Result<Vec<u32>> {
         let n = self.worth(terms);
         let context = self.arena.device().spec().context_length;
@@ -183,10 +183,7 @@ impl DraftModel {
                 let took = began.elapsed().as_secs_f64();
                 self.token_s = Some(self.token_s.map_or(took, |before| 0.9 * before + 0.1 * took));
             }
-            let id = draw(&logits, &guesses);
-            if id as usize >= self.n_vocab {
-                break;
-            }
+            let Some(id) = draw(&logits, &guesses).filter(|id| (*id as usize) < self.n_vocab) else { break };
             guesses.push(id);
             read.tokens.push(id);
         }
@@ -216,7 +213,7 @@ mod tests {
 
     fn guessed(model: &mut DraftModel, agent: &str, tokens: &[u32]) -> Vec<u32> {
         let terms = Terms { row: 0.0, token_s: 1e9, most: 4 };
-        model.guess(&SessionKey::new("r", agent), tokens, &terms, |logits, _| argmax(logits))
+        model.guess(&SessionKey::new("r", agent), tokens, &terms, |logits, _| Some(argmax(logits)))
     }
 
     /// Whatever it guessed before and was wrong with, whoever else it guesses for, and however little it may keep.

@@ -59,7 +59,7 @@ impl Following {
         let (logprob, drawn_logprob) = (distribution.logprob(id), distribution.logprob(drawn));
         self.found.push(Followed { drawn, logprob, drawn_logprob });
         let stop = self.reply.follow(id, tokenizer)?;
-        self.reply.note(logprobs.map(|n| token_logprob(id, logits, n, |id| tokenizer.piece(id))));
+        self.reply.note(logprobs.map(|n| token_logprob(id, &distribution, n, |id| tokenizer.piece(id))));
         Ok(stop)
     }
 }
@@ -71,7 +71,7 @@ mod tests {
 
     fn engine() -> Engine {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(3).bytes().leak());
-        Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap()
+        Engine::open(EngineConfig::new(model)).unwrap()
     }
 
     fn asked(

@@ -9,7 +9,7 @@
 
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
-use crate::turns::sampler;
+use crate::turns::sampler::{self, Row};
 use crate::{Error, Result, Sampling};
 use greenroom_grammar::{Grammar, Matcher};
 
@@ -53,7 +53,7 @@ impl Guide {
         let may_end = self.matcher.may_end().map_err(failed)?;
         let mask = self.matcher.mask().map_err(failed)?;
         let allows = |id: u32| if eog.contains(&id) { may_end } else { mask.allows(id) && fits(id) };
-        let id = sampler::choose_allowed(logits, reply, said, sampling, allows);
+        let id = sampler::choose_allowed(&Row::new(logits, reply, said, sampling), sampling, allows);
         id.ok_or_else(|| failed("it allows no token of this vocabulary here"))
     }
 

@@ -1,33 +1,42 @@
 //! What a row of logits says of a token of a reply, for whoever asks ([`Request::logprobs`](crate::Request::logprobs)).
 
+use crate::device::{PIECE, maxima};
 use crate::scoring::distribution::Distribution;
 use crate::{TokenLogprob, TopLogprob};
+use std::cmp::Ordering;
 
-/// The log-probability of a token in `logits: [n_vocab]`, and the `n` most likely ones; `piece` gives the text of a token.
+/// The log-probability of a token, and the `n` most likely ones; `piece` gives the text of a token.
 pub(crate) fn token_logprob<'a>(
     id: u32,
-    logits: &[f32],
+    distribution: &Distribution<'_>,
     n: usize,
     piece: impl Fn(u32) -> &'a [u8],
 ) -> TokenLogprob {
-    let distribution = Distribution::of(logits);
     let bytes = |id: u32| piece(id).to_vec();
-    let top = likeliest(logits, n).into_iter();
+    let top = likeliest(distribution.logits(), n).into_iter();
     let top = top.map(|id| TopLogprob { id, bytes: bytes(id), logprob: distribution.logprob(id) });
     TokenLogprob { id, bytes: bytes(id), logprob: distribution.logprob(id), top: top.collect() }
 }
 
 /// Ids of the `n` greatest logits, greatest first; the lowest id first among equals. `n` is small.
 fn likeliest(logits: &[f32], n: usize) -> Vec<u32> {
-    let mut top: Vec<(u32, f32)> = Vec::with_capacity(n + 1);
-    for (id, logit) in (0..).zip(logits.iter().copied()).filter(|(_, logit)| !logit.is_nan()) {
-        if top.len() == n && top.last().is_none_or(|(_, least)| logit <= *least) {
-            continue;
-        }
-        top.insert(top.partition_point(|(_, other)| *other >= logit), (id, logit));
-        top.truncate(n);
+    if n == 0 {
+        return Vec::new();
     }
-    top.into_iter().map(|(id, _)| id).collect()
+    let maxima = maxima(logits);
+    // Each of n pieces has a logit that is not below this.
+    let least = if n < maxima.len() {
+        *maxima.clone().select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
+    } else {
+        f32::NEG_INFINITY
+    };
+    let mut top = Vec::new();
+    for (i, piece) in logits.chunks(PIECE).enumerate().filter(|(i, _)| maxima[*i] >= least) {
+        let ids = (i * PIECE) as u32..;
+        top.extend(ids.zip(piece.iter().copied()).filter(|(_, logit)| *logit >= least));
+    }
+    top.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal));
+    top.into_iter().take(n).map(|(id, _)| id).collect()
 }
 
 #[cfg(test)]
@@ -40,5 +49,13 @@ mod tests {
         assert_eq!(likeliest(&logits, 5), [1, 4, 5, 0, 6]);
         assert_eq!(likeliest(&logits, 99), [1, 4, 5, 0, 6, 3, 7]);
         assert_eq!(likeliest(&logits, 0), [0u32; 0]);
+        for seed in 0..50u64 {
+            let logits: Vec<f32> = (0..2000).map(|i| ((i * 7919 + seed * 31) % 613) as f32 / 7.0).collect();
+            let mut all: Vec<u32> = (0..2000).collect();
+            all.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+            for n in [1, 5, 15, 16, 20] {
+                assert_eq!(likeliest(&logits, n), all[..n], "{n} of {seed}");
+            }
+        }
     }
 }

@@ -11,8 +11,8 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::Guide;
-use crate::turns::sampler;
-use crate::turns::sentence::ends_sentence;
+use crate::turns::sampler::{self, Row};
+use crate::turns::sentence::Sentences;
 use crate::{Called, Ends, Request, Result, Sampling, StopReason, TokenLogprob};
 
 /// The marks around a thought.
@@ -26,14 +26,21 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
+    /// True if its tokens were drawn elsewhere: a stop string that would leave nothing was not refused, so it is passed over.
+    is_from_elsewhere: bool,
+    /// What it begins with, behind a thought, that counts for nothing.
+    head: Vec<u8>,
     /// Number of the stop string that was met.
     met: Option<usize>,
     /// True if the prompt has opened a thought.
     is_opened: bool,
     /// Offset behind the reply's thought, once that has ended.
     behind_thought: Option<usize>,
+    /// Offset behind the spaces that stand first behind the thought, or in the whole text.
+    begin: usize,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
+    sentences: Sentences,
     streamed: usize,
     /// Log-probabilities of each id, if they are asked for.
     logprobs: Vec<TokenLogprob>,
@@ -52,6 +59,12 @@ impl ReplyText {
     pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
         Self { stops, whole_sentences, said, ..Self::default() }
+    }
+
+    /// A reply that is drawn elsewhere.
+    fn from_elsewhere(ends: Ends<'_>) -> Self {
+        let reply = Self::new(ends.stop, ends.whole_sentences, Said::default());
+        Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
     }
 
     /// The same, behind a prompt that ends with this text: it may have opened a thought.
@@ -148,15 +161,16 @@ impl ReplyText {
 
     /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply, or begin a call that may
     /// not be.
-    pub(crate) fn refuses(&self, id: u32, piece: &[u8]) -> bool {
+    pub(crate) fn refuses(&mut self, id: u32, piece: &[u8]) -> bool {
         if self.calling.as_ref().is_some_and(|calling| calling.refuses((&self.ids, &self.bytes), id, piece)) {
             return true;
         }
-        let longer = [&self.bytes, piece].concat();
-        self.first_stop(&longer, self.bytes.len()).is_some_and(|(at, _)| {
-            let end = self.end_of(self.tokens_before(at));
-            self.bytes[self.behind_thought.unwrap_or(0).min(end)..end].trim_ascii().is_empty()
-        })
+        // Added for as long as it is looked at: a copy would cost the whole reply for each token.
+        let known = self.bytes.len();
+        self.bytes.extend_from_slice(piece);
+        let found = self.first_stop(known);
+        self.bytes.truncate(known);
+        found.is_some_and(|(at, _)| self.begin >= self.end_of(self.tokens_before(at)))
     }
 
     /// The token that is said where the sampler drew `drawn` from these logits.
@@ -178,7 +192,7 @@ impl ReplyText {
         if let Some((more, end)) = self.fork() {
             let fits = |id: u32| id == more || Some(id) == end || eog.contains(&id);
             let (ids, said) = so_far;
-            let chosen = || sampler::choose_allowed(logits, ids, said, sampling, fits);
+            let chosen = || sampler::choose_allowed(&Row::new(logits, ids, said, sampling), sampling, fits);
             return Ok(if fits(drawn) { drawn } else { chosen().unwrap_or(more) });
         }
         if let Some(mut guide) = self.begun_by(drawn, tokenizer)? {
@@ -298,39 +312,62 @@ impl ReplyText {
         self.said.push(id, piece);
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
-        let found = self.first_stop(&self.bytes, known);
-        self.behind_thought = self.end_of_thought(&self.bytes, known).filter(|end| *end > 0);
+        let found = self.first_stop(known);
+        self.behind_thought = self.end_of_thought(known).filter(|end| *end > 0);
+        self.begin = self.begin_behind(self.behind_thought.unwrap_or(0));
         let (found, stop) = found?;
         self.met = Some(stop);
         self.keep(self.tokens_before(found));
         Some(StopReason::StopString)
     }
 
-    /// Offset behind the thought that a text begins with, none having ended in its first `known` bytes; `None`: it goes on.
-    fn end_of_thought(&self, text: &[u8], known: usize) -> Option<usize> {
+    /// Offset behind the spaces at an offset, all before `begin` being known.
+    fn begin_behind(&self, offset: usize) -> usize {
+        let from = self.begin.max(offset).min(self.bytes.len());
+        #[cfg(test)]
+        N_EXAMINED.set(
+            N_EXAMINED.get() + self.bytes[from..].iter().take_while(|b| b.is_ascii_whitespace()).count(),
+        );
+        self.bytes.len() - self.bytes[from..].trim_ascii_start().len()
+    }
+
+    /// Offset behind the thought that the text begins with, none having ended in its first `known` bytes; `None`: it goes on.
+    fn end_of_thought(&self, known: usize) -> Option<usize> {
         if self.behind_thought.is_some() {
             return self.behind_thought;
         }
-        if !self.is_opened && !text.trim_ascii_start().starts_with(THOUGHT.0.as_bytes()) {
+        if !self.is_opened && !self.bytes[self.begin_behind(0)..].starts_with(THOUGHT.0.as_bytes()) {
             return Some(0);
         }
         let end = THOUGHT.1.as_bytes();
         let from = known.saturating_sub(end.len() - 1);
-        find(&text[from..], end).map(|at| from + at + end.len())
+        find(&self.bytes[from..], end).map(|at| from + at + end.len())
     }
 
-    /// Offset at which a stop string begins in a text, and its number, none being complete in its first `known` bytes.
-    fn first_stop(&self, text: &[u8], known: usize) -> Option<(usize, usize)> {
-        let thought = self.end_of_thought(text, known)?;
-        let begin = text.len() - text[thought..].trim_ascii_start().len();
+    /// Offset at which a stop string begins in the text, and its number, none being complete in its first `known` bytes.
+    fn first_stop(&self, known: usize) -> Option<(usize, usize)> {
+        let thought = self.end_of_thought(known)?;
+        let (text, begin) = (&self.bytes, self.begin_behind(thought));
+        // From here on something is left before a stop string.
+        let least = if self.is_from_elsewhere { self.begin_of_text(begin)? + 1 } else { thought };
         let first = |(n, stop): (usize, &Vec<u8>)| {
             let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
-            let from = known.saturating_sub(stop.len() - 1).max(thought);
-            let found = || find(&text[from..], stop).map(|at| from + at);
-            let at = if at_begin { Some(begin) } else { found() };
+            let from = known.saturating_sub(stop.len() - 1).max(least);
+            let found = || find(text.get(from..)?, stop).map(|at| from + at);
+            let at = if at_begin && !self.is_from_elsewhere { Some(begin) } else { found() };
             at.map(|at| (at, n))
         };
         self.stops.iter().enumerate().filter_map(first).min()
+    }
+
+    /// Offset of what counts in a text whose thought ends before `begin`; `None`: its head is not whole.
+    fn begin_of_text(&self, begin: usize) -> Option<usize> {
+        let rest = &self.bytes[begin..];
+        match rest.strip_prefix(&self.head[..]) {
+            Some(behind) => Some(self.bytes.len() - behind.trim_ascii_start().len()),
+            None if self.head.starts_with(rest) => None,
+            None => Some(begin),
+        }
     }
 
     /// Text that has become certain since the last call.
@@ -348,7 +385,7 @@ impl ReplyText {
             if let Some(n) = (1..stop.len()).rev().find(begins) {
                 certain = certain.min(self.bytes.len() - n);
             }
-            let begun = self.bytes[self.behind_thought.unwrap_or(0)..].trim_ascii_start();
+            let begun = &self.bytes[self.begin..];
             if line_of(stop).is_some_and(|line| line.starts_with(begun)) {
                 certain = certain.min(self.behind_thought.unwrap_or(0));
             }
@@ -361,10 +398,11 @@ impl ReplyText {
     /// Cuts behind the last whole sentence, if that is asked for and there is one.
     pub(crate) fn cut_to_sentences(&mut self) -> bool {
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
-        match self.tokens_of_sentences(self.ids.len(), true).filter(|_| self.whole_sentences) {
-            Some(n) => self.keep(n),
-            None => return false,
+        if !self.whole_sentences {
+            return false;
         }
+        let Some(n) = self.tokens_of_sentences(self.ids.len(), true) else { return false };
+        self.keep(n);
         true
     }
 
@@ -437,14 +475,10 @@ impl ReplyText {
 
     /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space behind it. While the reply goes on,
     /// that is known where something follows.
-    fn tokens_of_sentences(&self, n: usize, has_ended: bool) -> Option<usize> {
-        let text = &self.bytes[..whole_characters(&self.bytes)];
-        let is_whole = |n: &usize| {
-            let (before, after) = text.split_at(self.end_of(*n).min(text.len()));
-            let (before, after) = (String::from_utf8_lossy(before), String::from_utf8_lossy(after));
-            (has_ended || !after.trim().is_empty()) && ends_sentence(&before, &after)
-        };
-        (1..=n).rev().take_while(|n| self.end_of(*n) >= self.streamed).find(is_whole)
+    fn tokens_of_sentences(&mut self, n: usize, has_ended: bool) -> Option<usize> {
+        self.sentences.read(&self.bytes[..whole_characters(&self.bytes)], &self.ends);
+        let found = if has_ended { self.sentences.last_at_end(n) } else { self.sentences.last(n) };
+        found.filter(|n| self.end_of(*n) >= self.streamed)
     }
 
     fn keep(&mut self, n: usize) {
@@ -452,6 +486,8 @@ impl ReplyText {
         self.ends.truncate(n);
         self.logprobs.truncate(n);
         self.bytes.truncate(self.end_of(n));
+        self.begin = self.begin.min(self.bytes.len());
+        self.sentences.cut(self.bytes.len(), n);
     }
 }
 
@@ -462,8 +498,8 @@ pub(crate) fn cut<'a>(
     prompt: &str,
     ends: Ends<'_>,
 ) -> (Vec<u32>, String, StopReason) {
-    let Ends { stop: stops, whole_sentences, is_full } = ends;
-    let mut reply = ReplyText::new(stops, whole_sentences, Said::default()).behind(prompt);
+    let is_full = ends.is_full;
+    let mut reply = ReplyText::from_elsewhere(ends).behind(prompt);
     let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
     let stop = match met {
         Some(stop) => stop,
@@ -492,8 +528,7 @@ pub struct StreamedReply {
 impl StreamedReply {
     /// A reply of which nothing has come yet.
     pub fn new(ends: Ends<'_>) -> Self {
-        let reply = ReplyText::new(ends.stop, ends.whole_sentences, Said::default());
-        Self { reply, has_ended: false }
+        Self { reply: ReplyText::from_elsewhere(ends), has_ended: false }
     }
 
     /// Appends text, and gives what has become certain.
@@ -528,173 +563,17 @@ fn whole_characters(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Bytes of replies that were looked at.
+    static N_EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    #[cfg(test)]
+    N_EXAMINED.set(N_EXAMINED.get() + bytes.len());
     bytes.windows(pattern.len()).position(|w| w == pattern)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
-        let stop_strings = ["\nBen:".to_string()];
-        for (said, is_full, text, stop) in [
-            ("I know. You do", false, "I know. You do", StopReason::EndOfTurn),
-            ("I know. You do", true, "I know. ", StopReason::Sentence), // a space behind it is kept
-            ("no end in sight", true, "no end in sight", StopReason::Length),
-            ("I know.\nBen: And I", false, "I know.", StopReason::StopString),
-            ("", false, "", StopReason::EndOfTurn),
-        ] {
-            let ends = Ends { stop: &stop_strings, whole_sentences: true, is_full };
-            assert_eq!(cut_text(said, ends), (text.to_owned(), stop), "{said}");
-        }
-        let form = Ends { stop: &[], whole_sentences: false, is_full: true };
-        let said = r#"{"a": "I know. You do"#;
-        assert_eq!(
-            cut_text(said, form),
-            (said.to_owned(), StopReason::Length),
-            "a form is not cut to sentences"
-        );
-        // Ids are cut between tokens, never within a character.
-        let pieces: [(u32, &[u8]); 3] = [(1, b"So "), (2, b"\xc3"), (3, b"\xa9")];
-        let free = Ends { stop: &[], whole_sentences: true, is_full: false };
-        assert_eq!(cut(pieces[..2].iter().copied(), "", free).0, [1]);
-        assert_eq!(cut(pieces, "", free).1, "So é");
-    }
-
-    fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {
-        let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
-        ReplyText::new(&stops, whole_sentences, Said::default())
-    }
-
-    /// Feeds pieces (ids 0, 1, …) and returns (ids kept, text, streamed text, stopped by a stop string).
-    fn play(pieces: &[&[u8]], stops: &[&str]) -> (usize, String, String, bool) {
-        let mut reply = empty(stops, false);
-        let mut streamed = String::new();
-        let mut stopped = false;
-        for (id, piece) in pieces.iter().enumerate() {
-            stopped = reply.push_bytes(id as u32, piece).is_some();
-            if stopped {
-                break;
-            }
-            streamed.extend(reply.take_certain());
-        }
-        streamed.extend(reply.finish());
-        (reply.ids().len(), reply.text(), streamed, stopped)
-    }
-
-    #[test]
-    fn a_stop_string_cuts_before_the_first_token_that_overlaps_it() {
-        let (n, text, streamed, stopped) = play(&[b"Yes.", b" No\n", b"Mar", b"co:", b" hi"], &["\nMarco:"]);
-        assert_eq!((n, text.as_str(), streamed.as_str(), stopped), (1, "Yes.", "Yes.", true));
-        let (n, text, streamed, stopped) = play(&[b"a", b"\nMar", b"ble"], &["\nMarco:"]);
-        assert_eq!((n, text.as_str(), streamed.as_str(), stopped), (3, "a\nMarble", "a\nMarble", false));
-    }
-
-    #[test]
-    fn an_incomplete_character_is_cut_with_its_token() {
-        let snow = "☃".as_bytes();
-        assert_eq!(play(&[b"a", &snow[..1], &snow[1..]], &[]), (3, "a☃".into(), "a☃".into(), false));
-        assert_eq!(play(&[b"a", &snow[..2]], &[]), (1, "a".into(), "a".into(), false));
-        assert_eq!(play(&[&[b'a', snow[0]], &snow[1..2]], &[]), (0, String::new(), String::new(), false));
-    }
-
-    /// Tokens of one byte each; those refused are left out. Ids kept, text, text streamed, and whether the limit cut it.
-    fn said(bytes: &[u8], stops: &[&str], whole_sentences: bool) -> (usize, String, String, bool) {
-        let mut reply = empty(stops, whole_sentences);
-        let (mut streamed, mut stopped) = (String::new(), false);
-        for byte in bytes {
-            if reply.refuses(u32::from(*byte), &[*byte]) {
-                continue;
-            }
-            stopped = reply.push_bytes(u32::from(*byte), &[*byte]).is_some();
-            if stopped {
-                break;
-            }
-            streamed.extend(reply.take_certain());
-        }
-        let cut = !stopped && reply.cut_to_sentences();
-        streamed.extend(reply.finish());
-        (reply.ids().len(), reply.text(), streamed, cut)
-    }
-
-    #[test]
-    fn what_would_leave_nothing_is_refused() {
-        let stops = ["\nMarco:", "\n[", "stop"];
-        let text = |bytes: &[u8]| said(bytes, &stops, false).1;
-        assert_eq!(text(b"Marco: hi"), "Marco hi");
-        assert_eq!(text(b" \n Marco: hi"), " \n Marco hi");
-        assert_eq!(text(b"[[Your turn"), "Your turn");
-        assert_eq!(text(b"stop it"), "sto it");
-        assert_eq!(text(b"Hi.\nMarco: hi"), "Hi.", "where something was said it ends the reply");
-        assert_eq!(text(b"I, Marco: hi"), "I, Marco: hi");
-        let mut reply = empty(&stops, false);
-        assert!(reply.refuses(0, b"Marco: hi") && reply.refuses(0, b"\n[") && !reply.refuses(0, b"Marco"));
-        reply.push_bytes(0, b"Hello");
-        assert!(!reply.refuses(0, b"\nMarco:"));
-    }
-
-    #[test]
-    fn in_a_thought_stop_strings_count_for_nothing() {
-        let stops = ["\nMarco:", "\n["];
-        let text = |bytes: &[u8]| said(bytes, &stops, false).1;
-        assert_eq!(
-            text(b"<think>\nMarco: what?\n[</think> Yes.\nMarco: no"),
-            "<think>\nMarco: what?\n[</think> Yes."
-        );
-        assert_eq!(text(b"<think>\nMarco: what?"), "<think>\nMarco: what?");
-        assert_eq!(text(b"<think></think>\nMarco: I"), "<think></think>\nMarco I", "nothing would be said");
-        assert_eq!(text(b"Yes <think>\nMarco:"), "Yes <think>", "a thought stands at the beginning");
-        for (prompt, kept) in [("assistant\n<think>\n", "a\n[b</think>c"), ("</think>\n", "a")] {
-            let mut reply = empty(&stops, false).behind(prompt);
-            let said = b"a\n[b</think>c\n[d";
-            let ends = said.iter().any(|byte| reply.push_bytes(u32::from(*byte), &[*byte]).is_some());
-            assert!(ends && reply.text() == kept, "{prompt:?}: {}", reply.text());
-        }
-    }
-
-    #[test]
-    fn a_reply_at_its_limit_ends_with_a_sentence_between_tokens() {
-        let cut = |pieces: &[&[u8]]| {
-            let mut reply = empty(&[], true);
-            for (id, piece) in pieces.iter().enumerate() {
-                assert!(reply.push_bytes(id as u32, piece).is_none());
-            }
-            let mut before = reply.take_certain().unwrap_or_default();
-            let cut = reply.cut_to_sentences();
-            before.extend(reply.finish());
-            assert_eq!(before, reply.text());
-            (reply.ids().len(), reply.text(), cut)
-        };
-        assert_eq!(cut(&[b"Yes.", b" And", b" no"]), (1, "Yes.".into(), true));
-        assert_eq!(cut(&[b"Yes", b".\n", b"And"]), (2, "Yes.\n".into(), true));
-        assert_eq!(cut(&[b"Yes.", b" No.Wa", b"it"]), (1, "Yes.".into(), true), "a token runs over the end");
-        assert_eq!(cut(&[b"Yes", b" and", b" no"]), (3, "Yes and no".into(), false));
-        assert_eq!(cut(&[b"Yes. No.", &"☃".as_bytes()[..2]]), (1, "Yes. No.".into(), true));
-        assert_eq!(cut(&[]), (0, String::new(), false));
-    }
-
-    #[test]
-    fn what_is_streamed_is_never_taken_back() {
-        let thought = b"<think>\nMarco: so</think>\nMarc\n Ay. He\nMarco: no";
-        let text = b"\n Mar. He (Mr. M.) said: \"Go.\" And 3.5 m... 1. then\nMarc\n\nMarco: no";
-        let stops = ["\nMarco:".to_string(), "\nMary:".to_string()];
-        for text in [&text[..], thought] {
-            for (end, whole_sentences) in (1..=text.len()).flat_map(|end| [(end, false), (end, true)]) {
-                let (n, text, streamed, _) = said(&text[..end], &["\nMarco:", "\nMary:"], whole_sentences);
-                assert_eq!((n, &text), (text.len(), &streamed));
-            }
-        }
-        // Nor of a reply that comes from elsewhere, in pieces of any length, and may end at its limit.
-        let text = std::str::from_utf8(text).unwrap();
-        for (end, step) in (1..=text.len()).flat_map(|end| [(end, 1), (end, 7), (end, end)]) {
-            let ends = Ends { stop: &stops, whole_sentences: true, is_full: true };
-            let mut reply = StreamedReply::new(ends);
-            let pieces = text.as_bytes()[..end].chunks(step).map(|piece| str::from_utf8(piece).unwrap());
-            let streamed: String = pieces.filter_map(|piece| reply.push(piece)).collect();
-            let (kept, _) = cut_text(&text[..end], ends);
-            assert!(kept.starts_with(&streamed), "{streamed:?} of {:?}, kept {kept:?}", &text[..end]);
-        }
-    }
-}
+mod tests;

@@ -124,6 +124,34 @@ impl Pace {
     }
 }
 
+/// How it is decided whether a guess is worth its row: by the clock, or by given figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guessing {
+    /// Costs of a row beside another one, in the time of a token, taken in turn; empty: as measured.
+    pub(crate) row_costs: &'static [f64],
+    /// Seconds of a token; `None`: as measured.
+    pub(crate) token_s: Option<f64>,
+}
+
+impl Guessing {
+    /// Guesses near and far, however fast the machine is.
+    #[cfg(test)]
+    pub(crate) const NEAR_AND_FAR: Self = Self { row_costs: &[0.02, 0.1, 0.3, 0.6], token_s: Some(1.0) };
+
+    /// What one more row costs in the `n`-th pass, where `n_turns` decode, in the time that a token takes there.
+    pub(crate) fn row_cost(&self, pace: &Pace, n_turns: usize, n: usize) -> f64 {
+        match self.row_costs {
+            [] => pace.cost_beside(n_turns),
+            costs => costs[n % costs.len()],
+        }
+    }
+
+    /// Seconds of a token; `None` before the first measurement.
+    pub(crate) fn token_s(&self, pace: &Pace) -> Option<f64> {
+        pace.step_s().map(|measured| self.token_s.unwrap_or(measured))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +175,19 @@ mod tests {
         assert_eq!(plan(&[prompt(4000), warm(40)], 0, 256), [216, 40]);
         assert_eq!(plan(&[prompt(4000), warm(250), warm(100)], 0, 256), [16, 250, 6]);
         assert_eq!(plan(&[prompt(4000), warm(900)], 0, 256), [256, 0]); // too long to be let through
+    }
+
+    #[test]
+    fn guesses_cost_what_was_measured_unless_figures_are_given() {
+        let mut pace = Pace::new(512);
+        let (measured, given) = (Guessing::default(), Guessing::NEAR_AND_FAR);
+        assert_eq!((measured.token_s(&pace), given.token_s(&pace)), (None, None));
+        (0..9).for_each(|_| pace.learn_step(1, 1, Duration::from_millis(20)));
+        assert_eq!((measured.token_s(&pace), given.token_s(&pace)), (Some(0.02), Some(1.0)));
+        for n in 0..8 {
+            assert_eq!(measured.row_cost(&pace, 2, n), pace.cost_beside(2));
+            assert_eq!(given.row_cost(&pace, 2, n), [0.02, 0.1, 0.3, 0.6][n % 4]);
+        }
     }
 
     #[test]

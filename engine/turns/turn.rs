@@ -9,6 +9,7 @@ use crate::memory::Recalled;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::session::{CacheContext, Session, known_bytes};
+use crate::scoring::distribution::Distribution;
 use crate::text::calls::CallForm;
 use crate::text::prefix::{Segment, SegmentKind, flatten};
 use crate::text::tokenizer::Tokenizer;
@@ -22,13 +23,12 @@ use crate::turns::follow::Following;
 use crate::turns::grammar::Guide;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::reply::ReplyText;
-use crate::turns::sampler;
+use crate::turns::sampler::{self, Row};
 use crate::turns::schedule::Load;
 use crate::{
-    Calls, Completion, Constraint, Error, Event, Followed, Remedy, Request, Result, StopReason, TokenLogprob,
-    Usage,
+    Calls, Completion, Constraint, Error, ErrorKind, Event, Followed, Remedy, Request, Result, StopReason,
+    TokenLogprob, Usage,
 };
-use std::borrow::Cow;
 use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +54,8 @@ pub(crate) struct ActiveTurn {
     n_guessed: usize,
     stop: Option<StopReason>,
     usage: Usage,
+    /// Tokens that the request's meter has counted.
+    n_metered: usize,
     began: Instant,
     /// Bytes that the session takes in memory when the reply is as long as it may be, at most.
     pub(crate) need: u64,
@@ -188,6 +190,7 @@ impl ActiveTurn {
             drafter: Drafter::new(),
             n_guessed: 0,
             usage,
+            n_metered: 0,
             began,
             need,
             known_bytes,
@@ -236,6 +239,21 @@ impl ActiveTurn {
         self.n_guessed > 0 || self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 
+    /// Counts what was computed since the last call, if the request asks for that. What a stop string cuts was generated, too.
+    pub(crate) fn meter(&mut self) {
+        let Some(meter) = &self.request.meter else { return };
+        let of_prompt = self.session.sequence.len().min(self.prompt_len).saturating_sub(self.start);
+        let n = match &self.decode {
+            Decode::Sample(reply) => of_prompt + reply.ids().len(),
+            Decode::Read => of_prompt,
+            Decode::ScoreOptions(_) | Decode::TeacherForce(_) | Decode::Forced(_) => {
+                self.session.sequence.n_computed()
+            }
+        };
+        meter.add(n.saturating_sub(self.n_metered));
+        self.n_metered = self.n_metered.max(n);
+    }
+
     /// Tells whether the caller has gone.
     pub(crate) fn cancelled(&self) -> bool {
         self.events.is_closed()
@@ -271,7 +289,7 @@ impl ActiveTurn {
     /// ends. What was cut off, or read for another option, leaves the sequence; what is said but not fed is fed next.
     ///
     /// # Errors
-    /// The reply's grammar became too costly.
+    /// A row's logits are no probabilities, or the reply's grammar became too costly.
     pub(crate) fn advance(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -285,10 +303,7 @@ impl ActiveTurn {
         match &self.decode {
             Decode::Sample(_) => self.speak(rows, tokenizer, eog, arena),
             Decode::TeacherForce(_) => self.follow(rows, tokenizer, eog, arena),
-            _ => {
-                self.choose(rows, tokenizer, eog, arena);
-                Ok(())
-            }
+            _ => self.choose(rows, tokenizer, eog, arena),
         }
     }
 
@@ -361,7 +376,8 @@ impl ActiveTurn {
         let most = reply.n_left(&self.request).min(terms.most).saturating_sub(1);
         let draw = |logits: &[f32], guesses: &[u32]| {
             let said = [reply.ids(), guesses].concat();
-            sampler::choose(logits, &said, reply.said(), &self.request.sampling)
+            let sampling = &self.request.sampling;
+            sampler::choose(&Row::new(logits, &said, reply.said(), sampling), sampling)
         };
         let terms = Terms { most, ..terms };
         let guesses = model.guess(&self.request.session, &self.session.tokens, &terms, draw);
@@ -394,7 +410,7 @@ impl ActiveTurn {
     ) -> Result<()> {
         let Decode::Sample(reply) = &mut self.decode else { return Ok(()) };
         let id = drawn(logits, reply, &self.request, tokenizer, eog)?;
-        let logprob = |n| token_logprob(id, logits, n, |id| tokenizer.piece(id));
+        let logprob = |n| token_logprob(id, &Distribution::of(logits), n, |id| tokenizer.piece(id));
         self.say(id, self.request.logprobs.map(logprob), tokenizer, eog, arena)
     }
 
@@ -493,14 +509,26 @@ impl ActiveTurn {
         }
     }
 
-    fn choose(&mut self, rows: ChunksExact<'_, f32>, tokenizer: &Tokenizer, eog: &[u32], arena: &mut Arena) {
-        let Decode::ScoreOptions(choosing) = &mut self.decode else { return };
+    fn choose(
+        &mut self,
+        rows: ChunksExact<'_, f32>,
+        tokenizer: &Tokenizer,
+        eog: &[u32],
+        arena: &mut Arena,
+    ) -> Result<()> {
+        let Decode::ScoreOptions(choosing) = &mut self.decode else { return Ok(()) };
         if self.session.sequence.len() == self.prompt_len {
             self.session.sequence.hold();
         }
-        rows.for_each(|row| choosing.see(row, eog, |id| tokenizer.piece(id)));
+        for row in rows {
+            let next = Distribution::of(row);
+            if !next.is_known() {
+                return Err(no_probabilities(row));
+            }
+            choosing.see(&next, eog, |id| tokenizer.piece(id));
+        }
         let (keep, ids) = match choosing.step(&self.request.sampling) {
-            Step::Wait => return,
+            Step::Wait => return Ok(()),
             Step::Walk { keep, ids } => (keep, ids),
             Step::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
@@ -515,6 +543,7 @@ impl ActiveTurn {
         self.go_back(self.prompt_len + keep, arena);
         assert_eq!(self.session.sequence.len(), self.prompt_len + keep, "a turn goes back exactly");
         self.session.tokens.extend(ids);
+        Ok(())
     }
 
     /// Goes back to the first `n` tokens.
@@ -586,7 +615,7 @@ const MOST_REFUSED: usize = 64;
 /// The id that the sampler draws behind a reply; one that would leave nothing of it is not drawn.
 ///
 /// # Errors
-/// The reply's grammar became too costly.
+/// The logits are no probabilities, or the reply's grammar became too costly.
 fn drawn(
     all: &[f32],
     reply: &mut ReplyText,
@@ -594,43 +623,48 @@ fn drawn(
     tokenizer: &Tokenizer,
     eog: &[u32],
 ) -> Result<u32> {
-    let id = freely_drawn(all, reply, request, tokenizer, eog);
+    let id = freely_drawn(all, reply, request, tokenizer, eog)?;
     reply.choose(id, all, &request.sampling, tokenizer, eog)
 }
 
 fn freely_drawn(
     logits: &[f32],
-    reply: &ReplyText,
+    reply: &mut ReplyText,
     request: &Request,
     tokenizer: &Tokenizer,
     eog: &[u32],
-) -> u32 {
-    let mut logits = Cow::Borrowed(logits);
+) -> Result<u32> {
+    let mut row = Row::new(logits, reply.ids(), reply.said(), &request.sampling);
     if reply.ids().len() < request.min_tokens && !reply.is_guided() {
-        let logits = logits.to_mut();
-        for id in eog {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
+        eog.iter().for_each(|id| row.exclude(*id));
     }
     let mut n_refused = 0;
     loop {
-        let id = sampler::choose(&logits, reply.ids(), reply.said(), &request.sampling);
+        let id = sampler::choose(&row, &request.sampling).ok_or_else(|| no_probabilities(logits))?;
         if n_refused == MOST_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
-            return id;
+            return Ok(id);
         }
-        if let Some(logit) = logits.to_mut().get_mut(id as usize) {
-            *logit = f32::NEG_INFINITY;
-        }
+        row.exclude(id);
         n_refused += 1;
     }
+}
+
+/// The error of a row of logits that are no probabilities.
+fn no_probabilities(logits: &[f32]) -> Error {
+    let count = |is: fn(&f32) -> bool| logits.iter().filter(|x| is(x)).count();
+    let (n_nan, n_infinite) = (count(|x| x.is_nan()), count(|x| x.is_infinite()));
+    let detail = format!(
+        "the model gave no probabilities for the next token: of {} logits, {n_nan} are NaN and {n_infinite} infinite; the \
+        model file may be damaged, or its numbers too large for this device: try another file of the model, or another device",
+        logits.len()
+    );
+    Error::new(ErrorKind::Model, detail)
 }
 
 /// The same id, if the likeliest tokens say which it is.
 fn drawn_among(
     best: &Best,
-    reply: &ReplyText,
+    reply: &mut ReplyText,
     request: &Request,
     tokenizer: &Tokenizer,
     eog: &[u32],
@@ -698,9 +732,43 @@ mod tests {
     #[test]
     fn a_turn_does_not_end_before_min_tokens() {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
-        let engine = Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap();
+        let engine = Engine::open(EngineConfig::new(model)).unwrap();
         let early = |min: usize| (0..12).filter(|seed| generated(&engine, *seed, min) < 50).count();
         assert!(early(0) > 0, "no reply ended early: the test shows nothing");
         assert_eq!(early(55), 0);
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_end_the_turn_with_an_error() {
+        let damage = |name: &str, numbers: &mut [f32]| {
+            if name == "output_norm.weight" {
+                numbers.fill(f32::NAN);
+            }
+        };
+        let model = ModelSource::Bundled("damaged", RandomModel::tiny(1).bytes_with(&damage).leak());
+        let engine = Engine::open(EngineConfig::new(model)).unwrap();
+        let options = Constraint::OneOf(vec!["yes".to_owned(), "no".to_owned()]);
+        for (temperature, constraint) in
+            [(0.0, None), (1.0, None), (0.0, Some(options.clone())), (1.0, Some(options))]
+        {
+            let request = Request {
+                sampling: Sampling { temperature, ..Sampling::default() },
+                constraint,
+                ..Request::new(
+                    SessionKey::new("r", "a"),
+                    Conversation { next: "Go on.".into(), ..Conversation::default() },
+                )
+            };
+            let mut turn = engine.submit(request).unwrap();
+            let error = loop {
+                match turn.blocking_next().expect("an end") {
+                    Event::Failed(error) => break error,
+                    Event::Done(done) => panic!("it said {:?}", done.text),
+                    _ => {}
+                }
+            };
+            assert_eq!(error.kind(), ErrorKind::Model, "{error}");
+            assert!(error.to_string().contains("NaN"), "{error}");
+        }
     }
 }

@@ -109,7 +109,7 @@ impl Timed {
     pub(super) fn ids(&self) -> &[u32] {
         match &self.exchange.reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => ids,
-            ReplyContent::Text(_) | ReplyContent::CallText(_) => &[],
+            _ => &[],
         }
     }
 
@@ -186,13 +186,15 @@ impl Bench {
 
     /// [`Bench::open`], without guesses: each pass says one token.
     pub(super) fn open_without_guesses(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
-        self.open_engine(EngineConfig { drafts: false, ..self.config(cache_dir).engine() })
+        let mut config = self.config(cache_dir).engine();
+        config.drafts = false;
+        self.open_engine(config)
     }
 
     fn open_engine(&mut self, config: EngineConfig) -> anyhow::Result<Lab> {
         self.say("loading the model");
         let (began, persistent) = (Instant::now(), config.cache_dir.is_some());
-        let engine = Engine::open(config, &mut |_| {})
+        let engine = Engine::open(config)
             .map_err(worded)
             .with_context(|| format!("can't open the model {}", self.model))?;
         self.numerics.clone_from(&engine.model().numerics);
@@ -306,15 +308,19 @@ impl Player {
 }
 
 impl Lab {
-    /// Starts a turn.
+    /// Starts a greedy turn.
     pub(super) fn submit(&self, agent: &Player, ask: Ask) -> anyhow::Result<Pending> {
+        self.submit_with(agent, ask, Sampling { temperature: 0.0, ..Sampling::default() })
+    }
+
+    fn submit_with(&self, agent: &Player, ask: Ask, sampling: Sampling) -> anyhow::Result<Pending> {
         let Ask { text, n_tokens, cold } = ask;
         let mut conversation = agent.conversation.clone();
         conversation.next.clone_from(&text);
         let submitted = Instant::now();
         let turn = self.engine.submit(Request {
             retention: if self.persistent { Retention::Persistent } else { Retention::Ephemeral },
-            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+            sampling,
             max_tokens: n_tokens,
             min_tokens: n_tokens,
             next_use: agent.next_use,
@@ -327,6 +333,11 @@ impl Lab {
     /// One turn, alone.
     pub(super) fn turn(&self, agent: &Player, ask: Ask) -> anyhow::Result<Timed> {
         self.submit(agent, ask)?.wait()
+    }
+
+    /// The same, with other settings than greedy.
+    pub(super) fn turn_with(&self, agent: &Player, ask: Ask, sampling: Sampling) -> anyhow::Result<Timed> {
+        self.submit_with(agent, ask, sampling)?.wait()
     }
 
     /// Turns of several agents, submitted at once.
@@ -392,7 +403,7 @@ impl Pending {
             Event::Text(_) | Event::Call(_) => return Ok(true),
             Event::Done(completion) => self.ended = Some((Instant::now(), completion)),
             Event::Failed(error) => return Err(error.into()),
-            Event::Prefill { .. } | Event::Logprobs(_) => {}
+            _ => {}
         }
         Ok(false)
     }

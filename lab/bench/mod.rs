@@ -15,6 +15,7 @@ mod pressure;
 mod process;
 pub(crate) mod report;
 mod routing;
+mod sampling;
 mod scenario;
 mod sharing;
 mod speed;
@@ -85,6 +86,7 @@ enum What {
     Batch(speed::Batch),
     Ttft(latency::Ttft),
     Concurrent(latency::Concurrent),
+    Sampling(sampling::Args),
     Scenario(scenario::Args),
     Routing(routing::Args),
     Memory(memory::Args),
@@ -118,6 +120,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         What::Batch(args) => args.run(&mut bench),
         What::Ttft(args) => args.run(&mut bench),
         What::Concurrent(args) => args.run(&mut bench),
+        What::Sampling(args) => args.run(&mut bench),
         What::Scenario(args) => args.run(&mut bench),
         What::Routing(args) => args.run(&mut bench),
         What::Memory(args) => args.run(&mut bench),

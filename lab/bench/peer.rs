@@ -48,6 +48,7 @@ impl Peer {
                 Candle::open(&mut BufReader::new(file))?
             }
             ModelSource::Bundled(_, bytes) => Candle::open(&mut Cursor::new(bytes))?,
+            _ => anyhow::bail!("candle can't open this model"),
         };
         Ok(Rival(candle))
     }

@@ -164,6 +164,24 @@ fn runs_in_one_folder_share_what_they_have_in_common() {
 }
 
 #[test]
+fn draws_are_timed_by_settings() {
+    let stage = Stage::new();
+    let rows = bench(&stage, &["sampling", "--vocabulary", "1000,5000", "--draws", "2", "--tokens", "8"]);
+    let of = |name: &str| rows.iter().filter(|row| row["settings"] == name).collect::<Vec<_>>();
+    // Peaked and flat logits of two vocabularies, and a model's.
+    for name in
+        ["greedy", "temperature 1", "top_k 40, top_p 0.9, min_p 0.05", "repetition penalty 1.1", "DRY"]
+    {
+        assert_eq!(of(name).len(), 5, "{name}: {rows:?}");
+    }
+    let last = of("temperature 1")[4];
+    assert!(
+        last["to_greedy"].as_f64().unwrap() > 0.0 && last["ms_per_token"]["median"].is_number(),
+        "{last}"
+    );
+}
+
+#[test]
 fn an_unknown_shape_or_type_is_answered_with_those_known() {
     let stage = Stage::new();
     for (args, known) in [(["--shape", "9b"], "135m"), (["--weights", "q3"], "q4_k_m")] {

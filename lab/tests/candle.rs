@@ -55,11 +55,9 @@ fn gguf(model: &RandomModel) -> Vec<u8> {
 fn ours(gguf: &[u8], ids: &[u32]) -> Vec<f64> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), gguf).unwrap();
-    let config = EngineConfig {
-        kv: KvChoice::Uniform(KvFormat::F16),
-        ..EngineConfig::new(ModelSource::Path(file.path().to_owned()))
-    };
-    let engine = Engine::open(config, &mut |_| {}).unwrap();
+    let config =
+        EngineConfig::new(ModelSource::Path(file.path().to_owned())).kv(KvChoice::Uniform(KvFormat::F16));
+    let engine = Engine::open(config).unwrap();
     let mut all = Vec::new();
     engine.score(ids, None, &mut |score| all.push(f64::from(score.logprob))).unwrap();
     all

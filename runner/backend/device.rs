@@ -18,10 +18,10 @@ impl Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Gpu(None) => f.write_str("gpu"),
             DeviceChoice::Gpu(Some(name)) => write!(f, "gpu:{name}"),
+            _ => f.write_str("auto"),
         }
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::cache::{CacheKey, ObjectsAddress, Traffic};
 pub use greenroom_engine::{Loading, Share};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The bundled model: small talk only, there so that everything runs at once.
@@ -20,8 +20,10 @@ static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
 
 /// The embedded engine as a backend.
 pub struct Embedded {
-    engine: Arc<engine::Engine>,
+    engine: engine::Engine,
     tenant: String,
+    /// Counts the tokens that are computed for the tenant.
+    meter: Option<engine::Meter>,
 }
 
 /// Settings of the engine.
@@ -43,6 +45,8 @@ pub struct EmbeddedConfig {
     pub tenant: String,
     /// Bytes that the folder may take.
     pub cache_disk: Option<u64>,
+    /// True if nobody has asked for that bound: then the folder stays as it is while it is within it.
+    pub is_default_bound: bool,
     /// Bytes that memories may take in RAM.
     pub cache_memory: u64,
     /// Another model's share of RAM that this one lives in, instead.
@@ -55,6 +59,11 @@ pub struct EmbeddedConfig {
     pub adopt: bool,
     /// A smaller model of the same vocabulary that guesses what this one says.
     pub draft: Option<ModelFile>,
+}
+
+/// Bytes of all memories in a folder; 0 if it can't be read.
+pub fn bytes_in(folder: &Path) -> u64 {
+    engine::cache::Folder::new(folder, None).bytes().unwrap_or(0)
 }
 
 /// A model file as the engine names it.
@@ -77,6 +86,7 @@ impl EmbeddedConfig {
             cache_key: None,
             tenant: String::new(),
             cache_disk: None,
+            is_default_bound: false,
             cache_memory: u64::MAX,
             share: None,
             threads: None,
@@ -88,21 +98,20 @@ impl EmbeddedConfig {
 
     /// As the engine has it.
     pub fn engine(&self) -> engine::EngineConfig {
-        engine::EngineConfig {
-            device: self.device.choice().clone(),
-            kv: self.kv.choice().clone(),
-            cache_dir: self.cache_dir.clone(),
-            objects: self.objects.clone(),
-            cache_key: self.cache_key.clone(),
-            cache_disk: self.cache_disk,
-            cache_memory: self.cache_memory,
-            share: self.share.clone(),
-            threads: self.threads,
-            self_check: self.self_check,
-            adopt: self.adopt,
-            draft_model: self.draft.as_ref().map(source),
-            ..engine::EngineConfig::new(source(&self.model))
-        }
+        let mut config = engine::EngineConfig::new(source(&self.model))
+            .device(self.device.choice().clone())
+            .kv(self.kv.choice().clone())
+            .cache_memory(self.cache_memory);
+        config.cache_dir.clone_from(&self.cache_dir);
+        config.objects.clone_from(&self.objects);
+        config.cache_key.clone_from(&self.cache_key);
+        (config.cache_disk, config.cache_tidy) = (self.cache_disk, !self.is_default_bound);
+        config.share.clone_from(&self.share);
+        config.threads = self.threads;
+        config.self_check = self.self_check;
+        config.adopt = self.adopt;
+        config.draft_model = self.draft.as_ref().map(source);
+        config
     }
 }
 
@@ -134,19 +143,19 @@ impl Embedded {
         config: &EmbeddedConfig,
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> anyhow::Result<Self> {
-        let engine = engine::Engine::open(config.engine(), on_progress)
+        let engine = engine::Engine::open_with_progress(config.engine(), on_progress)
             .map_err(worded)
             .with_context(|| format!("can't open the model {}", config.model))?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, but this model is `{name}`", config.kv.word());
         }
-        Ok(Self { engine: Arc::new(engine), tenant: config.tenant.clone() })
+        Ok(Self { engine, tenant: config.tenant.clone(), meter: None })
     }
 
-    /// The same engine for another tenant.
-    pub fn for_tenant(&self, tenant: &str) -> Self {
-        Self { engine: self.engine.clone(), tenant: tenant.to_string() }
+    /// The same engine for another tenant, whose tokens are counted as they are computed.
+    pub fn for_tenant(&self, tenant: &str, meter: Option<engine::Meter>) -> Self {
+        Self { engine: self.engine.clone(), tenant: tenant.to_string(), meter }
     }
 
     /// Lets a session's memory go, in RAM and on disk; called where no async runtime is at work.
@@ -168,7 +177,7 @@ impl Embedded {
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
-        let mut request = engine::Request::from(request);
+        let mut request = engine::Request { meter: self.meter.clone(), ..request.into() };
         for session in request.parent.iter_mut().chain([&mut request.session]) {
             session.tenant.clone_from(&self.tenant);
         }
@@ -177,11 +186,11 @@ impl Embedded {
             match event {
                 engine::Event::Prefill { done, total } => sink(Progress::Prefill { done, total }),
                 engine::Event::Text(text) => sink(Progress::Text(text)),
-                engine::Event::Call(_) | engine::Event::Logprobs(_) => {}
                 engine::Event::Failed(error) => return Err(worded(error).context(path)),
                 engine::Event::Done(completion) => {
                     return Ok(reply_of(*completion, open, Some(Box::new(EngineCommit(turn)))));
                 }
+                _ => {}
             }
         }
         Err(anyhow!("{path}: the engine ended the turn without an answer"))
@@ -234,7 +243,13 @@ impl super::Backend for Embedded {
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
-        Box::pin(async move { self.engine.embed(texts).await.map_err(worded) })
+        Box::pin(async move {
+            let embedded = match &self.meter {
+                Some(meter) => self.engine.embed_metered(texts, meter.clone()).await,
+                None => self.engine.embed(texts).await,
+            };
+            embedded.map_err(worded)
+        })
     }
 }
 
@@ -283,7 +298,7 @@ pub(super) fn reply_of(
     let (stop, usage, logprobs) = (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
     let followed = followed.into_iter().map(Into::into).collect();
     let call = call.map(Into::into);
-    Reply { ids, text, stop, call, logprobs, followed, usage, commit }
+    Reply { logprobs, followed, call, usage, commit, ..Reply::of(ids, text, stop) }
 }
 
 /// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
@@ -347,12 +362,12 @@ impl From<Request> for engine::Request {
             sampling,
             max_tokens: request.max_tokens,
             min_tokens: 0,
-            stop: request.stop,
+            stop: request.stops.all(),
             whole_sentences: true,
             max_call_tokens: max_call_tokens(request.max_tokens),
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
-            grammar: request.form.map(|form| Arc::new(form.grammar.clone())),
+            grammar: request.form.map(|form| Arc::new(form.enforced().clone())),
             calls: match request.may_call {
                 true => engine::Calls::Allowed,
                 false if request.n_calls > 0 => engine::Calls::Over,
@@ -362,6 +377,7 @@ impl From<Request> for engine::Request {
             logprobs: None,
             next_use: request.next_use,
             cold: request.cold,
+            meter: None,
         }
     }
 }
@@ -432,7 +448,7 @@ impl From<engine::Called> for Call {
         match called {
             // No more than one is asked for.
             engine::Called::Whole(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
-            engine::Called::Cut => Self::cut(),
+            _ => Self::cut(),
         }
     }
 }
@@ -446,10 +462,10 @@ impl From<engine::Followed> for Followed {
 impl From<engine::StopReason> for Stop {
     fn from(stop: engine::StopReason) -> Self {
         match stop {
-            engine::StopReason::EndOfTurn => Self::EndOfTurn,
             engine::StopReason::StopString => Self::StopString,
             engine::StopReason::Length => Self::Length,
             engine::StopReason::Sentence => Self::Sentence,
+            _ => Self::EndOfTurn,
         }
     }
 }
@@ -457,16 +473,16 @@ impl From<engine::StopReason> for Stop {
 impl From<engine::Usage> for Usage {
     fn from(usage: engine::Usage) -> Self {
         let kind = match usage.kind {
-            engine::MatchKind::Cold => Match::Cold,
             engine::MatchKind::Prefix => Match::Prefix,
             engine::MatchKind::Extend => Match::Extend,
             engine::MatchKind::Exact => Match::Exact,
             engine::MatchKind::Diverge => Match::Diverge,
+            _ => Match::Cold,
         };
         let source = match usage.source {
-            engine::Source::None => Origin::None,
             engine::Source::Memory => Origin::Memory,
             engine::Source::Disk => Origin::Disk,
+            _ => Origin::None,
         };
         Self {
             kind,

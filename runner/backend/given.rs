@@ -32,7 +32,7 @@ pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
         ask: None,
         open: None,
     });
-    let options = Options { choice, open: vec![0], others: Vec::new(), n_before: 0 };
+    let options = Options { choice, open: vec![0], ranked: Vec::new() };
     let strategy = request.strategy.as_ref().map(|_| Strategy::Always(text.to_string()));
     Ok(Request { choice: Some(options), strategy, ..request })
 }

@@ -24,20 +24,24 @@ impl std::fmt::Display for ModelFile {
     }
 }
 
-/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for an engine elsewhere.
+/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for an engine elsewhere. `None`: the
+/// engine takes messages, and only it can count their tokens.
 ///
 /// # Errors
-/// As [`locate`]; an engine elsewhere has none here.
-pub fn tokenizer(name: &str) -> anyhow::Result<ModelFile> {
+/// As [`locate`]; an engine that takes token ids is given without a tokenizer.
+pub fn tokenizer(name: &str) -> anyhow::Result<Option<ModelFile>> {
     if !scenario::Address::is_meant(name) {
-        return locate(name);
+        return locate(name).map(Some);
     }
     let address: scenario::Address = name.parse()?;
-    locate(
-        &address
-            .tokenizer
-            .with_context(|| format!("{name} has no `tokenizer`, so its tokens can't be counted here"))?,
-    )
+    match address.tokenizer {
+        Some(file) => locate(&file).map(Some),
+        None if address.api.takes_ids() => bail!(
+            "{name} takes token ids; give a local model file with its tokenizer and chat template, \
+             `tokenizer=FILE.gguf` (or use messages: openai+URL)"
+        ),
+        None => Ok(None),
+    }
 }
 
 /// Finds a model.

@@ -17,8 +17,8 @@ pub mod wire;
 
 pub use device::Device;
 pub use embedded::{
-    CacheKey, Embedded, EmbeddedConfig, Loading, ObjectsAddress, Share, Traffic, call_room, conversation,
-    source, worded,
+    CacheKey, Embedded, EmbeddedConfig, Loading, ObjectsAddress, Share, Traffic, bytes_in, call_room,
+    conversation, source, worded,
 };
 pub use given::given;
 pub use kv::{Kv, KvConfig, LayerBits};
@@ -26,12 +26,12 @@ pub use locate::{ModelFile, locate, tokenizer};
 pub use pool::{Pool, Reach};
 pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
-pub use strategy::{Cast, played};
+pub use strategy::Cast;
 
-use crate::prompt::{Conversation, Options};
-use crate::scenario::{Form, Strategy};
+use crate::prompt::{Conversation, Options, StopStrings};
+use crate::scenario::{Form, Recalled, Strategy};
 use crate::tools::{Call, Offer};
-use crate::transcript::{ModelRecord, Stop, TurnRecord};
+use crate::transcript::{ModelRecord, Rejected, Stop, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::pin::Pin;
@@ -147,7 +147,7 @@ pub struct Request {
     /// Most tokens of the reply.
     pub max_tokens: usize,
     /// The reply ends before one of these.
-    pub stop: Vec<String>,
+    pub stops: StopStrings,
     /// The options that the reply chooses from.
     pub choice: Option<Options>,
     /// The form that the reply is to have.
@@ -164,6 +164,8 @@ pub struct Request {
     pub follow: Option<Vec<u32>>,
     /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
+    /// What that remembers.
+    pub recalled: Recalled,
     /// Plan-order number of the agent's next turn; `None`: this is its last.
     pub next_use: Option<u64>,
     /// Compute everything anew.
@@ -192,12 +194,16 @@ pub struct Reply {
     pub text: String,
     /// The reason why it ended.
     pub stop: Stop,
+    /// What an engine elsewhere said behind that, and was cut.
+    pub cut: String,
     /// The call that it is.
     pub call: Option<Call>,
     /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
     pub logprobs: Vec<(usize, f32)>,
     /// Findings at each recorded id, if a recording was followed.
     pub followed: Vec<Followed>,
+    /// The replies before it that were rejected, so that it was asked for again.
+    pub rejected: Vec<Rejected>,
     /// Its cost; `None`: it was not computed now.
     pub usage: Option<Usage>,
     /// To be called once the turn is on record.
@@ -207,8 +213,8 @@ pub struct Reply {
 impl Reply {
     /// A reply that nobody computed now.
     pub fn of(ids: Vec<u32>, text: String, stop: Stop) -> Self {
-        let (logprobs, followed) = (Vec::new(), Vec::new());
-        Self { ids, text, stop, call: None, logprobs, followed, usage: None, commit: None }
+        let (cut, logprobs, followed, rejected) = Default::default();
+        Self { ids, text, stop, cut, call: None, logprobs, followed, rejected, usage: None, commit: None }
     }
 
     /// A reply of a rule or a human.
@@ -222,7 +228,9 @@ impl Reply {
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
         let call = line.call.as_ref().map(Call::from);
-        Self { logprobs, call, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
+        let cut = line.cut.clone();
+        let rejected = line.form.as_ref().map(|form| form.rejected.clone()).unwrap_or_default();
+        Self { cut, logprobs, call, rejected, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Agents of a scenario that are not models: controls of experiments, and a human at the terminal.
 //!
-//! A strategy knows what its agent has heard, by the plan's deliveries, and no more; nothing of it depends on time or scheduling.
-//! Its turns have no ids and no log-probabilities.
+//! The turns of a [`Strategy`] have no ids and no log-probabilities.
 
 use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Traffic};
 use crate::diagnostic::printable;
@@ -46,8 +45,9 @@ impl Backend for Cast {
                         tokio::task::spawn_blocking(ask).await?
                     }
                     strategy => {
-                        let n_replies = request.conversation.exchanges.len();
-                        played(&strategy, request.seed, n_replies, request.choice.as_ref())
+                        let offer = request.choice.as_ref().map(Options::offer);
+                        let reply = strategy.reply(&path, request.seed, offer, &request.recalled);
+                        reply.map_err(anyhow::Error::from)
                     }
                 };
                 let text = text.with_context(|| path)?;
@@ -84,69 +84,6 @@ impl Backend for Cast {
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
         self.model.embed(texts)
     }
-}
-
-/// The reply of a rule at a turn with this seed, after `n_replies` of its own; a human is no rule.
-///
-/// # Errors
-/// Its answer is not one of the options, or no option is left.
-pub fn played(
-    strategy: &Strategy,
-    seed: u64,
-    n_replies: usize,
-    options: Option<&Options>,
-) -> anyhow::Result<String> {
-    let Some(options) = options else {
-        return Ok(match strategy {
-            Strategy::Always(text) => text.clone(),
-            Strategy::List(texts) => texts[n_replies % texts.len()].clone(),
-            _ => String::new(),
-        });
-    };
-    let mut open = options.open.clone();
-    open.sort_unstable();
-    let (Some(first), Some(last)) = (open.first().copied(), open.last().copied()) else {
-        bail!("there is no option left to choose");
-    };
-    let wanted = match strategy {
-        Strategy::TitForTat => options.others.last().copied().unwrap_or(0),
-        Strategy::Grim if options.others.iter().any(|other| *other != 0) => options.choice.options.len() - 1,
-        Strategy::Grim | Strategy::Human => 0,
-        Strategy::Always(name) => named(options, name)?,
-        Strategy::List(names) => named(options, &names[options.n_before % names.len()])?,
-        Strategy::Random(p) => {
-            let others = &open[1..];
-            if uniform(seed, 0) < *p || others.is_empty() {
-                first
-            } else {
-                others[(uniform(seed, 1) * others.len() as f64) as usize % others.len()]
-            }
-        }
-    };
-    // In a ranking an option may be taken already.
-    let chosen = if open.contains(&wanted) {
-        wanted
-    } else if wanted == 0 {
-        first
-    } else {
-        last
-    };
-    Ok(options.choice.options[chosen].text.clone())
-}
-
-/// The n-th number in [0, 1) of a turn.
-fn uniform(seed: u64, n: u64) -> f64 {
-    let hash = blake3::derive_key("greenroom 2026 strategy", &[seed.to_le_bytes(), n.to_le_bytes()].concat());
-    let word = hash[..8].iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-    (word >> 11) as f64 / (1u64 << 53) as f64
-}
-
-fn named(options: &Options, name: &str) -> anyhow::Result<usize> {
-    let known = || {
-        let texts: Vec<&str> = options.choice.options.iter().map(|option| option.text.as_str()).collect();
-        format!("the strategy answers `{name}`, which is not an option; expected one of {}", texts.join(", "))
-    };
-    options.choice.find(name).with_context(known)
 }
 
 /// Shows what the agent reads and takes a line; for a choice, an option's number or text.

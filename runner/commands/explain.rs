@@ -1,31 +1,42 @@
 //! `greenroom explain`: what an agent had read at a turn, where each part came from, and which part was in its cache.
 
-use super::{Exit, Whereabouts};
+mod prompt;
+
+use super::{Exit, Whereabouts, casting};
 use crate::backend::Match;
-use crate::diagnostic::printable;
-use crate::prompt::by_score;
-use crate::replay::{brought_along, load_scenario, memory_at, other_scenario, transcript_file};
-use crate::scenario::{Scenario, copied};
-use crate::terminal::is_fancy;
-use crate::timeline::{Event, StageKind};
+use crate::diagnostic::{printable, unknown};
+use crate::prompt::{Conversation, by_score};
+use crate::replay::{asked_at, brought_along, load_scenario, other_scenario, transcript_file};
+use crate::scenario::{Agent, Scenario, copied};
+use crate::terminal::{is_fancy, table};
+use crate::timeline::{Event, StageKind, Timeline};
+use crate::tools::{Offer, Toolbox};
 use crate::trace::{self, Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use console::Style;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Show what an agent had read at a turn, where each part came from, and what was reused
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: greenroom explain runs/gossip-1 --agent alice --turn 4")]
+#[command(after_help = "Example: greenroom explain runs/gossip-1 --agent alice --turn 4\n\
+         greenroom explain runs/gossip-1 --agent alice --prompt")]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,
-    /// Key of the agent
+    /// Key of the agent [default: lists the agents of the run]
     #[arg(long, value_name = "KEY")]
-    agent: String,
+    agent: Option<String>,
     /// The turn: a number from 1, or its path, e.g. yard/1/marco [default: the last]
-    #[arg(long, value_name = "N|PATH")]
+    #[arg(long, value_name = "N|PATH", requires = "agent")]
     turn: Option<String>,
+    /// Print the whole prompt instead, exactly as the model's chat template renders it
+    #[arg(long, requires = "agent")]
+    prompt: bool,
+    /// The model whose chat template is used, as in `run` [default: the run's, if it is found]
+    #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
+    models: Vec<casting::Given>,
     #[command(flatten)]
     near: Whereabouts,
 }
@@ -42,22 +53,80 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         eprint!("{}", loaded.report.render(is_fancy()));
         return Ok(Exit::Invalid);
     };
-    let copy = file.parent().and_then(copied).map(|copy| copy.root);
-    let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.agent == args.agent);
-    let turns: Vec<&TurnRecord> = turns.filter(|turn| !turn.is_aside()).collect();
-    let turn = wanted(&args, &scenario, &turns)?;
+    let turns = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| !turn.is_aside());
+    let Some(key) = &args.agent else {
+        list(&scenario, &turns.collect::<Vec<_>>());
+        return Ok(Exit::Pass);
+    };
+    let turns: Vec<&TurnRecord> = turns.filter(|turn| turn.agent == *key).collect();
+    let turn = wanted(key, args.turn.as_deref(), &scenario, &turns)?;
     let brought = brought_along(&file, &transcript.header.record, args.near.bounds.root.as_deref())?;
-    let timeline = memory_at(&scenario, &transcript, brought, &turn.path)?;
+    let (timeline, conversation) = asked_at(&scenario, &transcript, brought, &turn.path)?;
+    let toolbox = Toolbox::recorded(&scenario, &transcript.header.record.tools);
+    let agent = scenario.agent_by_key(key).map(|id| scenario.agent(id));
+    let offer = agent.and_then(|agent| toolbox.offer(&scenario, agent));
+    let read = Read { timeline, conversation, offer };
+    if args.prompt {
+        let is_model = agent.is_none_or(|agent| agent.strategy.is_none());
+        ensure!(is_model, "`{key}` is played by a strategy, so no model has read a prompt");
+        let prompter = prompt::prompter(&args.models, &scenario, &args.run, turn)?;
+        let other = prompt::other_model(&prompter, &transcript.header.record, turn);
+        if let Some(note) = &other {
+            eprintln!("note: {}", printable(note));
+        }
+        let text = prompt::rendered(&prompter, read.conversation, read.offer.as_deref(), other.is_some())?;
+        println!("{}", printable(&text));
+        return Ok(Exit::Pass);
+    }
+    explain(&args, key, &file, &transcript, &scenario, turn, &read)?;
+    Ok(Exit::Pass)
+}
+
+/// What an agent had read at a turn.
+struct Read {
+    timeline: Timeline,
+    conversation: Conversation,
+    offer: Option<Arc<Offer>>,
+}
+
+/// Lists the agents of a run.
+fn list(scenario: &Scenario, turns: &[&TurnRecord]) {
+    let row = |agent: &Agent| {
+        let own: Vec<&&TurnRecord> = turns.iter().filter(|turn| turn.agent == agent.key).collect();
+        let last = own.last().map_or("-", |turn| turn.path.as_str());
+        let n = if own.is_empty() { "-".to_string() } else { format!("1 to {}", own.len()) };
+        vec![agent.key.clone(), agent.name.clone(), n, last.to_string()]
+    };
+    let rows = scenario.agents.iter().map(row).collect();
+    println!("{}", table(&["agent", "name", "turns", "last turn"], rows, 4));
+    println!("\n--agent KEY shows what an agent had read at its last turn, --turn N at another one");
+}
+
+/// Shows what an agent had read at a turn, and its reply.
+fn explain(
+    args: &Args,
+    key: &str,
+    file: &Path,
+    transcript: &Transcript,
+    scenario: &Scenario,
+    turn: &TurnRecord,
+    read: &Read,
+) -> anyhow::Result<()> {
+    let copy = file.parent().and_then(copied).map(|copy| copy.root);
     let trace = Trace::turns_of(&file.with_file_name(trace::FILE));
     let cost = trace.as_ref().and_then(|turns| turns.get(&turn.path));
-    let new = timeline.events().iter().rposition(Event::is_said).map_or(0, |at| at + 1);
-    let name = scenario.agent_by_key(&args.agent).map_or(&args.agent, |id| &scenario.agent(id).name);
-    println!("What {} had read at {}\n", printable(name), printable(&turn.path));
-    for (at, event) in timeline.events().iter().enumerate() {
+    let events = read.timeline.events();
+    let new = events.iter().rposition(Event::is_said).map_or(0, |at| at + 1);
+    println!("What {} had read at {}\n", printable(scenario.name_of(key)), printable(&turn.path));
+    let begin = usize::from(matches!(events.first(), Some(Event::System(_))));
+    for (at, event) in events.iter().enumerate() {
+        if at == begin {
+            tools(args, scenario, transcript, turn, read)?;
+        }
         if at == new {
             println!("{}\n", rule(&border(cost, new > 0)));
         }
-        show(&scenario, copy.as_deref(), &args.agent, event);
+        show(scenario, copy.as_deref(), key, event);
     }
     println!("{}\n", rule("the reply"));
     println!("  {}", printable(&turn.spoken).replace('\n', "\n  "));
@@ -78,7 +147,33 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         let at = transcript.turns.iter().position(|line| line.record.path == turn.path).unwrap_or_default();
         options(choice, transcript.header.record.sampling_of(turn, at).temperature);
     }
-    Ok(Exit::Pass)
+    Ok(())
+}
+
+/// Shows what an agent had read of its tools: as the template writes it, or without one what it is made of.
+fn tools(
+    args: &Args,
+    scenario: &Scenario,
+    transcript: &Transcript,
+    turn: &TurnRecord,
+    read: &Read,
+) -> anyhow::Result<()> {
+    let Some(offer) = read.offer.as_deref() else { return Ok(()) };
+    let (what, text) = match prompt::prompter(&args.models, scenario, &args.run, turn) {
+        Ok(prompter) => {
+            let other = prompt::other_model(&prompter, &transcript.header.record, turn);
+            let by = other.unwrap_or_else(|| "as the chat template writes them".to_string());
+            (by, prompt::tools(&prompter, &read.conversation, offer)?)
+        }
+        Err(error) if !args.models.is_empty() => return Err(error),
+        Err(_) => {
+            let unknown = "the model is not found, so its chat template is unknown; --model says where it is";
+            (unknown.to_string(), prompt::listed(offer))
+        }
+    };
+    println!("  {}", head("tools", &printable(&what)));
+    println!("    {}\n", printable(text.trim()).replace('\n', "\n    "));
+    Ok(())
 }
 
 /// The options of a choice, with the probabilities of being drawn and of being said.
@@ -96,22 +191,27 @@ fn options(choice: &ChoiceRecord, temperature: f32) {
     }
 }
 
-fn wanted<'a>(args: &Args, scenario: &Scenario, turns: &[&'a TurnRecord]) -> anyhow::Result<&'a TurnRecord> {
+fn wanted<'a>(
+    key: &str,
+    given: Option<&str>,
+    scenario: &Scenario,
+    turns: &[&'a TurnRecord],
+) -> anyhow::Result<&'a TurnRecord> {
     let Some(last) = turns.last() else {
         let keys: Vec<&str> = scenario.agents.iter().map(|agent| agent.key.as_str()).collect();
-        let help = crate::diagnostic::suggest(&args.agent, keys.iter().copied()).unwrap_or_default();
-        bail!("the recording has no turns of an agent `{}`; {help}", args.agent);
+        let message = format!("the recording has no turns of an agent `{key}`");
+        bail!(unknown(&message, key, keys.iter().copied()));
     };
-    let Some(given) = &args.turn else { return Ok(last) };
+    let Some(given) = given else { return Ok(last) };
     let found = match given.parse::<usize>() {
         Ok(n) => n.checked_sub(1).and_then(|at| turns.get(at)),
-        Err(_) => turns.iter().find(|turn| turn.path == *given),
+        Err(_) => turns.iter().find(|turn| turn.path == given),
     };
     let n = turns.len();
     found.copied().with_context(|| {
         format!(
-            "`{}` has no turn {given} in the recording; its turns are 1 to {n}, the last is {}",
-            args.agent, last.path
+            "`{key}` has no turn {given} in the recording; its turns are 1 to {n}, the last is {}",
+            last.path
         )
     })
 }
@@ -157,7 +257,7 @@ fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
             return println!("    {}\n", printable(text).replace('\n', "\n    "));
         }
         Event::Stage { kind, text, origin, .. } => (word(*kind), origin.clone(), text),
-        Event::Heard { from, text, origin } => {
+        Event::Heard { from, text, origin, .. } => {
             println!("  {}", head("heard", origin));
             return println!("    {from}: {}\n", printable(text));
         }
@@ -165,10 +265,11 @@ fn show(scenario: &Scenario, copy: Option<&Path>, agent: &str, event: &Event) {
             println!("  {}", head("said", &format!("{origin}, {} tokens", ids.len())));
             return println!("    {}\n", printable(raw).replace('\n', "\n    "));
         }
-        Event::Called { call, result, origin, ids, .. } => {
+        Event::Called { raw, result, origin, ids, .. } => {
             println!("  {}", head("called", &format!("{origin}, {} tokens", ids.len())));
-            let text = format!("{call}\n{result}");
-            return println!("    {}\n", printable(&text).replace('\n', "\n    "));
+            println!("    {}\n", printable(raw).replace('\n', "\n    "));
+            println!("  {}", head("result", origin));
+            return println!("    {}\n", printable(result).replace('\n', "\n    "));
         }
     };
     println!("  {}", head(what, &place(scenario, copy, &origin)));

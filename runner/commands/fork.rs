@@ -1,16 +1,17 @@
 //! `greenroom fork`: plays on from a turn of a run in another way.
 
 use super::casting;
+use super::claimed::Claimed;
 use super::machine::Machine;
 use super::play::Performance;
 use super::resume::go_on;
-use super::run::{Claimed, refuse_other};
+use super::run::refuse_other;
 use super::sampling::non_negative;
 use super::{Exit, Whereabouts};
 use crate::backend::{GivenSampling, Sampling};
 use crate::experiment;
 use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
-use crate::run::{Changes, ForkFrom, RunOptions, Say, Tell};
+use crate::run::{Changes, ForkFrom, RunOptions, Say, Seeding, Tell};
 use crate::scenario::parse_override;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
@@ -92,6 +93,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             ..Sampling::from(header.sampling).into()
         },
         max_tokens: args.max_tokens.map_or(header.max_tokens, |most| most as usize),
+        seeding: Seeding::ByCase, // a fork keeps that of its run
         cold: false,
         resume: args.resume,
         continues: None,

@@ -3,7 +3,7 @@
 use super::Exit;
 use crate::files::{self, Kind};
 use crate::import::{Format, import};
-use crate::scenario::load;
+use crate::rehearsal::load;
 use crate::terminal::{counted, printable};
 use anyhow::Context as _;
 use std::path::PathBuf;

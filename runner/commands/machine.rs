@@ -1,7 +1,7 @@
 //! Flags for the model, the place of its memories, and the share of this machine that it may use.
 
 use super::{Location, Memories, casting, parse_size};
-use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, locate};
+use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, bytes_in, locate};
 use crate::files;
 use crate::scenario::Address;
 use anyhow::Context as _;
@@ -44,10 +44,11 @@ pub(super) struct Machine {
     /// model leaves free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_memory: Option<u64>,
-    /// Maximum size of all memories on disk (for an object store: of local copies); the least valuable ones are removed
-    /// when a run begins and ends (see `cache gc`) [default: unlimited]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    cache_disk: Option<u64>,
+    /// Maximum size of all memories on disk (for an object store: of local copies), or `unlimited`; the least valuable
+    /// ones are removed when a run begins and ends, and while a server runs (see `cache gc`) [default: a fifth of the
+    /// space that is free or taken by memories, at most 16G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
+    cache_disk: Option<Limit>,
     /// Reuse memories that another device computed instead of reading everything again; turns based on them are marked
     /// in the trace, and may differ from what either device alone would say
     #[arg(long)]
@@ -99,18 +100,46 @@ impl Machine {
         let others = models.iter().map(String::as_str).filter(|model| *model != own);
         let models = [own].into_iter().chain(others).chain(self.draft.as_deref());
         let config = self.model.config(models)?;
+        let cache_dir = cache_dir(&self.memories)?;
         Ok(EmbeddedConfig {
-            cache_dir: cache_dir(&self.memories)?,
+            cache_disk: cache_dir.as_deref().and_then(|folder| self.disk_limit(folder)),
+            is_default_bound: self.cache_disk.is_none(),
+            cache_dir,
             objects: self.memories.objects().cloned(),
             cache_key: self.memories.key()?,
             tenant: self.tenant.clone(),
-            cache_disk: self.cache_disk,
             cache_memory: self.cache_memory.unwrap_or(config.cache_memory),
             self_check: true,
             adopt: self.adopt,
             draft: self.draft.as_deref().map(locate).transpose().context("--draft")?,
             ..config
         })
+    }
+
+    /// Bytes that memories in a folder may take; `None`: it is not limited.
+    fn disk_limit(&self, folder: &Path) -> Option<u64> {
+        match self.cache_disk {
+            Some(Limit::Bytes(bytes)) => Some(bytes),
+            Some(Limit::Unlimited) => None,
+            None => Some(share_of_disk(folder)),
+        }
+    }
+
+    /// The folder of memories, if there is none yet: to be named when a run has made it.
+    pub(super) fn new_folder(&self) -> Option<PathBuf> {
+        self.memories.folder().filter(|folder| !folder.exists())
+    }
+
+    /// Says where memories are kept, and how much space they may take.
+    pub(super) fn introduce_memories(&self, folder: &Path) -> String {
+        let limit = self.disk_limit(folder).map_or("without a limit".to_string(), |limit| {
+            format!("up to {}", crate::terminal::bytes(limit))
+        });
+        format!(
+            "Agents' memories are kept in {}, {limit} (--cache-disk changes this, `greenroom cache` lists and removes \
+             them)",
+            folder.display()
+        )
     }
 
     /// Opens the first of these models, with a bar on a terminal while it is converted, and the others on demand.
@@ -127,6 +156,29 @@ impl Machine {
             Box::new(move || Box::new(loading(quiet))),
         )
     }
+}
+
+/// A limit on the space that memories take.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Bytes(u64),
+    Unlimited,
+}
+
+fn parse_limit(text: &str) -> Result<Limit, String> {
+    if text == "unlimited" {
+        return Ok(Limit::Unlimited);
+    }
+    let limit = parse_size(text).map(Limit::Bytes);
+    limit.map_err(|error| error.replace("expected e.g. 512M or 2G", "expected e.g. 512M, 2G or `unlimited`"))
+}
+
+/// A fifth of the space that is free or taken by the memories of a folder, at most 16 GiB.
+fn share_of_disk(folder: &Path) -> u64 {
+    const SHARE: u64 = 5;
+    const MOST: u64 = 16 << 30;
+    let Ok(free) = fs4::available_space(folder) else { return MOST };
+    (free.saturating_add(bytes_in(folder)) / SHARE).min(MOST)
 }
 
 /// Half of the memory that is free beside the models; a container's limit counts.
@@ -217,5 +269,6 @@ pub(super) fn loading(quiet: bool) -> impl FnMut(Loading) {
             bar.set_style(style("measuring the model's keys for its cache (only once) {spinner} {elapsed}"));
             bar.enable_steady_tick(Duration::from_millis(100));
         }
+        _ => {}
     }
 }

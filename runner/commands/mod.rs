@@ -19,6 +19,7 @@ macro_rules! eprintln {
 mod cache;
 mod casting;
 mod check;
+mod claimed;
 mod completions;
 mod devices;
 mod diff;
@@ -48,9 +49,10 @@ mod watch;
 use crate::backend::{CacheKey, ObjectsAddress};
 use crate::diagnostic::Severity;
 use crate::files::{self, Kind};
+use crate::rehearsal;
 use crate::replay::Search;
 use crate::run::FailedTwice;
-use crate::scenario::{self, Loaded, Overrides, Scenario};
+use crate::scenario::{Loaded, Overrides, Scenario};
 use crate::terminal::{counted, is_fancy, output, printable};
 use anyhow::Context as _;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
@@ -279,7 +281,7 @@ fn open_scenario(
     overrides: &Overrides,
     quiet: bool,
 ) -> anyhow::Result<Option<Arc<Scenario>>> {
-    let Loaded { scenario, report } = scenario::open_below(file, bounds.root.as_deref(), overrides)?;
+    let Loaded { scenario, report, .. } = rehearsal::open_below(file, bounds.root.as_deref(), overrides)?;
     if !quiet || scenario.is_none() {
         eprint!("{}", report.render(is_fancy_err()));
     }

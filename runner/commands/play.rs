@@ -46,6 +46,7 @@ pub(super) struct Performance {
 impl Performance {
     /// Plays it.
     pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
+        let new_folder = machine.new_folder();
         let backend = Arc::new(machine.pool(
             &played(&self.scenario, &self.options),
             &own(&self.options),
@@ -69,6 +70,9 @@ impl Performance {
         runtime.shutdown_background();
         let performed = performed.inspect_err(|_| self.say_how_to_go_on())?;
         self.finish(&performed);
+        if let Some(folder) = new_folder.filter(|folder| !self.quiet && folder.exists()) {
+            println!("{}", machine.introduce_memories(&folder));
+        }
         if let Some(page) = page.filter(|_| performed.end != End::Stopped) {
             page.end()?;
         }

@@ -5,8 +5,8 @@ use super::machine::Machine;
 use super::play::{own, played as played_by};
 use super::stop::stopped;
 use crate::experiment::{self, Design, Played, Shard, Step, play as play_design, transcripts};
-use crate::statistics::{Cell, Run, Sample, plots, summarize, tables};
-use crate::terminal::{failure, is_fancy, output, statistics};
+use crate::statistics::{Cell, Run, Sample, Summary, plots, pooled_tables, summarize, tables};
+use crate::terminal::{failure, is_fancy, output, statistics, too_few};
 use crate::transcript::{AssertionRecord, Footer, Transcript};
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -28,6 +28,7 @@ pub(super) fn play(
         let swept = cell.tuning.models().cloned();
         played_by(&cell.scenario, &design.options).into_iter().chain(swept)
     });
+    let new_folder = machine.new_folder();
     let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
     let began = Instant::now();
     // A bar would be drawn over the question to a human.
@@ -64,6 +65,9 @@ pub(super) fn play(
     };
     if !quiet {
         println!("\n{took}: {}", folder.display());
+        if let Some(memories) = new_folder.filter(|memories| memories.exists()) {
+            println!("{}", machine.introduce_memories(&memories));
+        }
     }
     Ok(if !played.failed.is_empty() {
         Exit::Environment
@@ -92,31 +96,34 @@ fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
 pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
     let mut files = tables(sample).write(folder)?;
     let summary = summarize(sample);
+    files.extend(pooled_tables(&summary).write(folder)?);
     files.push(summary.write(folder)?);
     files.extend(plots(sample, &summary, folder)?);
     if quiet {
         println!("{}", folder.display());
         output::flush();
-        eprint!("{}", failures(sample));
+        eprint!("{}", failures(sample, &summary));
     } else {
-        print!("{}{}", statistics(&summary, &files, is_fancy()), failures(sample));
+        print!("{}{}", statistics(&summary, &files, is_fancy()), failures(sample, &summary));
     }
-    Ok(hold(sample))
+    Ok(hold(sample) && summary.holds())
 }
 
-/// The assertions that failed, and in how many runs.
-fn failures(sample: &Sample) -> String {
+/// The assertions that failed, and in how many runs; then those that did not hold in the share of runs that they need.
+fn failures(sample: &Sample, summary: &Summary) -> String {
     let footers: Vec<&Footer> =
         sample.runs.iter().filter_map(|run| Some(&run.transcript.footer.as_ref()?.record)).collect();
     let mut failed: IndexMap<&str, (&AssertionRecord, usize)> = IndexMap::new();
-    for assertion in footers.iter().flat_map(|footer| &footer.assertions).filter(|each| !each.holds) {
+    for assertion in footers.iter().flat_map(|footer| &footer.assertions).filter(|each| each.fails()) {
         failed.entry(&assertion.that).or_insert((assertion, 0)).1 += 1;
     }
     let line = |(first, n)| failure(first, Some((n, footers.len())), is_fancy());
-    failed.into_values().map(line).collect()
+    let of_many = summary.assertions.iter().filter(|assertion| !assertion.holds());
+    let of_many = of_many.map(|assertion| too_few(assertion, summary.shown(), is_fancy()));
+    failed.into_values().map(line).chain(of_many).collect()
 }
 
-/// True if all assertions passed in all runs.
+/// True if all assertions passed in all runs, but for those that need a share of runs.
 fn hold(sample: &Sample) -> bool {
     let mut footers = sample.runs.iter().filter_map(|run| run.transcript.footer.as_ref());
     footers.all(|footer| footer.record.holds())

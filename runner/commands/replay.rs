@@ -2,8 +2,9 @@
 
 use super::machine::Model;
 use super::{Exit, Whereabouts};
+use crate::experiment::{experiments, judge as judge_experiment};
 use crate::files;
-use crate::terminal::{is_fancy, show_verdict};
+use crate::terminal::{counted, is_fancy, show_verdict};
 use crate::verify::forms::{github, json, junit, markdown, tally};
 use crate::verify::{Judge, Kind, Level, Question, Verdict, is_ci, recordings};
 use clap::ValueEnum;
@@ -77,10 +78,18 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         }
         verdicts.push(verdict);
     }
+    for folder in experiments(&args.runs) {
+        for verdict in judge_experiment(&folder, &judge.search, &verdicts) {
+            if !args.json {
+                print!("{}", show_verdict(&verdict, is_fancy()));
+            }
+            verdicts.push(verdict);
+        }
+    }
     if args.json {
         println!("{}", json(&verdicts)?);
     } else if verdicts.len() > 1 {
-        println!("{} recordings: {}", verdicts.len(), tally(&verdicts));
+        println!("{}: {}", counted(runs.len(), "recording"), tally(&verdicts));
     }
     if args.github {
         let root = std::env::var_os("GITHUB_WORKSPACE").map(PathBuf::from);

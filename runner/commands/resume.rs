@@ -3,7 +3,7 @@
 use super::{Bounds, is_fancy_err};
 use crate::diagnostic::printable;
 use crate::replay::{load_copy, transcript_file};
-use crate::scenario::{Overrides, Scenario, open_below};
+use crate::scenario::{CaseId, Overrides, Scenario, open_below};
 use crate::transcript::Transcript;
 use anyhow::{bail, ensure};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ pub(super) struct Resumed {
     pub(super) scenario: Arc<Scenario>,
     /// Path of the scenario's file, as the run's record has it.
     pub(super) named: String,
+    /// The case whose random numbers the run has.
+    pub(super) case: Option<CaseId>,
 }
 
 /// How to continue a run (or an experiment) in a folder: the command line that was given, to be given again. `names_folder`: it says
@@ -91,5 +93,5 @@ pub(super) fn resumed(
         eprint!("{}", loaded.report.render(is_fancy_err()));
         bail!("the copy of the scenario in {} can't be played", run.display());
     };
-    Ok(Some(Resumed { scenario, named: header.scenario.path }))
+    Ok(Some(Resumed { scenario, named: header.scenario.path, case: header.case }))
 }

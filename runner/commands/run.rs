@@ -1,19 +1,20 @@
 //! `greenroom run`: plays a scenario, once or many times.
 
 use super::casting;
+use super::claimed::Claimed;
 use super::machine::Machine;
 use super::play::Performance;
 use super::resume::{self, Resumed, resumed};
 use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
-use crate::experiment::{self, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
-use crate::run::{MAX_TOKENS, RunOptions};
+use crate::diagnostic::printable;
+use crate::experiment::{self, CASE, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
+use crate::run::{MAX_TOKENS, RunOptions, Seeding};
 use crate::scenario::{Case, Given, Hints, Overrides, Scenario, parse_cast, parse_override};
 use crate::trace;
 use crate::transcript;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,6 +115,12 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     // Runs of a resumed experiment are below its folder.
     let runs: Vec<PathBuf> = if args.resume { runs_in(&folder) } else { Vec::new() };
     let earlier: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
+    let has_cases = plays_cases(&scenario);
+    let seeding = match &begun {
+        Some(begun) => Seeding::Recorded(begun.case.clone()),
+        None if has_cases && args.resume => seeding_in(&folder, args.quiet)?,
+        None => Seeding::ByCase,
+    };
     let options = RunOptions {
         seed: args.seed,
         sampling: args.sampling.given(),
@@ -123,6 +130,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         continues: args.continues.clone(),
         fork: None,
         root: args.bounds.root.clone(),
+        seeding,
         named: begun.map(|begun| begun.named),
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: given(&args),
@@ -130,7 +138,6 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         recorded: BTreeMap::new(),
     };
     let go_on = resume::go_on(&folder, out.is_some());
-    let has_cases = plays_cases(&scenario);
     if has_cases && args.continues.is_some() {
         eprintln!("error: --continue allows one run only; choose a case with --case");
         return Ok(Exit::Invalid);
@@ -162,6 +169,22 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
 }
 
+/// What the random numbers of an experiment of cases depend on: as in the runs that are in its folder already.
+fn seeding_in(folder: &Path, quiet: bool) -> anyhow::Result<Seeding> {
+    if !experiment::shares_seeds(folder)? {
+        return Ok(Seeding::ByCase);
+    }
+    if !quiet {
+        let shown = folder.display().to_string();
+        eprintln!(
+            "note: an earlier version began the experiment in {}; in its runs, all cases share random numbers, so their results are \
+                not independent. It continues in the same way. For independent cases, play it again in another folder",
+            printable(&shown)
+        );
+    }
+    Ok(Seeding::Recorded(None))
+}
+
 /// Names of the settings given on the command line.
 fn given(args: &Args) -> Given {
     let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.hints() };
@@ -185,9 +208,6 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     };
     if is_run(folder) { vec![folder.to_path_buf()] } else { first().into_iter().collect() }
 }
-
-/// Name of a cell's case among its values.
-const CASE: &str = "case";
 
 /// True for a scenario that is played once for each of its cases.
 fn plays_cases(scenario: &Scenario) -> bool {
@@ -242,54 +262,6 @@ fn design(args: &Args, options: RunOptions, n: u32) -> anyhow::Result<Option<Des
     let seeds: Option<Vec<u64>> = (0..u64::from(n)).map(|i| options.seed.checked_add(i)).collect();
     let seeds = seeds.with_context(|| format!("--seed {} is too large for {n} seeds", options.seed))?;
     Ok(Some(Design { cells, seeds, options, shard: args.shard }))
-}
-
-/// The folder for a run's record.
-#[derive(Debug)]
-pub(super) struct Claimed {
-    pub(super) folder: PathBuf,
-    /// It was made for this run.
-    made: bool,
-}
-
-impl Claimed {
-    /// The one given, or `runs/ID-N`: the first that is free, made at once so that no other run takes it, or the latest to resume.
-    pub(super) fn of(out: Option<&Path>, id: &str, resume: bool) -> anyhow::Result<Self> {
-        match out {
-            Some(folder) => Ok(Self { folder: folder.to_path_buf(), made: false }),
-            None => Self::below(Path::new("runs"), id, resume),
-        }
-    }
-
-    fn below(runs: &Path, id: &str, resume: bool) -> anyhow::Result<Self> {
-        let folder = |n: usize| runs.join(format!("{id}-{n}"));
-        let free = (1..).find(|n| !folder(*n).exists()).unwrap_or(1);
-        if resume {
-            return Ok(Self { folder: folder(free.saturating_sub(1).max(1)), made: false });
-        }
-        let can_not = |folder: &Path| format!("can't create {}", folder.display());
-        std::fs::create_dir_all(runs).with_context(|| can_not(runs))?;
-        for n in free.. {
-            match std::fs::create_dir(folder(n)) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => {
-                    made.with_context(|| can_not(&folder(n)))?;
-                    return Ok(Self { folder: folder(n), made: true });
-                }
-            }
-        }
-        anyhow::bail!("there is no free number for another run of {id} in {}", runs.display())
-    }
-}
-
-impl Drop for Claimed {
-    /// A run that never began leaves no folder.
-    fn drop(&mut self) {
-        if self.made {
-            // Refused if the folder is not empty.
-            let _ = std::fs::remove_dir(&self.folder);
-        }
-    }
 }
 
 /// A folder that holds a run (or an experiment) is continued only on request, and only as the same kind.

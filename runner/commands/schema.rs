@@ -313,7 +313,7 @@ payoff:
 ",
     },
     Section {
-        of: "Strategy",
+        of: "Strategies",
         heading: "A strategy",
         place: "`agents.KEY.strategy`",
         word: "strategy",
@@ -322,6 +322,11 @@ agents:
   ann: { strategy: grim }
   ben: { strategy: { random: 0.8 } }
   cas: { strategy: { list: [share, share, take] } }
+  dan: { strategy: { talk: { list: [Good morning., Again?] }, game: tit_for_tat } }
+  eve: { strategy: { script: { talk/1/eve: Good morning., game/1/eve: share, game/2/eve: take } } }
+phases:
+  - { name: talk, agents: [dan, eve] }
+  - { name: game, agents: [ann, ben, cas, dan, eve], order: broadcast, rounds: 2, choice: [share, take] }
 ",
     },
     Section {
@@ -335,6 +340,17 @@ outcome:
 assertions:
   - outcome.taken < 2
   - { that: game.invalid == 0, why: everybody answered }
+",
+    },
+    Section {
+        of: "Share",
+        heading: "A share of runs",
+        place: "`assertions[n].share`",
+        word: "share of runs",
+        example: "\
+assertions:
+  - { that: game.votes.share >= 2, share: { at_least: 0.9 } }
+  - { that: game.votes.share == 0, share: { at_most: 0.05 }, why: somebody shares }
 ",
     },
     Section {
@@ -362,6 +378,13 @@ possible choices and texts: what always fails is an error, what fails in some ca
 Steps, output and memory of each are limited: about a million steps, 8 MB of text.
 
 What a template prints is only text: a reply that contains `{{ }}` is never rendered.
+
+Names, titles and other fields whose type links here, options of choices and the texts of strategies are templates, too, but they are rendered
+before the run, so they can use variables alone. For braces that stay in a text, write `{{ '{{' }}`.
+
+Line breaks are Jinja's, with one exception: a line with only `{% … %}` or `{# … #}` leaves no empty line. So a list has a line for
+each item whether its loop is written `{% for … %}` or `{%- for … %}`. `-` inside a tag removes spaces and line breaks on its side,
+`+` keeps them.
 
 | name | value | where |
 |---|---|---|
@@ -403,7 +426,7 @@ What a template prints is only text: a reply that contains `{{ }}` is never rend
 | `JUDGE.verdict` | what a judge chose or replied, by the judge's name; null: nothing valid |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
-`AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, or an agent: `talk.messages['ann']`,
+`AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, a number without them (`quiz.votes[4]`), or an agent: `talk.messages['ann']`,
 `talk.choices[me]`, `payoffs[me]`; `messages` has only this form. Between `${` and `}`, write the key without quotes. Agents who speak at once
 (`broadcast`, votes) do not see each other's answers in their questions.
 
@@ -494,6 +517,7 @@ fn letter(of: &Value) -> &'static str {
     match of["type"].as_str() {
         Some("number") => "p",
         Some("array") => "[X, Y, …]",
+        Some("object") => "{PATH: X, …}",
         _ => "X",
     }
 }
@@ -529,6 +553,7 @@ fn kind(field: &Value) -> String {
             "Key" => "key of an agent",
             "Keys" => "key of an agent, or a list of keys",
             "Template" => "[template](#templates-and-expressions)",
+            "Text" => "[text](#templates-and-expressions)",
             "Expression" => "[expression](#templates-and-expressions)",
             "Count" => "whole number, or [expression](#templates-and-expressions) over variables",
             "Options" => "list or mapping",

@@ -3,21 +3,25 @@
 //! [`Design`] defines the runs, and [`play()`] plays them into a folder: `experiment.json` first, then a folder for each run.
 //! Runs are independent of each other and of how many are played at once, so an interrupted experiment can be resumed.
 
+mod judge;
 mod play;
 mod read;
 mod record;
 mod tuning;
 
+pub use judge::{experiments, judge};
 pub use play::{Played, Step, play, transcripts};
 pub use read::read;
 pub use record::{CellRecord, FILE, Record, merge, missing};
 pub use tuning::Tuning;
 
 use crate::run::RunOptions;
-use crate::scenario::{Scenario, Strategy, parse, text_of};
+use crate::scenario::{Agent, Scenario, parse, text_of};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use crate::statistics::CASE;
 
 /// A variable and its values.
 pub type Sweep = (String, Vec<Value>);
@@ -27,7 +31,7 @@ pub type Sweep = (String, Vec<Value>);
 pub struct Design {
     /// Combinations of the swept variables' values; one without any if nothing is swept.
     pub cells: Vec<Variant>,
-    /// Roots of the seeds, the same in every cell, so that differences between cells are not due to chance.
+    /// The runs' seeds, the same in every cell, so that differences between cells of one case are not due to chance.
     pub seeds: Vec<u64>,
     /// Settings of each run, except for the seed, which is the design's.
     pub options: RunOptions,
@@ -100,6 +104,20 @@ pub fn combinations(sweeps: &[Sweep]) -> Vec<Vec<(String, Value)>> {
     cells
 }
 
+/// True of a folder whose experiment an earlier version began: all its cases share random numbers, and those of runs that are added to it
+/// must, too. Nothing is known of a folder without an experiment, or with one that has no cases.
+///
+/// # Errors
+/// The record of the experiment can't be read.
+pub fn shares_seeds(folder: &Path) -> anyhow::Result<bool> {
+    if !folder.join(FILE).exists() {
+        return Ok(false);
+    }
+    let record = Record::open(folder)?;
+    let is_of_case = |cell: &CellRecord| cell.values.first().is_some_and(|(name, _)| name == CASE);
+    Ok(!record.seeds_by_case && record.cells.iter().any(is_of_case))
+}
+
 impl Design {
     /// The folder of a run, below the experiment's.
     pub fn folder(&self, cell: usize, seed: u64) -> PathBuf {
@@ -119,7 +137,7 @@ impl Design {
     /// Tells whether a human answers in any of its runs; a human can answer in only one at a time.
     pub fn has_humans(&self) -> bool {
         let mut agents = self.cells.iter().flat_map(|cell| &cell.scenario.agents);
-        agents.any(|agent| agent.strategy == Some(Strategy::Human))
+        agents.any(Agent::is_human)
     }
 
     /// The runs that are played here, as (cell, seed). Those of one seed follow each other, because they have the same beginning and

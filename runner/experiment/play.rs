@@ -1,7 +1,7 @@
 //! Plays a design: several runs at a time, and only the incomplete ones.
 //!
-//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share beginnings and random
-//! numbers. A run begins when the previous one has its first turn on record; if all began at once, each would read the common
+//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share beginnings and, if they are of
+//! the same case, random numbers. A run begins when the previous one has its first turn on record; if all began at once, each would read the common
 //! beginning.
 
 use super::{Design, Record};

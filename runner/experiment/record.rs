@@ -2,6 +2,7 @@
 
 use super::{Design, shown};
 use crate::files::{self, Kind};
+use crate::run::Seeding;
 use crate::scenario::Scenario;
 use crate::transcript::{self, Transcript};
 use anyhow::{Context as _, bail};
@@ -21,6 +22,10 @@ pub struct Record {
     pub cells: Vec<CellRecord>,
     /// The seeds, the same in every cell.
     pub seeds: Vec<u64>,
+    /// True if its runs are of cases, each with random numbers of its own. In experiments of earlier versions, which lack the field, all
+    /// cases share random numbers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub seeds_by_case: bool,
 }
 
 /// A cell.
@@ -62,6 +67,8 @@ impl Record {
             scenario: scenario.id.clone(),
             cells: design.cells.iter().enumerate().map(cell).collect(),
             seeds: design.seeds.clone(),
+            seeds_by_case: design.options.seeding == Seeding::ByCase
+                && design.cells.iter().any(|cell| cell.scenario.case().is_some()),
         }
     }
 
@@ -130,6 +137,15 @@ impl Record {
             let values = values.collect::<Vec<_>>().join(" ");
             if values.is_empty() { "no swept variables".to_string() } else { values }
         };
+        if was.seeds_by_case != self.seeds_by_case {
+            let rule =
+                |by_case| if by_case { "have different random numbers" } else { "share random numbers" };
+            return Some(format!(
+                "its cases {}, but here they {}",
+                rule(was.seeds_by_case),
+                rule(self.seeds_by_case)
+            ));
+        }
         let other = was.cells.iter().enumerate().find(|(at, cell)| self.cells.get(*at) != Some(cell));
         if let Some((at, cell)) = other {
             return Some(format!("its cell {at} has {}", values(cell)));

@@ -1,7 +1,7 @@
 //! Settings of a cell besides variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`, `--sweep model.NAME=…`.
 
 use crate::backend::GivenSampling;
-use crate::diagnostic::suggest;
+use crate::diagnostic::unknown;
 use crate::run::RunOptions;
 use crate::scenario::hints::expected;
 use crate::scenario::{Given, Hints, Overrides, Scenario, text_of};
@@ -41,8 +41,8 @@ impl Tuning {
 
     fn model(&mut self, scenario: &Scenario, of: &str, value: &Value) -> Result<(), String> {
         if !of.is_empty() && !scenario.models.contains_key(of) {
-            let help = suggest(of, scenario.models.keys().map(String::as_str)).unwrap_or_default();
-            return Err(format!("--sweep model.{of}=…: the scenario has no model `{of}`; {help}"));
+            let message = format!("--sweep model.{of}=…: the scenario has no model `{of}`");
+            return Err(unknown(&message, of, scenario.models.keys().map(String::as_str)));
         }
         // A name from the scenario may be used instead of a file.
         let model = text_of(value);

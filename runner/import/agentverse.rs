@@ -55,7 +55,11 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
     let mut prompts = Prompts::new(&unknown);
     for (at, (member, agent)) in task.agents.iter().zip(&mut agents).enumerate() {
         agent.system_prompt = prompts.system(member, at, &agent.display_name, &mut notes);
-        about_an_agent(member, &format!("agents[{at}]"), &mut notes);
+        let path = format!("agents[{at}]");
+        if let Some(settings) = member.llm.as_ref().filter(|settings| !is_nothing(settings)) {
+            agent.sampled_by(settings, &format!("{path}.llm"), MODEL, &mut notes);
+        }
+        about_an_agent(member, &path, &mut notes);
     }
     let mut phases = vec![phase(&task, &agents, &mut notes)];
     about_the_rest(&task, &mut notes);
@@ -77,15 +81,15 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
     Ok(Draft { title: task.name.unwrap_or_default(), variables, agents, phases, notes })
 }
 
+/// What becomes of the rest of a model's settings.
+const MODEL: &str = ": choose the model with `greenroom run --model`, for all agents alike";
+
 fn about_an_agent(member: &Member, path: &str, notes: &mut Notes) {
     let mut note = |field: &str, value: &Option<Value>, why: &str| {
         if let Some(value) = value.as_ref().filter(|value| !is_nothing(value)) {
             notes.add(format!("{path}.{field}"), format!("{}{why}", shown(value)));
         }
     };
-    let run = ": choose the model and its settings with `greenroom run --model --max-tokens --temperature`, for all \
-         agents alike";
-    note("llm", &member.llm, run);
     note("memory", &member.memory, ": an agent remembers everything it read and said");
     note("output_parser", &member.output_parser, ": a reply is heard unchanged");
     note("tools", &member.tools, ": tools are not imported");

@@ -101,13 +101,13 @@ fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Resul
         }
         let global = arena.global_prompt.as_ref().or(player.global_prompt.as_ref());
         agents[at].system_prompt = Some(system(global, &agents[at].display_name, &player.role_desc));
-        about_a_player(player, &path, notes);
+        about_a_player(player, &path, &mut agents[at], notes);
     }
     if let Some(moderator) = moderator {
         let agent = &mut agents[arena.players.len()];
         let name = agent.display_name.clone();
         agent.system_prompt = Some(system(moderator.global_prompt.as_ref(), &name, &moderator.role_desc));
-        about_a_player(moderator, "environment.moderator", notes);
+        about_a_player(moderator, "environment.moderator", agent, notes);
     }
     Ok(agents)
 }
@@ -125,16 +125,15 @@ fn quoted(text: &str) -> String {
     shown(&Value::String(text.to_string()))
 }
 
-fn about_a_player(player: &Player, path: &str, notes: &mut Notes) {
+fn about_a_player(player: &Player, path: &str, agent: &mut DraftAgent, notes: &mut Notes) {
     if let Some(backend) = &player.backend {
         let is_human = backend.get("backend_type").and_then(Value::as_str) == Some("human");
         let who = if is_human {
-            "a human plays it in ChatArena, the model here"
+            ": a human plays it in ChatArena, the model here"
         } else {
-            "choose the model and its settings with \
-             `greenroom run --model --max-tokens --temperature`, for all agents alike"
+            ": choose the model with `greenroom run --model`, for all agents alike"
         };
-        notes.add(format!("{path}.backend"), format!("{}: {who}", shown(backend)));
+        agent.sampled_by(backend, &format!("{path}.backend"), who, notes);
     }
     if let Some(condition) = &player.terminal_condition {
         let text = format!("{} is not evaluated: the number of rounds is fixed", quoted(condition));

@@ -1,10 +1,12 @@
 //! A scenario on its way out: the cast gets keys and names that we accept, the notes become a head of comments.
 
-use super::text::one_line;
-use super::{MAX_AGENTS, Refused};
+use super::text::{Piece, one_line, template};
+use super::{MAX_AGENTS, Refused, shown};
+use crate::scenario::hints::expected;
 use crate::scenario::template::{STAGE_NAMES, SYSTEM_NAMES};
 use indexmap::IndexMap;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Name of the one phase that most scenarios become.
@@ -32,7 +34,38 @@ pub(super) struct DraftAgent {
     pub(super) display_name: String,
     pub(super) lifecycle: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) top_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) system_prompt: Option<String>,
+}
+
+impl DraftAgent {
+    /// Takes over what another engine's model settings say about replies; the rest is noted, behind `why`.
+    pub(super) fn sampled_by(&mut self, settings: &Value, path: &str, why: &str, notes: &mut Notes) {
+        let Some(fields) = settings.as_object() else {
+            return notes.add(path, format!("{}{why}", shown(settings)));
+        };
+        let mut rest = fields.clone();
+        let number = |field: &str| settings[field].as_f64().filter(|value| expected(field, *value).is_none());
+        (self.temperature, self.top_p) = (number("temperature"), number("top_p"));
+        self.max_tokens = number("max_tokens").and_then(|_| settings["max_tokens"].as_u64());
+        for (field, is_taken) in [
+            ("temperature", self.temperature.is_some()),
+            ("top_p", self.top_p.is_some()),
+            ("max_tokens", self.max_tokens.is_some()),
+        ] {
+            if is_taken {
+                rest.shift_remove(field);
+            }
+        }
+        if !rest.is_empty() {
+            notes.add(path, format!("{}{why}", shown(&Value::Object(rest))));
+        }
+    }
 }
 
 /// A phase as it will be written.
@@ -104,7 +137,7 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<
     for (at, (path, name)) in names.iter().enumerate() {
         let mut display_name = one_line(name, 80);
         if display_name.is_empty() {
-            display_name = format!("DraftAgent {}", at + 1);
+            display_name = format!("Agent {}", at + 1);
         }
         let display_name = unique(&display_name, " ", &mut shown);
         if display_name != *name {
@@ -116,7 +149,17 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<
             );
         }
         let key = unique(&key(&display_name, at), "_", &mut keys);
-        agents.push(DraftAgent { key, display_name, lifecycle: "permanent", system_prompt: None });
+        let (temperature, top_p, max_tokens, system_prompt) = Default::default();
+        let lifecycle = "permanent";
+        agents.push(DraftAgent {
+            key,
+            display_name,
+            lifecycle,
+            temperature,
+            top_p,
+            max_tokens,
+            system_prompt,
+        });
     }
     Ok(agents)
 }
@@ -171,21 +214,32 @@ impl Draft {
             out.push_str(&comment("Left out or different here:"));
         }
         notes.iter().for_each(|note| out.push_str(&item(note)));
-        let top = IndexMap::from([("id", id(&title, &stem)), ("title", title)]);
+        let top = IndexMap::from([("id", id(&title, &stem)), ("title", literal(&title))]);
         out.push_str(&format!("\n{}", written(&top)?));
         if !self.variables.is_empty() {
             out.push_str("\nvariables:\n");
             out.push_str(&nested(&written(&self.variables)?));
         }
         out.push_str("\nagents:\n");
-        let agents =
-            self.agents.iter().map(|agent| Ok(nested(&written(&IndexMap::from([(&agent.key, agent)]))?)));
+        let literal_name =
+            |agent: &DraftAgent| DraftAgent { display_name: literal(&agent.display_name), ..agent.clone() };
+        let agents = self
+            .agents
+            .iter()
+            .map(|agent| Ok(nested(&written(&IndexMap::from([(&agent.key, literal_name(agent))]))?)));
         out.push_str(&agents.collect::<Result<Vec<_>, Refused>>()?.join("\n"));
         out.push_str("\nphases:\n");
-        let phases = self.phases.iter().map(|phase| Ok(nested(&written(&[phase])?)));
+        let literal_label =
+            |phase: &DraftPhase| DraftPhase { label: phase.label.as_deref().map(literal), ..phase.clone() };
+        let phases = self.phases.iter().map(|phase| Ok(nested(&written(&[literal_label(phase)])?)));
         out.push_str(&phases.collect::<Result<Vec<_>, Refused>>()?.join("\n"));
         Ok((out, notes))
     }
+}
+
+/// A template that renders to a text as it stands.
+fn literal(text: &str) -> String {
+    template(&[Piece::Plain(text.to_string())])
 }
 
 fn written<T: Serialize>(value: &T) -> Result<String, Refused> {

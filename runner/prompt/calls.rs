@@ -122,8 +122,8 @@ impl Memories {
         let language = &self.scenario.language;
         let result = match call.failed {
             true => language.say(Text::CallFailed, &[("reason", &call.result)]),
-            // A message that says nothing is none.
-            false if call.result.is_empty() => "null".to_string(),
+            // A message that says nothing is none; as JSON, an empty text is this.
+            false if call.result.is_empty() => r#""""#.to_string(),
             false => call.result.clone(),
         };
         if is_last { format!("{result}\n{}", language.text(Text::LastCall)) } else { result }

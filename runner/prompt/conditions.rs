@@ -57,16 +57,38 @@ impl Memories {
         self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
     }
 
+    /// Takes only those phases and rounds as played that no condition decides about: for what is read at least.
+    pub fn open_certain(&mut self) {
+        self.is_made_up = true;
+        let scenario = self.scenario.clone();
+        for (id, phase) in scenario.phases.iter().enumerate() {
+            let id = PhaseId(id);
+            let is_certain = scenario.opens_if(id).next().is_none() && !phase.is_cast_open();
+            self.decided.insert((id, 0), is_certain);
+            for round in 1..=phase.rounds {
+                self.decided.insert((id, round), round == 1 || phase.until.is_none());
+            }
+        }
+        let later = self.plan.begins.keys().filter(|(id, round)| *round > scenario.phase(*id).rounds);
+        let later: Vec<_> = later.copied().collect();
+        later.into_iter().for_each(|at| _ = self.decided.insert(at, false));
+    }
+
     /// Returns whether a phase is played at all.
     pub(super) fn opens(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
         if let Some(decided) = self.decided.get(&(phase, 0)) {
             return Ok(*decided);
         }
-        if !self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.goes_around(path, pass))? {
+        if !self.is_in_pass(path, phase)? {
             return Ok(false);
         }
         let Some(when) = &self.scenario.phase(phase).when else { return Ok(true) };
         self.holds(path, when, None, self.plan.begin_of(phase, 0))
+    }
+
+    /// Returns whether the pass of the block in which a phase stands is played, if it stands in one.
+    pub(super) fn is_in_pass(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
+        self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.goes_around(path, pass))
     }
 
     /// Returns whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
@@ -74,7 +96,7 @@ impl Memories {
     pub(super) fn has_round(&self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
         let here = self.scenario.phase(phase);
         if self.is_made_up {
-            return Ok(true);
+            return Ok(self.decided.get(&(phase, round)).copied().unwrap_or(true));
         }
         if round > here.rounds {
             let lines = self.ballots_until(phase, round - here.rounds);
@@ -105,8 +127,7 @@ impl Memories {
     ) -> Result<bool, PromptError> {
         let said = self.known(path, &expression.phases, expression.scope.state, known)?;
         let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
-        holds_with(&self.scenario, expression, &said, names)
-            .map_err(|error| self.failed(path, &expression.path, error))
+        self.evaluated(path, expression, holds_with(&self.scenario, expression, &said, names))
     }
 
     /// Everything said in a phase, except for votes after this attempt.

@@ -10,7 +10,7 @@ use super::memories::{Asked, Memories, PromptError, Unanswered};
 use super::pieces::{Piece, pieces};
 use super::spoken::spoken;
 use crate::scenario::language::Text;
-use crate::scenario::{Hints, Keep, TimelineId, TurnId};
+use crate::scenario::{Hints, Keep, Recalled, TimelineId, TurnId};
 use crate::timeline::{Event, Timeline};
 use crate::transcript::{Stop, TurnRecord, summary_of};
 
@@ -29,7 +29,19 @@ impl Memories {
         self.is_extended(id, &conversation)?;
         let (seed, choice, form) = (self.seeds.of(id, &path), None, None);
         let (n_calls, may_call) = (0, false);
-        Ok(Asked { id, is_summary: true, conversation, seed, choice, form, path, n_calls, may_call })
+        let recalled = Recalled::default();
+        Ok(Asked {
+            id,
+            is_summary: true,
+            conversation,
+            seed,
+            choice,
+            form,
+            path,
+            n_calls,
+            may_call,
+            recalled,
+        })
     }
 
     /// What the speaker of a turn keeps when its memory is full.
@@ -97,6 +109,7 @@ impl Memories {
             raw: String::new(),
             spoken: kept.iter().map(|piece| piece.quoted()).collect::<Vec<_>>().join("\n"),
             stop: Stop::EndOfTurn,
+            cut: String::new(),
             constraint: None,
             form: None,
             call: None,

@@ -9,14 +9,15 @@
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
+use super::notes::Notes;
 use super::settled::{Settled, States};
 use super::spoken::{one_line, spoken};
-use super::stops::stop_strings;
+use super::stops::StopStrings;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Constraint, Form, Given, Hints, Input, Lifecycle, Method, PhaseId, Plan,
-    Reasoning, Scenario, Seeds, TimelineId, Turn, TurnId, turn_seed,
+    AgentId, Choice, Chosen, Constraint, Form, Given, Hints, Input, Lifecycle, Method, Offer, PhaseId, Plan,
+    Reasoning, Recalled, Scenario, Seeds, Stops, TimelineId, TurnId, turn_seed,
 };
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
@@ -47,8 +48,11 @@ pub struct Memories {
     /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
     pub(super) edits: Edits,
+    pub(super) notes: Notes,
     /// Settings of replies that the file's do not change.
     given: Given,
+    /// Events that a memory had when the run began.
+    pub(super) n_brought: BTreeMap<TimelineId, usize>,
 }
 
 /// A turn to answer, or the summary that a full memory begins again with.
@@ -72,6 +76,8 @@ pub struct Asked {
     pub n_calls: usize,
     /// True if the reply may be a call of a tool instead.
     pub may_call: bool,
+    /// What the speaker's strategy remembers, if it has one.
+    pub recalled: Recalled,
 }
 
 /// The options that a reply chooses from.
@@ -81,10 +87,15 @@ pub struct Options {
     pub choice: Arc<Choice>,
     /// The options that are open, by index, in the order in which they are listed.
     pub open: Vec<usize>,
-    /// For a strategy: choices of others among the same options, as far as this agent knows them, oldest first.
-    pub others: Vec<usize>,
-    /// For a strategy: turns of the same kind that this agent had before.
-    pub n_before: usize,
+    /// Those that the speaker has ranked higher, by index.
+    pub ranked: Vec<usize>,
+}
+
+impl Options {
+    /// The same for a strategy.
+    pub fn offer(&self) -> Offer<'_> {
+        Offer { choice: &self.choice, open: &self.open, ranked: &self.ranked }
+    }
 }
 
 /// A turn whose speaker has heard what is new.
@@ -177,7 +188,9 @@ impl Memories {
             let permanent = scenario.agent(agent).lifecycle == Lifecycle::Permanent;
             permanent.then_some((TimelineId { agent, phase: None }, timeline))
         });
-        let timelines = brought.collect();
+        let timelines: BTreeMap<TimelineId, Timeline> = brought.collect();
+        let n_events = |timeline: &Timeline| timeline.past().len() + timeline.events().len();
+        let n_brought = timelines.iter().map(|(id, timeline)| (*id, n_events(timeline))).collect();
         let settled = Settled::new(scenario.phases.len(), scenario.passes.len());
         let (initial, states) = (Arc::new(scenario.state.clone()), States::new(plan.changes.len()));
         let (unanswered, sent, missed, decided) = Default::default();
@@ -196,7 +209,9 @@ impl Memories {
             decided,
             is_made_up: false,
             edits: Edits::default(),
+            notes: Notes::default(),
             given: Given::new(),
+            n_brought,
         }
     }
 
@@ -256,7 +271,19 @@ impl Memories {
         let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &seeded_by));
         let choice = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.clone());
         let (form, may_call) = (turn.form.clone(), self.may_call(id));
-        Ok(Asked { id, path, is_summary: false, conversation, seed, choice, form, n_calls, may_call })
+        let recalled = self.recalled(id)?;
+        Ok(Asked {
+            id,
+            path,
+            is_summary: false,
+            conversation,
+            seed,
+            choice,
+            form,
+            n_calls,
+            may_call,
+            recalled,
+        })
     }
 
     /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
@@ -376,11 +403,15 @@ impl Memories {
     }
 
     /// The strings before which a reply ends.
-    pub fn stop_strings(&self, asked: &Asked) -> Vec<String> {
-        let of = self.plan.turn(asked.id).timeline;
+    pub fn stop_strings(&self, asked: &Asked) -> StopStrings {
+        let turn = self.plan.turn(asked.id);
+        let (of, speaker) = (turn.timeline, &self.scenario.agent(turn.speaker).name);
+        if turn.hints.stops.or(self.scenario.hints.stops) == Some(Stops::None) {
+            return StopStrings::none(speaker);
+        }
         let events = self.look(of).map(Timeline::events).unwrap_or_default();
         let begin = self.unanswered.get(&of).filter(|_| asked.is_summary).map(|turn| turn.begin);
-        stop_strings(&self.scenario, &events[..begin.unwrap_or(events.len())])
+        StopStrings::new(&self.scenario, speaker, &events[..begin.unwrap_or(events.len())])
     }
 
     /// A memory's timeline so far.
@@ -413,44 +444,11 @@ impl Memories {
             let seed = self.seeds.of(id, &turn.path);
             open.sort_by_key(|option| turn_seed(seed, &format!("option {option}")));
         }
-        // A model has read what has been chosen so far.
-        let is_strategy = self.scenario.agent(turn.speaker).strategy.is_some();
-        let (others, n_before) =
-            if is_strategy { (self.known_choices(id), self.n_choices_before(id)) } else { (Vec::new(), 0) };
-        Ok(Some(Options { choice: choice.clone(), open, others, n_before }))
-    }
-
-    /// Choices of others among the same options, as far as the speaker of a turn has heard them by then, oldest first.
-    fn known_choices(&self, id: TurnId) -> Vec<usize> {
-        let turn = self.plan.turn(id);
-        let Some(constraint) = &turn.constraint else { return Vec::new() };
-        let own = self.plan.order().take(id.0 + 1).filter(|(_, own)| own.timeline == turn.timeline);
-        let heard = own.flat_map(|(_, own)| &own.inputs).filter_map(|input| match input {
-            Input::Heard(turn) => Some(*turn),
-            _ => None,
-        });
-        let option = |id: TurnId| match self.outcomes[id.0] {
-            // Anyone who was not there has not heard it.
-            _ if !self.is_present(&turn.path, self.plan.turn(id).phase, turn.speaker).unwrap_or(true) => None,
-            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => {
-                let other = same_choice(turn, self.plan.turn(id))?;
-                constraint.choice.with_value(&other.options[option].value)
-            }
-            _ => None,
-        };
-        heard.filter_map(option).collect()
-    }
-
-    /// The number of times that the speaker of a turn has made the same choice before.
-    fn n_choices_before(&self, id: TurnId) -> usize {
-        let turn = self.plan.turn(id);
-        let own = self.plan.order().take(id.0).filter(|(_, other)| other.speaker == turn.speaker);
-        let same = own.filter(|(_, other)| same_choice(turn, other).is_some());
-        same.filter(|(id, _)| matches!(self.outcomes[id.0], Outcome::Said { .. })).count()
+        Ok(Some(Options { choice: choice.clone(), open, ranked: self.taken(id) }))
     }
 
     /// Options that the same voter has ranked higher.
-    pub(super) fn taken(&self, id: TurnId) -> Vec<usize> {
+    pub fn taken(&self, id: TurnId) -> Vec<usize> {
         let sooner = self.plan.turn(id).constraint.iter().flat_map(|constraint| &constraint.except);
         let option = |sooner: &TurnId| match self.outcomes[sooner.0] {
             Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(option),
@@ -504,11 +502,4 @@ impl Memories {
             message: error.message,
         }
     }
-}
-
-/// The choice of another turn of the phase, if it has the same options: those of the phase, or written out again.
-fn same_choice<'a>(turn: &Turn, other: &'a Turn) -> Option<&'a Choice> {
-    let (own, others) = (turn.constraint.as_ref()?, other.constraint.as_ref()?);
-    let same = turn.phase == other.phase && own.choice.has_results_of(&others.choice);
-    same.then_some(&*others.choice)
 }

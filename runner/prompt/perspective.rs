@@ -2,14 +2,14 @@
 
 use super::memories::{Memories, Options, PromptError};
 use crate::scenario::language::Text;
-use crate::scenario::render::{Reading, render_stage};
+use crate::scenario::render::Reading;
 use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
 use crate::scenario::{
-    AgentId, Announced, Audience, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn, TurnId,
+    AgentId, Announced, Audience, Chosen, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn,
+    TurnId,
 };
-use crate::timeline::{Event, StageKind};
-use std::sync::Arc;
+use crate::timeline::{Event, Picked, StageKind};
 
 impl Memories {
     pub(super) fn events(
@@ -84,11 +84,8 @@ impl Memories {
         reading: Reading,
         known: Known,
     ) -> Result<Option<Event>, PromptError> {
-        let mut said = self.known(path, &template.quotes, template.scope.state, known)?;
-        if let Some(cast) = self.cast(path, reading.phase)? {
-            Arc::make_mut(&mut said).present = Some(cast);
-        }
-        let text = render_stage(&self.scenario, template, reading, &said);
+        let present = self.cast(path, reading.phase)?;
+        let text = self.rendered(path, template, (reading, present), known)?;
         let text = if self.is_made_up { text.or_else(|_| Ok(template.text.clone())) } else { text };
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;
         let (text, origin) = (text.trim().to_string(), template.path.to_string());
@@ -138,13 +135,19 @@ impl Memories {
         listener: Option<AgentId>,
     ) -> Result<Option<Event>, PromptError> {
         let heard = self.plan.turn(turn);
-        let text = match &self.outcomes[turn.0] {
+        let (text, choice) = match &self.outcomes[turn.0] {
             Outcome::Open => {
                 let (path, needed) = (path.to_string(), heard.path.clone());
                 return Err(PromptError::TooEarly { path, needed });
             }
-            Outcome::Said { text, .. } if !text.is_empty() => text.to_string(),
+            Outcome::Said { text, choice, .. } if !text.is_empty() => (text.to_string(), choice),
             _ => return Ok(None),
+        };
+        let picked = match (&heard.constraint, choice) {
+            (Some(of), Some(Chosen::Option(option))) => {
+                Some(Picked { of: of.choice.clone(), option: *option })
+            }
+            _ => None,
         };
         let language = &self.scenario.language;
         let name = |agent: &AgentId| self.scenario.agent(*agent).name.clone();
@@ -158,7 +161,7 @@ impl Memories {
             }
             _ => name(&heard.speaker),
         };
-        Ok(Some(Event::Heard { from, text, origin: heard.path.clone() }))
+        Ok(Some(Event::Heard { from, text, picked, origin: heard.path.clone() }))
     }
 
     /// The result of a vote, for everybody who was present; `None` if it did not take place.

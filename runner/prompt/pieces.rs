@@ -52,7 +52,7 @@ pub(super) fn pieces_of<'a>(events: impl Iterator<Item = &'a Event>, own: &str) 
             Event::Stage { text, phase, .. } => {
                 text.split("\n\n").for_each(|paragraph| add(phase, None, paragraph));
             }
-            Event::Heard { from, text, origin } => add(origin, Some(from), text),
+            Event::Heard { from, text, origin, .. } => add(origin, Some(from), text),
             Event::Said { spoken, origin, .. } => add(origin, Some(own), spoken),
             Event::Called { call, result, origin, .. } => add(origin, None, &format!("{call}: {result}")),
         }
@@ -73,7 +73,12 @@ mod tests {
         };
         let mut timeline = Timeline::new("You are Ben.");
         timeline.push(stage(StageKind::Opening, "A table.\n\nA cup.\n"));
-        timeline.push(Event::Heard { from: "Ann".into(), text: "Tea?".into(), origin: "tea/1/ann".into() });
+        timeline.push(Event::Heard {
+            from: "Ann".into(),
+            text: "Tea?".into(),
+            picked: None,
+            origin: "tea/1/ann".into(),
+        });
         timeline.push(stage(StageKind::Cue, "[Your turn, Ben.]"));
         let (ids, raw, origin) = ([1].into(), "Yes.".into(), "tea/1/ben".into());
         let reasoning = Reasoning::None;

@@ -4,7 +4,7 @@
 use super::memories::{Memories, PromptError};
 use crate::scenario::evaluate::present;
 use crate::scenario::render::round_names;
-use crate::scenario::template::{Expression, TemplateError};
+use crate::scenario::template::Expression;
 use crate::scenario::{AgentId, Choice, PassId, PhaseId, Purpose, Turn, TurnId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,8 +31,7 @@ impl Memories {
         let Some(cast) = &here.cast else { return self.unrouted(path, phase) };
         let known = self.plan.begin_of(phase, 0);
         let said = self.known(path, &cast.phases, cast.scope.state, known)?;
-        let found = present(&self.scenario, cast, &said, &[]);
-        let found = found.map_err(|error| self.failed(path, &cast.path, error))?;
+        let found = self.evaluated(path, cast, present(&self.scenario, cast, &said, &[]))?;
         Ok(Some(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).clone()))
     }
 
@@ -75,8 +74,7 @@ impl Memories {
 
     fn agents_by(&self, turn: &Turn, among: &Expression) -> Result<BTreeSet<AgentId>, PromptError> {
         let said = self.known(&turn.path, &among.phases, among.scope.state, turn.known)?;
-        let found = present(&self.scenario, among, &said, &[]);
-        found.map_err(|error| self.failed(&turn.path, &among.path, error))
+        self.evaluated(&turn.path, among, present(&self.scenario, among, &said, &[]))
     }
 
     /// The options that a turn may choose from, by index; those that another turn has taken aside.
@@ -90,7 +88,7 @@ impl Memories {
             let said = self.known(&turn.path, &expression.phases, expression.scope.state, turn.known)?;
             let names: Vec<_> = round_names(&self.scenario, turn.phase, turn.round).collect();
             let found = choice.open_among(&self.scenario, expression, turn.speaker, &said, &names);
-            open = found.map_err(|error: TemplateError| self.failed(&turn.path, &expression.path, error))?;
+            open = self.evaluated(&turn.path, expression, found)?;
         }
         // The floor is given to those who are present.
         if turn.purpose == Purpose::Floor && self.scenario.phase(turn.phase).is_cast_open() {

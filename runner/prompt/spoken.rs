@@ -9,11 +9,8 @@ const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|start|>"];
 
 /// The part of `raw`, said by `name`, that others hear. Empty: nothing was said.
 pub fn spoken(name: &str, raw: &str) -> String {
-    let mut text = without_reasoning(raw).trim().to_string();
-    while let Some(rest) = without_name(name, &text) {
-        text = rest.trim_start().to_string();
-    }
-    one_line(&text)
+    let text = without_reasoning(raw);
+    one_line(behind_name(name, text.trim()))
 }
 
 /// The part of what is said that the rest of the reply can't change any more, for display while it streams.
@@ -24,14 +21,23 @@ pub fn spoken_so_far(name: &str, raw: &str) -> String {
         [THINK.0, THINK.1, CHANNEL, MESSAGE].iter().chain(&ENDS).any(|marker| marker.starts_with(tail))
     });
     let text = without_reasoning(&raw[..held.unwrap_or(raw.len())]);
-    let text = text.trim_start();
-    let unsure = text.trim_start_matches('*');
-    if unsure.chars().count() <= name.chars().count() + 1
-        && format!("{name}:").to_lowercase().starts_with(&unsure.to_lowercase())
-    {
-        return String::new();
+    let rest = behind_name(name, text.trim_start());
+    if may_become_name(name, rest) { String::new() } else { one_line(rest) }
+}
+
+/// A text behind the name of its speaker, as often as that stands there with a colon.
+pub(super) fn behind_name<'a>(name: &str, mut text: &'a str) -> &'a str {
+    while let Some(rest) = without_name(name, text) {
+        text = rest.trim_start();
     }
-    spoken(name, text)
+    text
+}
+
+/// True if a text may become the name of its speaker, with a colon, when it goes on.
+pub(super) fn may_become_name(name: &str, text: &str) -> bool {
+    let (name, unsure) = (name.to_lowercase(), text.trim_start_matches('*').to_lowercase());
+    let is_open = |rest: &str| rest.chars().all(|c| c == '*' || c.is_whitespace());
+    name.starts_with(&unsure) || unsure.strip_prefix(&name).is_some_and(is_open)
 }
 
 fn without_reasoning(raw: &str) -> String {
@@ -59,12 +65,18 @@ fn harmony_final(raw: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// The text after `Name:` (also `**Name:**`), if it starts so.
+/// The text after `Name:` (also `**Name:**`, `Name :` as in French, and with a wide colon), if it starts so, in whatever case.
 fn without_name<'a>(name: &str, text: &'a str) -> Option<&'a str> {
     let bare = text.trim_start_matches('*');
     let bold = bare.len() < text.len();
-    let head = bare.get(..name.len()).filter(|head| head.eq_ignore_ascii_case(name))?;
-    let rest = bare[head.len()..].trim_start_matches(if bold { "*" } else { "" }).strip_prefix(':')?;
+    let end = bare.char_indices().nth(name.chars().count()).map_or(bare.len(), |(at, _)| at);
+    let (head, rest) = bare.split_at(end);
+    if name.is_empty() || head.to_lowercase() != name.to_lowercase() {
+        return None;
+    }
+    let rest =
+        rest.trim_start_matches(|c: char| c == ' ' || c == '\u{a0}' || c == '\u{202f}' || bold && c == '*');
+    let rest = rest.strip_prefix([':', '：'])?;
     Some(if bold { rest.trim_start_matches('*') } else { rest })
 }
 
@@ -95,11 +107,32 @@ mod tests {
             ),
             ("<|channel|>analysis<|message|>only thoughts", ""),
             ("Danny: I am Danny", "Danny: I am Danny"),
+            ("Marco : bonjour", "bonjour"),
+            ("MARCO：你好", "你好"),
+            ("**Marco** : bold", "bold"),
+            ("Marco", "Marco"),
+            ("Marco:", ""),
             ("  ", ""),
         ];
         for (raw, heard) in cases {
             assert_eq!(spoken("Marco", raw), heard, "{raw:?}");
         }
+    }
+
+    #[test]
+    fn names_of_every_script_are_taken_off() {
+        for (name, raw) in [
+            ("Élodie", "élodie : bonjour"),
+            ("ÉLODIE", "**Élodie:** bonjour"),
+            ("Łukasz", "ŁUKASZ: bonjour"),
+            ("助手", "助手：bonjour"),
+            ("Ann Lee", "Ann Lee: bonjour"),
+        ] {
+            assert_eq!(spoken(name, raw), "bonjour", "{raw}");
+        }
+        assert_eq!(spoken("Ann", "Anna: hi"), "Anna: hi");
+        assert_eq!(spoken("Ann", "Ann Lee: hi"), "Ann Lee: hi");
+        assert_eq!(spoken("", ": hi"), ": hi");
     }
 
     #[test]
@@ -110,6 +143,9 @@ mod tests {
             "Marc is a name too",
             "a\n b\n\nc",
             "**Marco:** bold",
+            "Marco : bonjour",
+            "marco:  MARCO: twice",
+            "Marco",
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
         ];
         for raw in replies {

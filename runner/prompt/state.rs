@@ -71,7 +71,15 @@ impl Memories {
         said.state = state.clone();
         let names: Vec<_> =
             round.into_iter().flat_map(|round| round_names(&self.scenario, phase, round)).collect();
-        match assigned(&self.scenario, &change.set, &said, &names) {
+        let state = assigned(&self.scenario, &change.set, &said, &names);
+        for each in change.set.iter() {
+            let error = state.as_ref().err().filter(|(place, _)| *place == each.value.path);
+            self.note_evaluated(&each.value, error.map(|(_, error)| error));
+            if error.is_some() {
+                break;
+            }
+        }
+        match state {
             Ok(state) => Ok(Some(state)),
             // What is made up may be nonsense.
             Err(_) if self.is_made_up => Ok(None),

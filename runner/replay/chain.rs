@@ -119,14 +119,15 @@ pub fn load_with(
     };
     // A scenario without a cast of its own is none without the recorded one, and that of a case needs no file of cases.
     let is_own = |name: &str| [CAST, CASE].contains(&name);
-    let cast: Overrides = header.overrides.iter().filter(|(name, _)| is_own(name)).cloned().collect();
+    let cast = header.overrides.iter().filter(|(name, _)| is_own(name)).cloned();
+    let cast: Overrides = header.read_with().into_iter().chain(cast).collect();
     let plain = open(&path, root, &cast)?;
     let Some(scenario) = &plain.scenario else { return Ok(plain) };
     let is_there = |name: &str| {
         is_own(name) || scenario.variables.contains_key(name.split('.').next().unwrap_or_default())
     };
     let recorded = header.overrides.iter().filter(|(name, _)| is_there(name));
-    let recorded = recorded.map(|(name, value)| (name.clone(), value.clone()));
+    let recorded = header.read_with().into_iter().chain(recorded.cloned());
     let overrides: Overrides = recorded.chain(more.iter().cloned()).collect();
     if overrides == cast {
         return Ok(plain);

@@ -1,7 +1,7 @@
 //! The copy of its scenario that a run's folder holds: used unless another file is given, if it is what was played.
 
 use super::{Search, find_named};
-use crate::scenario::{Copied, Loaded, Scenario, copied, open_named};
+use crate::scenario::{Copied, Loaded, Overrides, Scenario, copied, open_named};
 use crate::transcript::{self, Header};
 use std::path::Path;
 
@@ -61,5 +61,6 @@ pub fn load_copy(
     overrides: &[(String, serde_json::Value)],
 ) -> anyhow::Result<Option<Loaded>> {
     let copy = own_copy(file, header, None);
-    copy.map(|copy| open_named(&copy.main, Some(&copy.root), overrides)).transpose()
+    let overrides: Overrides = header.read_with().into_iter().chain(overrides.iter().cloned()).collect();
+    copy.map(|copy| open_named(&copy.main, Some(&copy.root), &overrides)).transpose()
 }

@@ -14,7 +14,7 @@ pub use copy::{is_own_copy, load_copy, other_scenario};
 pub use place::{Place, cast, origin, provenance};
 
 use crate::outcome;
-use crate::prompt::{Edits, Memories};
+use crate::prompt::{Conversation, Edits, Memories};
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
@@ -85,8 +85,9 @@ pub fn replay_watched(
         return Err(Drift::new("header", Cause::Settings, detail).at_line(1).into());
     }
     let mut notes = notes(scenario, &header.record);
-    let asserted =
-        |footer: &Footer| footer.assertions.iter().map(|that| that.that.clone()).collect::<Vec<_>>();
+    let asserted = |footer: &Footer| {
+        footer.assertions.iter().map(|that| (that.that.clone(), that.share)).collect::<Vec<_>>()
+    };
     if transcript.footer.as_ref().is_some_and(|was| asserted(&was.record) != asserted(&footer)) {
         notes.push("the assertions have changed since then; they were evaluated again".to_string());
     }
@@ -103,6 +104,19 @@ pub fn memory_at(
     earlier: BTreeMap<String, Timeline>,
     path: &str,
 ) -> anyhow::Result<Timeline> {
+    Ok(asked_at(scenario, transcript, earlier, path)?.0)
+}
+
+/// The same, and what the speaker is asked: all that its model reads.
+///
+/// # Errors
+/// As [`memory_at`].
+pub fn asked_at(
+    scenario: &Arc<Scenario>,
+    transcript: &Transcript,
+    earlier: BTreeMap<String, Timeline>,
+    path: &str,
+) -> anyhow::Result<(Timeline, Conversation)> {
     let mut unwatched = |_: TurnId, _: &Memories| {};
     let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
     let plan = memories.plan().clone();
@@ -111,7 +125,8 @@ pub fn memory_at(
     begin_anew(&mut memories, id, &mut reading)?;
     call_again(&mut memories, id, &mut reading)?;
     memories.hear(id)?;
-    memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")
+    let timeline = memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")?;
+    Ok((timeline, memories.ask(id)?.conversation))
 }
 
 /// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to there.
@@ -136,7 +151,7 @@ pub fn before(
 pub fn seeds(header: &Header, plan: &Plan) -> Seeds {
     let before = header.forked.iter().flat_map(|forked| &forked.seeds);
     let before = before.filter_map(|other| Some((plan.find(&other.before)?, other.seed)));
-    Seeds::new(header.seed, before.collect())
+    Seeds::new(header.seed, before.collect()).of_case(header.case.as_ref())
 }
 
 /// Other temperatures and limits before some turns of a recording, the earliest first.

@@ -1,9 +1,9 @@
 //! The report of an experiment: cells side by side, their differences with intervals, plots, and links to the runs.
 
 use super::{MARK, environment, text};
-use crate::scenario::text_of;
 use crate::statistics::{
-    Estimate, Figure, InCell, Method, Rounds, Run, Sample, Subject, Summary, pictures, summarize,
+    ByCase, CaseRow, Estimate, Figure, InCell, Method, Rounds, Run, Sample, Subject, Summary, by_case,
+    pictures, summarize,
 };
 use crate::transcript::Footer;
 use anyhow::Context as _;
@@ -11,6 +11,7 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
+use std::collections::HashMap;
 
 /// Everything on the page.
 #[derive(Debug, Serialize)]
@@ -22,9 +23,17 @@ struct Page {
     n_runs: usize,
     n_missing: usize,
     confidence: String,
+    /// The word for what figures are grouped by: cell, or condition where cases are pooled.
+    group: &'static str,
     cells: Vec<Cell>,
+    /// Figures left out because some rounds have no payoff.
+    rounds_without_payoff: usize,
+    /// Assertions that need a share of runs.
+    assertions: Vec<Asserted>,
     /// Tables of figures; empty ones are not shown.
     tables: Vec<Table>,
+    /// Each case, where there are cases.
+    cases: Option<Cases>,
     plots: Vec<Plot>,
     outcomes: Vec<String>,
     runs: Vec<RunRow>,
@@ -33,6 +42,7 @@ struct Page {
 #[derive(Debug, Serialize)]
 struct Cell {
     label: String,
+    cases: Option<usize>,
     runs: usize,
     choices: usize,
     invalid: usize,
@@ -41,6 +51,8 @@ struct Cell {
 #[derive(Debug, Serialize)]
 struct Table {
     title: &'static str,
+    /// True if some runs have no value of one of its figures.
+    lacks_runs: bool,
     figures: Vec<Row>,
 }
 
@@ -54,7 +66,10 @@ struct Row {
 #[derive(Debug, Serialize)]
 struct Entry {
     cell: usize,
-    n: usize,
+    /// Cases, where they are pooled.
+    cases: Option<usize>,
+    /// Runs, e.g. `9 of 12` if the others have no value.
+    runs: String,
     value: String,
     interval: String,
     /// The difference from cell 0; empty for that cell.
@@ -62,6 +77,32 @@ struct Entry {
     difference_interval: String,
     /// True if the interval of the difference excludes zero.
     differs: bool,
+}
+
+/// An assertion that needs a share of runs, in a cell.
+#[derive(Debug, Serialize)]
+struct Asserted {
+    that: String,
+    why: Option<String>,
+    cell: usize,
+    words: String,
+    required: String,
+    holds: bool,
+}
+
+/// Cases by figure.
+#[derive(Debug, Serialize)]
+struct Cases {
+    names: Vec<String>,
+    rows: Vec<Case>,
+}
+
+#[derive(Debug, Serialize)]
+struct Case {
+    case: String,
+    condition: usize,
+    runs: usize,
+    values: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,6 +114,8 @@ struct Plot {
 
 #[derive(Debug, Serialize)]
 struct RunRow {
+    /// Its case, if it is played with one.
+    case: Option<String>,
     cell: usize,
     seed: u64,
     turns: usize,
@@ -89,6 +132,7 @@ struct RunRow {
 /// A built-in template fails, which is a bug.
 pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result<String> {
     let summary = summarize(sample);
+    let shown = summary.shown();
     let scenario = sample.runs.first().map(|run| &run.scenario);
     let mut outcomes: Vec<String> = Vec::new();
     for outcome in sample.runs.iter().filter_map(footer).flat_map(|footer| &footer.outcomes) {
@@ -100,6 +144,10 @@ pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result
         let address = format!("data:image/svg+xml,{}", utf8_percent_encode(&svg, NON_ALPHANUMERIC));
         Plot { name, source: Value::from_safe_string(address) }
     };
+    let by_case = by_case(&summary);
+    let by_cell: HashMap<usize, &CaseRow<'_>> =
+        by_case.iter().flat_map(|by_case| &by_case.rows).map(|row| (row.cell, row)).collect();
+    let case_of = |run: &Run| by_cell.get(&run.cell).copied();
     let page = Page {
         mark: Value::from_safe_string(MARK.to_string()),
         title: scenario.map_or(id, |scenario| &scenario.title).to_string(),
@@ -107,10 +155,14 @@ pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result
         n_runs: sample.runs.len(),
         n_missing: n_planned.saturating_sub(sample.runs.len()),
         confidence: text::number(100.0 * summary.confidence),
-        cells: cells(&summary),
-        tables: tables(&summary),
+        group: if shown.pools_cases() { "condition" } else { "cell" },
+        cells: cells(shown),
+        rounds_without_payoff: shown.cells.iter().map(|cell| cell.rounds_without_payoff).sum(),
+        assertions: asserted(&summary),
+        tables: tables(shown),
+        cases: by_case.as_ref().map(cases),
         plots: pictures(sample, &summary).into_iter().map(plot).collect(),
-        runs: sample.runs.iter().map(|run| run_row(run, &outcomes)).collect(),
+        runs: sample.runs.iter().map(|run| run_row(run, &outcomes, case_of(run))).collect(),
         outcomes,
     };
     let environment = environment()?;
@@ -126,10 +178,9 @@ fn footer(run: &Run) -> Option<&Footer> {
 
 fn cells(summary: &Summary) -> Vec<Cell> {
     let cell = |cell: &crate::statistics::CellSummary| {
-        let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
-        let label = values.collect::<Vec<_>>().join(", ");
+        let label = cell.label();
         let label = if label.is_empty() { "all runs".to_string() } else { label };
-        Cell { label, runs: cell.runs, choices: cell.choices, invalid: cell.invalid }
+        Cell { label, cases: cell.cases, runs: cell.runs, choices: cell.choices, invalid: cell.invalid }
     };
     summary.cells.iter().map(cell).collect()
 }
@@ -143,14 +194,19 @@ fn tables(summary: &Summary) -> Vec<Table> {
                 | Subject::Decision { .. }
                 | Subject::Assertions
                 | Subject::Invalid
+                | Subject::Number(_)
         )
     };
-    let is_choice =
-        |subject: &Subject| matches!(subject, Subject::Choice(asked) if asked.question.purpose != "floor");
+    let is_choice = |subject: &Subject| match subject {
+        Subject::Choice(asked) => asked.question.purpose != "floor",
+        Subject::InvalidChoice(question) => question.purpose != "floor",
+        _ => false,
+    };
     let is_joint = |subject: &Subject| matches!(subject, Subject::Joint { rounds: Rounds::Last, .. });
     let table = |title, is_in: &dyn Fn(&Subject) -> bool| {
-        let figures = summary.figures.iter().filter(|figure| is_in(&figure.subject)).map(row).collect();
-        Table { title, figures }
+        let own = || summary.figures.iter().filter(|figure| is_in(&figure.subject));
+        let lacks_runs = own().any(Figure::lacks_runs);
+        Table { title, lacks_runs, figures: own().map(|figure| row(summary, figure)).collect() }
     };
     let all = [
         table("Results", &is_result),
@@ -160,8 +216,12 @@ fn tables(summary: &Summary) -> Vec<Table> {
     all.into_iter().filter(|table| !table.figures.is_empty()).collect()
 }
 
-fn row(figure: &Figure) -> Row {
-    let name = match &figure.subject {
+fn row(summary: &Summary, figure: &Figure) -> Row {
+    Row { name: name(figure), cells: figure.cells.iter().map(|cell| entry(summary, cell)).collect() }
+}
+
+fn name(figure: &Figure) -> String {
+    match &figure.subject {
         Subject::Payoff { agent, unit } => format!("payoff of {agent}, {unit}"),
         Subject::Choice(asked) => asked.to_string(),
         Subject::Joint { phase, agents, choices, .. } => {
@@ -170,21 +230,63 @@ fn row(figure: &Figure) -> Row {
             format!("{phase}: {} = {}", agents.join(" + "), choices.join(" + "))
         }
         other => other.to_string(),
-    };
-    Row { name, cells: figure.cells.iter().map(entry).collect() }
+    }
 }
 
-fn entry(cell: &InCell) -> Entry {
+/// A figure's value, a rate in per cent.
+fn value(cell: &InCell) -> String {
     let is_rate = cell.count.is_some();
-    let difference = cell.difference.as_ref();
-    let value = cell.estimate.value.map_or("–".to_string(), |value| {
+    cell.estimate.value.map_or("–".to_string(), |value| {
         let unit = if is_rate { " %" } else { "" };
         scaled(value, is_rate) + unit
-    });
+    })
+}
+
+/// The assertions that need a share of runs, cell by cell.
+fn asserted(summary: &Summary) -> Vec<Asserted> {
+    let of = |threshold: &crate::statistics::Threshold| {
+        let of_cell = |cell: &crate::statistics::Held| Asserted {
+            that: threshold.that.clone(),
+            why: threshold.why.clone(),
+            cell: cell.cell,
+            words: cell.words(),
+            required: threshold.share.to_string(),
+            holds: cell.holds,
+        };
+        threshold.cells.iter().map(of_cell).collect::<Vec<_>>()
+    };
+    summary.assertions.iter().flat_map(of).collect()
+}
+
+/// Each case with its figures.
+fn cases(by_case: &ByCase<'_>) -> Cases {
+    let of_case = |row: &CaseRow<'_>| {
+        let of_figure = |cell: &Option<&InCell>| match cell {
+            Some(cell) if cell.missing > 0 && cell.estimate.n > 0 => {
+                format!("{} ({} of {})", value(cell), row.runs.saturating_sub(cell.missing), row.runs)
+            }
+            Some(cell) => value(cell),
+            None => "–".to_string(),
+        };
+        let values = row.figures.iter().map(of_figure).collect();
+        Case { case: row.case.clone(), condition: row.condition, runs: row.runs, values }
+    };
+    let names = by_case.figures.iter().map(|figure| name(figure)).collect();
+    Cases { names, rows: by_case.rows.iter().map(of_case).collect() }
+}
+
+fn entry(summary: &Summary, cell: &InCell) -> Entry {
+    let is_rate = cell.count.is_some();
+    let difference = cell.difference.as_ref();
+    let runs = match summary.runs(cell) {
+        (all, with) if all == with => text::thousands(with as u64),
+        (all, with) => format!("{} of {}", text::thousands(with as u64), text::thousands(all as u64)),
+    };
     Entry {
         cell: cell.cell,
-        n: cell.estimate.n,
-        value,
+        cases: summary.pools_cases().then_some(cell.estimate.n),
+        runs,
+        value: value(cell),
         interval: interval(&cell.estimate, is_rate),
         difference: difference.and_then(|of| of.value).map_or(String::new(), |value| signed(value, is_rate)),
         difference_interval: difference.map_or(String::new(), |of| interval(of, is_rate)),
@@ -214,22 +316,26 @@ fn interval(estimate: &Estimate, is_rate: bool) -> String {
         (Some(low), Some(high), _) => format!("[{}, {}]", scaled(low, is_rate), scaled(high, is_rate)),
         (_, _, Method::Alike) => "all alike".to_string(),
         (_, _, Method::TooFewRuns) => "too few runs".to_string(),
+        (_, _, Method::TooFewCases) => "too few cases".to_string(),
         _ => String::new(),
     }
 }
 
-fn run_row(run: &Run, outcomes: &[String]) -> RunRow {
+fn run_row(run: &Run, outcomes: &[String], of_case: Option<&CaseRow<'_>>) -> RunRow {
     let footer = footer(run);
     let outcome = |name: &String| {
         let found = footer.and_then(|footer| footer.outcomes.iter().find(|outcome| outcome.name == *name));
         found.map_or(String::new(), |found| found.error.clone().unwrap_or_else(|| text::value(&found.value)))
     };
     RunRow {
-        cell: run.cell,
+        case: of_case.map(|row| row.case.clone()),
+        cell: of_case.map_or(run.cell, |row| row.condition),
         seed: run.seed,
         turns: footer.map_or(0, |footer| footer.turns),
         outcomes: outcomes.iter().map(outcome).collect(),
-        holds: footer.filter(|footer| !footer.assertions.is_empty()).map(Footer::holds),
+        holds: footer
+            .filter(|footer| footer.assertions.iter().any(|assertion| assertion.share.is_none()))
+            .map(Footer::holds),
         report: format!("{}/{}", run.folder.replace('\\', "/"), super::FILE),
     }
 }

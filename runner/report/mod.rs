@@ -124,6 +124,8 @@ fn environment() -> anyhow::Result<Environment<'static>> {
         Some(text) => escape_formatter(out, state, &Value::from(text::clean(text))),
         None => escape_formatter(out, state, value),
     });
+    // Not `tojson`: it writes `I'm` as `I\u0027m`.
+    environment.add_filter("json", text::json);
     environment.add_filter("thousands", text::thousands);
     environment.add_filter("duration", text::duration);
     environment.add_filter("bytes", text::bytes);

@@ -19,8 +19,18 @@ pub(super) struct Results {
     outcomes: Vec<(String, String, bool)>,
     decisions: Vec<(String, String)>,
     payoffs: Option<Payoffs>,
-    assertions: Vec<AssertionRecord>,
+    assertions: Vec<Asserted>,
     n_held: usize,
+    /// Assertions that must hold in every run.
+    n_asserted: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Asserted {
+    #[serde(flatten)]
+    record: AssertionRecord,
+    /// The share of runs in which it must hold, in words.
+    required: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,6 +54,10 @@ struct Player {
 struct Round {
     round: usize,
     players: Vec<(String, Option<String>)>,
+}
+
+fn asserted(record: &AssertionRecord) -> Asserted {
+    Asserted { record: record.clone(), required: record.share.map(|share| share.to_string()) }
 }
 
 /// The results; `None` for a run without an end.
@@ -89,8 +103,13 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
         outcomes: outcomes.collect(),
         decisions: footer.decisions.iter().map(decision).collect(),
         payoffs,
-        assertions: footer.assertions.clone(),
-        n_held: footer.assertions.iter().filter(|assertion| assertion.holds).count(),
+        assertions: footer.assertions.iter().map(asserted).collect(),
+        n_held: footer
+            .assertions
+            .iter()
+            .filter(|assertion| assertion.holds && assertion.share.is_none())
+            .count(),
+        n_asserted: footer.assertions.iter().filter(|assertion| assertion.share.is_none()).count(),
     })
 }
 

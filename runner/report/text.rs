@@ -22,11 +22,19 @@ pub(super) fn value(value: &Value) -> String {
         Value::Null => "nothing".to_string(),
         Value::String(text) => text.clone(),
         Value::Number(found) => match found.as_f64() {
-            Some(float) if found.as_i64().is_none() => number(float),
+            Some(float) if found.is_f64() => number(float),
             _ => found.to_string(),
         },
         other => other.to_string(),
     }
+}
+
+/// A value as JSON, which the page escapes like any other text.
+pub(super) fn json(value: &minijinja::Value) -> Result<String, minijinja::Error> {
+    serde_json::to_string(value).map_err(|error| {
+        minijinja::Error::new(minijinja::ErrorKind::BadSerialization, "a value of the page")
+            .with_source(error)
+    })
 }
 
 /// A number with six decimals at most.

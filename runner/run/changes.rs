@@ -1,6 +1,6 @@
 //! Changes that a fork makes from its turn on: given replies, lines that the stage adds, sampling settings.
 
-use crate::diagnostic::suggest;
+use crate::diagnostic::{suggest, unknown};
 use crate::replay;
 use crate::scenario::{AgentId, Choice, Lifecycle, Method, Plan, Purpose, Scenario, TurnId};
 use crate::transcript::{Header, SaidRecord, SettingsBefore, ToldRecord};
@@ -81,9 +81,13 @@ pub(super) fn turn_at(plan: &Plan, scenario: &Scenario, at: &str) -> anyhow::Res
     };
     plan.find(at).or_else(first).with_context(|| {
         let paths = plan.order().map(|(_, turn)| turn.path.as_str());
-        let phases = scenario.phases.iter().map(|phase| phase.name.as_str());
-        let help = suggest(at, paths.chain(phases)).unwrap_or_default();
-        format!("the plan has no turn or phase `{at}`; {help}")
+        let phases = || scenario.phases.iter().map(|phase| phase.name.as_str());
+        let message = format!("the plan has no turn or phase `{at}`");
+        // There may be too many turns to list.
+        match suggest(at, paths.chain(phases())) {
+            Some(help) => format!("{message}; {help}"),
+            None => unknown(&message, at, phases()),
+        }
     })
 }
 
@@ -97,8 +101,8 @@ fn turn_of(plan: &Plan, scenario: &Scenario, say: &Say) -> anyhow::Result<TurnId
         let first = first.map_or(String::new(), |(_, turn)| format!(", e.g. {}", turn.path));
         bail!("--say {turn}=…: `{turn}` is a phase; give the turn whose reply this is{first}");
     }
-    let help = suggest(turn, plan.order().map(|(_, turn)| turn.path.as_str())).unwrap_or_default();
-    bail!("--say {turn}=…: the plan has no turn `{turn}`; {help}")
+    let message = format!("--say {turn}=…: the plan has no turn `{turn}`");
+    bail!(unknown(&message, turn, plan.order().map(|(_, turn)| turn.path.as_str())))
 }
 
 fn not_before(plan: &Plan, id: TurnId, at: TurnId, given: &str) -> anyhow::Result<()> {
@@ -143,9 +147,9 @@ impl Tell {
         ensure!(!text.is_empty(), "{given}: the text is empty; write what to read after the `=`");
         if let Some(key) = &self.to {
             let keys = scenario.agents.iter().map(|agent| agent.key.as_str());
-            let agent = scenario.agent_by_key(key).with_context(|| {
-                format!("{given}: there is no agent `{key}`; {}", suggest(key, keys).unwrap_or_default())
-            })?;
+            let agent = scenario
+                .agent_by_key(key)
+                .with_context(|| unknown(&format!("{given}: there is no agent `{key}`"), key, keys))?;
             ensure!(
                 reads(plan, scenario, agent, before),
                 "{given}: {}",

@@ -6,6 +6,7 @@ use super::past::Past;
 use crate::files::portable;
 use crate::prompt::Memories;
 use crate::replay;
+use crate::scenario::CaseId;
 use crate::tools::Toolbox;
 use crate::transcript::{self, Header, ScenarioRecord};
 use std::path::Path;
@@ -17,6 +18,7 @@ pub(super) fn header(
     options: &RunOptions,
     past: &Past,
     toolbox: &Toolbox,
+    case: Option<CaseId>,
 ) -> Header {
     let (scenario, card) = (memories.scenario(), models.own.card());
     Header {
@@ -34,6 +36,7 @@ pub(super) fn header(
         templates: scenario.template_hashes(),
         variables: scenario.variables.clone(),
         overrides: scenario.overrides.clone(),
+        lines: scenario.keeps_lines.then_some(transcript::LINES),
         agents: replay::cast(memories),
         model: card.model,
         kv: card.kv,
@@ -45,6 +48,7 @@ pub(super) fn header(
         models: records(&models.named),
         tools: toolbox.specs_by_key(scenario),
         seed: options.seed,
+        case,
         continues: past.continues.clone(),
         forked: past.fork.as_ref().map(|fork| fork.record.clone()),
         // Replies that a fork shares with a recording of carried replies count as carried over too.

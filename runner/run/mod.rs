@@ -13,8 +13,8 @@ use crate::backend::{Backend, GivenSampling, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{Given, Plan, Scenario, compile, copied, write_copy};
-use crate::stage::{End, LookedUp, Settings, Stage, Watch};
+use crate::scenario::{CaseId, Given, Plan, Scenario, compile, copied, write_copy};
+use crate::stage::{Discreet, End, LookedUp, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
@@ -30,11 +30,24 @@ use std::time::Instant;
 /// Default maximum number of tokens in a reply.
 pub const MAX_TOKENS: u32 = 80;
 
+/// What the random numbers of a run depend on, besides its seed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Seeding {
+    /// The content of the case that is played: different cases have different random numbers.
+    #[default]
+    ByCase,
+    /// As in a recording: the case that its header names; `None` in recordings of earlier versions, in which all cases share random
+    /// numbers.
+    Recorded(Option<CaseId>),
+}
+
 /// Settings for playing a scenario.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Root of all turns' seeds.
+    /// Root of all turns' seeds; in a run of a case, what their root is derived from.
     pub seed: u64,
+    /// Tells whether the case that is played has random numbers of its own.
+    pub seeding: Seeding,
     /// Sampling settings; those not given come from the model file, else from the defaults.
     pub sampling: GivenSampling,
     /// Most tokens of a reply.
@@ -67,6 +80,7 @@ impl Default for RunOptions {
     fn default() -> Self {
         Self {
             seed: 0,
+            seeding: Seeding::default(),
             sampling: GivenSampling::default(),
             max_tokens: MAX_TOKENS as usize,
             cold: false,
@@ -119,10 +133,14 @@ pub async fn perform(
         toolbox = open_tools(scenario, options) => toolbox?,
     };
     let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, Arc::new(toolbox))?;
-    let played = match stage.follow(known, watch) {
-        Ok(()) => stage.play(watch, stop).await,
+    let mut watch = Discreet::new(scenario, &plan, watch);
+    let played = match stage.follow(known, &mut watch) {
+        Ok(()) => stage.play(&mut watch, stop).await,
         Err(error) => Err(error),
     };
+    if matches!(played, Ok(End::Complete(_))) {
+        watch.unveil();
+    }
     let n_written = stage.written().count();
     let on_record = stage.written();
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
@@ -227,12 +245,13 @@ impl Set {
     ) -> anyhow::Result<Self> {
         let models = Models::open(scenario, plan, backend, options)?;
         let past = Past::of(scenario, plan, options, &models.sampling)?;
-        let seeds = past.seeds(options.seed);
+        let case = past.case(scenario, &options.seeding)?;
+        let seeds = past.seeds(options.seed, case.as_ref());
         let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
         let memories = Memories::new(scenario.clone(), plan.clone(), past.timelines.clone(), seeds);
         let memories = memories.with_edits(edits.unwrap_or_default()).with_given(options.given.clone());
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
-        let header = header(&memories, &models, options, &past, &toolbox);
+        let header = header(&memories, &models, options, &past, &toolbox, case);
         let Models { own: backend, sampling, max_tokens, named: models } = models;
         let embeddings =
             scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));

@@ -6,16 +6,16 @@
 //! A fork's agents begin with the run's caches, up to whole blocks: f16 rows of sealed blocks no longer exist, so each agent
 //! recomputes at most 255 tokens.
 
-use super::RunOptions;
 use super::changes::{Changes, earlier, last_settings, turn_at};
+use super::{RunOptions, Seeding};
 use crate::backend::{Sampling, Session};
 use crate::files::portable;
 use crate::replay;
-use crate::scenario::{Lifecycle, Plan, Scenario, Seeds, TurnId};
+use crate::scenario::{CaseId, Lifecycle, Plan, Scenario, Seeds, TurnId};
 use crate::timeline::Timeline;
 use crate::trace::{self, Trace};
 use crate::transcript::{Continues, Forked, Header, SeedBefore, SettingsBefore, Transcript};
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -133,9 +133,29 @@ impl Past {
         Ok(Self { timelines, parents, continues, fork: Some(Fork { before, record, seeds: roots }) })
     }
 
-    /// The seeds of all turns, if the turns played now have this root.
-    pub(super) fn seeds(&self, root: u64) -> Seeds {
-        Seeds::new(root, self.fork.as_ref().map_or(Vec::new(), |fork| fork.seeds.clone()))
+    /// The seeds of all turns, if the turns played now have this seed.
+    pub(super) fn seeds(&self, root: u64, case: Option<&CaseId>) -> Seeds {
+        Seeds::new(root, self.fork.as_ref().map_or(Vec::new(), |fork| fork.seeds.clone())).of_case(case)
+    }
+
+    /// The case whose random numbers a run has. A fork keeps its run's, so that it is what the run would have been.
+    ///
+    /// # Errors
+    /// It is a new run of a case whose row is not known.
+    pub(super) fn case(&self, scenario: &Scenario, seeding: &Seeding) -> anyhow::Result<Option<CaseId>> {
+        match (&self.fork, seeding) {
+            (Some(fork), _) => Ok(fork.before.header.record.case.clone()),
+            (None, Seeding::Recorded(case)) => Ok(case.clone()),
+            (None, Seeding::ByCase) => {
+                let row = scenario.row().map(|case| case.id.clone());
+                match scenario.case().filter(|_| row.is_none()) {
+                    Some(name) => bail!(
+                        "the case `{name}` is in no file of cases that can be read; expected the `cases` of the scenario to have it"
+                    ),
+                    None => Ok(row),
+                }
+            }
+        }
     }
 }
 

@@ -1,7 +1,11 @@
 //! Cases: rows of a file, each of which gives variables of a scenario other values. A run of a case is one with these overrides, and one
 //! more that names it; so a replay needs no file, and where there is one, it tells whether the row has changed since.
+//!
+//! A case has its own random numbers: they are derived from the run's seed and from what is in the row ([`CaseId`]), so they do not
+//! depend on other rows, on the order of rows and columns, or on variables that are set otherwise.
 
 use super::Scenario;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The override that names a case; a scenario with cases has no variable of this name.
@@ -14,6 +18,42 @@ pub struct Case {
     pub name: String,
     /// The variables that it gives, or parts of them, in the order of the file.
     pub values: Vec<(String, Value)>,
+    /// The content of the row.
+    pub id: CaseId,
+}
+
+/// The content of a row, from which, with a run's seed, the random numbers of its case are derived.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaseId {
+    /// blake3 (hex) of the row's columns with their values in JSON, by name.
+    pub blake3: String,
+    /// The number of earlier rows with the same content.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copy: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+impl CaseId {
+    /// The id of a row with these columns, the one that names the case included, after `copy` rows with the same content.
+    pub fn of(columns: &[(&str, &Value)], copy: u64) -> Self {
+        let mut row: Value =
+            columns.iter().map(|(name, value)| ((*name).to_string(), (*value).clone())).collect();
+        row.sort_all_objects();
+        Self { blake3: blake3::hash(row.to_string().as_bytes()).to_hex().to_string(), copy }
+    }
+
+    /// The root of the turns' seeds in a run of the case with this seed.
+    pub fn root(&self, seed: u64) -> u64 {
+        let material = [&seed.to_le_bytes(), self.blake3.as_bytes(), &self.copy.to_le_bytes()].concat();
+        let key = blake3::derive_key("greenroom 2026 case", &material);
+        let mut first = [0u8; 8];
+        first.copy_from_slice(&key[..8]);
+        u64::from_le_bytes(first)
+    }
 }
 
 impl Case {
@@ -27,7 +67,14 @@ impl Case {
 impl Scenario {
     /// The name of the case that it is played with.
     pub fn case(&self) -> Option<&str> {
-        named(&self.overrides)
+        // A scenario without cases may have a variable of this name.
+        named(&self.overrides).filter(|_| !self.variables.contains_key(CASE))
+    }
+
+    /// The row that it is played with, where the file of cases is known.
+    pub fn row(&self) -> Option<&Case> {
+        let name = self.case()?;
+        self.cases.as_ref()?.iter().find(|case| case.name == name)
     }
 
     /// The case of a name, or of a row's number.
@@ -53,13 +100,25 @@ impl Scenario {
         let now = cases.iter().find(|case| case.name == name).map(|case| &case.values);
         let values = recorded.iter().skip_while(|(name, _)| name != CASE).skip(1);
         let was: Vec<_> = values.take(now.map_or(0, Vec::len)).cloned().collect();
-        (now != Some(&was))
-            .then(|| (shown(&was), now.map_or_else(|| "no such case".into(), |now| shown(now))))
+        let same = now.is_some_and(|now| is_same(&was, now));
+        (!same).then(|| (shown(&was), now.map_or_else(|| "no such case".into(), |now| shown(now))))
     }
 }
 
 fn named(overrides: &[(String, Value)]) -> Option<&str> {
     overrides.iter().find(|(name, _)| name == CASE)?.1.as_str()
+}
+
+/// True of equal values; line ends within texts may differ, since git may change them.
+fn is_same(one: &[(String, Value)], other: &[(String, Value)]) -> bool {
+    let plain = |value: &Value| match value {
+        Value::String(text) => text.replace("\r\n", "\n").into(),
+        other => other.clone(),
+    };
+    let same = |((name, one), (other_name, other)): (&(String, Value), &(String, Value))| {
+        name == other_name && plain(one) == plain(other)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
 fn shown(values: &[(String, Value)]) -> String {

@@ -1,11 +1,10 @@
 //! Choices: options, how a reply is read as one of them, and how votes over them decide.
 //!
 //! Level options of a ranking go at once: the order of listing decides nothing.
-//!
-//! `parse_choice` would rather say invalid than guess: a negation in the sentence, or two options, is invalid.
 
 use super::AgentId;
 use super::language::Language;
+use super::parse::parse;
 use super::template::{Expression, Template};
 use super::yaml::Path;
 use serde_json::Value;
@@ -107,50 +106,15 @@ impl Choice {
             && other.options.iter().all(|option| self.with_value(&option.value).is_some())
     }
 
+    fn parse(&self, reply: &str, language: &Language) -> Chosen {
+        let values: Vec<String> = self.options.iter().map(|option| text_of(&option.value)).collect();
+        let names = self.options.iter().zip(&values).map(|(option, value)| vec![option.text.as_str(), value]);
+        parse(&names.collect::<Vec<_>>(), reply, language).map_or(Chosen::Invalid, Chosen::Option)
+    }
+
     fn exactly(&self, reply: &str) -> Chosen {
         let is = |option: &ChoiceOption| option.text == reply.trim();
         self.options.iter().position(is).map_or(Chosen::Invalid, Chosen::Option)
-    }
-
-    /// The only option whose text or result is in the reply as whole words, in whatever case, and in no sentence with
-    /// a negation. An option that is part of a longer one that is there does not count.
-    fn parse(&self, reply: &str, language: &Language) -> Chosen {
-        let words = |text: &str| words(text, language);
-        let text = words(reply);
-        let (mut found, mut taken): (Option<usize>, Vec<(usize, usize)>) = (None, Vec::new());
-        let mut wanted: Vec<(usize, Vec<String>)> = Vec::new();
-        for (id, option) in self.options.iter().enumerate() {
-            for name in [&option.text, &text_of(&option.value)] {
-                let name: Vec<String> = words(name).into_iter().map(|word| word.text).collect();
-                if !name.is_empty() && !wanted.contains(&(id, name.clone())) {
-                    wanted.push((id, name));
-                }
-            }
-        }
-        wanted.sort_by_key(|(_, name)| std::cmp::Reverse(name.len()));
-        for (id, name) in wanted {
-            for start in 0..text.len().saturating_sub(name.len() - 1) {
-                let place = (start, start + name.len());
-                let here = &text[place.0..place.1];
-                if taken.iter().any(|(from, to)| place.0 < *to && *from < place.1)
-                    || !here.iter().zip(&name).all(|(word, wanted)| word.text == *wanted)
-                {
-                    continue;
-                }
-                taken.push(place);
-                let sentence = here[0].sentence;
-                let outside = text
-                    .iter()
-                    .enumerate()
-                    .filter(|(at, word)| word.sentence == sentence && !(place.0..place.1).contains(at));
-                let negated = outside.into_iter().any(|(_, word)| language.is_negation(&word.text));
-                if negated || found.is_some_and(|other| other != id) {
-                    return Chosen::Invalid;
-                }
-                found = Some(id);
-            }
-        }
-        found.map_or(Chosen::Invalid, Chosen::Option)
     }
 }
 
@@ -160,36 +124,6 @@ pub(crate) fn text_of(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
-}
-
-struct Word {
-    text: String,
-    sentence: usize,
-}
-
-/// Words in lower case, apostrophes kept, and the sentence of each.
-fn words(text: &str, language: &Language) -> Vec<Word> {
-    let (mut words, mut word, mut sentence) = (Vec::new(), String::new(), 0);
-    for c in text.chars().chain([' ']) {
-        match c {
-            '’' | '\'' if !word.is_empty() => {
-                word.push('\'');
-                if language.is_elision(&word) {
-                    words.push(Word { text: std::mem::take(&mut word), sentence });
-                }
-            }
-            c if c.is_alphanumeric() => word.extend(c.to_lowercase()),
-            c => {
-                let text = std::mem::take(&mut word);
-                let text = text.trim_end_matches('\'').to_string();
-                if !text.is_empty() {
-                    words.push(Word { text, sentence });
-                }
-                sentence += usize::from(matches!(c, '.' | '!' | '?' | ';' | '\n'));
-            }
-        }
-    }
-    words
 }
 
 #[cfg(test)]
@@ -228,6 +162,7 @@ mod tests {
             ("I am talkative", None),
             ("never", None),
             ("", None),
+            ("No! Silent? I talk.", None),
         ] {
             let expected = expected.map_or(Chosen::Invalid, Chosen::Option);
             assert_eq!(choice.read(reply, &Language::default()), expected, "{reply}");

@@ -39,6 +39,10 @@ macro_rules! with_hints {
             /// leave room for it with `max_tokens`. The agent remembers its reasoning; others don't hear it. Choices (`choice`) and replies
             /// with a fixed form are made without reasoning.
             pub reasoning: Option<$crate::scenario::hints::Reasoning>,
+            /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the reply would go on as a script,
+            /// that is before a cue, and at the beginning of a line before a bracket, the name of a speaker with a colon, or a copy of a
+            /// text that the agent has read. `none`: nowhere else, for analysts and minutes, whose replies list names.
+            pub stops: Option<$crate::scenario::hints::Stops>,
         }
 
         impl $name {
@@ -53,6 +57,7 @@ macro_rules! with_hints {
                     repetition_penalty: self.repetition_penalty.take(),
                     max_tokens: self.max_tokens.take(),
                     reasoning: self.reasoning.take(),
+                    stops: self.stops.take(),
                 }
             }
         }
@@ -72,6 +77,7 @@ pub struct WrittenHints {
     pub repetition_penalty: Option<f64>,
     pub max_tokens: Option<u64>,
     pub reasoning: Option<Reasoning>,
+    pub stops: Option<Stops>,
 }
 
 /// How much an agent reasons before it replies.
@@ -97,6 +103,27 @@ impl Reasoning {
             Self::Low => "low",
             Self::Medium => "medium",
             Self::High => "high",
+        }
+    }
+}
+
+/// Where replies end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stops {
+    /// Where they would go on as a script.
+    #[default]
+    Script,
+    /// Where the model ends them.
+    None,
+}
+
+impl Stops {
+    /// As scenarios write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Script => "script",
+            Self::None => "none",
         }
     }
 }
@@ -129,6 +156,9 @@ pub struct Hints {
     /// Reasoning before a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<Reasoning>,
+    /// Strings before which the reply ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stops: Option<Stops>,
 }
 
 // No checked setting is NaN.
@@ -156,8 +186,17 @@ pub type Given = BTreeSet<String>;
 
 impl Hints {
     /// Names of all, as the file writes them.
-    pub const FIELDS: [&str; 8] =
-        ["model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "reasoning"];
+    pub const FIELDS: [&str; 9] = [
+        "model",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "max_tokens",
+        "reasoning",
+        "stops",
+    ];
 
     /// Names of the settings that the command line may give for all turns, as the file writes them.
     pub const NAMES: [&str; 6] =
@@ -192,6 +231,7 @@ impl Hints {
             repetition_penalty: self.repetition_penalty.or(lower.repetition_penalty),
             max_tokens: self.max_tokens.or(lower.max_tokens),
             reasoning: self.reasoning.or(lower.reasoning),
+            stops: self.stops.or(lower.stops),
         }
     }
 
@@ -207,6 +247,7 @@ impl Hints {
             repetition_penalty: self.repetition_penalty.filter(|_| is_open("repetition_penalty")),
             max_tokens: self.max_tokens.filter(|_| is_open("max_tokens")),
             reasoning: self.reasoning,
+            stops: self.stops,
         }
     }
 
@@ -224,6 +265,7 @@ impl Hints {
             word("repetition penalty", number(self.repetition_penalty)),
             word("at most", self.max_tokens.map(|n| format!("{n} tokens"))),
             word("reasoning", self.reasoning.map(|level| level.word().to_string())),
+            word("stops", self.stops.map(|stops| stops.word().to_string())),
         ];
         words.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
@@ -243,6 +285,9 @@ mod tests {
         assert_eq!(merged.without(&given).words(), "model a, top-k 5");
         let thinks = Hints { reasoning: Some(Reasoning::High), ..Hints::default() };
         assert_eq!(thinks.over(&merged).words(), "model a, temperature 0, top-k 5, reasoning high");
+        let endless = Hints { stops: Some(Stops::None), ..Hints::default() };
+        assert_eq!(endless.over(&thinks).words(), "reasoning high, stops none");
+        assert_eq!(serde_json::to_string(&endless).unwrap(), r#"{"stops":"none"}"#);
         assert!(Hints::default().is_empty() && Hints::default().words().is_empty());
     }
 }

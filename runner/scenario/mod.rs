@@ -10,11 +10,13 @@ mod compile;
 mod copy;
 mod encoding;
 pub mod evaluate;
+mod excerpt;
 mod form;
 pub mod hints;
 pub mod language;
 pub(crate) mod names;
 pub mod papers;
+mod parse;
 mod passes;
 mod plan;
 pub(crate) mod read;
@@ -22,13 +24,15 @@ mod remote;
 pub mod render;
 pub mod results;
 pub mod schema;
+mod share;
+mod strategy;
 pub mod template;
 pub mod tools;
 mod yaml;
 
 pub(crate) use cases::CASE;
-pub use cases::Case;
-pub(crate) use check::CAST;
+pub use cases::{Case, CaseId};
+pub(crate) use check::{CAST, Steps, name_of, name_span, template_error};
 pub use check::{
     Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override,
 };
@@ -36,13 +40,17 @@ pub(crate) use choice::text_of;
 pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
-pub use form::Form;
-pub use hints::{Given, Hints, Reasoning};
+pub use excerpt::Excerpt;
+pub use form::{Form, MAX_AGAIN};
+pub use hints::{Given, Hints, Reasoning, Stops};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
     RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
 };
 pub use remote::{Address, Api};
+pub use share::Share;
+pub use strategy::{NoReply, Offer, Recalled, Strategy};
+pub(crate) use template::TRIMMED;
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Place, Step, Tree, parse, repeated_key};
 
@@ -88,6 +96,8 @@ pub struct Scenario {
     pub lets: Vec<(String, Expression)>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// True if some text keeps a line break that it would have lost before there was a rule for these.
+    pub keeps_lines: bool,
     /// What the stage says.
     pub language: Arc<Language>,
     /// Models by name, as they are written.
@@ -147,36 +157,6 @@ pub struct Agent {
     pub hints: Hints,
     /// True of a judge from outside: no member of the cast, known to nobody, who reads all that was said.
     pub is_outside: bool,
-}
-
-/// A strategy that answers instead of the model. It names options by their result or their text.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Strategy {
-    /// The first option, then what another player chose last.
-    TitForTat,
-    /// The first option until anybody chooses another, then the last one for ever.
-    Grim,
-    /// The same every time; said as it stands where nothing is to be chosen.
-    Always(String),
-    /// The first option with this probability, else one of the others.
-    Random(f64),
-    /// One after the other, and again from the start.
-    List(Vec<String>),
-    /// A human at the terminal.
-    Human,
-}
-
-impl std::fmt::Display for Strategy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::TitForTat => f.write_str("tit_for_tat"),
-            Self::Grim => f.write_str("grim"),
-            Self::Human => f.write_str("human"),
-            Self::Always(text) => write!(f, "always: {text}"),
-            Self::Random(p) => write!(f, "random: {p}"),
-            Self::List(texts) => write!(f, "list: {}", texts.join(", ")),
-        }
-    }
 }
 
 /// How an agent's memory continues when it is full: in a new epoch, which begins with the system text and what is kept.
@@ -304,6 +284,8 @@ pub struct Phase {
     pub rounds: usize,
     /// Maximum number of turns of the phase.
     pub max_turns: Option<usize>,
+    /// True if strategies remember nothing of what was before it.
+    pub fresh: bool,
     /// Settings of its replies.
     pub hints: Hints,
 }
@@ -454,6 +436,8 @@ pub struct Assertion {
     pub that: Expression,
     /// The meaning of its failure.
     pub why: Option<String>,
+    /// The share of many runs in which it must hold; `None`: it must hold in every run.
+    pub share: Option<Share>,
 }
 
 impl Scenario {

@@ -5,7 +5,7 @@
 
 use super::hints::Hints;
 use super::template::{Expression, Template};
-use super::{AgentId, Assignment, Choice, Form, PhaseId, Route, Scenario};
+use super::{AgentId, Assignment, CaseId, Choice, Form, PhaseId, Route, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::BTreeMap;
@@ -269,6 +269,13 @@ impl Seeds {
     /// A root, and other roots before some turns, the earliest first.
     pub fn new(root: u64, before: Vec<(TurnId, u64)>) -> Self {
         Self { root, before }
+    }
+
+    /// These seeds in a run of a case, which has random numbers of its own; `None`: as they are.
+    pub fn of_case(self, case: Option<&CaseId>) -> Self {
+        let Some(case) = case else { return self };
+        let before = self.before.into_iter().map(|(before, root)| (before, case.root(root))).collect();
+        Self { root: case.root(self.root), before }
     }
 
     /// Seed of the turn `id`, or of its summary, whose path is given.

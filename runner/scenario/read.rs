@@ -139,6 +139,7 @@ pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
             Step::Key(key) if key == "grammar" => "a grammar",
             Step::Key(key) if key == "assertions" => "an assertion",
             Step::Key(key) if key == "judge" => "a judge",
+            Step::Key(key) if key == "share" && place == "an assertion" => "a share of runs",
             _ => place,
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
@@ -185,6 +186,7 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "InteractionKind" => "kind of interaction",
                 "WhoHears" => "audience",
                 "Reasoning" => "reasoning level",
+                "Stops" => "way to end replies",
                 "Normalize" => "normalization of options",
                 _ => "strategy",
             };
@@ -210,6 +212,12 @@ fn in_words(found: &Found) -> String {
     }
 }
 
+/// The number of a percentage such as `90%`.
+fn percentage(text: &str) -> Option<f64> {
+    let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number / 100.0)
+}
+
 /// The value that was expected, and how it is written.
 fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, String) {
     let item = match found {
@@ -229,6 +237,10 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
         (Expected::List, Found::Mapping) => ("a list", "begin each item of a list with `- `"),
         (Expected::List, _) => return ("a list", format!("write `[{item}]`")),
         (Expected::Whole, _) => ("a whole number", "e.g. `3`"),
+        (Expected::Number, Found::Text(text)) if percentage(text).is_some() => {
+            let share = percentage(text).unwrap_or_default();
+            return ("a number", format!("a share is from 0 to 1: write `{share}`"));
+        }
         (Expected::Number, _) => ("a number", "e.g. `0.5`"),
         (Expected::Truth, _) => ("true or false", "write `true` or `false`, without quotes"),
         (Expected::Named("WrittenAgent"), _) => {
@@ -270,7 +282,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`",
         ),
         (Expected::Named("WrittenStrategy"), _) => (
-            "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}` or `{list: [X, Y]}`",
+            "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}`, `{list: [X, Y]}`, `{script: {PATH: X}}`, or one for each phase",
             "e.g. `strategy: { always: talk }`",
         ),
         (

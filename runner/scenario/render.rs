@@ -3,10 +3,10 @@
 use super::language::Text;
 use super::results::{Results, Said, Utterance, payoffs, results};
 use super::template::{
-    AgentObject, ByKey, Expression, NAME, Scope, Template, TemplateError, constants, environment,
-    evaluate_in, number, plain, variables,
+    AgentObject, ByKey, Expression, NAME, OUTER, Scope, Template, TemplateError, by_key, constants,
+    environment, evaluate_in, number, plain, variables,
 };
-use super::{AgentId, Phase, PhaseId, Scenario};
+use super::{AgentId, PassId, Phase, PhaseId, Scenario};
 use minijinja::value::{Object, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -54,7 +54,7 @@ pub fn render_stage(
     context.extend(played(scenario, Some(phase), n_known, said)?);
     let here = scenario.phase(phase);
     let names = round.into_iter().flat_map(|round| round_names(scenario, phase, round));
-    let names = names.chain(pass_names(scenario, Some(phase)));
+    let names = names.chain(pass_names(scenario, here.pass));
     context.extend(names.map(|(name, value)| (name.to_string(), plain(value))));
     context.insert("phase".into(), phase_constants(here));
     for (id, other) in scenario.cast() {
@@ -80,13 +80,16 @@ pub fn round_names(
     free(scenario, [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))])
 }
 
-/// What [`PASS_NAMES`](super::template::PASS_NAMES) stand for in a phase of a block; a scenario's own names come first.
+/// What [`PASS_NAMES`](super::template::PASS_NAMES) and [`OUTER`] stand for in a pass of a block; a scenario's own names come first.
 pub fn pass_names(
     scenario: &Scenario,
-    at: Option<PhaseId>,
+    pass: Option<PassId>,
 ) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
-    let pass = at.and_then(|at| scenario.phase(at).pass).map(|pass| scenario.pass(pass));
-    pass.into_iter().flat_map(|pass| free(scenario, [("pass", pass.number), ("passes", pass.of)]))
+    let pass = pass.map(|pass| scenario.pass(pass));
+    let outer = pass.and_then(|pass| pass.within).map(|outer| scenario.pass(outer));
+    let outer = outer.map(|outer| (OUTER, serde_json::json!({ "pass": outer.number, "passes": outer.of })));
+    let own = pass.into_iter().flat_map(|pass| free(scenario, [("pass", pass.number), ("passes", pass.of)]));
+    own.chain(outer.filter(|(name, _)| is_free(scenario, name)))
 }
 
 /// Numbers by names that a scenario has not taken itself.
@@ -94,15 +97,14 @@ fn free(
     scenario: &Scenario,
     names: [(&'static str, usize); 2],
 ) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
-    let is_free = |name: &str| {
-        let is_value = scenario.variables.contains_key(name) || scenario.state.contains_key(name);
-        let is_let = || scenario.lets.iter().any(|(known, _)| known == name);
-        !is_value
-            && !is_let()
-            && scenario.agent_by_key(name).is_none()
-            && scenario.phase_by_name(name).is_none()
-    };
-    names.into_iter().filter(move |(name, _)| is_free(name)).map(|(name, n)| (name, n.into()))
+    names.into_iter().filter(move |(name, _)| is_free(scenario, name)).map(|(name, n)| (name, n.into()))
+}
+
+/// True of a name that a scenario has not taken itself.
+fn is_free(scenario: &Scenario, name: &str) -> bool {
+    let is_value = scenario.variables.contains_key(name) || scenario.state.contains_key(name);
+    let is_let = || scenario.lets.iter().any(|(known, _)| known == name);
+    !is_value && !is_let() && scenario.agent_by_key(name).is_none() && scenario.phase_by_name(name).is_none()
 }
 
 /// The value of an expression.
@@ -158,7 +160,8 @@ fn evaluate_in_context<'a>(
     let at = expression.scope.at;
     let n_known = at.map_or(scenario.phases.len(), |at| at.0 + 1);
     context.extend(played(scenario, at, n_known, said)?);
-    context.extend(pass_names(scenario, at).map(|(name, value)| (name.to_string(), plain(value))));
+    let pass = expression.scope.pass.or_else(|| scenario.phase(at?).pass);
+    context.extend(pass_names(scenario, pass).map(|(name, value)| (name.to_string(), plain(value))));
     context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
     let verdict = expression.scope.verdict.map(|judge| plain(results(scenario, judge, said).verdict));
     context.extend(verdict.map(|verdict| ("verdict".to_string(), verdict)));
@@ -168,17 +171,7 @@ fn evaluate_in_context<'a>(
 
 /// The state, by name.
 fn stated(said: &Said) -> impl Iterator<Item = (String, Value)> {
-    said.state.iter().map(|(name, value)| (name.clone(), shared(value)))
-}
-
-/// A value of the state; a mapping can be looked up by an agent itself, too.
-fn shared(value: &serde_json::Value) -> Value {
-    match value.as_object() {
-        Some(fields) => {
-            ByKey::value(fields.iter().map(|(key, value)| (key.clone(), shared(value))).collect())
-        }
-        None => plain(value),
-    }
+    said.state.iter().map(|(name, value)| (name.clone(), by_key(value)))
 }
 
 /// Adds the intermediate values that something uses, each computed with those before it.
@@ -319,23 +312,23 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
         calls,
         verdict,
     } = results;
-    fn of_agents<T: serde::Serialize>(values: BTreeMap<String, T>) -> Value {
-        ByKey::value(values.into_iter().map(|(key, value)| (key, plain(value))).collect())
+    fn keyed<T: Into<serde_json::Value>>(values: BTreeMap<String, T>) -> Value {
+        ByKey::value(values.into_iter().map(|(key, value)| (key, by_key(&value.into()))).collect())
     }
     BTreeMap::from([
         ("played", played.into()),
         ("rounds", rounds.into()),
-        ("choices", of_agents(choices)),
-        ("history", of_agents(history)),
-        ("votes", plain(votes)),
-        ("decision", plain(decision)),
+        ("choices", keyed(choices)),
+        ("history", keyed(history)),
+        ("votes", keyed(votes)),
+        ("decision", by_key(&decision)),
         ("tied", tied.into()),
         ("invalid", invalid.into()),
-        ("said", of_agents(said)),
-        ("replies", of_agents(replies)),
-        ("reply_history", of_agents(reply_history)),
-        ("calls", of_agents(calls)),
-        ("verdict", plain(verdict)),
+        ("said", keyed(said)),
+        ("replies", keyed(replies)),
+        ("reply_history", keyed(reply_history)),
+        ("calls", keyed(calls)),
+        ("verdict", by_key(&verdict)),
     ])
 }
 

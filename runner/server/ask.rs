@@ -272,7 +272,6 @@ impl Admitted {
                 (turn(0).play(request, memory).await?, prompt, memory.clone())
             }
         };
-        ask.tenant.spend(cost_of(&answer.completion));
         let mut answers = vec![answer];
         for index in 1..ask.n {
             // Another reply to the same prompt, from a memory that begins with it.
@@ -282,17 +281,10 @@ impl Admitted {
             let session = request.session.clone();
             let answer = turn(index).play(request, &name).await;
             engine.forget(&session);
-            let answer = answer?;
-            ask.tenant.spend(cost_of(&answer.completion));
-            answers.push(answer);
+            answers.push(answer?);
         }
         Ok(answers)
     }
-}
-
-/// Tokens that were computed for a reply.
-fn cost_of(completion: &Completion) -> usize {
-    completion.usage.prefilled + completion.usage.recomputed + completion.ids.len()
 }
 
 impl Ask {
@@ -333,6 +325,7 @@ impl Ask {
             logprobs,
             cold,
             next_use,
+            meter: Some(self.tenant.meter()),
             ..Request::new(key(memory), prompt)
         }
     }
@@ -381,6 +374,7 @@ impl Turn<'_> {
                     self.tell(Piece::Ended(Box::new(answer.clone()))).await?;
                     return Ok(answer);
                 }
+                _ => {}
             }
         }
         Err(Refusal::ending())

@@ -166,7 +166,7 @@ impl<'a> Said<'a> {
             ReplyContent::Text(text) => Self::Text(text),
             ReplyContent::CallText(call) => Self::Call(call),
             // Ids are inserted after the digests were computed.
-            ReplyContent::Ids(_) | ReplyContent::Call(_) => Self::Text(""),
+            _ => Self::Text(""),
         }
     }
 }

@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,6 +24,8 @@ pub(super) struct Live {
     state: Mutex<State>,
     registry: Registry,
     counts: Counts,
+    /// Bytes of memories that requests wrote to the disk.
+    pub(super) written: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -131,7 +134,7 @@ impl Live {
         registry.register("requests_at_work", "Active requests", counts.at_work.clone());
         registry.register("requests_waiting", "Waiting requests", counts.waiting.clone());
         registry.register("memory_bytes", "Bytes of KV cache in RAM", counts.memory.clone());
-        Arc::new(Self { state: Mutex::default(), registry, counts })
+        Arc::new(Self { state: Mutex::default(), registry, counts, written: AtomicU64::new(0) })
     }
 
     /// A request has arrived.
@@ -219,6 +222,7 @@ impl Entry {
         count(Tokens::prefilled, usage.prefilled);
         count(Tokens::recomputed, usage.recomputed);
         count(Tokens::generated, completion.ids.len());
+        self.live.written.fetch_add(usage.bytes_written, Ordering::Relaxed);
         let kind = match_word(usage.kind);
         counts.matches.get_or_create(&ByMatch { kind }).inc();
         let mut state = self.live.state();
@@ -259,6 +263,7 @@ pub(super) fn match_word(kind: MatchKind) -> &'static str {
         MatchKind::Extend => "extend",
         MatchKind::Exact => "exact",
         MatchKind::Diverge => "diverge",
+        _ => "other",
     }
 }
 
@@ -268,5 +273,6 @@ pub(super) fn source_word(source: Source) -> &'static str {
         Source::None => "none",
         Source::Memory => "memory",
         Source::Disk => "disk",
+        _ => "other",
     }
 }

@@ -11,6 +11,7 @@ mod anthropic;
 mod ask;
 mod body;
 mod dialogue;
+mod disk;
 mod error;
 mod journal;
 mod live;
@@ -131,6 +132,9 @@ pub async fn serve(
         max_body,
         is_open,
     });
+    if let Some(limit) = app.models.disk_limit() {
+        tokio::spawn(disk::keep_within(limit, app.models.clone(), app.live.clone()));
+    }
     let closing = app.clone();
     let stop = async move {
         stop.await;

@@ -2,6 +2,9 @@
 //!
 //! If another model needs room, the least recently used idle one is closed; its memories stay on disk. If none is idle and the other
 //! model has waited for a while, no new requests reach the open models, so a busy model can't keep it out.
+//!
+//! Loading and closing belong to the server, not to the request that caused them: they hold [`Opening`] until they are over, even if the
+//! client disconnects meanwhile. So no model is loaded twice, and what is being loaded or closed always counts against the limit.
 
 use super::error::Refusal;
 use crate::backend::{Embedded, EmbeddedConfig, Loading, ModelFile, Share, locate};
@@ -23,6 +26,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Makes what is told of opening a model.
 type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
 
+/// The right to load and close models; one has it at a time.
+type Opening = tokio::sync::OwnedMutexGuard<()>;
+
 /// Models by the names that clients ask for.
 pub struct Models {
     offered: BTreeMap<String, ModelFile>,
@@ -30,8 +36,8 @@ pub struct Models {
     /// Bytes of weights that may be open at once.
     max_bytes: u64,
     open: Mutex<Open>,
-    /// Held by the request that opens a model.
-    opening: tokio::sync::Mutex<()>,
+    /// Held while a model is loaded or closed.
+    opening: Arc<tokio::sync::Mutex<()>>,
     /// True while one has waited for room longer than [`PATIENCE`].
     is_late: AtomicBool,
     on_progress: Box<Progress>,
@@ -78,7 +84,7 @@ impl Models {
             config,
             max_bytes: max_bytes.unwrap_or(u64::MAX),
             open: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            opening: Arc::default(),
             is_late: AtomicBool::new(false),
             on_progress,
             started: now(),
@@ -105,6 +111,11 @@ impl Models {
         self.offered.keys().map(String::as_str)
     }
 
+    /// Bytes that the memories on disk may take.
+    pub(super) fn disk_limit(&self) -> Option<u64> {
+        self.config.cache_disk.filter(|_| self.config.cache_dir.is_some() && self.config.objects.is_none())
+    }
+
     /// Models that are open now, least recently used first.
     pub(super) fn at_hand(&self) -> Vec<Arc<Served>> {
         let mut served: Vec<_> = self.state().served.values().cloned().collect();
@@ -121,9 +132,9 @@ impl Models {
                 known.join(", ")
             )));
         };
-        let opening = self.opening.lock();
+        let opening = self.opening.clone().lock_owned();
         tokio::pin!(opening);
-        let _opening = loop {
+        let mut opening = loop {
             if !self.is_late.load(Ordering::Relaxed)
                 && let Some(served) = self.used(name)
             {
@@ -139,7 +150,12 @@ impl Models {
         let began = Instant::now();
         // Requests pass again, even if the client has disconnected meanwhile.
         let _on_time = OnTime(&self.is_late);
-        while !self.has_room(size(file)).await {
+        loop {
+            let has_room;
+            (has_room, opening) = self.make_room(size(file), opening).await?;
+            if has_room {
+                break;
+            }
             if began.elapsed() > LONGEST_WAIT {
                 return Err(Refusal::too_many(
                     format!("there is no room for the model `{name}`: all loaded models are busy"),
@@ -150,7 +166,10 @@ impl Models {
             tokio::time::sleep(RETRY).await;
         }
         let (models, name, file) = (self.clone(), name.clone(), file.clone());
-        let opened = tokio::task::spawn_blocking(move || models.begin(&name, &file));
+        let opened = tokio::task::spawn_blocking(move || {
+            let _opening = opening;
+            models.begin(&name, &file)
+        });
         match opened.await {
             Ok(Ok(served)) => Ok(served),
             Ok(Err(error)) => Err(Refusal::internal(format!("{error:#}"))),
@@ -181,22 +200,31 @@ impl Models {
     }
 
     /// True if so many bytes of weights fit beside those that are open; idle models are closed for that.
-    async fn has_room(&self, bytes: u64) -> bool {
+    ///
+    /// # Errors
+    /// Closing a model failed.
+    async fn make_room(&self, bytes: u64, mut opening: Opening) -> Result<(bool, Opening), Refusal> {
         loop {
             let idle = {
                 let mut open = self.state();
                 let held: u64 = open.served.values().map(|(served, _)| served.bytes).sum();
                 if held.saturating_add(bytes) <= self.max_bytes {
-                    return true;
+                    return Ok((true, opening));
                 }
                 let idle = open.served.iter().filter(|(_, (served, _))| Arc::strong_count(served) == 1);
                 let idle = idle.min_by_key(|(_, (_, used))| *used).map(|(name, _)| name.clone());
                 idle.and_then(|name| open.served.remove(&name))
             };
-            let Some((served, _)) = idle else { return false };
+            let Some((served, _)) = idle else { return Ok((false, opening)) };
             tracing::info!("closing the model `{}` to make room", served.name);
             // It waits for writes in progress.
-            let _ = tokio::task::spawn_blocking(move || drop(served)).await;
+            let closed = tokio::task::spawn_blocking(move || {
+                drop(served);
+                opening
+            });
+            opening = closed
+                .await
+                .map_err(|error| Refusal::internal(format!("can't close a model to make room: {error}")))?;
         }
     }
 
@@ -256,6 +284,63 @@ pub(super) fn now() -> u64 {
 mod tests {
     use super::*;
     use greenroom_engine::fixtures::RandomModel;
+
+    /// Models, of which one has room; each load is reported, and waits for a permit.
+    fn one_at_a_time(folder: &std::path::Path, permits: Arc<(Mutex<usize>, std::sync::Condvar)>) -> Slow {
+        let model = |name: &str, seed| {
+            let path = folder.join(name);
+            std::fs::write(&path, RandomModel::tiny(seed).bytes()).unwrap();
+            (name.to_string(), path.to_str().unwrap().to_string())
+        };
+        let given = BTreeMap::from([model("a", 1), model("b", 2)]);
+        let bytes = std::fs::metadata(&given["a"]).unwrap().len();
+        let (report, loads) = tokio::sync::mpsc::unbounded_channel();
+        let on_progress: Box<Progress> = Box::new(move || {
+            let _ = report.send(());
+            let (left, changed) = &*permits;
+            let mut left = changed.wait_while(left.lock().unwrap(), |left| *left == 0).unwrap();
+            *left -= 1;
+            Box::new(|_| {})
+        });
+        let config = EmbeddedConfig::new(ModelFile::Understudy);
+        let models = Models::open(config, &given, Some(bytes + 9), on_progress).unwrap();
+        Slow { models: Arc::new(models), loads }
+    }
+
+    struct Slow {
+        models: Arc<Models>,
+        loads: tokio::sync::mpsc::UnboundedReceiver<()>,
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_load_outlives_the_request_that_began_it_and_is_not_begun_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let permits = Arc::new((Mutex::new(1), std::sync::Condvar::new()));
+        let permit = |n: usize| {
+            *permits.0.lock().unwrap() += n;
+            permits.1.notify_all();
+        };
+        let Slow { models, mut loads } = one_at_a_time(folder.path(), permits.clone());
+        loads.recv().await.unwrap(); // of the first model, as the server starts
+        let asked = |name: &'static str| {
+            let models = models.clone();
+            tokio::spawn(async move { models.get(name).await.map(|served| served.name.clone()) })
+        };
+        let first = asked("b");
+        loads.recv().await.unwrap();
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(models.opening.try_lock().is_err(), "the load goes on, and nothing is loaded beside it");
+        let others = [asked("b"), asked("b"), asked("b")];
+        permit(2);
+        for other in others {
+            assert_eq!(other.await.unwrap().map_err(|refusal| refusal.status()), Ok("b".to_string()));
+        }
+        assert!(loads.try_recv().is_err(), "the model was loaded once");
+        assert_eq!(models.at_hand().len(), 1);
+        // A load that nobody waits for any more leaves a model that can be closed again.
+        assert_eq!(asked("a").await.unwrap().map_err(|refusal| refusal.status()), Ok("a".to_string()));
+    }
 
     /// Back-to-back requests for a model, which keep it always busy, don't keep another one out; nor the other way round.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

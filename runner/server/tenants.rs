@@ -7,6 +7,7 @@ use super::error::Refusal;
 use crate::files::{self, Kind};
 use anyhow::{Context as _, bail, ensure};
 use axum::http::HeaderMap;
+use greenroom_engine::Meter;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -49,16 +50,18 @@ pub(super) struct Limits {
 pub(super) struct Tenant {
     pub(super) name: String,
     pub(super) limits: Limits,
+    /// Tokens that were computed for it, counted as they are: a request that is cancelled costs what it has used.
+    meter: Meter,
     spent: Mutex<Spent>,
 }
 
-/// A tenant's usage.
+/// A tenant's usage within a minute.
 #[derive(Debug)]
 struct Spent {
     since: Instant,
     requests: u32,
-    tokens: u64,
-    tokens_in_all: u64,
+    /// Tokens before that minute.
+    tokens_before: u64,
 }
 
 /// All tenants.
@@ -156,8 +159,8 @@ impl Tenants {
 
 impl Tenant {
     fn new(name: &str, limits: Limits) -> Self {
-        let spent = Spent { since: Instant::now(), requests: 0, tokens: 0, tokens_in_all: 0 };
-        Self { name: name.to_string(), limits, spent: Mutex::new(spent) }
+        let spent = Spent { since: Instant::now(), requests: 0, tokens_before: 0 };
+        Self { name: name.to_string(), limits, meter: Meter::default(), spent: Mutex::new(spent) }
     }
 
     /// Counts a request.
@@ -167,29 +170,28 @@ impl Tenant {
     pub(super) fn ask(&self) -> Result<(), Refusal> {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         let Limits { requests_per_minute, tokens_per_minute, token_quota, .. } = self.limits;
-        if let Some(quota) = token_quota.filter(|quota| spent.tokens_in_all >= *quota) {
+        let tokens = self.meter.total();
+        if let Some(quota) = token_quota.filter(|quota| tokens >= *quota) {
             return Err(Refusal::too_many(format!("the quota of {quota} tokens is used up"), MINUTE * 60));
         }
         let elapsed = spent.since.elapsed();
         if elapsed >= MINUTE {
-            (spent.since, spent.requests, spent.tokens) = (Instant::now(), 0, 0);
+            (spent.since, spent.requests, spent.tokens_before) = (Instant::now(), 0, tokens);
         }
         let wait = MINUTE.saturating_sub(elapsed);
         if let Some(most) = requests_per_minute.filter(|most| spent.requests >= *most) {
             return Err(Refusal::too_many(format!("at most {most} requests per minute are allowed"), wait));
         }
-        if let Some(most) = tokens_per_minute.filter(|most| spent.tokens >= *most) {
+        if let Some(most) = tokens_per_minute.filter(|most| tokens - spent.tokens_before >= *most) {
             return Err(Refusal::too_many(format!("at most {most} tokens per minute are allowed"), wait));
         }
         spent.requests += 1;
         Ok(())
     }
 
-    /// Counts tokens that were computed.
-    pub(super) fn spend(&self, tokens: usize) {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        spent.tokens += tokens as u64;
-        spent.tokens_in_all += tokens as u64;
+    /// Counts tokens while they are computed; every request to an engine takes it along.
+    pub(super) fn meter(&self) -> Meter {
+        self.meter.clone()
     }
 }
 
@@ -260,9 +262,9 @@ mod tests {
         let limits = Limits { tokens_per_minute: Some(10), token_quota: Some(25), ..Limits::default() };
         let tenant = Tenant::new("a", limits);
         assert!(tenant.ask().is_ok());
-        tenant.spend(10);
+        tenant.meter().add(10);
         assert!(tenant.ask().unwrap_err().message().contains("10 tokens per minute"));
-        tenant.spend(20);
+        tenant.meter().add(20);
         assert!(tenant.ask().unwrap_err().message().contains("quota of 25"));
     }
 }

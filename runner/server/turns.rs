@@ -46,7 +46,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
 struct Admitted {
     served: Arc<Served>,
     request: Request,
-    tenant: Arc<Tenant>,
     entry: Entry,
     ticket: Ticket,
     limit: Duration,
@@ -68,11 +67,12 @@ async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resul
     request.session = key(&tenant, &model, &request.session);
     request.parent = request.parent.map(|parent| key(&tenant, &model, &parent));
     request.next_use = None;
+    request.meter = Some(tenant.meter());
     tenant.ask()?;
     let entry = app.live.enter(&tenant.name, "/v1/turns", &model);
     let served = app.models.get(&model).await?;
     let ticket = app.queue.enter(&tenant, true)?;
-    let admitted = Admitted { served, request, tenant, entry, ticket, limit: app.timeout };
+    let admitted = Admitted { served, request, entry, ticket, limit: app.timeout };
     let (events, read) = mpsc::channel(MAX_WAITING);
     tokio::spawn(async move {
         // It is cancelled if the reader disconnects.
@@ -98,7 +98,7 @@ impl Admitted {
     }
 
     async fn play(self, events: &Events) -> Result<(), Refusal> {
-        let Self { served, request, tenant, entry, ticket, .. } = self;
+        let Self { served, request, entry, ticket, .. } = self;
         let _place = ticket.wait().await?;
         entry.remembers(&request.session.agent);
         let mut turn = served.engine().submit(request)?;
@@ -112,16 +112,14 @@ impl Admitted {
                     entry.says(&text);
                     send(events, &wire::Event::Text(text)).await;
                 }
-                Event::Call(_) | Event::Logprobs(_) => {}
                 Event::Failed(error) => return Err(error.into()),
                 Event::Done(_) => {
                     let completion = turn.commit().await?;
                     entry.ended(&completion);
-                    let usage = &completion.usage;
-                    tenant.spend(usage.prefilled + usage.recomputed + completion.ids.len());
                     send(events, &wire::Event::Done(completion)).await;
                     return Ok(());
                 }
+                _ => {}
             }
         }
         Err(Refusal::ending())

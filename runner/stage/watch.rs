@@ -23,6 +23,8 @@ pub enum Scene<'a> {
         spoken: &'a str,
         /// The reason why the reply ended.
         stop: Stop,
+        /// What was cut behind it, if an engine elsewhere said more.
+        cut: &'a str,
         /// The choice, if the reply was one.
         choice: Option<&'a ChoiceRecord>,
         /// The odds of its options; `None`: no model was asked.
@@ -36,6 +38,10 @@ pub enum Scene<'a> {
     Routed(&'a RouteRecord),
     /// The stage says something before it; behind the last turn, too.
     Directed(&'a Direction),
+    /// It is over, but a human who plays may not know of it yet; it is shown later, if at all.
+    Withheld,
+    /// The run is over; what follows was withheld.
+    Unveiled,
 }
 
 /// Watches a plan being played. A turn that does not take place is [`Scene::Skipped`], in plan order too.
@@ -77,7 +83,7 @@ pub(super) fn show(
     if line.path == turn.path {
         let choice = line.constraint.as_ref();
         let odds = choice.and_then(|choice| choice.odds(settings.of(id, &line.hints).0.temperature));
-        let (spoken, stop, odds) = (line.spoken.as_str(), line.stop, odds.as_ref());
-        watch.see(id, Scene::Written { turn, spoken, stop, choice, odds, usage });
+        let (spoken, cut, odds) = (line.spoken.as_str(), line.cut.as_str(), odds.as_ref());
+        watch.see(id, Scene::Written { turn, spoken, stop: line.stop, cut, choice, odds, usage });
     }
 }

@@ -34,8 +34,10 @@ pub(super) struct Part {
 pub(super) enum Kind {
     /// A mean of any numbers.
     Mean,
-    /// A mean of zeros and ones, or of probabilities.
+    /// A mean of zeros and ones.
     Rate,
+    /// A mean of probabilities.
+    Probability,
 }
 
 impl Part {
@@ -45,7 +47,7 @@ impl Part {
         self.n += 1.0;
     }
 
-    fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self { sum: self.sum + other.sum, n: self.n + other.n }
     }
 
@@ -54,11 +56,11 @@ impl Part {
     }
 
     /// True if it is one observation of something that happened or did not.
-    fn is_trial(&self) -> bool {
+    pub(super) fn is_trial(&self) -> bool {
         self.n == 1.0 && (self.sum == 0.0 || self.sum == 1.0)
     }
 
-    fn mean(self) -> f64 {
+    pub(super) fn mean(self) -> f64 {
         self.sum / self.n
     }
 }
@@ -71,11 +73,11 @@ pub(super) fn mean(name: &str, runs: &[Part], kind: Kind) -> Estimate {
         return Estimate::bare(0, None, Method::NoRuns);
     }
     let n = runs.len();
-    if kind == Kind::Rate && runs.iter().all(Part::is_trial) {
+    if kind != Kind::Mean && runs.iter().all(Part::is_trial) {
         return Estimate::rate(total.sum.round() as usize, n);
     }
     let clusters: Vec<[Part; 2]> = runs.iter().map(|run| [*run, Part::default()]).collect();
-    let is_sure = kind == Kind::Rate && n > 1 && (total.sum == 0.0 || total.sum == total.n);
+    let is_sure = kind != Kind::Mean && n > 1 && (total.sum == 0.0 || total.sum == total.n);
     if is_sure {
         let (low, high) = wilson(if total.sum > 0.0 { n as f64 } else { 0.0 }, n as f64);
         let (value, method) = (Some(total.mean()), Method::WilsonByRun);
@@ -91,11 +93,16 @@ pub(super) fn difference(name: &str, pairs: &[[Part; 2]], kind: Kind) -> Estimat
     if pairs.is_empty() {
         return Estimate::bare(0, None, Method::NoRuns);
     }
-    if kind == Kind::Rate && pairs.iter().flatten().all(Part::is_trial) {
+    if kind != Kind::Mean && pairs.iter().flatten().all(Part::is_trial) {
         let count = |wanted: [f64; 2]| pairs.iter().filter(|pair| pair.map(|run| run.sum) == wanted).count();
         return Estimate::paired_rates(count([1.0, 0.0]), count([0.0, 1.0]), pairs.len());
     }
     resampled(name, &pairs, |[here, there]| here.mean() - there.mean())
+}
+
+/// True of a deviation that is rounding: all runs are alike.
+pub(super) fn is_alike(deviation: f64, value: f64) -> bool {
+    deviation.abs() < 1e-12 * value.abs().max(1.0)
 }
 
 fn resampled(name: &str, clusters: &[[Part; 2]], of: impl Fn([Part; 2]) -> f64) -> Estimate {
@@ -105,8 +112,7 @@ fn resampled(name: &str, clusters: &[[Part; 2]], of: impl Fn([Part; 2]) -> f64) 
     let value = of(total);
     let without = |[a, b]: &[Part; 2]| of([total[0].minus(*a), total[1].minus(*b)]);
     let jackknife: Vec<f64> = if n > 1 { clusters.iter().map(without).collect() } else { Vec::new() };
-    let scale = value.abs().max(1.0);
-    if n > 1 && jackknife.iter().all(|other| (other - value).abs() < 1e-12 * scale) {
+    if n > 1 && jackknife.iter().all(|other| is_alike(other - value, value)) {
         return Estimate::bare(n, Some(value), Method::Alike);
     }
     if n < MIN_RUNS {

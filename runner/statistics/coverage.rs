@@ -3,6 +3,7 @@
 //! The simulated runs are those of repeated games: rounds of one run are correlated, since each run leans its own way.
 
 use super::bootstrap::{Kind, Part, difference, mean};
+use super::clustered;
 use super::interval::Estimate;
 
 /// Numbers in [0, 1), the same every time.
@@ -224,6 +225,114 @@ fn rounds_of_one_run_are_no_trials_of_their_own() {
     assert!(coverage < 0.8, "{coverage}");
 }
 
+/// A data set: a way to draw a case, played several times under one condition or two, and the true figure.
+struct DataSet {
+    name: &'static str,
+    truth: f64,
+    kind: Kind,
+    case: fn(&mut Random) -> [Part; 2],
+}
+
+/// Runs of a case that comes out right with probability p.
+fn runs(random: &mut Random, p: f64, n: usize) -> Part {
+    let mut part = Part::default();
+    (0..n).for_each(|_| part.add(random.happens(p)));
+    part
+}
+
+/// Probability that a case comes out right: most cases are easy or hard, `easy` of them easy.
+fn case(random: &mut Random, easy: f64) -> f64 {
+    if random.next() < easy { 0.8 + 0.2 * random.next() } else { 0.4 * random.next() }
+}
+
+const DATA_SETS: [DataSet; 6] = [
+    DataSet {
+        name: "half easy, 4 runs",
+        truth: 0.55,
+        kind: Kind::Rate,
+        case: |r| {
+            let p = case(r, 0.5);
+            [runs(r, p, 4), NONE]
+        },
+    },
+    DataSet {
+        name: "nearly all easy, 4 runs",
+        truth: 0.83,
+        kind: Kind::Rate,
+        case: |r| {
+            let p = case(r, 0.9);
+            [runs(r, p, 4), NONE]
+        },
+    },
+    DataSet { name: "alike, 3 runs", truth: 0.9, kind: Kind::Rate, case: |r| [runs(r, 0.9, 3), NONE] },
+    DataSet {
+        name: "half easy, 1 to 6 runs",
+        truth: 0.55,
+        kind: Kind::Rate,
+        case: |r| {
+            let (p, n) = (case(r, 0.5), 1 + (6.0 * r.next()) as usize);
+            [runs(r, p, n), NONE]
+        },
+    },
+    DataSet {
+        name: "means of 3 runs",
+        truth: 0.5,
+        kind: Kind::Mean,
+        case: |r| {
+            let level = r.next();
+            let sum = (0..3).map(|_| level + 0.4 * (r.next() - 0.5)).sum();
+            [Part { sum, n: 3.0 }, NONE]
+        },
+    },
+    DataSet {
+        name: "difference of rates, 4 runs",
+        truth: 0.055,
+        kind: Kind::Rate,
+        case: |r| {
+            let p = case(r, 0.5);
+            [runs(r, p, 4), runs(r, 0.9 * p, 4)]
+        },
+    },
+];
+
+impl DataSet {
+    /// Share of data sets of so many cases whose interval holds the truth: by case, and if every run were a trial.
+    fn coverage(&self, n: usize, n_samples: usize) -> [f64; 2] {
+        let mut random = Random::new(&format!("{} of {n}", self.name));
+        let mut covered = [0.0; 2];
+        for _ in 0..n_samples {
+            let cases: Vec<[Part; 2]> = (0..n).map(|_| (self.case)(&mut random)).collect();
+            let first: Vec<Part> = cases.iter().map(|[case, _]| *case).collect();
+            let total = first.iter().fold(Part::default(), |sum, case| sum.plus(*case));
+            let estimate = if cases[0][1] == NONE {
+                clustered::mean(&first, self.kind)
+            } else {
+                clustered::difference(&cases, self.kind)
+            };
+            covered[0] += f64::from(u8::from(holds(&estimate, self.truth)));
+            let naive = Estimate::rate(total.sum.round().clamp(0.0, total.n) as usize, total.n as usize);
+            covered[1] += f64::from(u8::from(holds(&naive, self.truth)));
+        }
+        covered.map(|covered| covered / n_samples as f64)
+    }
+}
+
+#[test]
+fn figures_over_cases_hold_the_truth_as_often_as_they_say() {
+    for set in &DATA_SETS {
+        for n in [5, 10, 20, 50] {
+            let [coverage, _] = set.coverage(n, 500);
+            assert!((0.91..=1.0).contains(&coverage), "{}, {n} cases: {coverage}", set.name);
+        }
+    }
+}
+
+#[test]
+fn runs_of_one_case_are_no_trials_of_their_own() {
+    let [_, naive] = DATA_SETS[0].coverage(20, 500);
+    assert!(naive < 0.85, "{naive}");
+}
+
 #[test]
 #[ignore = "minutes; the table of coverages: cargo test --lib coverage -- --ignored --nocapture"]
 fn table_of_coverages() {
@@ -246,6 +355,12 @@ fn table_of_coverages() {
                 _ => String::new(),
             };
             println!("{}, n = {n}: {:.3}{naive}", model.name, model.coverage(n, 2000));
+        }
+    }
+    for set in &DATA_SETS {
+        for n in [3, 5, 10, 20, 50] {
+            let [coverage, naive] = set.coverage(n, 2000);
+            println!("{}, {n} cases: {coverage:.3}, every run a trial {naive:.3}", set.name);
         }
     }
 }

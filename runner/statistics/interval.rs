@@ -43,8 +43,18 @@ pub enum Method {
     Tango,
     /// Bootstrap over whole runs, bias-corrected and accelerated, with the small-sample correction of levels.
     Bootstrap,
+    /// An interval by Student's t, with a standard error that is clustered by case.
+    Clustered,
+    /// Wilson's score interval with the effective number of observations: runs of one case are not independent.
+    WilsonClustered,
+    /// Wilson's score interval with cases as trials: all runs of all cases came out alike.
+    WilsonByCase,
+    /// An interval of a difference of rates, put together from the intervals of both and from how they vary together over cases.
+    Joined,
     /// No interval: fewer runs than a bootstrap can say anything from.
     TooFewRuns,
+    /// No interval: fewer than two cases.
+    TooFewCases,
     /// No interval: all runs are alike.
     Alike,
     /// No figure: no run has it.
@@ -92,12 +102,17 @@ impl Estimate {
 /// Statistical Association 22 (1927), 209-212; recommended for small n by L. D. Brown, T. T. Cai and A. DasGupta,
 /// "Interval estimation for a binomial proportion", Statistical Science 16 (2001), 101-133, equation (4).
 pub(super) fn wilson(hits: f64, n: f64) -> (f64, f64) {
-    let (p, z, z2) = (hits / n, Z, Z * Z);
+    score(hits / n, n, Z)
+}
+
+/// The same of a rate p among n trials, which may be no whole number, with another quantile than the normal one.
+pub(super) fn score(p: f64, n: f64, z: f64) -> (f64, f64) {
+    let z2 = z * z;
     let middle = (p + z2 / (2.0 * n)) / (1.0 + z2 / n);
     let half = z / (1.0 + z2 / n) * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
     // At no hits, and at nothing but hits, an end is 0 or 1 exactly, but for rounding.
-    let low = if hits <= 0.0 { 0.0 } else { (middle - half).max(0.0) };
-    let high = if hits >= n { 1.0 } else { (middle + half).min(1.0) };
+    let low = if p <= 0.0 { 0.0 } else { (middle - half).max(0.0) };
+    let high = if p >= 1.0 { 1.0 } else { (middle + half).min(1.0) };
     (low, high)
 }
 

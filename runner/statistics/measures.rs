@@ -11,6 +11,7 @@ use crate::scenario::{Purpose, text_of};
 use crate::transcript::Footer;
 use indexmap::IndexMap;
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// Most different texts of an outcome, or of a decision, that are counted one by one.
 const MAX_TEXTS: usize = 12;
@@ -48,9 +49,12 @@ impl<'a> Measures<'a> {
 
     /// Adds an observation of a run to a subject.
     pub(super) fn add(&mut self, subject: Subject, kind: Kind, run: usize, value: f64) {
-        let measure =
-            self.by_subject.entry(subject).or_insert_with(|| Measure { kind, parts: IndexMap::new() });
-        measure.parts.entry(run).or_default().add(value);
+        self.measure(subject, kind).parts.entry(run).or_default().add(value);
+    }
+
+    /// The measure of a subject, without a contribution where it is new.
+    fn measure(&mut self, subject: Subject, kind: Kind) -> &mut Measure {
+        self.by_subject.entry(subject).or_insert_with(|| Measure { kind, parts: IndexMap::new() })
     }
 
     /// Adds whether something happened.
@@ -75,6 +79,10 @@ impl<'a> Measures<'a> {
             };
             let values: Vec<(usize, &Value)> = footers.iter().filter_map(of).collect();
             self.outcome(name, &values);
+            if values.is_empty() {
+                // Nothing is known of its type; that no run has a value is a figure nevertheless.
+                self.measure(Subject::Outcome { outcome: name.clone(), value: None }, Kind::Mean);
+            }
         }
     }
 
@@ -143,9 +151,16 @@ impl<'a> Measures<'a> {
 
     fn checks(&mut self) {
         for (run, footer) in self.footers() {
-            if !footer.assertions.is_empty() {
-                let hold = footer.assertions.iter().all(|assertion| assertion.holds);
-                self.add_event(Subject::Assertions, run, hold);
+            if footer.assertions.iter().any(|assertion| assertion.share.is_none()) {
+                self.add_event(Subject::Assertions, run, footer.holds());
+            }
+        }
+        for (run, footer) in self.footers() {
+            let of_many = footer.assertions.iter().filter(|assertion| assertion.share.is_some());
+            // Two with different bounds may ask the same.
+            let of_many: IndexMap<&String, bool> = of_many.map(|each| (&each.that, each.holds)).collect();
+            for (that, holds) in of_many {
+                self.add_event(Subject::Assertion { that: that.clone() }, run, holds);
             }
         }
     }
@@ -156,46 +171,71 @@ impl<'a> Measures<'a> {
             let Some(choice) = turn.choice() else { continue };
             self.add_event(Subject::Invalid, turn.at, choice.chosen.is_null());
         }
+        let unread: HashSet<Question> = observed.iter().filter_map(unread).collect();
         for turn in observed.iter().filter(made) {
-            self.choice(turn, false);
+            self.choice(turn, &unread);
         }
         for turn in observed.iter().filter(made) {
-            self.choice(turn, true);
+            self.round(turn);
         }
     }
 
-    /// Adds a choice: which option was chosen, and how likely each was; or the first of these for its round.
-    fn choice(&mut self, turn: &Observed<'a>, by_round: bool) {
+    /// Adds a choice: which option was chosen, or that none was if its question is among the `unread`, and how likely each was.
+    fn choice(&mut self, turn: &Observed<'a>, unread: &HashSet<Question>) {
         let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
-        let (Some(choice), Some(phase)) = (&place.choice, turn.phase()) else { return };
+        let (Some(choice), Some(question)) = (&place.choice, question(turn)) else { return };
         let (run, odds) = (turn.at, turn.odds());
-        let question = Question {
-            phase: phase.to_string(),
-            agent: turn.record.agent.clone(),
-            purpose: place.word(),
-            rank: place.ballot().map(|(_, rank)| rank),
-        };
         for option in &choice.options {
             let asked = Offer { question: question.clone(), option: text_of(&option.value) };
-            let chosen = made.chosen == option.value;
-            if by_round {
-                // A vote's attempts are its rounds.
-                let attempt = place.ballot().map(|(attempt, _)| attempt);
-                if place.kind != LineKind::Turn(Purpose::Floor) {
-                    let round = attempt.unwrap_or(place.round);
-                    self.add_event(Subject::Round { asked, round }, run, chosen);
-                }
-                continue;
-            }
-            self.add_event(Subject::Choice(asked.clone()), run, chosen);
+            self.add_event(Subject::Choice(asked.clone()), run, made.chosen == option.value);
             // In a ranking, what is taken already is no longer offered.
             let offered = made.options.iter().position(|other| other.value == option.value);
             if let Some(share) = offered.and_then(|at| odds.as_ref()?.shares.get(at).copied()) {
-                self.add(Subject::Share(asked), Kind::Rate, run, share);
+                self.add(Subject::Share(asked), Kind::Probability, run, share);
             }
         }
-        if let Some(odds) = odds.filter(|_| !by_round) {
-            self.add(Subject::Mass(question), Kind::Rate, run, odds.mass);
+        if unread.contains(&question) {
+            self.add_event(Subject::InvalidChoice(question.clone()), run, made.chosen.is_null());
+        }
+        if choice.options.iter().all(|option| option.value.is_number()) {
+            let measure = self.measure(Subject::Number(question.clone()), Kind::Mean);
+            if let Some(number) = made.chosen.as_f64() {
+                measure.parts.entry(run).or_default().add(number);
+            }
+        }
+        if let Some(odds) = odds {
+            self.add(Subject::Mass(question), Kind::Probability, run, odds.mass);
         }
     }
+
+    /// Adds a choice to the figures of its round.
+    fn round(&mut self, turn: &Observed<'a>) {
+        let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
+        let (Some(choice), Some(question)) = (&place.choice, question(turn)) else { return };
+        if place.kind == LineKind::Turn(Purpose::Floor) {
+            return;
+        }
+        // A vote's attempts are its rounds.
+        let round = place.ballot().map_or(place.round, |(attempt, _)| attempt);
+        for option in &choice.options {
+            let asked = Offer { question: question.clone(), option: text_of(&option.value) };
+            self.add_event(Subject::Round { asked, round }, turn.at, made.chosen == option.value);
+        }
+    }
+}
+
+/// The question of a choice that could not be read as an option: with these, the rates of a question's options add up to one.
+fn unread(turn: &Observed<'_>) -> Option<Question> {
+    turn.choice().filter(|choice| choice.chosen.is_null()).and_then(|_| question(turn))
+}
+
+/// The question of a turn.
+fn question(turn: &Observed<'_>) -> Option<Question> {
+    let place = turn.place.as_ref()?;
+    Some(Question {
+        phase: turn.phase()?.to_string(),
+        agent: turn.record.agent.clone(),
+        purpose: place.word(),
+        rank: place.ballot().map(|(_, rank)| rank),
+    })
 }

@@ -42,26 +42,33 @@
 //! ```
 
 mod bootstrap;
+mod clustered;
 #[cfg(test)]
 mod coverage;
 mod distribution;
 mod files;
+mod groups;
 mod interval;
 mod joint;
 mod measures;
 mod observations;
 mod plots;
+mod pooled;
 mod subject;
 mod summary;
 mod table;
 mod tables;
+mod thresholds;
 
+pub use groups::CASE;
 pub use interval::{CONFIDENCE, Estimate, Method};
 pub use plots::{pictures, plots};
+pub use pooled::{ByCase, CaseRow, by_case, pooled_tables};
 pub use subject::{Offer, Question, Rounds, Subject};
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};
 pub use tables::{Tables, tables};
+pub use thresholds::{Held, Threshold};
 
 use crate::scenario::Scenario;
 use crate::transcript::Transcript;

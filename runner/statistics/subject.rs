@@ -28,12 +28,21 @@ pub enum Subject {
         /// The decision; null: nothing was decided.
         option: Option<String>,
     },
-    /// Rate of runs whose assertions all held.
+    /// Rate of runs whose assertions all held, but for those that need only a share of runs.
     Assertions,
+    /// Rate of runs in which an assertion held that needs only a share of runs.
+    Assertion {
+        /// The expression.
+        that: String,
+    },
     /// Choices that could not be read as an option.
     Invalid,
     /// Rate at which an option was chosen.
     Choice(Offer),
+    /// Rate of a question's choices that could not be read as an option; only where there are any.
+    InvalidChoice(Question),
+    /// Mean of the numbers that were chosen where all options are numbers; only where there are cases.
+    Number(Question),
     /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from it, so it varies less.
     Share(Offer),
     /// Probability that the model says any of the options, at temperature 1.
@@ -92,6 +101,13 @@ pub enum Rounds {
     All,
 }
 
+impl Subject {
+    /// True of what every complete run should have: a cell where none has it is shown too.
+    pub(super) fn is_of_every_run(&self) -> bool {
+        matches!(self, Self::Outcome { .. } | Self::Payoff { .. })
+    }
+}
+
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.phase, self.agent)?;
@@ -118,8 +134,11 @@ impl fmt::Display for Subject {
             Self::Decision { phase, option: Some(option) } => write!(f, "decision {phase} = {option}"),
             Self::Decision { phase, option: None } => write!(f, "decision {phase}: nothing"),
             Self::Assertions => f.write_str("all assertions hold"),
+            Self::Assertion { that } => write!(f, "assertion {that}"),
             Self::Invalid => f.write_str("invalid choices"),
             Self::Choice(asked) => write!(f, "choice {asked}"),
+            Self::InvalidChoice(question) => write!(f, "choice {question}: invalid"),
+            Self::Number(question) => write!(f, "number {question}"),
             Self::Share(asked) => write!(f, "share {asked}"),
             Self::Mass(question) => write!(f, "mass {question}"),
             Self::Round { asked, round } => write!(f, "round {round} {asked}"),

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Widest line; longer ones are hard to read.
 const MAX_WIDTH: usize = 100;
+/// Maximum number of characters shown of what was cut.
+const CUT_SHOWN: usize = 40;
 
 /// The dialogue on standard output.
 pub struct Dialogue {
@@ -220,7 +222,13 @@ impl Dialogue {
         }
     }
 
-    fn finish(&mut self, spoken: &str, stop: Stop, choice: Option<&ChoiceRecord>, odds: Option<&Odds>) {
+    fn finish(
+        &mut self,
+        spoken: &str,
+        ending: Option<String>,
+        choice: Option<&ChoiceRecord>,
+        odds: Option<&Odds>,
+    ) {
         self.hide_bar();
         let shown = self.shown.clone().unwrap_or_default();
         if spoken.starts_with(&shown) {
@@ -230,8 +238,7 @@ impl Dialogue {
             self.show("");
             self.page.push("(says nothing)");
         }
-        let cut = (stop == Stop::Length).then(|| "(cut off at the token limit)".to_string());
-        for note in [cut, choice.and_then(|choice| self.odds(choice, odds))].into_iter().flatten() {
+        for note in [ending, choice.and_then(|choice| self.odds(choice, odds))].into_iter().flatten() {
             let note = if self.fancy { Style::new().dim().apply_to(note).to_string() } else { note };
             self.page.note(&note);
         }
@@ -239,7 +246,6 @@ impl Dialogue {
         self.raw.remove(&self.next);
         self.shown = None;
         // What has come of the next turn is shown behind what the stage says before it.
-        self.next += 1;
     }
 
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
@@ -253,6 +259,21 @@ impl Dialogue {
         self.warned |= odds.is_low();
         let hint = if is_news { ", so the model would rather say something else" } else { "" };
         Some(format!("({shares}; mass {}{hint})", Odds::in_percent(odds.mass)))
+    }
+
+    /// Shows the head of what a human who plays did not hear.
+    fn unveil(&mut self) {
+        self.hide_bar();
+        let humans = self.scenario.agents.iter().filter(|agent| agent.is_human());
+        let names: Vec<&str> = humans.map(|agent| agent.name.as_str()).collect();
+        let head = format!("== not heard by {} ==", printable(&names.join(" and ")));
+        self.page.line("");
+        self.page.line(&if self.fancy {
+            Style::new().bold().apply_to(&head).to_string()
+        } else {
+            head.clone()
+        });
+        (self.phase, self.round) = (None, 0);
     }
 
     /// The line at the bottom: whose turn it is, and how much of its prompt is read, if that is known.
@@ -296,23 +317,46 @@ impl Watch for Dialogue {
                     self.stream();
                 }
             }
-            Scene::Written { spoken, stop, choice, odds, usage, .. } => {
+            Scene::Written { spoken, stop, cut, choice, odds, usage, .. } => {
+                // What was withheld comes late.
+                let next = self.next.max(id.0 + 1);
+                self.next = id.0;
+                self.finish(spoken, ending(stop, cut), choice, odds);
+                self.next = next;
+                // A line of progress stands between two texts, also where both go to one file.
                 self.progress.written(id, usage.is_some());
-                self.finish(spoken, stop, choice, odds);
             }
             Scene::Called(call) => {
                 let gave = if call.failed { "failed: " } else { "" };
                 let line = format!("calls {} → {gave}{}", call.quoted(), call.result);
                 self.calls.entry(id.0).or_default().push(line);
-                if id.0 == self.next {
+                if id.0 <= self.next {
+                    let next = std::mem::replace(&mut self.next, id.0);
                     self.calls();
+                    self.next = next;
                 }
             }
             Scene::Skipped => {
                 self.progress.skipped(id);
-                self.next += 1;
+                self.next = self.next.max(id.0 + 1);
             }
+            Scene::Withheld => self.next = self.next.max(id.0 + 1),
+            Scene::Unveiled => self.unveil(),
         }
+    }
+}
+
+/// Note on a reply that was cut: at its limit, or where an engine elsewhere went on as a script.
+fn ending(stop: Stop, cut: &str) -> Option<String> {
+    match stop {
+        Stop::Length => Some("(cut off at the token limit)".to_string()),
+        Stop::StopString if !cut.trim().is_empty() => {
+            let cut = cut.split_whitespace().collect::<Vec<_>>().join(" ");
+            let begin: String = cut.chars().take(CUT_SHOWN).collect();
+            let more = if begin.len() < cut.len() { "…" } else { "" };
+            Some(format!("(cut off before \"{}{more}\")", printable(&begin)))
+        }
+        _ => None,
     }
 }
 
@@ -329,4 +373,54 @@ impl Drop for Dialogue {
 fn default_color(agent: usize) -> Color {
     const WHEEL: [u8; 8] = [6, 3, 5, 2, 4, 1, 208, 37];
     Color::Indexed(WHEEL[agent % WHEEL.len()])
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::*;
+    use crate::scenario::{compile, load};
+    use std::cell::RefCell;
+    use std::io::Write;
+
+    thread_local! {
+        /// Standard output and standard error in one file.
+        static FILE: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+
+    fn write(text: &str) {
+        FILE.with_borrow_mut(|file| file.push_str(text));
+    }
+
+    struct File;
+
+    impl Write for File {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            write(&String::from_utf8_lossy(bytes));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_of_progress_interrupts_no_reply() {
+        let text = "agents: { ann: {}, ben: {} }\nphases: [{ name: p, agents: [ann, ben] }]";
+        let scenario = load("x.yaml", text, &[]).scenario.unwrap();
+        let plan = Arc::new(compile(&scenario));
+        let page = Page::new(Box::new(File), None);
+        let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan.clone());
+        dialogue.progress = RunProgress::new(&scenario, &plan, Form::Lines).at_once(write);
+        for (id, turn) in plan.order() {
+            dialogue.see(id, Scene::Progress(&Progress::Text("Good day to ".into())));
+            let (spoken, cut, stop) = ("Good day to all of you.", "", Stop::EndOfTurn);
+            let (choice, odds, usage) = (None, None, None);
+            dialogue.see(id, Scene::Written { turn, spoken, stop, cut, choice, odds, usage });
+        }
+        let file = FILE.with_borrow(Clone::clone);
+        let whole = file.lines().filter(|line| line.ends_with(": Good day to all of you.")).count();
+        assert_eq!((whole, file.matches(" turns, ").count()), (plan.n_turns(), plan.n_turns()), "{file}");
+    }
 }

@@ -26,7 +26,15 @@ pub fn show_diff(recorded: &str, now: &str, fancy: bool) -> String {
 /// A verdict in words: what was found, and of a problem which turn, why, from where, and the difference.
 pub fn show_verdict(verdict: &Verdict, fancy: bool) -> String {
     let mut out = String::new();
-    if verdict.problems.is_empty() {
+    if let Some(of) = verdict.of.as_ref().filter(|_| verdict.problems.is_empty()) {
+        let _ = match verdict.figures.as_slice() {
+            [only] => writeln!(out, "{}: {}: {}", verdict.file, printable(of), printable(only)),
+            _ => writeln!(out, "{}: {}", verdict.file, printable(of)),
+        };
+        for figure in verdict.figures.iter().filter(|_| verdict.figures.len() > 1) {
+            let _ = writeln!(out, "  {}", printable(figure));
+        }
+    } else if verdict.problems.is_empty() {
         let _ = write!(out, "{}: {} turns, nothing changed", verdict.file, verdict.turns);
         if let Some(score) = &verdict.score {
             let mean = score.mean_logprob.map_or(String::new(), |mean| format!(", {mean:.3} nats per token"));

@@ -8,8 +8,10 @@ mod diff;
 mod differences;
 pub mod output;
 mod page;
+mod pooled;
 mod progress;
 mod results;
+mod scale;
 mod statistics;
 mod tables;
 
@@ -18,7 +20,7 @@ pub use dialogue::Dialogue;
 pub use diff::{show_diff, show_verdict};
 pub use differences::show_differences;
 pub use page::Page;
-pub use results::{failure, results};
+pub use results::{failure, results, too_few};
 pub use statistics::statistics;
 pub use tables::{bytes, costs, counted, savings, table, table_within};
 

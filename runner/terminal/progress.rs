@@ -5,7 +5,7 @@
 
 use super::output;
 use crate::diagnostic::printable;
-use crate::scenario::{Plan, Scenario, Strategy, TurnId};
+use crate::scenario::{Plan, Scenario, TurnId};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,9 @@ pub(super) struct RunProgress {
     began: Instant,
     /// When the last line was written.
     told: Instant,
+    /// The time between two lines, and where they go.
+    every: Duration,
+    err: fn(&str),
     count: Count,
 }
 
@@ -52,27 +55,31 @@ struct Count {
 
 impl RunProgress {
     pub(super) fn new(scenario: &Scenario, plan: &Plan, form: Form) -> Self {
-        let strategy = |id: TurnId| scenario.agent(plan.turn(id).speaker).strategy.as_ref();
-        let is_human = |id: TurnId| strategy(id) == Some(&Strategy::Human);
-        let has_human = plan.order().any(|(id, _)| is_human(id));
+        let has_human = plan.order().any(|(_, turn)| scenario.is_human(turn));
         let count = Count {
-            asks_model: plan.order().map(|(id, _)| strategy(id).is_none()).collect(),
+            asks_model: plan.order().map(|(_, turn)| scenario.strategy_of(turn).is_none()).collect(),
             is_open: has_human || plan.order().any(|(_, turn)| !turn.guard.is_empty()),
             ..Count::default()
         };
         // A line would be drawn over what a human is asked.
         let form = if has_human { Form::Hidden } else { form };
         let began = Instant::now();
-        Self { form, began, told: began, count }
+        Self { form, began, told: began, every: EVERY, err: output::err, count }
+    }
+
+    /// The same with a line after each turn.
+    #[cfg(test)]
+    pub(super) fn at_once(self, err: fn(&str)) -> Self {
+        Self { form: Form::Lines, every: Duration::ZERO, err, ..self }
     }
 
     /// A turn is on record; `is_new`: it was answered now.
     pub(super) fn written(&mut self, id: TurnId, is_new: bool) {
         let elapsed = self.began.elapsed();
         self.count.written(id, is_new, elapsed);
-        if self.form == Form::Lines && self.told.elapsed() >= EVERY {
+        if self.form == Form::Lines && self.told.elapsed() >= self.every {
             self.told = Instant::now();
-            output::err(&format!("{}\n", self.count.line(elapsed)));
+            (self.err)(&format!("{}\n", self.count.line(elapsed)));
         }
     }
 

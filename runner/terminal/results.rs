@@ -2,6 +2,7 @@
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;
+use crate::statistics::{Held, Summary, Threshold};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
 use console::Style;
 use serde_json::Value;
@@ -59,9 +60,18 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
         let judge = verdict.turn.split('/').next().unwrap_or_default();
         lines.push(("verdict", format!("{judge} = {}", shown(&verdict.value))));
     }
-    let held = footer.assertions.iter().filter(|assertion| assertion.holds).count();
-    if !footer.assertions.is_empty() {
-        lines.push(("assertions", format!("{held} of {} hold", footer.assertions.len())));
+    let (of_many, of_each): (Vec<_>, Vec<_>) =
+        footer.assertions.iter().partition(|assertion| assertion.share.is_some());
+    let held = of_each.iter().filter(|assertion| assertion.holds).count();
+    if !of_each.is_empty() {
+        lines.push(("assertions", format!("{held} of {} hold", of_each.len())));
+    }
+    for (assertion, share) in of_many.iter().filter_map(|assertion| Some((assertion, assertion.share?))) {
+        let value = assertion.error.clone().unwrap_or_else(|| assertion.holds.to_string());
+        lines.push((
+            "assertion",
+            format!("{} = {value} (required in {share} of an experiment's runs)", assertion.that),
+        ));
     }
     let mut out = String::new();
     for (label, text) in lines {
@@ -69,7 +79,7 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
         let label = if fancy { Style::new().bold().apply_to(label).to_string() } else { label };
         out += &(super::wrapped(&format!("{label}{}", printable(&text)), LABEL) + "\n");
     }
-    let failed = footer.assertions.iter().filter(|assertion| !assertion.holds);
+    let failed = footer.assertions.iter().filter(|assertion| assertion.fails());
     out.extend(failed.map(|assertion| failure(assertion, None, fancy)));
     out
 }
@@ -81,11 +91,27 @@ pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fan
         (None, Some(why)) => format!(" (expected: {why})"),
         (None, None) => String::new(),
     };
-    let label =
-        if fancy { Style::new().red().bold().apply_to("FAILED").to_string() } else { "FAILED".into() };
+    let label = label(fancy);
     let counted = counted.map_or("     ".to_owned(), |(n, of)| format!(" in {n} of {of} runs: "));
     super::wrapped(&format!("{label}{counted}{}", printable(&format!("{}{reason}", assertion.that))), LABEL)
         + "\n"
+}
+
+/// The lines of an assertion that did not hold in the share of runs that it needs, one for each cell in which it failed.
+pub fn too_few(assertion: &Threshold, summary: &Summary, fancy: bool) -> String {
+    let has_cells = summary.cells.len() > 1;
+    let line = |cell: &Held| {
+        let values = summary.cells.get(cell.cell).filter(|_| has_cells);
+        let of = values.map_or_else(String::new, |cell| format!("{}: ", cell.label()));
+        let why = assertion.why.as_ref().map_or_else(String::new, |why| format!(" (expected: {why})"));
+        let text = format!("{of}{} {}; required: {}{why}", assertion.that, cell.words(), assertion.share);
+        super::wrapped(&format!("{}      {}", label(fancy), printable(&text)), LABEL) + "\n"
+    };
+    assertion.cells.iter().filter(|cell| !cell.holds).map(line).collect()
+}
+
+fn label(fancy: bool) -> String {
+    if fancy { Style::new().red().bold().apply_to("FAILED").to_string() } else { "FAILED".into() }
 }
 
 fn shown(value: &Value) -> String {

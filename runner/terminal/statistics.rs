@@ -1,28 +1,34 @@
 //! Figures of many runs as tables: what came of each cell, then what was chosen, alone and together.
 
-use super::tables::{counted, table};
+use super::pooled;
+use super::scale::{Scale, number, runs, shortened};
+use super::tables::{Row, counted, row, table};
 use crate::diagnostic::printable;
-use crate::scenario::text_of;
-use crate::statistics::{CellSummary, Estimate, Figure, InCell, Method, Question, Rounds, Subject, Summary};
+use crate::statistics::{
+    CellSummary, Estimate, Figure, InCell, Method, Offer, Question, Rounds, Subject, Summary,
+};
 use crate::transcript::Odds;
 use console::{Style, truncate_str};
 use indexmap::IndexMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Most columns of a name or a text.
-const MAX_NAME: usize = 26;
 /// Columns of what is explained below tables.
 const LEGEND: usize = 98;
 
 /// Figures with their intervals, then where the files are; `fancy` for a terminal.
 pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
-    let mut page = Overview { summary, fancy, text: String::new() };
+    let group = if summary.pooled.is_some() { "condition" } else { "cell" };
+    let mut page = Overview { summary: summary.shown(), group, fancy, text: String::new() };
     page.cells();
     page.results();
+    page.section("Assertions over many runs", pooled::assertions(summary, group), 1);
     page.choices();
     page.joint(Rounds::Last, "last round");
     page.joint(Rounds::All, "all rounds");
+    if let Some((title, rows)) = pooled::cases(summary) {
+        page.section(&title, rows, 1);
+    }
     page.text.clone() + &page.legend() + &places(files)
 }
 
@@ -49,11 +55,14 @@ fn places(files: &[PathBuf]) -> String {
     out
 }
 
-/// A row: under which head each text stands.
-type Row = Vec<(&'static str, String)>;
+/// Most questions of which it is said that they were not asked in all runs.
+const MAX_LEFT_OUT: usize = 6;
 
 struct Overview<'a> {
+    /// The figures of the cells, or of the conditions where cases are pooled.
     summary: &'a Summary,
+    /// The word for one of these.
+    group: &'static str,
     fancy: bool,
     text: String,
 }
@@ -66,11 +75,11 @@ impl Overview<'_> {
     /// A table with a title; a text that stands above is not repeated in columns before `numbers_from`.
     fn section(&mut self, title: &str, rows: Vec<Row>, numbers_from: usize) {
         let Some(first) = rows.first() else { return };
-        let head: Vec<&str> = first.iter().map(|(head, _)| *head).collect();
+        let head: Vec<&str> = first.iter().map(|(head, _)| head.as_str()).collect();
         let mut shown: Vec<Vec<String>> = Vec::new();
         for (at, row) in rows.iter().enumerate() {
             let mut is_new = at == 0;
-            let text = |(column, (_, text)): (usize, &(&str, String))| {
+            let text = |(column, (_, text)): (usize, &(String, String))| {
                 is_new |= at > 0 && rows[at - 1].get(column).is_none_or(|(_, above)| above != text);
                 if is_new || column >= numbers_from { text.clone() } else { String::new() }
             };
@@ -90,31 +99,38 @@ impl Overview<'_> {
                     0 => String::new(),
                     n => format!(", {n} of them incomplete: they are counted up to where they stopped"),
                 };
-                format!("{}{unfinished}\n\n", counted(cell.runs, "run"))
+                let cases = cell.cases.map_or(String::new(), |n| counted(n, "case") + ", ");
+                format!("{cases}{}{unfinished}\n\n", counted(cell.runs, "run"))
             });
             self.text += &words.collect::<String>();
             return;
         }
-        let row = |(at, cell): (usize, &CellSummary)| -> Row {
-            let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
-            let values = printable(&values.collect::<Vec<_>>().join(", "));
-            let values = truncate_str(&values, 50, "…").into_owned();
-            vec![
-                ("cell", at.to_string()),
-                ("values", values),
+        let of_cell = |(at, cell): (usize, &CellSummary)| -> Row {
+            let values = truncate_str(&printable(&cell.label()), 50, "…").into_owned();
+            let mut texts = row([(self.group, at.to_string()), ("values", values)]);
+            texts.extend(cell.cases.map(|n| ("cases".to_string(), n.to_string())));
+            texts.extend(row([
                 ("runs", cell.runs.to_string()),
                 ("finished", cell.complete.to_string()),
                 ("choices", cell.choices.to_string()),
                 ("invalid", cell.invalid.to_string()),
-            ]
+            ]));
+            texts
         };
-        let rows = cells.iter().enumerate().map(row).collect();
-        self.section("Cells", rows, 2);
+        let rows = cells.iter().enumerate().map(of_cell).collect();
+        self.section(if self.summary.pools_cases() { "Conditions" } else { "Cells" }, rows, 2);
     }
 
     /// The cell of a row, where there are several.
-    fn cell(&self, cell: &InCell) -> Option<(&'static str, String)> {
-        self.has_cells().then(|| ("cell", cell.cell.to_string()))
+    fn cell(&self, cell: &InCell) -> Row {
+        if self.has_cells() { row([(self.group, cell.cell.to_string())]) } else { Row::new() }
+    }
+
+    /// The cases and runs that a figure is over.
+    fn over(&self, cell: &InCell) -> Row {
+        let runs = row([("runs", runs(self.summary, cell))]);
+        let cases = self.summary.pools_cases().then(|| row([("cases", cell.estimate.n.to_string())]));
+        cases.into_iter().chain([runs]).flatten().collect()
     }
 
     /// The difference to the first cell, where there are several.
@@ -125,7 +141,8 @@ impl Overview<'_> {
         let shown = |show: fn(Scale, &Estimate) -> String| {
             cell.difference.as_ref().map_or(String::new(), |difference| show(scale, difference))
         };
-        vec![("to cell 0", shown(Scale::signed)), ("interval", shown(Scale::interval))]
+        let to_first = format!("to {} 0", self.group);
+        row([(&to_first, shown(Scale::signed)), ("interval", shown(Scale::interval))])
     }
 
     fn results(&mut self) {
@@ -142,16 +159,17 @@ impl Overview<'_> {
                 }
                 Subject::Assertions => ("check", "all assertions hold".into()),
                 Subject::Invalid => ("check", "invalid choices".into()),
+                Subject::Number(question) => ("number", question.to_string()),
                 _ => continue,
             };
             for cell in &figure.cells {
                 let (scale, estimate) = (Scale::of(cell), &cell.estimate);
-                let mut row = vec![("", group.to_string()), ("", shortened(&name))];
-                row.extend(self.cell(cell));
-                row.extend([("runs", estimate.n.to_string()), ("mean", scale.value(estimate))]);
-                row.push(("interval", scale.interval(estimate)));
-                row.extend(self.difference(cell, scale));
-                rows.push(row);
+                let mut texts = row([("", group.to_string()), ("", shortened(&name))]);
+                texts.extend(self.cell(cell));
+                texts.extend(self.over(cell));
+                texts.extend(row([("mean", scale.value(estimate)), ("interval", scale.interval(estimate))]));
+                texts.extend(self.difference(cell, scale));
+                rows.push(texts);
             }
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
@@ -162,8 +180,12 @@ impl Overview<'_> {
     fn choices(&mut self) {
         let (mut rows, mut is_low) = (Vec::new(), false);
         for figure in &self.summary.figures {
-            let Subject::Choice(asked) = &figure.subject else { continue };
-            let Question { phase, agent, purpose, rank } = &asked.question;
+            let (question, asked) = match &figure.subject {
+                Subject::Choice(asked) => (&asked.question, Some(asked)),
+                Subject::InvalidChoice(question) => (question, None),
+                _ => continue,
+            };
+            let Question { phase, agent, purpose, rank } = question;
             if *purpose == "floor" {
                 continue;
             }
@@ -171,16 +193,21 @@ impl Overview<'_> {
             let purpose = if *purpose == "choice" { "" } else { purpose };
             let who = format!("{phase}/{agent} {purpose}{rank}");
             for cell in &figure.cells {
-                let share = self.estimate(&Subject::Share(asked.clone()), cell.cell);
-                let mass = self.estimate(&Subject::Mass(asked.question.clone()), cell.cell);
+                let share =
+                    asked.and_then(|asked| self.summary.estimate(&Subject::Share(asked.clone()), cell.cell));
+                let mass =
+                    asked.and_then(|_| self.summary.estimate(&Subject::Mass(question.clone()), cell.cell));
                 is_low |= mass.and_then(|mass| mass.value).is_some_and(|mass| mass < Odds::LOW_MASS);
-                let mut row = vec![("", shortened(who.trim())), ("", shortened(&asked.option))];
-                row.extend(self.cell(cell));
-                row.extend(counts(cell));
-                row.push(("model's share", share.map_or(String::new(), |share| Scale::Percent.value(share))));
-                row.push(("interval", share.map_or(String::new(), |share| Scale::Percent.interval(share))));
-                row.push(("mass", mass.map_or(String::new(), masses)));
-                rows.push(row);
+                let option = asked.map_or("(invalid)", |asked| asked.option.as_str());
+                let mut texts = row([("", shortened(who.trim())), ("", shortened(option))]);
+                texts.extend(self.cell(cell));
+                texts.extend(counts(cell));
+                texts.extend(row([
+                    ("model's share", share.map_or(String::new(), |share| Scale::Percent.value(share))),
+                    ("interval", share.map_or(String::new(), |share| Scale::Percent.interval(share))),
+                    ("mass", mass.map_or(String::new(), masses)),
+                ]));
+                rows.push(texts);
             }
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
@@ -195,12 +222,6 @@ impl Overview<'_> {
         }
     }
 
-    /// A figure's estimate in a cell.
-    fn estimate(&self, subject: &Subject, cell: usize) -> Option<&Estimate> {
-        let figure = self.summary.figures.iter().find(|figure| figure.subject == *subject)?;
-        figure.cells.iter().find(|other| other.cell == cell).map(|other| &other.estimate)
-    }
-
     fn joint(&mut self, wanted: Rounds, which: &str) {
         let mut rows = Vec::new();
         for figure in &self.summary.figures {
@@ -212,11 +233,11 @@ impl Overview<'_> {
             let choices: Vec<&str> = choices.collect();
             for cell in &figure.cells {
                 let who = format!("{phase}: {}", agents.join(" + "));
-                let mut row = vec![("", shortened(&who)), ("", shortened(&choices.join(" + ")))];
-                row.extend(self.cell(cell));
-                row.extend(counts(cell));
-                row.extend(self.difference(cell, Scale::Percent));
-                rows.push(row);
+                let mut texts = row([("", shortened(&who)), ("", shortened(&choices.join(" + ")))]);
+                texts.extend(self.cell(cell));
+                texts.extend(counts(cell));
+                texts.extend(self.difference(cell, Scale::Percent));
+                rows.push(texts);
             }
         }
         let numbers_from = if self.has_cells() { 3 } else { 2 };
@@ -233,16 +254,26 @@ impl Overview<'_> {
             (&[Method::Tango], "Tango's for differences between such rates"),
             (&[Method::Bootstrap], "BCa bootstrap over whole runs for everything else"),
         ];
-        let sources: Vec<&str> = sources.iter().filter(|(of, _)| has(of)).map(|(_, words)| *words).collect();
+        let pools = self.summary.pools_cases();
+        let sources: Vec<&str> =
+            sources.iter().filter(|_| !pools).filter(|(of, _)| has(of)).map(|(_, words)| *words).collect();
         let mut lines = Vec::new();
         if !sources.is_empty() {
             lines.push(format!("{level} % confidence intervals: {}.", sources.join(", ")));
         }
-        if self.has_cells() {
-            let text =
-                "Differences to cell 0 are between runs with equal seeds; for rates, in percentage points.";
-            lines.push(text.to_string());
+        if pools && estimates.iter().any(|estimate| estimate.low.is_some()) {
+            lines.push(format!(
+                "{level} % confidence intervals are clustered by case: runs of one case are not treated as \
+                 independent."
+            ));
         }
+        if self.has_cells() {
+            let (group, pairs) = (self.group, if pools { "equal cases" } else { "runs with equal seeds" });
+            lines.push(format!(
+                "Differences to {group} 0 are between {pairs}; for rates, in percentage points."
+            ));
+        }
+        lines.extend(self.left_out());
         let n = estimates.iter().filter(|estimate| estimate.low.is_some()).count();
         let missing = (1.0 - self.summary.confidence) * n as f64;
         if missing >= 1.0 {
@@ -257,21 +288,71 @@ impl Overview<'_> {
             .collect()
     }
 
+    /// What figures leave out: runs without a value, turns that were skipped, rounds that are worth nothing.
+    fn left_out(&self) -> Vec<String> {
+        let (mut lines, mut choices) = (Vec::new(), IndexMap::new());
+        let mut has_results = false;
+        for figure in self.summary.figures.iter().filter(|figure| is_shown(figure) && figure.lacks_runs()) {
+            match &figure.subject {
+                Subject::Choice(asked) => {
+                    let over = figure.cells.iter().map(|cell| (cell.missing, self.summary.runs(cell).0));
+                    let sums = over.fold((0, 0), |sum, (missing, all)| (sum.0 + missing, sum.1 + all));
+                    choices.entry(asked.question.to_string()).or_insert(sums);
+                }
+                Subject::Share(_) | Subject::Joint { .. } | Subject::InvalidChoice(_) => {}
+                _ => has_results = true,
+            }
+        }
+        if has_results {
+            lines.push(
+                "Where it says `3 of 5` runs, the others have no value: the figure is over the three.".into(),
+            );
+        }
+        if !choices.is_empty() {
+            let more = choices.len().saturating_sub(MAX_LEFT_OUT);
+            let words = choices.iter().take(MAX_LEFT_OUT);
+            let mut words: Vec<String> =
+                words.map(|(question, (missing, all))| format!("{question} in {missing} of {all}")).collect();
+            words.extend((more > 0).then(|| format!("{more} more (see summary.json)")));
+            lines.push(printable(&format!("Not asked in all runs: {}.", words.join(", "))).to_string());
+        }
+        let rounds: usize = self.summary.cells.iter().map(|cell| cell.rounds_without_payoff).sum();
+        if rounds > 0 {
+            let (rounds, verb) = (counted(rounds, "round"), if rounds == 1 { "has" } else { "have" });
+            lines.push(format!(
+                "{rounds} {verb} no payoff, because a choice is missing or invalid: the sums leave them out."
+            ));
+        }
+        lines
+    }
+
     /// Everything that is shown with an interval.
     fn intervals(&self) -> impl Iterator<Item = &Estimate> {
-        let is_shown = |figure: &&Figure| match &figure.subject {
-            Subject::Round { .. } | Subject::Mass(_) => false,
-            Subject::Choice(asked) | Subject::Share(asked) => asked.question.purpose != "floor",
-            _ => true,
-        };
-        let shown = self.summary.figures.iter().filter(is_shown).flat_map(|figure| {
+        let shown = self.summary.figures.iter().filter(|figure| is_shown(figure)).flat_map(|figure| {
             // Choices stand beside their shares; how they differ between cells is not shown.
-            let differs = !matches!(figure.subject, Subject::Choice(_) | Subject::Share(_));
+            let differs = !matches!(
+                figure.subject,
+                Subject::Choice(_)
+                    | Subject::InvalidChoice(_)
+                    | Subject::Share(_)
+                    | Subject::Assertion { .. }
+            );
             figure.cells.iter().map(move |cell| (cell, differs))
         });
         shown
             .flat_map(|(cell, differs)| [Some(&cell.estimate), cell.difference.as_ref().filter(|_| differs)])
             .flatten()
+    }
+}
+
+/// True of a figure that is shown with an interval.
+fn is_shown(figure: &Figure) -> bool {
+    match &figure.subject {
+        Subject::Round { .. } | Subject::Mass(_) => false,
+        Subject::Choice(Offer { question, .. })
+        | Subject::Share(Offer { question, .. })
+        | Subject::InvalidChoice(question) => question.purpose != "floor",
+        _ => true,
     }
 }
 
@@ -284,69 +365,5 @@ fn masses(estimate: &Estimate) -> String {
 fn counts(cell: &InCell) -> Row {
     let count = cell.count.map_or(String::new(), |count| format!("{count} of {}", cell.observations));
     let (value, interval) = (Scale::Percent.value(&cell.estimate), Scale::Percent.interval(&cell.estimate));
-    vec![("count", count), ("rate", value), ("interval", interval)]
-}
-
-/// The form in which a figure is written.
-#[derive(Clone, Copy)]
-enum Scale {
-    Plain,
-    Percent,
-}
-
-impl Scale {
-    fn of(cell: &InCell) -> Self {
-        if cell.count.is_some() { Self::Percent } else { Self::Plain }
-    }
-
-    fn text(self, value: f64) -> String {
-        match self {
-            Self::Plain => number(value),
-            Self::Percent => format!("{:.0}", 100.0 * value),
-        }
-    }
-
-    fn value(self, estimate: &Estimate) -> String {
-        let Some(value) = estimate.value else { return "-".to_string() };
-        match self {
-            Self::Plain => self.text(value),
-            Self::Percent => self.text(value) + " %",
-        }
-    }
-
-    fn signed(self, estimate: &Estimate) -> String {
-        let Some(value) = estimate.value else { return "-".to_string() };
-        let text = self.text(value);
-        if text.trim_start_matches(['-', '0', '.']).is_empty() {
-            "0".to_string()
-        } else if value > 0.0 {
-            format!("+{text}")
-        } else {
-            text
-        }
-    }
-
-    fn interval(self, estimate: &Estimate) -> String {
-        match (estimate.low, estimate.high, estimate.method) {
-            (Some(low), Some(high), _) => format!("[{}, {}]", self.text(low), self.text(high)),
-            (_, _, Method::Alike) => "all alike".to_string(),
-            (_, _, Method::TooFewRuns) => "too few runs".to_string(),
-            _ => String::new(),
-        }
-    }
-}
-
-/// Three digits, or all before the point, unless they are many.
-fn number(value: f64) -> String {
-    if value.abs() >= 1e9 {
-        return format!("{value:.2e}");
-    }
-    let digits = libm::log10(value.abs().max(1e-9)).floor() as i32;
-    let after = (2 - digits).clamp(0, 6) as usize;
-    let text = format!("{value:.after$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
-}
-
-fn shortened(text: &str) -> String {
-    truncate_str(&printable(text), MAX_NAME, "…").into_owned()
+    row([("count", count), ("rate", value), ("interval", interval)])
 }

@@ -5,6 +5,14 @@ use crate::trace::{AgentSummary, CacheSummary, Summary};
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::HashSet;
 
+/// A row: under which head each text stands.
+pub(super) type Row = Vec<(String, String)>;
+
+/// Texts with their heads.
+pub(super) fn row<const N: usize>(texts: [(&str, String); N]) -> Row {
+    texts.into_iter().map(|(head, text)| (head.to_string(), text)).collect()
+}
+
 /// A table: head, rows, and from which column on numbers stand; on a terminal no wider than that.
 pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> String {
     table_within(super::width(), head, rows, numbers_from)

@@ -7,6 +7,7 @@ mod built_in;
 mod calculator;
 mod program;
 mod server;
+mod streams;
 
 use crate::scenario::language::Text;
 use crate::scenario::tools::too_large;
@@ -211,7 +212,8 @@ fn fitting(spec: &ToolSpec, arguments: &Value) -> Result<Value, String> {
     }
     ordered.extend(given);
     let ordered = Value::Object(ordered);
-    let accepted = Grammar::json_schema(&spec.arguments).accepts(&ordered.to_string());
+    let relaxed = Grammar::json_schema(&spec.arguments).relaxed().map_err(|error| error.to_string())?;
+    let accepted = relaxed.accepts(&ordered.to_string());
     accepted.map(|()| ordered).map_err(|mismatch| format!("the arguments do not fit: {mismatch}"))
 }
 

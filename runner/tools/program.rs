@@ -3,6 +3,7 @@
 //! Each is the leader of a process group of its own, which ends with it, and at the latest with this program.
 
 use super::Outcome;
+use super::streams::{Utf8, last_line};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -15,6 +16,9 @@ use tokio::process::{Child, Command};
 const MAX_OUTPUT: usize = 64 << 10;
 /// Time that a program's output may still take once it has ended.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// What becomes of bytes that are no characters.
+pub(super) const REPLACED: &str = "bytes that are not were replaced by U+FFFD";
 
 /// Leaders of the process groups that are at work.
 static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
@@ -61,6 +65,11 @@ impl Process {
         let leader = child.id();
         GROUPS.lock().unwrap_or_else(PoisonError::into_inner).extend(leader);
         Ok(Self { child, leader })
+    }
+
+    /// How it ended, if it does within a moment; what it has started ends with it.
+    pub(super) async fn end(&mut self) -> Option<ExitStatus> {
+        tokio::time::timeout(GRACE, self.ended()).await.ok()?.ok()
     }
 
     /// Waits for its end; what it has started ends with it.
@@ -111,11 +120,14 @@ pub(super) async fn call(line: &[String], folder: &Path, timeout: u64, input: St
     let status =
         ended.map_err(|_| format!("no result after {timeout} s"))?.map_err(|error| error.to_string())?;
     if status.success() {
-        return Ok(String::from_utf8_lossy(&out).trim_end().to_string());
+        let mut utf8 = Utf8::default();
+        let text = utf8.of(&out);
+        if utf8.is_odd {
+            tracing::warn!("the result of `{}` is not UTF-8; {REPLACED}", line.join(" "));
+        }
+        return Ok(text.trim_end().to_string());
     }
-    let err = String::from_utf8_lossy(&err);
-    let last = err.lines().rev().find(|line| !line.trim().is_empty());
-    Err(last.map_or_else(|| format!("it ended with {status}"), |line| line.trim().to_string()))
+    Err(last_line(&err).unwrap_or_else(|| format!("it ended with {status}")))
 }
 
 /// Reads to the end, and keeps the first bytes.

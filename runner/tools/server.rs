@@ -1,23 +1,27 @@
 //! Servers of the Model Context Protocol, on their standard streams: which tools they have, and calls of these.
 
-use super::program::Process;
+use super::program::{Process, REPLACED};
+use super::streams::Heard;
 use super::{Call, Outcome};
 use crate::scenario::ToolSpec;
 use crate::scenario::tools::Server;
 use anyhow::{Context as _, bail, ensure};
-use greenroom_grammar::Grammar;
+use greenroom_grammar::{Grammar, Relaxed};
 use rmcp::model::CallToolRequestParams;
 use rmcp::service::{RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{RoleClient, ServiceExt as _};
 use serde_json::Value;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 /// Maximum number of tools of a server that agents can be told of.
 const MAX_TOOLS: usize = 128;
+/// Bytes of a server's output that wait to be read.
+const PIPE: usize = 64 << 10;
 /// Characters of what a server says of a tool.
 const MAX_ABOUT: usize = 1_000;
 
@@ -27,6 +31,7 @@ pub(super) struct Client {
     timeout: Duration,
     service: RunningService<RoleClient, ()>,
     process: Mutex<Process>,
+    heard: Arc<Heard>,
 }
 
 impl std::fmt::Debug for Client {
@@ -60,18 +65,35 @@ impl Client {
         let mut process = Process::start(&server.line, folder).map_err(anyhow::Error::msg)?;
         let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
         let (stdin, stdout) = (stdin.context("it has no pipes")?, stdout.context("it has no pipes")?);
-        if let Some(mut stderr) = process.child.stderr.take() {
-            // Its standard error has no readers, and must not fill the pipe.
-            tokio::spawn(async move { tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await });
+        let heard = Arc::new(Heard::default());
+        if let Some(stderr) = process.child.stderr.take() {
+            let heard = heard.clone();
+            tokio::spawn(async move { heard.hear_error(stderr).await });
         }
+        let (messages, to) = tokio::io::duplex(PIPE);
+        let hearing = heard.clone();
+        tokio::spawn(async move { hearing.pass_on(stdout, to).await });
         let wait = Duration::from_secs(server.timeout);
-        let late = || format!("no answer after {} s", server.timeout);
-        let transport = AsyncRwTransport::new_client(stdout, stdin);
-        let service = timeout(wait, ().serve(transport)).await.with_context(late)?;
-        let service = service.context("it does not speak the Model Context Protocol")?;
-        let tools = timeout(wait, service.list_all_tools()).await.with_context(late)?;
-        let tools = tools.context("it does not list its tools")?;
-        Ok((Self { key: key.to_string(), timeout: wait, service, process: process.into() }, tools))
+        let late = |_| anyhow::Error::msg(format!("no answer after {} s{}", server.timeout, heard.stray()));
+        let transport = AsyncRwTransport::new_client(messages, stdin);
+        let service = timeout(wait, ().serve(transport)).await.map_err(late)?;
+        let service = match service {
+            Ok(service) => service,
+            Err(error) => bail!(match process.end().await {
+                Some(status) =>
+                    format!("it ended before it spoke the Model Context Protocol {}", heard.end(status).await),
+                None => format!("it does not speak the Model Context Protocol: {error}{}", heard.stray()),
+            }),
+        };
+        let tools = match timeout(wait, service.list_all_tools()).await.map_err(late)? {
+            Ok(tools) => tools,
+            Err(error) => bail!(match process.end().await {
+                Some(status) => format!("it ended before it listed its tools {}", heard.end(status).await),
+                None => format!("it does not list its tools: {error}{}", heard.stray()),
+            }),
+        };
+        let process = process.into();
+        Ok((Self { key: key.to_string(), timeout: wait, service, process, heard }, tools))
     }
 
     /// Calls one of its tools, with arguments that are in their schema.
@@ -81,8 +103,14 @@ impl Client {
         let mut params = CallToolRequestParams::new(name);
         params.arguments = arguments.as_object().cloned();
         let answered = timeout(self.timeout, self.service.call_tool(params)).await;
-        let answered = answered.map_err(|_| format!("no result after {} s", self.timeout.as_secs()))?;
-        let result = answered.map_err(|error| self.failed(&error))?;
+        if self.heard.was_odd() {
+            tracing::warn!("what the server `{}` wrote is not UTF-8; {REPLACED}", self.key);
+        }
+        let late = || format!("no result after {} s{}", self.timeout.as_secs(), self.heard.stray());
+        let result = match answered.map_err(|_| late())? {
+            Ok(result) => result,
+            Err(error) => return Err(self.failed(&error).await),
+        };
         let text = match &result.structured_content {
             Some(value) if result.content.is_empty() => value.to_string(),
             _ => result.content.iter().map(read).collect::<Vec<_>>().join("\n"),
@@ -91,14 +119,16 @@ impl Client {
     }
 
     /// The reason why a call failed; of a server that has ended, how it did.
-    fn failed(&self, error: &ServiceError) -> String {
+    async fn failed(&self, error: &ServiceError) -> String {
         let (ServiceError::TransportClosed | ServiceError::TransportSend(_)) = error else {
             return error.to_string();
         };
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        let status = process.child.try_wait().ok().flatten();
-        let status = status.map_or_else(String::new, |status| format!(" ({status})"));
-        let reason = format!("the server `{}` has ended{status}", self.key);
+        let status = self.process.lock().await.end().await;
+        let end = match status {
+            Some(status) => format!(" {}", self.heard.end(status).await),
+            None => String::new(),
+        };
+        let reason = format!("the server `{}` has ended{end}", self.key);
         tracing::warn!("{reason}: its tools will fail from now on");
         reason
     }
@@ -122,7 +152,7 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
     ensure!(!wanted.is_empty(), "it has no tools");
     let n = wanted.len();
     ensure!(n <= MAX_TOOLS, "it has {n} tools; at most {MAX_TOOLS} are allowed: select some with `only`");
-    let mut specs: Vec<ToolSpec> = Vec::new();
+    let (mut specs, mut unusable): (Vec<ToolSpec>, Vec<String>) = Default::default();
     for tool in wanted {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if tool.name.is_empty() || tool.name.len() > 64 || !tool.name.chars().all(is_plain) {
@@ -131,24 +161,47 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
         let mut arguments = tool.input_schema.as_ref().clone();
         // The protocol says so; some servers do not.
         let kind = arguments.entry("type").or_insert_with(|| "object".into());
-        ensure!(
-            kind == "object",
-            "the arguments of its tool `{}` are not an object; exclude it with `only`",
-            tool.name
-        );
+        let is_object = kind == "object";
         let arguments = Value::Object(arguments);
-        if let Err(error) = Grammar::json_schema(&arguments).check() {
-            bail!(
-                "the arguments of its tool `{}` can't be used ({error}); exclude it with `only`",
-                tool.name
-            );
+        match followed(&arguments, is_object) {
+            Ok(relaxed) => note_left(key, &tool.name, &relaxed),
+            Err(reason) => {
+                let name = &tool.name;
+                tracing::warn!(
+                    "the tool server `{key}`: its tool `{name}` is left out: its arguments {reason}"
+                );
+                unusable.push(name.to_string());
+                continue;
+            }
         }
         let name = format!("{key}_{}", tool.name);
         ensure!(!specs.iter().any(|other| other.name == name), "it has two tools named `{}`", tool.name);
         let about = tool.description.as_deref().unwrap_or_default().trim().chars().take(MAX_ABOUT).collect();
         specs.push(ToolSpec { name, about, arguments });
     }
+    ensure!(!specs.is_empty(), "the arguments of its tools ({}) can't be used", unusable.join(", "));
     Ok(specs)
+}
+
+/// The schema of a tool's arguments as masks can enforce it.
+///
+/// # Errors
+/// The reason why it can't be used, behind "its arguments".
+fn followed(arguments: &Value, is_object: bool) -> Result<Relaxed, String> {
+    if !is_object {
+        return Err("are not an object".into());
+    }
+    let relaxed = Grammar::json_schema(arguments).relaxed();
+    let relaxed = relaxed.and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed));
+    relaxed.map_err(|error| format!("can't be used: {error}"))
+}
+
+/// Notes what of a tool's schema can't be enforced while a call is written.
+fn note_left(key: &str, tool: &str, relaxed: &Relaxed) {
+    for left in &relaxed.left {
+        let effect = if left.is_checked { "is checked when it is called" } else { "has no effect" };
+        tracing::info!("the tool server `{key}`: in the arguments of its tool `{tool}`, {left} {effect}");
+    }
 }
 
 #[cfg(all(test, unix))]
@@ -228,7 +281,50 @@ done
         }
         let none = Server { line: vec!["greenroom-none".into()], only: None, timeout: 1 };
         assert!(refused(&none).contains("can't start `greenroom-none`"));
+        // What it says and how it ended is the reason.
+        for script in [
+            "echo starting >&2; echo no such file: notes.db >&2; exit 3",
+            "read -r line; echo no such file: notes.db >&2; exit 3",
+        ] {
+            let told = refused(&server(script, None));
+            assert!(told.contains("exit status: 3") && told.contains("`no such file: notes.db`"), "{told}");
+            assert!(!told.contains("does not speak"), "{told}");
+        }
+        let told = refused(&server("echo Content-Length: 52; sleep 60", None));
+        assert!(told.contains("`Content-Length: 52`"), "{told}");
         let odd = SERVER.replace(r#""name":"read","#, r#""name":"re ad","#);
         assert!(refused(&server(&odd, None)).contains("exclude it with `only`"));
+    }
+
+    /// What a call of a tool gives whose server answers in a way.
+    fn answered(result: &str) -> Outcome {
+        let script = SERVER
+            .replace(r#"{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}"#, result);
+        let script = script.replace(r#""result":%s}"#, r#""result":%b}"#);
+        let call = Call { tool: "files_read".into(), arguments: serde_json::json!({ "name": "a" }) };
+        opened(&server(&script, None), async |client, _| client.call(&call, call.arguments.clone()).await)
+            .unwrap()
+    }
+
+    #[test]
+    fn odd_results_are_read() {
+        assert_eq!(answered(r#"{"content":[]}"#), Ok(String::new()), "an empty result is an empty text");
+        // Bytes that are no UTF-8, written by the shell's printf.
+        let latin1 = answered(r#"{"content":[{"type":"text","text":"caf\0351 cr\0350me"}]}"#);
+        assert_eq!(latin1.as_deref(), Ok("caf\u{fffd} cr\u{fffd}me"));
+    }
+
+    #[test]
+    fn a_server_that_ends_in_a_call_says_why() {
+        let script = SERVER.replace(
+            r#"*'"name":"wait"'*) continue;;"#,
+            r#"*'"name":"wait"'*) echo segfault >&2; exit 139;;"#,
+        );
+        let call = Call { tool: "files_wait".into(), arguments: serde_json::json!({}) };
+        let told = opened(&server(&script, None), async |client, _| {
+            client.call(&call, call.arguments.clone()).await
+        });
+        let told = told.unwrap().unwrap_err();
+        assert!(told.contains("has ended (exit status: 139)") && told.contains("`segfault`"), "{told}");
     }
 }

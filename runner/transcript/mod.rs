@@ -14,14 +14,16 @@ pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
     AgentRecord, AssertionRecord, Between, CallRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked,
-    FormRecord, Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, RouteRecord,
-    SaidRecord, SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop, ToldRecord,
-    TurnRecord, VerdictRecord, chain, choice_record, form_record,
+    FormRecord, Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, Rejected,
+    RouteRecord, SaidRecord, SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop,
+    ToldRecord, TurnRecord, VerdictRecord, chain, choice_record, form_record,
 };
 pub use write::{Recorder, same_settings};
 
 /// Version of the format.
 pub const FORMAT: u32 = 2;
+/// The rule by which texts keep their line breaks.
+pub const LINES: u32 = 2;
 /// Name and version of the program that writes transcripts.
 pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.

@@ -2,7 +2,9 @@
 
 use super::is_summary;
 use crate::scenario::results::Payoffs;
-use crate::scenario::{Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, ToolSpec};
+use crate::scenario::{
+    CaseId, Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, Share, TRIMMED, ToolSpec,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,6 +43,9 @@ pub struct Header {
     /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<(String, serde_json::Value)>,
+    /// The rule by which texts keep their line breaks (2), where it matters to one of them; absent: each one behind a tag was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<u32>,
     /// The cast, by key.
     pub agents: BTreeMap<String, AgentRecord>,
     /// The model.
@@ -65,8 +70,12 @@ pub struct Header {
     /// The tools that agents could call, by their names in the scenario; of a server those that it had.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tools: BTreeMap<String, Vec<ToolSpec>>,
-    /// Root of all turns' seeds.
+    /// The run's seed: the root of all turns' seeds or, with `case`, what their root is derived from.
     pub seed: u64,
+    /// The case that was played. Its content is part of the root of the turns' seeds, so cases have different random numbers. Absent where
+    /// no case was played, and in runs of earlier versions, in which all cases share random numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub case: Option<CaseId>,
     /// The run whose memories this one carries on.
     pub continues: Option<Continues>,
     /// The run that this one was forked from.
@@ -75,6 +84,13 @@ pub struct Header {
     /// Hash of the last line of the recording whose replies were carried over to other prompts: no model has read these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<String>,
+}
+
+impl Header {
+    /// What the scenario is read with where the recording is from before texts kept their line breaks.
+    pub fn read_with(&self) -> Option<(String, serde_json::Value)> {
+        self.lines.is_none().then(|| (TRIMMED.to_string(), serde_json::Value::Null))
+    }
 }
 
 /// The scenario file.
@@ -316,6 +332,9 @@ pub struct TurnRecord {
     pub spoken: String,
     /// The reason why the reply ended.
     pub stop: Stop,
+    /// What an engine elsewhere said behind `raw`: it was cut, so nobody heard it and the agent does not remember it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cut: String,
     /// The choice, if the reply was one.
     pub constraint: Option<ChoiceRecord>,
     /// The form of the reply, and its value.
@@ -519,6 +538,19 @@ pub struct FormRecord {
     /// The reason why it is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
+    /// Replies before it that broke what only a complete reply can be checked for, so that it was asked for again; in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<Rejected>,
+}
+
+/// A reply that was asked for again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rejected {
+    /// The reply.
+    pub raw: String,
+    /// The reason why it is invalid.
+    pub invalid: String,
 }
 
 /// A choice: what could be said, how likely each was, and what it was read as.
@@ -578,9 +610,9 @@ impl Footer {
         scenario.ending.as_ref()?.shown(scenario, &outcomes)
     }
 
-    /// Tells whether all that had to hold held.
+    /// Tells whether all that had to hold held. Assertions that need a share of many runs can't fail in one.
     pub fn holds(&self) -> bool {
-        self.assertions.iter().all(|assertion| assertion.holds)
+        self.assertions.iter().all(|assertion| !assertion.fails())
     }
 }
 
@@ -598,13 +630,16 @@ pub struct OutcomeRecord {
 }
 
 /// An assertion and whether it held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AssertionRecord {
     /// The expression.
     pub that: String,
     /// What should be true, in the author's words.
     pub why: Option<String>,
+    /// The share of many runs in which it must hold; `None`: it must hold in every run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
     /// True if it held; an expression that fails does not.
     pub holds: bool,
     /// The error of the expression, if it failed.
@@ -613,6 +648,13 @@ pub struct AssertionRecord {
     /// The verdict that it rests on, if a judge was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<VerdictRecord>,
+}
+
+impl AssertionRecord {
+    /// True if it must hold in every run, and did not.
+    pub fn fails(&self) -> bool {
+        self.share.is_none() && !self.holds
+    }
 }
 
 /// The verdict of a judge.
@@ -626,10 +668,14 @@ pub struct VerdictRecord {
 }
 
 /// Records the form of a reply and its value.
-pub fn form_record(form: &Form, value: Result<serde_json::Value, String>) -> FormRecord {
+pub fn form_record(
+    form: &Form,
+    value: Result<serde_json::Value, String>,
+    rejected: Vec<Rejected>,
+) -> FormRecord {
     let (value, invalid) =
         value.map_or_else(|reason| (serde_json::Value::Null, Some(reason)), |value| (value, None));
-    FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid }
+    FormRecord { kind: form.kind().to_string(), blake3: form.hash(), value, invalid, rejected }
 }
 
 /// Records a choice: options as listed, the log-probabilities that are known by option.

@@ -399,6 +399,11 @@ fn drift<T: serde::Serialize>(path: String, was: T, now: T) -> serde_json::Resul
 /// # Errors
 /// [`Drift`] for the first setting that differs.
 pub fn same_settings(recorded: &Header, now: &Header) -> anyhow::Result<()> {
+    // A header without `case` has another rule, not another value.
+    if recorded.case.is_none() && now.case.is_some() {
+        let detail = "an earlier version began the run, with random numbers that all cases share; play it again in another folder";
+        return Err(Drift::new("header", Cause::Settings, detail).into());
+    }
     let (was, is) = (serde_json::to_value(recorded)?, serde_json::to_value(now)?);
     let (Some(was), Some(is)) = (was.as_object(), is.as_object()) else { return Ok(()) };
     for (field, value) in was {

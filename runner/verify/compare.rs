@@ -119,16 +119,19 @@ fn settings(was: &Header, now: &Header) -> Vec<Difference> {
 fn fields(header: &Header) -> BTreeMap<String, String> {
     let Ok(Value::Object(fields)) = serde_json::to_value(header) else { return BTreeMap::new() };
     let mut all = BTreeMap::new();
-    for (name, value) in fields {
-        match value {
-            Value::Object(inner) => {
-                all.extend(inner.iter().map(|(key, value)| (format!("{name}.{key}"), text_of(value))));
-            }
-            Value::Null => {}
-            value => drop(all.insert(name, text_of(&value))),
-        }
-    }
+    fields.iter().for_each(|(name, value)| add(name.clone(), value, &mut all));
     all
+}
+
+/// Adds a value, or the fields in it, by their paths.
+fn add(path: String, value: &Value, all: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(inner) => {
+            inner.iter().for_each(|(key, value)| add(format!("{path}.{key}"), value, all));
+        }
+        Value::Null => {}
+        value => drop(all.insert(path, text_of(value))),
+    }
 }
 
 fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Difference>) {

@@ -49,18 +49,7 @@ impl Judge {
     pub fn judge(&self, run: &Path) -> Verdict {
         let began = Instant::now();
         let file = replay::transcript_file(run);
-        let mut verdict = Verdict {
-            file: file.display().to_string(),
-            scenario: None,
-            turns: 0,
-            carried: false,
-            problems: Vec::new(),
-            notes: Vec::new(),
-            score: None,
-            again: None,
-            pending: None,
-            seconds: 0.0,
-        };
+        let mut verdict = Verdict::new(file.display().to_string());
         let search = Search { file_first: !run.is_dir(), ..self.search.clone() };
         if let Err(error) = self.look(&file, &search, &mut verdict) {
             verdict.problems.push(Problem::of_error(&error, None));
@@ -79,7 +68,7 @@ impl Judge {
         verdict.turns = transcript.turns.len();
         verdict.carried = header.carried.is_some();
         verdict.notes = replay::provenance(header);
-        let Loaded { scenario, report } = replay::load_scenario(file, header, search)?;
+        let Loaded { scenario, report, .. } = replay::load_scenario(file, header, search)?;
         verdict.notes.extend(replay::other_scenario(file, header, search));
         let Some(scenario) = &scenario else {
             let errors = report.diagnostics.iter().filter(|found| found.severity == Severity::Error);
@@ -92,6 +81,7 @@ impl Judge {
             Ok(Replayed { footer, notes, .. }) => {
                 verdict.notes.extend(notes);
                 verdict.problems = failed(scenario, &footer, Some(&transcript));
+                verdict.footer = Some(footer);
                 self.ask(&fitting, verdict)
             }
             Err(error) => {
@@ -133,6 +123,7 @@ impl Judge {
                 if *level != Level::Exact {
                     verdict.problems.retain(|problem| problem.kind != Kind::Assertion);
                     verdict.problems.extend(failed(fitting.scenario, &again.footer, None));
+                    verdict.footer = Some(again.footer);
                 }
             }
         }

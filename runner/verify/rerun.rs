@@ -1,6 +1,6 @@
 //! Plays a recorded run again, and holds what is said now against what was said then.
 
-use super::compare::{Difference, differences};
+use super::compare::{Difference, What, differences};
 use super::fitting::Fitting;
 use crate::backend::{Backend, Cast};
 use crate::files::{self, Kind};
@@ -85,10 +85,19 @@ pub(super) fn rerun(
     let drift = differences(fitting.transcript, &now).into_iter().find(|found| counts(found, level));
     let drift = drift.map(|found| {
         let (path, detail) = (found.at.clone(), found.what.words().to_string());
-        let drift = Drift::new(path, Cause::ReplyChanged, detail).texts(found.was, found.now);
+        let cause = if is_by_rule(fitting, &found) { Cause::RuleChanged } else { Cause::ReplyChanged };
+        let drift = Drift::new(path, cause, detail).texts(found.was, found.now);
         found.line.map_or(drift.clone(), |line| drift.at_line(line))
     });
     Ok(Again { drift, text, footer: *footer })
+}
+
+/// True if a rule says something else: a strategy, and no human.
+fn is_by_rule(fitting: &Fitting<'_>, found: &Difference) -> bool {
+    let turn = fitting.transcript.turns.iter().find(|turn| turn.record.path == found.at);
+    let agent = turn.and_then(|turn| fitting.transcript.header.record.agents.get(&turn.record.agent));
+    let is_rule = agent.and_then(|agent| agent.strategy.as_deref()).is_some_and(|rule| rule != "human");
+    is_rule && matches!(found.what, What::Reply | What::Choice | What::Detail)
 }
 
 fn counts(found: &Difference, level: Level) -> bool {

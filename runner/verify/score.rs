@@ -8,7 +8,7 @@ use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
 use crate::scenario::language::Language;
 use crate::scenario::{Choice, Chosen};
-use crate::stage::LookedUp;
+use crate::stage::{LookedUp, asked_again};
 use crate::transcript::{Recorded, Recorder, TurnRecord, call_of, summary_of};
 use anyhow::Context as _;
 use serde::Serialize;
@@ -116,6 +116,7 @@ impl Reader {
             return Ok(recorded);
         }
         let (path, options) = (recorded_at, request.choice.clone());
+        let request = asked_again(request, recorded.rejected.len());
         let asked = Request { follow: Some(recorded.ids.clone()), ..request };
         let read = self.model.reply(asked, Box::new(|_| {})).await?;
         if self.given.contains(&path) {

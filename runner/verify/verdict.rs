@@ -12,8 +12,11 @@ use serde::Serialize;
 /// The findings on one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The recording.
+    /// The recording, or the record of an experiment.
     pub file: String,
+    /// What it is that was judged of an experiment as a whole; `None`: a recording was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
     /// The scenario's id, if the recording can be read.
     pub scenario: Option<String>,
     /// Turns on record.
@@ -22,6 +25,12 @@ pub struct Verdict {
     pub carried: bool,
     /// The problems; empty: there are none.
     pub problems: Vec<Problem>,
+    /// Figures over many runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<String>,
+    /// The results as they are now.
+    #[serde(skip)]
+    pub footer: Option<Footer>,
     /// Notes on its origin, and on differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
     /// The model's score of the recorded replies, if one was asked for.
@@ -35,6 +44,32 @@ pub struct Verdict {
     pub pending: Option<String>,
     /// Seconds that it took to find out.
     pub seconds: f64,
+}
+
+impl Verdict {
+    /// A verdict without findings.
+    pub(crate) fn new(file: String) -> Self {
+        Self {
+            file,
+            of: None,
+            scenario: None,
+            turns: 0,
+            carried: false,
+            problems: Vec::new(),
+            figures: Vec::new(),
+            footer: None,
+            notes: Vec::new(),
+            score: None,
+            again: None,
+            pending: None,
+            seconds: 0.0,
+        }
+    }
+
+    /// Its subject: the recording, or what was judged of an experiment.
+    pub fn name(&self) -> String {
+        self.of.as_ref().map_or_else(|| self.file.clone(), |of| format!("{}: {of}", self.file))
+    }
 }
 
 /// Something that is wrong with a recording.
@@ -95,7 +130,7 @@ pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Tr
         line: None,
         place: Some(Place::of(scenario, &Path::parse(&format!("assertions[{at}].that")))),
     };
-    all.filter(|(_, assertion)| !assertion.holds).map(problem).collect()
+    all.filter(|(_, assertion)| assertion.fails()).map(problem).collect()
 }
 
 impl Problem {
@@ -113,7 +148,7 @@ impl Problem {
     }
 
     /// From what went wrong while a recording was read or replayed.
-    pub(super) fn of_error(error: &anyhow::Error, of: Option<(&Scenario, &Header)>) -> Self {
+    pub(crate) fn of_error(error: &anyhow::Error, of: Option<(&Scenario, &Header)>) -> Self {
         if let Some(drift) = error.downcast_ref::<Drift>() {
             let place = of.and_then(|(scenario, header)| replay::origin(scenario, header, drift));
             return Self::of_drift(drift, place);

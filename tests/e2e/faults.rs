@@ -151,8 +151,8 @@ fn no_damage_to_a_models_header_panics() {
                     Ok(prompter) if at > metadata => {
                         let cost = prompter.kv_cost(&KvChoice::Auto).unwrap();
                         assert!(cost.longest(cost.most(1000)) >= 999, "{family}: {cost:?}");
-                        let config = EngineConfig { threads: Some(1), ..EngineConfig::new(source.clone()) };
-                        refused += usize::from(Engine::open(config, &mut |_| {}).is_err());
+                        let config = EngineConfig::new(source.clone()).threads(1);
+                        refused += usize::from(Engine::open(config).is_err());
                     }
                     Ok(_) => {}
                 }

@@ -136,7 +136,9 @@ fn cases_are_cells_of_an_experiment() {
     assert_eq!(table.lines().filter(|line| line.contains("\"dear, and old\"")).count(), 3, "{table}");
     stage.greenroom(&["replay", &out, "--junit", &junit]).assert().success();
     let xml = std::fs::read_to_string(&junit).unwrap();
-    assert!(xml.contains("tests=\"9\"") && xml.contains("0-case=cheap/seed-2"), "{xml}");
+    // Nine runs, and the figures over all cases.
+    assert!(xml.contains("tests=\"10\"") && xml.contains("0-case=cheap/seed-2"), "{xml}");
+    assert!(xml.contains("all 3 cases, 9 runs"), "{xml}");
     stage.greenroom(&["report", &out]).assert().success();
     let one = stage.path("one").display().to_string();
     let args = [

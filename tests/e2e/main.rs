@@ -29,6 +29,8 @@ mod models;
 mod outputs;
 mod pull;
 #[cfg(unix)]
+mod quota;
+#[cfg(unix)]
 mod remote;
 mod replays;
 mod seeds;

@@ -472,3 +472,107 @@ fn ids_that_spell_something_else_end_the_run() {
         assert!(told.contains(expected), "{told}");
     }
 }
+
+/// Replies of a stand-in, what is heard of each, and what is cut.
+const REPLIES: [(&str, &str, &str); 7] = [
+    ("Ann: good day to all", "good day to all", ""),
+    ("Ben: 2\nCas: 1", "Ben: 2 Cas: 1", ""),
+    ("I have counted the votes. Ben: 2, Cas: 1.", "I have counted the votes. Ben: 2, Cas: 1.", ""),
+    ("I trust you.\nBen: And I you.\nCas: Oh.", "I trust you.", "\nBen: And I you.\nCas: Oh."),
+    ("Ann: I trust you.\n\n[Your turn, Ben.", "I trust you.", "\n[Your turn, Ben."),
+    ("ANN:\nBen: no", "Ben: no", ""),
+    ("[Your turn, Ann.] So be it.", "[Your turn, Ann.] So be it.", ""),
+];
+
+/// A scenario in which Ann says all of [`REPLIES`]; `more` is written on her.
+fn of_ann(stage: &Stage, more: &str) -> String {
+    let turns = "{ agent: ann }, ".repeat(REPLIES.len());
+    let text = format!(
+        "agents:\n  ann: {{ display_name: Ann{more} }}\n  ben: {{ display_name: Ben, strategy: {{ always: hm }} }}\n  cas: {{ display_name: \
+         Cas, strategy: {{ always: hm }} }}\nphases:\n  - {{ name: talk, agents: [ann, ben, cas], turns: [ {turns} ], prompt: Talk. }}\n"
+    );
+    let file = stage.path("ann.yaml");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_string()
+}
+
+/// The turns of a transcript.
+fn turns(stage: &Stage) -> Vec<Value> {
+    let text = transcript(stage, "out");
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["type"] == "turn").collect()
+}
+
+#[test]
+fn a_reply_that_begins_with_a_name_is_heard_and_what_is_cut_is_on_record() {
+    let stage = Stage::new();
+    let server = StandIn::start(|n, path, _, stream| match path {
+        "/v1/models" => models(stream),
+        _ => chat(stream, REPLIES[n].0, true),
+    });
+    let model = format!("openai+http://{}/v1?slots=1", server.address);
+    let played = run(&stage, &of_ann(&stage, ""), &model, &[]).success();
+    let lines = turns(&stage);
+    for (line, (reply, spoken, cut)) in lines.iter().zip(REPLIES) {
+        assert_eq!(line["spoken"], spoken, "{line}");
+        assert_eq!(line["cut"].as_str().unwrap_or_default(), cut, "{line}");
+        assert_eq!(format!("{}{cut}", line["raw"].as_str().unwrap()), reply, "nothing is lost: {line}");
+        assert_eq!(line["stop"], if cut.is_empty() { "end_of_turn" } else { "stop_string" }, "{line}");
+    }
+    let shown = String::from_utf8_lossy(&played.get_output().stdout).into_owned();
+    assert!(shown.contains("(cut off before \"Ben: And I you. Cas: Oh.\")"), "{shown}");
+    for body in server.turns() {
+        assert!(body.get("stop").is_none(), "an engine would not return what it cut: {body}");
+    }
+    let out = stage.path("out").display().to_string();
+    stage.greenroom(&["replay", &out]).assert().success();
+}
+
+#[test]
+fn without_stop_strings_a_reply_is_heard_whole() {
+    let stage = Stage::new();
+    let server = StandIn::start(|n, path, _, stream| match path {
+        "/v1/models" => models(stream),
+        _ => chat(stream, REPLIES[n].0, true),
+    });
+    let model = format!("openai+http://{}/v1?slots=1", server.address);
+    run(&stage, &of_ann(&stage, ", stops: none"), &model, &[]).success();
+    for (line, (reply, ..)) in turns(&stage).iter().zip(REPLIES) {
+        assert_eq!((line["raw"].as_str(), line.get("cut")), (Some(reply), None), "{line}");
+        assert_eq!(line["hints"]["stops"], "none", "{line}");
+    }
+}
+
+#[test]
+fn a_scenario_whose_own_model_is_elsewhere_is_checked_with_a_note() {
+    let stage = Stage::new();
+    let file = stage.path("far.yaml");
+    for (model, context) in [
+        ("remote: 'http://127.0.0.1:9/v1', api: openai, model: m", "-"),
+        ("remote: 'http://127.0.0.1:9', api: anthropic, model: m, context: 128000", "128000"),
+        ("remote: 'http://127.0.0.1:9', api: greenroom", "-"),
+    ] {
+        // More than the bundled model's context would hold.
+        let text = format!(
+            "models: {{ m: {{ {model} }} }}\nmodel: m\nagents: {{ ann: {{}}, ben: {{}} }}\nphases:\n  - {{ name: talk, agents: [ann, ben], \
+             rounds: 300, prompt: Talk. }}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        for more in [&[][..], &["--dry-run"]] {
+            let checked = stage.greenroom(&["check", file.to_str().unwrap()]).args(more).assert().success();
+            let told = String::from_utf8_lossy(&checked.get_output().stdout).into_owned();
+            assert!(told.contains(": OK, ") && told.contains("can't be counted here"), "{model}: {told}");
+            let row = told.lines().find(|line| line.trim_start().starts_with("ann ")).unwrap();
+            let cells: Vec<&str> = row.split_whitespace().collect();
+            assert_eq!(cells[3..], ["300", "-", context, "-"], "{row}");
+            assert_eq!(told.contains("[user]\nTalk."), !more.is_empty(), "{told}");
+        }
+    }
+    let needs_ids = "models: { m: { remote: 'http://127.0.0.1:9', api: vllm } }\nmodel: m\nagents: { ann: {} }\n\
+                     phases: [ { name: talk, agents: [ann], prompt: Talk. } ]\n";
+    std::fs::write(&file, needs_ids).unwrap();
+    let refused = stage.greenroom(&["check", file.to_str().unwrap()]).assert().failure();
+    let told = String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
+        + &String::from_utf8_lossy(&refused.get_output().stdout);
+    assert!(told.contains("tokenizer"), "{told}");
+}

@@ -7,8 +7,7 @@ fn fifty_turns_write_each_token_once_in_each_form() {
     let dir = tempfile::tempdir().unwrap();
     let model = ModelSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/models/understudy.gguf").into());
     let cost = Prompter::open(&model).unwrap().kv_cost(&KvChoice::Auto).unwrap();
-    let config = EngineConfig { cache_dir: Some(dir.path().into()), ..EngineConfig::new(model) };
-    let engine = Engine::open(config, &mut |_| {}).unwrap();
+    let engine = Engine::open(EngineConfig::new(model).cache_dir(dir.path())).unwrap();
     let mut agent =
         engine.agent("r", "ada").system("You are Ada, who keeps the ferry's books.").max_tokens(40);
     let (mut written, mut tokens, mut rewriting) = (0, 0, 0);
@@ -17,7 +16,7 @@ fn fifty_turns_write_each_token_once_in_each_form() {
             "Rolf: On day {turn} the ferry took {} people over, and two sheep. What do you write?",
             7 * turn
         );
-        let said = agent.extend(text).unwrap().finish().unwrap();
+        let said = agent.extend(text).unwrap().blocking_finish().unwrap();
         assert_eq!(said.usage.recomputed, 0);
         tokens = (said.usage.reused + said.usage.prefilled + said.ids.len()) as u64;
         written += said.usage.bytes_written;

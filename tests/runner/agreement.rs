@@ -3,12 +3,13 @@
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};
+use greenroom::rehearsal::load;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::render::{Reading, evaluate, render_stage};
 use greenroom::scenario::results::Said;
 use greenroom::scenario::template::{Expression, Scope, Template};
-use greenroom::scenario::{AgentId, Method, Path, Scenario, load, turn_seed};
+use greenroom::scenario::{AgentId, Method, Path, Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 //! Files named `warn_*` can be played, and warned of; all others can't be.
 
 use greenroom::diagnostic::{Report, Severity};
-use greenroom::scenario::open;
+use greenroom::rehearsal::open;
 use std::path::{Path, PathBuf};
 
 /// The files, by name.
@@ -86,7 +86,7 @@ payoff: { phase: vote, matrix: { stay: [1, 1] } }
 outcome: { left: vote.votes.leave }
 assertions: [outcome.left == 0]
 ";
-    let report = greenroom::scenario::load("six.yaml", text, &[]).report;
+    let report = greenroom::rehearsal::load("six.yaml", text, &[]).report;
     let codes: Vec<_> = report.diagnostics.iter().map(|d| (d.code, report.sources.place(d.span).1)).collect();
     let six = [
         ("type", 2),
@@ -133,7 +133,7 @@ fn what_could_not_be_read_is_not_missing_too() {
             vec!["unknown-key"],
         ),
     ] {
-        let report = greenroom::scenario::load("x.yaml", &text, &[]).report;
+        let report = greenroom::rehearsal::load("x.yaml", &text, &[]).report;
         let found: Vec<_> = report.diagnostics.iter().map(|d| d.code).collect();
         assert_eq!(found, codes, "{text}{}", report.render(false));
     }

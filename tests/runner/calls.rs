@@ -21,7 +21,7 @@ fn engine(template: Option<&str>) -> Engine {
         control: vec!["<call>".into(), "</call>".into()],
         ..tiny
     };
-    Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model.bytes().leak())), &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model.bytes().leak()))).unwrap()
 }
 
 /// Tools with schemas of their own.
@@ -82,7 +82,7 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
                 assert_eq!(reply.stop, StopReason::Length, "{}", reply.text);
                 n_cut += 1;
             }
-            None => panic!("it begins as a call: {}", reply.text),
+            _ => panic!("it begins as a call: {}", reply.text),
         }
         follows(&engine, &asked(seed, &tools, Calls::Allowed), &reply);
     }

@@ -2,8 +2,9 @@
 
 use crate::drift::greenroom_with;
 use crate::play::{checkout, echo, play, without_copy};
+use greenroom::rehearsal::open;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Scenario, open};
+use greenroom::scenario::Scenario;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -171,5 +172,59 @@ proptest! {
             let one = one.scenario.unwrap();
             prop_assert_eq!(one.cases.as_deref(), Some(std::slice::from_ref(case)));
         }
+    }
+}
+
+#[test]
+fn types_hold_wherever_a_value_comes_from() {
+    let told = |overrides: &[(&str, Value)]| {
+        let folder = written("csv", "price\n3\n");
+        let overrides: Vec<_> =
+            overrides.iter().map(|(name, value)| ((*name).to_string(), value.clone())).collect();
+        let loaded = open(&folder.path().join("market.yaml"), &overrides).unwrap();
+        loaded.scenario.is_none().then(|| loaded.report.render(false))
+    };
+    // `--set`, `--sweep` and `variables` of a request are the same overrides.
+    for (name, value, says) in [
+        ("price", json!("abc"), "`price` is a number, but this value is a text: `abc`"),
+        ("price", json!(null), "`price` is a number, but this value is null"),
+        ("stakes.gain", json!("much"), "`stakes.gain` is a number, but this value is a text: `much`"),
+        ("stakes", json!({ "gain": "much" }), "`stakes.gain` is a number, but this value is a text: `much`"),
+        (
+            "stakes",
+            json!({ "loss": [1, "x"] }),
+            "`stakes.loss[1]` is a number, but this value is a text: `x`",
+        ),
+        ("stakes", json!(3), "`stakes` is a mapping, but this value is a number"),
+        ("goods", json!(1.5), "`goods` is a text, but this value is a number"),
+    ] {
+        let told = told(&[(name, value)]).unwrap_or_else(|| panic!("{name} is accepted: {says}"));
+        assert!(told.contains(says) && told.contains("market.yaml:2:"), "{told}");
+    }
+    for (name, value) in [("price", json!(4.5)), ("goods", json!(7)), ("notes", json!([1]))] {
+        assert_eq!(told(&[(name, value)]), None, "{name}");
+    }
+    assert_eq!(told(&[("stakes", json!({ "gain": 2, "more": "x" }))]), None);
+    let folder = written("csv", "price\n3\n");
+    assert_eq!(opened(folder.path(), &[("goods".into(), json!(7))]).variables["goods"], "7");
+    // Columns, and what lies in them.
+    let folder = written("jsonl", "{\"stakes\": {\"loss\": [\"x\"]}}\n");
+    let report = open(&folder.path().join("market.yaml"), &[]).unwrap().report.render(false);
+    assert!(report.contains("`stakes.loss[0]` is a number, but this value is a text"), "{report}");
+}
+
+#[test]
+fn line_ends_that_git_changes_are_no_drift() {
+    let quoted = |end: &str| format!("case,price,goods{end}high,9,\"dates{end}and figs\"{end}");
+    for (recorded, now) in [("\n", "\r\n"), ("\r\n", "\n")] {
+        let folder = written("csv", &quoted(recorded));
+        let case = opened(folder.path(), &[]).case_of("high").unwrap().overrides();
+        let run = folder.path().join("run");
+        play(&opened(folder.path(), &case), echo(), &run, &RunOptions::default()).unwrap();
+        without_copy(&run);
+        std::fs::write(folder.path().join("rows.csv"), quoted(now)).unwrap();
+        let (code, text) =
+            greenroom_with(folder.path(), &["replay", "run", "--scenario", "market.yaml"], &[]);
+        assert_eq!(code, 0, "{text}");
     }
 }

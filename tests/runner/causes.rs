@@ -279,3 +279,48 @@ fn another_version_is_told_and_passes() {
     assert_eq!(verdict.problems, []);
     assert_eq!(verdict.notes, [format!("recorded by greenroom 0.0.7; this is {PROGRAM}")]);
 }
+
+#[test]
+fn a_recording_in_which_strategies_forgot_still_replays_and_a_rerun_says_what_changed() {
+    const TEXT: &str = "
+id: forgot
+agents: {opp: {strategy: {always: take}}, tit: {strategy: tit_for_tat}, bot: {strategy: {list: [Hello., share, take]}}}
+phases:
+  - {name: talk, agents: [bot]}
+  - repeat: 2
+    phases:
+      - {name: game, agents: [opp, tit], order: broadcast, choice: [share, take]}
+";
+    // As recorded when strategies began again at each phase.
+    let folder = crate::play::checkout();
+    let place = folder.path().join("forgot.yaml");
+    std::fs::write(&place, TEXT).unwrap();
+    let scenario = load(&place.display().to_string(), TEXT, &[]).scenario.unwrap();
+    let nobody = || Arc::new(Scripted::new(|_| None));
+    play(&scenario, nobody(), &folder.path().join("run"), &RunOptions::default()).unwrap();
+    let say = |path: &str, text: &str| {
+        rewrite(
+            &file(&folder),
+            |_| (),
+            |turn| {
+                if turn.path == path {
+                    (turn.raw, turn.spoken) = (text.into(), text.into());
+                    turn.constraint.as_mut().unwrap().chosen = text.into();
+                }
+            },
+        );
+    };
+    let last = |turns: &Transcript| turns.turns.last().unwrap().record.raw.clone();
+    assert_eq!(last(&Transcript::open(&file(&folder)).unwrap()), "take");
+    say("game.2/1/tit", "share");
+    assert_eq!(judged(&folder).problems, []);
+    let (code, text) = greenroom_with(folder.path(), &["replay", "run", "--rerun=choices"], &[]);
+    assert!(
+        code == 3 && text.contains("game.2/1/tit: the agent's rule says something else"),
+        "{code} {text}"
+    );
+    // What no rule has ever said is still drift.
+    say("game.2/1/tit", "take");
+    say("game.1/1/tit", "take");
+    assert_eq!(blamed(&folder).1, "the agent's rule says something else");
+}

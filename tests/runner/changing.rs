@@ -3,7 +3,8 @@
 
 use crate::extend::{call, holds_of_any_run};
 use greenroom::backend::Request;
-use greenroom::scenario::{Method, load, turn_seed};
+use greenroom::rehearsal::load;
+use greenroom::scenario::{Method, turn_seed};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 

@@ -1,6 +1,7 @@
 //! The diagnostics that authors get for their mistakes.
 
-use greenroom::scenario::{load, parse_override};
+use greenroom::rehearsal::load;
+use greenroom::scenario::parse_override;
 
 const TEN: &str = include_str!("broken/ten_mistakes.yaml");
 
@@ -117,4 +118,24 @@ fn a_part_of_a_variable_can_be_set() {
         assert!(set(wrong).scenario.is_none(), "{wrong}");
     }
     assert!(set("stakes.hihg=7").report.render(false).contains("did you mean `high`?"));
+}
+
+#[test]
+fn a_filter_or_test_that_does_not_exist_is_named_first_and_a_remedy_once() {
+    let report = |prompt: &str| {
+        let text = format!(
+            "agents: {{ ann: {{}} }}\nphases: [{{ name: p, agents: [ann], prompt: \"{prompt}\" }}]\n"
+        );
+        greenroom::scenario::load("x.yaml", &text, &[]).report.render(false)
+    };
+    let filter = report("{{ nosuch | frobnicate }}");
+    assert!(filter.contains("there is no filter `frobnicate`"), "{filter}");
+    assert_eq!(filter.matches("error[").count(), 1, "{filter}");
+    let unreached = report("{% if false %}{{ 1 | uper }}{% endif %}");
+    assert!(unreached.contains("there is no filter `uper`") && unreached.contains("`upper`"), "{unreached}");
+    let test = report("{% if ann is devined %}a{% endif %}");
+    assert!(test.contains("there is no test `devined`"), "{test}");
+    let twice = report("{{ quantity }} and {{ velocity }}");
+    assert_eq!(twice.matches("error[undefined-variable]").count(), 2, "{twice}");
+    assert_eq!(twice.matches("help: ").count(), 1, "{twice}");
 }

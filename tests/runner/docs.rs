@@ -9,8 +9,9 @@
 use crate::play::play;
 use clap::CommandFactory as _;
 use greenroom::backend::{Request, Scripted};
+use greenroom::rehearsal::open;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Strategy, open};
+use greenroom::scenario::Strategy;
 use greenroom::stage::End;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

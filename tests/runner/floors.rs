@@ -21,6 +21,7 @@ const RUNNER: &[(&str, u32)] = &[
     ("lookup", 4),
     ("trace", 4),
     ("walk", 4),
+    ("rehearsal", 5),
     ("stage", 5),
     ("replay", 6),
     ("run", 7),
@@ -44,6 +45,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("request", 0),
     ("fault", 0),
     ("files", 0),
+    ("meter", 0),
     ("share", 0),
     ("threads", 0),
     ("kv", 1),
@@ -80,11 +82,13 @@ const GRAMMAR: &[(&str, u32)] = &[
     ("error", 0),
     ("grammar", 0),
     ("bounds", 1),
+    ("schema", 1),
     ("compile", 2),
     ("matcher", 2),
     ("vocabulary", 3),
     ("bytes", 4),
-    ("lib", 5),
+    ("relaxed", 5),
+    ("lib", 6),
 ];
 
 /// Files of the runner that may name the engine; all of the server may, which is a face of it.
@@ -99,7 +103,10 @@ const MAY_NAME_ENGINE: &[&str] = &[
     "commands/models.rs",
     "commands/check/mod.rs",
     "commands/check/bounds.rs",
+    "commands/check/dry_run.rs",
     "commands/check/models.rs",
+    "commands/explain/prompt.rs",
+    "commands/explain/prompt.rs",
 ];
 
 /// Files of the engine that open, list or write files; all others go through them. (And tests, of course.)

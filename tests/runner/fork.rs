@@ -3,7 +3,7 @@
 use crate::play::{play, scenario};
 use greenroom::backend::{Backend, Scripted};
 use greenroom::replay::{brought_along, replay};
-use greenroom::run::{ForkFrom, RunOptions};
+use greenroom::run::{Changes, ForkFrom, RunOptions};
 use greenroom::scenario::{Scenario, load};
 use greenroom::transcript::{Drift, Transcript};
 use std::path::Path;
@@ -172,4 +172,23 @@ fn a_fork_of_a_continued_run_remembers_the_earlier_one() {
     play(&scenario, Arc::new(backend), &folder("fork"), &fork(&folder("second"), "three", 0)).unwrap();
     assert_eq!(*heard.lock().unwrap(), 4 + 3, "four turns of the first run, three of the second");
     replays(&scenario, &folder("fork"));
+}
+
+#[test]
+fn an_unknown_turn_of_a_long_plan_is_an_error_without_an_empty_end() {
+    let dir = crate::play::checkout();
+    let text = "id: long\nagents: {a: {}, b: {}}\nphases: [{name: talk, agents: [a, b], rounds: 20}, {name: close, agents: [a]}]\n";
+    let scenario = scenario(text);
+    let run = dir.path().join("run");
+    play(&scenario, seeded(), &run, &RunOptions::default()).unwrap();
+    let error = play(&scenario, seeded(), &dir.path().join("fork"), &fork(&run, "zed", 0)).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("the plan has no turn or phase `zed`") && error.contains("`talk`"), "{error}");
+    assert!(!error.trim_end().ends_with(';'), "{error}");
+    let said = greenroom::run::Say { turn: "zed".into(), text: "Hm.".into() };
+    let changes = Changes { said: vec![said], told: Vec::new() };
+    let from = ForkFrom { run: run.clone(), at: Some("close".into()), changes };
+    let options = RunOptions { fork: Some(from), ..RunOptions::default() };
+    let error = play(&scenario, seeded(), &dir.path().join("other"), &options).unwrap_err();
+    assert!(format!("{error:#}").ends_with("the plan has no turn `zed`"), "{error:#}");
 }

@@ -9,7 +9,7 @@ use random::{play, request, said};
 
 fn engine() -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(5).bytes().leak());
-    Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap()
+    Engine::open(EngineConfig::new(model)).unwrap()
 }
 
 #[test]

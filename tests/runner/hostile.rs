@@ -1,7 +1,7 @@
 //! Files from outside are read or refused: no panic, no hang, no memory out of proportion.
 
+use greenroom::rehearsal::{load, open};
 use greenroom::scenario::render::evaluate;
-use greenroom::scenario::{load, open};
 use std::fmt::Write as _;
 use std::sync::Arc;
 

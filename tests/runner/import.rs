@@ -1,7 +1,7 @@
 //! Other engines' scenarios: what becomes of them, and that nothing in them is read as a template or lost.
 
 use greenroom::import::{Format, import};
-use greenroom::scenario::load;
+use greenroom::rehearsal::load;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -196,4 +196,27 @@ proptest! {
         let loaded = load("x.yaml", &imported.yaml, &[]);
         prop_assert!(loaded.scenario.is_some(), "{}\n{}", loaded.report.render(false), imported.yaml);
     }
+}
+
+#[test]
+fn settings_of_replies_are_taken_over_and_nameless_agents_get_a_name() {
+    let task = "agents: [{name: ''}, {name: Bo, llm: {model: gpt-4, temperature: 0.2, top_p: 0.9, max_tokens: 120}}, \
+                {name: Cy, llm: {temperature: -1, max_tokens: 0}}]\nenvironment: {max_turns: 2, rule: {order: {type: sequential}}}";
+    let imported = import("x.yaml", task, None).unwrap();
+    let scenario = load("x.yaml", &imported.yaml, &[]).scenario.unwrap();
+    let agents: Vec<_> = scenario.agents.iter().map(|agent| (agent.name.as_str(), &agent.hints)).collect();
+    assert_eq!((agents[0].0, agents[0].1.temperature), ("Agent 1", None));
+    assert_eq!(
+        (agents[1].1.temperature, agents[1].1.top_p, agents[1].1.max_tokens),
+        (Some(0.2), Some(0.9), Some(120))
+    );
+    let notes = imported.notes.join("\n");
+    assert!(notes.contains("`{\"model\":\"gpt-4\"}`") && !notes.contains("120"), "{notes}");
+    // What is out of range is noted, not taken over.
+    assert!(agents[2].1.is_empty() && notes.contains("`{\"max_tokens\":0,\"temperature\":-1}`"), "{notes}");
+    let arena = r#"{"players": [{"name": "Ann", "role_desc": "x", "backend": {"temperature": 0.9, "max_tokens": 40}}],
+        "environment": {"env_type": "conversation"}}"#;
+    let imported = import("x.json", arena, None).unwrap();
+    assert!(imported.yaml.contains("temperature: 0.9") && imported.yaml.contains("max_tokens: 40"));
+    assert!(!imported.notes.join("\n").contains("backend"), "{:?}", imported.notes);
 }

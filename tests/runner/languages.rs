@@ -2,8 +2,9 @@
 
 use crate::constructs::{Noting, simple};
 use crate::play::play;
+use greenroom::rehearsal::load;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{compile, load};
+use greenroom::scenario::compile;
 use std::sync::Arc;
 
 const TALK: &str = "
@@ -22,7 +23,7 @@ fn said(language: &str, options: &str, reply: &'static str) -> (serde_json::Valu
     let transcript = std::fs::read_to_string(&played.transcript).unwrap();
     let footer: serde_json::Value = serde_json::from_str(transcript.lines().last().unwrap()).unwrap();
     let seen = backend.seen.lock().unwrap();
-    (footer["outcomes"][0]["value"].clone(), seen[0].stop.clone())
+    (footer["outcomes"][0]["value"].clone(), seen[0].stops.all())
 }
 
 #[test]
@@ -43,7 +44,9 @@ fn negations_are_those_of_the_language() {
     for (language, options, reply, chosen) in [
         ("de", "[gehen, bleiben]", "Ich will gehen.", "gehen".into()),
         ("de", "[gehen, bleiben]", "Ich will nicht gehen.", null.clone()),
-        ("en", "[gehen, bleiben]", "Ich will nicht gehen.", "gehen".into()),
+        ("en", "[gehen, bleiben]", "Ich will nicht gehen.", null.clone()),
+        ("en", "[gehen, bleiben]", "Sin: gehen.", "gehen".into()),
+        ("es", "[gehen, bleiben]", "Sin: gehen.", null.clone()),
         ("fr", "[accepter, attendre]", "Je vais l'accepter.", "accepter".into()),
         ("fr", "[accepter, attendre]", "Je n’irai pas accepter.", null.clone()),
         ("fr", "[accepte, attendre]", "J’accepte.", "accepte".into()),

@@ -107,7 +107,7 @@ fn stops(scenario_text: &str) -> HashMap<String, Vec<String>> {
     let (folder, seen) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(HashMap::new())));
     let noted = seen.clone();
     let backend = Scripted::new(move |request| {
-        noted.lock().unwrap().insert(request.path.clone(), request.stop.clone());
+        noted.lock().unwrap().insert(request.path.clone(), request.stops.all());
         Some("words".to_string())
     });
     play(&scenario, Arc::new(backend), folder.path(), &RunOptions::default()).unwrap();
@@ -124,21 +124,30 @@ fn replies_end_where_a_script_begins() {
          - {name: hall, agents: [a], initial_prompt: Short text}\n",
     );
     let ends = |path: &str, stop: &str| stops[path].iter().any(|other| other == stop);
+    assert!(!ends("quay/1/a", " Ben:"), "a name within a line ends nothing");
     for path in ["quay/1/a", "quay/1/b", "quay/2/a", "hall/1/a"] {
-        for stop in [
-            "\n[",
-            "[Your turn",
-            "\nAnn:",
-            "\nBen:",
-            " Ben:",
-            "\nBEN:",
-            "\nBen (",
-            "\n**Ben",
-            "\nThe quay is",
-        ] {
+        for stop in ["\n[", "[Your turn", "\nAnn:", "\nBen:", "\nBEN:", "\nBen (", "\n**Ben", "\nThe quay is"]
+        {
             assert!(ends(path, stop), "{path} {stop:?}: {:?}", stops[path]);
         }
         assert_eq!(ends(path, "\nOnly you know"), path.ends_with("/b"), "only who has read it can copy it");
         assert!(!stops[path].iter().any(|stop| stop.contains("Short text")), "two words are no copy");
     }
+}
+
+#[test]
+fn an_agent_a_phase_or_a_turn_can_do_without_stop_strings() {
+    let stops = stops(
+        "agents: {a: {display_name: Ann, stops: none}, b: {display_name: Ben}}\n\
+         phases:\n\
+         - {name: quay, agents: [a, b], prompt: Talk.}\n\
+         - {name: hall, agents: [a, b], prompt: Talk., stops: none}\n\
+         - {name: inn, agents: [a, b], prompt: Talk., turns: [{agent: a, stops: script}, {agent: b}]}\n",
+    );
+    let paths = ["quay/1/a", "quay/1/b", "hall/1/a", "hall/1/b", "inn/1/a", "inn/1/b"];
+    assert_eq!(
+        paths.map(|path| stops[path].is_empty()),
+        [true, false, true, true, false, false],
+        "{stops:?}"
+    );
 }

@@ -4,9 +4,10 @@ use crate::play::play;
 use greenroom::backend::{
     Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Scripted, Session, Sink,
 };
+use greenroom::rehearsal::load;
 use greenroom::replay::{carry, replay};
 use greenroom::run::{ForkFrom, RunOptions};
-use greenroom::scenario::{Given, Reasoning, Scenario, load};
+use greenroom::scenario::{Given, Reasoning, Scenario};
 use greenroom::transcript::{Cause, Drift, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Fields with two names: both mean the same, messages say the one that stands in the file, and one alone may.
 
-use greenroom::scenario::{Loaded, compile, load};
+use greenroom::rehearsal::load;
+use greenroom::scenario::{Loaded, compile};
 
 const OLD: &str = "
 agents: { ann: {}, ben: {}, mod: { role: moderator } }

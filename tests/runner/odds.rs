@@ -3,10 +3,11 @@
 
 use crate::terminal::Kept;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink};
+use greenroom::rehearsal::load;
 use greenroom::replay::Search;
 use greenroom::report::{Sources, html};
 use greenroom::run::{RunOptions, perform};
-use greenroom::scenario::{Scenario, compile, load};
+use greenroom::scenario::{Scenario, compile};
 use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
 use greenroom::terminal::{Dialogue, Page, statistics};
 use greenroom::transcript::Stop;

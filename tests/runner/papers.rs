@@ -2,9 +2,10 @@
 
 use crate::constructs::Noting;
 use crate::play::play;
+use greenroom::rehearsal::{load, open};
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{load, open, parse_cast};
+use greenroom::scenario::parse_cast;
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Warnings that follow the ways of a run: what can't be reached, can fail, or may not exist; and no false alarms.
 
-use greenroom::scenario::{load, open};
+use greenroom::rehearsal::{load, open};
 
 /// Code, line and message of what is found where phases follow on a vote and on choices.
 fn told(phases: &str) -> Vec<(&'static str, usize, String)> {
@@ -162,7 +162,7 @@ fn what_may_be_missing_is_told_with_its_condition() {
         ("    when: trip.played\n", "Ann took {{ trip.choices.ann }}."),
         ("    when: vote.decision == 'go'\n", "Ann took {{ trip.choices.ann }}."),
         ("    when: \"'go' == vote.decision and vote.votes.go > 2\"\n", "Ann took {{ trip.choices.ann }}."),
-        ("", "{% if trip.played %}Ann took {{ trip.choices.ann }}.{% endif %}"),
+        ("", "{% if trip.played %}Ann took {{ trip.choices.ann }}.{% endif %} So it was."),
         ("", "Ann took {{ trip.choices.ann | default(0) }}."),
         ("", "They said {{ trip.said.ann }}, a word on trip.choices."),
         ("", "Ann took {{ game.choices.ann }}."),

@@ -214,7 +214,8 @@ fn hostile_texts_are_texts() {
                  ⟨U+202E⟩back⟨U+2066⟩ \u{fffd}";
     let folder = crate::play::checkout();
     let name = "</b><script>x</script>&{{ 1 }}";
-    let quoted = format!("\"{}\"", name.replace('"', "\\\""));
+    let template = name.replace("{{ 1 }}", "{{ '{{ 1 }}' }}");
+    let quoted = format!("\"{}\"", template.replace('"', "\\\""));
     let text = MARKET
         .replace("title: The last fish", &format!("title: {quoted}"))
         .replace("variables: {price: 3}", &format!("variables: {{price: {quoted}}}"))

@@ -361,3 +361,75 @@ phases: [{ name: talk, agents: [ann, ben], prompt: Talk. }]
     assert_eq!(performed.end, End::Stopped);
     assert!(began.elapsed() < std::time::Duration::from_secs(30));
 }
+
+#[test]
+fn explain_shows_the_tools_their_calls_and_results_and_the_whole_prompt() {
+    let folder = crate::play::checkout();
+    let scenario = scenario();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let run = folder.path().join("run");
+    let (options, mut watch) = (RunOptions::default(), Unwatched);
+    let backend = Arc::new(Scripted::new(say));
+    let playing = perform(&scenario, backend, &run, &options, &mut watch, std::future::pending());
+    runtime.block_on(playing).unwrap();
+    let done = |args: &[&str]| {
+        let (code, text) = crate::drift::greenroom_with(folder.path(), args, &[]);
+        assert_eq!(code, 0, "{text}");
+        text
+    };
+    // All of the tools' texts, as the model's template writes them; the call as it was said; its result.
+    let text = done(&["explain", "run", "--agent", "ben", "--turn", "market/2/ben"]);
+    let toolbox = greenroom::tools::Toolbox::at_rest(&scenario);
+    let ben = scenario.agent(scenario.agent_by_key("ben").unwrap());
+    let offer = toolbox.offer(&scenario, ben).unwrap();
+    for spec in &offer.tools {
+        assert!(text.contains(&format!("- {}: {}", spec.name, spec.about.trim())), "{}: {text}", spec.name);
+    }
+    assert!(text.contains("{\"tool\": NAME, \"arguments\""), "{text}");
+    let call = r#"{"tool": "prices", "arguments": {"item": "corn"}}"#;
+    assert!(text.contains(call) && text.contains("result (market/2/ben.call2)"), "{text}");
+    // The prompt is what the model's template makes of all this.
+    let prompt = done(&[
+        "explain",
+        "run",
+        "--agent",
+        "ben",
+        "--turn",
+        "market/2/ben",
+        "--prompt",
+        "--model",
+        "understudy",
+    ]);
+    let tools = offer.instructions.lines().last().unwrap();
+    assert!(prompt.contains(tools) && prompt.matches(call).count() == 1 && prompt.contains("<|"), "{prompt}");
+    // Where no template is known, all that is known of the tools is still there.
+    let gone = RunOptions {
+        models: BTreeMap::from([(String::new(), "/nowhere/gone.gguf".to_string())]),
+        ..RunOptions::default()
+    };
+    let (other, backend) = (folder.path().join("other"), Arc::new(Scripted::new(say)));
+    let playing = perform(&scenario, backend, &other, &gone, &mut watch, std::future::pending());
+    runtime.block_on(playing).unwrap();
+    let text = done(&["explain", "other", "--agent", "ben"]);
+    assert!(text.contains("its chat template is unknown"), "{text}");
+    for spec in &offer.tools {
+        assert!(text.contains(&spec.arguments.to_string()), "{}: {text}", spec.name);
+    }
+}
+
+#[test]
+fn explain_lists_the_agents_of_a_run() {
+    let folder = crate::play::checkout();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (options, mut watch) = (RunOptions::default(), Unwatched);
+    let (scenario, run) = (scenario(), folder.path().join("run"));
+    let backend = Arc::new(Scripted::new(say));
+    let playing = perform(&scenario, backend, &run, &options, &mut watch, std::future::pending());
+    runtime.block_on(playing).unwrap();
+    let (code, text) = crate::drift::greenroom_with(folder.path(), &["explain", "run"], &[]);
+    assert_eq!(code, 0, "{text}");
+    for agent in &scenario.agents {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(&agent.key)), "{text}");
+    }
+    assert!(text.contains("count/1/ben") && text.contains("--agent KEY"), "{text}");
+}

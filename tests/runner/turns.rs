@@ -3,10 +3,11 @@
 
 use crate::constructs::Noting;
 use crate::play::{play, scenario};
-use greenroom::backend::Request;
+use greenroom::backend::{Request, Scripted};
+use greenroom::rehearsal::load;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Scenario, compile, load, turn_seed};
+use greenroom::scenario::{Scenario, compile, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -193,14 +194,14 @@ outcome:
 }
 
 #[test]
-fn what_would_be_heard_by_all_by_mistake_is_refused() {
+fn what_would_be_heard_by_all_by_mistake_is_told() {
     let phase = |fields: &str| {
         format!(
             "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\nphases:\n  - {{name: p, agents: [ann, ben, cas], {fields}}}\n"
         )
     };
     for (fields, code) in [
-        ("interactions: []", "missing"),
+        ("interactions: []", "no-effect"), // played, with a warning of what it means
         ("interactions: [{from: ann, to: [], kind: whisper}]", "missing"),
         ("interactions: [{from: ann, to: [], kind: observe}]", "missing"),
         ("turns: [{agent: ann, to: []}]", "missing"),
@@ -244,4 +245,68 @@ fn a_consensus_talks_no_more_than_it_may() {
     assert_eq!(consensus("auto_rounds: 0"), (0, 12));
     // A moderated round is one turn, of one of two.
     assert_eq!(consensus("topology: moderated, auto_rounds: 1, max_turns: 2"), (4, 8));
+}
+
+#[test]
+fn numbers_are_looked_up_as_they_are_written() {
+    let text = "
+agents: { ann: {}, ben: {} }
+variables: { scale: { 1: no, 4: 'yes' }, words: [{ 2: two }] }
+state: { tally: { 4: 7 } }
+phases:
+  - { name: q, agents: [ann, ben], choice: { 1: disagree, 4: agree, 'true': sure } }
+outcome:
+  dotted: q.votes.4
+  bracketed: q.votes[4]
+  quoted: q.votes['4']
+  none: q.votes[1]
+  truth: q.votes[true]
+  counted: (q.choices | counts)[4]
+  said: scale[q.choices.ann]
+  nested: words[0][2] ~ variables.scale[1]
+  state: tally[4]
+";
+    let agree = Scripted::new(|_| Some("agree".into()));
+    let folder = tempfile::tempdir().unwrap();
+    let played = play(&scenario(text), Arc::new(agree), folder.path(), &RunOptions::default()).unwrap();
+    let End::Complete(footer) = played.end else { panic!("it was stopped") };
+    let values: Vec<_> = footer.outcomes.iter().map(|outcome| outcome.value.to_string()).collect();
+    assert_eq!(values, ["2", "2", "2", "0", "0", "2", "\"yes\"", "\"twono\"", "7"]);
+}
+
+#[test]
+fn a_cast_that_variables_give_is_known_before_the_run() {
+    let text = |more: &str| {
+        format!(
+            "
+agents: {{ ann: {{}}, ben: {{}}, cas: {{}}, dealer: {{}} }}
+variables: {{ players: [cas, ann] }}
+let: {{ rest: players | without('cas') }}
+state: {{ alive: [ann, ben] }}
+phases:
+  - {{ name: talk, agents: players, rounds: 3, {more} }}
+  - {{ name: alone, agents: rest }}
+  - {{ name: vote, agents: [ann, ben, cas], voters: players, rounds: 0, choice: [x, y], decision_mode: majority_vote }}
+  - {{ name: night, agents: alive }}
+"
+        )
+    };
+    let speakers = |text: &str, phase: &str| {
+        let scenario = scenario(text);
+        let plan = compile(&scenario);
+        let here = plan.order().filter(|(_, turn)| scenario.phase(turn.phase).name == phase);
+        here.map(|(_, turn)| scenario.agent(turn.speaker).key.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(speakers(&text(""), "talk"), ["ann", "cas", "ann", "cas", "ann", "cas"]);
+    assert_eq!(speakers(&text(""), "alone"), ["ann"]);
+    assert_eq!(speakers(&text(""), "vote"), ["ann", "cas"]);
+    assert_eq!(speakers(&text(""), "night").len(), 4, "the state may change");
+    // The same as if the keys were written out.
+    let listed = text("").replace("agents: players", "agents: [ann, cas]");
+    let hash = |text: &str| compile(&scenario(text)).hash();
+    assert_eq!(hash(&text("")), hash(&listed));
+    // Somebody who is absent may still have a part: another value may name them.
+    let open = text("private_prompts: { dealer: Deal. }");
+    assert_eq!(codes(&open), []);
+    assert_eq!(speakers(&open, "talk").len(), 12);
 }

@@ -69,8 +69,9 @@ fn requests(kind: &str, seed: u64) -> Vec<Request> {
 fn what_guesses_are_worth() {
     let Some(path) = SMOLLM2.path() else { return };
     let open = |drafts| {
-        let config = EngineConfig { drafts, ..EngineConfig::new(ModelSource::Path(path.clone())) };
-        Engine::open(config, &mut |_| {}).unwrap()
+        let mut config = EngineConfig::new(ModelSource::Path(path.clone()));
+        config.drafts = drafts;
+        Engine::open(config).unwrap()
     };
     let engines = [open(false), open(true)];
     for kind in ["quotes", "forms", "talk"] {

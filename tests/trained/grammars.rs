@@ -21,7 +21,7 @@ fn smollm2_says_what_two_hundred_schemas_allow() {
 #[test]
 fn the_understudy_says_what_two_hundred_schemas_allow() {
     let model = ModelSource::Bundled("understudy", include_bytes!("../../models/understudy.gguf"));
-    let engine = Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap();
+    let engine = Engine::open(EngineConfig::new(model)).unwrap();
     // The limit cuts the others: 132 end.
     let (n_ended, n_narrowed) = play(&engine, 200, 0.8);
     assert!(n_ended > 120 && n_narrowed > 60, "{n_ended} ended, {n_narrowed} narrowed");

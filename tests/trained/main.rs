@@ -63,6 +63,7 @@ impl Trained {
 fn open(model: &Path, kv: KvChoice, cache_dir: Option<&Path>) -> Engine {
     let source = ModelSource::Path(model.to_owned());
     let cache_dir = cache_dir.map(Path::to_owned);
-    let config = EngineConfig { kv, cache_dir, threads: Some(1), ..EngineConfig::new(source) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    let mut config = EngineConfig::new(source).kv(kv).threads(1);
+    config.cache_dir = cache_dir;
+    Engine::open(config).unwrap()
 }

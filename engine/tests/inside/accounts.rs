@@ -8,7 +8,7 @@ use std::path::Path;
 fn engine(cache_dir: Option<&Path>) -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(4).bytes().leak());
     let config = EngineConfig { cache_dir: cache_dir.map(Path::to_owned), ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(config).unwrap()
 }
 
 fn asked(agent: &str, exchanges: Vec<Exchange>, text: &str) -> Request {

@@ -189,7 +189,7 @@ fn a_memory_is_adopted_by_several() {
         assert_eq!(recalled.adopted.as_deref(), Some(DEVICES[0]));
         let logits = reference.feed(&mut recalled.session.sequence, &mut memory.arena, N, 100);
         assert!(logits == expected, "{agent}");
-        memory.keep(key, recalled.session, None);
+        memory.take_back(key, recalled.session, None);
     }
     drop(memory);
     let recalled = cpu.recall_at(&mut cpu.memory(dir.path()), &[600, N]);
@@ -227,9 +227,9 @@ fn talk(
         }
     };
     let engine = Engine::open_on(config, load, &mut |_| {}).expect("an engine");
-    let mut agent = engine.agent("r", agent).system("Go on. ".repeat(60)).max_tokens(8);
+    let mut agent = engine.agent("r", agent).system("Go on. ".repeat(60)).max_tokens(8).replace();
     agent = agent.history(std::mem::take(past));
-    let mut turn = |_| agent.extend("Go on.").expect("a turn").finish().expect("a reply").usage;
+    let mut turn = |_| agent.extend("Go on.").expect("a turn").blocking_finish().expect("a reply").usage;
     let usages = (0..n_turns).map(&mut turn).collect();
     past.clone_from(&agent.conversation().exchanges);
     (engine.model().numerics.clone(), usages)

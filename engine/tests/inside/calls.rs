@@ -1,6 +1,7 @@
 //! Replies that must be calls of tools, and calls that come back as text.
 
 use crate::fixtures::RandomModel;
+use crate::turns::schedule::Guessing;
 use crate::*;
 use serde_json::json;
 use std::sync::Arc;
@@ -16,7 +17,11 @@ fn engines() -> impl Iterator<Item = (&'static str, Engine)> {
         let control = vec!["<call>".into(), "</call>".into()];
         let model = RandomModel { template, control, ..tiny };
         let model = ModelSource::Bundled("tiny", model.bytes().leak());
-        (begins, Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap())
+        (
+            begins,
+            Engine::open(EngineConfig { guessing: Guessing::NEAR_AND_FAR, ..EngineConfig::new(model) })
+                .unwrap(),
+        )
     })
 }
 

@@ -10,7 +10,7 @@ fn model(seed: u64) -> ModelSource {
 
 fn open(model: ModelSource, cache_dir: Option<&Path>) -> Engine {
     let config = EngineConfig { cache_dir: cache_dir.map(Path::to_owned), ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(config).unwrap()
 }
 
 fn key(agent: &str) -> SessionKey {
@@ -297,6 +297,31 @@ fn another_engine_another_tenant_and_another_model_read_it_again() {
     assert_eq!(ids, ask(&another, key("control"), &told).ids);
 }
 
+/// While the engine runs, the least valuable memories go; whoever is at work, or asked for again, is the same as before.
+#[test]
+fn a_running_engine_keeps_its_folder_within_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    for n in 0..4 {
+        begin(&engine, key(&format!("small {n}")), 3);
+    }
+    let (told, total) = begin(&engine, key("large"), 90);
+    let expected = ask(&engine, SessionKey::new("other", "twin"), &told).ids;
+    assert_eq!(engine.shrink(u64::MAX).unwrap(), cache::Removed::default());
+    let request = Request { max_tokens: 2000, min_tokens: 2000, ..Request::new(key("large"), told.clone()) };
+    let mut turn = engine.submit(request).unwrap();
+    while !matches!(turn.blocking_next(), Some(Event::Text(_))) {}
+    let removed = engine.shrink(0).unwrap();
+    assert_eq!(removed.sessions, 5, "all but the one at work: {removed:?}");
+    drop(turn);
+    let stored = engine.stored("").unwrap();
+    assert_eq!(stored.iter().map(|entry| &*entry.session.agent).collect::<Vec<_>>(), ["large"]);
+    let said = ask(&engine, key("large"), &told);
+    assert_eq!((said.ids, said.usage.reused >= total, said.usage.recomputed), (expected, true, 0));
+    drop(engine);
+    assert!(cache::Folder::new(dir.path(), None).verify().unwrap().problems.is_empty());
+}
+
 #[test]
 fn names_states_and_keys_are_respected() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +356,7 @@ fn names_states_and_keys_are_respected() {
     let cache_key = Some(cache::CacheKey::new(&"k".repeat(32)).unwrap());
     let config =
         EngineConfig { cache_dir: Some(dir.path().to_owned()), cache_key, ..EngineConfig::new(model(1)) };
-    let engine = Engine::open(config, &mut |_| {}).unwrap();
+    let engine = Engine::open(config).unwrap();
     let imported = import(&engine, &file, &key("a")).unwrap();
     assert!(!imported.is_verbatim && imported.tokens == total);
     let mut out = Vec::new();
@@ -394,7 +419,7 @@ fn what_is_removed_is_gone_and_what_others_need_stays() {
 #[test]
 fn a_removed_session_takes_its_blocks_out_of_packs() {
     let dir = tempfile::tempdir().unwrap();
-    let stored = |engine: &Engine| engine.keeping.store.clone().unwrap();
+    let stored = |engine: &Engine| engine.inner.keeping.store.clone().unwrap();
     let engine = open(model(1), Some(dir.path()));
     begin(&engine, key("a"), 60);
     let (told, total) = {

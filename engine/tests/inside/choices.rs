@@ -7,6 +7,7 @@ use crate::tests::exactness::files_with;
 use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
+use crate::turns::schedule::Guessing;
 use crate::*;
 use std::path::{Path, PathBuf};
 
@@ -58,8 +59,14 @@ impl Bench {
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
         let chat = Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer).expect("a template");
         let (kv, cache_dir) = (KvChoice::Uniform(format), dir.map(Path::to_path_buf));
-        let config = EngineConfig { kv, cache_dir, prefill_chunk, ..EngineConfig::new(source) };
-        Self { engine: Engine::open(config, &mut |_| {}).expect("an engine"), tokenizer, chat }
+        let config = EngineConfig {
+            kv,
+            cache_dir,
+            prefill_chunk,
+            guessing: Guessing::NEAR_AND_FAR,
+            ..EngineConfig::new(source)
+        };
+        Self { engine: Engine::open(config).expect("an engine"), tokenizer, chat }
     }
 
     fn prompt(&self, conversation: &Conversation) -> Vec<u32> {
@@ -340,6 +347,7 @@ fn a_choice_that_is_none_is_refused_by_name() {
     }
     let mut agent = bench.engine.agent("r", "b");
     let none: [&str; 0] = [];
-    let found = agent.choose("Well?", none).and_then(Reply::finish).expect_err("no options").to_string();
+    let found =
+        agent.choose("Well?", none).and_then(Reply::blocking_finish).expect_err("no options").to_string();
     assert!(found.contains("a choice needs options"), "{found}");
 }

@@ -1,6 +1,7 @@
 //! Replies whose tokens are guessed before they are drawn: the same to the bit, and so is what is remembered of them.
 
 use crate::fixtures::RandomModel;
+use crate::turns::schedule::Guessing;
 use crate::*;
 use serde_json::json;
 use std::path::Path;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 fn engine(model: &RandomModel, drafts: bool, cache_dir: Option<&Path>) -> Engine {
     let model = ModelSource::Bundled("tiny", model.bytes().leak());
     let cache_dir = cache_dir.map(Path::to_owned);
-    Engine::open(EngineConfig { drafts, cache_dir, ..EngineConfig::new(model) }, &mut |_| {}).unwrap()
+    let guessing = Guessing::NEAR_AND_FAR;
+    Engine::open(EngineConfig { drafts, guessing, cache_dir, ..EngineConfig::new(model) }).unwrap()
 }
 
 /// A reply, and the text that was streamed of it.
@@ -155,8 +157,8 @@ fn with_draft_model(model: &RandomModel, draft: &RandomModel, cache_memory: u64)
     let [model, draft] = [model, draft].map(|it| ModelSource::Bundled("tiny", it.bytes().leak()));
     // The draft model's own formats: the same model is right wherever no grammar is.
     let kv = KvChoice::Uniform(KvFormat::F16);
-    let config = EngineConfig { draft_model: Some(draft), cache_memory, kv, ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {})
+    let (draft_model, guessing) = (Some(draft), Guessing::NEAR_AND_FAR);
+    Engine::open(EngineConfig { draft_model, guessing, cache_memory, kv, ..EngineConfig::new(model) })
 }
 
 /// By a model that is always right but where the cache's formats differ, by one that seldom is, and by one that soon forgets what it read.
@@ -167,7 +169,7 @@ fn replies_are_the_same_whatever_a_draft_model_guesses() {
         let kv = KvChoice::Uniform(KvFormat::F16);
         let source = ModelSource::Bundled("tiny", model.bytes().leak());
         let config = EngineConfig { drafts: false, kv, ..EngineConfig::new(source) };
-        let plain = Engine::open(config, &mut |_| {}).unwrap();
+        let plain = Engine::open(config).unwrap();
         let expected: Vec<_> = requests().into_iter().map(|request| said(&plain, request)).collect();
         let other = RandomModel { seed: model.seed + 1, n_layers: 1, ..model.clone() };
         let mut right = Vec::new();

@@ -61,7 +61,7 @@ fn chunks_instruction_sets_and_threads_change_no_bit() {
 
 fn engine(cache_memory: u64) -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(3).bytes().leak());
-    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model) }, &mut |_| {}).unwrap()
+    Engine::open(EngineConfig { cache_memory, ..EngineConfig::new(model) }).unwrap()
 }
 
 fn turn(name: &str) -> Request {

@@ -417,7 +417,7 @@ impl Trial {
         };
         session.sequence.end_turn(&mut self.memory.arena);
         self.flush(&request, &mut session);
-        self.memory.keep(key.clone(), session, request.next_use);
+        self.memory.take_back(key.clone(), session, request.next_use);
         known.now = prompt;
         if let Some((pending, _)) = pending {
             match self.below(12) {

@@ -449,7 +449,7 @@ fn windows_leave_memory_and_come_back() {
             session.sequence.end_turn(&mut memory.arena);
             memory.flush_now(&request, &mut session).expect("a write");
             assert!(session.sequence.missing(256).next().is_some(), "the first window is still in memory");
-            memory.keep(request.session.clone(), session, None);
+            memory.take_back(request.session.clone(), session, None);
             let mut other = bench.segment(n..N);
             other.text.push('!');
             let mut recalled = memory.recall(&request, &[bench.segment(0..n), other]).expect("a session");
@@ -662,11 +662,11 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
     let open = || {
         let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
         let config = EngineConfig { cache_dir: Some(dir.path().to_owned()), ..EngineConfig::new(model) };
-        Engine::open(config, &mut |_| {}).expect("an engine")
+        Engine::open(config).expect("an engine")
     };
     let speak = |engine: &Engine| {
-        let mut agent = engine.agent("r", "a").system("Go on. ".repeat(60));
-        let done = agent.extend("Go on.").expect("a turn").finish().expect("a reply");
+        let mut agent = engine.agent("r", "a").system("Go on. ".repeat(60)).replace();
+        let done = agent.extend("Go on.").expect("a turn").blocking_finish().expect("a reply");
         (done.usage.kind, done.usage.reason)
     };
     let engine = open();

@@ -246,7 +246,7 @@ fn many_runs_do_not_hold_many_files() {
         recalled.session.sequence.end_turn(&mut memory.arena);
         recalled.session.segments = vec![bench.segment(0..n)];
         let pending = memory.save_now(key, &mut recalled.session).expect("a save").0;
-        memory.keep(key.clone(), recalled.session, None);
+        memory.take_back(key.clone(), recalled.session, None);
         memory.commit_now(pending).expect("a commit");
         (reused, kind)
     };
@@ -261,12 +261,16 @@ fn many_runs_do_not_hold_many_files() {
     // While a session is at work its run stays claimed, however many others come.
     let request = Request { session: key(7), ..request() };
     let recalled = memory.recall(&request, &[bench.segment(0..20)]).expect("a session");
+    // Nor does a fork onto it give it up, when an earlier turn of it is committed then.
+    turn(&mut memory, &key(199), 20);
+    memory.fork(&key(199), key(7));
+    memory.saved(&key(7));
     for i in 200..260 {
         turn(&mut memory, &key(i), 5);
     }
     let another = bench.open_store(dir.path());
     assert!(another.claim(&key(7)).is_err() && another.claim(&key(9)).is_ok());
-    memory.keep(key(7), recalled.session, None);
+    memory.take_back(key(7), recalled.session, None);
 }
 
 /// Three turns of a session, each ended before any is committed; whatever is committed in whatever order, the manifest says the
@@ -279,8 +283,7 @@ fn commits_out_of_order_do_not_take_a_manifest_back() {
         let open = || {
             let config = EngineConfig::new(ModelSource::Bundled("tiny", model));
             let cache_dir = Some(dir.path().to_owned());
-            Engine::open(EngineConfig { cache_dir, threads: Some(1), ..config }, &mut |_| {})
-                .expect("an engine")
+            Engine::open(EngineConfig { cache_dir, threads: Some(1), ..config }).expect("an engine")
         };
         let engine = open();
         let mut conversation =
@@ -342,7 +345,7 @@ fn a_folder_that_can_not_be_used_costs_time() {
         }
         let config = EngineConfig::new(ModelSource::Bundled("tiny", model));
         let config = EngineConfig { cache_dir: Some(dir.path().to_owned()), threads: Some(1), ..config };
-        let engine = Engine::open(config, &mut |_| {}).expect("an engine");
+        let engine = Engine::open(config).expect("an engine");
         let mut conversation = Conversation { next: "Hello?".to_owned(), ..Conversation::default() };
         for reused in [false, true] {
             let (turn, completion) = play(&engine, &conversation);

@@ -16,7 +16,7 @@ fn engine(model: &RandomModel, cache_dir: Option<&Path>, cache_memory: u64) -> E
     let model = ModelSource::Bundled("tiny", model.bytes().leak());
     let cache_dir = cache_dir.map(Path::to_owned);
     let config = EngineConfig { cache_dir, cache_memory, prefill_chunk: 100, ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(config).unwrap()
 }
 
 fn asked(agent: &str, system: &str, exchanges: &[Exchange], text: &str) -> Request {
@@ -123,6 +123,45 @@ fn few_tails_of_sealed_blocks_stay_and_none_of_what_was_removed() {
     assert!((10..=17).contains(&n_tails()), "{}", n_tails());
     engine.blocking_remove(&SessionKey::new("r", "a")).unwrap();
     assert_eq!(n_tails(), 0, "what is removed is gone");
+}
+
+/// Where room is needed, rows that only serve to go back are removed first: no memory is lost for them, and what they would have given
+/// is computed again.
+#[test]
+fn rows_to_go_back_go_before_any_memory() {
+    for model in models() {
+        let (folder, control) = (tempfile::tempdir().unwrap(), engine(&model, None, 1 << 30));
+        let first = engine(&model, Some(folder.path()), 1 << 30);
+        let (mut exchanges, mut known) = (Vec::new(), 0);
+        for turn in 0..6 {
+            let text = format!("{turn}: {}", long("Snow"));
+            let done = play(&first, asked("a", "Hm.", &exchanges, &text));
+            known = done.usage.reused + done.usage.prefilled + done.ids.len();
+            exchanges.push(Exchange::new(text, ReplyContent::Ids(done.ids.into())));
+        }
+        drop(first);
+        let place = cache::Folder::new(folder.path(), None);
+        let (before, root) = (place.list().unwrap(), folder.path().join("v4/tails"));
+        let tails = || std::fs::read_dir(&root).unwrap().count();
+        let (n_before, stored) = (tails(), place.bytes().unwrap());
+        assert!(n_before > 3, "{n_before}");
+        let removed = place.shrink(stored - 1).unwrap();
+        assert_eq!((removed.sessions, removed.unread), (0, 0));
+        assert!(tails() <= 1 && place.bytes().unwrap() <= stored - removed.bytes, "{removed:?}");
+        let after = place.list().unwrap();
+        assert_eq!((after.len(), after[0].turns, after[0].tokens), (1, before[0].turns, before[0].tokens));
+        // Without them a memory is about as small as its packed blocks and the rows of its open one.
+        assert!(after[0].bytes * 4 < before[0].bytes * 3, "{} of {}", after[0].bytes, before[0].bytes);
+        assert!(place.verify().unwrap().problems.is_empty());
+        let second = engine(&model, Some(folder.path()), 1 << 30);
+        let usage = play_beside(&second, &control, asked("a", "Hm.", &exchanges, "And now?"));
+        assert_eq!((usage.kind, usage.reused, usage.recomputed), (MatchKind::Extend, known, 0));
+        let back = play_beside(&second, &control, asked("a", "Hm.", &exchanges[..3], "And then?"));
+        assert!(back.recomputed < BLOCK + 16, "{back:?}");
+        drop(second);
+        assert!(place.verify().unwrap().problems.is_empty());
+        assert_eq!(place.shrink(0).unwrap().sessions, 1);
+    }
 }
 
 /// A memory on disk is read beside those who are at work: they don't wait for it.

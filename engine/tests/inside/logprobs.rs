@@ -1,12 +1,13 @@
 //! Log-probabilities of a reply's tokens: the model's own, told as the tokens become certain, and without effect on what is said.
 
 use crate::fixtures::RandomModel;
+use crate::turns::schedule::Guessing;
 use crate::*;
 use std::sync::Arc;
 
 fn engine() -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
-    Engine::open(EngineConfig::new(model), &mut |_| {}).unwrap()
+    Engine::open(EngineConfig { guessing: Guessing::NEAR_AND_FAR, ..EngineConfig::new(model) }).unwrap()
 }
 
 /// Replies that end in several ways: by stop strings, at their limit, behind a sentence.

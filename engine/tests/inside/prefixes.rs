@@ -15,7 +15,7 @@ fn models() -> [RandomModel; 2] {
 fn engine(model: &RandomModel, cache_memory: u64) -> Engine {
     let model = ModelSource::Bundled("tiny", model.bytes().leak());
     let config = EngineConfig { cache_memory, prefill_chunk: 700, ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(config).unwrap()
 }
 
 /// A first turn of an agent with the reply's seed.

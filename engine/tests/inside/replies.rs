@@ -1,6 +1,7 @@
 //! Dropped, refused and penalized parts of replies leave the same memory however they came about.
 
 use crate::fixtures::RandomModel;
+use crate::turns::schedule::Guessing;
 use crate::turns::sentence::ends_sentence;
 use crate::*;
 use std::collections::HashMap;
@@ -11,8 +12,12 @@ const LONGEST: usize = 300;
 
 fn engine(cache_dir: Option<&Path>) -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
-    let config = EngineConfig { cache_dir: cache_dir.map(Path::to_owned), ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    let config = EngineConfig {
+        cache_dir: cache_dir.map(Path::to_owned),
+        guessing: Guessing::NEAR_AND_FAR,
+        ..EngineConfig::new(model)
+    };
+    Engine::open(config).unwrap()
 }
 
 /// Even seeds speak at random, so that sentences end here and there; odd ones are held by the penalty.

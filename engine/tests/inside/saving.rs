@@ -15,6 +15,7 @@ use crate::store::medium::{Blobs, Lease, Logs};
 use crate::store::source::Input;
 use crate::store::{Failure, Found, Store};
 use crate::tests::exactness::{Bench, N, request};
+use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
 use crate::{
     Completion, Conversation, Error, Event, Exchange, KvChoice, KvFormat, MatchKind, ModelSource,
@@ -179,8 +180,15 @@ impl Stage {
         let (commands, receiver) = channel();
         let line = commands.clone();
         memory.wake_by(move || drop(line.send(Command::Written)));
-        let worker =
-            Worker::new(device, prompter.tokenizer.clone(), prompter.chat.clone(), memory, 512, true, None);
+        let worker = Worker::new(
+            device,
+            prompter.tokenizer.clone(),
+            prompter.chat.clone(),
+            memory,
+            512,
+            Some(Guessing::NEAR_AND_FAR),
+            None,
+        );
         let body = move || worker.run(&receiver, &OnceLock::new());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread");
         Self { commands, thread: Some(thread), next_id: 0 }

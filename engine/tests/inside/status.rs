@@ -8,7 +8,7 @@ fn the_status_says_what_is_in_memory_and_at_work() {
     let folder = tempfile::tempdir().unwrap();
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(1).bytes().leak());
     let config = EngineConfig { cache_dir: Some(folder.path().to_owned()), ..EngineConfig::new(model) };
-    let engine = Engine::open(config, &mut |_| {}).unwrap();
+    let engine = Engine::open(config).unwrap();
     let empty = engine.blocking_status().unwrap();
     assert_eq!((empty.active, empty.waiting, empty.sessions.len()), (0, 0, 0));
     assert_eq!(empty.budget_bytes, 1 << 30);

@@ -404,7 +404,9 @@ fn options_are_spelled_as_replies_are() {
             let sampling =
                 seeds.into_iter().find(|s| crate::turns::sampler::draw(&[0.0; 3], s) == i).expect("a seed");
             let chosen = loop {
-                choosing.see(&logits, &[2], |id| tokenizer.piece(id));
+                choosing.see(&crate::scoring::distribution::Distribution::of(&logits), &[2], |id| {
+                    tokenizer.piece(id)
+                });
                 if let Step::Say { chosen, .. } = choosing.step(&sampling) {
                     break chosen;
                 }

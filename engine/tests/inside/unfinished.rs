@@ -14,7 +14,7 @@ fn engine(model: &RandomModel, cache_dir: Option<&Path>, cache_memory: u64) -> E
     let cache_dir = cache_dir.map(Path::to_owned);
     // Small passes, so that there is time to give up between them.
     let config = EngineConfig { cache_dir, cache_memory, prefill_chunk: 48, ..EngineConfig::new(model) };
-    Engine::open(config, &mut |_| {}).unwrap()
+    Engine::open(config).unwrap()
 }
 
 fn models() -> [RandomModel; 2] {
@@ -180,7 +180,7 @@ fn it_makes_room_before_what_would_be_computed_again() {
     rests.tokens = bench.ids(0..N);
     bench.feed(&mut rests.sequence, &mut memory.arena, 300, 300);
     let own = memory.arena.bytes() - two;
-    memory.keep(SessionKey::new("r", "c"), rests, None);
+    memory.take_back(SessionKey::new("r", "c"), rests, None);
     let all = room(&memory);
     memory.enforce_budget(all - 100_000);
     assert_eq!(memory.arena.bytes(), two + own, "there is room");
@@ -190,4 +190,34 @@ fn it_makes_room_before_what_would_be_computed_again() {
     assert_eq!(memory.arena.bytes(), own);
     memory.enforce_budget(BUDGET);
     assert_eq!(memory.arena.bytes(), 0);
+}
+
+#[test]
+fn a_meter_counts_what_was_computed_by_the_time_that_a_turn_is_given_up() {
+    let engine = engine(&RandomModel { context_length: 16_384, ..RandomModel::tiny(3) }, None, 1 << 30);
+    let metered = |request: Request, meter: &Meter| Request { meter: Some(meter.clone()), ..request };
+    // Complete: as its usage says.
+    let meter = Meter::default();
+    let done = play(&engine, metered(asked("whole", &long("The mill"), Retention::Ephemeral), &meter));
+    let computed = done.usage.prefilled + done.usage.recomputed + done.ids.len();
+    assert_eq!(meter.total(), computed as u64);
+    // A prompt that was read in part, then a reply that was begun.
+    let meter = Meter::default();
+    give_up(&engine, metered(asked("part", &long("The harbour"), Retention::Ephemeral), &meter), 300);
+    engine.blocking_status().unwrap();
+    let of_part = meter.total();
+    assert!(of_part >= 300, "{of_part}");
+    let meter = Meter::default();
+    give_up(&engine, metered(asked("reply", &long("The town"), Retention::Ephemeral), &meter), usize::MAX);
+    engine.blocking_status().unwrap();
+    let of_prompt =
+        play(&engine, Request { cold: true, ..asked("other", &long("The town"), Retention::Ephemeral) });
+    let of_prompt = of_prompt.usage.prefilled + of_prompt.usage.recomputed;
+    assert!(meter.total() > of_prompt as u64, "{} of {of_prompt}", meter.total());
+    // A choice: its options are read.
+    let meter = Meter::default();
+    let options = Constraint::OneOf(vec!["left".into(), "to the right".into()]);
+    let choice = Request { constraint: Some(options), ..asked("choice", "Where to?", Retention::Ephemeral) };
+    let done = play(&engine, metered(choice, &meter));
+    assert_eq!(meter.total(), done.usage.layer0_rows as u64);
 }

@@ -2,9 +2,9 @@
 //! turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
-use crate::Result;
 use crate::scoring::embedding::{Answer, Embedder};
 use crate::text::tokenizer::After;
+use crate::{Meter, Result};
 use std::collections::VecDeque;
 
 /// Requests for embeddings, the one at work first.
@@ -31,11 +31,11 @@ impl Embedding {
 
 impl Worker {
     /// Takes a request, or tells what is wrong with it.
-    pub(super) fn embed(&mut self, texts: &[String], answer: Answer) {
+    pub(super) fn embed(&mut self, texts: &[String], meter: Option<Meter>, answer: Answer) {
         let ids =
             |text: &String| Ok(self.tokenizer.begin(&self.tokenizer.encode_message(text, After::Special)?));
         let embedder = match texts.iter().map(ids).collect::<Result<Vec<_>>>() {
-            Ok(texts) => Embedder::new(&self.device, texts, answer),
+            Ok(texts) => Embedder::new(&self.device, texts, meter, answer),
             Err(e) => Err((e, answer)),
         };
         match embedder {

@@ -73,7 +73,7 @@ impl Worker {
         completion.usage.saved_ms = completion.usage.reused as f64 * self.memory.token_ms;
         let ActiveTurn { id, request, session, events, .. } = turn;
         let key = request.session;
-        self.memory.keep(key.clone(), session, request.next_use);
+        self.memory.take_back(key.clone(), session, request.next_use);
         let pending = saved.unwrap_or_else(|e| {
             not_saved(&key.agent, &e, &mut completion);
             None

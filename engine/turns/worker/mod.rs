@@ -26,11 +26,11 @@ use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::admission::{Prepared, Waiting};
 use crate::turns::draft_model::{DraftModel, Terms};
-use crate::turns::schedule::{Load, Pace, plan};
+use crate::turns::schedule::{Guessing, Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Ranking, Request, Result,
-    SessionKey, TokenScore,
+    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, Ranking, Request,
+    Result, SessionKey, TokenScore,
 };
 use carry::Import;
 use embedding::Embedding;
@@ -97,6 +97,7 @@ pub(crate) enum Command {
     },
     Embed {
         texts: Vec<String>,
+        meter: Option<Meter>,
         answer: Answer,
     },
     Score {
@@ -141,8 +142,8 @@ pub(crate) struct Worker {
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
     cursor: usize,
-    /// True if tokens of replies are guessed.
-    drafts: bool,
+    /// How tokens of replies are guessed; `None`: they are not.
+    guessing: Option<Guessing>,
     /// Guesses those that were not said before.
     draft_model: Option<DraftModel>,
 }
@@ -155,7 +156,7 @@ impl Worker {
         chat: Arc<Chat>,
         memory: Memory,
         chunk: usize,
-        drafts: bool,
+        guessing: Option<Guessing>,
         draft_model: Option<DraftModel>,
     ) -> Self {
         let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -176,7 +177,7 @@ impl Worker {
             removals: VecDeque::new(),
             held_up: false,
             cursor: 0,
-            drafts,
+            guessing,
             draft_model,
         }
     }
@@ -268,7 +269,7 @@ impl Worker {
                     Err(e) => drop(answer.send(Err(e))),
                 }
             }
-            Command::Embed { texts, answer } => self.embed(&texts, answer),
+            Command::Embed { texts, meter, answer } => self.embed(&texts, meter, answer),
             Command::Score { ids, kv, scores } => match self.scratch(kv.as_ref()) {
                 Ok(scratch) => self.jobs.push_back(Box::new(Scoring { scratch, ids, scores })),
                 Err(e) => drop(scores.send(Err(e))),
@@ -422,6 +423,7 @@ impl Worker {
                 self.flush(i);
                 self.advance(i, logits)
             });
+            self.active[i].meter();
             if let Err(e) = advanced {
                 self.fail(i, e);
             }
@@ -472,18 +474,11 @@ impl Worker {
             SpanLogits::Best(best) => self.device.logits(best.row)?,
         };
         turn.advance(logits.chunks_exact(self.device.n_vocab()), tokenizer, eog, arena)?;
-        if self.drafts {
+        if let Some(guessing) = &self.guessing {
             let most = most_wanted(&*self.device);
-            // Tests guess near and far, however fast the machine is.
-            let cost = if cfg!(test) {
-                [0.02, 0.1, 0.3, 0.6][self.cursor % 4]
-            } else {
-                self.pace.cost_beside(n_active)
-            };
+            let cost = guessing.row_cost(&self.pace, n_active, self.cursor);
             turn.guess(cost, most, eog);
-            if let (Some(model), Some(token_s)) = (&mut self.draft_model, self.pace.step_s()) {
-                // Tests guess, however long a token of so small a model takes.
-                let token_s = if cfg!(test) { 1.0 } else { token_s };
+            if let (Some(model), Some(token_s)) = (&mut self.draft_model, guessing.token_s(&self.pace)) {
                 turn.guess_by(model, Terms { row: cost, token_s, most }, eog);
             }
         }

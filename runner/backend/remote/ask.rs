@@ -13,7 +13,6 @@ pub(super) struct Ask<'a> {
     pub(super) sampling: &'a Sampling,
     pub(super) seed: u64,
     pub(super) max_tokens: usize,
-    pub(super) stop: &'a [String],
     pub(super) bounds: Bounds<'a>,
     /// The tools that may be called, where prompts are messages.
     pub(super) tools: Option<&'a Offer>,
@@ -55,7 +54,7 @@ pub(super) enum Bounds<'a> {
 /// Why an engine ended a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
-    /// The turn has ended, or a stop string was met.
+    /// The turn has ended.
     Ended,
     /// At the limit.
     Full,

@@ -3,15 +3,13 @@
 //! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's chat completions and
 //! Anthropic's messages. All answers but llama.cpp's are streamed. Of the settings of sampling an
 //! API gets those that it knows (docs/engines.md); anything else that it has no word for is refused by name.
+//! No API gets stop strings: it would not say what it cut ([`crate::prompt::StopStrings`]).
 
 use super::ask::{Ask, Bounds, Finish, Message, Prompt, Said};
 use crate::scenario::Api;
 use anyhow::{bail, ensure};
 use greenroom_engine::Grammar;
 use serde_json::{Value, json};
-
-/// Stop strings that OpenAI's APIs take, at most; the others are met here.
-const MOST_STOPS: usize = 4;
 
 /// Path of the route that turns are asked by.
 pub(super) fn path(api: Api) -> &'static str {
@@ -118,7 +116,6 @@ fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_window,
         "seed": ask.seed as u32,
-        "stop": ask.stop,
         "cache_prompt": !ask.cold,
         "return_tokens": true,
         // A stream leaves out the ids of tokens that end in the middle of a character.
@@ -172,7 +169,6 @@ fn vllm(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "seed": ask.seed >> 1,
-        "stop": ask.stop.iter().take(MOST_STOPS).collect::<Vec<_>>(),
         "return_token_ids": true,
         "stream": true,
         "stream_options": { "include_usage": true },
@@ -223,7 +219,6 @@ fn sglang(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "sampling_seed": (ask.seed >> 33) as u32,
-        "stop": ask.stop,
     });
     match &ask.bounds {
         Bounds::Free => {}
@@ -299,9 +294,6 @@ fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "stream": true,
         "stream_options": { "include_usage": true },
     });
-    if !ask.stop.is_empty() {
-        body["stop"] = json!(ask.stop.iter().take(MOST_STOPS).collect::<Vec<_>>());
-    }
     if !ask.effort.is_empty() {
         body["reasoning_effort"] = json!(ask.effort);
     }
@@ -376,11 +368,6 @@ fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
     });
     if let Some(system) = system {
         body["system"] = json!(system);
-    }
-    // Stop sequences of white space alone are refused there.
-    let stops: Vec<&String> = ask.stop.iter().filter(|stop| !stop.trim().is_empty()).collect();
-    if !stops.is_empty() {
-        body["stop_sequences"] = json!(stops);
     }
     if let Some(offer) = ask.tools {
         let tools = offer.tools.iter();
@@ -462,7 +449,6 @@ mod tests {
     }
 
     fn asked(api: Api, prompt: &Prompt, bounds: Bounds<'_>, tools: Option<&Offer>) -> anyhow::Result<Value> {
-        let stop: Vec<String> = ["\nA:", "\nB:", "\nC:", "\nD:", "\nE:"].map(str::to_string).into();
         let sampling = &Sampling { top_k: 40, ..Sampling::default() };
         let ask = Ask {
             model: "m",
@@ -470,7 +456,6 @@ mod tests {
             sampling,
             seed: u64::MAX,
             max_tokens: 9,
-            stop: &stop,
             bounds,
             tools,
             effort: "",
@@ -492,11 +477,16 @@ mod tests {
         let regex = Grammar::Regex("a+".into());
         let vllm = of(Api::Vllm, Bounds::Grammar(&regex));
         assert_eq!(vllm["structured_outputs"], json!({ "regex": "a+" }));
-        assert_eq!(vllm["stop"].as_array().unwrap().len(), MOST_STOPS);
         assert!(vllm["seed"].as_i64().is_some(), "a seed is a signed number there");
         let sglang = of(Api::SgLang, Bounds::OneOf(vec!["a.b", "c"]));
         assert_eq!(sglang["input_ids"], json!([5, 6, 7]));
         assert_eq!(sglang["sampling_params"]["regex"], r"(a\.b|c)");
+        for body in [&llamacpp, &vllm, &sglang] {
+            assert!(
+                !body.to_string().contains("\"stop\""),
+                "what an engine cuts, it does not return: {body}"
+            );
+        }
         for api in [Api::OpenAi, Api::Anthropic] {
             assert!(asked(api, &prompt, Bounds::Free, None).is_err());
         }

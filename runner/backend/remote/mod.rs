@@ -16,17 +16,18 @@ mod shown;
 
 use super::embedded::{conversation, in_file_order, source};
 use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate};
+use crate::prompt::StopStrings;
 use crate::scenario::{Address, Api, Method, Reasoning};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
-use ask::{Ask, Bounds, Finish, Prompt, Said, messages};
+use ask::{Ask, Bounds, Prompt, Said, messages};
 use greenroom::Served;
-use greenroom_engine::{Ends, Prompter, StreamedReply};
+use greenroom_engine::{Prompter, StreamedReply};
 use held::{Expected, Held, Outcome};
 use http::{Failure, Http, persistently};
 use opening::{describe, probe};
 use pace::Pace;
-use reply::{by_ids, by_text};
+use reply::{Cutting, by_ids, by_text};
 use serde_json::{Value, json};
 use shown::Shown;
 use std::sync::Arc;
@@ -112,14 +113,15 @@ impl Remote {
         }
         let bounds = match (&request.form, options.is_empty()) {
             (_, false) => Bounds::OneOf(options.clone()),
-            (Some(form), true) => Bounds::Grammar(&form.grammar),
+            (Some(form), true) => Bounds::Grammar(form.elsewhere()),
             (None, true) => Bounds::Free,
         };
         // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows no other form.
         let longest = options.iter().map(|option| option.len()).max();
         let max_tokens = longest.map_or(request.max_tokens, |bytes| bytes + 64);
         let is_free = bounds == Bounds::Free;
-        let stop: &[String] = if is_free { &request.stop } else { &[] };
+        // What is bounded ends by itself.
+        let stops = if is_free { request.stops.clone() } else { StopStrings::default() };
         let key = key(&request.session);
         let ask = Ask {
             model: &self.model,
@@ -127,7 +129,6 @@ impl Remote {
             sampling: &request.sampling,
             seed: request.seed,
             max_tokens,
-            stop,
             bounds,
             tools: request.tools.as_deref().filter(|_| self.prompter.is_none() && request.may_call),
             effort: effort(request.conversation.reasoning),
@@ -135,28 +136,26 @@ impl Remote {
             cold: request.cold,
         };
         let body = dialect::body(self.address.api, &ask)?;
-        let ends = Ends { stop, whole_sentences: is_free, is_full: false };
         // A choice may come within JSON; it is shown once it is known.
-        let shown = options.is_empty().then_some(ends);
-        let (said, outcome) = self.asked(&body, &key, &sink, shown).await?;
+        let cutting = Cutting { stops: &stops, whole_sentences: is_free };
+        let (said, outcome) = self.asked(&body, &key, &sink, options.is_empty().then_some(cutting)).await?;
         let ids = match &prompt {
             Prompt::Ids(ids) => ids.as_slice(),
             Prompt::Messages(_) => &[],
         };
         let past = self.held.past(&request.session, request.parent.as_ref());
         let expected = Expected::new(past.as_ref(), ids, dialect::block(self.address.api));
-        let ends = Ends { is_full: said.finish == Some(Finish::Full), ..ends };
         let mut reply = match &self.prompter {
-            Some(prompter) => by_ids(prompter, ids, &said, ends, &request)?,
-            None => by_text(&said, &ask.bounds, ends, request.may_call),
+            Some(prompter) => by_ids(prompter, ids, &said, cutting, &request)?,
+            None => by_text(&said, &ask.bounds, cutting, request.may_call),
         };
         let mut past = past.unwrap_or_default();
         past.ids = if ids.is_empty() { Vec::new() } else { [ids, &reply.ids].concat() };
-        // The token that was said last was not read, unless another one that ended the turn was drawn behind it.
+        // The token that was said last was not read, unless another one was drawn behind it, which was cut or ended the turn.
         past.read.push(match &prompt {
             Prompt::Ids(ids) => {
-                ids.len() + reply.ids.len()
-                    - usize::from(reply.stop != Stop::EndOfTurn && !reply.ids.is_empty())
+                let is_last_read = reply.stop == Stop::EndOfTurn || said.ids.len() > reply.ids.len();
+                ids.len() + reply.ids.len() - usize::from(!is_last_read && !reply.ids.is_empty())
             }
             Prompt::Messages(_) if reply.text == said.text => {
                 outcome.prompt_tokens + outcome.reply_tokens.saturating_sub(1)
@@ -169,17 +168,17 @@ impl Remote {
         Ok(reply)
     }
 
-    /// Asks until there is an answer, or asking again has no use. Text is shown as it becomes certain, if it is to be cut at `ends`.
+    /// Asks until there is an answer, or asking again has no use. Text is shown as it becomes certain, if it is known how it is cut.
     async fn asked(
         &self,
         body: &Value,
         key: &str,
         sink: &Sink,
-        ends: Option<Ends<'_>>,
+        cutting: Option<Cutting<'_>>,
     ) -> anyhow::Result<(Said, Outcome)> {
         let shown = &Shown::new(sink);
         let attempt = || async move {
-            let (said, outcome) = self.attempt(body, key, shown, ends).await?;
+            let (said, outcome) = self.attempt(body, key, shown, cutting).await?;
             let tokens = outcome.prompt_tokens + outcome.reply_tokens;
             Ok(((said, outcome), tokens))
         };
@@ -192,19 +191,26 @@ impl Remote {
         body: &Value,
         key: &str,
         shown: &Shown<'_>,
-        ends: Option<Ends<'_>>,
+        cutting: Option<Cutting<'_>>,
     ) -> Result<(Said, Outcome), Failure> {
         let (began, mut first) = (Instant::now(), None);
         // Routers that keep a session on one worker go by this.
         let headers = vec![("x-session-id", key.to_string())];
         let mut events = self.http.stream(dialect::path(self.address.api), body.clone(), headers);
         let (mut said, mut n_read, mut n_shown) = (Said::default(), 0, 0);
-        let mut streamed = ends.map(StreamedReply::new);
+        let mut streamed: Option<StreamedReply> = None;
         while let Some(event) = events.recv().await {
             dialect::take(self.address.api, &event?, &mut said)?;
             // An engine may take back what it had said of a character.
             let Some(new) = said.text.get(n_read..).filter(|new| !new.is_empty()) else { continue };
             first.get_or_insert_with(|| began.elapsed());
+            if streamed.is_none() {
+                // How it is cut depends on its beginning.
+                streamed = cutting.and_then(|cutting| cutting.streamed(&said.text));
+                if streamed.is_none() {
+                    continue;
+                }
+            }
             if let Some(certain) = streamed.as_mut().and_then(|reply| reply.push(new)) {
                 shown.show(&mut n_shown, &certain);
             }

@@ -1,20 +1,43 @@
 //! What an engine has said as a reply: checked against its tokenizer, and cut as a reply is cut here.
 
-use super::ask::{Bounds, Said};
+use super::ask::{Bounds, Finish, Said};
 use crate::backend::embedded::conversation;
 use crate::backend::{Reply, Request, Stop};
-use crate::prompt::Conversation;
+use crate::prompt::{Conversation, Cut, StopStrings};
 use crate::tools::Call;
 use anyhow::{bail, ensure};
-use greenroom_engine::{Ends, Prompter, cut_reply};
+use greenroom_engine::{Ends, Prompter, StreamedReply, cut_reply};
 use serde_json::{Value, json};
+
+/// The way in which a reply is cut: as far as its text says, which is not known before it comes.
+#[derive(Clone, Copy)]
+pub(super) struct Cutting<'a> {
+    pub(super) stops: &'a StopStrings,
+    pub(super) whole_sentences: bool,
+}
+
+impl Cutting<'_> {
+    /// What `with` makes of a whole reply.
+    fn whole<T>(self, text: &str, said: &Said, with: impl FnOnce(Ends<'_>) -> T) -> T {
+        let Cut { stop, head } = self.stops.cut(text, true).unwrap_or_default();
+        let (whole_sentences, is_full) = (self.whole_sentences, said.finish == Some(Finish::Full));
+        with(Ends { stop: &stop, head: &head, whole_sentences, is_full })
+    }
+
+    /// A reply that streams and begins so; `None`: it is not known yet how it is cut.
+    pub(super) fn streamed(self, begin: &str) -> Option<StreamedReply> {
+        let Cut { stop, head } = self.stops.cut(begin, false)?;
+        let whole_sentences = self.whole_sentences;
+        Some(StreamedReply::new(Ends { stop: &stop, head: &head, whole_sentences, is_full: false }))
+    }
+}
 
 /// The reply that ids say.
 pub(super) fn by_ids(
     prompter: &Prompter,
     prompt: &[u32],
     said: &Said,
-    ends: Ends<'_>,
+    cutting: Cutting<'_>,
     request: &Request,
 ) -> anyhow::Result<Reply> {
     ensure!(
@@ -29,7 +52,7 @@ pub(super) fn by_ids(
         );
     }
     let spelled = prompter.decode(&said.ids);
-    // Behind a character that is not whole each side has its own way; a stop string may be left out of the text.
+    // Behind a character that is not whole each side has its own way.
     let sure = |text: &str| text.split('\u{fffd}').next().unwrap_or_default().trim_start().to_string();
     let (by_ids, by_text) = (sure(&spelled), sure(&said.text));
     ensure!(
@@ -38,7 +61,7 @@ pub(super) fn by_ids(
             another model",
         said.text
     );
-    let (ids, text, stop) = prompter.cut(prompt, &said.ids, ends);
+    let (ids, text, stop) = cutting.whole(&spelled, said, |ends| prompter.cut(prompt, &said.ids, ends));
     let offered = request.tools.as_deref().filter(|_| request.may_call);
     let tools = offered.and_then(|offer| conversation(Conversation::default(), Some(offer)).tools);
     let called = tools.as_ref().and_then(|tools| {
@@ -47,11 +70,20 @@ pub(super) fn by_ids(
         let arguments = serde_json::from_str(call.arguments).ok();
         Some(arguments.map_or_else(Call::cut, |arguments| Call { tool: call.tool.to_string(), arguments }))
     });
-    Ok(Reply { call: called, ..Reply::of(ids, text, stop.into()) })
+    // The engine's text has no token that ends a turn.
+    let rest = said.text.strip_prefix(&text).map(str::to_string);
+    let cut = rest.unwrap_or_else(|| prompter.decode(&said.ids[ids.len()..]));
+    Ok(Reply { call: called, ..cut_at(ids, text, stop.into(), &cut) })
+}
+
+/// A reply of which something was cut. An incomplete sentence at its limit is no loss, nor is the token that ends a turn.
+fn cut_at(ids: Vec<u32>, text: String, stop: Stop, cut: &str) -> Reply {
+    let cut = if stop == Stop::StopString { cut.to_string() } else { String::new() };
+    Reply { cut, ..Reply::of(ids, text, stop) }
 }
 
 /// The reply that a text is.
-pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, ends: Ends<'_>, may_call: bool) -> Reply {
+pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, cutting: Cutting<'_>, may_call: bool) -> Reply {
     if let Some((tool, arguments)) = said.call.as_ref().filter(|_| may_call) {
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
@@ -70,14 +102,18 @@ pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, ends: Ends<'_>, may_call
         let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
         return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);
     }
-    let (text, stop) = cut_reply(&said.text, ends);
-    Reply::of(Vec::new(), text, stop.into())
+    let (text, stop) = cutting.whole(&said.text, said, |ends| cut_reply(&said.text, ends));
+    let cut = said.text.strip_prefix(&text).unwrap_or_default().to_string();
+    cut_at(Vec::new(), text, stop.into(), &cut)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask::Finish;
     use super::*;
+
+    fn cutting(stops: &StopStrings, whole_sentences: bool) -> Cutting<'_> {
+        Cutting { stops, whole_sentences }
+    }
 
     fn said(text: &str, finish: Finish) -> Said {
         Said { text: text.to_string(), finish: Some(finish), ..Said::default() }
@@ -87,17 +123,19 @@ mod tests {
     fn a_form_is_cut_neither_to_sentences_nor_at_a_stop_string() {
         let text = "{\"a\": \"I know. You do";
         let schema = greenroom_engine::Grammar::JsonSchema("{}".into());
-        let form = Ends { stop: &[], whole_sentences: false, is_full: true };
+        let none = StopStrings::default();
+        let form = cutting(&none, false);
         let reply = by_text(&said(text, Finish::Full), &Bounds::Grammar(&schema), form, false);
         assert_eq!((reply.text.as_str(), reply.stop), (text, Stop::Length));
-        let free = Ends { whole_sentences: true, ..form };
+        let free = cutting(&none, true);
         let reply = by_text(&said("I know. You do", Finish::Full), &Bounds::Free, free, false);
         assert_eq!((reply.text.trim(), reply.stop), ("I know.", Stop::Sentence));
     }
 
     #[test]
     fn a_choice_is_taken_out_of_its_json() {
-        let ends = Ends { stop: &[], whole_sentences: false, is_full: false };
+        let none = StopStrings::default();
+        let ends = cutting(&none, false);
         let bounds = Bounds::OneOf(vec!["I talk", "I stay silent"]);
         for (text, chosen) in [
             ("{\"choice\": \"I talk\"}", "I talk"),
@@ -110,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_call_is_what_its_text_says() {
-        let ends = Ends { stop: &[], whole_sentences: true, is_full: false };
+        let none = StopStrings::default();
+        let ends = cutting(&none, true);
         let call = Some(("dice".to_string(), "{\"sides\": 6}".to_string()));
         let heard = Said { call: call.clone(), ..said("", Finish::Ended) };
         let reply = by_text(&heard, &Bounds::Free, ends, true);

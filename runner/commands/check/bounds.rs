@@ -23,26 +23,30 @@ pub(super) struct Bound {
     pub(super) turns: usize,
     /// Calls of tools.
     calls: usize,
-    /// Tokens of its context.
+    /// Tokens of its context; 0 without a tokenizer.
     pub(super) tokens: usize,
 }
 
-/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case.
+/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case; without a tokenizer, only
+/// turns.
 pub(super) fn bounds(
     scenario: &Arc<Scenario>,
-    prompter: &Prompter,
+    prompter: Option<&Prompter>,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
 }
 
 /// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is available,
-/// otherwise the bundled one's. Empty if that is unknown.
+/// otherwise the bundled one's. Empty if that is unknown, as where only a remote engine can count.
 pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
-    let open = |model: &str| Prompter::open(&source(&tokenizer(model).ok()?)).ok();
-    let prompter = scenario.own_model().and_then(|model| open(&model)).or_else(|| open("understudy"));
+    let open = |model: &str| -> anyhow::Result<Option<Prompter>> {
+        Ok(tokenizer(model)?.map(|file| Prompter::open(&source(&file))).transpose()?)
+    };
+    let own = scenario.own_model().map(|model| open(&model));
+    let prompter = own.and_then(Result::ok).unwrap_or_else(|| open("understudy").ok().flatten());
     let Some(prompter) = prompter else { return BTreeMap::new() };
-    let bounds = bounds_until(scenario, &prompter, longest(scenario, None), last).unwrap_or_default();
+    let bounds = bounds_until(scenario, Some(&prompter), longest(scenario, None), last).unwrap_or_default();
     let mut most: BTreeMap<AgentId, usize> = BTreeMap::new();
     for (timeline, bound) in bounds.into_iter().filter(|(_, bound)| bound.tokens > 0) {
         let so_far = most.entry(timeline.agent).or_default();
@@ -54,7 +58,7 @@ pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> B
 /// The bounds at the end of a phase.
 fn bounds_until(
     scenario: &Arc<Scenario>,
-    prompter: &Prompter,
+    prompter: Option<&Prompter>,
     max_tokens: usize,
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
@@ -62,41 +66,60 @@ fn bounds_until(
     // If one of several speaks, the worst case for each is to be that one.
     let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
     if !plan.order().any(|(_, turn)| chosen(turn)) {
-        return bounds_if(scenario, &plan, prompter, max_tokens, |turn| turn.phase <= last);
+        let played = |turn: &Turn| turn.phase <= last;
+        return bounds_if(opened(scenario, &plan), prompter, max_tokens, played);
     }
     let mut worst = BTreeMap::new();
     for agent in (0..scenario.agents.len()).map(AgentId) {
         let plays = |turn: &Turn| turn.phase <= last && (!chosen(turn) || turn.speaker == agent);
-        let of = bounds_if(scenario, &plan, prompter, max_tokens, plays)?;
+        let of = bounds_if(opened(scenario, &plan), prompter, max_tokens, plays)?;
         worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
     }
     Ok(worst)
 }
 
+/// What each memory holds at the end if nothing takes place but what no condition decides about, without calls of tools.
+pub(super) fn certain(
+    scenario: &Arc<Scenario>,
+    prompter: &Prompter,
+    max_tokens: usize,
+) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
+    let plan = Arc::new(compile(scenario));
+    let mut memories = Memories::new(scenario.clone(), plan, BTreeMap::new(), 0);
+    memories.open_certain();
+    bounds_if((memories, false), Some(prompter), max_tokens, |turn| turn.guard.is_empty())
+}
+
+/// Memories for which every phase is played, with all calls of tools.
+fn opened(scenario: &Arc<Scenario>, plan: &Arc<Plan>) -> (Memories, bool) {
+    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
+    memories.open_all();
+    (memories, true)
+}
+
 /// Counts what each memory holds at the end if the `played` turns take place.
 fn bounds_if(
-    scenario: &Arc<Scenario>,
-    plan: &Arc<Plan>,
-    prompter: &Prompter,
+    (mut memories, with_calls): (Memories, bool),
+    prompter: Option<&Prompter>,
     max_tokens: usize,
     played: impl Fn(&Turn) -> bool,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let mut memories = Memories::new(scenario.clone(), plan.clone(), BTreeMap::new(), 0);
-    memories.open_all();
+    let plan = &memories.plan().clone();
     let turns = plan.order().filter(|(_, turn)| played(turn));
     let last = turns.map(|(id, turn)| (turn.timeline, id)).collect();
-    let toolbox = Toolbox::at_rest(scenario);
+    let toolbox = Toolbox::at_rest(memories.scenario());
     let mut counting =
-        Counting { plan, prompter, max_tokens, toolbox, played, last, bounds: BTreeMap::new() };
+        Counting { plan, prompter, max_tokens, toolbox, with_calls, played, last, bounds: BTreeMap::new() };
     walk(&mut memories, plan.end(), &mut counting)?;
     Ok(counting.bounds)
 }
 
 struct Counting<'a, P> {
     plan: &'a Plan,
-    prompter: &'a Prompter,
+    prompter: Option<&'a Prompter>,
     max_tokens: usize,
     toolbox: Toolbox,
+    with_calls: bool,
     played: P,
     /// The last turn of each memory.
     last: BTreeMap<TimelineId, TurnId>,
@@ -112,15 +135,17 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
         let turn = self.plan.turn(id);
         let bound = self.bounds.entry(turn.timeline).or_default();
         bound.turns += 1;
-        bound.calls += memories.max_calls(id);
+        bound.calls += if self.with_calls { memories.max_calls(id) } else { 0 };
         memories.hear(id)?;
         let of_model = memories.scenario().agent(turn.speaker).strategy.is_none();
-        if of_model && self.last.get(&turn.timeline) == Some(&id) {
+        if let Some(prompter) =
+            self.prompter.filter(|_| of_model && self.last.get(&turn.timeline) == Some(&id))
+        {
             let scenario = memories.scenario();
             let offer = self.toolbox.offer(scenario, scenario.agent(turn.speaker));
             let conversation = memories.ask(id)?.conversation;
             let calls = bound.calls * call_room(self.max_tokens);
-            bound.tokens = tokens(conversation, offer.as_deref(), self.prompter, self.max_tokens)? + calls;
+            bound.tokens = tokens(conversation, offer.as_deref(), prompter, self.max_tokens)? + calls;
         }
         memories.make_up(id, UNKNOWN);
         Ok(ControlFlow::Continue(()))

@@ -49,11 +49,21 @@ impl Answers for Showing<'_> {
             let prompter = self.counting.prompter(self.counting.of(turn.timeline));
             let tools = Toolbox::at_rest(&scenario).offer(&scenario, agent);
             let first = conversation(memories.ask(id)?.conversation, tools.as_deref());
-            println!("{}", printable(&prompter.render(&first)?));
+            let first = match prompter {
+                Some(prompter) => prompter.render(&first)?,
+                None => as_messages(&first),
+            };
+            println!("{}", printable(&first));
         }
         memories.make_up(id, &format!("({} at {})", agent.name, turn.path));
         Ok(ControlFlow::Continue(()))
     }
+}
+
+/// A first prompt as an engine gets it that has the chat template itself.
+fn as_messages(first: &greenroom_engine::Conversation) -> String {
+    let system = first.system.iter().map(|text| format!("[system]\n{text}\n\n"));
+    system.chain([format!("[user]\n{}\n", first.next)]).collect()
 }
 
 fn heading(text: &str) {

@@ -8,22 +8,25 @@ use super::{Bounds, Exit, casting};
 use crate::backend::Kv;
 use crate::backend::worded;
 use crate::diagnostic::{Diagnostic, Report};
+use crate::rehearsal::open_below;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, open_below,
-    parse_cast, parse_override,
+    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, parse_cast,
+    parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
-use bounds::{Bound, SLACK, bounds};
+use bounds::{Bound, SLACK, bounds, certain};
 use models::{Counting, Opened};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Check scenarios: list every error with its place and a suggestion, and an upper bound on tokens
 ///
 /// The bound counts all fixed text with the model's tokenizer. It assumes that each reply, and each line heard or
-/// quoted from it, takes --max-tokens plus 4 tokens of slack.
+/// quoted from it, takes --max-tokens plus 4 tokens of slack. A remote engine that takes messages counts tokens
+/// itself, so there is no bound for it.
 ///
 /// Texts and conditions that use results are tried without a model: with every combination of choices if there are few,
 /// else with representative ones. The effort is limited in steps, not in time, so a check reports the same on every
@@ -92,7 +95,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         bounds_of.extend(all.into_iter().filter(|(timeline, _)| counting.of(*timeline) == model));
     }
     let bounds = bounds_of;
-    let too_long = too_long(&scenario, &bounds, &counting);
+    let too_long = too_long(&scenario, &bounds, &counting, max_tokens)?;
     print!("{}", too_long.render(is_fancy()));
     print!("{}", remembered(&scenario, max_tokens).render(is_fancy()));
     let has_models = !scenario.models.is_empty();
@@ -100,19 +103,21 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         let of: Vec<&Bound> =
             bounds.iter().filter(|(t, _)| t.agent.0 == id).map(|(_, bound)| bound).collect();
         let timeline = bounds.keys().find(|timeline| timeline.agent.0 == id);
-        let prompter = counting.prompter(timeline.map_or_else(|| counting.own(), |of| counting.of(*of)));
-        let context = prompter.model().context_length;
-        let cost = prompter.kv_cost(args.kv.choice()).map_err(worded)?;
+        let model = timeline.map_or_else(|| counting.own(), |of| counting.of(*of));
+        let cost = match counting.prompter(model) {
+            Some(prompter) => Some(prompter.kv_cost(args.kv.choice()).map_err(worded)?),
+            None => None,
+        };
         let turns: usize = of.iter().map(|bound| bound.turns).sum();
         let tokens = of.iter().map(|bound| bound.tokens).max().unwrap_or(0);
         let is_model = agent.strategy.is_none();
-        let of_model = |text: String| if is_model { text } else { "-".to_string() };
+        let of_model = |text: Option<String>| text.filter(|_| is_model).unwrap_or_else(|| "-".to_string());
         let cells = [
             if is_model { agent.lifecycle.word().to_string() } else { "strategy".to_string() },
             turns.to_string(),
-            of_model(tokens.to_string()),
-            of_model(context.to_string()),
-            of_model(bytes(cost.most(tokens as u64))),
+            of_model(cost.as_ref().map(|_| tokens.to_string())),
+            of_model(counting.context(model).map(|context| context.to_string())),
+            of_model(cost.map(|cost| bytes(cost.most(tokens as u64)))),
         ];
         let models = has_models.then(|| counting.names(AgentId(id)));
         Ok(std::iter::once(agent.key.clone()).chain(models).chain(cells).collect())
@@ -212,27 +217,40 @@ fn twice(
     )
 }
 
-fn too_long(scenario: &Scenario, bounds: &BTreeMap<TimelineId, Bound>, counting: &Counting<'_>) -> Report {
-    let model = |timeline: TimelineId| counting.prompter(counting.of(timeline)).model();
-    let long = bounds.iter().filter(|(timeline, bound)| {
-        bound.tokens > model(**timeline).context_length
-            && scenario.agent(timeline.agent).memory.keep == Keep::All
-    });
-    let diagnostics = long.map(|(timeline, bound)| {
+/// Memories that may outgrow the context: an error if what no condition decides about is too much already, else a warning.
+fn too_long(
+    scenario: &Arc<Scenario>,
+    bounds: &BTreeMap<TimelineId, Bound>,
+    counting: &Counting<'_>,
+    max_tokens: usize,
+) -> anyhow::Result<Report> {
+    let mut diagnostics = Vec::new();
+    for (timeline, bound) in bounds {
+        let Some(prompter) = counting.prompter(counting.of(*timeline)) else { continue };
+        let model = prompter.model();
+        let is_long = |bound: &Bound| {
+            bound.tokens > model.context_length && scenario.agent(timeline.agent).memory.keep == Keep::All
+        };
+        if !is_long(bound) {
+            continue;
+        }
+        let is_certain = certain(scenario, prompter, max_tokens)?.get(timeline).is_some_and(is_long);
         let agent = scenario.agent(timeline.agent);
         let key = Path::default().key("agents").key(agent.key.clone());
         let path = if agent.is_outside { agent.system_path.clone() } else { key };
         let message = format!(
             "`{}` may have to remember {} tokens, but the context of {} is {} tokens",
-            agent.key,
-            bound.tokens,
-            model(*timeline).name,
-            model(*timeline).context_length
+            agent.key, bound.tokens, model.name, model.context_length
         );
-        Diagnostic::error("too-long", path.to_string(), scenario.tree.key(&path), message).help(
-            "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { \
-                    keep: summary }`",
-        )
-    });
-    Report { sources: scenario.sources.clone(), diagnostics: diagnostics.collect() }
+        let (span, path) = (scenario.tree.key(&path), path.to_string());
+        let help = "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { \
+                    keep: summary }`";
+        diagnostics.push(if is_certain {
+            Diagnostic::error("too-long", path, span, message).help(help)
+        } else {
+            let message = format!("{message}; whether it gets so long depends on conditions");
+            Diagnostic::warning("too-long", path, span, message).help(help)
+        });
+    }
+    Ok(Report { sources: scenario.sources.clone(), diagnostics })
 }

@@ -3,12 +3,12 @@
 use crate::backend::{source, tokenizer};
 use crate::commands::casting;
 use crate::run::MAX_TOKENS;
-use crate::scenario::{AgentId, Scenario, TimelineId, compile};
+use crate::scenario::{Address, AgentId, Scenario, TimelineId, compile};
 use greenroom_engine::Prompter;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tokenizers by the models' resolved names.
-pub(super) type Opened = BTreeMap<String, Prompter>;
+/// Tokenizers by the models' resolved names; `None`: an engine elsewhere that only itself can count with.
+pub(super) type Opened = BTreeMap<String, Option<Prompter>>;
 
 /// The tokenizers of a scenario's agents.
 pub(super) struct Counting<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Counting<'a> {
 
 impl<'a> Counting<'a> {
     /// Opens what is not open yet. If a model that the scenario names is missing, this is reported, and the scenario's own is used
-    /// for counting.
+    /// for counting. The tokens of a remote engine that takes messages are not counted; this is reported, too.
     ///
     /// # Errors
     /// The scenario's own model can't be found or opened, or one that the command line gives.
@@ -52,7 +52,13 @@ impl<'a> Counting<'a> {
         }
         let model = |name: &Option<String>| name.as_ref().and_then(|name| found.get(name)).unwrap_or(&own);
         let by_timeline = names.iter().map(|(id, name)| (*id, (name.clone(), model(name).clone()))).collect();
-        Ok(Self { opened, own: own.clone(), by_timeline })
+        let counting = Self { opened, own: own.clone(), by_timeline };
+        for model in counting.models().into_iter().filter(|model| counting.prompter(model).is_none()) {
+            println!(
+                "note: the tokens of {model} can't be counted here, since only the engine has its tokenizer"
+            );
+        }
+        Ok(counting)
     }
 
     /// The models, each once.
@@ -70,9 +76,15 @@ impl<'a> Counting<'a> {
         self.by_timeline.get(&timeline).map_or(&self.own, |(_, model)| model)
     }
 
-    /// A model's tokenizer.
-    pub(super) fn prompter(&self, model: &str) -> &Prompter {
-        &self.opened[model]
+    /// A model's tokenizer; `None`: only the engine has it.
+    pub(super) fn prompter(&self, model: &str) -> Option<&Prompter> {
+        self.opened[model].as_ref()
+    }
+
+    /// Tokens that a model's context holds, as far as this is known without asking an engine elsewhere.
+    pub(super) fn context(&self, model: &str) -> Option<usize> {
+        let given = || model.parse::<Address>().ok()?.context;
+        self.prompter(model).map_or_else(given, |prompter| Some(prompter.model().context_length))
     }
 
     /// Names of an agent's models; `-`: it has no model of its own.
@@ -85,7 +97,8 @@ impl<'a> Counting<'a> {
 
 fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
     if !opened.contains_key(model) {
-        opened.insert(model.to_string(), Prompter::open(&source(&tokenizer(model)?))?);
+        let prompter = tokenizer(model)?.map(|file| Prompter::open(&source(&file))).transpose()?;
+        opened.insert(model.to_string(), prompter);
     }
     Ok(())
 }

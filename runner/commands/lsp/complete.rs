@@ -63,8 +63,8 @@ fn offers(document: &Document, cursor: &Cursor) -> Vec<Offer> {
         At::Text(before) => {
             let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
             let forms = Forms::of(of.declared);
-            let is_code =
-                forms.has(&["Expression", "Cast", "Count"]) || forms.has(&["Template"]) && in_braces(before);
+            let is_code = forms.has(&["Expression", "Cast", "Count"])
+                || forms.has(&["Template", "Text"]) && in_braces(before);
             if is_code { code(document, cursor, before) } else { Vec::new() }
         }
     }

@@ -1,7 +1,8 @@
 //! A scenario that is open in an editor: its text and its diagnostics.
 
 use crate::diagnostic::{Diagnostic, Report, Severity, Source, Span};
-use crate::scenario::{Loaded, Scenario, open_text};
+use crate::rehearsal::open_text;
+use crate::scenario::{Loaded, Scenario};
 use lsp_types::{
     DiagnosticRelatedInformation, DiagnosticSeverity, Location, NumberOrString, Position, Range, Uri,
 };
@@ -39,7 +40,7 @@ impl Document {
         }
         let mut found = BTreeMap::from([(self.uri.to_string(), Vec::new())]);
         match open_text(&self.path, &self.text, root, &[]) {
-            Ok(Loaded { scenario, report }) => {
+            Ok(Loaded { scenario, report, .. }) => {
                 self.scenario = scenario.or(self.scenario.take());
                 for diagnostic in &report.diagnostics {
                     let uri = self.uri_of(&report, diagnostic.span);

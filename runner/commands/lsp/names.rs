@@ -148,7 +148,7 @@ pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Optio
     }
     let line = &document.text[..offset];
     let is_code = forms.has(&["Expression", "Cast", "Options", "Count"])
-        || forms.has(&["Template"]) && in_braces(&line[place.span.start.min(line.len())..]);
+        || forms.has(&["Template", "Text"]) && in_braces(&line[place.span.start.min(line.len())..]);
     if !is_code {
         return None;
     }

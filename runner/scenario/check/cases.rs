@@ -5,16 +5,16 @@
 
 pub(super) mod rows;
 
+use super::types::Mistyped;
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source, Span};
 use crate::files::Kind;
-use crate::scenario::cases::{CASE, Case};
-use crate::scenario::evaluate::kind;
+use crate::scenario::cases::{CASE, Case, CaseId};
 use crate::scenario::schema::Written;
 use crate::scenario::yaml::Path;
 use rows::{Cell, Column, Fault, Row, Rows, csv, jsonl};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Maximum number of cases of a scenario.
 const MAX_CASES: usize = 10_000;
@@ -77,6 +77,7 @@ impl Checker {
         let empty = Default::default();
         let variables = written.variables.as_ref().unwrap_or(&empty);
         let (mut cases, mut unknown, mut seen) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        let mut n_alike: HashMap<String, u64> = HashMap::new();
         for Column { name, start, end } in columns {
             if name != NAME && declared(variables, &name).is_none() {
                 self.unknown_column(&name, variables, Span { file, start, end });
@@ -87,10 +88,12 @@ impl Checker {
             let Row { cells, start, end } = row;
             let span = Span { file, start, end };
             let (mut name, mut values) = ((at + 1).to_string(), Vec::new());
+            let mut own_name = None;
             for Cell { column, value, start, end } in cells {
                 let span = Span { file, start, end };
                 if column == NAME {
                     name = value.text();
+                    own_name = Some(Value::from(name.clone()));
                     self.named_case(&name, span);
                     continue;
                 }
@@ -111,7 +114,16 @@ impl Checker {
                 let found = Diagnostic::error("duplicate-name", "cases", span, message);
                 self.push(found.related(first, "first defined here").help("give each case its own name"));
             }
-            cases.push(Case { name, values });
+            let columns: Vec<(&str, &Value)> = own_name
+                .iter()
+                .map(|name| (NAME, name))
+                .chain(values.iter().map(|(column, value)| (column.as_str(), value)))
+                .collect();
+            let content = CaseId::of(&columns, 0);
+            let n_before = n_alike.entry(content.blake3.clone()).or_default();
+            let id = CaseId { copy: *n_before, ..content };
+            *n_before += 1;
+            cases.push(Case { name, values, id });
         }
         cases
     }
@@ -142,8 +154,8 @@ impl Checker {
         self.push(Diagnostic::error("unknown-variable", "cases", span, message).help(help));
     }
 
-    fn mistyped(&mut self, column: &str, declared: &Value, found: &str, span: Span) {
-        let message = format!("`{column}` is {}, but this value is {found}", kind(declared));
+    fn mistyped(&mut self, column: &str, declared: &Value, found: &Mistyped, span: Span) {
+        let message = found.of(column);
         let help = match declared {
             Value::Array(_) | Value::Object(_) => {
                 "a table can hold numbers, truth values and texts; a `.jsonl` file can also hold lists and mappings"
@@ -178,7 +190,10 @@ impl Format {
 }
 
 /// The value of a variable, or of a part of one, that the scenario gives.
-fn declared<'a>(variables: &'a indexmap::IndexMap<String, Value>, column: &str) -> Option<&'a Value> {
+pub(super) fn declared<'a>(
+    variables: &'a indexmap::IndexMap<String, Value>,
+    column: &str,
+) -> Option<&'a Value> {
     let mut parts = column.split('.');
     let first = variables.get(parts.next()?)?;
     parts.try_fold(first, |at, part| at.as_object()?.get(part))

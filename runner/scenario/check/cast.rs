@@ -62,13 +62,15 @@ impl Checker {
         }
         let hints = written.hints();
         let hints = self.hints(hints, path);
-        let name = written.display_name.unwrap_or_else(|| key.clone());
+        let name = self.known_text(written.display_name.take(), &path.key("display_name"));
+        let name = name.unwrap_or_else(|| key.clone());
         let name = name.trim().to_string();
         if name.is_empty() || name.chars().any(char::is_control) || name.chars().count() > 80 {
             let message = "a display name must be one line of 1 to 80 characters";
             self.error("bad-name", &path.key("display_name"), message).help =
                 Some("put a longer description into `role` or `system_prompt`".into());
         }
+        let role = self.known_text(written.role.take(), &path.key("role"));
         let memory = self.memory(written.memory.take(), written.on_overflow, path);
         let is_played_by_rule = written.strategy.is_some();
         let (tools, max_calls) =
@@ -77,7 +79,7 @@ impl Checker {
         Agent {
             key,
             name,
-            role: written.role.unwrap_or_default().trim().to_string(),
+            role: role.unwrap_or_default().trim().to_string(),
             system: String::new(),
             system_path: path.key("system_prompt"),
             lifecycle: written.lifecycle.unwrap_or(Lifecycle::Permanent),

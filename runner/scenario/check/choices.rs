@@ -7,6 +7,7 @@ use crate::scenario::schema::{
     DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenExpression,
     WrittenPhase,
 };
+use crate::scenario::template;
 use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, AgentId, PhaseId};
 use serde_json::Value;
@@ -127,6 +128,7 @@ impl Checker {
 
     fn options(&mut self, given: Options, path: &Path) -> Option<Vec<ChoiceOption>> {
         let mut options = Vec::new();
+        let is_list = matches!(given, Options::List(_));
         let written: Vec<(Option<Scalar>, Option<Scalar>, Path)> = match given {
             Options::List(items) => {
                 items.into_iter().enumerate().map(|(at, item)| (item.clone(), item, path.index(at))).collect()
@@ -152,8 +154,18 @@ impl Checker {
                 }
                 return None;
             };
-            let (value, text) = (Value::from(value), Value::from(text));
+            let is_template = matches!(&value, Scalar::Text(value) if template::is_code(value));
+            if is_template && !is_list {
+                let message = "the result of an option can't be a template";
+                let span = self.tree.key(&path);
+                let found = Diagnostic::error("template", path.to_string(), span, message);
+                self.push(found.help("name the result in a word, and put the template into its text"));
+                sound = false;
+                continue;
+            }
+            let text = self.known_scalar(text, &path);
             let text = text_of(&text).trim().to_string();
+            let value = if is_template { text.clone().into() } else { Value::from(value) };
             if text.is_empty() || text.chars().any(char::is_control) || text.chars().count() > 200 {
                 self.error("bad-value", &path, "an option must be one line of 1 to 200 characters").help =
                     Some("name the option in a few words; put the question into `ask`".into());

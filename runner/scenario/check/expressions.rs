@@ -3,17 +3,20 @@
 use super::{Checker, Names};
 use crate::diagnostic::{Diagnostic, Suggestion, suggestion};
 use crate::scenario::PhaseId;
-use crate::scenario::schema::{LongAssertion, WrittenAssertion, WrittenExpression};
+use crate::scenario::schema::{LongAssertion, WrittenAssertion, WrittenExpression, WrittenShare};
 use crate::scenario::template::{
-    Code, EXPRESSION_NAMES, Expression, PASS_NAMES, PHASE_FIELDS, Scope, expression_names,
+    Code, EXPRESSION_NAMES, Expression, OUTER, PASS_NAMES, PHASE_FIELDS, Scope, expression_names,
 };
 use crate::scenario::yaml::{Path, Step};
-use crate::scenario::{Assertion, template};
+use crate::scenario::{Assertion, Share, template};
 use indexmap::IndexMap;
 use std::collections::BTreeSet;
 
 /// The fields that may give a name to something.
 pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
+
+/// A share as it is written.
+const EXAMPLE: &str = "e.g. `share: { at_least: 0.9 }`";
 
 /// What a judge says, in the assertion beside it.
 const VERDICT: &str = "verdict";
@@ -82,7 +85,22 @@ impl Checker {
         EXPRESSION_NAMES.contains(&name)
             || self.names.variables.iter().any(|known| known == name)
             || more.contains(&name)
-            || PASS_NAMES.contains(&name) && self.names.block_at(path).is_some()
+            || self.is_pass_name(path, name)
+    }
+
+    /// True of a name of passes where something stands in a block, or is a condition of one; of `outer` in a block in a block.
+    pub(super) fn is_pass_name(&self, path: &Path, name: &str) -> bool {
+        // `phases`, an index; in a block, its field and so on.
+        let in_lists = path
+            .0
+            .chunks(2)
+            .take_while(|steps| matches!(steps, [Step::Key(list), Step::Index(_)] if list == "phases"));
+        let n_lists = in_lists.count();
+        let is_own = matches!(path.0.get(2 * n_lists..), Some([Step::Key(field)]) if ["when", "until"].contains(&field.as_str()));
+        let is_block =
+            n_lists > 0 && is_own && !self.names.places.iter().any(|place| place.0 == path.0[..2 * n_lists]);
+        let depth = if is_block { n_lists } else { n_lists.saturating_sub(1) };
+        PASS_NAMES.contains(&name) && depth > 0 || name == OUTER && depth > 1
     }
 
     fn undefined_in_expression(&mut self, path: &Path, text: &str, name: &str, end: PhaseId, more: &[&str]) {
@@ -280,10 +298,11 @@ impl Checker {
         for (at, given) in written.into_iter().enumerate() {
             let path = path.index(at);
             let judge = self.names.phase_at(&path.key("judge"));
-            let (that, why, path) = match given {
-                Some(WrittenAssertion::That(that)) => (that, None, path),
-                Some(WrittenAssertion::Long(LongAssertion { that: Some(that), why, .. })) => {
-                    (that, why, path.key("that"))
+            let (that, why, share, path) = match given {
+                Some(WrittenAssertion::That(that)) => (that, None, None, path),
+                Some(WrittenAssertion::Long(LongAssertion { that: Some(that), why, share, .. })) => {
+                    let share = share.and_then(|share| self.share(share, &path.key("share")));
+                    (that, self.known_text(why, &path.key("why")), share, path.key("that"))
                 }
                 Some(WrittenAssertion::Long(_)) => {
                     let message = "an assertion needs `that`: the expression that must be true";
@@ -301,7 +320,7 @@ impl Checker {
                 if let Some(judge) = judge {
                     self.decides(&mut that, judge);
                 }
-                assertions.push(Assertion { that, why });
+                assertions.push(Assertion { that, why, share });
             }
         }
         assertions
@@ -309,6 +328,35 @@ impl Checker {
 }
 
 impl Checker {
+    /// The share of runs in which an assertion must hold.
+    fn share(&mut self, given: WrittenShare, path: &Path) -> Option<Share> {
+        let WrittenShare { at_least, at_most } = given;
+        let mut sound = true;
+        for (field, value) in [("at_least", at_least), ("at_most", at_most)] {
+            let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) else { continue };
+            let message = format!("`{field}` must be a share from 0 to 1, found {value}");
+            let is_percentage = (1.0..=100.0).contains(&value);
+            let help = if is_percentage {
+                format!("for {value} %, write `{}`", value / 100.0)
+            } else {
+                EXAMPLE.into()
+            };
+            self.error("bad-value", &path.key(field), message).help = Some(help);
+            sound = false;
+        }
+        if at_least.is_none() && at_most.is_none() {
+            self.missing(path, "a `share` needs `at_least` or `at_most`", EXAMPLE);
+            sound = false;
+        }
+        if sound && at_least.zip(at_most).is_some_and(|(least, most)| least > most) {
+            let message =
+                "no share is both `at_least` and `at_most` these: the first is greater than the second";
+            self.error("bad-value", path, message.to_string()).help = Some("exchange the two".into());
+            sound = false;
+        }
+        sound.then_some(Share { at_least, at_most })
+    }
+
     /// Lets the verdict of a judge decide an assertion; warns where it does not.
     fn decides(&mut self, that: &mut Expression, judge: PhaseId) {
         if expression_names(&that.text).is_ok_and(|names| names.iter().any(|name| name == VERDICT)) {

@@ -1,9 +1,12 @@
 //! The plain fields of a scenario: its id, its variables, colours.
 
 use super::Checker;
+use super::cases::declared;
+use super::types::{Mistyped, typed};
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::scenario::Color;
 use crate::scenario::cases::CASE;
+use crate::scenario::schema::Written;
 use crate::scenario::yaml::Path;
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -31,7 +34,14 @@ impl Checker {
         id.to_string()
     }
 
-    pub(super) fn variables(
+    /// The variables with the values of this run, which texts may use from here on.
+    pub(super) fn known_variables(&mut self, written: &Written, overrides: &[(String, Value)]) {
+        let values = self.variables(written.variables.clone().unwrap_or_default(), overrides);
+        self.names.variables = values.keys().cloned().collect();
+        self.names.values = values;
+    }
+
+    fn variables(
         &mut self,
         written: IndexMap<String, Value>,
         overrides: &[(String, Value)],
@@ -53,16 +63,35 @@ impl Checker {
         }
         // What names a case is not a variable, unless there is one of this name and no case.
         let is_variable = written.contains_key(CASE) && !self.has_cases;
-        let is_value = |name: &str| name != super::CAST && (name != CASE || is_variable);
+        let is_other = |name: &str| [super::CAST, super::TRIMMED].contains(&name);
+        let is_value = |name: &str| !is_other(name) && (name != CASE || is_variable);
         for (name, value) in overrides.iter().filter(|(name, _)| is_value(name)) {
             let span = self.tree.key(&path);
-            if let Err(help) = set(&mut values, name, value.clone()) {
+            let mut value = value.clone();
+            if let Some(declared) = declared(&written, name) {
+                match typed(declared, value) {
+                    Ok(fitting) => value = fitting,
+                    Err(found) => {
+                        self.mistyped_variable(name, &found);
+                        continue;
+                    }
+                }
+            }
+            if let Err(help) = set(&mut values, name, value) {
                 let message = format!("the scenario has no variable `{name}`");
                 let found = Diagnostic::error("unknown-variable", "", span, message);
                 self.push(found).help = help.or(Some("declare it under `variables:`".into()));
             }
         }
         values
+    }
+
+    fn mistyped_variable(&mut self, name: &str, found: &Mistyped) {
+        let path = Path::default().key("variables");
+        let path = name.split('.').fold(path, |path, part| path.key(part));
+        let found =
+            Diagnostic::error("type", "", self.tree.value(&path), found.with_value(name)).help(found.help());
+        self.push(found);
     }
 
     pub(super) fn color(&mut self, path: &Path, given: &str) -> Option<Color> {

@@ -1,10 +1,12 @@
 //! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed answers are in it.
 
 use super::Checker;
+use super::strategies::placed;
+use crate::diagnostic::Diagnostic;
 use crate::scenario::schema::{WrittenGrammar, WrittenReply};
 use crate::scenario::yaml::Path;
-use crate::scenario::{Agent, AgentId, Form, Phase, Strategy, Topology};
-use greenroom_grammar::Grammar;
+use crate::scenario::{Agent, AgentId, Form, MAX_AGAIN, Phase, Strategy, Topology};
+use greenroom_grammar::{Grammar, Relaxed};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -67,24 +69,34 @@ impl Checker {
             }
             (None, None) => return None,
         };
-        let form = Form { path, grammar, is_shown };
-        if let Err(error) = form.grammar.check() {
-            let (what, help) = match form.grammar {
-                Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
-                Grammar::Lark(_) => {
-                    ("grammar", "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`")
-                }
-                _ => (
-                    "regular expression",
-                    "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
-                ),
-            };
-            self.error("bad-grammar", &form.path, format!("this {what} can't be used: {error}")).help =
-                Some(help.into());
-            return None;
-        }
+        let relaxed = grammar.relaxed().and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed));
+        let relaxed = match relaxed {
+            Ok(relaxed) => relaxed,
+            Err(error) => {
+                let (what, help) = match grammar {
+                    Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
+                    Grammar::Lark(_) => (
+                        "grammar",
+                        "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
+                    ),
+                    _ => (
+                        "regular expression",
+                        "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
+                    ),
+                };
+                self.error("bad-grammar", &path, format!("this {what} can't be used: {error}")).help =
+                    Some(help.into());
+                return None;
+            }
+        };
+        self.left_out(
+            &relaxed,
+            &path,
+            &format!("a reply that breaks it is asked for again, at most {MAX_AGAIN} times"),
+        );
+        let form = Form { path, grammar, relaxed, is_shown };
         // A value of null is that of a reply which is not in its form.
-        if form.kind() == "schema" && form.grammar.accepts("null").is_ok() {
+        if form.kind() == "schema" && form.relaxed.accepts("null").is_ok() {
             let message = "this schema allows `null`, which is reserved for invalid replies";
             self.error("bad-grammar", &form.path, message).help =
                 Some("give the type of the reply, e.g. `type: object`".into());
@@ -93,40 +105,69 @@ impl Checker {
         Some(Arc::new(form))
     }
 
+    /// Warns of what can't be enforced of a schema while a text is written.
+    pub(super) fn left_out(&mut self, relaxed: &Relaxed, path: &Path, then: &str) {
+        // Integers are followed exactly; in alternatives of objects they are checked afterwards.
+        const NUMBERS: &[&str] =
+            &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const", "enum"];
+        for left in relaxed.left.iter().filter(|left| !NUMBERS.contains(&left.keyword.as_str())) {
+            let (code, message) = match left.is_checked {
+                true => (
+                    "checked-afterwards",
+                    format!(
+                        "{left} can't be enforced while the text is written: it is checked afterwards, and {then}"
+                    ),
+                ),
+                false => ("no-effect", format!("{left} has no effect: it can't be enforced")),
+            };
+            let help = match left.keyword.as_str() {
+                "oneOf" => {
+                    "its alternatives may overlap: use `anyOf`, or give each a required property whose `const` tells it from the others"
+                }
+                _ => "`docs/patterns.md` lists the keywords that are enforced while a text is written",
+            };
+            let span = self.tree.key(path);
+            self.push(Diagnostic::warning(code, path.to_string(), span, message).help(help));
+        }
+    }
+
     /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be invalid.
     pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
-            let path = Path::default().key("agents").key(agent.key.clone()).key("strategy");
-            let answers: Vec<(Path, &str)> = match &agent.strategy {
-                None | Some(Strategy::Human) => continue,
-                Some(Strategy::Always(text)) => vec![(path.key("always"), text.as_str())],
-                Some(Strategy::List(texts)) => {
-                    let path = path.key("list");
-                    texts.iter().enumerate().map(|(at, text)| (path.index(at), text.as_str())).collect()
-                }
-                Some(_) => vec![(path, "")],
-            };
-            let asked = phases.iter().find_map(|phase| Some((phase, asked(phase, AgentId(id)).pop()?)));
-            let Some((phase, form)) = asked else { continue };
-            for (path, answer) in answers {
-                let Err(reason) = form.read(answer) else { continue };
-                let what = if answer.is_empty() { "an empty answer".into() } else { format!("`{answer}`") };
-                let message = format!(
-                    "{what} does not fit the form of replies in `{}`, and `{}` can give no other answer: {reason}",
-                    phase.name, agent.key
-                );
-                let help = match &form.grammar {
-                    Grammar::JsonSchema(_) => match form.example() {
-                        Value::Null => "write keys in the order of the schema's `properties`".to_string(),
-                        example => {
-                            format!("e.g. `{example}`; write keys in the order of the schema's `properties`")
-                        }
-                    },
-                    _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),
+            for (path, played, part) in placed(agent, phases) {
+                let (path, answer) = match part {
+                    // Which of its texts is the reply to which turn is looked at in the plan.
+                    Strategy::Human | Strategy::List(_) | Strategy::Script(_) | Strategy::ByPhase(_) => {
+                        continue;
+                    }
+                    Strategy::Always(text) => (path.key("always"), text.as_str()),
+                    Strategy::TitForTat | Strategy::Grim | Strategy::Random(_) => (path, ""),
                 };
-                self.error("bad-value", &path, message).help = Some(help);
+                let asked =
+                    |phase: &&Phase| Some((phase.name.clone(), asked(phase, AgentId(id)).pop()?.clone()));
+                let Some((phase, form)) = played.iter().find_map(asked) else { continue };
+                let place = format!("replies in `{phase}`");
+                self.fits_form(agent, &path, answer, &place, &form);
             }
         }
+    }
+
+    /// Rejects an answer that is not in a form.
+    pub(super) fn fits_form(&mut self, agent: &Agent, path: &Path, answer: &str, place: &str, form: &Form) {
+        let Err(reason) = form.read(answer) else { return };
+        let what = if answer.is_empty() { "an empty answer".into() } else { format!("`{answer}`") };
+        let message = format!(
+            "{what} does not fit the form of {place}, and `{}` can give no other answer: {reason}",
+            agent.key
+        );
+        let help = match &form.grammar {
+            Grammar::JsonSchema(_) => match form.example() {
+                Value::Null => "write keys in the order of the schema's `properties`".to_string(),
+                example => format!("e.g. `{example}`; write keys in the order of the schema's `properties`"),
+            },
+            _ => "write an answer that the grammar allows, as `always` or `list`".to_string(),
+        };
+        self.error("bad-value", path, message).help = Some(help);
     }
 }
 

@@ -4,6 +4,7 @@ use super::{Checker, is_identifier};
 use crate::diagnostic::Diagnostic;
 use crate::scenario::hints::{Hints, WrittenHints, expected};
 use crate::scenario::schema::{RemoteModel, WrittenModel};
+use crate::scenario::template::is_code;
 use crate::scenario::yaml::Path;
 use crate::scenario::{Address, Api, Keep, Phase, Scenario, Turn, compile};
 use indexmap::IndexMap;
@@ -117,13 +118,22 @@ impl Checker {
         let repetition_penalty = number("repetition_penalty", given.repetition_penalty).map(|r| r as f32);
         let max_tokens = number("max_tokens", given.max_tokens.map(|n| n as f64)).map(|n| n as usize);
         let top_k = given.top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX));
-        let reasoning = given.reasoning;
-        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, reasoning }
+        let (reasoning, stops) = (given.reasoning, given.stops);
+        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, reasoning, stops }
     }
 
     /// True if the scenario names this model.
     pub(super) fn has_model(&mut self, name: &str, path: &Path) -> bool {
         if self.models.iter().any(|known| known == name) {
+            return true;
+        }
+        if is_file(name) {
+            // Earlier versions took a file here.
+            let message = format!("`{name}` is not a name under `models`; it is taken as a model file");
+            let help = format!("name it: `models: {{ {}: {name} }}`, and write that name here", plain(name));
+            let span = self.tree.value(path);
+            self.push(Diagnostic::warning("unknown-model", path.to_string(), span, message).help(help));
+            self.models.push(name.to_string());
             return true;
         }
         if !self.is_broken(&Path::default().key("models")) && !self.is_open(&["models"]) {
@@ -243,6 +253,11 @@ impl Checker {
 }
 
 /// A name as `models` may have it.
+/// True of what names a model's file instead of a model.
+fn is_file(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".gguf") && !is_code(name)
+}
+
 fn plain(name: &str) -> String {
     if is_identifier(name) { name.to_string() } else { super::phases::identifier_from(name) }
 }

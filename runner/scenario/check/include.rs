@@ -1,5 +1,6 @@
 //! Takes over the agents and variables of included files. What is in the scenario itself wins.
 
+use super::types::exactly;
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source};
 use crate::files::Kind;
@@ -184,8 +185,21 @@ impl Checker {
             mine.entry(name).or_insert(model);
         }
         let mine = written.variables.get_or_insert_default();
+        let mut other_types = Vec::new();
         for (key, value) in variables.unwrap_or_default() {
+            if let Some(own) = mine.get(&key)
+                && let Err(found) = exactly(&value, own.clone())
+            {
+                other_types.push((key.clone(), found));
+            }
             mine.entry(key).or_insert(value);
+        }
+        for (key, found) in other_types {
+            let path = Path::default().key("variables").key(key.clone());
+            let message = format!("{} in the included file `{name}`", found.here(&key));
+            let found = Diagnostic::warning("type", path.to_string(), self.tree.value(&path), message);
+            let found = found.related(tree.key(&path), "included from here");
+            self.push(found.help("give both values the same type, or rename one of the variables"));
         }
         self.tree.graft(&["agents", "variables", "models"], tree);
     }

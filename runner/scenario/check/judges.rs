@@ -213,6 +213,7 @@ fn phase(name: String, path: Path, agents: Vec<AgentId>, turns: Vec<ScriptTurn>,
         route: None,
         rounds: 1,
         max_turns: None,
+        fresh: false,
         hints,
     }
 }

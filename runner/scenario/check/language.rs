@@ -30,7 +30,7 @@ impl Checker {
                     .unwrap_or("`greenroom schema --format markdown` lists all texts".into()),
                 Mistake::Blank(_) => "leave it out for the text of the base language".into(),
                 Mistake::Lines(_) => "write it on one line".into(),
-                Mistake::Placeholder(name, _) | Mistake::Lacks(name, _) => {
+                Mistake::Template(name) | Mistake::Placeholder(name, _) | Mistake::Lacks(name, _) => {
                     let takes = Language::takes(name).map(|name| format!("`{{{name}}}`"));
                     match takes.collect::<Vec<_>>().as_slice() {
                         [] => "this text has no placeholders: remove the braces".into(),

@@ -1,10 +1,10 @@
 //! From the file as written to a scenario that can be trusted: every reference resolved, every template
 //! tried, and all that is wrong said at once with its place and a remedy.
 
+mod braces;
 mod cascade;
 mod cases;
 mod cast;
-mod chance;
 mod choices;
 mod expressions;
 mod fields;
@@ -15,21 +15,24 @@ mod judges;
 mod language;
 mod memory;
 mod parts;
-mod paths;
 mod payoff;
 mod phases;
 mod present;
-mod rehearsal;
 mod routes;
 mod schemas;
-mod staged;
+mod scripts;
+mod spans;
 mod state;
+mod steps;
 mod strategies;
 mod texts;
 mod tools;
 mod topology;
-mod trials;
+mod types;
 mod unroll;
+
+pub(crate) use spans::{name_of, name_span, template_error};
+pub(crate) use steps::Steps;
 
 use super::Case;
 use super::language::Language;
@@ -37,7 +40,7 @@ use super::names;
 use super::papers;
 use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
-use super::template::Code;
+use super::template::TRIMMED;
 use super::yaml::{Path, Step, Tree, parse};
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{
@@ -59,9 +62,48 @@ pub struct Loaded {
     pub scenario: Option<Arc<Scenario>>,
     /// Errors and warnings.
     pub report: Report,
+    /// The names of fields that are in the file, where they are not the first ones.
+    names_there: names::Written,
 }
 
-/// Reads and checks a scenario's text, which may not include files. `name` is what messages call it.
+impl Loaded {
+    /// Adds mistakes that were found later; a scenario with an error can't be played.
+    pub(crate) fn with(self, mut found: Vec<Diagnostic>) -> Self {
+        let Self { scenario, report: Report { sources, mut diagnostics }, names_there } = self;
+        found.iter_mut().for_each(|found| names::as_written(found, &names_there));
+        diagnostics.extend(found);
+        Self::new(scenario, sources, diagnostics, names_there)
+    }
+
+    fn new(
+        scenario: Option<Arc<Scenario>>,
+        sources: Sources,
+        mut diagnostics: Vec<Diagnostic>,
+        names_there: names::Written,
+    ) -> Self {
+        if diagnostics.len() > MAX_TOLD {
+            let rest = diagnostics.split_off(MAX_TOLD);
+            let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
+            let message = format!("{} more errors not shown", rest.len());
+            let found = Diagnostic::error("too-many", "", rest[0].span, message).help("fix the others first");
+            diagnostics.push(Diagnostic { severity: worst, ..found });
+        }
+        // A key that is not an agent's has a value of whatever type.
+        let unknown: Vec<String> = diagnostics
+            .iter()
+            .filter(|found| found.code == "unknown-agent")
+            .map(|found| found.path.clone())
+            .collect();
+        diagnostics.retain(|found| found.code != "type" || !unknown.contains(&found.path));
+        diagnostics.sort_by_key(|diagnostic| (diagnostic.span, diagnostic.severity));
+        diagnostics.dedup();
+        let report = Report { sources, diagnostics };
+        Self { scenario: scenario.filter(|_| report.n_errors() == 0), report, names_there }
+    }
+}
+
+/// Reads and checks a scenario's text, which may not include files. `name` is what messages call it. What depends on the course of a
+/// run is not tried here: [`crate::rehearsal::load`] does that too.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     let none = |_: &str, _: Kind| {
         Err(std::io::Error::other("only a scenario that is read from a file can name other files"))
@@ -163,36 +205,35 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
-    let (tools, cases, has_cases) = Default::default();
-    let mut checker =
-        Checker { sources, tree, found, names, broken, language, ending, models, tools, cases, has_cases };
+    let (tools, cases, has_cases, steps, keeps_lines) = Default::default();
+    let is_trimmed = overrides.iter().any(|(name, _)| name == TRIMMED);
+    let mut checker = Checker {
+        sources,
+        tree,
+        found,
+        names,
+        broken,
+        language,
+        ending,
+        models,
+        tools,
+        cases,
+        has_cases,
+        steps,
+        is_trimmed,
+        keeps_lines,
+    };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
         checker.read_cases(&mut written, overrides, read);
+        checker.known_variables(&written, overrides);
         checker.read_schemas(&mut written, read);
         checker.read_tools(&mut written, read);
         checker.scenario(written, overrides)
     });
     let (sources, mut diagnostics) = (checker.sources, checker.found);
     diagnostics.iter_mut().for_each(|found| names::as_written(found, &names_there));
-    if diagnostics.len() > MAX_TOLD {
-        let rest = diagnostics.split_off(MAX_TOLD);
-        let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
-        let message = format!("{} more errors not shown", rest.len());
-        let found = Diagnostic::error("too-many", "", rest[0].span, message).help("fix the others first");
-        diagnostics.push(Diagnostic { severity: worst, ..found });
-    }
-    // A key that is not an agent's has a value of whatever type.
-    let unknown: Vec<String> = diagnostics
-        .iter()
-        .filter(|found| found.code == "unknown-agent")
-        .map(|found| found.path.clone())
-        .collect();
-    diagnostics.retain(|found| found.code != "type" || !unknown.contains(&found.path));
-    diagnostics.sort_by_key(|diagnostic| (diagnostic.span, diagnostic.severity));
-    diagnostics.dedup();
-    let report = Report { sources, diagnostics };
-    Loaded { scenario: scenario.filter(|_| report.n_errors() == 0), report }
+    Loaded::new(scenario, sources, diagnostics, names_there)
 }
 
 /// `k=v` of `--set`, the value typed as YAML types it.
@@ -224,8 +265,6 @@ pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
 pub(crate) const CAST: &str = "agents";
 /// Maximum number of mistakes that are told of one scenario.
 const MAX_TOLD: usize = 500;
-/// Most places at which a name is looked for in a text, to mark it.
-const MAX_PLACES: usize = 200;
 
 struct Checker {
     sources: Sources,
@@ -243,6 +282,12 @@ struct Checker {
     has_cases: bool,
     /// The tools, in the order of the file.
     tools: Vec<super::Tool>,
+    /// Steps left for texts that are rendered before the run.
+    steps: Steps,
+    /// True of a scenario whose recording is from before texts kept their line breaks.
+    is_trimmed: bool,
+    /// True if some text keeps a line break that it would have lost then.
+    keeps_lines: bool,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -328,6 +373,14 @@ impl Names {
     }
 }
 
+/// The names of all phases, those of judges included.
+fn named_in(parts: &Option<Vec<Option<WrittenPart>>>, judges: &[judges::Judge]) -> Vec<String> {
+    let (mut names, mut places) = (Vec::new(), Vec::new());
+    named(parts.as_deref().unwrap_or_default(), &Path::default().key("phases"), &mut names, &mut places);
+    names.extend(judges.iter().map(|judge| judge.name.clone()));
+    names
+}
+
 /// Adds the names of phases and their places, those in blocks included.
 fn named(parts: &[Option<WrittenPart>], path: &Path, names: &mut Vec<String>, places: &mut Vec<Path>) {
     for (at, part) in parts.iter().enumerate() {
@@ -355,10 +408,14 @@ impl Checker {
         let hints = written.hints();
         let id = self.id(written.id.as_deref());
         self.language = self.language(written.language, &top.key("language"));
-        let variables = self.variables(written.variables.unwrap_or_default(), overrides);
+        let variables = self.names.values.clone();
         let models = self.models(written.models, &top.key("models"));
+        let title = self.known_text(written.title, &top.key("title"));
+        let description = self.known_text(written.description, &top.key("description"));
         let hints = self.hints(hints, &top);
         let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
+        let all_phases = named_in(&written.phases, &judges);
+        self.names.phases = all_phases;
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
         self.tools_are_used(&agents);
         let partial = self.names.partial;
@@ -378,17 +435,20 @@ impl Checker {
         self.answers(&agents, &phases);
         self.answers_in_form(&agents, &phases);
         self.one_meaning(&variables, &agents[..n_cast], &phases);
+        // Models that are named by their files.
+        let models = self.models.iter().map(|name| (name.clone(), name.clone())).chain(models).collect();
         let lets = std::mem::take(&mut self.names.lets).into_iter();
         let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();
         let mut scenario = Scenario {
-            title: written.title.unwrap_or_else(|| id.clone()),
+            title: title.unwrap_or_else(|| id.clone()),
             id,
-            description: written.description.unwrap_or_default(),
+            description: description.unwrap_or_default(),
             variables,
             cases: self.cases.take(),
             state,
             lets,
-            overrides: overrides.to_vec(),
+            overrides: overrides.iter().filter(|(name, _)| name != TRIMMED).cloned().collect(),
+            keeps_lines: false,
             language: self.language.clone(),
             models,
             embeddings,
@@ -405,13 +465,15 @@ impl Checker {
             tree: Tree::default(),
         };
         self.systems(&mut scenario, &systems);
+        scenario.keeps_lines = self.keeps_lines;
         unroll::unroll(&mut scenario, &blocks);
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
             self.one_model_each(&scenario);
-            self.rehearse(&scenario);
+            self.scripted(&scenario);
         }
+        self.unrendered();
         let mut scenario = Arc::into_inner(scenario)?;
         scenario.tree = std::mem::take(&mut self.tree);
         Some(Arc::new(scenario))
@@ -447,33 +509,10 @@ impl Checker {
 
     /// The place of a name on a line of a text value; the line, where it is not found.
     fn name_span(&self, path: &Path, line: usize, name: &str) -> Span {
-        let span = self.tree.text_line(&self.sources, path, line);
         if self.found.len() > MAX_TOLD {
-            return span;
+            return self.tree.text_line(&self.sources, path, line);
         }
-        let text = self.sources.of(span).text.get(span.start..span.end).unwrap_or_default();
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let whole =
-            |at: &usize| !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word);
-        let is_field = |at: &usize| text[..*at].ends_with('.');
-        // Code may begin on an earlier line. What has no braces is an expression.
-        let value = self.tree.value(path);
-        let whole_text = self.sources.of(value).text.get(value.start..value.end).unwrap_or_default();
-        let code = Code::of(whole_text);
-        let is_template = ["{{", "{%", "${"].iter().any(|open| whole_text.contains(open));
-        let is_code = |at: &usize| {
-            let seed = || text[..*at].rfind("${").is_some_and(|open| !text[open..*at].contains('}'));
-            let is_seed = text[*at..].starts_with("${");
-            !is_template || is_seed || code.contains((span.start + at).saturating_sub(value.start)) || seed()
-        };
-        let places = || text.match_indices(name).map(|(at, _)| at).filter(whole).take(MAX_PLACES);
-        let own = places().find(|at| is_code(at) && !is_field(at));
-        match own.or_else(|| places().find(is_code)) {
-            Some(at) if !name.is_empty() => {
-                Span { start: span.start + at, end: span.start + at + name.len(), ..span }
-            }
-            _ => span,
-        }
+        name_span(&self.sources, &self.tree, path, line, name)
     }
 
     /// Looks a word up in a closed list.

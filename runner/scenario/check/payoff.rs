@@ -112,7 +112,8 @@ impl Checker {
                 return None;
             }
         };
-        let unit = written.unit.unwrap_or_else(|| "points".to_string());
+        let unit = self.known_text(written.unit, &path.key("unit"));
+        let unit = unit.unwrap_or_else(|| "points".to_string());
         Some(Payoff { phases: valued, players, choices, unit, rule })
     }
 

@@ -54,10 +54,10 @@ impl Checker {
         let name = self.phase_name(written.name.take(), path, id.0);
         let hints = written.hints();
         let hints = self.hints(hints, path);
-        let (cast, present) = self.phase_cast(written.agents.take(), path, id);
+        let (cast, present) = self.phase_cast(&mut written, path, id);
         if written.interactions.as_ref().is_some_and(Vec::is_empty) {
-            let message = "`interactions` is empty, so everybody present would hear everything";
-            self.missing(&path.key("interactions"), message, SECRET);
+            let message = "`interactions` is empty: everybody present hears everything";
+            self.unused(&path.key("interactions"), message, SECRET);
         }
         if written.announce.as_ref().is_some_and(Vec::is_empty) {
             let message = "`announce` is empty";
@@ -81,8 +81,9 @@ impl Checker {
             written.until.and_then(|given| self.expression(given, path.key("until"), until, ROUND_NAMES));
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
         let rounds = written.rounds.take().map(|given| self.rounds(given, path.key("rounds")));
+        let label = self.known_text(written.label.take(), &path.key("label"));
         let mut phase = Phase {
-            label: written.label.unwrap_or_else(|| name.clone()),
+            label: label.unwrap_or_else(|| name.clone()),
             part: name.clone(),
             name,
             path: path.clone(),
@@ -113,6 +114,7 @@ impl Checker {
             set: self.set(written.set, &path.key("set"), id, false),
             rounds: 1,
             max_turns,
+            fresh: written.fresh.unwrap_or(false),
             hints,
             observers: self.observers(&cast),
             agents: cast,
@@ -172,6 +174,11 @@ impl Checker {
         if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
             self.unused(&path.key("until"), message, "set the maximum number of rounds with `rounds`");
+        }
+        let has_strategy = |agent: &AgentId| self.names.agents[agent.0].strategy.is_some();
+        if phase.fresh && !phase.agents.iter().any(has_strategy) {
+            let message = "`fresh` has no effect here: no agent in this phase has a strategy";
+            self.unused(&path.key("fresh"), message, "remove it");
         }
         let moderated = matches!(phase.topology, Topology::Moderated(_));
         if moderated && speakers.len() < 2 {

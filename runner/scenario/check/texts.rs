@@ -1,23 +1,26 @@
 //! Checks the texts: templates parse, name only what exists by then, and a system text never varies.
 
-use super::Checker;
 use super::expressions::ANY;
-use super::rehearsal::Steps;
+use super::{Checker, Steps, name_of, template_error};
 use crate::diagnostic::Diagnostic;
+use crate::scenario::compile::n_rounds_between;
 use crate::scenario::language::Text;
 use crate::scenario::render::{Reading, evaluate, render_stage};
 use crate::scenario::results::Said;
 use crate::scenario::schema::WrittenTemplate;
 use crate::scenario::template::{
-    self, Code, Fault, PASS_NAMES, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Scope, Template, TemplateError,
+    self, Code, OUTER, PASS_NAMES, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Scope, Template, TemplateError,
 };
 use crate::scenario::yaml::Path;
-use crate::scenario::{AgentId, PayoffRule, PhaseId, Scenario};
+use crate::scenario::{AgentId, PayoffRule, Phase, PhaseId, Scenario};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes that all system texts may have together.
 const MAX_SYSTEM_BYTES: usize = 64 << 20;
+
+/// The first rounds in which a text that names the round is tried.
+const MAX_ROUNDS: usize = 16;
 
 /// Names that speak of what changes during a run.
 const VARYING: &[&str] =
@@ -52,6 +55,7 @@ impl Checker {
         in_round: bool,
     ) -> Option<Template> {
         let (text, _, odd) = template::rewrite(&text?.0);
+        let text = self.keep_lines(text, &path);
         for (line, inner) in odd {
             let span = self.name_span(&path, line, &format!("${{{inner}}}"));
             let message = format!("`${{{inner}}}` is not replaced: it stays in the text");
@@ -62,6 +66,29 @@ impl Checker {
         let mut text = Template { path, text, quotes: Vec::new(), scope: Scope::default() };
         self.stage_names(phase, in_round, &mut text);
         Some(text)
+    }
+
+    /// A text whose line breaks stay where Jinja keeps them, with a warning where an earlier rule took one.
+    fn keep_lines(&mut self, text: String, path: &Path) -> String {
+        if self.is_trimmed {
+            return text;
+        }
+        let (kept, tags) = template::keep_lines(&text);
+        self.keeps_lines |= *kept != *text;
+        let kept = kept.into_owned();
+        for (line, tag) in tags {
+            let span = self.tree.text_line(&self.sources, path, line);
+            let message =
+                format!("the line break after `{tag}` is kept, as in Jinja; earlier versions removed it");
+            let signed = |sign: char| format!("{}{sign}{}", &tag[..tag.len() - 2], &tag[tag.len() - 2..]);
+            let help = format!(
+                "write `{}` to remove it, `{}` to keep it without this warning",
+                signed('-'),
+                signed('+')
+            );
+            self.push(Diagnostic::warning("line-break", path.to_string(), span, message).help(help));
+        }
+        kept
     }
 
     /// Renders the system texts, and refuses those that could vary within a run.
@@ -78,6 +105,7 @@ impl Checker {
             };
             let path = agent.system_path.clone();
             let (text, quotes, _) = template::rewrite(text);
+            let text = self.keep_lines(text, &path);
             for quote in &quotes {
                 self.varying(&path, quote.line, &format!("{}.messages", quote.phase));
             }
@@ -142,13 +170,8 @@ impl Checker {
     }
 
     pub(super) fn template_error(&mut self, path: &Path, text: &str, error: TemplateError) {
-        let help = template::remedy(text, &error);
-        let help = help.unwrap_or("`{{ name }}` prints a value, `{% if … %} … {% endif %}` decides".into());
-        let name = match &error.kind {
-            Fault::Undefined(name) | Fault::UnknownFilter(name) => name.as_str(),
-            _ => "",
-        };
-        self.error_at("template", path, (error.line, name), error.message).help = Some(help);
+        let span = self.name_span(path, error.line, name_of(&error));
+        self.push(template_error(path, text, span, error));
     }
 
     fn varying(&mut self, path: &Path, line: usize, name: &str) {
@@ -208,7 +231,7 @@ impl Checker {
             || SYSTEM_NAMES.contains(&name)
             || STAGE_NAMES.contains(&name)
             || in_round && ROUND_NAMES.contains(&name)
-            || PASS_NAMES.contains(&name) && self.names.block_at(path).is_some()
+            || self.is_pass_name(path, name)
             || self.names.has_agent(name)
     }
 
@@ -233,6 +256,9 @@ impl Checker {
             .then(|| "only texts of rounds can use it: `ask` and `announce`".into());
         let of_blocks =
             PASS_NAMES.contains(&name).then(|| "only texts in a block (`repeat`) can use it".into());
+        let of_inner =
+            (name == OUTER).then(|| "only texts in a block inside another block can use it".into());
+        let of_blocks = of_blocks.or(of_inner);
         let help = of_rounds.or(of_blocks).or(help).unwrap_or("declare it under `variables:`".into());
         let message = format!("`{name}` is not defined here");
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
@@ -279,7 +305,7 @@ impl Checker {
         scenario
     }
 
-    fn too_many_steps(&mut self, path: &Path) {
+    pub(super) fn too_many_steps(&mut self, path: &Path) {
         let message = "the texts take too many steps to render: the scenario's limit is reached here";
         self.error("too-long", path, message).help =
             Some("shorten the loops, or compute lists once, under `variables`".into());
@@ -297,6 +323,13 @@ impl Checker {
     }
 }
 
+/// The rounds in which a text of rounds is tried: the first, and where it names the round, more, and the last.
+fn rounds_of(phase: &Phase, text: &Template) -> impl Iterator<Item = usize> {
+    let n_rounds =
+        if text.text.contains("round") { phase.rounds.max(1) + n_rounds_between(phase) } else { 1 };
+    (1..=n_rounds.min(MAX_ROUNDS)).chain((n_rounds > MAX_ROUNDS).then_some(n_rounds))
+}
+
 /// The readings of texts that depend on nothing said; each phase's first agent first.
 fn readings(scenario: &Scenario) -> Vec<(&Template, Reading)> {
     let mut readings = Vec::new();
@@ -310,8 +343,8 @@ fn readings(scenario: &Scenario) -> Vec<(&Template, Reading)> {
             let turns = phase.script().iter().filter(|turn| turn.agent == *agent);
             let asked = asked.chain(turns.filter_map(|turn| turn.ask.as_deref()));
             let announced = phase.announcements.iter().filter(|announced| announced.to.contains(agent));
-            let of_rounds =
-                asked.chain(announced.map(|announced| &announced.text)).map(|text| (text, Some(1)));
+            let of_rounds = asked.chain(announced.map(|announced| &announced.text));
+            let of_rounds = of_rounds.flat_map(|text| rounds_of(phase, text).map(move |n| (text, Some(n))));
             let all =
                 opening.chain(of_rounds).filter(|(text, _)| text.quotes.is_empty() && !text.scope.state);
             let reading = |round| Reading { phase: PhaseId(id), round, agent: *agent };

@@ -85,6 +85,7 @@ impl Checker {
         path: &Path,
         read: &ReadNamed<'_>,
     ) -> Option<ToolKind> {
+        let about = self.known_text(written.about.take(), &path.key("about"));
         let given = [
             ("built_in", written.built_in.is_some()),
             ("lookup", written.lookup.is_some()),
@@ -129,11 +130,11 @@ impl Checker {
         match kind {
             "built_in" => {
                 let word = written.built_in.take().unwrap_or_default();
-                self.built_in(key, &word, written.about, &path.key("built_in"))
+                self.built_in(key, &word, about, &path.key("built_in"))
             }
-            "lookup" => self.lookup(key, written, path, read),
-            "command" => self.command(key, written, path),
-            _ => self.server(written, path),
+            "lookup" => self.lookup(key, written, about, path, read),
+            "command" => self.command(key, written, about, path),
+            _ => self.server(written, about.is_some(), path),
         }
     }
 
@@ -168,6 +169,7 @@ impl Checker {
         &mut self,
         key: &str,
         written: LongTool,
+        about: Option<String>,
         path: &Path,
         read: &ReadNamed<'_>,
     ) -> Option<ToolKind> {
@@ -234,14 +236,20 @@ impl Checker {
             false => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
         };
         let usual = format!("Looks up a row by its {column}.");
-        let spec = spec(key, written.about, &usual, [(column.as_str(), argument)]);
+        let spec = spec(key, about, &usual, [(column.as_str(), argument)]);
         Some(ToolKind::BuiltIn(BuiltIn::Lookup(Arc::new(table)), spec))
     }
 
-    fn command(&mut self, key: &str, written: LongTool, path: &Path) -> Option<ToolKind> {
+    fn command(
+        &mut self,
+        key: &str,
+        written: LongTool,
+        about: Option<String>,
+        path: &Path,
+    ) -> Option<ToolKind> {
         let line = self.line(written.command, &path.key("command"));
         let timeout = self.timeout(written.timeout, &path.key("timeout"));
-        let about = written.about.filter(|about| !about.trim().is_empty());
+        let about = about.filter(|about| !about.trim().is_empty());
         if about.is_none() && !self.is_broken(&path.key("about")) {
             self.missing(
                 path,
@@ -263,19 +271,23 @@ impl Checker {
                 Some("e.g. `{ type: object, properties: { town: { type: string } } }`".into());
             return None;
         }
-        if let Err(error) = Grammar::json_schema(&arguments).check() {
-            self.error("bad-grammar", &here, format!("this schema can't be used: {error}")).help =
-                Some("`docs/patterns.md` lists the supported keywords".into());
-            return None;
+        let relaxed = Grammar::json_schema(&arguments).relaxed();
+        match relaxed.and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed)) {
+            Ok(relaxed) => self.left_out(&relaxed, &here, "a call that breaks it fails with the reason"),
+            Err(error) => {
+                self.error("bad-grammar", &here, format!("this schema can't be used: {error}")).help =
+                    Some("`docs/patterns.md` lists the supported keywords".into());
+                return None;
+            }
         }
         let spec = ToolSpec { name: key.to_string(), about: about?, arguments };
         Some(ToolKind::Command(Command { line: line?, timeout }, spec))
     }
 
-    fn server(&mut self, written: LongTool, path: &Path) -> Option<ToolKind> {
+    fn server(&mut self, written: LongTool, has_about: bool, path: &Path) -> Option<ToolKind> {
         let line = self.line(written.mcp, &path.key("mcp"));
         let timeout = self.timeout(written.timeout, &path.key("timeout"));
-        if written.about.is_some() {
+        if has_about {
             let message = "`about` has no effect here: a server describes its own tools";
             self.unused(&path.key("about"), message, "remove it");
         }

@@ -75,11 +75,12 @@ impl Checker {
                 both.sort_unstable();
                 if let Some(before) = first.get(&both).filter(|_| known) {
                     let [one, other] = [edge.from, *to].map(|id| self.names.agents[id.0].key.clone());
-                    let message =
-                        format!("`{one}` and `{other}` are already a pair, and a pair speaks both ways");
+                    let message = format!(
+                        "`{one}` and `{other}` are already a pair, and a pair speaks both ways: this one is not used"
+                    );
                     let (here, before) = (path.index(at), self.tree.value(&path.index(*before)));
                     let span = self.tree.value(&here);
-                    let found = Diagnostic::error("duplicate-name", here.to_string(), span, message);
+                    let found = Diagnostic::warning("duplicate-name", here.to_string(), span, message);
                     self.push(found.related(before, "first defined here")).help = Some(
                         "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`".into(),
                     );
@@ -242,8 +243,10 @@ impl Checker {
             let (path, Some(key)) = (path.index(at), key) else { continue };
             let Some(id) = self.member(&key, cast, &path) else { continue };
             if present.contains(&id) {
-                let message = format!("`{key}` appears twice in `to`");
-                self.error("duplicate-name", &path, message).help = Some("remove one".into());
+                let message = format!("`{key}` appears twice in `to`: the second one is not used");
+                let span = self.tree.value(&path);
+                let found = Diagnostic::warning("duplicate-name", path.to_string(), span, message);
+                self.push(found.help("remove one"));
                 continue;
             }
             present.push(id);

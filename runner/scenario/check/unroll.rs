@@ -134,7 +134,7 @@ impl Unrolling<'_> {
         for pass in self.chain(phase.pass) {
             if self.passes[pass.0].phases.start == id.0 {
                 let mut when = self.passes[pass.0].when.take();
-                when.iter_mut().for_each(|when| self.expression(when, opens, payoff));
+                when.iter_mut().for_each(|when| self.condition(when, pass, opens, payoff));
                 self.passes[pass.0].when = when;
             }
         }
@@ -198,7 +198,7 @@ impl Unrolling<'_> {
         for pass in self.chain(self.phases[id].pass) {
             if self.passes[pass.0].phases.end == id + 1 {
                 let mut until = self.passes[pass.0].until.take();
-                until.iter_mut().for_each(|until| self.expression(until, site, payoff));
+                until.iter_mut().for_each(|until| self.condition(until, pass, site, payoff));
                 self.passes[pass.0].until = until;
             }
         }
@@ -233,6 +233,12 @@ impl Unrolling<'_> {
         // Judges are asked once, after all blocks.
         let judge = |judge: PhaseId| self.of.iter().position(|of| *of == judge.0).map(PhaseId);
         expression.scope.verdict = expression.scope.verdict.and_then(judge);
+    }
+
+    /// A condition of a block, about one of its passes.
+    fn condition(&self, condition: &mut Expression, pass: PassId, site: Site, payoff: &Option<Payoff>) {
+        self.expression(condition, site, payoff);
+        condition.scope.pass = Some(pass);
     }
 
     /// The phases that are meant where some are named as they are written, and further ones on which this or the state depends.

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub(super) use rounds::n_turns;
+pub(super) use votes::n_rounds_between;
 
 /// Unrolls a scenario.
 pub fn compile(scenario: &Scenario) -> Plan {

@@ -8,7 +8,7 @@ use crate::scenario::plan::{Audience, Condition, Constraint, Input, Purpose, Tur
 use crate::scenario::{AgentId, Phase, PhaseId};
 
 /// Rounds of talk between the votes of a phase.
-pub(super) fn n_rounds_between(phase: &Phase) -> usize {
+pub(in crate::scenario) fn n_rounds_between(phase: &Phase) -> usize {
     match phase.decision {
         Some(Decision::Consensus { attempts }) if phase.rounds > 0 => attempts.saturating_sub(1),
         _ => 0,

@@ -2,10 +2,15 @@
 //!
 //! A text is filled in one pass, so that a name with braces in it stays as it is.
 
+mod negations;
 mod texts;
+mod words;
+
+pub(super) use words::Words;
 
 pub use texts::Text;
 
+use super::template::is_code;
 use schemars::Schema;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,6 +37,9 @@ pub(super) enum Mistake {
     /// It has several lines, where one is expected.
     #[error("the text `{0}` has several lines; expected one")]
     Lines(String),
+    /// It is a template, which this text can't be.
+    #[error("the text `{0}` can't use templates")]
+    Template(String),
     /// Something stands for a value that there is not.
     #[error("`{{{1}}}` is not a placeholder of the text `{0}`")]
     Placeholder(String, String),
@@ -74,6 +82,9 @@ impl Language {
             let takes = ROWS[at].takes;
             if text.trim().chars().any(char::is_control) {
                 return Err(Mistake::Lines(named()));
+            }
+            if is_code(text) {
+                return Err(Mistake::Template(named()));
             }
             let known = |found: &&str| takes.iter().any(|name| name.trim_start_matches('!') == *found);
             if let Some(other) = placeholders(text).find(|found| !known(found)) {
@@ -147,19 +158,8 @@ impl Language {
         (!bare.is_empty()).then(|| (format!("[{bare}"), head.to_string()))
     }
 
-    /// True if a word, in lower case, negates its sentence.
-    pub(super) fn is_negation(&self, word: &str) -> bool {
-        self.text(Text::Negations).split_whitespace().any(|known| {
-            match (known.strip_prefix('*'), known.strip_suffix('*')) {
-                (Some(end), _) => word.ends_with(end),
-                (None, Some(start)) => word.starts_with(start),
-                (None, None) => word == known,
-            }
-        })
-    }
-
     /// True if a word that ends in an apostrophe is one of its own before the next.
-    pub(super) fn is_elision(&self, word: &str) -> bool {
+    fn is_elision(&self, word: &str) -> bool {
         self.text(Text::Elisions).split_whitespace().any(|known| known == word)
     }
 
@@ -249,6 +249,5 @@ mod tests {
             en.say(Text::WhisperCue, &[("name", "{to}"), ("to", "Ben")]),
             "Your turn, {to}. Only Ben will hear you."
         );
-        assert!(en.is_negation("won't") && en.is_negation("not") && !en.is_negation("note"));
     }
 }

@@ -81,6 +81,7 @@ impl Said {
         if phases.is_empty() {
             return said;
         }
+        let mut latest = None;
         for (id, turn) in plan.order().take(end.0) {
             let Outcome::Said { text, choice, value, calls } = &outcomes[id.0] else { continue };
             if phases.contains(&turn.phase) {
@@ -88,14 +89,11 @@ impl Said {
                 let line = Utterance { value, calls, ..Utterance::new(turn, text, *choice) };
                 said.push(turn.phase, line);
             }
-            said.played.insert(turn.phase);
+            if latest.replace(turn.phase) != Some(turn.phase) {
+                said.played.insert(turn.phase);
+            }
         }
         said
-    }
-
-    /// Nothing was said yet.
-    pub fn beginning(state: Arc<State>) -> Self {
-        Self { state, ..Self::default() }
     }
 
     /// The lines of a phase.
@@ -122,17 +120,6 @@ impl Said {
     /// True if a phase was played.
     pub fn has(&self, phase: PhaseId) -> bool {
         self.lines.contains_key(&phase)
-    }
-
-    /// The part of it that was said in some phases.
-    pub fn only(self: &Arc<Self>, phases: &[PhaseId]) -> Arc<Self> {
-        if self.phases().all(|phase| phases.contains(&phase)) {
-            return self.clone();
-        }
-        let lines = phases.iter().filter_map(|phase| Some((*phase, self.lines.get(phase)?.clone())));
-        let lines = lines.collect();
-        let (played, state, present) = (self.played.clone(), self.state.clone(), self.present.clone());
-        Arc::new(Self { lines, played, state, present })
     }
 }
 

@@ -1,10 +1,12 @@
 //! Agents, their tools, memories and strategies, as written.
 
-use super::values::{Scalar, WrittenTemplate};
+use super::values::{Scalar, WrittenTemplate, WrittenText};
 use crate::scenario::hints::with_hints;
 use crate::scenario::{Keep, Lifecycle};
+use indexmap::IndexMap;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 with_hints! {
@@ -14,11 +16,11 @@ with_hints! {
 #[schemars(rename = "Agent", deny_unknown_fields)]
 pub struct WrittenAgent {
     /// The name that others see. Default: the key.
-    pub display_name: Option<String>,
+    pub display_name: Option<WrittenText>,
     /// What the agent is, in any words. Three words have an effect: an `observer` hears but does not speak, a
     /// `moderator` gives the floor in `moderated` phases, and a `coordinator` decides if `decision_mode` is
     /// `coordinator_decides`.
-    pub role: Option<String>,
+    pub role: Option<WrittenText>,
     /// The system prompt. It is read once and never changes, so it can use variables, `me` and `role`, but nothing that
     /// happens during a run. Default: "You are NAME, ROLE."
     pub system_prompt: Option<WrittenTemplate>,
@@ -75,7 +77,7 @@ pub struct LongTool {
     /// The server's tools that may be called. Default: all.
     pub only: Option<Vec<Option<String>>>,
     /// What the tool does, in a sentence that agents read. Required for a `command`.
-    pub about: Option<String>,
+    pub about: Option<WrittenText>,
     /// JSON Schema of a `command`'s arguments, an object. The model's calls are constrained to it.
     #[schemars(with = "Value")]
     pub arguments: Option<Value>,
@@ -112,24 +114,94 @@ pub enum Overflow {
     Summarize,
 }
 
-/// A rule or a person that answers instead of the model. It knows only what the agent has heard. If no choice is asked
-/// for, `always` and `list` say their texts, and `tit_for_tat`, `grim` and `random` say nothing.
+/// A rule or a person that answers instead of the model: one of those below, or a mapping from the names of all phases in which the
+/// agent has a turn to one of those below, e.g. `{game: tit_for_tat, vote: {always: leave}}`.
+///
+/// A strategy knows what its agent has heard: it remembers the choices of others in all earlier rounds, phases and passes of a
+/// block, unless a phase is `fresh`. Choices are alike if their options have the same results. If no choice is asked for,
+/// `always`, `list` and `script` say their texts, and `tit_for_tat`, `grim` and `random` say nothing. A reply of `always`, `list`
+/// or `script` that is not open is an error; only in a ranking, `always` and `list` name the last option that remains instead of
+/// one that is ranked already. A phase named like one of the strategies can't have an entry.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "Strategy")]
+#[schemars(rename = "Strategies", untagged)]
 pub enum WrittenStrategy {
-    /// The first option, then whatever another player chose last.
+    /// A strategy.
+    Text(#[schemars(with = "StrategyKind")] String),
+    /// Strategies by phase.
+    Texts(#[schemars(with = "IndexMap<String, StrategyKind>", extend("minProperties" = 1))] StrategyFields),
+}
+
+/// The strategies, as the schema describes them; [`WrittenStrategy`] reads them.
+#[derive(JsonSchema)]
+#[schemars(rename = "Strategy", rename_all = "snake_case")]
+#[allow(dead_code, reason = "only a description")]
+enum StrategyKind {
+    /// The first option, then whatever another player chose last. If that is not open, the first or the last that is.
     TitForTat,
     /// The first option until another player chooses a different one, then the last option for ever.
     Grim,
     /// Asks at the terminal.
     Human,
     /// Always this option or text.
-    Always(#[schemars(with = "Scalar")] Option<Scalar>),
+    Always(Scalar),
     /// The first option with this probability, from 0 to 1; otherwise one of the others.
-    Random(#[schemars(with = "f64", range(min = 0, max = 1))] Option<f64>),
-    /// One after the other, then again from the start.
-    List(#[schemars(with = "Vec<Scalar>", extend("minItems" = 1))] Option<Vec<Option<Scalar>>>),
+    Random(#[schemars(range(min = 0, max = 1))] f64),
+    /// One after the other over all turns of the agent, talk and choices alike, then again from the start. In a mapping by phase,
+    /// over its turns in that phase, in all passes.
+    List(#[schemars(extend("minItems" = 1))] Vec<Scalar>),
+    /// A reply for each turn of the agent, by the turn's path in the transcript, `PHASE/ROUND/AGENT`, e.g. `game/1/ann` or, in a block,
+    /// `game.2/1/ann`.
+    Script(#[schemars(extend("minProperties" = 1))] IndexMap<String, Scalar>),
+}
+
+/// Entries of a mapping under `strategy`, in the order of the file: kinds of strategy, or strategies by phase.
+#[derive(Clone, Debug)]
+pub struct StrategyFields(pub Vec<(String, StrategyField)>);
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub enum StrategyField {
+    /// `always`.
+    Always(Option<Scalar>),
+    /// `random`.
+    Random(Option<f64>),
+    /// `list`.
+    List(Option<Vec<Option<Scalar>>>),
+    /// `script`.
+    Script(Option<IndexMap<String, Option<Scalar>>>),
+    /// Any other key.
+    Of(Option<WrittenStrategy>),
+}
+
+impl<'de> Deserialize<'de> for StrategyFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = StrategyFields;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a strategy")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<StrategyFields, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let field = match key.as_str() {
+                "always" => StrategyField::Always(entries.next_value()?),
+                "random" => StrategyField::Random(entries.next_value()?),
+                "list" => StrategyField::List(entries.next_value()?),
+                "script" => StrategyField::Script(entries.next_value()?),
+                _ => StrategyField::Of(entries.next_value()?),
+            };
+            fields.push((key, field));
+        }
+        Ok(StrategyFields(fields))
+    }
 }
 
 /// Named colours, in any letter case.

@@ -33,11 +33,11 @@ pub struct Written {
     #[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,100}$"))]
     pub id: Option<String>,
     /// Title shown to people. Default: the id.
-    pub title: Option<String>,
+    pub title: Option<WrittenText>,
     /// What the scenario is about.
-    pub description: Option<String>,
+    pub description: Option<WrittenText>,
     /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides a variable,
-    /// `--set name.part=value` a part of one.
+    /// `--set name.part=value` a part of one. A value from elsewhere must have the type of the value here, unless that is null.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
     /// A table of cases; the scenario is played once for each. It is a `.csv` file whose first line names variables (or parts of them, such

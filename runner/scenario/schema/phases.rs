@@ -1,7 +1,9 @@
 //! Phases, blocks of phases and their turns, as written.
 
 use super::replies::{WrittenChoice, WrittenGrammar, WrittenReply};
-use super::values::{Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate};
+use super::values::{
+    Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate, WrittenText,
+};
 use crate::scenario::InteractionKind;
 use crate::scenario::hints::with_hints;
 use indexmap::IndexMap;
@@ -20,15 +22,16 @@ pub enum WrittenPart {
 
 /// Phases that are played in order, repeatedly. A block may contain blocks, but no deeper nesting. In its texts and conditions,
 /// `pass` is the number of the pass and `passes` the maximum number of passes; the name of a phase refers to its latest pass.
+/// In a block inside another block, `outer.pass` and `outer.passes` are those of the outer block.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Block", deny_unknown_fields, extend("required" = ["repeat", "phases"]))]
 pub struct WrittenBlock {
     /// Maximum number of times the phases are played.
     pub repeat: Option<WrittenCount>,
-    /// The block ends after the pass in which this is true.
+    /// The block ends after the pass in which this is true; `pass` is the number of that pass.
     pub until: Option<WrittenExpression>,
-    /// The block is only played if this is true when it would begin.
+    /// The block is only played if this is true when it would begin; `pass` is 1.
     pub when: Option<WrittenExpression>,
     /// The phases.
     #[schemars(extend("minItems" = 1))]
@@ -48,7 +51,7 @@ pub struct WrittenPhase {
     #[schemars(extend("pattern" = NAME))]
     pub name: Option<String>,
     /// Title shown to people. Default: the name.
-    pub label: Option<String>,
+    pub label: Option<WrittenText>,
     /// Who is present, in speaking order: a list of keys, or an expression that returns one, such as the name of a list in
     /// the state. The expression is evaluated when the phase opens, and the agents in its list speak in the order of
     /// `agents`. Agents who are not present neither speak nor hear.
@@ -92,7 +95,6 @@ pub struct WrittenPhase {
     #[schemars(extend("minItems" = 1))]
     pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Who hears whom. Default: everybody present hears everything.
-    #[schemars(extend("minItems" = 1))]
     pub interactions: Option<Vec<Option<WrittenInteraction>>>,
     /// The phase is only played if this is true when it would begin.
     pub when: Option<WrittenExpression>,
@@ -102,13 +104,17 @@ pub struct WrittenPhase {
     /// The options for the reply of every turn; with a `decision_mode`, the options that the phase decides between. The
     /// model can reply with nothing else, and the log-probability of each option is recorded.
     pub choice: Option<WrittenChoice>,
-    /// Like `choice`, but the agent answers in its own words, which are searched for the options. A reply is `invalid` if it
-    /// names no option, two options, or one in a sentence with a negation.
+    /// Like `choice`, but the agent answers in its own words, which are searched for the options. A reply is `invalid` if it is not
+    /// clear which option it chooses: it names none, or two, or one in a sentence with a negation, or only in questions. Negations
+    /// of many languages are known, also of those without spaces between words.
     pub parse_choice: Option<WrittenChoice>,
     /// The form of every turn's reply: JSON that fits a schema. The model can reply with nothing else; `replies` contains the values.
     pub reply: Option<WrittenReply>,
     /// Like `reply`, for a form that is not JSON.
     pub grammar: Option<WrittenGrammar>,
+    /// Whether strategies start over: from each time this phase is played, in each pass of a block, the strategies of the agents who are
+    /// present go only by what is said and chosen in it and after it. Default: `false`.
+    pub fresh: Option<bool>,
     /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
     pub moderator: Option<Key>,
     /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.

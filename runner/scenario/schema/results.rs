@@ -1,7 +1,7 @@
 //! Payoffs, assertions and judges, as written.
 
 use super::replies::{WrittenChoice, WrittenReply};
-use super::values::{Key, Matrix, NAME, PhaseNames, WrittenExpression, WrittenTemplate};
+use super::values::{Key, Matrix, NAME, PhaseNames, WrittenExpression, WrittenTemplate, WrittenText};
 use crate::scenario::hints::with_hints;
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ pub struct WrittenPayoff {
     #[schemars(with = "Option<Vec<Key>>")]
     pub players: Option<Vec<Option<Key>>>,
     /// What is counted, e.g. `years`. Default: `points`.
-    pub unit: Option<String>,
+    pub unit: Option<WrittenText>,
     /// For each option of the first player, a table for each option of the second, and so on, down to a list with a
     /// number or an expression over variables for each player. Give either this or `each`.
     #[schemars(with = "Option<IndexMap<String, Value>>")]
@@ -52,10 +52,30 @@ pub struct LongAssertion {
     pub that: Option<WrittenExpression>,
     /// What should be true, in words; printed if the condition is false.
     #[serde(default)]
-    pub why: Option<String>,
+    pub why: Option<WrittenText>,
     /// Who is asked after all phases for a verdict that decides the assertion.
     #[serde(default)]
     pub judge: Option<Box<WrittenJudge>>,
+    /// The share of many runs in which the condition must be true. Default: it must be true in every run.
+    #[serde(default)]
+    pub share: Option<WrittenShare>,
+}
+
+/// Bounds of the share of an experiment's runs in which a condition is true: over all cases and seeds, separately for each combination of
+/// swept values. A run in which the expression fails counts against the assertion. A single run shows the condition's value, but does
+/// not fail because of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Share", deny_unknown_fields, extend(
+    "anyOf" = [{ "required": ["at_least"] }, { "required": ["at_most"] }]
+))]
+pub struct WrittenShare {
+    /// The least share, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub at_least: Option<f64>,
+    /// The greatest share, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub at_most: Option<f64>,
 }
 
 with_hints! {

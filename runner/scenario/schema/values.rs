@@ -56,6 +56,11 @@ pub enum WrittenCast {
 #[schemars(rename = "Template")]
 pub struct WrittenTemplate(pub String);
 
+/// A text in which `{{ … }}` is replaced by a value before the run: it can use variables, and nothing that is known only during a run.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Text")]
+pub struct WrittenText(pub String);
+
 /// An expression over variables and results, e.g. `vote.decision == 'yes' and payoffs.ann > 3`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Expression", untagged)]

@@ -69,7 +69,7 @@ fn within(ranges: &[Range<usize>], at: usize) -> bool {
 }
 
 /// Bytes up to the end of code that has just begun: quotes and brackets in it hide what looks like its end.
-fn end_of_code(text: &str, opened_by: &str) -> usize {
+pub(super) fn end_of_code(text: &str, opened_by: &str) -> usize {
     let end = if opened_by == "{" { "}}" } else { "%}" };
     let (mut quote, mut depth, mut escaped) = (None, 0usize, false);
     for (at, c) in text.char_indices() {

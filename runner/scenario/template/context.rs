@@ -1,6 +1,6 @@
 //! Names that stand for what does not change within a run: variables, agents, the scenario.
 
-use super::{Expression, Fault, NAME, TemplateError, environment};
+use super::{ByKey, Expression, Fault, NAME, TemplateError, environment};
 use crate::scenario::{Agent, AgentId, Scenario};
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
 use std::collections::BTreeMap;
@@ -100,9 +100,9 @@ pub(in crate::scenario) fn variables(scenario: &Scenario) -> BTreeMap<String, Va
 pub(in crate::scenario) fn plain_variables(
     variables: &BTreeMap<String, serde_json::Value>,
 ) -> BTreeMap<String, Value> {
-    let one = |(name, value): (&String, &serde_json::Value)| (name.clone(), Value::from(Serde(value)));
+    let one = |(name, value): (&String, &serde_json::Value)| (name.clone(), by_key(value));
     let mut context: BTreeMap<String, Value> = variables.iter().map(one).collect();
-    context.insert("variables".to_string(), Value::from(Serde(variables)));
+    context.insert("variables".to_string(), ByKey::value(context.clone()));
     context
 }
 
@@ -142,6 +142,17 @@ impl Object for AgentObject {
 
     fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
+    }
+}
+
+/// A value of a file or a reply: its mappings can be looked up by numbers and by agents, too.
+pub(in crate::scenario) fn by_key(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Object(fields) => {
+            ByKey::value(fields.iter().map(|(key, value)| (key.clone(), by_key(value))).collect())
+        }
+        serde_json::Value::Array(items) => Value::from(items.iter().map(by_key).collect::<Vec<Value>>()),
+        other => plain(other),
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn added(jinja: Jinja) -> Jinja {
         .with_filter("only", |of: Value, those: Value| kept(&of, &those, true))
 }
 
-/// Values by key: looked up by key, or by an agent itself.
+/// Values by key: looked up by key, by a number or truth value that is written like it, or by an agent itself.
 #[derive(Debug)]
 pub(in crate::scenario) struct ByKey(BTreeMap<String, Value>);
 
@@ -65,7 +65,11 @@ impl Object for ByKey {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.downcast_object_ref::<AgentObject>() {
             Some(agent) => self.0.get(agent.key()).cloned(),
-            None => self.0.get(key.as_str()?).cloned(),
+            None => match key.kind() {
+                ValueKind::Number => self.0.get(&key.to_string()).cloned(),
+                ValueKind::Bool => self.0.get(if key.is_true() { "true" } else { "false" }).cloned(),
+                _ => self.0.get(key.as_str()?).cloned(),
+            },
         }
     }
 

@@ -7,17 +7,22 @@ mod code;
 mod context;
 mod explain;
 mod filters;
+mod lines;
 
 pub use code::Code;
-pub(super) use context::{AgentObject, constants, evaluate_in, number, plain, plain_variables, variables};
+pub(super) use context::{
+    AgentObject, by_key, constants, evaluate_in, number, plain, plain_variables, variables,
+};
 pub use context::{evaluate_alone, evaluator, render_system};
 pub use explain::remedy;
 pub(super) use filters::ByKey;
 pub use filters::FILTERS;
+pub(crate) use lines::TRIMMED;
+pub use lines::keep_lines;
 
-use super::PhaseId;
 use super::yaml::Path;
-use greenroom_jinja::{Bound, Jinja};
+use super::{PassId, PhaseId};
+use greenroom_jinja::{Bound, Jinja, Use};
 use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -34,8 +39,11 @@ pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs
 /// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the most rounds of the phase.
 pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
 
-/// Names that only texts and conditions in a block may use: the number of its pass, and the most passes.
+/// Names that only texts and conditions in a block, and its own conditions, may use: the number of its pass, and the most passes.
 pub const PASS_NAMES: &[&str] = &["pass", "passes"];
+
+/// The name by which what is in a block in a block uses the pass of the outer one: `outer.pass` and `outer.passes`.
+pub const OUTER: &str = "outer";
 
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
 /// `outcome` only in assertions and later outcomes.
@@ -66,6 +74,8 @@ pub const PHASE_FIELDS: &[&str] = &[
 pub struct Scope {
     /// The phase in which it stands; none for what is computed before the run or at its end.
     pub at: Option<PhaseId>,
+    /// The pass that a condition of a block is about, if it is not the innermost one in which the phase stands.
+    pub pass: Option<PassId>,
     /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that order.
     pub lets: Vec<usize>,
     /// True if it uses the state.
@@ -167,12 +177,19 @@ pub fn environment() -> &'static Jinja {
     &JINJA
 }
 
+/// True of a text with something that is rendered.
+pub fn is_code(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%")
+}
+
 /// Names that a template uses and does not define itself.
 ///
 /// # Errors
 /// The template's syntax, with the line.
 pub fn names(text: &str) -> Result<Vec<String>, TemplateError> {
-    Ok(environment().template(NAME, text)?.names())
+    let template = environment().template(NAME, text)?;
+    all_known(template.unknown())?;
+    Ok(template.names())
 }
 
 /// Names that an expression uses.
@@ -187,7 +204,19 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
         };
         return Err(TemplateError { kind: Fault::Character(c), message, line: 1 });
     }
-    Ok(environment().expression(text)?.names())
+    let expression = environment().expression(text)?;
+    all_known(expression.unknown())?;
+    Ok(expression.names())
+}
+
+/// Rejects a filter or test that there is none of: it would fail wherever it is reached.
+fn all_known(unknown: Option<(Use<'_>, usize)>) -> Result<(), TemplateError> {
+    let Some((used, line)) = unknown else { return Ok(()) };
+    let (kind, message) = match used {
+        Use::Filter(name) => (Fault::UnknownFilter(name.to_string()), format!("there is no filter `{name}`")),
+        Use::Test(name) => (Fault::Other, format!("there is no test `{name}`")),
+    };
+    Err(TemplateError { kind, message, line })
 }
 
 /// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of these for

@@ -13,6 +13,16 @@ pub enum Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(pub Vec<Step>);
 
+impl Step {
+    /// The key, if it is one.
+    pub fn as_key(&self) -> Option<&str> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Index(_) => None,
+        }
+    }
+}
+
 impl Path {
     /// This path and one more key.
     pub fn key(&self, key: impl Into<String>) -> Self {

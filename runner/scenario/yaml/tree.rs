@@ -156,6 +156,28 @@ impl Tree {
         (n == path.0.len() && !matches!(self.nodes[node].data, Data::Leaf(Leaf::Null))).then_some(node)
     }
 
+    /// All texts among the values, with their paths, in the order of the file.
+    pub(in crate::scenario) fn texts(&self) -> impl Iterator<Item = (Path, String)> {
+        let mut stack: Vec<(Path, usize)> = self.root.iter().map(|root| (Path::default(), *root)).collect();
+        std::iter::from_fn(move || {
+            while let Some((path, node)) = stack.pop() {
+                match &self.nodes[node].data {
+                    Data::Leaf(Leaf::Text(text)) => return Some((path, text.clone())),
+                    Data::Leaf(_) => {}
+                    Data::Map(entries) => {
+                        let below = entries.iter().rev().map(|entry| (path.key(&entry.key), entry.node));
+                        stack.extend(below);
+                    }
+                    Data::Seq(items) => {
+                        let below = items.iter().enumerate().rev().map(|(at, node)| (path.index(at), *node));
+                        stack.extend(below);
+                    }
+                }
+            }
+            None
+        })
+    }
+
     pub(super) fn root(&self) -> Option<usize> {
         self.root
     }

@@ -7,6 +7,7 @@ use super::super::ask::{MOST_OPTIONS, random};
 use super::super::error::Refusal;
 use super::super::live::Entry;
 use super::super::sessions;
+use super::super::tenants::Tenant;
 use super::super::{Asking, Shared, body};
 use super::agent::Agent;
 use axum::Json;
@@ -62,23 +63,21 @@ pub(super) async fn rank(
     let ticket = app.queue.enter(&tenant, true)?;
     let weighs = async {
         let _place = ticket.wait().await?;
-        weighed(served.engine(), &entry, &tenant.name, &held.agent, &body).await
+        weighed(served.engine(), &entry, &tenant, &held.agent, &body).await
     };
     let ended = tokio::time::timeout(app.timeout, weighs).await;
     let completion = ended.unwrap_or_else(|_| Err(Refusal::timed_out(app.timeout)))?;
-    let usage = &completion.usage;
-    tenant.spend(usage.prefilled + usage.recomputed + usage.generated);
     told(&body, &completion).map(Json)
 }
 
 async fn weighed(
     engine: &Engine,
     entry: &Entry,
-    tenant: &str,
+    tenant: &Tenant,
     agent: &Agent,
     body: &Body,
 ) -> Result<Completion, Refusal> {
-    let key = |name: &str| sessions::key(tenant, &agent.definition.model, name);
+    let key = |name: &str| sessions::key(&tenant.name, &agent.definition.model, name);
     let probe = Probe { engine, key: key(&format!("{}?rank{:016x}", agent.memory, random())) };
     entry.remembers(&agent.memory);
     let request = Request {
@@ -86,6 +85,7 @@ async fn weighed(
         retention: Retention::Ephemeral,
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         constraint: Some(Constraint::OneOf(body.options.clone())),
+        meter: Some(tenant.meter()),
         ..Request::new(probe.key.clone(), agent.conversation(&body.message))
     };
     let mut turn = engine.submit(request)?;
@@ -97,7 +97,7 @@ async fn weighed(
                 return Ok(completion);
             }
             Event::Failed(error) => return Err(error.into()),
-            Event::Prefill { .. } | Event::Text(_) | Event::Call(_) | Event::Logprobs(_) => {}
+            _ => {}
         }
     }
     Err(Refusal::ending())

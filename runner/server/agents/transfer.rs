@@ -14,7 +14,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Engine, Imported, SessionKey};
+use greenroom_engine::{Engine, Imported, Meter, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -101,7 +101,7 @@ pub(super) async fn import(
         let served = runtime.block_on(app.models.get(&definition.model))?;
         checked(served.engine(), &definition, &past)?;
         let agent = Agent { past, ..Agent::new(definition) };
-        let imported = import_memory(served.engine(), &key(&tenant, &agent), &mut file)?;
+        let imported = import_memory(served.engine(), &key(&tenant, &agent), &tenant.meter(), &mut file)?;
         if !app.roster.add(&tenant.name, &name, agent)? {
             return Err(taken);
         }
@@ -115,11 +115,19 @@ pub(super) async fn import(
 
 /// Imports the memory after the first line, and reports the result; an agent that has not spoken has none. The engine reads again what
 /// it can't import.
-fn import_memory(engine: &Engine, key: &SessionKey, from: &mut impl BufRead) -> Result<Value, Refusal> {
+fn import_memory(
+    engine: &Engine,
+    key: &SessionKey,
+    meter: &Meter,
+    from: &mut impl BufRead,
+) -> Result<Value, Refusal> {
     if from.fill_buf().map_err(|error| broken(&error))?.is_empty() {
         return Ok(json!({ "tokens": 0, "is_verbatim": true, "reason": null }));
     }
     let Imported { tokens, is_verbatim, reason } = engine.import(from, key, false)?;
+    if !is_verbatim {
+        meter.add(tokens);
+    }
     Ok(json!({ "tokens": tokens, "is_verbatim": is_verbatim, "reason": reason }))
 }
 

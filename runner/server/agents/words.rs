@@ -111,8 +111,8 @@ pub(super) fn usage(answer: &Answer) -> Value {
 fn stop(completion: &Completion) -> &'static str {
     match (completion.stop, &completion.call) {
         (_, Some(Called::Whole(_))) => "call",
-        (StopReason::EndOfTurn, _) => "end_of_turn",
         (StopReason::StopString, _) => "stop_string",
         (StopReason::Length | StopReason::Sentence, _) => "length",
+        _ => "end_of_turn",
     }
 }

@@ -73,12 +73,12 @@ impl Reply {
     fn stop<'a>(&self, completion: &'a Completion) -> (&'static str, Option<&'a str>) {
         match (completion.stop, &completion.call) {
             (StopReason::EndOfTurn, Some(Called::Whole(_))) => ("tool_use", None),
-            (StopReason::EndOfTurn, _) => ("end_turn", None),
             (StopReason::StopString, _) => ("stop_sequence", completion.stop_string.as_deref()),
             (StopReason::Length | StopReason::Sentence, None) if !self.is_bounded => {
                 ("model_context_window_exceeded", None)
             }
             (StopReason::Length | StopReason::Sentence, _) => ("max_tokens", None),
+            _ => ("end_turn", None),
         }
     }
 

@@ -152,7 +152,7 @@ async fn texts(app: &Arc<App>, model: &str, prompts: &[Prompt]) -> Result<Vec<St
     let text = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => text.clone(),
         Prompt::Ids(ids) => served.engine().decode(ids),
-        Prompt::Chat(_) => String::new(),
+        _ => String::new(),
     };
     Ok(prompts.iter().map(text).collect())
 }

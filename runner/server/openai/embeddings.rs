@@ -85,11 +85,10 @@ pub(super) async fn embed(
     let embedding = async {
         let _place = ticket.wait().await?;
         entry.at(Stage::Reading { done: 0, total: n_tokens });
-        Ok::<_, Refusal>(served.engine().embed(texts).await?)
+        Ok::<_, Refusal>(served.engine().embed_metered(texts, tenant.meter()).await?)
     };
     let embedded = tokio::time::timeout(app.timeout, embedding).await;
     let embedded = embedded.unwrap_or_else(|_| Err(Refusal::timed_out(app.timeout)))?;
-    tenant.spend(n_tokens);
     let encoding = body.encoding_format.unwrap_or_default();
     let data = embedded.into_iter().enumerate().map(|(index, vector)| Embedding {
         object: "embedding",

@@ -176,7 +176,9 @@ pub(in super::super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<
     });
     let list: Vec<Tool> = list.collect();
     for (n, tool) in list.iter().enumerate() {
-        let check = greenroom_engine::Grammar::json_schema(&tool.arguments).check();
+        // What a client's schema says beyond that is the client's to check.
+        let relaxed = greenroom_engine::Grammar::json_schema(&tool.arguments).relaxed();
+        let check = relaxed.and_then(|relaxed| relaxed.grammar.check());
         check.map_err(|error| {
             Refusal::field(&format!("tools[{n}]"), format!("the schema of `{}`: {error}", tool.name))
         })?;

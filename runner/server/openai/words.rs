@@ -53,8 +53,8 @@ pub(super) struct CacheOptions {
 pub(super) fn finish_reason(completion: &Completion) -> &'static str {
     match (completion.stop, &completion.call) {
         (StopReason::EndOfTurn, Some(Called::Whole(_))) => "tool_calls",
-        (StopReason::EndOfTurn | StopReason::StopString, _) => "stop",
         (StopReason::Length | StopReason::Sentence, _) => "length",
+        _ => "stop",
     }
 }
 

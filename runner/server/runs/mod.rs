@@ -16,8 +16,9 @@ use super::tenants::Tenant;
 use super::{App, Asking, Shared, body};
 use crate::backend::Backend;
 use crate::files::{self, Kind};
+use crate::rehearsal::load;
 use crate::run::{MAX_TOKENS, RunOptions, perform};
-use crate::scenario::{Hints, Loaded, Overrides, Scenario, Strategy, ToolKind, load};
+use crate::scenario::{Hints, Loaded, Overrides, Scenario, ToolKind};
 use crate::stage::End;
 use axum::Router;
 use axum::body::Bytes;
@@ -123,11 +124,9 @@ impl Body {
         let (text, overrides) = (self.scenario.clone(), self.variables.clone());
         let overrides: Overrides = overrides.into_iter().collect();
         let loaded = tokio::task::spawn_blocking(move || load(NAME, &text, &overrides)).await;
-        let Loaded { scenario, report } = loaded.map_err(|error| Refusal::internal(error.to_string()))?;
+        let Loaded { scenario, report, .. } = loaded.map_err(|error| Refusal::internal(error.to_string()))?;
         let scenario = scenario.ok_or_else(|| Refusal::field("scenario", report.render(false)))?;
-        if let Some(agent) =
-            scenario.agents.iter().find(|agent| matches!(agent.strategy, Some(Strategy::Human)))
-        {
+        if let Some(agent) = scenario.agents.iter().find(|agent| agent.is_human()) {
             return Err(Refusal::field(
                 "scenario",
                 format!("`{}` is a human, which is not supported here", agent.key),

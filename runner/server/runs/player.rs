@@ -25,17 +25,13 @@ impl Player {
         tenant: Arc<Tenant>,
         named: BTreeMap<String, Arc<dyn Backend>>,
     ) -> Self {
-        let backend = served.backend.for_tenant(&tenant.name);
+        let backend = served.backend.for_tenant(&tenant.name, Some(tenant.meter()));
         Self { backend, tenant, named, sessions: Mutex::default(), _served: served }
     }
 
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(request.session.clone());
-        let reply = self.backend.reply(request, sink).await?;
-        if let Some(usage) = &reply.usage {
-            self.tenant.spend(usage.prefilled + usage.recomputed + usage.generated);
-        }
-        Ok(reply)
+        self.backend.reply(request, sink).await
     }
 }
 
@@ -43,7 +39,8 @@ impl Drop for Player {
     /// The run can't be continued, so its memories are removed, also from disk.
     fn drop(&mut self) {
         let sessions = self.sessions.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (sessions, backend) = (std::mem::take(sessions), self.backend.for_tenant(&self.tenant.name));
+        let (sessions, backend) =
+            (std::mem::take(sessions), self.backend.for_tenant(&self.tenant.name, None));
         // This may run in an async runtime, which must not wait for the disk.
         let remover = std::thread::Builder::new().name("greenroom-remover".to_owned());
         let removing = remover.spawn(move || sessions.iter().for_each(|session| backend.remove(session)));

@@ -75,7 +75,7 @@ impl<T: FnMut(&'static str, Value)> Watch for Telling<T> {
                 data["call"] = json!(call);
                 ("call", data)
             }
-            Scene::Written { turn, spoken, stop, choice, odds: _, usage } => {
+            Scene::Written { turn, spoken, stop, cut: _, choice, odds: _, usage } => {
                 let mut data = self.of(turn);
                 data["phase"] = json!(self.scenario.phase(turn.phase).part);
                 data["round"] = json!(turn.round);
@@ -86,6 +86,7 @@ impl<T: FnMut(&'static str, Value)> Watch for Telling<T> {
                 ("turn", data)
             }
             Scene::Skipped => ("skipped", of(self)),
+            Scene::Withheld | Scene::Unveiled => return,
             Scene::Routed(route) => ("route", json!(route)),
             Scene::Directed(direction) => {
                 let key = |id| self.scenario.agent(id).key.as_str();

@@ -33,9 +33,14 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
         (!is_rest).then(|| panel(summary, by, rounds))
     });
     let level = 100.0 * summary.confidence;
+    let bars = if summary.pools_cases() {
+        format!("{level} % confidence intervals, clustered by case")
+    } else {
+        format!("Wilson's {level} % confidence intervals")
+    };
     let caption = format!(
-        "Share of runs in which the option was chosen; bars are Wilson's {level} % confidence intervals. With two \
-         options, the second is the complement of the first."
+        "Share of runs in which the option was chosen; bars are {bars}. With two options, the second is the \
+         complement of the first."
     );
     super::sheet("Choices", legend(summary), caption, panels.collect())
 }

@@ -35,9 +35,10 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
     }
     let panels = maps.into_iter().map(|(key, map)| panel(summary, key, map)).collect();
     let level = 100.0 * summary.confidence;
+    let cluster = if summary.pools_cases() { "Runs of one case" } else { "Rounds of one run" };
     let caption = format!(
-        "How often both chose so in the same round, with the rate's {level} % confidence interval. Rounds of one run \
-         are not treated as independent."
+        "How often both chose so in the same round, with the rate's {level} % confidence interval. {cluster} are not \
+         treated as independent."
     );
     super::sheet("Choices made together", Vec::new(), caption, panels)
 }

@@ -16,7 +16,7 @@ use svg::node::element::Line;
 /// Most panels of a picture; what has no panel is in the tables and the summary.
 const MAX_PANELS: usize = 24;
 
-/// Draws what there is to draw, as `choices.svg`, `payoffs.svg` and `joint.svg`, into a folder that is made if it is not
+/// Draws what there is to draw, of each cell, or of each condition where cases are pooled, as `choices.svg`, `payoffs.svg` and `joint.svg`, into a folder that is made if it is not
 /// there, and says which files those are.
 ///
 /// # Errors
@@ -34,6 +34,7 @@ pub fn plots(sample: &Sample, summary: &Summary, folder: &Path) -> anyhow::Resul
 
 /// The same pictures by their names, as SVG.
 pub fn pictures(sample: &Sample, summary: &Summary) -> Vec<(&'static str, String)> {
+    let summary = summary.shown();
     let sheets = [
         ("choices", choices::sheet(summary)),
         ("payoffs", payoffs::sheet(sample, summary)),
@@ -60,10 +61,12 @@ fn legend(summary: &Summary) -> Vec<String> {
 
 /// A cell's values in words.
 fn label(cell: &CellSummary) -> String {
-    let values = cell.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
-    let values = values.collect::<Vec<_>>().join(", ");
+    let values = cell.label();
     let values = if values.is_empty() { "all runs".to_string() } else { values };
-    format!("{values} ({} runs)", cell.runs)
+    match cell.cases {
+        Some(cases) => format!("{values} ({} runs of {cases} cases)", cell.runs),
+        None => format!("{values} ({} runs)", cell.runs),
+    }
 }
 
 /// The cells side by side: their places and values, as short as an axis wants them.

@@ -3,6 +3,7 @@
 
 use super::super::Sample;
 use super::super::bootstrap::Part;
+use super::super::groups::Groups;
 use super::super::measures::Measures;
 use super::super::subject::Subject;
 use super::super::summary::{Figure, InCell, Summary};
@@ -20,7 +21,7 @@ const HALF: f64 = 0.42;
 
 /// The picture; `None` without payoffs.
 pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
-    let measures = Measures::new(sample);
+    let (measures, groups) = (Measures::new(sample), Groups::shown(sample));
     let mut panels = Vec::new();
     for figure in &summary.figures {
         let (Subject::Payoff { agent, unit }, Some(measure)) =
@@ -28,24 +29,32 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
         else {
             continue;
         };
-        let total = |(run, part): (&usize, &Part)| (measures.runs[*run].cell, part.sum);
-        let totals: Vec<(usize, f64)> = measure.parts.iter().map(total).collect();
+        let total = |(run, part): (&usize, &Part)| Some((groups.of(measures.runs[*run])?.0, part.sum));
+        let totals: Vec<(usize, f64)> = measure.parts.iter().filter_map(total).collect();
         let Some(bars) = Bars::new(&totals, summary.cells.len()) else { continue };
-        let title =
-            format!("{agent}, {unit} (n = {}; widest bar {:.0} %)", counts(figure), 100.0 * bars.widest);
+        let title = format!(
+            "{agent}, {unit} (n = {}; widest bar {:.0} %)",
+            counts(summary, figure),
+            100.0 * bars.widest
+        );
         panels.push(Panel { title, height: HEIGHT, drawing: draw(summary, figure, &bars) });
     }
     let level = 100.0 * summary.confidence;
+    let (group, lines) = if summary.pools_cases() {
+        ("condition", "confidence intervals, clustered by case")
+    } else {
+        ("cell", "bootstrap intervals")
+    };
     let caption = format!(
-        "Sum over a run's rounds. The wider a bar, the larger the share of the cell's runs with this value. Points \
-         are means; their lines are {level} % bootstrap intervals."
+        "Sum over a run's rounds. The wider a bar, the larger the share of the {group}'s runs with this value. Points \
+         are means; their lines are {level} % {lines}."
     );
     super::sheet("Payoffs", legend(summary), caption, panels)
 }
 
 /// Runs of the cells, once if they are equal.
-fn counts(figure: &Figure) -> String {
-    let mut counts: Vec<String> = figure.cells.iter().map(|cell| cell.estimate.n.to_string()).collect();
+fn counts(summary: &Summary, figure: &Figure) -> String {
+    let mut counts: Vec<String> = figure.cells.iter().map(|cell| summary.runs(cell).1.to_string()).collect();
     counts.dedup();
     counts.join(", ")
 }

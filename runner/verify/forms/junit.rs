@@ -1,4 +1,4 @@
-//! JUnit XML, as CI systems read it: a test case for each recording.
+//! JUnit XML, as CI systems read it: a test case for each recording, and for what an experiment asserts over many runs.
 
 use crate::verify::{Kind, Verdict};
 use anyhow::Context as _;
@@ -34,10 +34,12 @@ fn case(verdict: &Verdict) -> TestCase {
             status
         }
     };
-    let mut case = TestCase::new(verdict.file.as_str(), status);
+    let mut case = TestCase::new(verdict.name(), status);
     case.set_classname(verdict.scenario.as_deref().unwrap_or("greenroom"));
-    if !verdict.notes.is_empty() {
-        case.set_system_out(verdict.notes.iter().map(|note| format!("note: {note}\n")).collect::<String>());
+    let figures = verdict.figures.iter().map(|figure| format!("{figure}\n"));
+    let out: String = figures.chain(verdict.notes.iter().map(|note| format!("note: {note}\n"))).collect();
+    if !out.is_empty() {
+        case.set_system_out(out);
     }
     case.set_time(Duration::try_from_secs_f64(verdict.seconds).unwrap_or_default());
     case

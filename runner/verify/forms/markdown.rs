@@ -12,11 +12,21 @@ pub fn markdown(verdicts: &[Verdict]) -> String {
         format!("## Greenroom: {}\n\n| recording | turns | verdict |\n|---|--:|---|\n", tally(verdicts));
     for verdict in verdicts {
         let found = match verdict.problems.first() {
-            None => "pass".to_string(),
+            None => match verdict.figures.as_slice() {
+                [only] => format!("pass: {only}"),
+                _ => "pass".to_string(),
+            },
             Some(first) => first.headline(),
         };
         // Writing to a String can't fail.
-        let _ = writeln!(out, "| {} | {} | {} |", cell(&verdict.file), verdict.turns, cell(&found));
+        let turns = if verdict.of.is_none() { verdict.turns.to_string() } else { String::new() };
+        let _ = writeln!(out, "| {} | {turns} | {} |", cell(&verdict.name()), cell(&found));
+    }
+    for verdict in verdicts.iter().filter(|verdict| verdict.figures.len() > 1) {
+        let _ = writeln!(out, "\n{}:\n", cell(&verdict.name()));
+        for figure in &verdict.figures {
+            let _ = writeln!(out, "- {}", cell(&printable(figure)));
+        }
     }
     let notes = verdicts.iter().flat_map(|v| v.notes.iter().map(move |note| (&v.file, note)));
     for (at, (file, note)) in notes.enumerate() {
@@ -24,7 +34,7 @@ pub fn markdown(verdicts: &[Verdict]) -> String {
         let _ = writeln!(out, "{line}- {}: {}", cell(file), cell(&printable(note)));
     }
     for verdict in verdicts.iter().filter(|verdict| !verdict.problems.is_empty()) {
-        let _ = writeln!(out, "\n### {}", cell(&verdict.file));
+        let _ = writeln!(out, "\n### {}", cell(&verdict.name()));
         for problem in &verdict.problems {
             let _ = writeln!(out, "\n**{}**", cell(&problem.headline()));
             let detail = Some(printable(&problem.detail).to_string()).filter(|detail| !detail.is_empty());

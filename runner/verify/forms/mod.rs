@@ -22,7 +22,9 @@ pub fn json(verdicts: &[Verdict]) -> serde_json::Result<String> {
 
 /// Counts of the verdicts, e.g. `2 pass, 1 drifts; 1 with carried replies`.
 pub fn tally(verdicts: &[Verdict]) -> String {
-    let count = |kind: Option<Kind>| verdicts.iter().filter(|verdict| verdict.worst() == kind).count();
+    let (recordings, others): (Vec<&Verdict>, Vec<&Verdict>) =
+        verdicts.iter().partition(|verdict| verdict.of.is_none());
+    let count = |kind: Option<Kind>| recordings.iter().filter(|verdict| verdict.worst() == kind).count();
     let words = [
         (None, "pass", "pass"),
         (Some(Kind::Assertion), "fails an assertion", "fail an assertion"),
@@ -36,7 +38,12 @@ pub fn tally(verdicts: &[Verdict]) -> String {
         0 => String::new(),
         n => format!("; {n} with carried replies"),
     };
-    counted.collect::<Vec<_>>().join(", ") + &carried
+    let failed = match others.iter().filter(|verdict| verdict.worst().is_some()).count() {
+        0 => String::new(),
+        1 => "; 1 assertion over many runs fails".to_string(),
+        n => format!("; {n} assertions over many runs fail"),
+    };
+    counted.collect::<Vec<_>>().join(", ") + &carried + &failed
 }
 
 impl Verdict {

@@ -5,7 +5,7 @@ use greenroom::statistics::{
     Cell, Estimate, Figure, InCell, Method, Run, Sample, Summary, plots, summarize, tables,
 };
 use greenroom::terminal::statistics;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Three cells of a game in which runs of equal seed lean alike.
 fn swept(n: u64) -> Sample {
@@ -194,7 +194,12 @@ fn every_construct_can_be_counted() {
         for figure in &summary.figures {
             for cell in &figure.cells {
                 let n = cell.observations as f64;
-                let value = cell.estimate.value.unwrap();
+                let Some(value) = cell.estimate.value else {
+                    // An outcome that is null in every run.
+                    assert_eq!((cell.missing, cell.observations), (6, 0), "{}", figure.name);
+                    assert_eq!(cell.estimate.method, Method::NoRuns, "{}", figure.name);
+                    continue;
+                };
                 assert!(
                     cell.count.is_none_or(|count| (count as f64 / n - value).abs() < 1e-9),
                     "{}",
@@ -213,5 +218,71 @@ fn every_construct_can_be_counted() {
     for name in ["choice supper/ann.vote-2 = soup", "decision jury = guilty", "choice panel/mod.floor = ann"]
     {
         assert!(names.iter().any(|known| known == name), "{name} is not in {names:#?}");
+    }
+}
+
+/// A tie has no winner: null in three of six runs.
+#[test]
+fn runs_without_a_value_are_counted() {
+    let winners = [json!("eve"), json!("cas"), Value::Null, json!("eve"), Value::Null, Value::Null];
+    let values: Vec<_> = winners.iter().cloned().enumerate().map(|(seed, v)| (seed as u64, v)).collect();
+    let none: Vec<_> = (0..6).map(|seed| (seed, Value::Null)).collect();
+    let summary = summarize(&of_outcomes(&[&values, &none]));
+    for (name, count) in [("outcome kind = cas", 1), ("outcome kind = eve", 2)] {
+        let [some, none] = figure(&summary, name).cells.as_slice() else { panic!("{name} is in both cells") };
+        assert_eq!((some.missing, some.estimate.n, some.count), (3, 3, Some(count)), "{name}");
+        assert_eq!((none.missing, none.estimate.n, none.estimate.method), (6, 0, Method::NoRuns), "{name}");
+    }
+    let text = statistics(&summary, &[], false);
+    for wanted in ["3 of 6", "0 of 6", "the others have no value"] {
+        assert!(text.contains(wanted), "{wanted} is not in\n{text}");
+    }
+    let written = serde_json::to_value(&summary).unwrap();
+    let figures = written["figures"].as_array().unwrap();
+    let cas = figures.iter().find(|figure| figure["name"] == "outcome kind = cas").unwrap();
+    assert_eq!(cas["cells"][0]["missing"], 3);
+    // Where no run has a value, that is said, too; numbers are the same.
+    let alone = summarize(&of_outcomes(&[&none]));
+    assert_eq!(only(&alone, "outcome kind").missing, 6);
+    let numbers = [(0, json!(2)), (1, Value::Null), (2, json!(4))];
+    let numbers = summarize(&of_outcomes(&[&numbers]));
+    let mean = only(&numbers, "outcome kind");
+    assert_eq!((mean.missing, mean.estimate.value), (1, Some(3.0)));
+    assert!(statistics(&numbers, &[], false).contains("2 of 3"));
+}
+
+/// A vote that some runs skip, a choice that some replies do not make: each says over what its rates are.
+#[test]
+fn turns_that_were_skipped_and_replies_that_are_no_choice_are_counted() {
+    let text = "
+id: game
+agents: { zoe: {}, ann: {} }
+phases:
+  - { name: game, agents: [zoe, ann], topology: broadcast, choice: [share, take] }
+  - { name: later, agents: [zoe], choice: [stay, leave], when: \"game.choices.zoe == 'share'\" }
+payoff: { phase: game, unit: coins, each: \"1 if mine == 'share' else 0\" }
+";
+    let mut sample = sample(text, &[&[]], 20, |_, _| 0.5, "Yes.");
+    let made = sample.runs.iter().filter(|run| run.transcript.turns.len() == 3).count();
+    for run in sample.runs.iter_mut().take(5) {
+        let ann = run.transcript.turns.iter_mut().find(|turn| turn.record.path == "game/1/ann").unwrap();
+        ann.record.constraint.as_mut().unwrap().chosen = Value::Null;
+        let footer = &mut run.transcript.footer.as_mut().unwrap().record;
+        let payoffs = footer.payoffs.as_mut().unwrap();
+        payoffs.rounds[0].values = None;
+        payoffs.totals.insert("ann".into(), None);
+    }
+    let summary = summarize(&sample);
+    let later = only(&summary, "choice later/zoe = stay");
+    assert_eq!((later.observations, later.missing), (made, 20 - made));
+    let invalid = only(&summary, "choice game/ann: invalid");
+    assert_eq!((invalid.count, invalid.observations), (Some(5), 20));
+    assert!(summary.figures.iter().all(|figure| figure.name != "choice game/zoe: invalid"));
+    assert_eq!(only(&summary, "payoff ann").missing, 5);
+    assert_eq!(summary.cells[0].rounds_without_payoff, 5);
+    let text = statistics(&summary, &[], false);
+    let skipped = format!("Not asked in all runs: later/zoe in {} of 20.", 20 - made);
+    for wanted in ["15 of 20", "(invalid)", "5 of 20", &skipped, "5 rounds have no payoff"] {
+        assert!(text.contains(wanted), "{wanted} is not in\n{text}");
     }
 }

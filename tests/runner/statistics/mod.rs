@@ -1,5 +1,6 @@
 //! Statistics of many runs: scenarios are played by agents that lean towards an option, more or less in each run.
 
+mod cases;
 mod figures;
 mod plots;
 mod tables;

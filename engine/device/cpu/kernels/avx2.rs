@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 /// Lanes 0–7 and 8–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2<const VNNI: bool>(__m256, __m256);
+struct Avx2<const VNNI: bool>(__m256, __m256);
 
 /// Runs a kernel with AVX2 code.
 ///
@@ -253,7 +253,7 @@ unsafe fn from_signed<const VNNI: bool>(bytes: __m128i) -> Avx2<VNNI> {
 
 /// Words 0–7 and 8–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2Words<const VNNI: bool>(__m256i, __m256i);
+struct Avx2Words<const VNNI: bool>(__m256i, __m256i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl<const VNNI: bool> Words for Avx2Words<VNNI> {

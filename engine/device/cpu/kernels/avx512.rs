@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 /// All 16 lanes.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(__m512);
+struct Avx512(__m512);
 
 /// Runs a kernel with AVX-512 code.
 ///
@@ -179,7 +179,7 @@ impl Lanes for Avx512 {
 
 /// All 16 words.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512Words(__m512i);
+struct Avx512Words(__m512i);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // as above
 impl Words for Avx512Words {

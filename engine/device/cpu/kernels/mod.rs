@@ -38,9 +38,11 @@ pub(crate) mod seal;
 pub(crate) mod shaping;
 pub(crate) mod slab;
 mod tiles;
+pub(crate) mod vocabulary;
 
 use crate::kv::quant::Scale;
 use half::f16;
+use std::sync::OnceLock;
 
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
 pub(crate) const NUMERICS: &str = "lanes16/5";
@@ -93,6 +95,12 @@ impl Isa {
                 available[0]
             }),
         }
+    }
+
+    /// The set of [`Isa::detect`], for work on the host that belongs to no device.
+    pub(crate) fn of_host() -> Self {
+        static FOUND: OnceLock<Isa> = OnceLock::new();
+        *FOUND.get_or_init(Self::detect)
     }
 
     /// All instruction sets that can run here, best first; the scalar reference is always the last.
@@ -187,8 +195,9 @@ pub(crate) const STEP: usize = 32;
 
 /// A vector of 16 f32 lanes. All operations are IEEE single precision, rounded once.
 ///
-/// The methods are safe to write because only [`Isa::run`] can instantiate a kernel with an instruction set,
-/// and it does so only where the set was detected.
+/// The methods are safe to call, though they are intrinsics that not every processor has: the types of an instruction set are private
+/// to its file, so that only the `unsafe` functions there can name them, and [`Isa::run`] calls these where the set was detected. Code
+/// that has an `L` already runs there.
 pub(crate) trait Lanes: Copy {
     /// The integers that go with it.
     type Words: Words;
@@ -404,6 +413,21 @@ mod tests {
         }
         assert!(handed_over(&"let coded = self.coded.get_or_insert_with(|| CodedQueries::new::<L>(q));"));
         assert!(files.len() > 15);
+    }
+
+    /// What [`Lanes`] says of its safety: nobody but a set's own file can name its vectors.
+    #[test]
+    fn only_the_unsafe_functions_of_a_set_lead_to_its_vectors() {
+        for (set, text) in [
+            ("avx2", include_str!("avx2.rs")),
+            ("avx512", include_str!("avx512.rs")),
+            ("neon", include_str!("neon.rs")),
+        ] {
+            let public: Vec<&str> =
+                text.lines().filter(|line| line.trim_start().starts_with("pub")).collect();
+            let is_run = |line: &&str| line.starts_with("pub(crate) unsafe fn run");
+            assert!(!public.is_empty() && public.iter().all(is_run), "{set}: {public:?}");
+        }
     }
 
     /// Products of codes less 128, whether the set takes that off itself or not.

@@ -14,7 +14,7 @@ const I8MM: u8 = 2;
 
 /// Lanes 0–3, 4–7, 8–11 and 12–15.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon<const EXTENSION: u8>(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
+struct Neon<const EXTENSION: u8>(float32x4_t, float32x4_t, float32x4_t, float32x4_t);
 
 /// Runs a kernel with NEON code.
 ///
@@ -287,7 +287,7 @@ unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 
 /// Words 0–3, 4–7, 8–11 and 12–15.
 #[derive(Clone, Copy)]
-pub(crate) struct NeonWords<const EXTENSION: u8>(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
+struct NeonWords<const EXTENSION: u8>(int32x4_t, int32x4_t, int32x4_t, int32x4_t);
 
 #[allow(clippy::undocumented_unsafe_blocks)] // the macro's doc holds for each
 impl<const EXTENSION: u8> Words for NeonWords<EXTENSION> {

@@ -1,6 +1,6 @@
 //! Reads rows of a CSV or JSONL text, each cell with its place, and all that is wrong with their shape.
 
-use crate::scenario::evaluate::kind;
+use crate::scenario::check::types::{Mistyped, exactly};
 use crate::scenario::text_of;
 use crate::scenario::yaml::{Leaf, plain};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -64,8 +64,8 @@ impl Given {
     /// The value in the type of one that is declared.
     ///
     /// # Errors
-    /// In words, with its article, what it is instead.
-    pub(in crate::scenario::check) fn typed(self, declared: &Value) -> Result<Value, String> {
+    /// What it is instead, and where in the value.
+    pub(in crate::scenario::check) fn typed(self, declared: &Value) -> Result<Value, Mistyped> {
         match self {
             Self::Text(text) if declared.is_string() => Ok(text.into()),
             Self::Text(text) => {
@@ -75,13 +75,10 @@ impl Given {
                     Leaf::Number(number) => number.into(),
                     Leaf::Text(text) => text.into(),
                 };
-                fits(value, declared)
-                    .map_err(|_| if text.is_empty() { "empty".into() } else { format!("`{text}`") })
+                let found = || if text.is_empty() { "empty".into() } else { format!("`{text}`") };
+                exactly(declared, value).map_err(|wrong| wrong.written_as(found()))
             }
-            Self::Json(value) => fits(value, declared).map_err(|value| match value {
-                Value::Null => "null".into(),
-                other => kind(&other).to_string(),
-            }),
+            Self::Json(value) => exactly(declared, value),
         }
     }
 
@@ -92,11 +89,6 @@ impl Given {
             Self::Json(value) => text_of(value),
         }
     }
-}
-
-fn fits(mut value: Value, declared: &Value) -> Result<Value, Value> {
-    value.sort_all_objects();
-    if declared.is_null() || kind(declared) == kind(&value) { Ok(value) } else { Err(value) }
 }
 
 const EMPTY: &str = "a table begins with a line that names variables; one row per case follows";
@@ -125,6 +117,12 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
         (start, start + text[start..end.max(start)].trim_end_matches(['\r', '\n']).len())
     };
     let Some(head) = records.first() else { return found };
+    if let Some(separator) = other_separator(head) {
+        let message = format!("the columns are separated by {separator}; expected commas");
+        let help = "save the table with commas, and put a value with a comma in it in quotes: `\"a, b\"`";
+        found.fault("csv", range(0), message, help);
+        return found;
+    }
     let (columns, places) = (head.clone(), places(text, range(0), head));
     for (at, column) in columns.iter().enumerate() {
         if column.trim().is_empty() {
@@ -158,7 +156,8 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
             columns.iter().zip(record).zip(places).filter(|((column, _), _)| !column.trim().is_empty());
         let cells = cells.map(|((column, value), (start, end))| Cell {
             column: column.trim().to_string(),
-            value: Given::Text(value.to_string()),
+            // git may write other line ends into a file; a text is the same with them.
+            value: Given::Text(value.replace("\r\n", "\n")),
             start,
             end,
         });
@@ -169,6 +168,13 @@ pub(in crate::scenario::check) fn csv(text: &str, most: usize) -> Rows {
         found.rows.clear();
     }
     found
+}
+
+/// What separates the columns of a table whose first line has no commas, in words, if something else does.
+fn other_separator(head: &csv::StringRecord) -> Option<&'static str> {
+    let first = head.get(0).filter(|_| head.len() == 1)?;
+    let separators = [(';', "semicolons"), ('\t', "tabs")];
+    separators.into_iter().find(|(separator, _)| first.contains(*separator)).map(|(_, name)| name)
 }
 
 /// Where the fields of a record are in a text: each behind the one before; the whole record, where one is written otherwise.

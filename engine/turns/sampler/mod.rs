@@ -1,0 +1,258 @@
+//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on every machine: `exp` and
+//! `log` are those of the libm crate, since the platforms' own differ in last digits.
+//!
+//! Sampling randomness is blake3(seed, index): the same in every version of every library. [`likely`] has the rule by which a number
+//! draws a token.
+//!
+//! A draw takes a few passes over the vocabulary and no more: the likeliest tokens are sorted, and the weight of the others is estimated;
+//! where that leaves doubt, tokens are weighed by [`bins`]; only where that does, too, is everything sorted. All three draw the same
+//! token, because each of the first two knows its error.
+//!
+//! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties them.
+
+mod bins;
+#[cfg(test)]
+mod chances;
+mod likely;
+mod row;
+#[cfg(test)]
+mod tests;
+
+use crate::Sampling;
+use crate::device::{Below, Best, ERROR, exps};
+use crate::scoring::distribution::argmax;
+use crate::turns::dry::Said;
+use bins::Bins;
+use libm::{exp, log};
+use likely::{Likely, likelier};
+
+pub(crate) use row::Row;
+
+/// Pieces of a row whose greatest logits are among the likeliest tokens, at least: these are sorted for every draw.
+const SORTED: usize = 256;
+/// Tokens that are sorted for a draw, at most; where there are more, they are weighed by bins.
+const MOST_SORTED: usize = 4096;
+/// Relative error of the others' weight that a device says.
+const DEVICE_ERROR: f64 = 0.01;
+
+/// Chooses the next token of a reply. `None`: no logit is a number above -∞.
+pub(crate) fn choose(row: &Row<'_>, sampling: &Sampling) -> Option<u32> {
+    let maxima = row.maxima();
+    let top = greatest(&maxima)?;
+    if sampling.temperature <= 0.0 {
+        return first_of(row, &maxima, top);
+    }
+    let number = uniform(sampling.seed, row.n());
+    let likely = likely(row, &maxima, top, sampling);
+    likely.and_then(|likely| likely.draw(number)).or_else(|| {
+        let logits = row.all();
+        let bins = Bins::new(&logits, top, lowest(&maxima, top), sampling);
+        bins.and_then(|mut bins| bins.draw(number, sampling))
+            .or_else(|| sorted(&logits, sampling)?.draw(number))
+    })
+}
+
+/// The greatest logit of all pieces; `None`: there is none above -∞.
+fn greatest(maxima: &[f32]) -> Option<f32> {
+    let top = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    (top > f32::NEG_INFINITY).then_some(top)
+}
+
+/// A logit below which few tokens have any weight, by the greatest ones of all pieces.
+fn lowest(maxima: &[f32], top: f32) -> f32 {
+    let least = maxima.iter().copied().filter(|x| x.is_finite()).fold(top, f32::min);
+    top - 3.0 * (top - least)
+}
+
+/// The first token with the greatest logit.
+fn first_of(row: &Row<'_>, maxima: &[f32], top: f32) -> Option<u32> {
+    row.at_least(top, maxima, usize::MAX)?.first().map(|(id, _)| *id)
+}
+
+/// The likeliest tokens of a row, as far as these need no more than [`MOST_SORTED`].
+fn likely(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Option<Likely> {
+    let nth = |n: usize| {
+        let mut maxima = maxima.to_vec();
+        *maxima.select_nth_unstable_by(n, |a, b| b.total_cmp(a)).1
+    };
+    // `min_p` and `top_k` leave no token below these: each of so many pieces has one that is likelier.
+    let of_min_p = (sampling.min_p > 0.0).then(|| least_of(top, sampling));
+    let of_top_k = (1..=maxima.len()).contains(&sampling.top_k).then(|| nth(sampling.top_k - 1));
+    let bound = [of_min_p, of_top_k].into_iter().flatten().reduce(f32::max);
+    let few = maxima.len() <= 4;
+    let least =
+        bound.unwrap_or_else(|| if few { f32::NEG_INFINITY } else { nth(SORTED.min(maxima.len() / 2)) });
+    let candidates = row.at_least(least, maxima, MOST_SORTED)?;
+    let mut best = Best { candidates, least, top, ..Best::default() };
+    if bound.is_none() {
+        let below = Below { threshold: least, top, temperature: sampling.temperature };
+        best.rest = row.weights_below(below) as f32;
+    }
+    Likely::new(best, ERROR, sampling)
+}
+
+/// A logit a little lower than where a weight is `min_p`: the weights themselves decide.
+fn least_of(top: f32, sampling: &Sampling) -> f32 {
+    let to_least = f64::from(sampling.temperature) * (log(f64::from(sampling.min_p)) - 1e-6);
+    ((f64::from(top) + to_least - 1e-6) as f32).next_down()
+}
+
+/// All tokens in order, but for those that `min_p` and `top_k` leave out.
+fn sorted(logits: &[f32], sampling: &Sampling) -> Option<Likely> {
+    let candidates = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    Likely::new(Best { candidates, least: f32::NEG_INFINITY, ..Best::default() }, 0.0, sampling)
+}
+
+/// The tokens that the filters keep, in no order.
+fn kept(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Vec<(u32, f32)> {
+    let likely = likely(row, maxima, top, sampling);
+    if let Some(kept) = likely.as_ref().and_then(Likely::kept) {
+        return kept.to_vec();
+    }
+    let logits = row.all();
+    let bins = Bins::new(&logits, top, lowest(maxima, top), sampling);
+    let kept = bins.and_then(|mut bins| bins.kept(sampling));
+    kept.or_else(|| Some(sorted(&logits, sampling)?.kept()?.to_vec())).unwrap_or_default()
+}
+
+/// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see `turns/grammar`); `None`:
+/// there are none. What the filters leave of all tokens comes first; where nothing of it is allowed, all that is allowed counts.
+pub(crate) fn choose_allowed(
+    row: &Row<'_>,
+    sampling: &Sampling,
+    allows: impl Fn(u32) -> bool,
+) -> Option<u32> {
+    let maxima = row.maxima();
+    let filters = sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0;
+    let mut candidates = Vec::new();
+    if let Some(top) = greatest(&maxima).filter(|_| filters && sampling.temperature > 0.0) {
+        candidates = kept(row, &maxima, top, sampling);
+        candidates.retain(|(id, _)| allows(*id));
+    }
+    if candidates.is_empty() {
+        let all = row.at_least(f32::NEG_INFINITY, &maxima, usize::MAX)?;
+        candidates = all.into_iter().filter(|(id, _)| allows(*id)).collect();
+    }
+    candidates.sort_unstable_by_key(|(id, _)| *id);
+    let better = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
+    let (first, top) = candidates.iter().copied().reduce(better)?;
+    if sampling.temperature <= 0.0 || !top.is_finite() {
+        return Some(first);
+    }
+    Some(first_to_arrive(&candidates, top, row.n(), sampling).unwrap_or(first))
+}
+
+/// Tokens whose noise is read at once.
+const NOISE: usize = 512;
+
+/// The token of the greatest log-weight + Gumbel noise, which is that of the least exponential noise / weight.
+fn first_to_arrive(candidates: &[(u32, f32)], top: f32, n: usize, sampling: &Sampling) -> Option<u32> {
+    let mut noise = blake3::Hasher::new_derive_key("greenroom 2026 sampling under a grammar");
+    noise.update(&sampling.seed.to_le_bytes()).update(&(n as u64).to_le_bytes());
+    let mut noise = noise.finalize_xof();
+    let mut best = (f64::INFINITY, None);
+    let mut bytes = [0; NOISE * 8];
+    let mut weights = [0.0; NOISE];
+    for group in candidates.chunk_by(|a, b| a.0 as usize / NOISE == b.0 as usize / NOISE) {
+        // Noise comes in blocks of eight tokens.
+        let (start, end) = (group[0].0 / 8 * 8, group[group.len() - 1].0 + 1);
+        let is_dense = group.len() * 8 >= (end - start) as usize;
+        if is_dense {
+            noise.set_position(u64::from(start) * 8);
+            noise.fill(&mut bytes[..(end - start) as usize * 8]);
+        }
+        let weights = &mut weights[..group.len()];
+        for (weight, (_, logit)) in weights.iter_mut().zip(group) {
+            *weight = f64::from(logit - top) / f64::from(sampling.temperature);
+        }
+        exps(weights);
+        for ((id, _), weight) in group.iter().zip(weights) {
+            let at = if is_dense { (id - start) as usize * 8 } else { 0 };
+            if !is_dense {
+                noise.set_position(u64::from(*id) * 8);
+                noise.fill(&mut bytes[..8]);
+            }
+            let word = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+            let number = ((word >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+            // `-ln(number)` is at least `1 - number`: most need no logarithm.
+            if *weight > 0.0 && (1.0 - number) < best.0 * *weight {
+                let arrival = -log(number) / *weight;
+                if arrival < best.0 {
+                    best = (arrival, Some(*id));
+                }
+            }
+        }
+    }
+    best.1
+}
+
+/// The token that [`choose`] chooses, if it can be told by the likeliest tokens, at the sampling's temperature. Penalties lower logits, so
+/// what is not among the candidates stays below them.
+pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &Sampling) -> Option<u32> {
+    if sampling.repetition_penalty < 1.0 {
+        return None;
+    }
+    let mut best = best.clone();
+    let seen = &reply[reply.len().saturating_sub(sampling.repetition_window)..];
+    let dry = sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default();
+    for (id, logit) in &mut best.candidates {
+        if sampling.repetition_penalty != 1.0 && seen.contains(id) {
+            *logit = row::repeated(*logit, sampling.repetition_penalty);
+        }
+        *logit -= dry.get(id).copied().unwrap_or(0.0);
+    }
+    if sampling.temperature <= 0.0 {
+        let first = best.candidates.into_iter().filter(|(_, x)| *x >= best.least).min_by(likelier);
+        return first.map(|(id, _)| id);
+    }
+    Likely::new(best, DEVICE_ERROR, sampling)?.draw(uniform(sampling.seed, reply.len()))
+}
+
+/// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
+/// at temperature 0 the most likely one, the first among equals. What filters and penalizes tokens has no part in it.
+///
+/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`] found.
+///
+/// ```
+/// use greenroom_engine::{Sampling, draw};
+///
+/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &Sampling { temperature, seed, ..Sampling::default() })).sum();
+/// let (greedy, sampled): (usize, usize) = (drawn(0.0), drawn(1.0));
+/// assert!(greedy == 100 && (55..90).contains(&sampled)); // 73 are expected
+/// ```
+pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
+    let best = argmax(logprobs) as usize;
+    if sampling.temperature <= 0.0 {
+        return best;
+    }
+    let top = logprobs.get(best).map_or(0.0, |x| f64::from(*x));
+    let weight = |x: &f32| exp((f64::from(*x) - top) / f64::from(sampling.temperature));
+    let weights: Vec<f64> = logprobs.iter().map(weight).map(|w| if w.is_nan() { 0.0 } else { w }).collect();
+    let mut target = uniform(sampling.seed, 0) * weights.iter().sum::<f64>();
+    for (i, weight) in weights.iter().enumerate() {
+        target -= weight;
+        if target < 0.0 {
+            return i;
+        }
+    }
+    weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(best)
+}
+
+/// Length-normalized log-probabilities of whole texts: each by byte of its text, times the mean number of bytes, so that they stay as
+/// far apart as before where all are of one length. (By bytes and not by tokens, as in lm-eval's `acc_norm`: another vocabulary
+/// changes nothing.) [`draw`] takes them as it takes log-probabilities.
+pub fn by_length<'a>(logprobs: &[f32], texts: impl IntoIterator<Item = &'a str>) -> Vec<f32> {
+    let lengths: Vec<f32> = texts.into_iter().map(|text| text.len().max(1) as f32).collect();
+    let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;
+    logprobs.iter().zip(&lengths).map(|(logprob, length)| logprob * mean / length).collect()
+}
+
+/// A number in [0, 1): blake3 of seed and index, the same on every machine and in every version.
+fn uniform(seed: u64, index: usize) -> f64 {
+    let mut bytes = [0u8; 16];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..].copy_from_slice(&(index as u64).to_le_bytes());
+    let hash = blake3::derive_key("greenroom 2026 sampling", &bytes);
+    let word = u64::from_le_bytes(hash[..8].try_into().expect("8 bytes"));
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,258 @@
+//! Estimates over cases that are played several times each. Runs of one case resemble each other, so the case is the unit: a figure's
+//! uncertainty comes from how cases differ.
+//!
+//! With `s` the sum and `n` the number of observations of each of m cases, the figure is the ratio `p = Σs / Σn`, its cluster-robust
+//! variance `v = m/(m-1) · Σ(s - p n)² / (Σn)²` (the linearized variance of a ratio: W. G. Cochran, "Sampling techniques", 3rd edition,
+//! 1977, section 6.5; for a mean it is the estimator of K.-Y. Liang and S. L. Zeger, Biometrika 73 (1986), 13-22, times m/(m-1)).
+//!
+//! - A mean has the interval `p ± t √v`, t being Student's quantile with m-1 degrees of freedom.
+//! - A rate has Wilson's score interval, with t in place of the normal quantile and the *effective* number of observations
+//!   `p (1-p) / v`, at most the real one, in place of n (E. L. Korn and B. I. Graubard, Survey Methodology 24 (1998), 193-201; N. Dean and M.
+//!   Pagano, Journal of Survey Statistics and Methodology 3 (2015), 484-503, find it among the best for few clusters). `p ± t √v` is
+//!   too narrow near 0 and 1: with ten cases and a rate of 90 %, simulated, it holds the truth in 72 of 100 samples.
+//! - A difference between two conditions is paired by case. With `e` the difference of a case's residuals `(s - p n) / Σn` in either, its
+//!   variance is `m/(m-1) · Σe²`: the interval of means is as above. That of rates is put together from the ends (l, u) of both rates'
+//!   intervals and the residuals' correlation r: `d - √((p-l)² + (u'-p')² - 2 r (p-l) (u'-p'))`, and likewise above (G. Y. Zou and A. Donner,
+//!   Statistics in Medicine 27 (2008), 1693-1702; R. G. Newcombe's method 10 for paired rates, the same journal 17 (1998), 2635-2650).
+//!
+//! If each case is one trial, these are Wilson's and Tango's intervals as for runs. Tests simulate the coverage.
+
+use super::bootstrap::{Kind, Part, is_alike};
+use super::distribution::t_quantile;
+use super::interval::{Estimate, Method, TAIL, score, wilson};
+
+/// A ratio over cases.
+struct Fit {
+    value: f64,
+    /// Each case's contribution to the ratio's error.
+    residuals: Vec<f64>,
+    /// Observations in all cases.
+    n: f64,
+}
+
+impl Fit {
+    /// `None`: no case has an observation.
+    fn of(cases: &[Part]) -> Option<Self> {
+        let total = cases.iter().fold(Part::default(), |sum, case| sum.plus(*case));
+        let value = (total.n > 0.0).then(|| total.mean())?;
+        let residuals = cases.iter().map(|case| (case.sum - value * case.n) / total.n).collect();
+        Some(Self { value, residuals, n: total.n })
+    }
+
+    fn variance(&self) -> f64 {
+        product(&self.residuals, &self.residuals)
+    }
+}
+
+/// The cluster-robust covariance of two ratios.
+fn product(a: &[f64], b: &[f64]) -> f64 {
+    let m = a.len() as f64;
+    m / (m - 1.0) * a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>()
+}
+
+/// The mean over all observations of all cases, with its interval.
+pub(super) fn mean(cases: &[Part], kind: Kind) -> Estimate {
+    let cases: Vec<Part> = cases.iter().copied().filter(|case| case.n > 0.0).collect();
+    let Some(fit) = Fit::of(&cases) else { return Estimate::bare(0, None, Method::NoRuns) };
+    let m = cases.len();
+    if m < 2 {
+        return Estimate::bare(m, Some(fit.value), Method::TooFewCases);
+    }
+    if kind == Kind::Rate && cases.iter().all(Part::is_trial) {
+        let hits = cases.iter().map(|case| case.sum).sum::<f64>();
+        return Estimate::rate(hits.round() as usize, m);
+    }
+    let (value, variance) = (fit.value, fit.variance());
+    let t = -t_quantile(TAIL, m - 1);
+    let (low, high, method) = if kind == Kind::Rate && (value <= 0.0 || value >= 1.0) {
+        // Nothing is known of how cases differ.
+        let (low, high) = wilson(value.round() * m as f64, m as f64);
+        (low, high, Method::WilsonByCase)
+    } else if kind == Kind::Rate {
+        let effective = (value * (1.0 - value) / variance).min(fit.n);
+        let (low, high) = score(value, effective, t);
+        (low, high, Method::WilsonClustered)
+    } else if fit.residuals.iter().all(|residual| is_alike(*residual * fit.n, value)) {
+        return Estimate::bare(m, Some(value), Method::Alike);
+    } else {
+        let (low, high) =
+            around(value, t * variance.sqrt(), if kind == Kind::Mean { None } else { Some(0.0) });
+        (low, high, Method::Clustered)
+    };
+    Estimate { n: m, value: Some(value), low: Some(low), high: Some(high), method }
+}
+
+/// The mean of the pairs' first cases minus that of their second ones, with its interval.
+pub(super) fn difference(pairs: &[[Part; 2]], kind: Kind) -> Estimate {
+    let pairs: Vec<[Part; 2]> =
+        pairs.iter().copied().filter(|[here, there]| here.n > 0.0 && there.n > 0.0).collect();
+    let side = |at: usize| pairs.iter().map(|pair| pair[at]).collect::<Vec<_>>();
+    let (here, there) = (side(0), side(1));
+    let (Some(first), Some(second)) = (Fit::of(&here), Fit::of(&there)) else {
+        return Estimate::bare(0, None, Method::NoRuns);
+    };
+    let (m, value) = (pairs.len(), first.value - second.value);
+    if m < 2 {
+        return Estimate::bare(m, Some(value), Method::TooFewCases);
+    }
+    if kind == Kind::Rate && pairs.iter().flatten().all(Part::is_trial) {
+        let count =
+            |wanted: [f64; 2]| pairs.iter().filter(|pair| pair.map(|case| case.sum) == wanted).count();
+        return Estimate::paired_rates(count([1.0, 0.0]), count([0.0, 1.0]), m);
+    }
+    let errors: Vec<f64> = first.residuals.iter().zip(&second.residuals).map(|(a, b)| a - b).collect();
+    let scale = first.value.abs().max(second.value.abs());
+    if errors.iter().all(|error| is_alike(*error * first.n, scale)) {
+        return Estimate::bare(m, Some(value), Method::Alike);
+    }
+    let (low, high, method) = if kind == Kind::Rate {
+        let (low, high) = joined((&mean(&here, kind), &first), (&mean(&there, kind), &second));
+        (low, high, Method::Joined)
+    } else {
+        let half = -t_quantile(TAIL, m - 1) * product(&errors, &errors).sqrt();
+        let (low, high) = around(value, half, if kind == Kind::Mean { None } else { Some(-1.0) });
+        (low, high, Method::Clustered)
+    };
+    Estimate { n: m, value: Some(value), low: Some(low), high: Some(high), method }
+}
+
+/// Both ends of a symmetric interval; from `least` to 1 if that is given.
+fn around(value: f64, half: f64, least: Option<f64>) -> (f64, f64) {
+    let (low, high) = (value - half, value + half);
+    least.map_or((low, high), |least| (low.max(least), high.min(1.0)))
+}
+
+/// Ends of a difference of two rates, from those of either and from how they vary together.
+fn joined((here, first): (&Estimate, &Fit), (there, second): (&Estimate, &Fit)) -> (f64, f64) {
+    let room = |estimate: &Estimate, fit: &Fit| {
+        let (low, high) = (estimate.low.unwrap_or(0.0), estimate.high.unwrap_or(1.0));
+        (fit.value - low, high - fit.value)
+    };
+    let ((below, above), (other_below, other_above)) = (room(here, first), room(there, second));
+    let both = (first.variance() * second.variance()).sqrt();
+    let correlation = if both > 0.0 { product(&first.residuals, &second.residuals) / both } else { 0.0 };
+    let reach = |a: f64, b: f64| (a * a + b * b - 2.0 * correlation * a * b).max(0.0).sqrt();
+    let value = first.value - second.value;
+    ((value - reach(below, other_above)).max(-1.0), (value + reach(above, other_below)).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(cases: &[(f64, f64)]) -> Vec<Part> {
+        cases.iter().map(|(sum, n)| Part { sum: *sum, n: *n }).collect()
+    }
+
+    fn close(found: Option<f64>, expected: f64) {
+        let found = found.unwrap();
+        assert!((found - expected).abs() < 1e-6, "{found}, not {expected}");
+    }
+
+    /// By hand: five cases of two runs, with means 1, 2, 3, 4 and 10. Their mean is 4 and their standard deviation √(50/4), so the standard
+    /// error √2.5 = 1.581139; t with 4 degrees of freedom is 2.776445.
+    #[test]
+    fn means_of_equal_cases_have_students_interval_over_cases() {
+        let found = mean(&parts(&[(2.0, 2.0), (4.0, 2.0), (6.0, 2.0), (8.0, 2.0), (20.0, 2.0)]), Kind::Mean);
+        assert_eq!((found.n, found.value, found.method), (5, Some(4.0), Method::Clustered));
+        close(found.low, 4.0 - 2.776_445_1 * 1.581_138_8);
+        close(found.high, 4.0 + 2.776_445_1 * 1.581_138_8);
+    }
+
+    /// The same numbers by another route: the variance of a ratio from the three sums of squares and products,
+    /// `m/(m-1) (Σs² - 2 p Σsn + p² Σn²) / (Σn)²`, and the roots of the quadratic that Wilson's interval solves, found by bisection.
+    #[test]
+    fn rates_of_unequal_cases_agree_with_another_computation() {
+        let cases = [(3.0, 4.0), (4.0, 4.0), (0.0, 2.0), (5.0, 6.0), (1.0, 3.0), (2.0, 2.0), (4.0, 5.0)];
+        let sum = |of: fn(f64, f64) -> f64| cases.iter().map(|(s, n)| of(*s, *n)).sum::<f64>();
+        let (p, n) = (sum(|s, _| s) / sum(|_, n| n), sum(|_, n| n));
+        let squares = sum(|s, _| s * s) - 2.0 * p * sum(|s, n| s * n) + p * p * sum(|_, n| n * n);
+        let variance = 7.0 / 6.0 * squares / (n * n);
+        let effective = p * (1.0 - p) / variance;
+        assert!(effective < n, "runs of a case are alike: {effective} of {n}");
+        // Student's quantile with 6 degrees of freedom (scipy 1.17).
+        let t = 2.446_911_851_144_969;
+        let fits = |rate: f64| (p - rate).powi(2) * effective <= t * t * rate * (1.0 - rate);
+        let end = |mut inside: f64, mut outside: f64| {
+            for _ in 0..100 {
+                let middle = (inside + outside) / 2.0;
+                if fits(middle) { inside = middle } else { outside = middle }
+            }
+            inside
+        };
+        let found = mean(&parts(&cases), Kind::Rate);
+        assert_eq!((found.n, found.method), (7, Method::WilsonClustered));
+        close(found.value, p);
+        close(found.low, end(p, 0.0));
+        close(found.high, end(p, 1.0));
+    }
+
+    #[test]
+    fn one_run_of_each_case_is_a_trial() {
+        let found = mean(&parts(&[(1.0, 1.0), (0.0, 1.0), (1.0, 1.0), (1.0, 1.0)]), Kind::Rate);
+        assert_eq!(found, Estimate::rate(3, 4));
+        let trial = |sum| Part { sum, n: 1.0 };
+        let pairs: Vec<_> = [(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
+            .iter()
+            .map(|(a, b)| [trial(*a), trial(*b)])
+            .collect();
+        assert_eq!(difference(&pairs, Kind::Rate), Estimate::paired_rates(2, 1, 5));
+    }
+
+    #[test]
+    fn more_runs_of_the_same_cases_are_no_more_knowledge() {
+        let once = parts(&[(1.0, 1.0), (2.5, 1.0), (4.0, 1.0), (4.5, 1.0)]);
+        let tenfold: Vec<Part> = once.iter().map(|case| Part { sum: 10.0 * case.sum, n: 10.0 }).collect();
+        let (one, ten) = (mean(&once, Kind::Mean), mean(&tenfold, Kind::Mean));
+        close(ten.low, one.low.unwrap());
+        close(ten.high, one.high.unwrap());
+        // All runs of all cases alike: cases are trials.
+        let sure = mean(&parts(&[(4.0, 4.0); 10]), Kind::Rate);
+        assert_eq!((sure.method, sure.high), (Method::WilsonByCase, Some(1.0)));
+        assert_eq!(sure.low, Estimate::rate(10, 10).low);
+    }
+
+    /// By hand: the differences within cases are 2, 3, 1, 2: their mean is 2, the standard error √(2/3)/2 = 0.408248, t is 3.182446.
+    #[test]
+    fn differences_of_means_are_those_within_cases() {
+        let pairs: Vec<_> = [(12.0, 10.0), (23.0, 20.0), (31.0, 30.0), (42.0, 40.0)]
+            .iter()
+            .map(|(a, b)| [Part { sum: 3.0 * a, n: 3.0 }, Part { sum: 2.0 * b, n: 2.0 }])
+            .collect();
+        let found = difference(&pairs, Kind::Mean);
+        assert_eq!((found.n, found.method), (4, Method::Clustered));
+        close(found.value, 2.0);
+        close(found.low, 2.0 - 3.182_446_3 * 0.408_248_3);
+        close(found.high, 2.0 + 3.182_446_3 * 0.408_248_3);
+    }
+
+    /// Without correlation the interval is that of two independent rates, by Newcombe's method 10 from either's ends.
+    #[test]
+    fn differences_of_rates_are_put_together_from_both_intervals() {
+        let first = parts(&[(4.0, 4.0), (4.0, 4.0), (1.0, 4.0), (1.0, 4.0)]);
+        let second = parts(&[(3.0, 4.0), (1.0, 4.0), (3.0, 4.0), (1.0, 4.0)]);
+        let pairs: Vec<[Part; 2]> = first.iter().zip(&second).map(|(a, b)| [*a, *b]).collect();
+        let found = difference(&pairs, Kind::Rate);
+        let (a, b) = (mean(&first, Kind::Rate), mean(&second, Kind::Rate));
+        let reach = |x: f64, y: f64| x.hypot(y);
+        let (p, q) = (0.625, 0.5);
+        assert_eq!((found.n, found.method), (4, Method::Joined));
+        close(found.value, p - q);
+        close(found.low, p - q - reach(p - a.low.unwrap(), b.high.unwrap() - q));
+        close(found.high, p - q + reach(a.high.unwrap() - p, q - b.low.unwrap()));
+        let turned: Vec<[Part; 2]> = pairs.iter().map(|[a, b]| [*b, *a]).collect();
+        close(difference(&turned, Kind::Rate).low, -found.high.unwrap());
+    }
+
+    #[test]
+    fn where_there_is_no_interval_the_method_says_why() {
+        assert_eq!(mean(&[], Kind::Rate), Estimate::bare(0, None, Method::NoRuns));
+        let one = mean(&parts(&[(3.0, 4.0)]), Kind::Rate);
+        assert_eq!(one, Estimate::bare(1, Some(0.75), Method::TooFewCases));
+        let trial = Part { sum: 1.0, n: 1.0 };
+        assert_eq!(mean(&[trial], Kind::Rate).method, Method::TooFewCases);
+        assert_eq!(difference(&[[trial, trial]], Kind::Rate).method, Method::TooFewCases);
+        let alike = mean(&parts(&[(6.0, 2.0), (9.0, 3.0)]), Kind::Mean);
+        assert_eq!(alike, Estimate::bare(2, Some(3.0), Method::Alike));
+    }
+}

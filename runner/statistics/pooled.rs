@@ -1,0 +1,231 @@
+//! What all cases of an experiment came to, and each of them: as tables for files, and as rows for people.
+//!
+//! | table | a row is | columns after the swept variables |
+//! |---|---|---|
+//! | `pooled` | a figure over all cases of a condition | `figure`, `kind`, `cases`, `runs`, `missing`, `observations`, `count`, `value`, `low`, `high`, `method`, and for the difference to condition 0 `difference`, `difference_low`, `difference_high`, `difference_method` |
+//! | `cases` | a figure of one case in a condition | `case`, `figure`, `kind`, `runs`, `missing`, `observations`, `count`, `value` |
+//!
+//! Both begin with `condition`, its number.
+
+use super::groups::CASE;
+use super::interval::{Estimate, Method};
+use super::subject::Subject;
+use super::summary::{CellSummary, Figure, InCell, Summary};
+use super::table::{Kind, Table, Values};
+use super::tables::Tables;
+use crate::scenario::text_of;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Columns of either table that swept variables could be taken for; a variable of such a name is `variable.NAME`.
+const COLUMNS: [&str; 17] = [
+    "condition",
+    "case",
+    "figure",
+    "kind",
+    "cases",
+    "runs",
+    "missing",
+    "observations",
+    "count",
+    "value",
+    "low",
+    "high",
+    "method",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "difference_method",
+];
+
+/// Cases by figure.
+#[derive(Clone, Debug)]
+pub struct ByCase<'a> {
+    /// The figures of the columns, over all cases.
+    pub figures: Vec<&'a Figure>,
+    /// A row for each case in each condition, in the order of the cells.
+    pub rows: Vec<CaseRow<'a>>,
+}
+
+/// The figures of a case in a condition.
+#[derive(Clone, Debug)]
+pub struct CaseRow<'a> {
+    /// The cell.
+    pub cell: usize,
+    /// The case.
+    pub case: String,
+    /// Number of the condition.
+    pub condition: usize,
+    /// Runs.
+    pub runs: usize,
+    /// The figure of each column; `None`: no run has it.
+    pub figures: Vec<Option<&'a InCell>>,
+    /// Distance from the figures of all cases of the condition: the sum over the columns, each in units of its greatest distance.
+    pub distance: f64,
+}
+
+/// Tables of what is pooled; none if the sample has no cases.
+pub fn pooled_tables(summary: &Summary) -> Tables {
+    let Some(pooled) = summary.pooled.as_deref() else { return Tables(Vec::new()) };
+    Tables(vec![figures(pooled), cases(summary, pooled)])
+}
+
+/// The results of each case, as those of all cases have them; `None` if the sample has no cases.
+pub fn by_case<'a>(summary: &'a Summary) -> Option<ByCase<'a>> {
+    let pooled = summary.pooled.as_deref()?;
+    let is_result = |subject: &Subject| {
+        matches!(
+            subject,
+            Subject::Outcome { .. }
+                | Subject::Payoff { .. }
+                | Subject::Decision { .. }
+                | Subject::Assertions
+                | Subject::Assertion { .. }
+                | Subject::Number(_)
+        )
+    };
+    let is_choice =
+        |subject: &Subject| matches!(subject, Subject::Choice(of) if of.question.purpose != "floor");
+    let wanted = |is_wanted: &dyn Fn(&Subject) -> bool| {
+        pooled.figures.iter().filter(|figure| is_wanted(&figure.subject)).collect::<Vec<_>>()
+    };
+    let figures =
+        Some(wanted(&is_result)).filter(|found| !found.is_empty()).unwrap_or_else(|| wanted(&is_choice));
+    let of_cells: Vec<Option<&Figure>> = figures
+        .iter()
+        .map(|figure| summary.figures.iter().find(|own| own.subject == figure.subject))
+        .collect();
+    let row = |(cell, own): (usize, &CellSummary)| {
+        let in_cell = |figure: &Option<&'a Figure>| {
+            let cells = &(*figure)?.cells;
+            cells.get(cells.binary_search_by_key(&cell, |other| other.cell).ok()?)
+        };
+        CaseRow {
+            cell,
+            case: own.values.get(CASE).map(text_of).unwrap_or_default(),
+            condition: condition(pooled, own),
+            runs: own.runs,
+            figures: of_cells.iter().map(in_cell).collect(),
+            distance: 0.0,
+        }
+    };
+    let rows = summary.cells.iter().enumerate().filter(|(_, cell)| cell.runs > 0).map(row).collect();
+    let mut by_case = ByCase { figures, rows };
+    by_case.measure();
+    Some(by_case)
+}
+
+impl ByCase<'_> {
+    /// Computes how far each case is from all.
+    fn measure(&mut self) {
+        for (column, figure) in self.figures.iter().enumerate() {
+            let apart = |row: &CaseRow<'_>| {
+                let all = figure.cells.iter().find(|cell| cell.cell == row.condition)?.estimate.value?;
+                Some((row.figures.get(column).copied().flatten()?.estimate.value? - all).abs())
+            };
+            let most = self.rows.iter().filter_map(apart).fold(0.0, f64::max);
+            if most > 0.0 && most.is_finite() {
+                let apart: Vec<f64> =
+                    self.rows.iter().map(|row| apart(row).unwrap_or_default() / most).collect();
+                self.rows.iter_mut().zip(apart).for_each(|(row, apart)| row.distance += apart);
+            }
+        }
+    }
+
+    /// The rows that are furthest from the figures of all cases, at most so many of them; the furthest first.
+    pub fn furthest(&self, most: usize) -> Vec<&CaseRow<'_>> {
+        let mut rows: Vec<&CaseRow<'_>> = self.rows.iter().collect();
+        rows.sort_by(|a, b| b.distance.total_cmp(&a.distance).then(a.cell.cmp(&b.cell)));
+        rows.truncate(most);
+        rows
+    }
+}
+
+/// The condition of a cell.
+fn condition(pooled: &Summary, cell: &CellSummary) -> usize {
+    let is_same = |of: &CellSummary| {
+        let swept = || cell.values.iter().filter(|(name, _)| *name != CASE);
+        swept().count() == of.values.len() && swept().all(|(name, value)| of.values.get(name) == Some(value))
+    };
+    pooled.cells.iter().position(is_same).unwrap_or_default()
+}
+
+/// A table whose rows belong to conditions.
+fn keyed(name: &'static str, pooled: &Summary, rows: &[usize]) -> Table {
+    let mut table = Table::new(name);
+    table.add("condition", Values::counts(rows.iter().map(|row| Some(*row))));
+    for swept in pooled.cells.first().into_iter().flat_map(|cell| cell.values.keys()) {
+        let value = |cell: &usize| pooled.cells.get(*cell).and_then(|cell| cell.values.get(swept));
+        let kind = Kind::of(pooled.cells.iter().filter_map(|cell| cell.values.get(swept)));
+        let is_taken = COLUMNS.contains(&swept.as_str());
+        let name = if is_taken { format!("variable.{swept}") } else { swept.clone() };
+        table.add(name, kind.column(rows.iter().map(value)));
+    }
+    table
+}
+
+fn figures(pooled: &Summary) -> Table {
+    let rows: Vec<(&Figure, &InCell)> = pooled
+        .figures
+        .iter()
+        .flat_map(|figure| figure.cells.iter().map(move |cell| (figure, cell)))
+        .collect();
+    let mut table = keyed("pooled", pooled, &rows.iter().map(|(_, cell)| cell.cell).collect::<Vec<_>>());
+    add_subjects(&mut table, rows.iter().map(|(figure, _)| *figure));
+    table.add("cases", Values::counts(rows.iter().map(|(_, cell)| Some(cell.estimate.n))));
+    add_counts(&mut table, pooled, rows.iter().map(|(_, cell)| *cell));
+    let estimate = |of: fn(&Estimate) -> Option<f64>| {
+        Values::Float(rows.iter().map(|(_, cell)| of(&cell.estimate)).collect())
+    };
+    table.add("low", estimate(|of| of.low));
+    table.add("high", estimate(|of| of.high));
+    table.add("method", Values::texts(rows.iter().map(|(_, cell)| Some(word(&cell.estimate.method)))));
+    let difference = |of: fn(&Estimate) -> Option<f64>| {
+        Values::Float(rows.iter().map(|(_, cell)| cell.difference.as_ref().and_then(of)).collect())
+    };
+    table.add("difference", difference(|of| of.value));
+    table.add("difference_low", difference(|of| of.low));
+    table.add("difference_high", difference(|of| of.high));
+    let method = |cell: &InCell| cell.difference.as_ref().map(|of| word::<Method>(&of.method));
+    table.add("difference_method", Values::texts(rows.iter().map(|(_, cell)| method(cell))));
+    table
+}
+
+fn cases(summary: &Summary, pooled: &Summary) -> Table {
+    let conditions: Vec<usize> = summary.cells.iter().map(|cell| condition(pooled, cell)).collect();
+    let rows: Vec<(&Figure, &InCell)> = summary
+        .figures
+        .iter()
+        .flat_map(|figure| figure.cells.iter().map(move |cell| (figure, cell)))
+        .filter(|(_, cell)| cell.cell < conditions.len())
+        .collect();
+    let own: Vec<usize> = rows.iter().map(|(_, cell)| conditions[cell.cell]).collect();
+    let mut table = keyed("cases", pooled, &own);
+    let case = |cell: &InCell| summary.cells.get(cell.cell)?.values.get(CASE).map(text_of);
+    table.add("case", Values::texts(rows.iter().map(|(_, cell)| case(cell))));
+    add_subjects(&mut table, rows.iter().map(|(figure, _)| *figure));
+    add_counts(&mut table, summary, rows.iter().map(|(_, cell)| *cell));
+    table
+}
+
+fn add_subjects<'a>(table: &mut Table, figures: impl Iterator<Item = &'a Figure> + Clone) {
+    table.add("figure", Values::texts(figures.clone().map(|figure| Some(figure.name.as_str()))));
+    let kind = |figure: &Figure| {
+        let written = serde_json::to_value(&figure.subject).ok()?;
+        written["kind"].as_str().map(str::to_string)
+    };
+    table.add("kind", Values::texts(figures.map(kind)));
+}
+
+fn add_counts<'a>(table: &mut Table, summary: &Summary, cells: impl Iterator<Item = &'a InCell> + Clone) {
+    table.add("runs", Values::counts(cells.clone().map(|cell| Some(summary.runs(cell).0))));
+    table.add("missing", Values::counts(cells.clone().map(|cell| Some(cell.missing))));
+    table.add("observations", Values::counts(cells.clone().map(|cell| Some(cell.observations))));
+    table.add("count", Values::counts(cells.clone().map(|cell| cell.count)));
+    table.add("value", Values::Float(cells.map(|cell| cell.estimate.value).collect()));
+}
+
+/// The word by which something is written.
+fn word<T: Serialize>(of: &T) -> String {
+    serde_json::to_value(of).ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_string()
+}
