@@ -120,14 +120,14 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
             && !["tests", "benches", "examples", "target"].iter().any(|name| path.ends_with(name))
         {
             files.extend(sources(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
             files.push(path);
         }
     }
     files
 }
 
-/// A file without its tests, which stand at its end and may look anywhere.
+/// A file without its tests, which stand at its end, or in a file `tests.rs` below it, and may look anywhere.
 fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
 }
