@@ -4,8 +4,9 @@
 //! A reader returns an error for a file that it refuses and must never panic, hang or ask for memory out of proportion.
 
 use greenroom::prompt::{Memories, Options};
+use greenroom::rehearsal::load;
 use greenroom::replay::{origin, replay};
-use greenroom::scenario::{Scenario, compile, load, parse_override};
+use greenroom::scenario::{Scenario, compile, parse_override};
 use greenroom::transcript::{Drift, Transcript};
 use greenroom_engine::{Conversation, Exchange, KvChoice, KvFormat, ReplyContent, probes};
 use std::collections::BTreeMap;
