@@ -191,16 +191,25 @@ fn faults_are_seen() {
     let model =
         RandomModel { dtype: Dtype::Q8_0, d_model: 512, n_layers: 2, ..RandomModel::tiny_of("deepseek2", 7) };
     let reference = Reference::load(&gguf_of(&model)).expect("a device");
+    const MAX_TRIES: usize = 8;
     let mut unseen = Vec::new();
     for (name, right, wrong) in faults {
         let mut gpu = load(&model);
         if !right.is_empty() {
             gpu.fault(right, wrong);
         }
-        let off = off(&gpu, &reference, 21);
-        eprintln!("{name}: {off:.5}");
-        let is_seen = if right.is_empty() { off < 0.03 } else { off.is_nan() || off > 0.06 };
-        unseen.extend((!is_seen).then_some((name, off)));
+        let is_wrong = |off: f64| off.is_nan() || off > 0.06;
+        let mut distance = off(&gpu, &reference, 21);
+        // A missing barrier shows only where threads happen to run in another order.
+        for _ in 0..if right.is_empty() { 0 } else { MAX_TRIES } {
+            if is_wrong(distance) {
+                break;
+            }
+            distance = off(&gpu, &reference, 21);
+        }
+        eprintln!("{name}: {distance:.5}");
+        let is_seen = if right.is_empty() { distance < 0.03 } else { is_wrong(distance) };
+        unseen.extend((!is_seen).then_some((name, distance)));
     }
     assert!(unseen.is_empty(), "{unseen:?}");
 }
