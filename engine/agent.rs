@@ -269,7 +269,7 @@ impl Agent {
         self
     }
 
-    /// Asks for the log-probability of each token of a reply, and of so many of the likeliest ones in its place
+    /// Asks for the log-probability of each token of a reply, and of the `top` likeliest ones in its place
     /// ([`Request::logprobs`]).
     #[must_use]
     pub fn logprobs(mut self, top: impl Into<Option<usize>>) -> Self {

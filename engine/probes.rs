@@ -141,7 +141,7 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
     sampler::choose(&row, &sampling).ok_or_else(|| Error::internal("no logit is a number"))
 }
 
-/// Draws tokens from a row of logits behind a reply, one a call, each with another seed.
+/// Draws tokens from a row of logits after a reply, one a call, each with another seed.
 pub fn sampler(logits: Vec<f32>, reply: Vec<u32>, sampling: Sampling) -> impl FnMut() -> Option<u32> {
     let mut said = Said::default();
     reply.iter().for_each(|id| said.push(*id, b"x"));

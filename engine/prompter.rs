@@ -20,7 +20,7 @@ pub struct Ends<'a> {
     /// The reply ends before the first token that overlaps one of these, as by [`Request::stop`](crate::Request::stop). Since no token of it
     /// can be drawn again, a string that would leave nothing of the reply is passed over.
     pub stop: &'a [String],
-    /// What the reply begins with, behind a thought, that counts for nothing: where nothing but this would be left, a string is passed over,
+    /// What the reply begins with, after a thought, that counts for nothing: where nothing but this would be left, a string is passed over,
     /// too.
     pub head: &'a str,
     /// As [`Request::whole_sentences`](crate::Request::whole_sentences).

@@ -43,7 +43,7 @@ impl Grammar {
         let mut work = Work::default();
         let mut relaxed = work.schema(&schema, "");
         if text.contains("oneOf") && is_overlapping(&relaxed) {
-            // Alternatives that can't be told apart: how many of them hold is counted afterwards.
+            // Alternatives that can't be distinguished: how many of them hold is counted afterwards.
             work = Work { one_of_as_any: true, ..Work::default() };
             relaxed = work.schema(&schema, "");
         }
@@ -101,7 +101,7 @@ fn without_exact(schema: &mut Value) {
     }
 }
 
-/// True if alternatives of a schema can't be told apart.
+/// True if alternatives of a schema can't be distinguished.
 fn is_overlapping(schema: &Value) -> bool {
     matches!(compiled(&Grammar::json_schema(schema), Spacing::Any), Err(error) if error.is_overlap())
 }

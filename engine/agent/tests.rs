@@ -195,7 +195,7 @@ fn a_stored_memory_is_never_replaced_unasked() {
     let second = say(&mut resumed, "Two.");
     assert_eq!(account(&second.usage), (MatchKind::Extend, total(&first), 0));
     assert_eq!(past(&engine.resume("r", "ada").unwrap()).len(), 2);
-    // Whoever asks for it may.
+    // Replacing a memory is allowed when asked for.
     let mut anew = ada(&engine).replace();
     let _ = say(&mut anew, "Zero.");
     assert_eq!(past(&engine.resume("r", "ada").unwrap())[0].0, "Zero.");

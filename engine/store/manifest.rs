@@ -199,7 +199,7 @@ impl Journal {
         self.end.bytes
     }
 
-    /// The log called `name`, anew, as it says `manifest` after a change that is no turn.
+    /// The log called `name`, written again as `manifest` has it after a change that is no turn.
     pub(super) fn rewritten(mut self, manifest: &Manifest, name: &str, cipher: &Cipher) -> Result<Vec<u8>> {
         self.turns = self.turns.saturating_sub(1); // the update counts one
         match Self::update(Some(&self), |_| false, manifest, name, cipher)?.0 {

@@ -22,7 +22,7 @@ const SYSTEM: usize = 0;
 const USER: usize = 1;
 const ASSISTANT: usize = 2;
 const NEXT: usize = 3;
-/// What stands between the system text and instructions behind it.
+/// What stands between the system text and instructions after it.
 pub(super) const PARAGRAPH: &str = "\n\n";
 /// Openings with tools that are remembered.
 const MAX_OPENINGS: usize = 8;

@@ -1,7 +1,7 @@
 //! The conversation that a stored memory is of, read from its segments: so an agent goes on after a restart.
 //!
 //! Texts and ids are the segments' own. What a chat template says around them tells how much each reply was to be thought about, and which
-//! replies were calls. The tools themselves can't be read back from a prompt; whoever set them sets them again.
+//! replies were calls. The tools themselves can't be read back from a prompt: they must be set again.
 
 use super::chat::{Chat, PARAGRAPH};
 use super::prefix::{Segment, SegmentKind};
@@ -82,7 +82,7 @@ pub(crate) fn conversation(
     Ok(Conversation { system, tools: tools.cloned(), exchanges, next: String::new(), reasoning })
 }
 
-/// The system text alone, where instructions stand behind it; both may have been put before the first user text.
+/// The system text alone, where instructions stand after it; both may have been put before the first user text.
 fn without_instructions(system: Option<String>, user: &mut String, instructions: &str) -> Option<String> {
     let own = |told: &str| {
         let own = told.strip_suffix(instructions)?;

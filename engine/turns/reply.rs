@@ -28,15 +28,15 @@ pub(crate) struct ReplyText {
     stops: Vec<Vec<u8>>,
     /// True if its tokens were drawn elsewhere: a stop string that would leave nothing was not refused, so it is passed over.
     is_from_elsewhere: bool,
-    /// What it begins with, behind a thought, that counts for nothing.
+    /// What it begins with, after a thought, that counts for nothing.
     head: Vec<u8>,
     /// Number of the stop string that was met.
     met: Option<usize>,
     /// True if the prompt has opened a thought.
     is_opened: bool,
     /// Offset behind the reply's thought, once that has ended.
-    behind_thought: Option<usize>,
-    /// Offset behind the spaces that stand first behind the thought, or in the whole text.
+    after_thought: Option<usize>,
+    /// Offset after the spaces that stand first after the thought, or in the whole text.
     begin: usize,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
@@ -313,16 +313,16 @@ impl ReplyText {
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
         let found = self.first_stop(known);
-        self.behind_thought = self.end_of_thought(known).filter(|end| *end > 0);
-        self.begin = self.begin_behind(self.behind_thought.unwrap_or(0));
+        self.after_thought = self.end_of_thought(known).filter(|end| *end > 0);
+        self.begin = self.first_text_from(self.after_thought.unwrap_or(0));
         let (found, stop) = found?;
         self.met = Some(stop);
         self.keep(self.tokens_before(found));
         Some(StopReason::StopString)
     }
 
-    /// Offset behind the spaces at an offset, all before `begin` being known.
-    fn begin_behind(&self, offset: usize) -> usize {
+    /// Offset after the spaces at an offset, all before `begin` being known.
+    fn first_text_from(&self, offset: usize) -> usize {
         let from = self.begin.max(offset).min(self.bytes.len());
         #[cfg(test)]
         N_EXAMINED.set(
@@ -331,12 +331,12 @@ impl ReplyText {
         self.bytes.len() - self.bytes[from..].trim_ascii_start().len()
     }
 
-    /// Offset behind the thought that the text begins with, none having ended in its first `known` bytes; `None`: it goes on.
+    /// Offset after the thought that the text begins with, none having ended in its first `known` bytes; `None`: it goes on.
     fn end_of_thought(&self, known: usize) -> Option<usize> {
-        if self.behind_thought.is_some() {
-            return self.behind_thought;
+        if self.after_thought.is_some() {
+            return self.after_thought;
         }
-        if !self.is_opened && !self.bytes[self.begin_behind(0)..].starts_with(THOUGHT.0.as_bytes()) {
+        if !self.is_opened && !self.bytes[self.first_text_from(0)..].starts_with(THOUGHT.0.as_bytes()) {
             return Some(0);
         }
         let end = THOUGHT.1.as_bytes();
@@ -347,7 +347,7 @@ impl ReplyText {
     /// Offset at which a stop string begins in the text, and its number, none being complete in its first `known` bytes.
     fn first_stop(&self, known: usize) -> Option<(usize, usize)> {
         let thought = self.end_of_thought(known)?;
-        let (text, begin) = (&self.bytes, self.begin_behind(thought));
+        let (text, begin) = (&self.bytes, self.first_text_from(thought));
         // From here on something is left before a stop string.
         let least = if self.is_from_elsewhere { self.begin_of_text(begin)? + 1 } else { thought };
         let first = |(n, stop): (usize, &Vec<u8>)| {
@@ -387,7 +387,7 @@ impl ReplyText {
             }
             let begun = &self.bytes[self.begin..];
             if line_of(stop).is_some_and(|line| line.starts_with(begun)) {
-                certain = certain.min(self.behind_thought.unwrap_or(0));
+                certain = certain.min(self.after_thought.unwrap_or(0));
             }
         }
         let n = self.tokens_before(certain);

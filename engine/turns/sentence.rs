@@ -25,7 +25,7 @@ const LONGEST_WORD: usize = 8;
 /// What is known of a text at its end: all that decides whether a sentence ends there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Place {
-    /// The last terminator, if only closing marks and then spaces stand behind it.
+    /// The last terminator, if only closing marks and then spaces stand after it.
     terminator: Terminator,
     /// True if it ends with a space.
     is_apart: bool,
@@ -46,7 +46,7 @@ enum Terminator {
     },
 }
 
-/// The word at the end of a text, from its first letter or digit on; its line is the part of a text behind the last line break.
+/// The word at the end of a text, from its first letter or digit on; its line is the part of a text after the last line break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Word {
     /// True if nothing else stands in its line before it.
@@ -85,7 +85,7 @@ impl Word {
         }
     }
 
-    /// True if a full stop behind it ends no sentence; `is_last`: it is the last character that there is.
+    /// True if a full stop after it ends no sentence; `is_last`: it is the last character that there is.
     fn goes_on(&self, is_last: bool) -> bool {
         let start = &self.start[..self.n.min(LONGEST_WORD)];
         let is_letter = self.n == 1 && start[0].is_alphabetic();
@@ -143,7 +143,7 @@ pub(crate) struct Sentences {
     n_tokens: usize,
     /// Numbers of tokens with which a sentence ends.
     whole: Vec<usize>,
-    /// Numbers of tokens behind which nothing but spaces stands so far, and the place and the next character of each.
+    /// Numbers of tokens after which nothing but spaces stands so far, and the place and the next character of each.
     open: Vec<(usize, Place, Option<char>)>,
     /// Characters and ends of tokens that were looked at.
     #[cfg(test)]
@@ -193,7 +193,7 @@ impl Sentences {
     fn push(&mut self, c: char) {
         self.count(1);
         if c.is_whitespace() {
-            // Only the latest ones are behind no character yet.
+            // Only the latest ones are after no character yet.
             let latest = self.open.iter_mut().rev().take_while(|(.., next)| next.is_none());
             let n = latest.map(|open| open.2 = Some(c)).count();
             self.count(n);
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Tells whether a full stop behind `text` ends no sentence; `is_last`: it is the last character that there is.
+    /// Tells whether a full stop after `text` ends no sentence; `is_last`: it is the last character that there is.
     fn goes_on(text: &str, is_last: bool) -> bool {
         let line = text.rsplit('\n').next().unwrap_or(text);
         let (rest, word) = line.rsplit_once(char::is_whitespace).unwrap_or(("", line));

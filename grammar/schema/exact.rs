@@ -16,7 +16,7 @@ pub(crate) const KEYWORD: &str = "x-bounds";
 const NONE: (i128, i128) = (i128::MIN / 2, i128::MAX / 2);
 /// Digits of an integer that are compared.
 const MAX_DIGITS: usize = 30;
-/// Ranges in which one integer may be; more are not told apart.
+/// Ranges in which one integer may be; more are not distinguished.
 const MAX_RANGES: usize = 256;
 
 /// Follows a text through the bounds of its schema.
@@ -307,7 +307,7 @@ fn may_become(text: &str, ranges: &[(i128, i128)]) -> bool {
             |range: &(i128, i128)| if text.starts_with('-') { range.0 == NONE.0 } else { range.1 == NONE.1 };
         return ranges.iter().any(is_open);
     };
-    // Nothing follows a leading zero; behind a sign everything may.
+    // Nothing follows a leading zero; after a sign everything may.
     let longest = if n > 0 && value == 0 { 0 } else { MAX_DIGITS - n };
     let reaches = |more: usize| {
         let times = 10i128.pow(more as u32);

@@ -99,8 +99,8 @@ fn references<'s>(schema: &'s Value, found: &mut BTreeSet<&'s str>) {
     children(schema, false).for_each(|inner| references(inner, found));
 }
 
-/// Rejects references that lead back to themselves without an item or a property in between: no text is in such a schema, and
-/// whoever followed it would not come to an end.
+/// Rejects references that lead back to themselves without an item or a property in between: no text fits such a schema, and
+/// following it would never end.
 ///
 /// # Errors
 /// The circle, by its references.

@@ -194,7 +194,7 @@ pub struct Reply {
     pub text: String,
     /// The reason why it ended.
     pub stop: Stop,
-    /// What an engine elsewhere said behind that, and was cut.
+    /// What an engine elsewhere said after that, and was cut.
     pub cut: String,
     /// The call that it is.
     pub call: Option<Call>,

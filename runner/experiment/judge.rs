@@ -5,9 +5,7 @@ use super::read::read;
 use super::record::{FILE, Record};
 use crate::replay::{Place, Search};
 use crate::scenario::Path as Field;
-use crate::statistics::{
-    CASE, Estimate, Figure, Held, InCell, Sample, Subject, Summary, Threshold, summarize,
-};
+use crate::statistics::{CASE, Estimate, Figure, Held, InCell, Sample, Summary, Threshold, summarize};
 use crate::transcript;
 use crate::verify::{Kind, Problem, Verdict};
 use std::collections::HashMap;
@@ -130,19 +128,7 @@ fn threshold_verdict(
 
 /// The results over all cases, a line each.
 fn figures(pooled: &Summary) -> Vec<String> {
-    let is_result = |figure: &&Figure| {
-        matches!(
-            figure.subject,
-            Subject::Outcome { .. }
-                | Subject::Payoff { .. }
-                | Subject::Decision { .. }
-                | Subject::Assertions
-                | Subject::Assertion { .. }
-                | Subject::Number(_)
-                | Subject::Invalid
-        )
-    };
-    let all = pooled.figures.iter().filter(is_result);
+    let all = pooled.figures.iter().filter(|figure| figure.subject.is_result());
     all.flat_map(|figure| figure.cells.iter().map(|cell| line(pooled, figure, cell))).collect()
 }
 

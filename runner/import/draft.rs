@@ -44,7 +44,7 @@ pub(super) struct DraftAgent {
 }
 
 impl DraftAgent {
-    /// Takes over what another engine's model settings say about replies; the rest is noted, behind `why`.
+    /// Takes over what another engine's model settings say about replies; the rest is noted, after `why`.
     pub(super) fn sampled_by(&mut self, settings: &Value, path: &str, why: &str, notes: &mut Notes) {
         let Some(fields) = settings.as_object() else {
             return notes.add(path, format!("{}{why}", shown(settings)));

@@ -73,7 +73,7 @@ impl Memories {
         self.holds(REHEARSAL, when, None, self.plan.begin_of(phase, 0)).map(Some)
     }
 
-    /// Those of some agents who are present in a phase, as far as that can be told.
+    /// Those of some agents who are present in a phase, as far as that is known.
     pub fn present_of(&self, phase: PhaseId, agents: &[AgentId]) -> Vec<AgentId> {
         // Where speakers are yet to be picked, each may be.
         let is_here = |agent: &&AgentId| self.is_present(REHEARSAL, phase, **agent).unwrap_or(true);

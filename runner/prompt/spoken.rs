@@ -25,7 +25,7 @@ pub fn spoken_so_far(name: &str, raw: &str) -> String {
     if may_become_name(name, rest) { String::new() } else { one_line(rest) }
 }
 
-/// A text behind the name of its speaker, as often as that stands there with a colon.
+/// A text after the name of its speaker, as often as that stands there with a colon.
 pub(super) fn behind_name<'a>(name: &str, mut text: &'a str) -> &'a str {
     while let Some(rest) = without_name(name, text) {
         text = rest.trim_start();

@@ -104,7 +104,7 @@ fn headers(name: &str) -> [String; 5] {
     ]
 }
 
-/// The part of a reply behind its reasoning; `None`: that goes on.
+/// The part of a reply after its reasoning; `None`: that goes on.
 fn behind_thought(said: &str, has_ended: bool) -> Option<&str> {
     let text = said.trim_start();
     if text.starts_with(THINK.0) {

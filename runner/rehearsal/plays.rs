@@ -57,7 +57,7 @@ pub(super) struct Piece {
     pub(super) phases: BTreeSet<PhaseId>,
     /// The phase that is played only to come to its turns: nothing looks at what is chosen there.
     pub(super) unseen: Option<PhaseId>,
-    /// True if more can be told than each agent's latest choice.
+    /// True if more matters than each agent's latest choice.
     pub(super) looks_back: bool,
     /// The text said where no choice is made; several, if words matter.
     pub(super) texts: Vec<Arc<str>>,
@@ -117,7 +117,7 @@ impl Rehearsal {
         conditions.chain(voters).chain(open).chain(set)
     }
 
-    /// Plays a piece with at most so many steps, the first time at any rate.
+    /// Plays a piece within `most` steps; the first play always takes place.
     pub(super) fn play(&self, piece: &Piece, most: u64, steps: &mut Steps, look: &mut Look<'_>) -> Extent {
         if steps.are_used_up() {
             return Extent::Cut;
@@ -213,7 +213,7 @@ impl Rehearsal {
         }
     }
 
-    /// The steps it takes to get ready to evaluate or render something of so many bytes.
+    /// Steps to prepare the evaluation or rendering of `n_bytes` of code.
     pub(super) fn steps_of(&self, n_bytes: usize, n_turns: usize) -> u64 {
         let n_names = self.scenario.agents.len() + 4 * self.scenario.phases.len();
         COMPILED_STEPS + (n_names + 2 * n_bytes) as u64 + n_turns as u64 / TURNS_A_STEP

@@ -25,7 +25,7 @@ pub(super) const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "rep
 pub(super) const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 /// Most quoted words of a scenario that are said in rehearsals.
 const MAX_QUOTED: usize = 6;
-/// Maximum number of choices that are told of a phase.
+/// Maximum number of choices of a phase that a message lists.
 const MAX_TOLD: usize = 6;
 
 /// True if one of these words occurs in a text.

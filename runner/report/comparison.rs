@@ -186,17 +186,8 @@ fn cells(summary: &Summary) -> Vec<Cell> {
 }
 
 fn tables(summary: &Summary) -> Vec<Table> {
-    let is_result = |subject: &Subject| {
-        matches!(
-            subject,
-            Subject::Outcome { .. }
-                | Subject::Payoff { .. }
-                | Subject::Decision { .. }
-                | Subject::Assertions
-                | Subject::Invalid
-                | Subject::Number(_)
-        )
-    };
+    // Assertions over many runs have a table of their own.
+    let is_result = |subject: &Subject| subject.is_result() && !matches!(subject, Subject::Assertion { .. });
     let is_choice = |subject: &Subject| match subject {
         Subject::Choice(asked) => asked.question.purpose != "floor",
         Subject::InvalidChoice(question) => question.purpose != "floor",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How often the bytes that were written are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// What runs write is not counted, so the folder is looked at once in so many times in any case.
+/// What runs write is not counted, so the folder is also looked at once in this many ticks.
 const ANYWAY: u32 = 600;
 /// The share of the limit that is written between two looks at the folder, at most; it may be exceeded by that.
 const SHARE: u64 = 16;

@@ -30,7 +30,7 @@ struct Human {
     agent: AgentId,
     /// Its turns, in order.
     turns: Vec<TurnId>,
-    /// The turn at which it hears each other turn, at most; none: it is told after its last turn.
+    /// The turn at which it hears each other turn, at most; `None`: it is shown after the human's last turn.
     hears: BTreeMap<TurnId, Option<TurnId>>,
     /// Phases in which it is known to be present.
     seen_in: BTreeSet<PhaseId>,
@@ -151,7 +151,7 @@ impl<'a> Discreet<'a> {
     /// A turn is on record, or does not take place.
     fn ends(&mut self, id: TurnId, held: Held) {
         self.over[id.0] = true;
-        // It may be on the screen in part: what it sets free comes behind it.
+        // It may be on the screen in part: what it sets free comes after it.
         if self.may_show(id) {
             self.show(id, &held);
         } else {

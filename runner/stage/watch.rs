@@ -23,7 +23,7 @@ pub enum Scene<'a> {
         spoken: &'a str,
         /// The reason why the reply ended.
         stop: Stop,
-        /// What was cut behind it, if an engine elsewhere said more.
+        /// What was cut after it, if an engine elsewhere said more.
         cut: &'a str,
         /// The choice, if the reply was one.
         choice: Option<&'a ChoiceRecord>,

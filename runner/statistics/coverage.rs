@@ -296,7 +296,7 @@ const DATA_SETS: [DataSet; 6] = [
 ];
 
 impl DataSet {
-    /// Share of data sets of so many cases whose interval holds the truth: by case, and if every run were a trial.
+    /// Share of data sets of `n` cases whose interval holds the truth: by case, and if every run were a trial.
     fn coverage(&self, n: usize, n_samples: usize) -> [f64; 2] {
         let mut random = Random::new(&format!("{} of {n}", self.name));
         let mut covered = [0.0; 2];

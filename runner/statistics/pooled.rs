@@ -73,17 +73,7 @@ pub fn pooled_tables(summary: &Summary) -> Tables {
 /// The results of each case, as those of all cases have them; `None` if the sample has no cases.
 pub fn by_case<'a>(summary: &'a Summary) -> Option<ByCase<'a>> {
     let pooled = summary.pooled.as_deref()?;
-    let is_result = |subject: &Subject| {
-        matches!(
-            subject,
-            Subject::Outcome { .. }
-                | Subject::Payoff { .. }
-                | Subject::Decision { .. }
-                | Subject::Assertions
-                | Subject::Assertion { .. }
-                | Subject::Number(_)
-        )
-    };
+    let is_result = |subject: &Subject| subject.is_result() && *subject != Subject::Invalid;
     let is_choice =
         |subject: &Subject| matches!(subject, Subject::Choice(of) if of.question.purpose != "floor");
     let wanted = |is_wanted: &dyn Fn(&Subject) -> bool| {
@@ -132,7 +122,7 @@ impl ByCase<'_> {
         }
     }
 
-    /// The rows that are furthest from the figures of all cases, at most so many of them; the furthest first.
+    /// The rows that are furthest from the figures of all cases, at most `most` of them, the furthest first.
     pub fn furthest(&self, most: usize) -> Vec<&CaseRow<'_>> {
         let mut rows: Vec<&CaseRow<'_>> = self.rows.iter().collect();
         rows.sort_by(|a, b| b.distance.total_cmp(&a.distance).then(a.cell.cmp(&b.cell)));

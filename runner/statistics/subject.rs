@@ -102,6 +102,25 @@ pub enum Rounds {
 }
 
 impl Subject {
+    /// True of what a run comes to: outcomes, payoffs, decisions, assertions, and whether its choices were valid.
+    pub fn is_result(&self) -> bool {
+        match self {
+            Self::Outcome { .. }
+            | Self::Payoff { .. }
+            | Self::Decision { .. }
+            | Self::Assertions
+            | Self::Assertion { .. }
+            | Self::Invalid
+            | Self::Number(_) => true,
+            Self::Choice(_)
+            | Self::InvalidChoice(_)
+            | Self::Share(_)
+            | Self::Mass(_)
+            | Self::Round { .. }
+            | Self::Joint { .. } => false,
+        }
+    }
+
     /// True of what every complete run should have: a cell where none has it is shown too.
     pub(super) fn is_of_every_run(&self) -> bool {
         matches!(self, Self::Outcome { .. } | Self::Payoff { .. })

@@ -186,7 +186,7 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
 /// The schema of a tool's arguments as masks can enforce it.
 ///
 /// # Errors
-/// The reason why it can't be used, behind "its arguments".
+/// The reason why it can't be used, after "its arguments".
 fn followed(arguments: &Value, is_object: bool) -> Result<Relaxed, String> {
     if !is_object {
         return Err("are not an object".into());

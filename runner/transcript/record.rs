@@ -43,7 +43,7 @@ pub struct Header {
     /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<(String, serde_json::Value)>,
-    /// The rule by which texts keep their line breaks (2), where it matters to one of them; absent: each one behind a tag was removed.
+    /// The rule by which texts keep their line breaks (2), where it matters to one of them; absent: each one after a tag was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u32>,
     /// The cast, by key.
@@ -332,7 +332,7 @@ pub struct TurnRecord {
     pub spoken: String,
     /// The reason why the reply ended.
     pub stop: Stop,
-    /// What an engine elsewhere said behind `raw`: it was cut, so nobody heard it and the agent does not remember it.
+    /// What an engine elsewhere said after `raw`: it was cut, so nobody heard it and the agent does not remember it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cut: String,
     /// The choice, if the reply was one.

@@ -57,7 +57,7 @@ fn is_used_up(server: &Server, key: &str) -> bool {
     })
 }
 
-/// True if a line of an answer has text behind the mark: an empty one may come before anything was computed.
+/// True if a line of an answer has text after the mark: an empty one may come before anything was computed.
 fn is_text(line: &str, mark: &str) -> bool {
     line.split_once(mark).is_some_and(|(_, rest)| !rest.starts_with('"'))
 }

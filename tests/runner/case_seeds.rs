@@ -10,7 +10,7 @@ use greenroom::scenario::{CaseId, Plan, Scenario, Seeds, TurnId, compile, open, 
 use greenroom::transcript::Transcript;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FILE_TEXT: &str = "
@@ -266,13 +266,7 @@ fn a_run_of_a_case_is_the_same_alone_forked_resumed_and_replayed() {
     assert_eq!(turns(&folder.path().join("kind")), whole);
     let text = std::fs::read_to_string(run.join("transcript.jsonl")).unwrap();
     // Continued after its first turn.
-    let cut = folder.path().join("cut");
-    std::fs::create_dir(&cut).unwrap();
-    std::fs::write(
-        cut.join("transcript.jsonl"),
-        text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>(),
-    )
-    .unwrap();
+    let cut = cut_after_its_first_turn(folder.path(), &text);
     play(&scenario, first_listed(), &cut, &RunOptions { resume: true, ..options.clone() }).unwrap();
     assert_eq!(std::fs::read_to_string(cut.join("transcript.jsonl")).unwrap(), text);
     // Forked, and the fork forked again with another seed.
@@ -289,6 +283,15 @@ fn a_run_of_a_case_is_the_same_alone_forked_resumed_and_replayed() {
     let other = fork(&folder.path().join("fork"), "order", 9, "other");
     assert_eq!(other.0[..2], whole.0[..2]);
     assert_eq!(other.0[2], turn_seed(case.id.root(9), "order/1/ann"));
+}
+
+/// A run's folder whose transcript ends after the first turn of another one.
+fn cut_after_its_first_turn(folder: &Path, transcript: &str) -> PathBuf {
+    let cut = folder.join("cut");
+    std::fs::create_dir(&cut).unwrap();
+    let text: String = transcript.lines().take(2).map(|line| format!("{line}\n")).collect();
+    std::fs::write(cut.join("transcript.jsonl"), text).unwrap();
+    cut
 }
 
 #[test]
@@ -309,13 +312,7 @@ fn recordings_of_earlier_versions_keep_their_seeds() {
     play(&scenario, first_listed(), &folder.path().join("fork"), &fork).unwrap();
     assert_eq!(turns(&folder.path().join("fork")), turns(&run), "a fork is what the run would have been");
     // An interrupted run is not continued with other random numbers.
-    let cut = folder.path().join("cut");
-    std::fs::create_dir(&cut).unwrap();
-    std::fs::write(
-        cut.join("transcript.jsonl"),
-        text.lines().take(2).map(|line| format!("{line}\n")).collect::<String>(),
-    )
-    .unwrap();
+    let cut = cut_after_its_first_turn(folder.path(), &text);
     let resume = RunOptions { seed: 5, resume: true, ..RunOptions::default() };
     let error = play(&scenario, first_listed(), &cut, &resume).unwrap_err().to_string();
     assert!(error.contains("random numbers that all cases share"), "{error}");

@@ -5,7 +5,7 @@ use crate::play::checkout;
 use std::fs;
 use std::path::Path;
 
-/// Ten cases, of which so many are right; nothing in it depends on chance.
+/// Ten cases, of which `n_right` are right; nothing in it depends on chance.
 fn data_set(share: &str, n_right: usize) -> tempfile::TempDir {
     let folder = checkout();
     let rows: String = (1..=10).map(|case| format!("q{case},{}\n", case <= n_right)).collect();

@@ -297,7 +297,7 @@ fn another_engine_another_tenant_and_another_model_read_it_again() {
     assert_eq!(ids, ask(&another, key("control"), &told).ids);
 }
 
-/// While the engine runs, the least valuable memories go; whoever is at work, or asked for again, is the same as before.
+/// While the engine runs, the least valuable memories are removed; sessions at work, or used again, give the same replies as before.
 #[test]
 fn a_running_engine_keeps_its_folder_within_a_bound() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
     let stop_strings = ["\nBen:".to_string()];
     for (said, is_full, text, stop) in [
         ("I know. You do", false, "I know. You do", StopReason::EndOfTurn),
-        ("I know. You do", true, "I know. ", StopReason::Sentence), // a space behind it is kept
+        ("I know. You do", true, "I know. ", StopReason::Sentence), // a space after it is kept
         ("no end in sight", true, "no end in sight", StopReason::Length),
         ("I know.\nBen: And I", false, "I know.", StopReason::StopString),
         ("", false, "", StopReason::EndOfTurn),

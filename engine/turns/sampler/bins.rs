@@ -33,7 +33,7 @@ pub(super) struct Bins<'a> {
     open: (usize, Vec<(u32, f32, f64)>),
 }
 
-/// A place in the order of tokens: behind all bins before `bin`, and behind so many tokens of that one.
+/// A place in the order of tokens: after all bins before `bin`, and after `within` tokens of that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     bin: usize,
@@ -103,10 +103,10 @@ impl<'a> Bins<'a> {
     fn kept_to(&mut self, sampling: &Sampling) -> Option<Place> {
         let mut end = Place { bin: BINS, within: 0 };
         if sampling.top_k > 0 {
-            end = end.min(self.behind(sampling.top_k));
+            end = end.min(self.after(sampling.top_k));
         }
         if sampling.min_p > 0.0 {
-            end = end.min(self.behind_share(f64::from(sampling.min_p)));
+            end = end.min(self.after_share(f64::from(sampling.min_p)));
         }
         if sampling.top_p < 1.0 {
             let share = f64::from(sampling.top_p) * self.mass(end);
@@ -115,8 +115,8 @@ impl<'a> Bins<'a> {
         Some(end)
     }
 
-    /// The place behind the first `n` tokens.
-    fn behind(&self, n: usize) -> Place {
+    /// The place after the first `n` tokens.
+    fn after(&self, n: usize) -> Place {
         let mut before = 0;
         for (bin, count) in self.counts.iter().enumerate() {
             if before + count >= n {
@@ -128,7 +128,7 @@ impl<'a> Bins<'a> {
     }
 
     /// The place before the first token that weighs less than this.
-    fn behind_share(&mut self, min_p: f64) -> Place {
+    fn after_share(&mut self, min_p: f64) -> Place {
         // The weights themselves decide near the logit that has this one.
         let near = |sign: f64| {
             let logit = f64::from(self.top) + self.temperature * (log(min_p) + sign * 1e-6) + sign * 1e-6;
@@ -153,7 +153,7 @@ impl<'a> Bins<'a> {
         whole + within.iter().map(|(_, _, weight)| weight).sum::<f64>()
     }
 
-    /// The place behind the token with which the weight from the first one on reaches `target`. `None`: it is not certain which that
+    /// The place after the token with which the weight from the first one on reaches `target`. `None`: it is not certain which that
     /// is, or whether it comes before `end`.
     fn reach(&mut self, target: f64, end: Place) -> Option<Place> {
         let least = self.reach_exactly(target - self.margin)?;

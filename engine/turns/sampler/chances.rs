@@ -106,7 +106,7 @@ fn logits(n: u32) -> Vec<f32> {
     (0..n).map(|id| ((id * 7919 + 13) % n) as f32).map(|rank| 4.0 - 1.3 * (1.0 + rank).ln()).collect()
 }
 
-/// Counts of tokens drawn by so many seeds, behind a reply.
+/// Counts of the tokens that `n` seeds draw after a reply.
 fn counts(logits: &[f32], reply: &[u32], said: &Said, sampling: &Sampling, n: usize) -> Vec<usize> {
     let mut counts = vec![0; logits.len()];
     for draw in 0..n as u64 {

@@ -75,7 +75,7 @@ fn likely(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Optio
         let mut maxima = maxima.to_vec();
         *maxima.select_nth_unstable_by(n, |a, b| b.total_cmp(a)).1
     };
-    // `min_p` and `top_k` leave no token below these: each of so many pieces has one that is likelier.
+    // `min_p` and `top_k` leave no token below these: each of that many pieces has one that is likelier.
     let of_min_p = (sampling.min_p > 0.0).then(|| least_of(top, sampling));
     let of_top_k = (1..=maxima.len()).contains(&sampling.top_k).then(|| nth(sampling.top_k - 1));
     let bound = [of_min_p, of_top_k].into_iter().flatten().reduce(f32::max);
@@ -186,7 +186,7 @@ fn first_to_arrive(candidates: &[(u32, f32)], top: f32, n: usize, sampling: &Sam
     best.1
 }
 
-/// The token that [`choose`] chooses, if it can be told by the likeliest tokens, at the sampling's temperature. Penalties lower logits, so
+/// The token that [`choose`] chooses, if the likeliest tokens determine it, at the sampling's temperature. Penalties lower logits, so
 /// what is not among the candidates stays below them.
 pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &Sampling) -> Option<u32> {
     if sampling.repetition_penalty < 1.0 {

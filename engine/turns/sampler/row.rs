@@ -6,7 +6,7 @@ use crate::turns::dry::Said;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Logits behind a reply, `[n_vocab]`, some of them changed.
+/// Logits after a reply, `[n_vocab]`, some of them changed.
 pub(crate) struct Row<'a> {
     logits: &'a [f32],
     changed: BTreeMap<u32, f32>,

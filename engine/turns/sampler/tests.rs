@@ -5,7 +5,7 @@ use crate::Dry;
 use crate::scoring::distribution::{Distribution, logprob};
 use proptest::prelude::*;
 
-/// The token that a row draws behind a reply.
+/// The token that a row draws after a reply.
 pub(super) fn drawn(logits: &[f32], reply: &[u32], sampling: &Sampling) -> u32 {
     choose(&Row::new(logits, reply, &Said::default(), sampling), sampling).expect("a number")
 }

@@ -151,7 +151,7 @@ impl Remote {
         };
         let mut past = past.unwrap_or_default();
         past.ids = if ids.is_empty() { Vec::new() } else { [ids, &reply.ids].concat() };
-        // The token that was said last was not read, unless another one was drawn behind it, which was cut or ended the turn.
+        // The token that was said last was not read, unless another one was drawn after it, which was cut or ended the turn.
         past.read.push(match &prompt {
             Prompt::Ids(ids) => {
                 let is_last_read = reply.stop == Stop::EndOfTurn || said.ids.len() > reply.ids.len();

@@ -52,7 +52,7 @@ pub(super) fn by_ids(
         );
     }
     let spelled = prompter.decode(&said.ids);
-    // Behind a character that is not whole each side has its own way.
+    // After a character that is not whole each side has its own way.
     let sure = |text: &str| text.split('\u{fffd}').next().unwrap_or_default().trim_start().to_string();
     let (by_ids, by_text) = (sure(&spelled), sure(&said.text));
     ensure!(

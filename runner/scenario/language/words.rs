@@ -29,7 +29,7 @@ pub(in crate::scenario) struct Words {
     sentence: usize,
     clause: usize,
     is_joined: bool,
-    /// True behind a point that is part of an abbreviation.
+    /// True after a point that is part of an abbreviation.
     is_abbreviated: bool,
 }
 
@@ -37,7 +37,7 @@ pub(in crate::scenario) struct Words {
 const ABBREVIATIONS: [&str; 10] = ["mr", "mrs", "ms", "mx", "dr", "prof", "st", "vs", "bzw", "sr"];
 
 impl Language {
-    /// The words of a text. Apostrophes stay in them, except behind an elision, which is a word of its own.
+    /// The words of a text. Apostrophes stay in them, except after an elision, which is a word of its own.
     pub(in crate::scenario) fn words(&self, text: &str) -> Words {
         let mut words = Words::default();
         let mut characters = text.chars().peekable();
@@ -80,13 +80,13 @@ impl Words {
         matches!(&self.all[..], [word] if word.text.chars().count() == 1 && word.text.contains(is_unspaced))
     }
 
-    /// True if no other word stands directly before or behind these.
+    /// True if no other word stands directly before or after these.
     pub(in crate::scenario) fn are_apart(&self, from: usize, to: usize) -> bool {
         let is_joined = |at: usize| self.all.get(at).is_some_and(|word| word.is_joined);
         !is_joined(from) && !is_joined(to)
     }
 
-    /// Ends the word so far, without apostrophes behind it.
+    /// Ends the word so far, without apostrophes after it.
     fn end_word(&mut self) {
         self.word.truncate(self.word.trim_end_matches('\'').len());
         self.push_word();
@@ -117,10 +117,10 @@ impl Words {
         self.clause += usize::from(ends_sentence || is_clause_end(c));
     }
 
-    /// True if the point behind the word so far ends no sentence, given the next character.
+    /// True if the point after the word so far ends no sentence, given the next character.
     fn is_abbreviation(&self, next: Option<char>) -> bool {
         let is_letter = |text: &str| text.chars().count() == 1 && text.chars().all(char::is_alphabetic);
-        // `e.g. this`: the first point stands within the abbreviation, the second behind it.
+        // `e.g. this`: the first point stands within the abbreviation, the second after it.
         let inside = is_letter(&self.word) && next.is_some_and(char::is_alphabetic);
         let behind = is_letter(&self.word) && self.is_abbreviated;
         inside || behind || ABBREVIATIONS.contains(&self.word.as_str())

@@ -1,6 +1,6 @@
 //! Line breaks of templates: a line of tags alone leaves no line, and every other line stays a line.
 //!
-//! Jinja keeps all line breaks, unless its `trim_blocks` takes each one behind a tag. The first leaves empty lines where
+//! Jinja keeps all line breaks, unless its `trim_blocks` takes each one after a tag. The first leaves empty lines where
 //! `{% for … %}` stands alone on its line; the second joins lines that end in `{% endif %}`, and those of a list whose tags
 //! already take the line break before them (`{%- for … %}`). Here what `trim_blocks` and `lstrip_blocks` do is limited to lines
 //! without any text: elsewhere Jinja's own `+` is added to the tags, which keeps what is beside them.
@@ -77,7 +77,7 @@ impl Line {
         if self.has_text && is_indented && sign.is_none() {
             marks.push(first.start + 2);
         }
-        // A tag that takes the line break before it leaves the one behind it.
+        // A tag that takes the line break before it leaves the one after it.
         let is_own = self.has_text || sign == Some('-');
         let ends_line = last.end == at && text[at..].trim_start_matches('\r').starts_with('\n');
         let is_signed = text[..last.end - 2].ends_with(['-', '+']);

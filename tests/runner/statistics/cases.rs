@@ -1,14 +1,13 @@
 //! Data sets: figures over all cases, clustered by case, and cases beside each other.
 
-use super::uniform;
+use super::{figure, only, uniform};
 use crate::play::{checkout, play};
 use greenroom::backend::Scripted;
 use greenroom::report::comparison;
 use greenroom::run::RunOptions;
 use greenroom::scenario::open;
 use greenroom::statistics::{
-    CASE, Cell, Figure, InCell, Method, Run, Sample, Summary, by_case, plots, pooled_tables, summarize,
-    tables,
+    CASE, Cell, Method, Run, Sample, by_case, plots, pooled_tables, summarize, tables,
 };
 use greenroom::terminal::statistics;
 use greenroom::transcript::Transcript;
@@ -79,17 +78,6 @@ fn played(n_cases: u64, seeds: u64, hints: &[bool]) -> Sample {
         }
     }
     sample
-}
-
-fn figure<'a>(summary: &'a Summary, name: &str) -> &'a Figure {
-    let known: Vec<&String> = summary.figures.iter().map(|figure| &figure.name).collect();
-    let found = summary.figures.iter().find(|figure| figure.name == name);
-    found.unwrap_or_else(|| panic!("{name} is not in {known:#?}"))
-}
-
-fn only<'a>(summary: &'a Summary, name: &str) -> &'a InCell {
-    let [cell] = figure(summary, name).cells.as_slice() else { panic!("{name} is not in one cell") };
-    cell
 }
 
 /// A run's outcome.

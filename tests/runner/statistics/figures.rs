@@ -1,9 +1,7 @@
 //! Figures: estimates, intervals and differences, and how they are shown.
 
-use super::{GAME, sample, uniform};
-use greenroom::statistics::{
-    Cell, Estimate, Figure, InCell, Method, Run, Sample, Summary, plots, summarize, tables,
-};
+use super::{GAME, figure, only, sample, uniform};
+use greenroom::statistics::{Cell, Estimate, Figure, Method, Run, Sample, plots, summarize, tables};
 use greenroom::terminal::statistics;
 use serde_json::{Value, json};
 
@@ -12,17 +10,6 @@ fn swept(n: u64) -> Sample {
     let cells: [&[&str]; 3] =
         [&["stakes.temptation=3"], &["stakes.temptation=5"], &["stakes.temptation=7.5"]];
     sample(GAME, &cells, n, |cell, seed| (0.9 - 0.2 * cell as f64) * (0.4 + 0.6 * uniform(seed, 9)), "Yes.")
-}
-
-fn figure<'a>(summary: &'a Summary, name: &str) -> &'a Figure {
-    let known: Vec<&String> = summary.figures.iter().map(|figure| &figure.name).collect();
-    let found = summary.figures.iter().find(|figure| figure.name == name);
-    found.unwrap_or_else(|| panic!("{name} is not in {known:#?}"))
-}
-
-fn only<'a>(summary: &'a Summary, name: &str) -> &'a InCell {
-    let [cell] = figure(summary, name).cells.as_slice() else { panic!("{name} is not in one cell") };
-    cell
 }
 
 #[test]

@@ -13,11 +13,24 @@ use greenroom::backend::{
 use greenroom::run::RunOptions;
 use greenroom::scenario::{load, parse_override};
 use greenroom::stage::End;
-use greenroom::statistics::{Cell, Run, Sample, plots, summarize, tables};
+use greenroom::statistics::{Cell, Figure, InCell, Run, Sample, Summary, plots, summarize, tables};
 use greenroom::terminal::statistics;
 use greenroom::transcript::Stop;
 use greenroom::transcript::Transcript;
 use std::sync::Arc;
+
+/// A figure by its name.
+fn figure<'a>(summary: &'a Summary, name: &str) -> &'a Figure {
+    let known: Vec<&String> = summary.figures.iter().map(|figure| &figure.name).collect();
+    let found = summary.figures.iter().find(|figure| figure.name == name);
+    found.unwrap_or_else(|| panic!("{name} is not in {known:#?}"))
+}
+
+/// A figure's value in the only cell that has it.
+fn only<'a>(summary: &'a Summary, name: &str) -> &'a InCell {
+    let [cell] = figure(summary, name).cells.as_slice() else { panic!("{name} is not in one cell") };
+    cell
+}
 
 /// Three rounds of a dilemma, a vote, and outcomes of each type.
 pub(crate) const GAME: &str = "
