@@ -113,9 +113,9 @@ pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Resu
 fn failures(sample: &Sample, summary: &Summary) -> String {
     let footers: Vec<&Footer> =
         sample.runs.iter().filter_map(|run| Some(&run.transcript.footer.as_ref()?.record)).collect();
-    let mut failed: IndexMap<&str, (&AssertionRecord, usize)> = IndexMap::new();
+    let mut failed: IndexMap<String, (&AssertionRecord, usize)> = IndexMap::new();
     for assertion in footers.iter().flat_map(|footer| &footer.assertions).filter(|each| each.fails()) {
-        failed.entry(&assertion.that).or_insert((assertion, 0)).1 += 1;
+        failed.entry(assertion.name()).or_insert((assertion, 0)).1 += 1;
     }
     let line = |(first, n)| failure(first, Some((n, footers.len())), is_fancy());
     let of_many = summary.assertions.iter().filter(|assertion| !assertion.holds());

@@ -118,7 +118,8 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     let has_cases = plays_cases(&scenario);
     let seeding = match &begun {
         Some(begun) => Seeding::Recorded(begun.case.clone()),
-        None if has_cases && args.resume => seeding_in(&folder, args.quiet)?,
+        None if args.resume && has_cases => seeding_in(&folder, false, args.quiet)?,
+        None if args.resume && scenario.case().is_some() => seeding_in(&folder, true, args.quiet)?,
         None => Seeding::ByCase,
     };
     let options = RunOptions {
@@ -170,8 +171,8 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
 }
 
 /// What the random numbers of an experiment of cases depend on: as in the runs that are in its folder already.
-fn seeding_in(folder: &Path, quiet: bool) -> anyhow::Result<Seeding> {
-    if !experiment::shares_seeds(folder)? {
+fn seeding_in(folder: &Path, is_of_one: bool, quiet: bool) -> anyhow::Result<Seeding> {
+    if !experiment::shares_seeds(folder, is_of_one)? {
         return Ok(Seeding::ByCase);
     }
     if !quiet {

@@ -7,8 +7,8 @@ use crate::replay::{Place, Search};
 use crate::scenario::Path as Field;
 use crate::statistics::{CASE, Estimate, Figure, Held, InCell, Sample, Summary, Threshold, summarize};
 use crate::transcript;
-use crate::verify::{Kind, Problem, Verdict};
-use std::collections::HashMap;
+use crate::verify::{Kind, Problem, Verdict, plain};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
@@ -18,15 +18,11 @@ pub fn experiments(paths: &[PathBuf]) -> Vec<PathBuf> {
         let entries = WalkDir::new(path).sort_by_file_name().into_iter().flatten();
         entries.filter(|entry| entry.file_type().is_file() && entry.file_name() == FILE)
     });
-    let mut folders: Vec<PathBuf> =
-        files.filter_map(|entry| Some(plain(entry.path().parent()?).to_path_buf())).collect();
-    folders.dedup();
-    folders
-}
-
-/// A path without a `./` in front.
-fn plain(path: &Path) -> &Path {
-    path.strip_prefix("./").unwrap_or(path)
+    let mut seen = HashSet::new();
+    files
+        .filter_map(|entry| Some(plain(entry.path().parent()?)))
+        .filter(|folder| seen.insert(folder.clone()))
+        .collect()
 }
 
 /// Verdicts on an experiment's figures over its runs, given those on its recordings; none if it has neither cases nor assertions that
@@ -58,7 +54,7 @@ pub fn judge(folder: &Path, search: &Search, judged: &[Verdict]) -> Vec<Verdict>
     let summary = summarize(&sample);
     let lacking = (record.cells.len() * record.seeds.len()).saturating_sub(sample.runs.len());
     let notes: Vec<String> = (lacking > 0)
-        .then(|| format!("{lacking} of the experiment's runs are incomplete"))
+        .then(|| format!("{lacking} of the experiment's runs are incomplete, so its assertions over many runs are not judged"))
         .into_iter()
         .collect();
     let mut verdicts = Vec::new();
@@ -70,10 +66,17 @@ pub fn judge(folder: &Path, search: &Search, judged: &[Verdict]) -> Vec<Verdict>
         verdicts.push(verdict);
     }
     for threshold in &summary.assertions {
-        let of_cell = |cell| threshold_verdict(&file, &record, &sample, summary.shown(), (threshold, cell));
+        let of_cell = |cell| {
+            let mut verdict = threshold_verdict(&file, &record, &sample, summary.shown(), (threshold, cell));
+            // Of a part of an experiment it is not known yet.
+            verdict.problems.retain(|_| lacking == 0);
+            verdict
+        };
         verdicts.extend(threshold.cells.iter().map(of_cell));
     }
-    verdicts.iter_mut().for_each(|verdict| verdict.notes.clone_from(&notes));
+    if let Some(first) = verdicts.first_mut() {
+        first.notes = notes;
+    }
     verdicts
 }
 
@@ -143,11 +146,7 @@ fn line(pooled: &Summary, figure: &Figure, cell: &InCell) -> String {
     let interval = low
         .zip(*high)
         .map_or_else(String::new, |(low, high)| format!(" [{}, {}]", number(low), number(high)));
-    let runs = match pooled.runs(cell) {
-        (all, with) if all == with => format!("{all} runs"),
-        (all, with) => format!("{with} of {all} runs"),
-    };
     let values = pooled.cells.get(cell.cell).map(|cell| cell.label()).filter(|label| !label.is_empty());
     let values = values.map_or_else(String::new, |values| format!(" ({values})"));
-    format!("{}{values}: {value}{interval}, {n} cases, {runs}", figure.name)
+    format!("{}{values}: {value}{interval}, {n} cases, {} runs", figure.name, pooled.runs_in_words(cell))
 }

@@ -105,17 +105,17 @@ pub fn combinations(sweeps: &[Sweep]) -> Vec<Vec<(String, Value)>> {
 }
 
 /// True of a folder whose experiment an earlier version began: all its cases share random numbers, and those of runs that are added to it
-/// must, too. Nothing is known of a folder without an experiment, or with one that has no cases.
+/// must, too. `is_of_one` if it repeats a single case; else an experiment without cases in its record shares nothing.
 ///
 /// # Errors
 /// The record of the experiment can't be read.
-pub fn shares_seeds(folder: &Path) -> anyhow::Result<bool> {
+pub fn shares_seeds(folder: &Path, is_of_one: bool) -> anyhow::Result<bool> {
     if !folder.join(FILE).exists() {
         return Ok(false);
     }
     let record = Record::open(folder)?;
     let is_of_case = |cell: &CellRecord| cell.values.first().is_some_and(|(name, _)| name == CASE);
-    Ok(!record.seeds_by_case && record.cells.iter().any(is_of_case))
+    Ok(!record.seeds_by_case && (is_of_one || record.cells.iter().any(is_of_case)))
 }
 
 impl Design {

@@ -137,6 +137,10 @@ impl Record {
             let values = values.collect::<Vec<_>>().join(" ");
             if values.is_empty() { "no swept variables".to_string() } else { values }
         };
+        let other = was.cells.iter().enumerate().find(|(at, cell)| self.cells.get(*at) != Some(cell));
+        if let Some((at, cell)) = other {
+            return Some(format!("its cell {at} has {}", values(cell)));
+        }
         if was.seeds_by_case != self.seeds_by_case {
             let rule =
                 |by_case| if by_case { "have different random numbers" } else { "share random numbers" };
@@ -145,10 +149,6 @@ impl Record {
                 rule(was.seeds_by_case),
                 rule(self.seeds_by_case)
             ));
-        }
-        let other = was.cells.iter().enumerate().find(|(at, cell)| self.cells.get(*at) != Some(cell));
-        if let Some((at, cell)) = other {
-            return Some(format!("its cell {at} has {}", values(cell)));
         }
         let seed = was.seeds.iter().find(|seed| !self.seeds.contains(seed));
         seed.map(|seed| format!("it has runs with seed {seed}"))

@@ -29,7 +29,7 @@ struct Page {
     /// Figures left out because some rounds have no payoff.
     rounds_without_payoff: usize,
     /// Assertions that need a share of runs.
-    assertions: Vec<Asserted>,
+    assertions: Vec<ThresholdRow>,
     /// Tables of figures; empty ones are not shown.
     tables: Vec<Table>,
     /// Each case, where there are cases.
@@ -81,7 +81,7 @@ struct Entry {
 
 /// An assertion that needs a share of runs, in a cell.
 #[derive(Debug, Serialize)]
-struct Asserted {
+struct ThresholdRow {
     that: String,
     why: Option<String>,
     cell: usize,
@@ -158,7 +158,7 @@ pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result
         group: if shown.pools_cases() { "condition" } else { "cell" },
         cells: cells(shown),
         rounds_without_payoff: shown.cells.iter().map(|cell| cell.rounds_without_payoff).sum(),
-        assertions: asserted(&summary),
+        assertions: thresholds(&summary),
         tables: tables(shown),
         cases: by_case.as_ref().map(cases),
         plots: pictures(sample, &summary).into_iter().map(plot).collect(),
@@ -234,9 +234,9 @@ fn value(cell: &InCell) -> String {
 }
 
 /// The assertions that need a share of runs, cell by cell.
-fn asserted(summary: &Summary) -> Vec<Asserted> {
+fn thresholds(summary: &Summary) -> Vec<ThresholdRow> {
     let of = |threshold: &crate::statistics::Threshold| {
-        let of_cell = |cell: &crate::statistics::Held| Asserted {
+        let of_cell = |cell: &crate::statistics::Held| ThresholdRow {
             that: threshold.that.clone(),
             why: threshold.why.clone(),
             cell: cell.cell,
@@ -253,10 +253,7 @@ fn asserted(summary: &Summary) -> Vec<Asserted> {
 fn cases(by_case: &ByCase<'_>) -> Cases {
     let of_case = |row: &CaseRow<'_>| {
         let of_figure = |cell: &Option<&InCell>| match cell {
-            Some(cell) if cell.missing > 0 && cell.estimate.n > 0 => {
-                format!("{} ({} of {})", value(cell), row.runs.saturating_sub(cell.missing), row.runs)
-            }
-            Some(cell) => value(cell),
+            Some(cell) => value(cell) + &row.runs_with_value(cell),
             None => "–".to_string(),
         };
         let values = row.figures.iter().map(of_figure).collect();
@@ -269,14 +266,10 @@ fn cases(by_case: &ByCase<'_>) -> Cases {
 fn entry(summary: &Summary, cell: &InCell) -> Entry {
     let is_rate = cell.count.is_some();
     let difference = cell.difference.as_ref();
-    let runs = match summary.runs(cell) {
-        (all, with) if all == with => text::thousands(with as u64),
-        (all, with) => format!("{} of {}", text::thousands(with as u64), text::thousands(all as u64)),
-    };
     Entry {
         cell: cell.cell,
         cases: summary.pools_cases().then_some(cell.estimate.n),
-        runs,
+        runs: summary.runs_in_words(cell),
         value: value(cell),
         interval: interval(&cell.estimate, is_rate),
         difference: difference.and_then(|of| of.value).map_or(String::new(), |value| signed(value, is_rate)),

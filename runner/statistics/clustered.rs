@@ -102,7 +102,10 @@ pub(super) fn difference(pairs: &[[Part; 2]], kind: Kind) -> Estimate {
     }
     let errors: Vec<f64> = first.residuals.iter().zip(&second.residuals).map(|(a, b)| a - b).collect();
     let scale = first.value.abs().max(second.value.abs());
-    if errors.iter().all(|error| is_alike(*error * first.n, scale)) {
+    // Two rates of 0 or 1 have intervals though nothing varies: that of their difference comes from these.
+    let is_sure = |fit: &Fit| kind == Kind::Rate && (fit.value == 0.0 || fit.value == 1.0);
+    let are_sure = is_sure(&first) && is_sure(&second);
+    if !are_sure && errors.iter().all(|error| is_alike(*error * first.n, scale)) {
         return Estimate::bare(m, Some(value), Method::Alike);
     }
     let (low, high, method) = if kind == Kind::Rate {
@@ -242,6 +245,22 @@ mod tests {
         close(found.high, p - q + reach(a.high.unwrap() - p, q - b.low.unwrap()));
         let turned: Vec<[Part; 2]> = pairs.iter().map(|[a, b]| [*b, *a]).collect();
         close(difference(&turned, Kind::Rate).low, -found.high.unwrap());
+    }
+
+    /// Where nothing varies on either side, either rate still has an interval, and so has the difference.
+    #[test]
+    fn differences_of_sure_rates_are_put_together_too() {
+        let of = |here: f64, there: f64| {
+            let pair = [Part { sum: 2.0 * here, n: 2.0 }, Part { sum: 2.0 * there, n: 2.0 }];
+            difference(&[pair; 8], Kind::Rate)
+        };
+        let never = mean(&parts(&[(0.0, 2.0); 8]), Kind::Rate).high.unwrap();
+        let (clear, same) = (of(1.0, 0.0), of(1.0, 1.0));
+        assert_eq!((clear.value, clear.high, clear.method), (Some(1.0), Some(1.0), Method::Joined));
+        close(clear.low, 1.0 - never.hypot(never));
+        assert_eq!((same.value, same.method), (Some(0.0), Method::Joined));
+        close(same.low, -never);
+        close(same.high, never);
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl Groups {
         self.by_cell.is_some()
     }
 
+    /// A cell's group.
+    pub(super) fn of_cell(&self, cell: usize) -> Option<usize> {
+        self.by_cell.as_ref().map_or(Some(cell), |by_cell| by_cell.get(cell).map(|(group, _)| *group))
+    }
+
     /// A run's group and cluster; `None`: its cell is not one of the sample's.
     pub(super) fn of(&self, run: &Run) -> Option<(usize, Cluster)> {
         match &self.by_cell {

@@ -18,7 +18,7 @@ const Z: f64 = 1.959_963_984_540_054;
 /// `low` and `high` are null where there is no interval; [`Method`] says why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Runs that it comes from; of a difference, pairs of runs.
+    /// Runs that it comes from, or cases where these are pooled; of a difference, pairs of them.
     pub n: usize,
     /// The figure; null: no run has it.
     pub value: Option<f64>,

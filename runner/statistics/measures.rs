@@ -130,9 +130,12 @@ impl<'a> Measures<'a> {
         for agent in in_cast_order(&self.runs, keys) {
             for (run, footer) in &footers {
                 let Some(payoffs) = &footer.payoffs else { continue };
-                let Some(total) = payoffs.totals.get(agent).copied().flatten() else { continue };
                 let subject = Subject::Payoff { agent: agent.clone(), unit: payoffs.unit.clone() };
-                self.add(subject, Kind::Mean, *run, total);
+                // That no run has one is a figure nevertheless.
+                let measure = self.measure(subject, Kind::Mean);
+                if let Some(total) = payoffs.totals.get(agent).copied().flatten() {
+                    measure.parts.entry(*run).or_default().add(total);
+                }
             }
         }
     }
@@ -158,9 +161,9 @@ impl<'a> Measures<'a> {
         for (run, footer) in self.footers() {
             let of_many = footer.assertions.iter().filter(|assertion| assertion.share.is_some());
             // Two with different bounds may ask the same.
-            let of_many: IndexMap<&String, bool> = of_many.map(|each| (&each.that, each.holds)).collect();
+            let of_many: IndexMap<String, bool> = of_many.map(|each| (each.name(), each.holds)).collect();
             for (that, holds) in of_many {
-                self.add_event(Subject::Assertion { that: that.clone() }, run, holds);
+                self.add_event(Subject::Assertion { that }, run, holds);
             }
         }
     }

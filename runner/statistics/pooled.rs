@@ -64,6 +64,15 @@ pub struct CaseRow<'a> {
     pub distance: f64,
 }
 
+impl CaseRow<'_> {
+    /// Its runs that have a value of a figure, e.g. ` (3 of 6)`; empty if all have one.
+    pub fn runs_with_value(&self, figure: &InCell) -> String {
+        let has_gaps = figure.missing > 0 && figure.estimate.n > 0;
+        let some = || format!(" ({} of {})", self.runs.saturating_sub(figure.missing), self.runs);
+        has_gaps.then(some).unwrap_or_default()
+    }
+}
+
 /// Tables of what is pooled; none if the sample has no cases.
 pub fn pooled_tables(summary: &Summary) -> Tables {
     let Some(pooled) = summary.pooled.as_deref() else { return Tables(Vec::new()) };
@@ -93,7 +102,7 @@ pub fn by_case<'a>(summary: &'a Summary) -> Option<ByCase<'a>> {
         CaseRow {
             cell,
             case: own.values.get(CASE).map(text_of).unwrap_or_default(),
-            condition: condition(pooled, own),
+            condition: own.condition,
             runs: own.runs,
             figures: of_cells.iter().map(in_cell).collect(),
             distance: 0.0,
@@ -129,15 +138,6 @@ impl ByCase<'_> {
         rows.truncate(most);
         rows
     }
-}
-
-/// The condition of a cell.
-fn condition(pooled: &Summary, cell: &CellSummary) -> usize {
-    let is_same = |of: &CellSummary| {
-        let swept = || cell.values.iter().filter(|(name, _)| *name != CASE);
-        swept().count() == of.values.len() && swept().all(|(name, value)| of.values.get(name) == Some(value))
-    };
-    pooled.cells.iter().position(is_same).unwrap_or_default()
 }
 
 /// A table whose rows belong to conditions.
@@ -182,7 +182,7 @@ fn figures(pooled: &Summary) -> Table {
 }
 
 fn cases(summary: &Summary, pooled: &Summary) -> Table {
-    let conditions: Vec<usize> = summary.cells.iter().map(|cell| condition(pooled, cell)).collect();
+    let conditions: Vec<usize> = summary.cells.iter().map(|cell| cell.condition).collect();
     let rows: Vec<(&Figure, &InCell)> = summary
         .figures
         .iter()

@@ -32,7 +32,7 @@ pub enum Subject {
     Assertions,
     /// Rate of runs in which an assertion held that needs only a share of runs.
     Assertion {
-        /// The expression.
+        /// Its name: the expression, and the judge if there is one.
         that: String,
     },
     /// Choices that could not be read as an option.

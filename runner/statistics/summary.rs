@@ -42,6 +42,9 @@ pub struct Summary {
 pub struct CellSummary {
     /// The swept variables' values.
     pub values: IndexMap<String, Value>,
+    /// The condition that it belongs to, by its number among the pooled cells; its own number where nothing is pooled.
+    #[serde(skip)]
+    pub condition: usize,
     /// Cases, where they are pooled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cases: Option<usize>,
@@ -123,6 +126,14 @@ impl Summary {
         (all, all.saturating_sub(figure.missing))
     }
 
+    /// The runs that a figure is over in words, e.g. `12`, or `9 of 12` if the others have no value.
+    pub fn runs_in_words(&self, figure: &InCell) -> String {
+        match self.runs(figure) {
+            (all, with) if all == with => with.to_string(),
+            (all, with) => format!("{with} of {all}"),
+        }
+    }
+
     /// A figure's estimate in a cell.
     pub fn estimate(&self, subject: &Subject, cell: usize) -> Option<&Estimate> {
         let figure = self.figures.iter().find(|figure| figure.subject == *subject)?;
@@ -154,6 +165,10 @@ pub fn summarize(sample: &Sample) -> Summary {
     let conditions = Groups::of_conditions(sample);
     let by_cell = Grouped { sample, measures: &measures, groups: Groups::of_cells(sample) };
     let mut summary = by_cell.summary(conditions.is_none());
+    for (at, cell) in summary.cells.iter_mut().enumerate() {
+        let condition = conditions.as_ref().and_then(|conditions| conditions.of_cell(at));
+        cell.condition = condition.unwrap_or(at);
+    }
     summary.pooled = conditions.map(|groups| {
         let pooled = Grouped { sample, measures: &measures, groups };
         Box::new(pooled.summary(true))
@@ -206,6 +221,7 @@ impl Grouped<'_> {
             let footers = || runs.iter().filter_map(|run| run.transcript.footer.as_ref());
             CellSummary {
                 values: cell.values.iter().cloned().collect(),
+                condition: 0,
                 cases: self.groups.pool_cases().then_some(cases.len()),
                 runs: runs.len(),
                 complete: footers().count(),

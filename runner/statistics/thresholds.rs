@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// An assertion that needs only a share of runs, in every cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Threshold {
-    /// The expression.
+    /// Its name: the expression, and the judge if there is one.
     pub that: String,
     /// What should be true, in the author's words.
     pub why: Option<String>,
@@ -85,7 +85,7 @@ pub(super) fn thresholds(
         for (index, assertion) in footer.record.assertions.iter().enumerate() {
             let Some(share) = assertion.share else { continue };
             let new = || (assertion.why.clone(), share, Counts::new());
-            let (.., counts) = found.entry((index, assertion.that.clone())).or_insert_with(new);
+            let (.., counts) = found.entry((index, assertion.name())).or_insert_with(new);
             let [runs, held, failed] = counts.entry(cell).or_default();
             *runs += 1;
             *held += usize::from(assertion.holds);

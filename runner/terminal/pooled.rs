@@ -69,12 +69,7 @@ pub(super) fn cases(summary: &Summary) -> Option<(String, Vec<Row>)> {
 /// A case's figure, with the number of its runs where some of them have no value.
 fn value(case: &CaseRow<'_>, column: usize) -> String {
     let Some(cell) = case.figures.get(column).copied().flatten() else { return "-".to_string() };
-    let value = Scale::of(cell).value(&cell.estimate);
-    if cell.missing > 0 && cell.estimate.n > 0 {
-        format!("{value} ({} of {})", case.runs.saturating_sub(cell.missing), case.runs)
-    } else {
-        value
-    }
+    Scale::of(cell).value(&cell.estimate) + &case.runs_with_value(cell)
 }
 
 /// A figure's name as the head of a column.

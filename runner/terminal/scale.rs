@@ -1,7 +1,7 @@
 //! Forms in which figures are written.
 
 use crate::diagnostic::printable;
-use crate::statistics::{Estimate, InCell, Method, Summary};
+use crate::statistics::{Estimate, InCell, Method};
 use console::truncate_str;
 
 /// Most columns of a name or a text.
@@ -70,12 +70,4 @@ pub(super) fn number(value: f64) -> String {
 
 pub(super) fn shortened(text: &str) -> String {
     truncate_str(&printable(text), MAX_NAME, "…").into_owned()
-}
-
-/// Runs that a figure is over, e.g. `12`, or `9 of 12` if the others have no value.
-pub(super) fn runs(summary: &Summary, figure: &InCell) -> String {
-    match summary.runs(figure) {
-        (all, with) if all == with => with.to_string(),
-        (all, with) => format!("{with} of {all}"),
-    }
 }

@@ -1,7 +1,7 @@
 //! Figures of many runs as tables: what came of each cell, then what was chosen, alone and together.
 
 use super::pooled;
-use super::scale::{Scale, number, runs, shortened};
+use super::scale::{Scale, number, shortened};
 use super::tables::{Row, counted, row, table};
 use crate::diagnostic::printable;
 use crate::statistics::{
@@ -128,7 +128,7 @@ impl Overview<'_> {
 
     /// The cases and runs that a figure is over.
     fn over(&self, cell: &InCell) -> Row {
-        let runs = row([("runs", runs(self.summary, cell))]);
+        let runs = row([("runs", self.summary.runs_in_words(cell))]);
         let cases = self.summary.pools_cases().then(|| row([("cases", cell.estimate.n.to_string())]));
         cases.into_iter().chain([runs]).flatten().collect()
     }
@@ -296,7 +296,9 @@ impl Overview<'_> {
             match &figure.subject {
                 Subject::Choice(asked) => {
                     let over = figure.cells.iter().map(|cell| (cell.missing, self.summary.runs(cell).0));
-                    let sums = over.fold((0, 0), |sum, (missing, all)| (sum.0 + missing, sum.1 + all));
+                    let sums = over.fold((0, 0), |sum, (missing, all)| {
+                        (sum.0 + all.saturating_sub(missing), sum.1 + all)
+                    });
                     choices.entry(asked.question.to_string()).or_insert(sums);
                 }
                 Subject::Share(_) | Subject::Joint { .. } | Subject::InvalidChoice(_) => {}
@@ -312,9 +314,9 @@ impl Overview<'_> {
             let more = choices.len().saturating_sub(MAX_LEFT_OUT);
             let words = choices.iter().take(MAX_LEFT_OUT);
             let mut words: Vec<String> =
-                words.map(|(question, (missing, all))| format!("{question} in {missing} of {all}")).collect();
+                words.map(|(question, (asked, all))| format!("{question} in {asked} of {all}")).collect();
             words.extend((more > 0).then(|| format!("{more} more (see summary.json)")));
-            lines.push(printable(&format!("Not asked in all runs: {}.", words.join(", "))).to_string());
+            lines.push(printable(&format!("Asked in only some runs: {}.", words.join(", "))).to_string());
         }
         let rounds: usize = self.summary.cells.iter().map(|cell| cell.rounds_without_payoff).sum();
         if rounds > 0 {

@@ -187,7 +187,7 @@ fn results(was: &Footer, now: &Footer, line: usize, found: &mut Vec<Difference>)
     compare(What::Outcome, outcomes(was), outcomes(now));
     let assertions = |footer: &Footer| {
         let word = |holds| if holds { "holds" } else { "fails" };
-        footer.assertions.iter().map(|that| (that.that.clone(), word(that.holds).to_string())).collect()
+        footer.assertions.iter().map(|that| (that.name(), word(that.holds).to_string())).collect()
     };
     compare(What::Assertion, assertions(was), assertions(now));
 }

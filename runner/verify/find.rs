@@ -41,8 +41,8 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Without a `./` in front.
-pub(super) fn plain(path: &Path) -> PathBuf {
+/// A path without a `./` in front.
+pub fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("./").unwrap_or(path).to_path_buf()
 }
 

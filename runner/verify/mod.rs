@@ -15,7 +15,7 @@ mod score;
 mod verdict;
 
 pub use compare::{Difference, What, differences};
-pub use find::recordings;
+pub use find::{plain, recordings};
 pub use judge::{Judge, Question};
 pub use pending::{accept, is_ci, pending_file, pendings, reject};
 pub use rerun::Level;

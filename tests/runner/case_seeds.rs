@@ -320,16 +320,28 @@ fn recordings_of_earlier_versions_keep_their_seeds() {
     assert_eq!(std::fs::read_to_string(cut.join("transcript.jsonl")).unwrap(), text);
     // Nor is an experiment.
     let into = folder.path().join("runs");
-    assert!(!shares_seeds(&into).unwrap());
+    assert!(!shares_seeds(&into, false).unwrap());
     let old = Design { seeds: vec![0], ..design(folder.path(), earlier) };
     assert_eq!(played(&old, &into).unwrap(), 80);
     assert!(!std::fs::read_to_string(into.join(FILE)).unwrap().contains("seeds_by_case"));
-    assert!(shares_seeds(&into).unwrap());
+    assert!(shares_seeds(&into, false).unwrap());
     let new = design(folder.path(), Seeding::ByCase);
     let error = played(&new, &into).unwrap_err().to_string();
     assert!(error.contains("its cases share random numbers"), "{error}");
     let grown = Design { seeds: vec![0, 1], ..old };
     assert_eq!(played(&grown, &into).unwrap(), 80, "it can grow by its own rule");
+    // Nor one that repeats a single case, in whose record no cell has a name.
+    let single = |seeding: Seeding| {
+        let options = RunOptions { seeding, ..RunOptions::default() };
+        let cells =
+            vec![Variant { values: Vec::new(), scenario: scenario.clone(), tuning: Tuning::default() }];
+        Design { cells, seeds: vec![0, 1], options, shard: None }
+    };
+    let into = folder.path().join("single");
+    assert_eq!(played(&single(Seeding::Recorded(None)), &into).unwrap(), 2);
+    assert!(shares_seeds(&into, true).unwrap() && !shares_seeds(&into, false).unwrap());
+    let error = played(&single(Seeding::ByCase), &into).unwrap_err().to_string();
+    assert!(error.contains("its cases share random numbers"), "{error}");
 }
 
 #[test]

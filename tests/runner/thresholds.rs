@@ -179,6 +179,8 @@ fn parts_are_judged_when_they_are_merged() {
         let run = ["run", "quiz.yaml", "--repeat", "2", "--shard", &shard, "--out", part];
         let (code, text) = greenroom(folder.path(), &run);
         assert_eq!(code, 0, "{text}");
+        let (code, text) = greenroom(folder.path(), &["replay", part]);
+        assert!(code == 0 && text.contains("runs are incomplete"), "{text}");
     }
     let (code, text) = greenroom(folder.path(), &["merge", "1", "2", "--out", "all"]);
     assert!(code == 1 && text.contains("held in 10 of 20 runs"), "{text}");

@@ -38,12 +38,18 @@ pub fn tally(verdicts: &[Verdict]) -> String {
         0 => String::new(),
         n => format!("; {n} with carried replies"),
     };
-    let failed = match others.iter().filter(|verdict| verdict.worst().is_some()).count() {
+    let is_failed = |verdict: &&&Verdict| verdict.worst() == Some(Kind::Assertion);
+    let failed = match others.iter().filter(is_failed).count() {
         0 => String::new(),
         1 => "; 1 assertion over many runs fails".to_string(),
         n => format!("; {n} assertions over many runs fail"),
     };
-    counted.collect::<Vec<_>>().join(", ") + &carried + &failed
+    let unread = match others.iter().filter(|verdict| verdict.worst() > Some(Kind::Assertion)).count() {
+        0 => String::new(),
+        1 => "; 1 experiment can't be judged".to_string(),
+        n => format!("; {n} experiments can't be judged"),
+    };
+    counted.collect::<Vec<_>>().join(", ") + &carried + &failed + &unread
 }
 
 impl Verdict {

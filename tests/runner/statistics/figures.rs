@@ -1,8 +1,10 @@
 //! Figures: estimates, intervals and differences, and how they are shown.
 
 use super::{GAME, figure, only, sample, uniform};
+use greenroom::scenario::Share;
 use greenroom::statistics::{Cell, Estimate, Figure, Method, Run, Sample, plots, summarize, tables};
 use greenroom::terminal::statistics;
+use greenroom::transcript::{AssertionRecord, VerdictRecord};
 use serde_json::{Value, json};
 
 /// Three cells of a game in which runs of equal seed lean alike.
@@ -238,6 +240,46 @@ fn runs_without_a_value_are_counted() {
     assert!(statistics(&numbers, &[], false).contains("2 of 3"));
 }
 
+/// Payoffs that no run has are a figure, too.
+#[test]
+fn payoffs_that_no_run_has_are_counted() {
+    let mut sample = sample(GAME, &[&[]], 6, |_, _| 0.5, "Yes.");
+    for run in &mut sample.runs {
+        let footer = run.transcript.footer.as_mut().unwrap();
+        footer.record.payoffs.as_mut().unwrap().totals.values_mut().for_each(|total| *total = None);
+    }
+    let summary = summarize(&sample);
+    let ann = only(&summary, "payoff ann");
+    assert_eq!((ann.missing, ann.estimate.n, ann.estimate.method), (6, 0, Method::NoRuns));
+    assert!(statistics(&summary, &[], false).contains("0 of 6"));
+}
+
+/// The same expression about two judges' verdicts is two assertions.
+#[test]
+fn assertions_about_two_judges_are_counted_apart() {
+    let mut sample = sample(GAME, &[&[]], 10, |_, _| 0.5, "Yes.");
+    for run in &mut sample.runs {
+        let about = |judge: &str, value: &str| AssertionRecord {
+            that: "verdict == 'yes'".into(),
+            why: None,
+            share: Some(Share { at_least: Some(0.5), at_most: None }),
+            holds: value == "yes",
+            error: None,
+            verdict: Some(VerdictRecord { turn: format!("{judge}/1/{judge}"), value: json!(value) }),
+        };
+        let footer = run.transcript.footer.as_mut().unwrap();
+        footer.record.assertions = vec![about("kept", "yes"), about("fair", "no")];
+    }
+    let summary = summarize(&sample);
+    let [kept, fair] = summary.assertions.as_slice() else { panic!("{:#?}", summary.assertions) };
+    assert_eq!(
+        (kept.that.as_str(), fair.that.as_str()),
+        ("verdict == 'yes' (judge kept)", "verdict == 'yes' (judge fair)")
+    );
+    let found = [kept, fair].map(|of| (of.cells[0].held, of.cells[0].estimate.value, of.holds()));
+    assert_eq!(found, [(10, Some(1.0), true), (0, Some(0.0), false)]);
+}
+
 /// A vote that some runs skip, a choice that some replies do not make: each says over what its rates are.
 #[test]
 fn turns_that_were_skipped_and_replies_that_are_no_choice_are_counted() {
@@ -268,7 +310,7 @@ payoff: { phase: game, unit: coins, each: \"1 if mine == 'share' else 0\" }
     assert_eq!(only(&summary, "payoff ann").missing, 5);
     assert_eq!(summary.cells[0].rounds_without_payoff, 5);
     let text = statistics(&summary, &[], false);
-    let skipped = format!("Not asked in all runs: later/zoe in {} of 20.", 20 - made);
+    let skipped = format!("Asked in only some runs: later/zoe in {made} of 20.");
     for wanted in ["15 of 20", "(invalid)", "5 of 20", &skipped, "5 rounds have no payoff"] {
         assert!(text.contains(wanted), "{wanted} is not in\n{text}");
     }
