@@ -216,6 +216,9 @@ impl Agent {
     /// Allows its first turn to replace a memory that is stored under its name.
     #[must_use]
     pub fn replace(mut self) -> Self {
+        if let (Some(parent), false) = (&self.parent, self.is_own) {
+            self.engine.fork(parent, &self.key, true);
+        }
         self.is_own = true;
         self
     }
@@ -410,12 +413,13 @@ impl Agent {
 
     /// An agent of the same run with the same past and the same settings: it reads none of it again.
     ///
-    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. If another memory is stored under its name, its turns
-    /// are refused, as those of [`Engine::agent`].
+    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. An earlier agent of its name, perhaps a fork that was
+    /// not saved, loses what it had in RAM alone. If another memory is stored under its name, its turns are refused, as those of
+    /// [`Engine::agent`], unless [`Agent::replace`] allows to replace that; then, too, it reads none of its past again.
     #[must_use]
     pub fn fork(&self, agent: impl Into<String>) -> Agent {
         let key = SessionKey { agent: agent.into(), ..self.key.clone() };
-        self.engine.fork(&self.key, &key);
+        self.engine.fork(&self.key, &key, false);
         Agent {
             engine: self.engine.clone(),
             key,

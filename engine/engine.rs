@@ -60,8 +60,8 @@ pub struct EngineConfig {
     /// Bytes that the folder may take: when the engine opens and when it is dropped, the least valuable sessions are removed (see
     /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then. Of copies of an object store the oldest go.
     pub cache_disk: Option<u64>,
-    /// True (the default) if `cache_disk` also removes what no session needs, each time; false: the folder is only looked at, and stays as
-    /// it is while it is within its bound.
+    /// True (the default) if `cache_disk` also removes what no session needs each time; false: while the folder is within its bound,
+    /// nothing is removed.
     pub cache_tidy: bool,
     /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the session that is
     /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`](crate::KvCost::most) of prompt
@@ -431,9 +431,9 @@ impl Engine {
     }
 
     /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
-    /// from RAM or disk.
-    pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey) {
-        let _ = self.inner.line.send(Command::Fork { from: from.clone(), to: to.clone() });
+    /// from RAM or disk. `replace`: what is stored of the session may be replaced.
+    pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey, replace: bool) {
+        let _ = self.inner.line.send(Command::Fork { from: from.clone(), to: to.clone(), replace });
     }
 
     /// Says that a session, or one that begins with its memory, will speak, and when (on the scale of
@@ -684,7 +684,7 @@ fn draft_model(
 fn place(config: &EngineConfig) -> Result<Option<Place>> {
     let (objects, key) = (config.objects.clone(), config.cache_key.clone());
     match &config.cache_dir {
-        Some(dir) => Ok(Some(Place { dir: dir.clone(), key, objects })),
+        Some(dir) => Ok(Some(Place::new(dir.clone(), key, objects))),
         None if objects.is_none() => Ok(None),
         None => {
             Err(Error::request("memories in an object store need a folder for local copies; set `cache_dir`"))

@@ -46,6 +46,18 @@ pub(crate) fn read_point() -> io::Result<()> {
     }
 }
 
+/// The store opens a file to read it.
+///
+/// # Errors
+/// The read fails, on demand.
+pub(crate) fn open_point(#[cfg_attr(not(test), expect(unused))] path: &std::path::Path) -> io::Result<()> {
+    #[cfg(test)]
+    if unreadable().iter().any(|unreadable| unreadable == path) {
+        return Err(io::Error::other("a file can't be read on demand"));
+    }
+    read_point()
+}
+
 /// A pass begins.
 ///
 /// # Errors
@@ -108,6 +120,21 @@ pub(crate) fn reads() -> Reads {
 thread_local! {
     /// Number of the read of this thread that fails, counted from now; 0: none.
     static TO_FAIL: std::cell::RefCell<std::sync::Arc<AtomicU64>> = std::cell::RefCell::default();
+}
+
+#[cfg(test)]
+fn unreadable() -> std::sync::MutexGuard<'static, Vec<std::path::PathBuf>> {
+    static UNREADABLE: std::sync::Mutex<Vec<std::path::PathBuf>> = std::sync::Mutex::new(Vec::new());
+    UNREADABLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Lets a file be unreadable, for all threads, or readable again.
+#[cfg(test)]
+pub(crate) fn let_be_unreadable(path: &std::path::Path, is_unreadable: bool) {
+    unreadable().retain(|other| other != path);
+    if is_unreadable {
+        unreadable().push(path.to_owned());
+    }
 }
 
 /// Lets the `n`-th read of this thread, or of one that reads for it, fail from now on (0: none); returns what was left of the count

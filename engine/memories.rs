@@ -2,6 +2,7 @@
 
 use crate::cache::{Entry, Removed};
 use crate::engine::Engine;
+use crate::store::bound::Removal;
 use crate::store::memory_file::Portable;
 use crate::store::secret::random_secret;
 use crate::text::check::check;
@@ -99,8 +100,8 @@ impl Engine {
     /// # Errors
     /// `InUse`: a turn of the session is at work, or another process adds to its run; `Store`: a file can't be removed.
     pub async fn remove(&self, session: &SessionKey) -> Result<Removed> {
-        let session = session.clone();
-        let answer = self.request(|answer| Command::Remove { session, answer })?;
+        let (session, to_make_room) = (session.clone(), false);
+        let answer = self.request(|answer| Command::Remove { session, to_make_room, answer })?;
         answer.await.map_err(|_| self.closed())?
     }
 
@@ -109,39 +110,21 @@ impl Engine {
     /// # Errors
     /// As [`Engine::remove`].
     pub fn blocking_remove(&self, session: &SessionKey) -> Result<Removed> {
-        let session = session.clone();
-        let answer = self.request(|answer| Command::Remove { session, answer })?;
-        answer.blocking_recv().map_err(|_| self.closed())?
+        self.remove_one(session, false)
     }
 
-    /// Removes the least valuable sessions of all tenants from the cache folder until it takes at most `limit` bytes
-    /// ([`Folder::shrink`](crate::cache::Folder::shrink) says which those are), while the engine runs. Sessions at work, and those of
-    /// runs that other engines add to, stay. Nothing happens without a folder. Call it where blocking is allowed.
+    /// Removes rows that only serve to go back, then the least valuable sessions of all tenants, from the cache folder until it takes at
+    /// most `limit` bytes, while the engine runs. The rules are those of [`Folder::shrink`](crate::cache::Folder::shrink), but what no
+    /// session needs stays. Sessions at work, those whose last turn waits for its commit, and those of runs that other engines add to,
+    /// stay as they are. Nothing happens without a folder. Call it where blocking is allowed.
     ///
     /// # Errors
-    /// `Store`: the folder can't be read, or a file can't be removed; `Closed`: the engine's thread has ended.
+    /// `Store`: the folder can't be read, or a file can't be written or removed; `Closed`: the engine's thread has ended.
     pub fn shrink(&self, limit: u64) -> Result<Removed> {
-        let mut removed = Removed::default();
-        let Some(folder) = self.inner.keeping.folder() else { return Ok(removed) };
-        let stored = folder.stored_bytes()?;
-        if stored <= limit {
-            return Ok(removed);
+        match self.inner.keeping.folder() {
+            Some(folder) => folder.shrink_by(limit, &mut InUse(self)),
+            None => Ok(Removed::default()),
         }
-        for entry in folder.least_valuable_first()? {
-            if stored.saturating_sub(removed.bytes) <= limit {
-                break;
-            }
-            match self.blocking_remove(&entry.session) {
-                Ok(more) => {
-                    removed.sessions += more.sessions;
-                    removed.bytes += more.bytes;
-                    removed.unread += more.unread;
-                }
-                Err(e) if e.kind() == ErrorKind::InUse => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(removed)
     }
 
     /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder. The folder's files are
@@ -157,6 +140,19 @@ impl Engine {
         Ok(entries)
     }
 
+    fn remove_one(&self, session: &SessionKey, to_make_room: bool) -> Result<Removed> {
+        let session = session.clone();
+        let answer = self.request(|answer| Command::Remove { session, to_make_room, answer })?;
+        answer.blocking_recv().map_err(|_| self.closed())?
+    }
+
+    /// Drops the rows of sealed blocks that a session keeps only to go back into them. While they go no turn begins.
+    fn drop_rows(&self, session: &SessionKey) -> Result<Removed> {
+        let session = session.clone();
+        let answer = self.request(|answer| Command::DropRows { session, answer })?;
+        answer.blocking_recv().map_err(|_| self.closed())?
+    }
+
     fn encrypts(&self) -> bool {
         self.inner.keeping.store.as_ref().is_some_and(|store| store.encrypts())
     }
@@ -170,5 +166,38 @@ impl Engine {
             None => random_secret()?,
         };
         Ok(*self.inner.keeping.secret.get_or_init(|| secret))
+    }
+}
+
+/// Removal from the folder of a running engine: by its thread, which knows what is in use.
+struct InUse<'a>(&'a Engine);
+
+impl Removal for InUse<'_> {
+    /// What turns at work have written no manifest names yet, so it can't be told from what no session needs.
+    fn sweep(&mut self) -> Result<Removed> {
+        Ok(Removed::default())
+    }
+
+    fn drop_rows(&mut self, session: &Entry) -> Result<Removed> {
+        unless_in_use(self.0.drop_rows(&session.session))
+    }
+
+    fn remove(&mut self, sessions: &[Entry]) -> Result<Removed> {
+        let mut removed = Removed::default();
+        for entry in sessions {
+            removed += unless_in_use(self.0.remove_one(&entry.session, true))?;
+            if removed.unread > 0 {
+                break;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Nothing is removed of what is in use.
+fn unless_in_use(removed: Result<Removed>) -> Result<Removed> {
+    match removed {
+        Err(e) if e.kind() == ErrorKind::InUse => Ok(Removed::default()),
+        removed => removed,
     }
 }

@@ -79,6 +79,58 @@ fn a_fork_reads_nothing_again() {
 }
 
 #[test]
+fn a_fork_of_a_name_that_was_used_reads_nothing_again_either() {
+    for folder in [None, Some(tempfile::tempdir().unwrap())] {
+        let folder = folder.as_ref().map(|folder| folder.path());
+        let (engine, other) = (open(folder), open(None));
+        let (mut ada, mut control) = (ada(&engine), ada(&other));
+        let mut listens = |ada: &mut Agent, n: usize| {
+            let text = format!("{n}: {}", "a long story ".repeat(40)); // more than a block
+            let (said, expected) = (say(ada, &text), say(&mut control, &text));
+            assert_eq!(said.ids, expected.ids);
+            (total(&said), say(&mut control.fork(format!("{n}")), "So?").ids)
+        };
+        // One that has said nothing, and nothing of it is stored.
+        listens(&mut ada, 0);
+        drop(ada.fork("scratch"));
+        let (known, expected) = listens(&mut ada, 1);
+        let mut scratch = ada.fork("scratch");
+        let said = say(&mut scratch, "So?");
+        assert_eq!((account(&said.usage), said.ids), ((MatchKind::Extend, known, 0), expected));
+        // One that is stored, in RAM and on disk alone, its parent too.
+        for (n, forget) in [(2, &[][..]), (3, &["scratch"]), (4, &["ada"]), (5, &["ada", "scratch"])] {
+            let (known, expected) = listens(&mut ada, n);
+            if folder.is_some() {
+                assert!(ada.fork("scratch").extend("So?").is_err());
+                forget.iter().for_each(|agent| engine.forget(&SessionKey::new("r", *agent)));
+            }
+            let mut scratch = ada.fork("scratch").replace();
+            let said = say(&mut scratch, "So?");
+            assert_eq!((account(&said.usage), &said.ids), ((MatchKind::Extend, known, 0), &expected), "{n}");
+            // Its own memory stays when it is given leave once more.
+            let next = say(&mut scratch.replace(), "And?");
+            assert_eq!(account(&next.usage), (MatchKind::Extend, total(&said), 0));
+        }
+        // Not of itself, nor of one that is at work.
+        let (known, _) = listens(&mut ada, 6);
+        drop(ada.fork("ada"));
+        let mut busy = ada.fork("busy");
+        let mut reply = busy.extend("So?").unwrap();
+        assert!(reply.next().is_some());
+        drop(ada.fork("busy").replace());
+        let said = reply.blocking_finish().unwrap();
+        assert_eq!(account(&said.usage), (MatchKind::Extend, known, 0));
+        let next = say(&mut busy, "And?");
+        assert_eq!(account(&next.usage), (MatchKind::Extend, total(&said), 0));
+        drop((ada, busy, engine));
+        if let Some(folder) = folder {
+            let folder = cache::Folder::new(folder, None);
+            assert_eq!(folder.verify().unwrap().problems, [""; 0]);
+        }
+    }
+}
+
+#[test]
 fn a_reply_that_is_dropped_changes_nothing() {
     let (folder, expected) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (engine, other) = (open(Some(folder.path())), open(Some(expected.path())));

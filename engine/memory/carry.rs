@@ -7,10 +7,12 @@ use super::session::Session;
 use super::writer::{Cost, Written};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, Parts};
+use crate::store::Store;
 use crate::store::memory_file::{BlockParts, Portable};
 use crate::store::remove::Unneeded;
 use crate::text::prefix::{Segment, flatten};
 use crate::{Error, MatchKind, Request, Result, SessionKey, Source};
+use std::collections::HashSet;
 
 impl Memory {
     /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known then.
@@ -21,7 +23,7 @@ impl Memory {
         self.has(key)
     }
 
-    /// Tells whether a session that is not at work has a memory, whether it can be read or not.
+    /// Tells whether a session that is not at work has a memory, readable or not.
     pub(super) fn has(&self, key: &SessionKey) -> bool {
         self.idle.contains_key(key) || self.store.as_ref().is_some_and(|store| store.has_session(key))
     }
@@ -132,6 +134,35 @@ impl Memory {
         })
     }
 
+    /// Hands over the removal of the rows that a session at rest keeps only to go back; `false`: there is no disk. `spared` are files of
+    /// rows that turns at work go on with.
+    ///
+    /// # Errors
+    /// Another process adds to the run.
+    pub(crate) fn drop_rows(&mut self, key: &SessionKey, mut spared: HashSet<String>) -> Result<bool> {
+        self.wait_for_commits(key);
+        if self.store.is_some() {
+            self.claim_to_clean(key)?;
+        }
+        self.wait_for(key, &mut Search::default());
+        // A session that went back, or was forked, may go on with the rows of a block that another one has sealed.
+        spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
+        self.forget_rows(key);
+        let Some(writer) = &mut self.writer else { return Ok(false) };
+        let session = key.clone();
+        let write = move |store: &Store| Written::RowsDropped(store.drop_rows(&session, &spared));
+        writer.push(key, 0, Cost::default(), write);
+        Ok(true)
+    }
+
+    /// Forgets the rows that a session at rest keeps only to go back, and what its manifest holds: it is written again without them.
+    pub(super) fn forget_rows(&mut self, key: &SessionKey) {
+        if let Some(idle) = self.idle.get_mut(key) {
+            idle.session.retire_earlier();
+        }
+        self.journals.remove(key);
+    }
+
     /// Drops a session that is not at work from memory, and hands over the removal of its files; `None`: there is no disk, and so many
     /// sessions were dropped. `others` are the blocks that turns at work need.
     ///
@@ -144,7 +175,7 @@ impl Memory {
     ) -> Result<Option<usize>> {
         self.wait_for_commits(key);
         if self.store.is_some() {
-            self.claim_to_commit(key)?;
+            self.claim_to_clean(key)?;
         }
         self.wait_for(key, &mut Search::default());
         let mut unneeded = Unneeded::default();

@@ -97,6 +97,22 @@ impl Memory {
         reason.map_or(Ok(()), |reason| Err(Error::store(reason)))
     }
 
+    /// Sees to it that files of a session at rest may be removed. A run that was claimed for that alone is the first to be given up, so
+    /// that to clean many runs costs the others nothing.
+    ///
+    /// # Errors
+    /// They may not.
+    pub(super) fn claim_to_clean(&mut self, session: &SessionKey) -> Result<()> {
+        let was_held = self.claims.held.contains_key(&run_of(session));
+        self.claim_to_commit(session)?;
+        if let Some(held) = self.claims.held.get_mut(&run_of(session))
+            && !was_held
+        {
+            held.last_use = 0;
+        }
+        Ok(())
+    }
+
     /// Gives up the runs that have rested longest, until there is room for one more.
     fn release(&mut self) {
         while self.claims.held.len() >= RESTING {

@@ -128,19 +128,39 @@ impl Memory {
         })
     }
 
-    /// Gives a session the memory of another as it stands now, if that is at rest in memory. One that is at work, or has a memory of
-    /// its own, keeps that.
-    pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey) {
-        if self.claims.is_at_work(&to) || self.has(&to) {
+    /// Gives a session the memory of another as it stands now. What it had in RAM alone goes for that; what is stored of it is kept,
+    /// unless `replace`: then its first turn replaces it. A session that is at work stays as it is. (One that has no memory and whose
+    /// parent is not at rest in memory begins with that at its first turn.)
+    pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
+        if *from == to || self.claims.is_at_work(&to) {
             return;
         }
-        self.collect(None);
-        if let Some(idle) = self.idle.get(from) {
-            let mut session = idle.session.fork(&mut self.arena);
-            // The file of the other's tail goes when that agent goes on.
-            self.restore_tail(&mut session, &mut Search::default());
-            self.keep(to, session, None);
+        self.wait_for_commits(&to);
+        let is_stored = self.store.as_ref().is_some_and(|store| store.has_session(&to));
+        if is_stored && !replace {
+            return;
         }
+        let mut search = Search::default();
+        self.wait_for(&to, &mut search);
+        self.collect(None);
+        let forked = match self.idle.get(from) {
+            Some(idle) => Some(idle.session.fork(&mut self.arena)),
+            None if is_stored || self.idle.contains_key(&to) => self.load(from, true, &mut search),
+            None => None,
+        };
+        let Some(mut session) = forked else { return };
+        let before = match self.idle.remove(&to) {
+            Some(idle) => Some(idle.session),
+            None if is_stored => self.load(&to, false, &mut search),
+            None => None,
+        };
+        if let Some(before) = before {
+            session.replace(before, &mut self.arena);
+        }
+        self.journals.remove(&to); // whoever adds to it claims its run first, and reads it then
+        // The file of the other's tail goes when that agent goes on.
+        self.restore_tail(&mut session, &mut search);
+        self.keep(to, session, None);
     }
 
     /// Makes a session known that will speak: it can be read ahead then.

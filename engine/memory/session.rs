@@ -245,6 +245,24 @@ impl Session {
         self.obsolete.extend(own.map(|tail| tail.at.file));
     }
 
+    /// Lets go of its own rows of sealed blocks: its next manifest no longer names them.
+    pub(super) fn retire_earlier(&mut self) {
+        let own = self.earlier.extract_if(.., |tail| tail.file != File::Borrowed).collect();
+        self.retire(own);
+    }
+
+    /// File of the rows of its open block, whoever it belongs to.
+    pub(crate) fn tail_file(&self) -> Option<&str> {
+        self.tail.as_ref().map(|tail| &*tail.at.file)
+    }
+
+    /// Takes the place of another session of its name: its next manifest lets go of the files of that one.
+    pub(super) fn replace(&mut self, mut before: Self, arena: &mut Arena) {
+        before.sequence.clear(arena);
+        before.forget_stored(0);
+        self.obsolete.extend(before.obsolete);
+    }
+
     fn tails(&self) -> impl Iterator<Item = &Tail> {
         self.earlier.iter().chain(&self.tail)
     }

@@ -35,6 +35,8 @@ pub(crate) enum Written {
     Manifest(Result<u64>, Option<Journal>),
     /// The files of a session are gone, or could not be removed.
     Removed(Result<Removed>),
+    /// The rows that a session kept only to go back are gone, or could not be removed.
+    RowsDropped(Result<Removed>),
 }
 
 /// The thread that writes, and what it was told to write.
@@ -168,6 +170,8 @@ impl Memory {
                 }
             }
             Written::Session(_) | Written::Removed(_) => {}
+            // Whoever became known meanwhile may have been read from the manifest before.
+            Written::RowsDropped(_) => self.forget_rows(&answer.session),
             Written::Manifest(result, journal) => {
                 self.settle(&answer.session, result.is_ok(), journal.take());
             }

@@ -234,7 +234,7 @@ mod tests {
         let mut device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
         let dir = tempfile::tempdir().expect("a folder");
-        let place = Place { dir: dir.path().to_owned(), ..Place::default() };
+        let place = Place::new(dir.path().to_owned(), None, None);
         let store = Store::open(&place).expect("a store");
         calibrate(&mut device, &tokenizer, Some(&store), "a model", &[], &mut || {}).expect("a calibration");
         Model { device: Arc::new(device), tokenizer, store, _dir: dir }

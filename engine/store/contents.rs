@@ -47,7 +47,7 @@ pub(super) struct Contents {
     pub(super) foreign: Vec<(String, String)>,
     /// Entries that have no name of ours.
     pub(super) unknown: Vec<String>,
-    /// Folders that could not be listed, and why.
+    /// What could not be listed or read, and why.
     pub(super) unread: Vec<String>,
 }
 

@@ -27,7 +27,7 @@ impl Disk {
     /// [`PATIENCE`].
     ///
     /// # Errors
-    /// `Store`: it can't be made or written; `InUse`: another process has cleaned it all the time.
+    /// `Store`: it can't be made or written; `InUse`: another process was still cleaning it after [`PATIENCE`].
     pub(super) fn open(root: PathBuf, dir: &Path) -> Result<Self> {
         files::make_private_dir(&root)?;
         for sub in contents::FOLDERS {

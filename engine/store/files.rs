@@ -30,7 +30,7 @@ impl Seek for Guarded {
 
 /// Opens a file to read.
 pub(super) fn input(path: &Path) -> Result<Input, Failure> {
-    let opened = fault::read_point().map_err(Unopened::Failed);
+    let opened = fault::open_point(path).map_err(Unopened::Failed);
     match opened.and_then(|()| open(path, Links::Refuse, OpenOptions::new().read(true))) {
         Ok((file, found)) => Ok(Input::new(Guarded(file), found.len())),
         Err(Unopened::Foreign(kind)) => Err(format!("it is {kind}, not a regular file").into()),

@@ -1,4 +1,4 @@
-//! Listing and showing of a cache folder, for `greenroom cache`. Removing is in [`super::sweep`], checking in
+//! Listing and showing of a cache folder, for `greenroom cache`. Removing is in [`super::sweep`] and [`super::bound`], checking in
 //! [`super::verify`].
 
 use super::cipher::{CacheKey, Cipher};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// with it.
 #[derive(Clone)]
 pub struct Folder {
-    place: Place,
+    pub(super) place: Place,
     pub(super) medium: Arc<dyn Logs>,
     pub(super) cipher: Cipher,
 }
@@ -55,6 +55,8 @@ pub struct Entry {
     pub saved_at: u64,
     /// Bytes of it, shared ones in equal parts.
     pub(super) share: f64,
+    /// Bytes of rows that only serve to go back.
+    pub(crate) rows_to_go_back: u64,
 }
 
 /// All that is stored of one session, in words.
@@ -82,7 +84,7 @@ type Sessions = Vec<(String, Manifest)>;
 impl Folder {
     /// The folder at `dir`; with a key, the part of it that is encrypted with that key.
     pub fn new(dir: &Path, key: Option<&CacheKey>) -> Self {
-        let place = Place { dir: dir.to_owned(), key: key.cloned(), objects: None };
+        let place = Place::new(dir.to_owned(), key.cloned(), None);
         let medium = Arc::new(Disk::at(&place.root()));
         Self::on(place, medium)
     }
@@ -92,7 +94,7 @@ impl Folder {
     /// # Errors
     /// It can't be reached, or is being cleaned.
     pub fn in_objects(address: &ObjectsAddress, front: &Path, key: Option<&CacheKey>) -> Result<Self> {
-        let place = Place { dir: front.to_owned(), key: key.cloned(), objects: Some(address.clone()) };
+        let place = Place::new(front.to_owned(), key.cloned(), Some(address.clone()));
         let medium = place.open()?;
         Ok(Self::on(place, medium))
     }
@@ -107,10 +109,15 @@ impl Folder {
     /// # Errors
     /// The folder can't be read.
     pub fn list(&self) -> Result<Vec<Entry>> {
-        let (manifests, census) = self.sessions();
-        let mut entries: Vec<Entry> = manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect();
+        let (mut entries, _) = self.entries();
         entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
         Ok(entries)
+    }
+
+    /// All sessions whose manifests can be read, in no order, and the number of things that can't be.
+    pub(super) fn entries(&self) -> (Vec<Entry>, usize) {
+        let (manifests, census) = self.sessions();
+        (manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect(), census.unread)
     }
 
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
@@ -130,6 +137,7 @@ impl Folder {
             seconds: m.n_tokens() as f64 * census.token_ms(&m.owner.identity.model) / 1e3,
             saved_at: m.worth.saved_at,
             share: shares.sum::<f64>() + own as f64,
+            rows_to_go_back: census.rows_to_go_back.get(id).copied().unwrap_or(0),
         }
     }
 
@@ -230,31 +238,43 @@ impl Folder {
 
     /// The sessions whose manifests can be read, and what they have in common.
     fn sessions(&self) -> (Sessions, Census) {
-        let (sessions, contents) = self.manifests();
-        let census = Census::new(&sessions, &contents, self.sizes(&contents));
+        let (sessions, mut contents) = self.manifests();
+        let sizes = self.sizes(&mut contents);
+        let census = Census::new(&sessions, &contents, sizes);
         (sessions, census)
     }
 
     /// The sessions whose manifests can be read, and all that lies beside them.
     fn manifests(&self) -> (Sessions, Contents) {
-        let contents = Contents::read(&*self.medium);
+        let mut contents = Contents::read(&*self.medium);
         contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));
         let mut sessions = Vec::new();
         for (id, File { name, .. }) in &contents.manifests {
             match self.read_manifest(id, name) {
                 Ok((manifest, _)) => sessions.push((id.clone(), manifest)),
                 Err(Failure::Missing) => {}
-                Err(failure) => tracing::warn!("{}: {failure}", short(name)),
+                Err(failure) => {
+                    let found = format!("{}: {failure}", short(name));
+                    tracing::warn!("{found}");
+                    contents.unread.extend(matches!(failure, Failure::Unreadable(_)).then_some(found));
+                }
             }
         }
         (sessions, contents)
     }
 
     /// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
-    fn sizes(&self, contents: &Contents) -> HashMap<BlockKey, u64> {
-        let index = |file: &File| pack::index(&*self.medium, &file.name).unwrap_or_default();
-        let packed = contents.packs.iter().flat_map(index);
-        let mut sizes: HashMap<BlockKey, u64> = packed.map(|(key, place)| (key, place.len)).collect();
+    fn sizes(&self, contents: &mut Contents) -> HashMap<BlockKey, u64> {
+        let mut sizes: HashMap<BlockKey, u64> = HashMap::new();
+        for File { name, .. } in &contents.packs {
+            match pack::index(&*self.medium, name) {
+                Ok(entries) => sizes.extend(entries.into_iter().map(|(key, place)| (key, place.len))),
+                Err(Failure::Unreadable(reason)) => {
+                    contents.unread.push(format!("{}: {reason}", short(name)));
+                }
+                Err(Failure::Missing | Failure::Damaged(_)) => {}
+            }
+        }
         sizes.extend(contents.blocks.iter().map(|(key, file)| (*key, file.bytes)));
         sizes
     }
@@ -267,18 +287,25 @@ struct Census {
     owners: HashMap<BlockHash, usize>,
     /// Bytes of each session's manifest and tails.
     own: HashMap<String, u64>,
+    /// Bytes of the rows that each session keeps only to go back.
+    rows_to_go_back: HashMap<String, u64>,
     /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
     token_ms: HashMap<String, (f64, f64)>,
+    /// Number of folders, manifests and packs that can't be read.
+    unread: usize,
 }
 
 impl Census {
     fn new(manifests: &[(String, Manifest)], contents: &Contents, sizes: HashMap<BlockKey, u64>) -> Self {
         let (mut owners, mut own, mut token_ms) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut rows_to_go_back = HashMap::new();
         let files = contents.manifests.iter().chain(&contents.tails);
         let bytes: HashMap<&str, u64> = files.map(|(name, file)| (&**name, file.bytes)).collect();
         for (id, manifest) in manifests {
             let names = manifest.tails().map(|tail| &*tail.file).chain([&**id]);
             own.insert(id.clone(), names.filter_map(|name| bytes.get(name)).sum());
+            let earlier = manifest.earlier.iter().filter_map(|tail| bytes.get(&*tail.file));
+            rows_to_go_back.insert(id.clone(), earlier.sum());
             for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
                 *owners.entry(*hash).or_default() += 1;
             }
@@ -286,7 +313,7 @@ impl Census {
                 token_ms.entry(manifest.owner.identity.model.clone()).or_default();
             *measured = (measured.0 + 1.0, measured.1 + manifest.worth.token_ms);
         }
-        Self { sizes, owners, own, token_ms }
+        Self { sizes, owners, own, rows_to_go_back, token_ms, unread: contents.unread.len() }
     }
 
     /// Bytes of all parts of a block on disk.

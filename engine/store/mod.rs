@@ -17,6 +17,7 @@
 //! owned memory, never mapped. Main type: [`Store`].
 
 pub(crate) mod block;
+pub(crate) mod bound;
 pub(crate) mod cipher;
 mod contents;
 mod disk;
@@ -33,6 +34,7 @@ pub(crate) mod numerics;
 pub(crate) mod objects;
 pub(crate) mod pack;
 pub(crate) mod remove;
+mod repack;
 pub(crate) mod secret;
 pub(crate) mod source;
 mod sweep;
@@ -49,14 +51,14 @@ pub(crate) use found::{Failure, Found};
 use inventory::Folder;
 use log::Broken;
 use manifest::{Journal, Manifest, Write};
-use medium::{Lease, Logs, Traffic};
+use medium::{Blobs, Lease, Logs, Traffic};
 use objects::{Objects, ObjectsAddress};
 use pack::{Builder, Packs};
 use source::{Input, Source, stretch};
 use std::fs::TryLockError;
 use std::io::Cursor;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 pub use sweep::Removed;
 use tail::TailRef;
@@ -66,12 +68,14 @@ pub use verify::Verdict;
 pub(crate) const STORE_VERSION: u32 = 4;
 
 /// Where memories lie, and how they are read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Their folder; that of copies of them, if they lie in an object store.
     pub(crate) dir: PathBuf,
     pub(crate) key: Option<CacheKey>,
     pub(crate) objects: Option<ObjectsAddress>,
+    /// True once it was said that its bound can't be kept; clones of it say so once together.
+    is_warned: Arc<AtomicBool>,
 }
 
 /// The bytes that a folder may take.
@@ -99,6 +103,11 @@ pub(crate) struct Store {
 }
 
 impl Place {
+    /// A folder with a key, or the place in an object store that it has copies of.
+    pub(crate) fn new(dir: PathBuf, key: Option<CacheKey>, objects: Option<ObjectsAddress>) -> Self {
+        Self { dir, key, objects, is_warned: Arc::default() }
+    }
+
     /// Name of the folder of this store version and key.
     fn root_name(&self) -> String {
         let key = self.key.as_ref().map_or(String::new(), |key| format!("-{}", key.fingerprint()));
@@ -122,7 +131,7 @@ impl Place {
     /// that were made longest ago; what lies in an object store stays.
     pub(crate) fn keep_within(&self, bound: Bound) {
         if self.objects.is_none() {
-            return Folder::new(&self.dir, self.key.as_ref()).keep_within(bound);
+            return Folder::on(self.clone(), Arc::new(Disk::at(&self.root()))).keep_within(bound);
         }
         if let Err(e) = Disk::at(&self.root()).trim(bound.bytes) {
             tracing::debug!("can't limit the copies in {}: {e}", self.dir.display());
@@ -548,6 +557,14 @@ fn manifest_name(id: &str) -> String {
 
 fn check_name(root: BlockHash) -> String {
     format!("checks/{}", root.hex())
+}
+
+/// Takes what is damaged out of the way, and keeps it.
+fn set_aside(blobs: &dyn Blobs, name: &str, reason: &str) {
+    tracing::warn!("{} is damaged: {reason}; it is set aside", short(name));
+    if let Err(e) = blobs.set_aside(name) {
+        tracing::warn!("{e}");
+    }
 }
 
 /// A thing's name for messages.

@@ -1,12 +1,13 @@
-//! Removing one session while the folder is in use: its manifest, its tail, and the blocks that nothing else needs.
+//! Removing one session, or its rows to go back, while the folder is in use: of a session its manifest, its tails, and the blocks that
+//! nothing else needs.
 //!
 //! The engine says what it needs itself; what other sessions of the folder need, their manifests say. A process beside this one that has
 //! just found a block and not yet committed computes it again when it misses it: that is a miss with a reason, as any lost block.
 
 use super::found::Failure;
 use super::manifest::{self, Manifest};
-use super::pack::{self, Builder};
-use super::{Removed, Store, block_name, manifest_name, whole_image};
+use super::repack::repack;
+use super::{Removed, Store, block_name, bound, manifest_name};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::{Result, SessionKey};
@@ -70,48 +71,26 @@ impl Store {
                     removed.bytes += self.medium.remove(&block_name((*hash, part)))?;
                 }
             }
-            self.remove_packed(&dead, &mut removed)?;
+            let packs = self.medium.list("packs")?.into_iter().filter(|(name, _)| name.ends_with(".pack"));
+            let repacked = repack(&*self.medium, &self.cipher, packs, &|hash| dead.contains(hash))?;
+            repacked.unread.iter().for_each(|reason| tracing::warn!("{reason}; it is kept"));
+            removed.bytes += repacked.freed;
+            removed.unread += repacked.unread.len();
         }
         Ok(removed)
+    }
+
+    /// Removes the rows of sealed blocks that a session keeps only to go back into them, except `spared` files.
+    ///
+    /// # Errors
+    /// A file can't be written or removed.
+    pub(crate) fn drop_rows(&self, session: &SessionKey, spared: &HashSet<String>) -> Result<Removed> {
+        bound::drop_rows(&*self.medium, &self.cipher, &self.session_id(session), spared)
     }
 
     fn manifest_at(&self, name: &str) -> Result<Manifest, Failure> {
         let id = super::short(name).strip_suffix(".log").ok_or(Failure::Missing)?;
         let bytes = self.medium.open(name)?.whole(manifest::MOST)?;
         Ok(manifest::decode(&bytes, id, &self.cipher)?.0)
-    }
-
-    /// Writes packs that hold some of the blocks anew without them. One that holds something damaged or unreadable stays.
-    fn remove_packed(&self, dead: &HashSet<BlockHash>, removed: &mut Removed) -> Result<()> {
-        for (name, bytes) in self.medium.list("packs")? {
-            if !name.ends_with(".pack") {
-                continue;
-            }
-            let rewritten = pack::index(&*self.medium, &name).and_then(|entries| {
-                if !entries.iter().any(|(key, _)| dead.contains(&key.0)) {
-                    return Ok(None);
-                }
-                let mut builder = Builder::default();
-                for (key, place) in entries.iter().filter(|(key, _)| !dead.contains(&key.0)) {
-                    let (mut input, span) = place.open(&*self.medium)?;
-                    builder.push(*key, &whole_image(&self.cipher, &mut input, *key, span)?);
-                }
-                Ok(Some(builder))
-            });
-            match rewritten {
-                Ok(None) | Err(Failure::Missing) => {}
-                Ok(Some(builder)) => {
-                    let kept = builder.len() as u64;
-                    builder.write(&*self.medium)?;
-                    self.medium.remove(&name)?;
-                    removed.bytes += bytes.saturating_sub(kept);
-                }
-                Err(Failure::Damaged(reason) | Failure::Unreadable(reason)) => {
-                    tracing::warn!("{}: {reason}; it is kept", super::short(&name));
-                    removed.unread += 1;
-                }
-            }
-        }
-        Ok(())
     }
 }

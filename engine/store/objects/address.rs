@@ -1,6 +1,6 @@
 //! Addresses of object stores: `s3://BUCKET/PREFIX?SETTING=VALUE`, and `gs://`, `az://` likewise.
 
-use super::http::{Connector, Meter};
+use super::http::{Connector, TrafficCounts};
 use crate::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -60,8 +60,8 @@ impl ObjectsAddress {
     ///
     /// # Errors
     /// A setting is unknown, or there are no credentials.
-    pub(super) fn connect(&self, meter: &Arc<Meter>) -> Result<Box<dyn ObjectStore>> {
-        let (connector, url) = (Connector(meter.clone()), self.url.as_str());
+    pub(super) fn connect(&self, traffic: &Arc<TrafficCounts>) -> Result<Box<dyn ObjectStore>> {
+        let (connector, url) = (Connector(traffic.clone()), self.url.as_str());
         let backoff = BackoffConfig {
             init_backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(5),

@@ -22,11 +22,11 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Bytes of an object, at most.
 const MOST: u64 = crate::store::pack::MOST;
 
-/// Counts of [`Traffic`] that go on.
+/// Counts of [`Traffic`], kept while requests are under way: of requests, of bytes sent and of bytes received.
 #[derive(Debug, Default)]
-pub(super) struct Meter([AtomicU64; 3]);
+pub(super) struct TrafficCounts([AtomicU64; 3]);
 
-impl Meter {
+impl TrafficCounts {
     pub(super) fn read(&self) -> Traffic {
         let [requests, sent, received] = self.0.each_ref().map(|count| count.load(Ordering::Relaxed));
         Traffic { requests, sent, received }
@@ -39,14 +39,14 @@ impl Meter {
     }
 }
 
-/// Makes clients that share a meter.
+/// Makes clients that count together.
 #[derive(Debug, Default)]
-pub(super) struct Connector(pub(super) Arc<Meter>);
+pub(super) struct Connector(pub(super) Arc<TrafficCounts>);
 
 #[derive(Debug)]
 struct Client {
     agent: Agent,
-    meter: Arc<Meter>,
+    traffic: Arc<TrafficCounts>,
     allow_http: bool,
 }
 
@@ -62,7 +62,7 @@ impl HttpConnector for Connector {
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE));
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|is| is == "true");
-        Ok(HttpClient::new(Client { agent: config.build().into(), meter: self.0.clone(), allow_http }))
+        Ok(HttpClient::new(Client { agent: config.build().into(), traffic: self.0.clone(), allow_http }))
     }
 }
 
@@ -85,11 +85,11 @@ impl HttpService for Client {
         let (parts, body) = request.into_parts();
         let body = body.collect().await?.to_bytes().to_vec();
         let sent = body.len() as u64;
-        self.meter.add([1, sent, 0]);
+        self.traffic.add([1, sent, 0]);
         let response = self.send(Request::from_parts(parts, body)).map_err(failed)?;
         let (parts, mut body) = response.into_parts();
         let bytes = body.with_config().limit(MOST).read_to_vec().map_err(failed)?;
-        self.meter.add([0, 0, bytes.len() as u64]);
+        self.traffic.add([0, 0, bytes.len() as u64]);
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(bytes)))
     }
 }

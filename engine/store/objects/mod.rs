@@ -26,7 +26,7 @@ use super::medium::{Blobs, Lease, Listing, Logs, Traffic, by_folder};
 use super::source::Input;
 use crate::{Error, ErrorKind, Result, fault};
 pub use address::ObjectsAddress;
-use http::Meter;
+use http::TrafficCounts;
 use leases::Leases;
 use object_store::{PutMode, UpdateVersion};
 use origin::{Origin, Put};
@@ -76,9 +76,9 @@ impl Objects {
                  address"
             )));
         }
-        let meter = Arc::new(Meter::default());
-        let store = address.connect(&meter)?;
-        let origin = Origin::new(store, address.prefix()?.join(root), address.to_string(), meter)?;
+        let traffic = Arc::new(TrafficCounts::default());
+        let store = address.connect(&traffic)?;
+        let origin = Origin::new(store, address.prefix()?.join(root), address.to_string(), traffic)?;
         Self::on(origin, address.lease(), front)
     }
 

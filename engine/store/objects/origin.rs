@@ -1,6 +1,6 @@
 //! An object store as blocking calls, which every thread may make.
 
-use super::http::Meter;
+use super::http::TrafficCounts;
 use crate::store::found::Failure;
 use crate::store::medium::Traffic;
 use crate::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ pub(super) struct Origin {
     name: String,
     /// Keeps the time of waits before another attempt. Requests are made on the thread that waits for them.
     runtime: Option<Runtime>,
-    meter: Arc<Meter>,
+    traffic: Arc<TrafficCounts>,
 }
 
 /// Result of writing under a condition.
@@ -33,7 +33,7 @@ impl Origin {
         store: Box<dyn ObjectStore>,
         prefix: Path,
         name: String,
-        meter: Arc<Meter>,
+        traffic: Arc<TrafficCounts>,
     ) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -41,7 +41,7 @@ impl Origin {
             .enable_time()
             .build()
             .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start a thread for {name}: {e}")))?;
-        Ok(Self { store, prefix, name, runtime: Some(runtime), meter })
+        Ok(Self { store, prefix, name, runtime: Some(runtime), traffic })
     }
 
     /// What a person calls it.
@@ -50,7 +50,7 @@ impl Origin {
     }
 
     pub(super) fn traffic(&self) -> Traffic {
-        self.meter.read()
+        self.traffic.read()
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {

@@ -322,6 +322,129 @@ fn a_running_engine_keeps_its_folder_within_a_bound() {
     assert!(cache::Folder::new(dir.path(), None).verify().unwrap().problems.is_empty());
 }
 
+fn agents(engine: &Engine) -> Vec<String> {
+    engine.stored("").unwrap().into_iter().map(|entry| entry.session.agent).collect()
+}
+
+/// Where a file can't be read, what it may need stays, so that removing sessions would free next to nothing: none goes, whether the folder
+/// is in use or not.
+#[test]
+fn nothing_goes_while_something_can_not_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    let names = ["a", "b", "c"];
+    let told = names.map(|agent| begin(&engine, key(agent), if agent == "a" { 60 } else { 70 }));
+    begin(&engine, key("packed"), 50);
+    let store = engine.inner.keeping.store.clone().unwrap();
+    assert!(store.pack_all() > 0);
+    let files = |part: &str| crate::tests::exactness::files_with(dir.path(), part);
+    let lost = dir.path().join(format!("v4/manifests/{}.log", store.session_id(&key("packed"))));
+    drop(store);
+    for unreadable in [lost, files(".pack").remove(0)] {
+        fault::let_be_unreadable(&unreadable, true);
+        let before = files("");
+        for _ in 0..2 {
+            let removed = engine.shrink(0).unwrap();
+            assert_eq!(
+                (removed.sessions, removed.bytes, removed.unread),
+                (0, 0, 1),
+                "{}",
+                unreadable.display()
+            );
+        }
+        assert_eq!(files(""), before);
+        fault::let_be_unreadable(&unreadable, false);
+    }
+    // Each has all that it had.
+    for (agent, (told, total)) in names.iter().zip(told) {
+        engine.forget(&key(agent));
+        let next = ask(&engine, key(agent), &told);
+        assert_eq!((next.usage.reused, next.usage.recomputed, next.usage.source), (total, 0, Source::Disk));
+    }
+    drop(engine);
+    let folder = cache::Folder::new(dir.path(), None);
+    let unreadable = files("/manifests/").remove(0);
+    fault::let_be_unreadable(&unreadable, true);
+    let removed = folder.shrink(0).unwrap();
+    assert_eq!((removed.sessions, removed.unread), (0, 1));
+    fault::let_be_unreadable(&unreadable, false);
+    assert_eq!(folder.shrink(0).unwrap().sessions, 4);
+}
+
+/// A pack in which blocks are damaged is set aside by a removal, as by a sweep: else what is removed would stay in it for ever.
+#[test]
+fn a_removal_sets_damaged_packs_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    begin(&engine, key("a"), 60);
+    let next = Conversation {
+        system: Some("You are Bob.".into()),
+        next: "Well? ".repeat(120),
+        ..Conversation::default()
+    };
+    ask(&engine, key("b"), &next);
+    let store = engine.inner.keeping.store.clone().unwrap();
+    assert!(store.pack_all() >= 2);
+    let packs = || {
+        let all = crate::tests::exactness::files_with(dir.path(), ".pack");
+        all.into_iter().filter(|pack| !pack.to_string_lossy().contains("/damaged/")).collect::<Vec<_>>()
+    };
+    let pack = packs().remove(0);
+    let mut bytes = std::fs::read(&pack).unwrap();
+    let images = bytes.len() - 2_000; // the index is behind them
+    bytes[..images].iter_mut().step_by(500).for_each(|byte| *byte ^= 1);
+    std::fs::write(&pack, bytes).unwrap();
+    let removed = engine.blocking_remove(&key("a")).unwrap();
+    assert_eq!((removed.sessions, removed.unread), (1, 0), "{removed:?}");
+    assert!(!pack.exists() && crate::tests::exactness::files_with(dir.path(), "/damaged/").len() == 1);
+    assert_eq!(engine.shrink(0).unwrap().sessions, 1);
+    assert_eq!(packs().len(), 0);
+}
+
+/// What belongs to other keys and versions can't be freed, so no memory goes for it; only what is left of the bound counts.
+#[test]
+fn no_memory_goes_for_what_is_not_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = dir.path().join("v9/blocks");
+    std::fs::create_dir_all(&foreign).unwrap();
+    let large =
+        |bytes: u64| std::fs::File::create(foreign.join("large")).and_then(|file| file.set_len(bytes));
+    large(1 << 40).unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    begin(&engine, key("a"), 60);
+    begin(&engine, key("b"), 3);
+    let own = engine.inner.keeping.folder().unwrap().own_bytes();
+    for limit in [0, own, 1 << 30] {
+        assert_eq!(engine.shrink(limit).unwrap(), cache::Removed::default());
+    }
+    large(1 << 20).unwrap();
+    assert_eq!(engine.shrink((1 << 20) + own).unwrap(), cache::Removed::default());
+    let removed = engine.shrink((1 << 20) + own / 2).unwrap();
+    assert!(removed.bytes * 2 >= own && agents(&engine).len() + removed.sessions == 2, "{removed:?}");
+    large(1 << 40).unwrap();
+    drop(engine);
+    let folder = cache::Folder::new(dir.path(), None);
+    let (n, removed) = (folder.list().unwrap().len(), folder.shrink(1 << 30).unwrap());
+    assert_eq!((removed.sessions, folder.list().unwrap().len()), (0, n));
+}
+
+/// A turn that has ended is committed whatever was removed meanwhile to make room.
+#[test]
+fn a_turn_that_waits_for_its_commit_keeps_its_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    let (told, _) = begin(&engine, key("a"), 60);
+    begin(&engine, key("b"), 60);
+    let request = Request { retention: Retention::Persistent, max_tokens: 5, ..Request::new(key("a"), told) };
+    let mut turn = engine.submit(request).unwrap();
+    while turn.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
+    assert_eq!(engine.shrink(0).unwrap().sessions, 1);
+    turn.blocking_commit().unwrap();
+    assert_eq!((agents(&engine), engine.stored("").unwrap()[0].turns), (vec!["a".to_owned()], 2));
+    drop(engine);
+    assert_eq!(cache::Folder::new(dir.path(), None).verify().unwrap().problems, [""; 0]);
+}
+
 #[test]
 fn names_states_and_keys_are_respected() {
     let dir = tempfile::tempdir().unwrap();

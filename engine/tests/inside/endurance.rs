@@ -112,9 +112,7 @@ impl Trial {
 
     fn memory(device: &Arc<dyn Device>, context: &CacheContext, stored: &Stored, budget: u64) -> Memory {
         let store = match stored {
-            Stored::Folder(dir) => {
-                Store::open(&Place { dir: dir.clone(), ..Place::default() }).expect("a store")
-            }
+            Stored::Folder(dir) => Store::open(&Place::new(dir.clone(), None, None)).expect("a store"),
             Stored::Memory(memory) => Store::on(Arc::new(memory.clone()), None),
         };
         Memory::new(device, context.clone(), Some(store), budget).expect("a memory")

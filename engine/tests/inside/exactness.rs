@@ -146,7 +146,7 @@ impl Bench {
     }
 
     pub(crate) fn open_store(&self, dir: &Path) -> Store {
-        Store::open(&Place { dir: dir.to_owned(), ..Place::default() }).expect("a store")
+        Store::open(&Place::new(dir.to_owned(), None, None)).expect("a store")
     }
 
     /// Ids of its text.
@@ -670,7 +670,7 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
         (done.usage.kind, done.usage.reason)
     };
     let engine = open();
-    let place = Place { dir: dir.path().to_owned(), ..Place::default() };
+    let place = Place::new(dir.path().to_owned(), None, None);
     let root = calibration_root(&engine.model().identity, &engine.model().numerics);
     assert_eq!(speak(&engine).0, MatchKind::Cold);
     drop(engine);

@@ -4,6 +4,7 @@ use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;
 use crate::tests::play;
 use crate::*;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Within a family and its window.
@@ -162,6 +163,89 @@ fn rows_to_go_back_go_before_any_memory() {
         assert!(place.verify().unwrap().problems.is_empty());
         assert_eq!(place.shrink(0).unwrap().sessions, 1);
     }
+}
+
+/// The same while an engine runs, whether the memory is in RAM or on disk alone: it goes on with it, and what it saves then is whole.
+#[test]
+fn a_running_engine_drops_rows_to_go_back_before_any_memory() {
+    for model in models() {
+        for is_known in [true, false] {
+            let (folder, control) = (tempfile::tempdir().unwrap(), engine(&model, None, 1 << 30));
+            let engine = engine(&model, Some(folder.path()), 1 << 30);
+            let (mut exchanges, mut known) = (Vec::new(), 0);
+            for turn in 0..6 {
+                let text = format!("{turn}: {}", long("Snow"));
+                let done = play(&engine, asked("a", "Hm.", &exchanges, &text));
+                known = done.usage.reused + done.usage.prefilled + done.ids.len();
+                exchanges.push(Exchange::new(text, ReplyContent::Ids(done.ids.into())));
+            }
+            if !is_known {
+                engine.forget(&SessionKey::new("r", "a"));
+            }
+            let place = cache::Folder::new(folder.path(), None);
+            let (before, root) = (place.list().unwrap(), folder.path().join("v4/tails"));
+            let tails = || std::fs::read_dir(&root).unwrap().count();
+            let (n_before, own) = (tails(), place.own_bytes());
+            assert!(n_before > 3, "{n_before}");
+            let removed = engine.shrink(own - 1).unwrap();
+            assert_eq!((removed.sessions, removed.unread), (0, 0));
+            assert!(tails() <= 1 && place.own_bytes() == own - removed.bytes, "{removed:?}");
+            let after = place.list().unwrap();
+            assert_eq!(
+                (after.len(), after[0].turns, after[0].tokens),
+                (1, before[0].turns, before[0].tokens)
+            );
+            assert!(place.verify().unwrap().problems.is_empty());
+            let usage = play_beside(&engine, &control, asked("a", "Hm.", &exchanges, "And now?"));
+            assert_eq!((usage.kind, usage.reused, usage.recomputed), (MatchKind::Extend, known, 0));
+            let back = play_beside(&engine, &control, asked("a", "Hm.", &exchanges[..3], "And then?"));
+            assert!(back.recomputed < BLOCK + 16, "{back:?}");
+            drop(engine);
+            assert!(place.verify().unwrap().problems.is_empty());
+            assert_eq!(place.list().unwrap()[0].turns, before[0].turns + 2);
+        }
+    }
+}
+
+/// A manifest whose last record is damaged stays as it is, however much room is needed: written again it would be whole, and say an
+/// earlier turn.
+#[test]
+fn rows_of_a_damaged_manifest_stay() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), &models()[0]);
+    let first = engine(model, Some(folder.path()), 1 << 30);
+    let root = folder.path().join("v4/manifests");
+    let manifests =
+        || -> Vec<_> { std::fs::read_dir(&root).unwrap().map(|file| file.unwrap().path()).collect() };
+    let mut damaged = None;
+    for agent in ["a", "b"] {
+        let mut exchanges = Vec::new();
+        for turn in 0..6 {
+            let text = format!("{turn}: {}", long(agent));
+            let done = play(&first, asked(agent, "Hm.", &exchanges, &text));
+            exchanges.push(Exchange::new(text, ReplyContent::Ids(done.ids.into())));
+        }
+        damaged.get_or_insert_with(|| manifests().remove(0));
+    }
+    drop(first);
+    let damaged = damaged.unwrap();
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&damaged, &bytes).unwrap();
+    let place = cache::Folder::new(folder.path(), None);
+    place.remove(&|_| false).unwrap();
+    let running = engine(model, Some(folder.path()), 1 << 30);
+    let store = running.inner.keeping.store.clone().unwrap();
+    let drop_rows = |agent: &str| store.drop_rows(&SessionKey::new("r", agent), &HashSet::new()).unwrap();
+    assert!(place.list().unwrap().iter().all(|entry| entry.rows_to_go_back > 0));
+    assert_eq!(drop_rows("a"), cache::Removed::default());
+    assert!(drop_rows("b").bytes > 0 && std::fs::read(&damaged).unwrap() == bytes);
+    // Where room is needed it goes as a whole, or not at all.
+    running.shrink(place.own_bytes() - 1).unwrap();
+    assert!(!damaged.exists() || std::fs::read(&damaged).unwrap() == bytes);
+    drop((store, running));
+    std::fs::write(&damaged, &bytes).unwrap();
+    place.shrink(place.own_bytes() - 1).unwrap();
+    assert!(!damaged.exists() || std::fs::read(&damaged).unwrap() == bytes);
 }
 
 /// A memory on disk is read beside those who are at work: they don't wait for it.

@@ -1,4 +1,4 @@
-//! Sessions as a whole: exported, imported, removed.
+//! Sessions as a whole: forked, exported, imported, removed.
 
 use super::Worker;
 use crate::store::Removed;
@@ -26,6 +26,22 @@ impl Worker {
             return Err(Error::new(ErrorKind::InUse, found));
         }
         Ok(())
+    }
+
+    fn committed_at_rest(&self, session: &SessionKey) -> Result<()> {
+        self.at_rest(session)?;
+        if self.awaits_commit(session) {
+            let found = format!("the last turn of agent `{}` waits for its commit", session.agent);
+            return Err(Error::new(ErrorKind::InUse, found));
+        }
+        Ok(())
+    }
+
+    /// Gives a session the memory of another, unless a turn of it is at work or waits for its commit.
+    pub(super) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
+        if !self.is_at_work(&to) && !self.awaits_commit(&to) {
+            self.memory.fork(from, to, replace);
+        }
     }
 
     /// Gives all of a session.
@@ -71,9 +87,31 @@ impl Worker {
         Ok((request, prepared))
     }
 
-    /// Drops a session for good. `answer` is told once its files are gone.
-    pub(super) fn remove(&mut self, session: &SessionKey, answer: oneshot::Sender<Result<Removed>>) {
-        match self.begin_to_remove(session) {
+    /// Drops the rows that a session keeps only to go back; answers once they are gone.
+    pub(super) fn drop_rows(&mut self, session: &SessionKey, answer: oneshot::Sender<Result<Removed>>) {
+        match self.begin_to_drop_rows(session) {
+            Ok(true) => self.removals.push_back(answer),
+            Ok(false) => drop(answer.send(Ok(Removed::default()))),
+            Err(e) => drop(answer.send(Err(e))),
+        }
+        self.take_answers();
+    }
+
+    fn begin_to_drop_rows(&mut self, session: &SessionKey) -> Result<bool> {
+        self.committed_at_rest(session)?;
+        let at_work = self.turns().filter_map(|turn| turn.session.tail_file()).map(str::to_owned).collect();
+        self.memory.drop_rows(session, at_work)
+    }
+
+    /// Drops a session for good; answers once its files are gone. `to_make_room`: not one whose last turn waits for its commit.
+    pub(super) fn remove(
+        &mut self,
+        session: &SessionKey,
+        to_make_room: bool,
+        answer: oneshot::Sender<Result<Removed>>,
+    ) {
+        let rests = if to_make_room { self.committed_at_rest(session) } else { self.at_rest(session) };
+        match rests.and_then(|()| self.begin_to_remove(session)) {
             Ok(None) => self.removals.push_back(answer),
             Ok(Some(sessions)) => drop(answer.send(Ok(Removed { sessions, ..Removed::default() }))),
             Err(e) => drop(answer.send(Err(e))),
@@ -82,7 +120,6 @@ impl Worker {
     }
 
     fn begin_to_remove(&mut self, session: &SessionKey) -> Result<Option<usize>> {
-        self.at_rest(session)?;
         let at_work = self.turns().flat_map(|turn| turn.session.sequence.table().hashes());
         let others = self.finished.iter().filter(|finished| finished.session != *session);
         let pending = others.filter_map(|finished| finished.pending.as_ref());

@@ -135,7 +135,7 @@ impl Worker {
                 Written::Blocks(stored) => self.blocks_written(&session, turn, &stored),
                 Written::Session(stored) => self.saved(turn, stored),
                 Written::Manifest(bytes, _) => self.committed(turn, bytes),
-                Written::Removed(removed) => {
+                Written::Removed(removed) | Written::RowsDropped(removed) => {
                     if let Some(answer) = self.removals.pop_front() {
                         let _ = answer.send(removed);
                     }
@@ -164,6 +164,11 @@ impl Worker {
     pub(super) fn finish_writing(&mut self) {
         while self.memory.wait_for_a_write() {}
         self.take_answers();
+    }
+
+    /// Tells whether a session's manifest is still to be written: its turn has ended, and waits for its commit.
+    pub(super) fn awaits_commit(&self, session: &SessionKey) -> bool {
+        self.finished.iter().any(|finished| finished.session == *session && finished.pending.is_some())
     }
 
     /// No finished turn of a session will write its manifest.

@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Fork {
         from: SessionKey,
         to: SessionKey,
+        /// True if what is stored of `to` may be replaced.
+        replace: bool,
     },
     Expect {
         session: SessionKey,
@@ -83,6 +85,13 @@ pub(crate) enum Command {
     },
     /// A session goes for good.
     Remove {
+        session: SessionKey,
+        /// True if nobody asked for just this session to go: then one whose last turn waits for its commit stays.
+        to_make_room: bool,
+        answer: oneshot::Sender<Result<Removed>>,
+    },
+    /// The rows go that a session keeps only to go back.
+    DropRows {
         session: SessionKey,
         answer: oneshot::Sender<Result<Removed>>,
     },
@@ -137,7 +146,8 @@ pub(crate) struct Worker {
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     embedding: Embedding,
-    /// Whoever waits for the removal of a session, in order: until it is over nobody begins, who could find what is about to go.
+    /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn begins, which could find what is
+    /// about to go.
     removals: VecDeque<oneshot::Sender<Result<Removed>>>,
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
@@ -248,7 +258,7 @@ impl Worker {
             Command::Written => self.take_answers(),
             Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
-            Command::Fork { from, to } => self.memory.fork(&from, to),
+            Command::Fork { from, to, replace } => self.fork(&from, to, replace),
             // Whoever is at work says at its end when it is needed next.
             Command::Expect { session, .. } if self.is_at_work(&session) => {}
             Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
@@ -258,10 +268,11 @@ impl Worker {
             }
             Command::Export { session, answer } => drop(answer.send(self.export(&session))),
             Command::Import { id, import, events } => self.import(id, *import, events),
-            Command::Remove { session, answer } => {
+            Command::Remove { session, to_make_room, answer } => {
                 self.draft_model.iter_mut().for_each(|model| model.forget(&session));
-                self.remove(&session, answer);
+                self.remove(&session, to_make_room, answer);
             }
+            Command::DropRows { session, answer } => self.drop_rows(&session, answer),
             Command::Status { answer } => drop(answer.send(self.status())),
             Command::Rank { conversation, options, kv, answer } => {
                 match self.ranker(&conversation, &options, kv.as_ref(), answer.clone()) {
