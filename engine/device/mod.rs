@@ -302,7 +302,7 @@ pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Dive
     cpu::kernels::divergence::divergence(Isa::of_host(), p, q)
 }
 
-/// The greatest logit of each piece of a row ([`PIECE`]), NaN left out; on the host, as are the following.
+/// The greatest logit of each piece of a row ([`PIECE`]), NaN where one of its logits is; on the host, as are the following.
 pub(crate) fn maxima(logits: &[f32]) -> Vec<f32> {
     vocabulary::maxima(Isa::of_host(), logits)
 }

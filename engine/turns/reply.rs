@@ -22,6 +22,8 @@ const THOUGHT: (&str, &str) = ("<think>", "</think>");
 #[derive(Default)]
 pub(crate) struct ReplyText {
     ids: Vec<u32>,
+    /// Number of tokens so far, those that were cut included.
+    n_generated: usize,
     /// Offsets at which each id's bytes end.
     ends: Vec<usize>,
     bytes: Vec<u8>,
@@ -147,6 +149,11 @@ impl ReplyText {
     /// Numbers of ids by which its whole calls end.
     pub(crate) fn call_ends(&self) -> &[usize] {
         self.calling.as_ref().map_or(&[], Calling::ends)
+    }
+
+    /// Number of tokens so far, those that were cut included.
+    pub(crate) fn n_generated(&self) -> usize {
+        self.n_generated
     }
 
     /// Ids so far.
@@ -309,6 +316,7 @@ impl ReplyText {
     fn push_bytes(&mut self, id: u32, piece: &[u8]) -> Option<StopReason> {
         let known = self.bytes.len();
         self.ids.push(id);
+        self.n_generated += 1;
         self.said.push(id, piece);
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
@@ -348,8 +356,7 @@ impl ReplyText {
     fn first_stop(&self, known: usize) -> Option<(usize, usize)> {
         let thought = self.end_of_thought(known)?;
         let (text, begin) = (&self.bytes, self.first_text_from(thought));
-        // From here on something is left before a stop string.
-        let least = if self.is_from_elsewhere { self.begin_of_text(begin)? + 1 } else { thought };
+        let least = if self.is_from_elsewhere { self.first_text_kept(begin)? } else { thought };
         let first = |(n, stop): (usize, &Vec<u8>)| {
             let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
             let from = known.saturating_sub(stop.len() - 1).max(least);
@@ -358,6 +365,15 @@ impl ReplyText {
             at.map(|at| (at, n))
         };
         self.stops.iter().enumerate().filter_map(first).min()
+    }
+
+    /// Offset from which on a stop string leaves something that counts, in a text whose thought ends before `begin`: the end of the
+    /// first token of it after which it can be cut. `None`: there is none yet.
+    fn first_text_kept(&self, begin: usize) -> Option<usize> {
+        let text = self.begin_of_text(begin)?;
+        let first = self.ends.partition_point(|end| *end <= text);
+        let mut ends = self.ends[first..].iter().copied();
+        ends.find(|end| whole_characters(&self.bytes[..*end]) == *end)
     }
 
     /// Offset of what counts in a text whose thought ends before `begin`; `None`: its head is not whole.

@@ -244,7 +244,7 @@ impl ActiveTurn {
         let Some(meter) = &self.request.meter else { return };
         let of_prompt = self.session.sequence.len().min(self.prompt_len).saturating_sub(self.start);
         let n = match &self.decode {
-            Decode::Sample(reply) => of_prompt + reply.ids().len(),
+            Decode::Sample(reply) => of_prompt + reply.n_generated(),
             Decode::Read => of_prompt,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) | Decode::Forced(_) => {
                 self.session.sequence.n_computed()
@@ -740,13 +740,26 @@ mod tests {
 
     #[test]
     fn logits_that_are_no_numbers_end_the_turn_with_an_error() {
-        let damage = |name: &str, numbers: &mut [f32]| {
+        let all = |name: &str, numbers: &mut [f32]| {
             if name == "output_norm.weight" {
                 numbers.fill(f32::NAN);
             }
         };
-        let model = ModelSource::Bundled("damaged", RandomModel::tiny(1).bytes_with(&damage).leak());
-        let engine = Engine::open(EngineConfig::new(model)).unwrap();
+        // Of one token alone.
+        let one = |name: &str, numbers: &mut [f32]| {
+            if name == "output.weight" {
+                let width = RandomModel::tiny(1).d_model;
+                numbers[77 * width..78 * width].fill(f32::NAN);
+            }
+        };
+        for damage in [&all as &dyn Fn(&str, &mut [f32]), &one] {
+            let model = RandomModel::tiny(1).bytes_with(damage).leak();
+            let model = ModelSource::Bundled("damaged", model);
+            every_turn_fails(&Engine::open(EngineConfig::new(model)).unwrap());
+        }
+    }
+
+    fn every_turn_fails(engine: &Engine) {
         let options = Constraint::OneOf(vec!["yes".to_owned(), "no".to_owned()]);
         for (temperature, constraint) in
             [(0.0, None), (1.0, None), (0.0, Some(options.clone())), (1.0, Some(options))]

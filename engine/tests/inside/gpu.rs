@@ -126,6 +126,35 @@ fn the_likeliest_tokens_are_sorted_out() {
     }
 }
 
+/// Where one logit is not a number the host looks at all of them, and refuses the row.
+#[test]
+fn the_likeliest_tokens_of_a_row_with_a_nan_are_none() {
+    if !is_here("the_likeliest_tokens_of_a_row_with_a_nan_are_none") {
+        return;
+    }
+    let model = RandomModel { n_vocab: 5000, ..RandomModel::tiny(7) };
+    for (token, temperature) in [(4999, 0.0), (300, 1.0)] {
+        let damage = |name: &str, numbers: &mut [f32]| {
+            if name == "output.weight" {
+                numbers[token * model.d_model..][..model.d_model].fill(f32::NAN);
+            }
+        };
+        let bytes: &'static [u8] = model.bytes_with(&damage).leak();
+        let gguf = Gguf::open(&ModelSource::Bundled("damaged", bytes)).expect("a model");
+        let best = gpu::list().remove(0);
+        let gpu = Gpu::load(&Arc::new(gguf), Some(&best.name), &mut |_, _| {}).expect("a device");
+        let layout = Arc::new(gpu.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout"));
+        let (mut pass, mut cache) = (Pass::alone(&[5, 17, 100], &layout), gpu.cache(layout));
+        (pass.wanted, pass.best) = (vec![2], Some(vec![temperature]));
+        let Output::Best(found) = gpu.run(&pass, &mut *cache, None).expect("a pass") else {
+            panic!("the likeliest tokens were wanted");
+        };
+        assert!(found[0].candidates.is_empty());
+        let logits = gpu.logits(found[0].row).expect("all logits");
+        assert_eq!(logits.iter().position(|x| x.is_nan()), Some(token));
+    }
+}
+
 /// Matrices of every type, for one row and for many, are near the numbers that they stand for.
 #[test]
 fn products_are_those_of_the_numbers() {

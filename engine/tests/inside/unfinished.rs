@@ -201,6 +201,15 @@ fn a_meter_counts_what_was_computed_by_the_time_that_a_turn_is_given_up() {
     let done = play(&engine, metered(asked("whole", &long("The mill"), Retention::Ephemeral), &meter));
     let computed = done.usage.prefilled + done.usage.recomputed + done.ids.len();
     assert_eq!(meter.total(), computed as u64);
+    // What a stop string has cut was generated.
+    let text: Vec<char> = done.text.chars().collect();
+    let stop: String = text[text.len() / 2..][..4].iter().collect();
+    let meter = Meter::default();
+    let cut = Request { stop: vec![stop], ..asked("whole", &long("The mill"), Retention::Ephemeral) };
+    let cut = play(&engine, metered(cut, &meter));
+    assert!(cut.stop == StopReason::StopString && cut.ids.len() + 1 < done.ids.len(), "{cut:?}");
+    let n = meter.total() as usize - cut.usage.prefilled - cut.usage.recomputed;
+    assert!(n > cut.ids.len() + 1 && n <= done.ids.len(), "{n} of {} and {}", cut.ids.len(), done.ids.len());
     // A prompt that was read in part, then a reply that was begun.
     let meter = Meter::default();
     give_up(&engine, metered(asked("part", &long("The harbour"), Retention::Ephemeral), &meter), 300);

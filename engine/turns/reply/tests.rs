@@ -26,6 +26,34 @@ fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
 }
 
 #[test]
+fn a_reply_from_elsewhere_is_never_cut_to_nothing_between_its_tokens_either() {
+    let stop = ["\nBen:", "[Your turn"].map(str::to_string);
+    for (pieces, head, kept) in [
+        // The first stop string begins within the first token.
+        (&["?!\n", "Ben:", " hi", "\nBen:", " no"][..], "", 3),
+        (&["?!", "\nBen:", " hi"], "", 1),
+        (&[" ", "\n", "No\n", "Ben: hi"], "", 4),
+        (&["<think>", "Ben", "</think>?\n", "Ben: hi", "\nBen:"], "", 4),
+        (&["Ann:", " ?\n", "Ben: hi", "[Your turn"], "Ann:", 3),
+        (&["Ann: ?\n", "Ben: hi", "[Your turn"], "Ann:", 2),
+        (&["Ann:", " ?", "\nBen: hi"], "Ann:", 2),
+    ] {
+        let ends = Ends { stop: &stop, head, whole_sentences: false, is_full: false };
+        let said = pieces.iter().enumerate().map(|(id, piece)| (id as u32, piece.as_bytes()));
+        let (ids, text, _) = cut(said, "", ends);
+        assert_eq!((ids.len(), text), (kept, pieces[..kept].concat()), "{pieces:?}");
+    }
+    // A character may be in several tokens, and is not cut.
+    let pieces: [&[u8]; 4] = [b"\xf0\x9f", b"\xa6\x8a\n", b"Ben: hi", b"\nBen:"];
+    let said = || (0..).zip(pieces);
+    let ends = Ends { stop: &stop, head: "", whole_sentences: false, is_full: false };
+    assert_eq!(cut(said(), "", ends).1, "🦊\nBen: hi");
+    for n in 1..pieces.len() {
+        assert_eq!(cut(said().take(n), "", ends).2, StopReason::EndOfTurn, "{n}");
+    }
+}
+
+#[test]
 fn a_reply_from_elsewhere_is_never_cut_to_nothing() {
     let stop = ["\nBen:", "\nAnn:", "[Your turn", "\n["].map(str::to_string);
     for (said, head, text) in [

@@ -41,12 +41,8 @@ struct Place {
 }
 
 impl<'a> Bins<'a> {
-    /// Counts and weighs; `lowest` is a logit below which there are few of any weight. `None`: a logit is NaN, or the greatest is
-    /// infinite.
-    pub(super) fn new(logits: &'a [f32], top: f32, lowest: f32, sampling: &Sampling) -> Option<Self> {
-        if !top.is_finite() {
-            return None;
-        }
+    /// Counts and weighs; `lowest` is a logit below which there are few of any weight.
+    pub(super) fn new(logits: &'a [f32], top: f32, lowest: f32, sampling: &Sampling) -> Self {
         let span = (top - lowest).min(DEPTH * sampling.temperature);
         let rate = BINS as f32 / span;
         let rate = if rate.is_finite() && rate > 0.0 { rate } else { 1.0 };
@@ -56,13 +52,8 @@ impl<'a> Bins<'a> {
         let mut weights = [0.0; PIECE];
         for piece in logits.chunks(PIECE) {
             let weights = &mut weights[..piece.len()];
-            let mut has_nan = false;
             for (weight, x) in weights.iter_mut().zip(piece) {
                 *weight = f64::from(x - top) * scale;
-                has_nan |= x.is_nan();
-            }
-            if has_nan {
-                return None;
             }
             near_exps(weights);
             let known = bins.len();
@@ -73,7 +64,7 @@ impl<'a> Bins<'a> {
             }
         }
         let margin = (1e-12 + logits.len() as f64 * 1e-15) * sums.iter().sum::<f64>();
-        Some(Self { logits, top, temperature, rate, bins, counts, sums, margin, open: (BINS, Vec::new()) })
+        Self { logits, top, temperature, rate, bins, counts, sums, margin, open: (BINS, Vec::new()) }
     }
 
     /// The token that a number from 0 to 1 draws. `None`: sums in the rule's order decide.

@@ -35,7 +35,8 @@ const MOST_SORTED: usize = 4096;
 /// Relative error of the others' weight that a device says.
 const DEVICE_ERROR: f64 = 0.01;
 
-/// Chooses the next token of a reply. `None`: no logit is a number above -∞.
+/// Chooses the next token of a reply. `None`: the logits are not probabilities, as in
+/// [`Distribution::is_known`](crate::scoring::distribution::Distribution::is_known).
 pub(crate) fn choose(row: &Row<'_>, sampling: &Sampling) -> Option<u32> {
     let maxima = row.maxima();
     let top = greatest(&maxima)?;
@@ -46,16 +47,15 @@ pub(crate) fn choose(row: &Row<'_>, sampling: &Sampling) -> Option<u32> {
     let likely = likely(row, &maxima, top, sampling);
     likely.and_then(|likely| likely.draw(number)).or_else(|| {
         let logits = row.all();
-        let bins = Bins::new(&logits, top, lowest(&maxima, top), sampling);
-        bins.and_then(|mut bins| bins.draw(number, sampling))
-            .or_else(|| sorted(&logits, sampling)?.draw(number))
+        let mut bins = Bins::new(&logits, top, lowest(&maxima, top), sampling);
+        bins.draw(number, sampling).or_else(|| sorted(&logits, sampling)?.draw(number))
     })
 }
 
-/// The greatest logit of all pieces; `None`: there is none above -∞.
+/// The greatest logit of all pieces; `None`: it is infinite, or a logit is NaN.
 fn greatest(maxima: &[f32]) -> Option<f32> {
-    let top = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    (top > f32::NEG_INFINITY).then_some(top)
+    let greater = |x: f32, y: f32| if y > x || y.is_nan() { y } else { x };
+    maxima.iter().copied().reduce(greater).filter(|top| top.is_finite())
 }
 
 /// A logit below which few tokens have any weight, by the greatest ones of all pieces.
@@ -99,7 +99,7 @@ fn least_of(top: f32, sampling: &Sampling) -> f32 {
 
 /// All tokens in order, but for those that `min_p` and `top_k` leave out.
 fn sorted(logits: &[f32], sampling: &Sampling) -> Option<Likely> {
-    let candidates = (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let candidates = (0..).zip(logits.iter().copied()).collect();
     Likely::new(Best { candidates, least: f32::NEG_INFINITY, ..Best::default() }, 0.0, sampling)
 }
 
@@ -110,13 +110,12 @@ fn kept(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Vec<(u3
         return kept.to_vec();
     }
     let logits = row.all();
-    let bins = Bins::new(&logits, top, lowest(maxima, top), sampling);
-    let kept = bins.and_then(|mut bins| bins.kept(sampling));
+    let kept = Bins::new(&logits, top, lowest(maxima, top), sampling).kept(sampling);
     kept.or_else(|| Some(sorted(&logits, sampling)?.kept()?.to_vec())).unwrap_or_default()
 }
 
 /// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see `turns/grammar`); `None`:
-/// there are none. What the filters leave of all tokens comes first; where nothing of it is allowed, all that is allowed counts.
+/// there are none, or the logits are not probabilities. What the filters leave of all tokens comes first; where nothing of it is allowed, all that is allowed counts.
 pub(crate) fn choose_allowed(
     row: &Row<'_>,
     sampling: &Sampling,
@@ -125,7 +124,8 @@ pub(crate) fn choose_allowed(
     let maxima = row.maxima();
     let filters = sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0;
     let mut candidates = Vec::new();
-    if let Some(top) = greatest(&maxima).filter(|_| filters && sampling.temperature > 0.0) {
+    let top = greatest(&maxima)?;
+    if filters && sampling.temperature > 0.0 {
         candidates = kept(row, &maxima, top, sampling);
         candidates.retain(|(id, _)| allows(*id));
     }

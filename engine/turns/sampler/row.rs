@@ -1,4 +1,4 @@
-//! A row of logits with the few that penalties and exclusions change, and passes over it that copy nothing.
+//! A row of logits with the few that penalties and exclusions change, and passes over it that copy no more than a piece at a time.
 
 use crate::Sampling;
 use crate::device::{Below, PIECE, maxima, weights_below};

@@ -7,18 +7,15 @@ use proptest::prelude::*;
 
 /// The token that a row draws after a reply.
 pub(super) fn drawn(logits: &[f32], reply: &[u32], sampling: &Sampling) -> u32 {
-    choose(&Row::new(logits, reply, &Said::default(), sampling), sampling).expect("a number")
+    choose(&Row::new(logits, reply, &Said::default(), sampling), sampling).expect("probabilities")
 }
 
 /// The rule, as it stands at the top of [`likely`]: everything is sorted.
 fn by_rule(logits: &[f32], number: f64, sampling: &Sampling) -> u32 {
     let tokens = kept_by_rule(logits, sampling);
-    let Some(&(first, top)) = tokens.first() else { panic!("no numbers") };
+    let top = tokens[0].1;
     let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
     let mass: f64 = tokens.iter().map(|(_, x)| weight(*x)).sum();
-    if mass.is_nan() {
-        return first;
-    }
     let mut target = number * mass;
     for (id, x) in &tokens {
         target -= weight(*x);
@@ -30,8 +27,7 @@ fn by_rule(logits: &[f32], number: f64, sampling: &Sampling) -> u32 {
 }
 
 fn kept_by_rule(logits: &[f32], sampling: &Sampling) -> Vec<(u32, f32)> {
-    let mut tokens: Vec<(u32, f32)> =
-        (0..).zip(logits.iter().copied()).filter(|(_, x)| !x.is_nan()).collect();
+    let mut tokens: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
     tokens.sort_by(likelier);
     let top = tokens[0].1;
     let weight = |x: f32| exp(f64::from(x - top) / f64::from(sampling.temperature));
@@ -93,7 +89,7 @@ proptest! {
     #[test]
     fn every_way_draws_what_the_rule_draws(
         shape in 0..6u64, n in prop_oneof![1..300u64, 300..9000u64], seed in any::<u32>(), sampling in any_sampling(),
-        odd in prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1e30]), is_odd in any::<bool>(),
+        odd in prop::sample::select(vec![f32::NEG_INFINITY, 0.0, -0.0, 1e30]), is_odd in any::<bool>(),
     ) {
         let mut logits = row_of(shape, n, u64::from(seed));
         if is_odd && n > 1 {
@@ -104,25 +100,23 @@ proptest! {
         prop_assert_eq!(drawn(&logits, &[], &sampling), expected);
         let row = Row::new(&logits, &[], &Said::default(), &sampling);
         let maxima = row.maxima();
-        let top = greatest(&maxima).expect("a number");
+        let top = greatest(&maxima).expect("probabilities");
         let by_likely = likely(&row, &maxima, top, &sampling);
         let mut by_bins = Bins::new(&logits, top, lowest(&maxima, top), &sampling);
         for (way, found) in [
             ("likely", by_likely.as_ref().and_then(|likely| likely.draw(number))),
-            ("bins", by_bins.as_mut().and_then(|bins| bins.draw(number, &sampling))),
+            ("bins", by_bins.draw(number, &sampling)),
             ("sorted", sorted(&logits, &sampling).and_then(|all| all.draw(number))),
         ] {
             prop_assert!(found.is_none_or(|found| found == expected), "{}: {:?}, not {}", way, found, expected);
         }
-        if top.is_finite() {
-            let mut expected = kept_by_rule(&logits, &sampling);
-            expected.sort_unstable_by_key(|(id, _)| *id);
-            let by_bins = by_bins.and_then(|mut bins| bins.kept(&sampling));
-            for found in [kept(&row, &maxima, top, &sampling)].into_iter().chain(by_bins) {
-                let mut found = found;
-                found.sort_unstable_by_key(|(id, _)| *id);
-                prop_assert_eq!(&found, &expected);
-            }
+        let mut expected = kept_by_rule(&logits, &sampling);
+        expected.sort_unstable_by_key(|(id, _)| *id);
+        let by_bins = by_bins.kept(&sampling);
+        for found in [kept(&row, &maxima, top, &sampling)].into_iter().chain(by_bins) {
+            let mut found = found;
+            found.sort_unstable_by_key(|(id, _)| *id);
+            prop_assert_eq!(&found, &expected);
         }
     }
 }
@@ -146,9 +140,7 @@ fn nearly_all_is_drawn_without_sorting() {
         let of = &mut counts[(seed % 2) as usize];
         if likely(&row, &maxima, top, &sampling).is_some_and(|likely| likely.draw(number).is_some()) {
             of[0] += 1;
-        } else if Bins::new(&logits, top, lowest(&maxima, top), &sampling)
-            .is_some_and(|mut bins| bins.draw(number, &sampling).is_some())
-        {
+        } else if Bins::new(&logits, top, lowest(&maxima, top), &sampling).draw(number, &sampling).is_some() {
             of[1] += 1;
         } else {
             of[2] += 1;
@@ -246,15 +238,29 @@ fn penalties_and_exclusions_are_as_if_the_row_had_them() {
 }
 
 #[test]
-fn where_no_logit_is_a_number_nothing_is_drawn() {
-    for (nothing, temperature) in
-        [(f32::NAN, 0.0), (f32::NAN, 1.0), (f32::NEG_INFINITY, 0.0), (f32::NEG_INFINITY, 1.0)]
-    {
+fn what_is_not_a_row_of_probabilities_draws_nothing() {
+    let found = |logits: &[f32], temperature| {
         let sampling = Sampling { temperature, ..Sampling::default() };
-        let mut logits = vec![nothing; 700];
-        assert_eq!(choose(&Row::new(&logits, &[], &Said::default(), &sampling), &sampling), None);
+        let row = Row::new(logits, &[], &Said::default(), &sampling);
+        let found = choose(&row, &sampling);
+        // Scores are refused by the same rule.
+        assert_eq!(found.is_some(), Distribution::of(logits).is_known(), "{logits:?}");
+        assert_eq!(choose_allowed(&row, &sampling, |_| true).is_some(), found.is_some(), "{logits:?}");
+        found
+    };
+    for temperature in [0.0, 1.0] {
+        let mut logits = vec![f32::NEG_INFINITY; 700];
+        assert_eq!(found(&logits, temperature), None);
         logits[300] = -9.0;
-        assert_eq!(drawn(&logits, &[], &sampling), 300);
+        assert_eq!(found(&logits, temperature), Some(300));
+        // One logit is enough.
+        for at in [0, 299, 300, 301, 639, 699] {
+            for odd in [f32::NAN, f32::INFINITY] {
+                let mut logits: Vec<f32> = (0..700).map(|i| number(i) * 9.0).collect();
+                logits[at] = odd;
+                assert_eq!(found(&logits, temperature), None, "{odd} at {at}");
+            }
+        }
     }
 }
 

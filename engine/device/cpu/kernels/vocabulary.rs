@@ -11,7 +11,7 @@ pub(crate) const PIECE: usize = 128;
 /// under 1e-37 count as such.)
 pub(crate) const ERROR: f64 = 1e-4;
 
-/// The greatest logit of each piece, NaN left out; -∞ where there is none.
+/// The greatest logit of each piece; NaN where one of its logits is.
 pub(crate) fn maxima(isa: Isa, logits: &[f32]) -> Vec<f32> {
     let mut maxima = vec![f32::NEG_INFINITY; logits.len().div_ceil(PIECE)];
     isa.run(Maxima { logits, maxima: &mut maxima });
@@ -29,17 +29,27 @@ impl Kernel for Maxima<'_> {
     fn run<L: Lanes>(self) {
         for (max, piece) in self.maxima.iter_mut().zip(self.logits.chunks(PIECE)) {
             let mut lanes = [f32::NEG_INFINITY; LANES];
+            let mut nans = [0u32; LANES];
             let (vectors, rest) = piece.as_chunks::<LANES>();
             for vector in vectors {
                 for i in 0..LANES {
                     lanes[i] = greater(vector[i], lanes[i]);
+                    nans[i] |= u32::from(vector[i].is_nan());
                 }
             }
             for x in lanes {
                 *max = greater(x, *max);
             }
+            let mut has_nan = false;
+            for nan in nans {
+                has_nan |= nan != 0;
+            }
             for x in rest {
                 *max = greater(*x, *max);
+                has_nan |= x.is_nan();
+            }
+            if has_nan {
+                *max = f32::NAN;
             }
         }
     }
@@ -256,15 +266,20 @@ mod tests {
     }
 
     #[test]
-    fn maxima_leave_out_what_is_no_number() {
+    fn maxima_say_where_a_logit_is_not_a_number() {
         for (isa, n) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 130), (isa, 515)]) {
-            let mut logits: Vec<f32> = (0..n).map(|i| (number(i) * 9.0 - 7.0) as f32).collect();
-            logits[n as usize / 2] = f32::NAN;
-            let expected: Vec<f32> = logits
-                .chunks(PIECE)
-                .map(|piece| piece.iter().copied().fold(f32::NEG_INFINITY, f32::max))
-                .collect();
+            let logits: Vec<f32> = (0..n).map(|i| (number(i) * 9.0 - 7.0) as f32).collect();
+            let greatest = |piece: &[f32]| piece.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let expected: Vec<f32> = logits.chunks(PIECE).map(greatest).collect();
             assert_eq!(maxima(isa, &logits), expected, "{} of {n}", isa.name());
+            for at in [0, n as usize / 2, n as usize - 1] {
+                let (mut logits, mut expected) = (logits.clone(), expected.clone());
+                (logits[at], expected[at / PIECE]) = (f32::NAN, f32::NAN);
+                let found = maxima(isa, &logits);
+                let mut pairs = found.iter().zip(&expected);
+                let is_same = pairs.all(|(a, b)| a == b || a.is_nan() && b.is_nan());
+                assert!(is_same, "{found:?}, not {expected:?}, of {n} on {}", isa.name());
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 // The likeliest tokens of a row of logits, and what the others weigh together, so that a token drawn takes some KiB to the host. Logits
-// fall into bins by their distance from the largest, in temperatures; of these as many as hold MOST tokens are taken, whole.
+// fall into bins by their distance from the largest, in temperatures; of these as many as hold MOST tokens are taken, whole. None are
+// where a logit is not a number: the host then looks at all of them.
 //
 // Constants in front: N_VOCAB, MOST.
 
@@ -17,6 +18,12 @@ var<workgroup> reduced: array<f32, THREADS>;
 var<workgroup> bins: array<atomic<u32>, BINS>;
 var<workgroup> n_bins: u32;
 var<workgroup> n_found: atomic<u32>;
+var<workgroup> n_nan: atomic<u32>;
+
+// By its bits: a comparison may be compiled as if there were no NaN.
+fn is_nan(logit: f32) -> bool {
+    return (bitcast<u32>(logit) & 0x7fffffffu) > 0x7f800000u;
+}
 
 // The bin of a logit; one that is no number or far away has none.
 fn bin_of(logit: f32, most: f32, temperature: f32) -> u32 {
@@ -30,16 +37,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let out = group.y * STRIDE;
     let temperature = temperatures[group.y];
     var most = LEAST;
+    var n_own_nan = 0u;
     for (var i = thread; i < N_VOCAB; i += THREADS) {
         let logit = logits[first + i];
         most = select(most, logit, logit > most);
+        n_own_nan += u32(is_nan(logit));
     }
     reduced[thread] = most;
     atomicStore(&bins[thread], 0u);
     if (thread == 0u) {
         atomicStore(&n_found, 0u);
+        atomicStore(&n_nan, 0u);
     }
     workgroupBarrier();
+    if (n_own_nan > 0u) {
+        atomicAdd(&n_nan, n_own_nan);
+    }
     for (var n = THREADS / 2u; n > 0u; n = n >> 1u) {
         if (thread < n) {
             reduced[thread] = max(reduced[thread], reduced[thread + n]);
@@ -96,7 +109,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     if (thread == 0u) {
-        found[out] = atomicLoad(&n_found);
+        found[out] = select(atomicLoad(&n_found), 0u, atomicLoad(&n_nan) > 0u);
         found[out + 1u] = bitcast<u32>(rest);
         found[out + 2u] = bitcast<u32>(most);
         found[out + 3u] = bitcast<u32>(reduced[0]);
