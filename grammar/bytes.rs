@@ -37,16 +37,28 @@ const QUOTED: usize = 40;
 const MAX_EXAMPLE: usize = 2_000;
 
 impl Grammar {
-    /// Checks that the grammar can be compiled, so that masks enforce all of it.
+    /// Checks that the grammar can be compiled, so that masks enforce all of it ([`Grammar::enforced`]).
     ///
     /// # Errors
     /// What is wrong with it, not supported, or beyond a bound.
     pub fn check(&self) -> Result<()> {
+        self.enforced().map(drop)
+    }
+
+    /// The grammar in the form in which masks enforce all of it: with exact bounds of integers beside those that masks would round.
+    ///
+    /// # Errors
+    /// As [`Grammar::check`].
+    pub fn enforced(&self) -> Result<Self> {
         compiled(self, Spacing::Any)?;
-        match self.relaxed()?.left.first() {
-            Some(left) => Err(Error(format!("{left} can't be enforced while a text is written"))),
-            None => Ok(()),
+        let relaxed = self.relaxed()?;
+        if let Some(left) = relaxed.not_enforced() {
+            return Err(Error(format!("{left} can't be enforced while a text is written")));
         }
+        if relaxed.grammar != *self {
+            compiled(&relaxed.grammar, Spacing::Any)?;
+        }
+        Ok(relaxed.grammar)
     }
 
     /// Checks that a whole text is in the grammar. JSON may be spaced as it likes.

@@ -6,10 +6,12 @@
 use crate::bytes::{Mismatch, compiled};
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
-use crate::schema::{EXACT, KEYWORD, integer, is_grounded, is_usable, violation};
+use crate::schema::{EXACT, Exact, KEYWORD, SOURCES, escaped, integer, is_grounded, is_usable, violation};
 use serde_json::{Map, Number, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
+
+mod references;
 
 /// A grammar as masks can enforce it, and what is checked beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,11 +43,11 @@ impl Grammar {
         let schema: Value = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
         is_grounded(&schema)?;
         let mut work = Work::default();
-        let mut relaxed = work.schema(&schema, "");
+        let mut relaxed = work.root(&schema)?;
         if text.contains("oneOf") && is_overlapping(&relaxed) {
             // Alternatives that can't be distinguished: how many of them hold is counted afterwards.
             work = Work { one_of_as_any: true, ..Work::default() };
-            relaxed = work.schema(&schema, "");
+            relaxed = work.root(&schema)?;
         }
         // What masks enforce whole stays as it is written.
         if work.left.is_empty() && relaxed == schema {
@@ -63,6 +65,11 @@ impl Grammar {
 }
 
 impl Relaxed {
+    /// What masks do not enforce of the grammar, first of all.
+    pub(crate) fn not_enforced(&self) -> Option<&Left> {
+        self.left.iter().find(|left| !left.is_followed)
+    }
+
     /// True if complete texts are checked for something that masks can't enforce.
     pub fn is_checked(&self) -> bool {
         self.whole.is_some()
@@ -86,6 +93,20 @@ impl Relaxed {
     /// A short text that is in the grammar, if one is found without looking back.
     pub fn example(&self) -> Option<String> {
         self.grammar.example().filter(|example| !self.is_checked() || self.accepts(example).is_ok())
+    }
+}
+
+/// Removes from exact bounds what they stand for.
+fn without_sources(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(Value::Object(bounds)) = fields.get_mut(KEYWORD) {
+                bounds.shift_remove(SOURCES);
+            }
+            fields.values_mut().for_each(without_sources);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_sources),
+        _ => {}
     }
 }
 
@@ -134,13 +155,18 @@ pub struct Left {
     pub place: String,
     /// True if complete texts are checked for it; false: it has no effect.
     pub is_checked: bool,
+    /// True if masks enforce it all the same: the exact bounds of an integer are followed while it is written.
+    pub is_followed: bool,
 }
 
 impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place.as_str() {
             "" => write!(f, "`{}`", self.keyword),
-            place => write!(f, "`{}` at `{}`", self.keyword, place.trim_start_matches('/').replace('/', ".")),
+            place => {
+                let names = place.trim_start_matches('/').replace('/', ".");
+                write!(f, "`{}` at `{}`", self.keyword, names.replace("~1", "/").replace("~0", "~"))
+            }
         }
     }
 }
@@ -169,24 +195,75 @@ const ANNOTATIONS: &[&str] =
 #[derive(Default)]
 struct Work {
     left: Vec<Left>,
+    /// Times that something was left out, also where it was left out before.
+    n_left: usize,
     /// True where `oneOf` becomes `anyOf`.
     one_of_as_any: bool,
+    /// Numbers of those that stand for bounds some of which can't be exact.
+    inexact: BTreeSet<u64>,
+}
+
+/// A relaxed schema in the making.
+#[derive(Default)]
+struct Kept {
+    fields: Map<String, Value>,
+    /// Schemas that must hold, too. They come after those of `allOf`, whose numbers may be referred to.
+    added: Vec<Value>,
+}
+
+impl Kept {
+    fn into_schema(self) -> Value {
+        let Self { mut fields, added } = self;
+        if !added.is_empty() {
+            let all = fields.entry("allOf").or_insert_with(|| Value::Array(Vec::new()));
+            if let Value::Array(all) = all {
+                all.extend(added);
+            }
+        }
+        Value::Object(fields)
+    }
 }
 
 impl Work {
-    fn leave(&mut self, keyword: &str, place: &str, is_checked: bool) {
-        self.left.push(Left { keyword: keyword.to_string(), place: place.to_string(), is_checked });
+    /// The whole schema, whose references lead to relaxed schemas, too.
+    ///
+    /// # Errors
+    /// It becomes too large.
+    fn root(&mut self, schema: &Value) -> Result<Value> {
+        let mut relaxed = self.schema(schema, "");
+        self.keep_references(schema, &mut relaxed)?;
+        if let Some(exact) = Exact::new(&relaxed) {
+            for number in exact.followed().difference(&self.inexact) {
+                let left = usize::try_from(*number).ok().and_then(|number| self.left.get_mut(number));
+                left.into_iter().for_each(|left| left.is_followed = true);
+            }
+            without_sources(&mut relaxed);
+        }
+        Ok(relaxed)
+    }
+
+    /// Takes note of a keyword that is left out, and gives its number.
+    fn leave(&mut self, keyword: &str, place: &str, is_checked: bool) -> u64 {
+        let (keyword, place) = (keyword.to_string(), place.to_string());
+        let left = Left { keyword, place, is_checked, is_followed: false };
+        self.n_left += 1;
+        let known = self.left.iter().position(|known| *known == left);
+        let number = known.unwrap_or_else(|| {
+            self.left.push(left);
+            self.left.len() - 1
+        });
+        number as u64
     }
 
     fn schema(&mut self, schema: &Value, place: &str) -> Value {
         let Value::Object(fields) = schema else { return schema.clone() };
-        let mut kept = Map::new();
+        let mut kept = Kept::default();
         for (keyword, value) in fields {
             let at = format!("{place}/{keyword}");
             match keyword.as_str() {
                 "uniqueItems" if *value == Value::Bool(false) => {}
-                word if CHECKED.contains(&word) => self.leave(keyword, place, true),
-                word if IGNORED.contains(&word) => self.leave(keyword, place, false),
+                word if CHECKED.contains(&word) => _ = self.leave(keyword, place, true),
+                word if IGNORED.contains(&word) => _ = self.leave(keyword, place, false),
                 word if ANNOTATIONS.contains(&word) => {}
                 "format" if !is_enforced(&json!({ "type": "string", "format": value })) => {
                     // By the standard it is an annotation.
@@ -202,42 +279,40 @@ impl Work {
                     self.bound(keyword, value, fields, place, &mut kept);
                 }
                 "const" if holds_large(value) => {
-                    self.leave(keyword, place, true);
-                    all_of(&mut kept, constant(value));
+                    let number = self.leave(keyword, place, true);
+                    kept.added.push(self.constant(value, number));
                 }
                 "enum" if holds_large(value) => {
-                    self.leave(keyword, place, true);
-                    let options: Vec<Value> = value.as_array().into_iter().flatten().map(constant).collect();
-                    all_of(&mut kept, json!({ "anyOf": options }));
+                    let number = self.leave(keyword, place, true);
+                    let values = value.as_array().into_iter().flatten();
+                    let options: Vec<Value> = values.map(|value| self.constant(value, number)).collect();
+                    kept.added.push(json!({ "anyOf": options }));
                 }
                 "oneOf" => self.one_of(value, place, &mut kept),
                 "patternProperties" => self.pattern_properties(value, place, &mut kept),
                 "properties" | "$defs" | "definitions" => {
                     let inner = |(name, inner): (&String, &Value)| {
-                        (name.clone(), self.schema(inner, &format!("{at}/{name}")))
+                        (name.clone(), self.schema(inner, &format!("{at}/{}", escaped(name))))
                     };
                     let map = value.as_object().map(|map| map.iter().map(inner).collect());
-                    kept.insert(keyword.clone(), map.map_or_else(|| value.clone(), Value::Object));
+                    kept.fields.insert(keyword.clone(), map.map_or_else(|| value.clone(), Value::Object));
                 }
                 "allOf" | "anyOf" | "prefixItems" | "items" if value.is_array() => {
                     let list = self.list(value, &at);
-                    match keyword.as_str() {
-                        "allOf" => list.into_iter().for_each(|inner| all_of(&mut kept, inner)),
-                        _ => _ = kept.insert(keyword.clone(), Value::Array(list)),
-                    }
+                    kept.fields.insert(keyword.clone(), Value::Array(list));
                 }
                 "items" | "additionalItems" | "additionalProperties" => {
                     let inner = self.schema(value, &at);
-                    kept.insert(keyword.clone(), inner);
+                    kept.fields.insert(keyword.clone(), inner);
                 }
-                _ => _ = kept.insert(keyword.clone(), value.clone()),
+                _ => _ = kept.fields.insert(keyword.clone(), value.clone()),
             }
         }
         // What is additional depends on which patterns there are.
-        if fields.contains_key("patternProperties") && !kept.contains_key("patternProperties") {
-            kept.remove("additionalProperties");
+        if fields.contains_key("patternProperties") && !kept.fields.contains_key("patternProperties") {
+            kept.fields.remove("additionalProperties");
         }
-        Value::Object(kept)
+        kept.into_schema()
     }
 
     fn list(&mut self, list: &Value, place: &str) -> Vec<Value> {
@@ -246,31 +321,33 @@ impl Work {
     }
 
     /// Alternatives of which exactly one holds: once one of them allows more than it says, several may.
-    fn one_of(&mut self, value: &Value, place: &str, kept: &mut Map<String, Value>) {
-        let n_left = self.left.len();
+    fn one_of(&mut self, value: &Value, place: &str, kept: &mut Kept) {
+        let n_left = self.n_left;
         let options = self.list(value, &format!("{place}/oneOf"));
-        if !value.is_array() || (self.left.len() == n_left && !self.one_of_as_any) {
+        if !value.is_array() || (self.n_left == n_left && !self.one_of_as_any) {
             let options = if value.is_array() { Value::Array(options) } else { value.clone() };
-            kept.insert("oneOf".into(), options);
+            kept.fields.insert("oneOf".into(), options);
             return;
         }
         self.leave("oneOf", place, true);
-        all_of(kept, json!({ "anyOf": options }));
+        kept.added.push(json!({ "anyOf": options }));
     }
 
-    fn pattern_properties(&mut self, value: &Value, place: &str, kept: &mut Map<String, Value>) {
+    fn pattern_properties(&mut self, value: &Value, place: &str, kept: &mut Kept) {
         let patterns = value.as_object().into_iter().flatten();
         let mut unknown =
             patterns.clone().map(|(pattern, _)| json!({ "type": "string", "pattern": pattern }));
         if unknown.any(|schema| !is_enforced(&schema)) {
-            return self.leave("patternProperties", place, true);
+            self.leave("patternProperties", place, true);
+            return;
         }
         let inner = |(pattern, inner): (&String, &Value)| {
-            (pattern.clone(), self.schema(inner, &format!("{place}/patternProperties/{pattern}")))
+            let at = format!("{place}/patternProperties/{}", escaped(pattern));
+            (pattern.clone(), self.schema(inner, &at))
         };
         let inner: Map<String, Value> = patterns.map(inner).collect();
         let inner = if value.is_object() { Value::Object(inner) } else { value.clone() };
-        kept.insert("patternProperties".into(), inner);
+        kept.fields.insert("patternProperties".into(), inner);
     }
 
     /// A bound that a float can't say is replaced by the next one outside it that a float can; one beyond 64 bits by none.
@@ -280,14 +357,15 @@ impl Work {
         value: &Value,
         fields: &Map<String, Value>,
         place: &str,
-        kept: &mut Map<String, Value>,
+        kept: &mut Kept,
     ) {
         let number = match value {
             // Draft 4: the bound beside it is meant.
             Value::Bool(true) => {
                 let beside = if keyword == "exclusiveMinimum" { "minimum" } else { "maximum" };
                 if fields.get(beside).and_then(Value::as_number).is_some_and(is_beyond) {
-                    return self.leave(keyword, place, true);
+                    self.leave(keyword, place, true);
+                    return;
                 }
                 None
             }
@@ -296,42 +374,86 @@ impl Work {
             _ => value.as_number().filter(|number| is_large(number)),
         };
         let Some(number) = number else {
-            kept.insert(keyword.to_string(), value.clone());
+            kept.fields.insert(keyword.to_string(), value.clone());
             return;
         };
-        self.leave(keyword, place, true);
+        let source = self.leave(keyword, place, true);
         let is_least = keyword.to_lowercase().contains("minimum");
-        if let Some(whole) = integer(number) {
-            let inside = if is_least { 1 } else { -1 };
-            let exact = if keyword.starts_with("exclusive") { whole + inside } else { whole };
-            follow_bound(kept, is_least, exact);
-        }
+        let inside = match (keyword.starts_with("exclusive"), is_least) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => -1,
+        };
+        let exact = integer(number).map(|whole| whole + inside);
+        self.follow_bound(&mut kept.fields, is_least, exact, source);
         if let Some(outside) = outside(number, is_least) {
             // An exclusive bound keeps its own value out afterwards.
             let inclusive = if is_least { "minimum" } else { "maximum" };
-            all_of(kept, json!({ inclusive: outside }));
+            kept.added.push(json!({ inclusive: outside }));
         }
     }
-}
 
-/// Leaves an exact bound for the matcher, the narrower one if there is another.
-fn follow_bound(kept: &mut Map<String, Value>, is_least: bool, bound: i128) {
-    let (keyword, exact) =
-        (if is_least { "minimum" } else { "maximum" }, kept.entry(KEYWORD).or_insert_with(|| json!({})));
-    let Some(exact) = exact.as_object_mut() else { return };
-    let other = exact.get(keyword).and_then(Value::as_number).and_then(integer);
-    let narrower = other.map_or(bound, |other| if is_least { other.max(bound) } else { other.min(bound) });
-    // One that JSON has no integer for is beyond 64 bits: it is checked afterwards.
-    let number =
-        i64::try_from(narrower).map(Value::from).or_else(|_| u64::try_from(narrower).map(Value::from));
-    exact.extend(number.ok().map(|number| (keyword.to_string(), number)));
-}
+    /// Leaves the exact bound that a keyword stands for to the matcher, or the narrower one if there is another.
+    fn follow_bound(
+        &mut self,
+        kept: &mut Map<String, Value>,
+        is_least: bool,
+        bound: Option<i128>,
+        source: u64,
+    ) {
+        let keyword = if is_least { "minimum" } else { "maximum" };
+        let exact = kept.entry(KEYWORD).or_insert_with(|| json!({})).as_object_mut();
+        let Some((exact, bound)) = exact.zip(bound) else {
+            self.inexact.insert(source);
+            return;
+        };
+        let other = exact.get(keyword).and_then(Value::as_number).and_then(integer);
+        let narrower =
+            other.map_or(bound, |other| if is_least { other.max(bound) } else { other.min(bound) });
+        let number =
+            i64::try_from(narrower).map(Value::from).or_else(|_| u64::try_from(narrower).map(Value::from));
+        // One that JSON has no integer for is beyond 64 bits: it is checked afterwards.
+        let Ok(number) = number else {
+            self.inexact.insert(source);
+            return;
+        };
+        exact.insert(keyword.to_string(), number);
+        let sources = exact.entry(SOURCES).or_insert_with(|| json!([]));
+        sources.as_array_mut().into_iter().for_each(|sources| sources.push(source.into()));
+    }
 
-/// Adds a schema that must hold, too.
-fn all_of(kept: &mut Map<String, Value>, schema: Value) {
-    let list = kept.entry("allOf").or_insert_with(|| Value::Array(Vec::new()));
-    if let Value::Array(list) = list {
-        list.push(schema);
+    /// The schema of one value, in which large integers are ranges.
+    fn constant(&mut self, value: &Value, source: u64) -> Value {
+        match value {
+            Value::Number(number) if is_large(number) => {
+                let whole = integer(number);
+                let mut schema = Map::new();
+                schema.insert("type".into(), if whole.is_some() { "integer" } else { "number" }.into());
+                for (bound, is_least) in [("minimum", true), ("maximum", false)] {
+                    schema.extend(outside(number, is_least).map(|number| (bound.to_string(), number)));
+                    self.follow_bound(&mut schema, is_least, whole, source);
+                }
+                Value::Object(schema)
+            }
+            Value::Array(items) => {
+                let n = items.len();
+                let items: Vec<Value> = items.iter().map(|item| self.constant(item, source)).collect();
+                json!({ "type": "array", "prefixItems": items, "items": false, "minItems": n, "maxItems": n })
+            }
+            Value::Object(fields) => {
+                let required: Vec<&String> = fields.keys().collect();
+                let constant =
+                    |(name, value): (&String, &Value)| (name.clone(), self.constant(value, source));
+                let properties: Map<String, Value> = fields.iter().map(constant).collect();
+                json!({
+                    "type": "object",
+                    "properties": properties,
+                    "required": required,
+                    "additionalProperties": false,
+                })
+            }
+            value => json!({ "const": value }),
+        }
     }
 }
 
@@ -371,36 +493,4 @@ fn outside(number: &Number, is_least: bool) -> Option<Value> {
         (true, false) => near.next_up(),
     };
     (outside.abs() < MOST).then(|| json!(outside))
-}
-
-/// The schema of one value, in which large integers are ranges.
-fn constant(value: &Value) -> Value {
-    match value {
-        Value::Number(number) if is_large(number) => {
-            let mut schema = json!({ "type": if integer(number).is_some() { "integer" } else { "number" } });
-            for (bound, is_least) in [("minimum", true), ("maximum", false)] {
-                schema.as_object_mut().into_iter().for_each(|schema| {
-                    schema.extend(outside(number, is_least).map(|number| (bound.to_string(), number)));
-                    integer(number).into_iter().for_each(|whole| follow_bound(schema, is_least, whole));
-                });
-            }
-            schema
-        }
-        Value::Array(items) => {
-            let (n, items): (usize, Vec<Value>) = (items.len(), items.iter().map(constant).collect());
-            json!({ "type": "array", "prefixItems": items, "items": false, "minItems": n, "maxItems": n })
-        }
-        Value::Object(fields) => {
-            let required: Vec<&String> = fields.keys().collect();
-            let properties: Map<String, Value> =
-                fields.iter().map(|(name, value)| (name.clone(), constant(value))).collect();
-            json!({
-                "type": "object",
-                "properties": properties,
-                "required": required,
-                "additionalProperties": false,
-            })
-        }
-        value => json!({ "const": value }),
-    }
 }

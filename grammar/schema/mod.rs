@@ -7,7 +7,7 @@ mod exact;
 mod number;
 mod validate;
 
-pub(crate) use exact::{Exact, KEYWORD};
+pub(crate) use exact::{Exact, KEYWORD, SOURCES};
 pub(crate) use number::{EXACT, integer};
 pub(crate) use validate::{is_usable, violation};
 
@@ -50,7 +50,7 @@ fn children(schema: &Value, in_place: bool) -> impl Iterator<Item = &Value> {
 ///
 /// # Errors
 /// It leads out of the schema.
-fn target<'s>(root: &'s Value, reference: &str) -> Result<&'s Value> {
+pub(crate) fn target<'s>(root: &'s Value, reference: &str) -> Result<&'s Value> {
     let id = root.get("$id").and_then(Value::as_str).unwrap_or_default();
     let fragment = reference.strip_prefix(id.trim_end_matches('#')).unwrap_or(reference);
     let found = match fragment.strip_prefix('#') {
@@ -78,10 +78,10 @@ fn anchored<'s>(schema: &'s Value, anchor: &str) -> Option<&'s Value> {
 fn decoded(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();
-    while let Some((byte, behind)) = rest.split_first() {
-        let hex = behind.get(..2).filter(|_| *byte == b'%');
+    while let Some((byte, after)) = rest.split_first() {
+        let hex = after.get(..2).filter(|_| *byte == b'%');
         let code = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        rest = &behind[if code.is_some() { 2 } else { 0 }..];
+        rest = &after[if code.is_some() { 2 } else { 0 }..];
         bytes.push(code.unwrap_or(*byte));
     }
     String::from_utf8_lossy(&bytes).into_owned()
@@ -93,8 +93,57 @@ fn references_in_place<'s>(schema: &'s Value, found: &mut BTreeSet<&'s str>) {
     children(schema, true).for_each(|inner| references_in_place(inner, found));
 }
 
+/// A name as it is written in a JSON Pointer.
+pub(crate) fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// JSON Pointer to a value within another one.
+pub(crate) fn pointer_to(root: &Value, inner: &Value) -> Option<String> {
+    let mut open = vec![(String::new(), root)];
+    while let Some((at, value)) = open.pop() {
+        if std::ptr::eq(value, inner) {
+            return Some(at);
+        }
+        match value {
+            Value::Array(items) => {
+                open.extend(items.iter().enumerate().map(|(index, item)| (format!("{at}/{index}"), item)));
+            }
+            Value::Object(fields) => {
+                let at = |name: &String| format!("{at}/{}", escaped(name));
+                open.extend(fields.iter().map(|(name, value)| (at(name), value)));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Replaces `$ref`s of a schema by others.
+pub(crate) fn redirect(schema: &mut Value, to: &BTreeMap<String, String>) {
+    let Value::Object(fields) = schema else { return };
+    if let Some(Value::String(reference)) = fields.get_mut("$ref")
+        && let Some(new) = to.get(reference)
+    {
+        reference.clone_from(new);
+    }
+    for (keyword, value) in fields {
+        let keyword = keyword.as_str();
+        match value {
+            Value::Array(list) if LIST.contains(&keyword) => {
+                list.iter_mut().for_each(|inner| redirect(inner, to));
+            }
+            Value::Object(map) if MAP.contains(&keyword) => {
+                map.values_mut().for_each(|inner| redirect(inner, to));
+            }
+            inner if ONE.contains(&keyword) => redirect(inner, to),
+            _ => {}
+        }
+    }
+}
+
 /// All `$ref`s of a schema.
-fn references<'s>(schema: &'s Value, found: &mut BTreeSet<&'s str>) {
+pub(crate) fn references<'s>(schema: &'s Value, found: &mut BTreeSet<&'s str>) {
     found.extend(schema.get("$ref").and_then(Value::as_str));
     children(schema, false).for_each(|inner| references(inner, found));
 }
@@ -178,8 +227,8 @@ mod tests {
             let found = is_grounded(&schema);
             assert_eq!(found.is_ok(), is_sound, "{schema}: {found:?}");
         }
-        let told = is_grounded(&json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } }));
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains("`$ref` is circular (`#/$defs/a` → `#/$defs/a`)"), "{told}");
+        let circular = json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } });
+        let error = is_grounded(&circular).unwrap_err().to_string();
+        assert!(error.contains("`$ref` is circular (`#/$defs/a` → `#/$defs/a`)"), "{error}");
     }
 }

@@ -58,8 +58,8 @@ fn decimal(number: &Number) -> Option<(i128, u32)> {
         return Some((whole, 0));
     }
     let text = float(number).to_string();
-    let (whole, behind) = text.split_once('.')?;
-    Some((format!("{whole}{behind}").parse().ok()?, behind.len().try_into().ok()?))
+    let (whole, places) = text.split_once('.')?;
+    Some((format!("{whole}{places}").parse().ok()?, places.len().try_into().ok()?))
 }
 
 /// True if two values are equal, numbers by what they are: `1` is `1.0`.

@@ -9,10 +9,15 @@ use serde_json::{Value, json};
 
 /// The other validator's verdict.
 fn is_valid(schema: &Value, value: &Value) -> bool {
+    is_valid_at(schema, "", value)
+}
+
+/// The same by the schema that a reference leads to.
+fn is_valid_at(schema: &Value, reference: &str, value: &Value) -> bool {
     let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
     compiler.set_default_draft(Draft::V2020_12);
     compiler.add_resource("schema.json", schema.clone()).unwrap();
-    let id = compiler.compile("schema.json", &mut schemas).unwrap();
+    let id = compiler.compile(&format!("schema.json{reference}"), &mut schemas).unwrap();
     schemas.validate(value, id).is_ok()
 }
 
@@ -129,9 +134,10 @@ fn integers_keep_their_bounds_beyond_what_floats_can_say() {
     let masks = range.relaxed().unwrap().grammar;
     let written = |n: i64| masks.accepts(&json!({ "n": [N + 1, n] }).to_string()).is_ok();
     assert_eq!((N - 3..N + 7).filter(|n| written(*n)).collect::<Vec<_>>(), [N + 1, N + 2, N + 3]);
-    // Masks alone would round it.
-    let told = Grammar::json_schema(&json!({ "type": "integer", "minimum": N + 1 })).check().unwrap_err();
-    assert_eq!(told.to_string(), "`minimum` can't be enforced while a text is written");
+    // Masks alone would round it; bounds of a number that need not be an integer are not followed.
+    Grammar::json_schema(&json!({ "type": "integer", "minimum": N + 1 })).check().unwrap();
+    let error = Grammar::json_schema(&json!({ "type": "number", "minimum": N + 1 })).check().unwrap_err();
+    assert_eq!(error.to_string(), "`minimum` can't be enforced while a text is written");
     // A bound beyond 64 bits is no bound of 63.
     assert!(accepts(&json!({ "type": "integer", "maximum": u64::MAX }), &json!(u64::MAX)));
     assert!(accepts(&json!({ "const": { "n": [u64::MAX] } }), &json!({ "n": [u64::MAX] })));
@@ -179,13 +185,97 @@ fn integers_are_followed_to_their_bounds_wherever_they_stand() {
 }
 
 #[test]
+fn bounds_that_masks_follow_exactly_are_enforced() {
+    const N: i64 = 1 << 53;
+    let nullable = json!({ "anyOf": [{ "type": "integer", "minimum": N + 1 }, { "type": "null" }] });
+    for (schema, good, bad) in [
+        (
+            json!({ "type": "integer", "maximum": i64::MAX }),
+            i64::MAX.to_string(),
+            "9223372036854775808".into(),
+        ),
+        (
+            json!({ "type": "integer", "maximum": u64::MAX, "minimum": 0 }),
+            u64::MAX.to_string(),
+            "18446744073709551616".into(),
+        ),
+        (json!({ "type": "integer", "exclusiveMinimum": N }), (N + 1).to_string(), N.to_string()),
+        (json!({ "const": N + 1 }), (N + 1).to_string(), N.to_string()),
+        (json!({ "enum": [null, N + 1] }), (N + 1).to_string(), (N + 2).to_string()),
+        (
+            json!({ "type": "object", "properties": { "n": nullable }, "required": ["n"], "additionalProperties": false }),
+            format!(r#"{{"n":{}}}"#, N + 1),
+            format!(r#"{{"n":{N}}}"#),
+        ),
+    ] {
+        let grammar = Grammar::json_schema(&schema);
+        grammar.check().unwrap();
+        let enforced = grammar.enforced().unwrap();
+        enforced.accepts(&good).unwrap();
+        assert!(enforced.accepts(&bad).is_err(), "{schema}: {bad}");
+        assert!(grammar.relaxed().unwrap().left.iter().all(|left| left.is_followed), "{schema}");
+    }
+    // In alternatives of objects they are not.
+    let bound =
+        json!({ "type": "object", "properties": { "n": { "type": "integer", "maximum": i64::MAX } } });
+    let either = Grammar::json_schema(&json!({ "anyOf": [bound, { "type": "string" }] }));
+    let error = either.check().unwrap_err().to_string();
+    assert_eq!(error, "`maximum` at `anyOf.0.properties.n` can't be enforced while a text is written");
+    let far = json!({ "const": { "n": [N + 1, 1e30] } });
+    assert!(Grammar::json_schema(&far).check().is_err(), "one of two numbers is not followed");
+    // What is enforced is enforced again, and stays as it is.
+    let schema = json!({ "type": "object", "properties": { "a/b~": { "const": N + 1 } } });
+    let enforced = Grammar::json_schema(&schema).enforced().unwrap();
+    assert_eq!(enforced.enforced().unwrap(), enforced);
+}
+
+#[test]
+fn references_lead_where_they_led() {
+    const N: i64 = (1 << 53) + 1;
+    let a = json!({ "type": "array", "items": { "type": "integer" }, "minItems": 2, "maxItems": 2 });
+    for (keywords, reference) in [
+        (json!({ "allOf": [a] }), "#/allOf/0"),
+        (json!({ "oneOf": [{ "type": "object", "not": {} }, a] }), "#/oneOf/1"),
+        (json!({ "not": { "properties": { "x~y": a } } }), "#/not/properties/x~0y"),
+        (json!({ "contains": a }), "#/contains"),
+        (json!({ "patternProperties": { "^(?=b)": a } }), "#/patternProperties/%5E(%3F=b)"),
+        (json!({ "components": { "schemas": { "a": a } } }), "#/components/schemas/a"),
+        (
+            json!({ "if": { "$anchor": "here", "type": "array", "items": { "type": "integer" }, "minItems": 2 } }),
+            "#here",
+        ),
+        (json!({ "not": { "contains": { "$ref": "#/not/items" }, "items": a } }), "#/not/items"),
+    ] {
+        // A bound that is added, before and after the others.
+        for at in [0, 1] {
+            let mut schema = json!({ "properties": { "a": { "$ref": reference } } });
+            let fields = schema.as_object_mut().unwrap();
+            if at == 0 {
+                fields.insert("minimum".into(), json!(N));
+            }
+            fields.extend(keywords.as_object().unwrap().clone());
+            if at == 1 {
+                fields.insert("maximum".into(), json!(N));
+            }
+            let relaxed = Grammar::json_schema(&schema).relaxed().unwrap();
+            relaxed.grammar.check().unwrap();
+            let written = |text: &str| relaxed.grammar.accepts(&format!(r#"{{"a":{text}}}"#));
+            written("[1,2]").unwrap();
+            for bad in [r#""x""#, "1", "[1]", &N.to_string()] {
+                assert!(written(bad).is_err(), "{schema}: {bad}");
+            }
+        }
+    }
+}
+
+#[test]
 fn circles_are_refused() {
     for schema in [
         json!({ "$ref": "#/$defs/A", "$defs": { "A": { "$ref": "#/$defs/B" }, "B": { "$ref": "#/$defs/A" } } }),
         json!({ "not": { "$ref": "#" } }),
     ] {
-        let told = Grammar::json_schema(&schema).relaxed().unwrap_err().to_string();
-        assert!(told.contains("circular"), "{schema}: {told}");
+        let error = Grammar::json_schema(&schema).relaxed().unwrap_err().to_string();
+        assert!(error.contains("circular"), "{schema}: {error}");
         assert!(Grammar::json_schema(&schema).check().is_err(), "{schema}");
     }
 }
@@ -197,20 +287,20 @@ fn a_schema_that_would_be_followed_for_long_is_given_up() {
     let mut defs: serde_json::Map<String, Value> = (0..40).map(|n| (format!("a{n}"), both(n + 1))).collect();
     defs.insert("a40".into(), json!({ "type": "integer" }));
     let schema = json!({ "type": "integer", "not": { "$ref": "#/$defs/a0" }, "$defs": defs });
-    let told = Grammar::json_schema(&schema).relaxed().unwrap().accepts("1").unwrap_err().to_string();
-    assert!(told.contains("too many steps"), "{told}");
+    let error = Grammar::json_schema(&schema).relaxed().unwrap().accepts("1").unwrap_err().to_string();
+    assert!(error.contains("too many steps"), "{error}");
 }
 
 #[test]
 fn messages_advise_what_there_is() {
-    let told = |schema: Value| Grammar::json_schema(&schema).check().unwrap_err().to_string();
-    let overlap = told(json!({ "oneOf": [{ "type": "integer" }, { "type": "number", "minimum": 0 }] }));
+    let message = |schema: Value| Grammar::json_schema(&schema).check().unwrap_err().to_string();
+    let overlap = message(json!({ "oneOf": [{ "type": "integer" }, { "type": "number", "minimum": 0 }] }));
     assert!(overlap.contains("use `anyOf`") && !overlap.contains("coerce"), "{overlap}");
     assert_eq!(
-        told(json!({ "type": "string", "not": {} })),
+        message(json!({ "type": "string", "not": {} })),
         "`not` can't be enforced while a text is written"
     );
-    assert_eq!(told(json!({ "type": "string", "format": "int32" })), "the format `int32` is unknown");
+    assert_eq!(message(json!({ "type": "string", "format": "int32" })), "the format `int32` is unknown");
 }
 
 fn schemas() -> impl Strategy<Value = Value> {
@@ -283,5 +373,64 @@ proptest! {
         let n_refs = outer.to_string().matches("$ref").count();
         prop_assume!(n_refs == 0 || n_refs == 1 && outer.get("$defs").is_some());
         prop_assert_eq!(accepts(&outer, &value), is_valid(&outer, &value), "{}: {}", outer, value);
+    }
+}
+
+/// Pointers to all schemas in a schema, itself included.
+fn pointers(schema: &Value, at: &str, found: &mut Vec<String>) {
+    let Some(fields) = schema.as_object() else { return };
+    found.push(at.to_string());
+    for (keyword, value) in fields {
+        let at = format!("{at}/{keyword}");
+        match (keyword.as_str(), value) {
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems", Value::Array(list)) => {
+                list.iter().enumerate().for_each(|(n, inner)| pointers(inner, &format!("{at}/{n}"), found));
+            }
+            ("properties" | "patternProperties" | "dependentSchemas" | "$defs", Value::Object(map)) => {
+                map.iter().for_each(|(name, inner)| pointers(inner, &format!("{at}/{name}"), found));
+            }
+            ("enum" | "const", _) => {}
+            (_, inner) => pointers(inner, &at, found),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    /// A reference may lead into any keyword, one that masks can't enforce included.
+    #[test]
+    fn references_lead_to_schemas_that_allow_no_less(
+        keywords in prop::sample::subsequence(vec!["minimum", "allOf", "oneOf", "enum", "not", "const", "if", "contains", "maximum"], 1..9).prop_shuffle(),
+        a in schemas(), b in schemas(),
+        values in prop::collection::vec(values(), 20),
+    ) {
+        const N: i64 = (1 << 53) + 1;
+        prop_assume!(!a.to_string().contains("$ref") && !b.to_string().contains("$ref"));
+        let mut schema = json!({ "properties": {} });
+        for keyword in &keywords {
+            schema[*keyword] = match *keyword {
+                "minimum" | "maximum" | "const" => json!(N),
+                "enum" => json!(["a", N, 1]),
+                "allOf" | "oneOf" => json!([a, b]),
+                _ => json!({ "anyOf": [b, a], "minimum": N }),
+            };
+        }
+        let mut targets = Vec::new();
+        pointers(&schema, "", &mut targets);
+        targets.retain(|at| !at.contains('^'));
+        // A name for each, and one that leads to the next.
+        for (n, at) in targets.iter().enumerate() {
+            schema["properties"][format!("r{n}")] = json!({ "$ref": format!("#{at}") });
+        }
+        // The root leads back to itself only through properties, which no schema above it has.
+        let relaxed = Grammar::json_schema(&schema).relaxed().unwrap();
+        let relaxed: Value = serde_json::from_str(relaxed.grammar.text()).unwrap();
+        for (n, at) in targets.iter().enumerate() {
+            let reference = relaxed["properties"][format!("r{n}")]["$ref"].as_str().unwrap();
+            for value in values.iter().chain([&json!(N), &json!(1)]) {
+                let was_valid = is_valid_at(&schema, &format!("#{at}"), value);
+                prop_assert!(!was_valid || is_valid_at(&relaxed, reference, value), "{}: {} at {}, now {}: {}", schema, relaxed, at, reference, value);
+            }
+        }
     }
 }
