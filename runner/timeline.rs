@@ -45,6 +45,8 @@ pub enum Event {
         reasoning: Reasoning,
         /// Path of the turn.
         origin: String,
+        /// Name of its phase in the file.
+        phase: String,
     },
     /// The agent called a tool, and read its result.
     Called {

@@ -277,7 +277,8 @@ fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result
     }
     let offer = asked.choice.as_ref().map(Options::offer);
     let said = rule.reply(&asked.path, asked.seed, offer, &asked.recalled);
-    if said.as_ref() != Ok(&was.raw) && replied_then(memories, asked, rule).as_ref() == Ok(&was.raw) {
+    let is_of_then = || replied_then(memories, asked, rule).as_ref() == Ok(&was.raw);
+    if memories.scenario().by_first_rules && said.as_ref() != Ok(&was.raw) && is_of_then() {
         return Ok(Reply::of_rule(was.raw.clone()));
     }
     let text = said.map_err(|error| Drift::new(&asked.path, Cause::RuleChanged, error.to_string()))?;

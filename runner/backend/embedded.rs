@@ -45,7 +45,7 @@ pub struct EmbeddedConfig {
     pub tenant: String,
     /// Bytes that the folder may take.
     pub cache_disk: Option<u64>,
-    /// True if nobody has asked for that bound: then the folder stays as it is while it is within it.
+    /// True if that bound is the default: then nothing is removed while the folder is within it.
     pub is_default_bound: bool,
     /// Bytes that memories may take in RAM.
     pub cache_memory: u64,

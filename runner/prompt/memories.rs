@@ -10,14 +10,15 @@
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
 use super::notes::Notes;
+use super::recalled::Recollections;
 use super::settled::{Settled, States};
 use super::spoken::{one_line, spoken};
 use super::stops::StopStrings;
 use crate::scenario::results::{Outcome, Said, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Constraint, Form, Given, Hints, Input, Lifecycle, Method, Offer, PhaseId, Plan,
-    Reasoning, Recalled, Scenario, Seeds, Stops, TimelineId, TurnId, turn_seed,
+    AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, Method, Offer, PhaseId, Plan, Reasoning,
+    Recalled, Scenario, Seeds, Stops, TimelineId, TurnId, turn_seed,
 };
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
@@ -51,8 +52,7 @@ pub struct Memories {
     pub(super) notes: Notes,
     /// Settings of replies that the file's do not change.
     given: Given,
-    /// Events that a memory had when the run began.
-    pub(super) n_brought: BTreeMap<TimelineId, usize>,
+    pub(super) recollections: Recollections,
 }
 
 /// A turn to answer, or the summary that a full memory begins again with.
@@ -108,6 +108,8 @@ pub(super) struct Unanswered {
     /// Calls of tools that its speaker has made, as expressions see them.
     pub(super) calls: Vec<Value>,
     pub(super) choice: Option<Options>,
+    /// What the speaker's strategy remembers, if it has one.
+    recalled: Recalled,
 }
 
 /// The outcome of a reply.
@@ -189,8 +191,7 @@ impl Memories {
             permanent.then_some((TimelineId { agent, phase: None }, timeline))
         });
         let timelines: BTreeMap<TimelineId, Timeline> = brought.collect();
-        let n_events = |timeline: &Timeline| timeline.past().len() + timeline.events().len();
-        let n_brought = timelines.iter().map(|(id, timeline)| (*id, n_events(timeline))).collect();
+        let recollections = Recollections::of_earlier(&timelines);
         let settled = Settled::new(scenario.phases.len(), scenario.passes.len());
         let (initial, states) = (Arc::new(scenario.state.clone()), States::new(plan.changes.len()));
         let (unanswered, sent, missed, decided) = Default::default();
@@ -211,7 +212,7 @@ impl Memories {
             edits: Edits::default(),
             notes: Notes::default(),
             given: Given::new(),
-            n_brought,
+            recollections,
         }
     }
 
@@ -251,11 +252,13 @@ impl Memories {
         if !self.unanswered.contains_key(&of) {
             let choice = self.options(id)?;
             let news = self.news(id, choice.as_ref())?;
+            let recalled = self.recalled(id)?;
             self.missed.remove(&of);
             let timeline = self.timeline(of);
             let begin = timeline.events().len();
             news.into_iter().for_each(|event| timeline.push(event));
-            self.unanswered.insert(of, Unanswered { begin, is_anew: false, calls: Vec::new(), choice });
+            let calls = Vec::new();
+            self.unanswered.insert(of, Unanswered { begin, is_anew: false, calls, choice, recalled });
         }
         Ok(())
     }
@@ -269,9 +272,10 @@ impl Memories {
         let (path, n_calls) = (turn.path.clone(), self.n_calls(id));
         let seeded_by = if n_calls == 0 { path.clone() } else { call_of(&path, n_calls) };
         let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &seeded_by));
-        let choice = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.clone());
+        let heard = self.unanswered.get(&turn.timeline);
+        let choice = heard.and_then(|turn| turn.choice.clone());
+        let recalled = heard.map(|turn| turn.recalled.clone()).unwrap_or_default();
         let (form, may_call) = (turn.form.clone(), self.may_call(id));
-        let recalled = self.recalled(id)?;
         Ok(Asked {
             id,
             path,
@@ -316,14 +320,9 @@ impl Memories {
         Conversation { reasoning: self.reasoning(id), ..conversation(events) }
     }
 
-    /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with its first token.
+    /// How much the speaker of a turn is to think.
     pub(super) fn reasoning(&self, id: TurnId) -> Reasoning {
-        let turn = self.plan.turn(id);
-        let is_weighed = |constraint: &Constraint| constraint.choice.method == Method::Decode;
-        if turn.form.is_some() || turn.constraint.as_ref().is_some_and(is_weighed) {
-            return Reasoning::None;
-        }
-        turn.hints.reasoning.or(self.scenario.hints.reasoning).unwrap_or_default()
+        self.scenario.reasoning_of(self.plan.turn(id))
     }
 
     /// The law: a prompt begins with what its memory was last sent, and the reply.
@@ -372,12 +371,14 @@ impl Memories {
             heard.choice = Some(chosen);
         }
         let (spoken, reasoning, origin) = (heard.spoken.clone(), self.reasoning(id), turn.path.clone());
+        let phase = self.scenario.phase(turn.phase).name.clone();
         self.timeline(turn.timeline).push(Event::Said {
             ids: ids.into(),
             raw: raw.into(),
             spoken,
             reasoning,
             origin,
+            phase,
         });
         let calls = self.unanswered.remove(&turn.timeline).map(|turn| turn.calls).unwrap_or_default();
         let (text, choice) = (heard.spoken.as_str().into(), heard.choice);

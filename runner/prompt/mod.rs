@@ -20,6 +20,7 @@ mod settled;
 mod spoken;
 mod state;
 mod stops;
+mod strategies;
 
 pub use calls::Made;
 pub use delta::{Conversation, Exchange, conversation};
@@ -28,7 +29,7 @@ pub use edits::Edits;
 pub use memories::{Asked, Heard, Memories, Options, PromptError};
 pub use notes::Evaluated;
 pub use pieces::Piece;
-pub use recalled::{Past, recall};
+pub use recalled::{Past, Recollections};
 pub use routes::{Candidate, Routing, by_score};
-pub use spoken::{spoken, spoken_so_far};
+pub use spoken::{opens_reasoning, spoken, spoken_so_far};
 pub use stops::{Cut, StopStrings};

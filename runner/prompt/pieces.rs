@@ -82,7 +82,8 @@ mod tests {
         timeline.push(stage(StageKind::Cue, "[Your turn, Ben.]"));
         let (ids, raw, origin) = ([1].into(), "Yes.".into(), "tea/1/ben".into());
         let reasoning = Reasoning::None;
-        timeline.push(Event::Said { ids, raw, spoken: "Yes.".into(), reasoning, origin });
+        let phase = "tea".into();
+        timeline.push(Event::Said { ids, raw, spoken: "Yes.".into(), reasoning, origin, phase });
         let quoted: Vec<String> = pieces(&timeline, 5, "Ben").iter().map(Piece::quoted).collect();
         assert_eq!(
             quoted,

@@ -2,14 +2,14 @@
 //!
 //! It knows what its agent has heard, by the plan's deliveries, from the agent's first turn on: over rounds, phases, passes of blocks, and
 //! earlier runs that this one continues. A phase that is `fresh` cuts that off. A run and a rehearsal of `check` ask the same function
-//! ([`recall`]); they differ in what is known of the turns before ([`Past`]).
+//! ([`Recollections::recall`]); they differ in what is known of the turns before ([`Past`]). It is carried forward from turn to turn, so
+//! that each looks at what is new.
 
-use super::memories::{Memories, PromptError};
-use crate::scenario::results::Outcome;
 use crate::scenario::{
-    AgentId, Choice, Chosen, Input, PhaseId, Plan, Recalled, Scenario, Strategy, Turn, TurnId,
+    AgentId, Choice, Input, PhaseId, Plan, Recalled, Scenario, Strategy, TimelineId, Turn, TurnId,
 };
-use crate::timeline::Event;
+use crate::timeline::{Event, Timeline};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is known of the turns of a plan by now; none: it is unknown.
@@ -24,160 +24,229 @@ pub trait Past {
     fn opened(&self, phase: PhaseId) -> Option<bool>;
 }
 
-/// What the strategy of a turn's speaker remembers, and the phase from which on, where one is `fresh`; none: something that it goes by
-/// is unknown.
-pub fn recall(
-    scenario: &Scenario,
-    plan: &Plan,
-    id: TurnId,
-    past: &dyn Past,
-) -> Option<(Recalled, Option<PhaseId>)> {
-    let (turn, mut recalled) = (plan.turn(id), Recalled::default());
-    let (hears, counts) = match scenario.strategy_of(turn)? {
-        Strategy::TitForTat | Strategy::Grim => (true, false),
-        Strategy::List(_) => (false, true),
-        _ => return Some((recalled, None)),
-    };
-    let choice = turn.constraint.as_ref().map(|constraint| &*constraint.choice).filter(|_| hears);
-    let fresh = fresh_from(scenario, turn, past)?;
-    let first = fresh.unwrap_or(PhaseId(0));
-    let own = plan.order().take(id.0 + 1).filter(|(_, own)| own.timeline == turn.timeline);
-    for (own_id, own) in own {
-        for (heard, choice) in own.inputs.iter().filter_map(heard).zip(std::iter::repeat(choice)) {
-            let (Some(choice), other) = (choice, plan.turn(heard)) else { break };
-            let Some(of) = other.constraint.as_ref().filter(|_| other.phase >= first) else { continue };
-            if choice.has_results_of(&of.choice) && is_there(scenario, other.phase, turn.speaker, past)? {
-                let option = past.option(heard)?;
-                let value = option.map(|option| &of.choice.options[option].value);
-                recalled.others.extend(value.and_then(|value| choice.with_value(value)));
-            }
-        }
-        if counts && own_id < id && own.phase >= first && is_same_part(scenario, turn, own.phase) {
-            recalled.n_replies += usize::from(past.was_played(own_id)?);
-        }
-    }
-    Some((recalled, fresh))
+/// What the strategies of a run remember, by memory.
+#[derive(Clone, Debug, Default)]
+pub struct Recollections {
+    of: BTreeMap<TimelineId, Recollection>,
+    n_looked: u64,
 }
 
-fn heard(input: &Input) -> Option<TurnId> {
+/// What an agent's strategies remember, up to a turn.
+#[derive(Clone, Debug, Default)]
+struct Recollection {
+    /// The latest turn of the memory whose inputs are in here; `None`: nothing of this run is.
+    at: Option<TurnId>,
+    /// The first phase that was not searched for a fresh start.
+    next_phase: usize,
+    /// The fresh start from which on the agent remembers; `None`: it remembers all.
+    since: Option<PhaseId>,
+    /// True if it is unknown whether a phase with a fresh start was played.
+    is_unclear: bool,
+    heard: Vec<Heard>,
+    /// Replies in phases of each name; `None`: their number is unknown.
+    n_replies: BTreeMap<String, Option<usize>>,
+}
+
+/// What others have chosen among the same results.
+#[derive(Clone, Debug)]
+struct Heard {
+    /// The first of the choices; all others have its results.
+    of: Arc<Choice>,
+    /// The option that was heard last.
+    last: Option<usize>,
+    /// For each option, whether it was heard.
+    has_been: Vec<bool>,
+    /// False if a choice is unknown.
+    is_known: bool,
+}
+
+impl Recollections {
+    /// What agents remember who bring these timelines from earlier runs.
+    pub(super) fn of_earlier(timelines: &BTreeMap<TimelineId, Timeline>) -> Self {
+        let of = timelines.iter().map(|(id, timeline)| (*id, Recollection::of_earlier(timeline)));
+        Self { of: of.collect(), n_looked: 0 }
+    }
+
+    /// What the strategy of a turn's speaker remembers. `None`: the speaker has no strategy, or something that it goes by is unknown. The
+    /// turns of a memory are asked for in their order.
+    pub fn recall(
+        &mut self,
+        scenario: &Scenario,
+        plan: &Plan,
+        id: TurnId,
+        past: &dyn Past,
+    ) -> Option<Recalled> {
+        let turn = plan.turn(id);
+        let (hears, counts) = match scenario.strategy_of(turn)? {
+            Strategy::TitForTat | Strategy::Grim => (true, false),
+            Strategy::List(_) => (false, true),
+            _ => return Some(Recalled::default()),
+        };
+        let own = self.of.entry(turn.timeline).or_insert_with(|| Recollection::new(turn.timeline));
+        self.n_looked += own.advance(scenario, plan, id, past);
+        if own.is_unclear {
+            return None;
+        }
+        let choice = turn.constraint.as_ref().map(|constraint| &*constraint.choice).filter(|_| hears);
+        let mut recalled = choice.map_or(Some(Recalled::default()), |choice| own.others(choice))?;
+        if counts {
+            recalled.n_replies = own.n_replies(scenario, turn)?;
+        }
+        Some(recalled)
+    }
+
+    /// The number of inputs, turns and phases that were looked at since the last call.
+    pub fn take_n_looked(&mut self) -> u64 {
+        std::mem::take(&mut self.n_looked)
+    }
+}
+
+impl Recollection {
+    fn new(timeline: TimelineId) -> Self {
+        Self { next_phase: timeline.phase.map_or(0, |phase| phase.0), ..Self::default() }
+    }
+
+    fn of_earlier(timeline: &Timeline) -> Self {
+        let mut all = Self::default();
+        for event in timeline.past().iter().chain(timeline.events()) {
+            match event {
+                Event::Heard { picked: Some(picked), .. } => {
+                    all.hear(&picked.of, Some(Some(picked.option)));
+                }
+                Event::Said { phase, .. } => all.reply(phase, Some(true)),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// Takes in what is new up to a turn; returns how much that was.
+    fn advance(&mut self, scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past) -> u64 {
+        debug_assert!(
+            self.at.is_none_or(|at| at <= id),
+            "the turns of a memory are asked for in their order"
+        );
+        let turn = plan.turn(id);
+        let mut n_looked = self.start_over(scenario, turn, past);
+        let mut next = match self.at {
+            Some(at) => plan.next_use[at.0],
+            None => plan.first_use.get(&turn.timeline).copied(),
+        };
+        while let Some(own) = next.filter(|own| *own <= id) {
+            if let Some(before) = self.at.filter(|before| Some(plan.turn(*before).phase) >= self.since) {
+                self.reply(&scenario.phase(plan.turn(before).phase).name, past.was_played(before));
+            }
+            let inputs = &plan.turn(own).inputs;
+            n_looked += 1 + inputs.len() as u64;
+            for heard in inputs.iter().filter_map(heard) {
+                let other = plan.turn(heard);
+                let Some(of) = other.constraint.as_ref().filter(|_| Some(other.phase) >= self.since) else {
+                    continue;
+                };
+                let option = match is_there(scenario, other.phase, turn.speaker, past) {
+                    Some(true) => past.option(heard),
+                    Some(false) => continue,
+                    None => None,
+                };
+                n_looked += self.hear(&of.choice, option);
+            }
+            self.at = Some(own);
+            next = plan.next_use[own.0];
+        }
+        n_looked
+    }
+
+    /// Forgets what was before the latest phase up to a turn's own that is `fresh`, was played, and in which the speaker was present;
+    /// returns how many phases were looked at.
+    fn start_over(&mut self, scenario: &Scenario, turn: &Turn, past: &dyn Past) -> u64 {
+        let phases = self.next_phase..turn.phase.0 + 1;
+        let n_looked = phases.len() as u64;
+        for id in phases.map(PhaseId) {
+            let phase = scenario.phase(id);
+            if !phase.fresh || !phase.agents.contains(&turn.speaker) {
+                continue;
+            }
+            let is_open = || {
+                let is_certain = scenario.opens_if(id).next().is_none();
+                if is_certain { Some(true) } else { past.opened(id) }
+            };
+            // In its own phase the speaker is there.
+            let starts = match (id == turn.phase).then_some(true).or_else(is_open) {
+                Some(true) if id != turn.phase => is_there(scenario, id, turn.speaker, past),
+                known => known,
+            };
+            if starts == Some(true) {
+                self.since = Some(id);
+                self.heard.clear();
+                self.n_replies.clear();
+            }
+            self.is_unclear = starts.is_none_or(|starts| !starts && self.is_unclear);
+        }
+        self.next_phase = self.next_phase.max(turn.phase.0 + 1);
+        n_looked
+    }
+
+    /// Takes in a choice of another agent, if it is known, and its option, if it chose one; returns how many others it was compared with.
+    fn hear(&mut self, choice: &Arc<Choice>, option: Option<Option<usize>>) -> u64 {
+        let is_same = |heard: &Heard| Arc::ptr_eq(&heard.of, choice) || heard.of.has_results_of(choice);
+        let at = self.heard.iter().position(is_same).unwrap_or_else(|| {
+            let has_been = vec![false; choice.options.len()];
+            self.heard.push(Heard { of: choice.clone(), last: None, has_been, is_known: true });
+            self.heard.len() - 1
+        });
+        let heard = &mut self.heard[at];
+        heard.is_known &= option.is_some();
+        let option = option.flatten().and_then(|option| choice.options.get(option));
+        if let Some(option) = option.and_then(|option| heard.of.with_value(&option.value)) {
+            heard.last = Some(option);
+            heard.has_been[option] = true;
+        }
+        at as u64
+    }
+
+    /// Takes in a turn of the agent in a phase of this name.
+    fn reply(&mut self, phase: &str, was_played: Option<bool>) {
+        if !self.n_replies.contains_key(phase) {
+            self.n_replies.insert(phase.to_string(), Some(0));
+        }
+        if let Some(n) = self.n_replies.get_mut(phase) {
+            *n = n.zip(was_played).map(|(n, was_played)| n + usize::from(was_played));
+        }
+    }
+
+    /// What others chose among the results of a choice; `None`: some of it is unknown.
+    fn others(&self, choice: &Choice) -> Option<Recalled> {
+        let same = self.heard.iter().find(|heard| heard.of.has_results_of(choice));
+        let Some(heard) = same else { return Some(Recalled::default()) };
+        let here = |option: usize| choice.with_value(&heard.of.options[option].value);
+        let mut chosen = (0..heard.has_been.len()).filter(|option| heard.has_been[*option]);
+        heard.is_known.then(|| Recalled {
+            last: heard.last.and_then(here),
+            has_defected: chosen.any(|option| here(option) != Some(0)),
+            n_replies: 0,
+        })
+    }
+
+    /// The replies that the strategy of a turn has given; `None`: their number is unknown.
+    fn n_replies(&self, scenario: &Scenario, turn: &Turn) -> Option<usize> {
+        let is_by_phase = matches!(scenario.agent(turn.speaker).strategy, Some(Strategy::ByPhase(_)));
+        let name = &scenario.phase(turn.phase).name;
+        let same = self.n_replies.iter().filter(|(phase, _)| !is_by_phase || *phase == name);
+        same.map(|(_, n)| *n).sum()
+    }
+}
+
+/// The turn of which something was heard.
+pub(super) fn heard(input: &Input) -> Option<TurnId> {
     match input {
         Input::Heard(turn) => Some(*turn),
         _ => None,
     }
 }
 
-/// True if the strategy of a turn is that of the speaker's turns in another phase, too.
-fn is_same_part(scenario: &Scenario, turn: &Turn, phase: PhaseId) -> bool {
-    let is_by_phase = matches!(scenario.agent(turn.speaker).strategy, Some(Strategy::ByPhase(_)));
-    !is_by_phase || scenario.phase(phase).name == scenario.phase(turn.phase).name
-}
-
 fn is_there(scenario: &Scenario, phase: PhaseId, agent: AgentId, past: &dyn Past) -> Option<bool> {
     if scenario.phase(phase).is_cast_open() { past.was_present(phase, agent) } else { Some(true) }
 }
 
-/// The latest phase up to a turn's own that is `fresh`, is played, and in which the speaker is present; none: there is none, or (outside)
-/// it is unknown.
-fn fresh_from(scenario: &Scenario, turn: &Turn, past: &dyn Past) -> Option<Option<PhaseId>> {
-    for id in (0..=turn.phase.0).rev().map(PhaseId) {
-        let phase = scenario.phase(id);
-        if !phase.fresh || !phase.agents.contains(&turn.speaker) {
-            continue;
-        }
-        let is_certain = id == turn.phase || scenario.opens_if(id).next().is_none();
-        let opened = if is_certain { true } else { past.opened(id)? };
-        if opened && (id == turn.phase || is_there(scenario, id, turn.speaker, past)?) {
-            return Some(Some(id));
-        }
-    }
-    Some(None)
-}
-
-impl Past for Memories {
-    fn was_played(&self, id: TurnId) -> Option<bool> {
-        Some(matches!(self.outcomes[id.0], Outcome::Said { .. }))
-    }
-
-    fn option(&self, id: TurnId) -> Option<Option<usize>> {
-        Some(match &self.outcomes[id.0] {
-            Outcome::Said { choice: Some(Chosen::Option(option)), .. } => Some(*option),
-            _ => None,
-        })
-    }
-
-    fn was_present(&self, phase: PhaseId, agent: AgentId) -> Option<bool> {
-        self.is_present("a strategy", phase, agent).ok()
-    }
-
-    fn opened(&self, phase: PhaseId) -> Option<bool> {
-        self.opens("a strategy", phase).ok()
-    }
-}
-
-impl Memories {
-    /// What the strategy of a turn's speaker remembers, who has heard what comes before the turn.
-    pub(super) fn recalled(&self, id: TurnId) -> Result<Recalled, PromptError> {
-        let turn = self.plan.turn(id);
-        if self.scenario.strategy_of(turn).is_none() {
-            return Ok(Recalled::default());
-        }
-        let Some((recalled, fresh)) = recall(&self.scenario, &self.plan, id, self) else {
-            let (path, needed) = (turn.path.clone(), "what its strategy goes by".to_string());
-            return Err(PromptError::TooEarly { path, needed });
-        };
-        Ok(if fresh.is_some() { recalled } else { self.with_brought(turn, recalled) })
-    }
-
-    /// The same with what the agent brought along from earlier runs.
-    fn with_brought(&self, turn: &Turn, recalled: Recalled) -> Recalled {
-        let n_brought = self.n_brought.get(&turn.timeline).copied().unwrap_or_default();
-        let Some(timeline) = self.look(turn.timeline).filter(|_| n_brought > 0) else { return recalled };
-        let choice = turn.constraint.as_ref().map(|constraint| &*constraint.choice);
-        let is_by_phase = matches!(self.scenario.agent(turn.speaker).strategy, Some(Strategy::ByPhase(_)));
-        let phase = &self.scenario.phase(turn.phase).name;
-        let (mut others, mut n_replies) = (Vec::new(), 0);
-        for event in timeline.past().iter().chain(timeline.events()).take(n_brought) {
-            match event {
-                Event::Heard { picked: Some(picked), .. } => {
-                    let other = picked.of.options.get(picked.option);
-                    let same = choice.filter(|choice| choice.has_results_of(&picked.of));
-                    others.extend(same.and_then(|choice| choice.with_value(&other?.value)));
-                }
-                Event::Said { origin, .. } if !is_by_phase || phase_of(origin) == phase => n_replies += 1,
-                _ => {}
-            }
-        }
-        others.extend(recalled.others);
-        Recalled { others, n_replies: n_replies + recalled.n_replies }
-    }
-
-    /// What a strategy remembered when it began again at each phase, and counted choices apart from talk: recordings made then
-    /// hold what it replied.
-    pub fn recalled_in_phase(&self, id: TurnId, n_exchanges: usize) -> Recalled {
-        let turn = self.plan.turn(id);
-        let Some(own) = turn.constraint.as_ref().map(|constraint| &*constraint.choice) else {
-            return Recalled { others: Vec::new(), n_replies: n_exchanges };
-        };
-        let same = |other: &Turn| -> Option<Arc<Choice>> {
-            let choice = &other.constraint.as_ref().filter(|_| other.phase == turn.phase)?.choice;
-            own.has_results_of(choice).then(|| choice.clone())
-        };
-        let before = self.plan.order().take(id.0 + 1).filter(|(_, other)| other.timeline == turn.timeline);
-        let heard = before.flat_map(|(_, other)| &other.inputs).filter_map(heard);
-        let others = heard.filter_map(|heard| {
-            let (option, choice) = (Past::option(self, heard)??, same(self.plan.turn(heard))?);
-            own.with_value(&choice.options[option].value)
-        });
-        let said = self.plan.order().take(id.0).filter(|(id, other)| {
-            other.speaker == turn.speaker
-                && same(other).is_some()
-                && matches!(self.outcomes[id.0], Outcome::Said { .. })
-        });
-        Recalled { others: others.collect(), n_replies: said.count() }
-    }
-}
-
-/// The name of the phase of a turn, by the turn's path.
-fn phase_of(path: &str) -> &str {
-    path.split(['/', '.']).next().unwrap_or_default()
-}
+#[cfg(test)]
+mod tests;

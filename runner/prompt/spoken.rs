@@ -9,24 +9,59 @@ const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|start|>"];
 
 /// The part of `raw`, said by `name`, that others hear. Empty: nothing was said.
 pub fn spoken(name: &str, raw: &str) -> String {
-    let text = without_reasoning(raw);
-    one_line(behind_name(name, text.trim()))
+    one_line(after_name(name, without_reasoning(raw).trim()))
 }
 
-/// The part of what is said that the rest of the reply can't change any more, for display while it streams.
-pub fn spoken_so_far(name: &str, raw: &str) -> String {
-    // A marker that is only half there could still turn all before it into reasoning or a name.
+/// The part of what is said that the rest of the reply can't change any more, for display while it streams. `may_reason`: the template
+/// may have opened the reasoning, so that nothing is certain before that ends.
+pub fn spoken_so_far(name: &str, raw: &str, may_reason: bool) -> String {
+    let raw = without_open_marker(raw);
+    if may_reason && begin_of_speech(raw) == Some(0) {
+        return String::new();
+    }
+    let text = without_reasoning(raw);
+    let rest = after_name(name, text.trim_start());
+    if may_become_name(name, rest) { String::new() } else { one_line(rest) }
+}
+
+/// True if a prompt that ends with this text has opened the reasoning.
+pub fn opens_reasoning(prompt: &str) -> bool {
+    prompt.trim_end().ends_with(THINK.0)
+}
+
+/// The offset at which the speech of a reply begins, after its reasoning; `None`: there is none in it, or none yet.
+pub(super) fn begin_of_speech(raw: &str) -> Option<usize> {
+    if raw.contains(CHANNEL) {
+        return begin_of_final(raw);
+    }
+    // A template may open the reasoning itself, so its end alone is enough.
+    let opened = raw.find(THINK.1).filter(|end| !raw[..*end].contains(THINK.0));
+    let mut begin = opened.map_or(0, |end| end + THINK.1.len());
+    while raw[begin..].trim_start().starts_with(THINK.0) {
+        begin += raw[begin..].find(THINK.1)? + THINK.1.len();
+    }
+    Some(begin)
+}
+
+/// The offset at which the first `final` channel of a harmony reply begins; all before it is reasoning or tools.
+fn begin_of_final(raw: &str) -> Option<usize> {
+    let mut channels = raw.match_indices(CHANNEL).map(|(at, _)| at + CHANNEL.len());
+    let begin = channels.find(|at| raw[*at..].trim_start().starts_with("final"))?;
+    let channel = raw[begin..].split(CHANNEL).next()?;
+    Some(begin + channel.find(MESSAGE)? + MESSAGE.len())
+}
+
+/// A reply without a marker at its end that is only half there: all before it could still turn into reasoning.
+pub(super) fn without_open_marker(raw: &str) -> &str {
     let held = raw.rfind('<').filter(|at| {
         let tail = &raw[*at..];
         [THINK.0, THINK.1, CHANNEL, MESSAGE].iter().chain(&ENDS).any(|marker| marker.starts_with(tail))
     });
-    let text = without_reasoning(&raw[..held.unwrap_or(raw.len())]);
-    let rest = behind_name(name, text.trim_start());
-    if may_become_name(name, rest) { String::new() } else { one_line(rest) }
+    &raw[..held.unwrap_or(raw.len())]
 }
 
 /// A text after the name of its speaker, as often as that stands there with a colon.
-pub(super) fn behind_name<'a>(name: &str, mut text: &'a str) -> &'a str {
+pub(super) fn after_name<'a>(name: &str, mut text: &'a str) -> &'a str {
     while let Some(rest) = without_name(name, text) {
         text = rest.trim_start();
     }
@@ -41,28 +76,18 @@ pub(super) fn may_become_name(name: &str, text: &str) -> bool {
 }
 
 fn without_reasoning(raw: &str) -> String {
+    let Some(begin) = begin_of_speech(raw) else { return String::new() };
+    let mut text = raw[begin..].to_string();
     if raw.contains(CHANNEL) {
-        return harmony_final(raw).to_string();
+        let end = ENDS.iter().filter_map(|end| text.find(end)).min();
+        text.truncate(end.unwrap_or(text.len()));
+        return text;
     }
-    let mut text = match raw.rfind(THINK.1) {
-        // A template may open the reasoning itself, so its end alone is enough.
-        Some(end) if !raw[..end].contains(THINK.0) => raw[end + THINK.1.len()..].to_string(),
-        _ => raw.to_string(),
-    };
     while let Some(start) = text.find(THINK.0) {
         let end = text[start..].find(THINK.1).map_or(text.len(), |end| start + end + THINK.1.len());
         text.replace_range(start..end, "");
     }
     text
-}
-
-/// The `final` channel of a harmony reply; everything else in it is reasoning or tools.
-fn harmony_final(raw: &str) -> &str {
-    let channels = raw.split(CHANNEL).skip(1);
-    let last = channels.filter(|channel| channel.trim_start().starts_with("final")).last();
-    let text = last.and_then(|channel| channel.split_once(MESSAGE)).map_or("", |(_, text)| text);
-    let end = ENDS.iter().filter_map(|end| text.find(end)).min();
-    &text[..end.unwrap_or(text.len())]
 }
 
 /// The text after `Name:` (also `**Name:**`, `Name :` as in French, and with a wide colon), if it starts so, in whatever case.
@@ -99,6 +124,8 @@ mod tests {
             ("Marco thinks: no", "Marco thinks: no"),
             ("<think>\nhe lies\n</think>\n\nFine.", "Fine."),
             ("he lies</think> Fine.", "Fine."),
+            ("he lies</think><think>or not</think> Fine.", "Fine."),
+            ("<think>a</think> <think>b</think>Fine <think>c</think>indeed.", "Fine indeed."),
             ("<think>never closed", ""),
             ("a\n\n  b \r\nc\u{2028}d", "a b c d"),
             (
@@ -140,6 +167,7 @@ mod tests {
         let replies = [
             "Marco: I stay silent.",
             "<think>he lies</think>Fine, <3 and so on.",
+            "<think>he lies</think>Fine.</think> <think>Or not?</think>Fine.",
             "Marc is a name too",
             "a\n b\n\nc",
             "**Marco:** bold",
@@ -147,13 +175,18 @@ mod tests {
             "marco:  MARCO: twice",
             "Marco",
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+            "<|channel|>final<|message|>Yes.<|end|><|start|>assistant<|channel|>final<|message|>No.",
         ];
-        for raw in replies {
+        let opened =
+            ["he lies</think>Fine.", "Marco: no</think>Marco: Fine.", "a</think>b</think>c", "never closed"];
+        let replies = replies.into_iter().flat_map(|raw| [(raw, false), (raw, true)]);
+        for (raw, may_reason) in replies.chain(opened.map(|raw| (raw, true))) {
             let whole = spoken("Marco", raw);
             for (at, _) in raw.char_indices() {
-                let part = spoken_so_far("Marco", &raw[..at]);
+                let part = spoken_so_far("Marco", &raw[..at], may_reason);
                 assert!(whole.starts_with(part.trim_end()), "{part:?} of {raw:?}");
             }
         }
+        assert_eq!(spoken_so_far("Marco", "he lies</think>Fine. I", true), "Fine. I");
     }
 }

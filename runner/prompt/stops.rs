@@ -11,15 +11,13 @@
 //! cut here, whole as it came, by the same strings: they are not sent to it, since it would not say what it cut. There a string that
 //! would leave nothing is passed over, and so are names where the reply begins with another's: it is a list.
 
-use super::spoken::{behind_name, may_become_name};
+use super::spoken::{after_name, begin_of_speech, may_become_name, without_open_marker};
 use crate::scenario::Scenario;
 use crate::timeline::Event;
 use std::collections::BTreeSet;
 
 /// Words of a text of the stage by which a copy is known.
 const N_WORDS: usize = 3;
-/// The marks around a thought.
-const THINK: (&str, &str) = ("<think>", "</think>");
 
 /// The strings before which the replies of an agent end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,9 +33,11 @@ pub struct StopStrings {
 /// The way in which a reply that came from elsewhere is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// The strings before which it ends.
+    /// Offset at which its speech begins; the reasoning before is never cut.
+    pub begin: usize,
+    /// The strings before which the speech ends.
     pub stop: Vec<String>,
-    /// Its beginning that counts for nothing: the speaker's own name.
+    /// The beginning of the speech that counts for nothing: the speaker's own name.
     pub head: String,
 }
 
@@ -71,24 +71,30 @@ impl StopStrings {
         self.others.iter().cloned().chain(self.names.iter().flat_map(|name| headers(name))).collect()
     }
 
-    /// The way to cut a reply of which this has come; `None`: its beginning has to be known further.
-    pub fn cut(&self, said: &str, has_ended: bool) -> Option<Cut> {
-        let text = match behind_thought(said, has_ended) {
-            Some(text) => text.trim_start(),
-            None if has_ended => "",
-            None => return None,
-        };
-        let rest = behind_name(&self.speaker, text);
+    /// The way to cut a whole reply. One that is all reasoning is not cut.
+    pub fn cut(&self, said: &str) -> Cut {
+        let Some(begin) = begin_of_speech(said) else { return Cut::default() };
+        let text = said[begin..].trim_start();
+        let rest = after_name(&self.speaker, text);
         let head = text[..text.len() - rest.len()].trim_end().to_string();
-        let others = self.names.iter().filter(|name| **name != self.speaker);
-        let others: Vec<String> = others.flat_map(|name| headers(name)).collect();
-        let lines = || others.iter().map(|header| header.trim_start());
-        let is_open = may_become_name(&self.speaker, rest) || lines().any(|line| line.starts_with(rest));
-        if is_open && !has_ended {
-            return None;
-        }
-        let is_list = lines().any(|line| rest.starts_with(line));
-        Some(Cut { stop: if is_list { self.others.clone() } else { self.all() }, head })
+        let is_list = self.of_others().any(|header| rest.starts_with(header.trim_start()));
+        Cut { begin, stop: if is_list { self.others.clone() } else { self.all() }, head }
+    }
+
+    /// The way to cut a reply that begins so, whatever follows; `None`: its beginning has to be known further. `may_reason`: the template
+    /// may have opened its reasoning.
+    pub fn cut_so_far(&self, said: &str, may_reason: bool) -> Option<Cut> {
+        let said = without_open_marker(said);
+        let begin = begin_of_speech(said).filter(|begin| *begin > 0 || !may_reason)?;
+        let rest = after_name(&self.speaker, said[begin..].trim_start());
+        let is_open = may_become_name(&self.speaker, rest)
+            || self.of_others().any(|header| header.trim_start().starts_with(rest));
+        (!is_open).then(|| self.cut(said))
+    }
+
+    /// The names of others as they stand before a speech.
+    fn of_others(&self) -> impl Iterator<Item = String> {
+        self.names.iter().filter(|name| **name != self.speaker).flat_map(|name| headers(name))
     }
 }
 
@@ -102,17 +108,6 @@ fn headers(name: &str) -> [String; 5] {
         format!("\n*{name}"),
         format!("\n**{name}"),
     ]
-}
-
-/// The part of a reply after its reasoning; `None`: that goes on.
-fn behind_thought(said: &str, has_ended: bool) -> Option<&str> {
-    let text = said.trim_start();
-    if text.starts_with(THINK.0) {
-        return text.find(THINK.1).map(|at| &text[at + THINK.1.len()..]);
-    }
-    // A template may open the reasoning itself, so its end alone is enough.
-    let end = text.find(THINK.1).filter(|_| has_ended);
-    (has_ended || !THINK.0.starts_with(text)).then(|| end.map_or(text, |at| &text[at + THINK.1.len()..]))
 }
 
 /// The first words of a text's first line, without what marks their end, if it has enough of them and is no cue.
@@ -162,17 +157,31 @@ mod tests {
             ("Bennett: hi", "", false),
             ("<think>Ben: no</think>\nAnn: good day", "Ann:", false),
             ("he lies</think>Ben: 2", "", true),
+            (
+                "<|channel|>analysis<|message|>Ben: 1<|end|><|start|>assistant<|channel|>final<|message|>Ann: 2",
+                "Ann:",
+                false,
+            ),
+            (
+                "<|channel|>analysis<|message|>Ann: 1<|end|><|start|>assistant<|channel|>final<|message|>Ben: 2",
+                "",
+                true,
+            ),
             ("", "", false),
         ] {
-            let cut = stops.cut(said, true).unwrap();
+            let cut = stops.cut(said);
             assert_eq!((cut.head.as_str(), cut.stop.len() == 1), (head, is_list), "{said:?}");
+            assert!(said[cut.begin..].trim_start().starts_with(head), "{said:?}");
+        }
+        for said in ["<think>Ben: 1\nBen: 2", "<|channel|>analysis<|message|>hm\nBen: 2"] {
+            assert_eq!(stops.cut(said), Cut::default(), "{said:?}");
         }
     }
 
     #[test]
     fn what_is_decided_early_is_what_the_whole_reply_says() {
         let stops = of_ann();
-        for said in [
+        let replies = [
             "Good day.",
             "Ann: good day",
             "**Ann:** good day",
@@ -182,15 +191,28 @@ mod tests {
             "An",
             "Anna: hi",
             "<think>Ben: no</think>\nAnn: good day",
+            "<think>Ben: no</think> <think>yes</think>Ben: good day",
             "<thin air",
             "Marco (loud): hi",
-        ] {
-            let whole = stops.cut(said, true);
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Ben: 2",
+            "<|channel|>final<|message|>Hi.<|end|><|start|>assistant<|channel|>final<|message|>Ben: 2",
+        ];
+        let opened = [
+            "he lies</think>Ben: 2",
+            "Ann: no</think>Ben: 2",
+            "Ben: no</think>Ann: hi",
+            "no</think>a</think>Ben: 2",
+        ];
+        let replies = replies.into_iter().flat_map(|said| [(said, false), (said, true)]);
+        for (said, may_reason) in replies.chain(opened.map(|said| (said, true))) {
+            let whole = stops.cut(said);
             let ends = said.char_indices().map(|(at, _)| at);
-            for early in ends.filter_map(|end| stops.cut(&said[..end], false)) {
-                assert_eq!(Some(early), whole, "{said:?}");
+            for early in ends.filter_map(|end| stops.cut_so_far(&said[..end], may_reason)) {
+                assert_eq!(early, whole, "{said:?}");
             }
         }
-        assert_eq!(stops.cut("Good", false), stops.cut("Good day", true));
+        assert_eq!(stops.cut_so_far("Good", false), Some(stops.cut("Good day")));
+        assert_eq!(stops.cut_so_far("Good", true), None);
+        assert_eq!(stops.cut_so_far("he lies</think>Good", true), Some(stops.cut("he lies</think>Good day")));
     }
 }

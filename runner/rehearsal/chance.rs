@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Plays in which all is left to chance.
 const N_RANDOM: u64 = 64;
-/// Most agents who, one after the other, choose otherwise than all others.
+/// Maximum number of agents of whom each, in a play of its own, chooses otherwise than all others.
 const MAX_LONERS: usize = 16;
 
 /// Picks ways.
@@ -69,7 +69,7 @@ impl Chance {
         }
     }
 
-    /// One of `n` ways of something that is no turn.
+    /// One of `n` ways of something other than a turn, such as a score.
     pub(super) fn draw(&mut self, n: usize) -> usize {
         match self {
             Self::By(Rule { kind: Kind::Random(seed), n_picked, .. }) => {
@@ -143,7 +143,7 @@ fn mixed(n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// Rules for so many ways of a turn and so many texts, the most telling first.
+/// Rules for so many ways of a turn and so many texts, the most informative first.
 pub(super) fn rules(agents: &BTreeSet<AgentId>, n_ways: usize, n_texts: usize) -> Vec<Rule> {
     let texts = (1..n_texts).map(|text| (Kind::Alike(0), text));
     let rest = (0..n_ways)

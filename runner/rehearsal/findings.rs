@@ -230,8 +230,8 @@ fn options(scenario: &Scenario, phases: &[PhaseId]) -> Option<String> {
         let options: Vec<String> = options.map(|option| format!("`{}`", option.value)).collect();
         Some(format!("the options of `{}` are {}", phase.name, options.join(", ")))
     };
-    let told: Vec<String> = phases.iter().filter_map(of_phase).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let options: Vec<String> = phases.iter().filter_map(of_phase).collect();
+    (!options.is_empty()).then(|| options.join("; "))
 }
 
 /// True of an expression that was tried on all that can happen, and on nothing that `--set` may decide otherwise next time.
@@ -315,6 +315,7 @@ fn play_group(
         trial.n_tried == 0 && !trial.is_late && matches!(trial.what, What::Opening { .. } | What::Ask { .. })
     };
     let is_exact = extent == Extent::Whole && !group.iter().any(|trial| trial.has_words);
+    rehearsal.replies.settle(is_exact);
     if is_exact || !group.iter_mut().any(|trial| is_untried(&trial)) {
         return;
     }
@@ -323,6 +324,7 @@ fn play_group(
     rehearsal.play(piece, most, steps, &mut |played, steps| {
         untried.iter_mut().for_each(|trial| trial.look(rehearsal, played, steps));
     });
+    rehearsal.replies.settle(false);
     // What fails in some case only may fail in none that can happen.
     let clear = |trial: &&mut &mut &mut Trial<'_>| trial.n_failed < trial.n_tried;
     untried.iter_mut().filter(clear).for_each(|trial| trial.failed = None);

@@ -5,7 +5,7 @@
 
 use super::chance::{Chance, rules};
 use super::strategies::{Known, Replies};
-use crate::prompt::{Evaluated, Memories, Routing};
+use crate::prompt::{Evaluated, Memories, Recollections, Routing};
 use crate::scenario::template::Expression;
 use crate::scenario::{
     Announced, Chosen, Excerpt, Input, Method, PhaseId, Plan, Purpose, Scenario, Steps, Topology, Turn,
@@ -202,9 +202,19 @@ impl Rehearsal {
         let mut memories = memories.with_notes();
         let text = chance.pick(piece.texts.len().max(1), None);
         let (notes, taken) = (Vec::new(), taken());
-        let (rehearsal, arbitrary) = (self, BTreeSet::new());
-        let mut invented =
-            Invented { rehearsal, piece, excerpt, plan, chance, steps, text, arbitrary, notes, taken };
+        let mut invented = Invented {
+            rehearsal: self,
+            piece,
+            excerpt,
+            plan,
+            chance,
+            steps,
+            text,
+            arbitrary: BTreeSet::new(),
+            recollections: Recollections::default(),
+            notes,
+            taken,
+        };
         let is_complete = walk(&mut memories, plan.end(), &mut invented).is_ok();
         invented.spend(&memories);
         let notes = invented.notes;
@@ -232,6 +242,7 @@ struct Invented<'a> {
     text: usize,
     /// Turns that chose the first way, because it does not matter to what is looked at.
     arbitrary: BTreeSet<TurnId>,
+    recollections: Recollections,
     notes: Vec<Evaluated>,
     /// Steps of minijinja's machine that have been spent.
     taken: u64,
@@ -248,14 +259,16 @@ impl Invented<'_> {
     }
 
     /// The choices open to a turn: a decoded one is an option, a parsed one may be invalid.
-    fn ways(&self, memories: &Memories, id: TurnId) -> anyhow::Result<Vec<Chosen>> {
+    fn ways(&mut self, memories: &Memories, id: TurnId) -> anyhow::Result<Vec<Chosen>> {
         let turn = self.plan.turn(id);
         let Some(constraint) = &turn.constraint else { return Ok(Vec::new()) };
         let (choice, open) = (&constraint.choice, memories.options_of(id)?);
         let Rehearsal { scenario, plan, replies, .. } = self.rehearsal;
         let (excerpt, phases, arbitrary) = (self.excerpt, &self.piece.phases, &self.arbitrary);
         let known = Known { plan, excerpt, phases, memories, arbitrary };
-        if let Some(chosen) = replies.choose(scenario, &known, (id, turn), &open) {
+        let chosen = replies.choose(scenario, &known, &mut self.recollections, (id, turn), &open);
+        self.steps.spend(self.recollections.take_n_looked());
+        if let Some(chosen) = chosen {
             return Ok(vec![chosen?]);
         }
         let open = open.into_iter().map(Chosen::Option);

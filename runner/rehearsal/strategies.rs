@@ -2,7 +2,7 @@
 //! turns it does not matter what they choose.
 
 use crate::diagnostic::Diagnostic;
-use crate::prompt::{Memories, Past, recall};
+use crate::prompt::{Memories, Past, Recollections};
 use crate::scenario::{
     AgentId, Chosen, Excerpt, NoReply, Offer, Path, PhaseId, Plan, Scenario, Strategy, Turn, TurnId,
 };
@@ -11,13 +11,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Turns of strategies that were rehearsed, by their ids in the whole plan.
 #[derive(Default)]
-pub(super) struct Replies(RefCell<BTreeMap<TurnId, Tried>>);
+pub(super) struct Replies {
+    tried: RefCell<BTreeMap<TurnId, Tried>>,
+    /// Turns that replied in the plays since the last call of [`Replies::settle`].
+    recent: RefCell<BTreeSet<TurnId>>,
+}
 
 #[derive(Default)]
 struct Tried {
     n: usize,
     n_failed: usize,
     failed: Option<NoReply>,
+    /// True if some of the plays stood for others, or depended on invented words: another one may go well.
+    is_sampled: bool,
 }
 
 /// What is known in a play of some phases; ids are those of the whole plan.
@@ -66,6 +72,7 @@ impl Replies {
         &self,
         scenario: &Scenario,
         known: &Known<'_>,
+        recollections: &mut Recollections,
         (id, turn): (TurnId, &Turn),
         open: &[usize],
     ) -> Option<Result<Chosen, NoReply>> {
@@ -75,7 +82,7 @@ impl Replies {
             return None;
         }
         let whole = known.excerpt.whole(id);
-        let (recalled, _) = recall(scenario, known.plan, whole, known)?;
+        let recalled = recollections.recall(scenario, known.plan, whole, known)?;
         let ranked = known.memories.taken(id);
         let offer = Offer { choice, open, ranked: &ranked };
         let reply = strategy.reply(&turn.path, 0, Some(offer), &recalled);
@@ -88,8 +95,12 @@ impl Replies {
         let stuck = |(id, tried): (TurnId, Tried)| {
             let (error, turn) = (tried.failed?, plan.turn(id));
             let key = scenario.agent(turn.speaker).key.clone();
-            let is_certain = tried.n_failed == tried.n;
-            let may = if is_certain { "" } else { "depending on what others choose, " };
+            let is_certain = tried.n_failed == tried.n && !tried.is_sampled;
+            let may = match (is_certain, tried.n_failed == tried.n) {
+                (true, _) => "",
+                (false, true) => "in all courses that were tried, ",
+                (false, false) => "depending on what others choose, ",
+            };
             let message = format!("at {}, {may}{error}", turn.path);
             let path = Path::default().key("agents").key(key).key("strategy");
             let (at, span) = (path.to_string(), scenario.tree.value(&path));
@@ -99,11 +110,21 @@ impl Replies {
             };
             Some(found.help("a run would end there with an error: write an option that is open at that turn"))
         };
-        self.0.take().into_iter().filter_map(stuck).collect()
+        self.tried.take().into_iter().filter_map(stuck).collect()
+    }
+
+    /// Ends some plays; `is_whole` if they were all that can happen.
+    pub(super) fn settle(&self, is_whole: bool) {
+        let recent = self.recent.take();
+        let mut tried = self.tried.borrow_mut();
+        for turn in recent.iter().filter(|_| !is_whole) {
+            tried.entry(*turn).or_default().is_sampled = true;
+        }
     }
 
     fn note(&self, turn: TurnId, reply: &Result<String, NoReply>) {
-        let mut all = self.0.borrow_mut();
+        self.recent.borrow_mut().insert(turn);
+        let mut all = self.tried.borrow_mut();
         let tried = all.entry(turn).or_default();
         tried.n += 1;
         if let Err(error) = reply {

@@ -251,99 +251,160 @@ impl<'s> Trial<'s> {
         if self.n_failed > 0 && self.n_failed < self.n_tried {
             return;
         }
-        let (memories, plan) = (played.memories, &played.excerpt.plan);
-        let scenario = &rehearsal.scenario;
-        match &self.what {
+        match self.what {
             What::Condition(expression, phase) | What::Worked(expression, phase) => {
-                // A phase without turns may not have asked whether it opens.
-                let at_end = if played.is_complete {
-                    memories.take_notes();
-                    let _ = steps.count(|| memories.is_opened(*phase));
-                    memories.take_notes()
-                } else {
-                    Vec::new()
-                };
-                let own = played.notes.iter().chain(&at_end).filter(|note| note.is(expression));
-                let results: Vec<_> = own.map(|note| note.error.clone()).collect();
-                results.into_iter().for_each(|error| self.note(rehearsal, played, plan.end(), error));
+                self.look_at_notes(rehearsal, played, (expression, phase), steps);
             }
-            What::Ask { template, phase } => {
-                let (template, phase) = (*template, *phase);
-                for (reading, known) in asked(played, phase, template) {
-                    self.read(rehearsal, played, (template, reading, known), steps);
-                }
-                if self.is_forced && played.is_complete {
-                    let agent = scenario.phase(phase).agents[0];
-                    let reading = Reading { phase, round: Some(1), agent };
-                    self.read(rehearsal, played, (template, reading, plan.all()), steps);
-                }
-            }
+            What::Ask { template, phase } => self.look_at_ask(rehearsal, played, (template, phase), steps),
             // All else is looked at from the end.
             _ if !played.is_complete => {}
-            What::Opening { template, phase, readers } => {
-                let (template, phase) = (*template, *phase);
-                if self.is_forced || matches!(memories.is_opened(phase), Ok(true)) {
-                    for agent in memories.present_of(phase, readers) {
-                        let reading = Reading { phase, round: None, agent };
-                        self.read(rehearsal, played, (template, reading, plan.begin_of(phase, 0)), steps);
-                    }
-                }
+            What::Opening { template, phase, ref readers } => {
+                let readers = readers.clone();
+                self.look_at_opening(rehearsal, played, (template, phase, &readers), steps);
             }
             What::Announced { template, to, index, phase } => {
-                let (template, to, index, phase) = (*template, *to, *index, *phase);
-                let all = rehearsal.announced.get(&phase).into_iter().flatten();
-                for announced in all.filter(|announced| announced.index == index) {
-                    let known = played.excerpt.known(announced.known);
-                    let announced = Announced { known, ..*announced };
-                    if !matches!(memories.is_announced(announced), Ok(true)) {
-                        continue;
-                    }
-                    let n = if mentions(&template.text, OF_READER) { to.len() } else { 1 };
-                    for agent in memories.present_of(phase, to).into_iter().take(n) {
-                        let reading = Reading { phase, round: Some(announced.round), agent };
-                        self.read(rehearsal, played, (template, reading, known), steps);
-                    }
-                }
+                self.look_at_announcement(rehearsal, played, (template, to, index, phase), steps);
             }
-            What::When(when, phase) => {
-                let (when, phase) = (*when, *phase);
-                steps.spend(rehearsal.steps_of(when.text.len(), plan.n_turns()));
-                memories.take_notes();
-                let held = steps.count(|| memories.asks_when(phase, when));
-                let error = memories.take_notes().into_iter().find(|note| note.is(when));
-                let error = error.and_then(|note| note.error);
-                if matches!(held, Ok(Some(_))) || error.is_some() {
-                    self.n_held += usize::from(matches!(held, Ok(Some(true))));
-                    self.note(rehearsal, played, plan.begin_of(phase, 0).turns, error);
-                }
-            }
+            What::When(when, phase) => self.look_at_when(rehearsal, played, (when, phase), steps),
             What::Result { expression, above, is_assertion } => {
-                let above: &[_] = if self.uses_outcomes() { above } else { &[] };
-                let Ok(said) = memories.said() else { return };
-                let n_bytes = above.iter().map(|(_, each)| each.text.len()).sum::<usize>() + self.text.len();
-                let cost = rehearsal.steps_of(n_bytes, plan.n_turns());
-                steps.spend(cost.saturating_mul(above.len() as u64 + 1));
-                let expression = *expression;
-                let result = steps.count(|| {
-                    let known = outcome::values(scenario, above, &said);
-                    match is_assertion {
-                        true => outcome::holds(scenario, expression, &said, &known),
-                        false => outcome::value(scenario, expression, &said, &known).map(|_| false),
-                    }
-                });
-                self.n_held += usize::from(matches!(result, Ok(true)));
-                self.note(rehearsal, played, plan.end(), result.err());
+                self.look_at_result(rehearsal, played, (expression, above, is_assertion), steps);
             }
-            What::Each => {
-                let Ok(said) = memories.said() else { return };
-                if self.phases.iter().any(|phase| said.has(*phase)) {
-                    let lines = self.phases.iter().map(|phase| said.lines(*phase).len() as u64).sum::<u64>();
-                    steps.spend(lines.saturating_mul(rehearsal.steps_of(self.text.len(), 0)));
-                    let result = steps.count(|| payoffs(scenario, &said));
-                    self.note(rehearsal, played, plan.end(), result.err());
-                }
+            What::Each => self.look_at_payoffs(rehearsal, played, steps),
+        }
+    }
+
+    /// What was evaluated on the way.
+    fn look_at_notes(
+        &mut self,
+        rehearsal: &Rehearsal,
+        played: &Played<'_>,
+        (expression, phase): (&Expression, PhaseId),
+        steps: &mut Steps,
+    ) {
+        let memories = played.memories;
+        // A phase without turns may not have asked whether it opens.
+        let at_end = if played.is_complete {
+            memories.take_notes();
+            let _ = steps.count(|| memories.is_opened(phase));
+            memories.take_notes()
+        } else {
+            Vec::new()
+        };
+        let own = played.notes.iter().chain(&at_end).filter(|note| note.is(expression));
+        let results: Vec<_> = own.map(|note| note.error.clone()).collect();
+        let end = played.excerpt.plan.end();
+        results.into_iter().for_each(|error| self.note(rehearsal, played, end, error));
+    }
+
+    fn look_at_ask(
+        &mut self,
+        rehearsal: &Rehearsal,
+        played: &Played<'_>,
+        (template, phase): (&Template, PhaseId),
+        steps: &mut Steps,
+    ) {
+        for (reading, known) in asked(played, phase, template) {
+            self.read(rehearsal, played, (template, reading, known), steps);
+        }
+        if self.is_forced && played.is_complete {
+            let agent = rehearsal.scenario.phase(phase).agents[0];
+            let reading = Reading { phase, round: Some(1), agent };
+            self.read(rehearsal, played, (template, reading, played.excerpt.plan.all()), steps);
+        }
+    }
+
+    fn look_at_opening(
+        &mut self,
+        rehearsal: &Rehearsal,
+        played: &Played<'_>,
+        (template, phase, readers): (&Template, PhaseId, &[AgentId]),
+        steps: &mut Steps,
+    ) {
+        let memories = played.memories;
+        if !self.is_forced && !matches!(memories.is_opened(phase), Ok(true)) {
+            return;
+        }
+        let known = played.excerpt.plan.begin_of(phase, 0);
+        for agent in memories.present_of(phase, readers) {
+            let reading = Reading { phase, round: None, agent };
+            self.read(rehearsal, played, (template, reading, known), steps);
+        }
+    }
+
+    fn look_at_announcement(
+        &mut self,
+        rehearsal: &Rehearsal,
+        played: &Played<'_>,
+        (template, to, index, phase): (&Template, &[AgentId], usize, PhaseId),
+        steps: &mut Steps,
+    ) {
+        let all = rehearsal.announced.get(&phase).into_iter().flatten();
+        for announced in all.filter(|announced| announced.index == index) {
+            let known = played.excerpt.known(announced.known);
+            let announced = Announced { known, ..*announced };
+            if !matches!(played.memories.is_announced(announced), Ok(true)) {
+                continue;
+            }
+            let n = if mentions(&template.text, OF_READER) { to.len() } else { 1 };
+            for agent in played.memories.present_of(phase, to).into_iter().take(n) {
+                let reading = Reading { phase, round: Some(announced.round), agent };
+                self.read(rehearsal, played, (template, reading, known), steps);
             }
         }
+    }
+
+    fn look_at_when(
+        &mut self,
+        rehearsal: &Rehearsal,
+        played: &Played<'_>,
+        (when, phase): (&Expression, PhaseId),
+        steps: &mut Steps,
+    ) {
+        let (memories, plan) = (played.memories, &played.excerpt.plan);
+        steps.spend(rehearsal.steps_of(when.text.len(), plan.n_turns()));
+        memories.take_notes();
+        let held = steps.count(|| memories.asks_when(phase, when));
+        let error = memories.take_notes().into_iter().find(|note| note.is(when));
+        let error = error.and_then(|note| note.error);
+        if matches!(held, Ok(Some(_))) || error.is_some() {
+            self.n_held += usize::from(matches!(held, Ok(Some(true))));
+            self.note(rehearsal, played, plan.begin_of(phase, 0).turns, error);
+        }
+    }
+
+    fn look_at_result(
+        &mut self,
+        rehearsal: &Rehearsal,
+        played: &Played<'_>,
+        (expression, above, is_assertion): (&Expression, &[(String, Expression)], bool),
+        steps: &mut Steps,
+    ) {
+        let (scenario, plan) = (&rehearsal.scenario, &played.excerpt.plan);
+        let above: &[_] = if self.uses_outcomes() { above } else { &[] };
+        let Ok(said) = played.memories.said() else { return };
+        let n_bytes = above.iter().map(|(_, each)| each.text.len()).sum::<usize>() + self.text.len();
+        let cost = rehearsal.steps_of(n_bytes, plan.n_turns());
+        steps.spend(cost.saturating_mul(above.len() as u64 + 1));
+        let result = steps.count(|| {
+            let known = outcome::values(scenario, above, &said);
+            match is_assertion {
+                true => outcome::holds(scenario, expression, &said, &known),
+                false => outcome::value(scenario, expression, &said, &known).map(|_| false),
+            }
+        });
+        self.n_held += usize::from(matches!(result, Ok(true)));
+        self.note(rehearsal, played, plan.end(), result.err());
+    }
+
+    fn look_at_payoffs(&mut self, rehearsal: &Rehearsal, played: &Played<'_>, steps: &mut Steps) {
+        let Ok(said) = played.memories.said() else { return };
+        if !self.phases.iter().any(|phase| said.has(*phase)) {
+            return;
+        }
+        let lines = self.phases.iter().map(|phase| said.lines(*phase).len() as u64).sum::<u64>();
+        steps.spend(lines.saturating_mul(rehearsal.steps_of(self.text.len(), 0)));
+        let result = steps.count(|| payoffs(&rehearsal.scenario, &said));
+        self.note(rehearsal, played, played.excerpt.plan.end(), result.err());
     }
 
     /// Lets an agent read a text.

@@ -23,10 +23,10 @@ pub(super) const LOOKS_BACK: &[&str] = &[
 pub(super) const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "reply_history", "calls"];
 /// Names that stand for something else to each reader.
 pub(super) const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
-/// Most quoted words of a scenario that are said in rehearsals.
+/// Maximum number of quoted words of a scenario that are said in rehearsals.
 const MAX_QUOTED: usize = 6;
 /// Maximum number of choices of a phase that a message lists.
-const MAX_TOLD: usize = 6;
+const MAX_CHOICES: usize = 6;
 
 /// True if one of these words occurs in a text.
 pub(super) fn mentions(text: &str, words: &[&str]) -> bool {
@@ -86,10 +86,11 @@ pub(super) fn way(
             latest.insert(line.speaker, word);
         }
         if !order.is_empty() {
-            let more = order.len().saturating_sub(MAX_TOLD);
-            let told: Vec<&str> = order.iter().take(MAX_TOLD).map(|agent| latest[agent].as_str()).collect();
+            let more = order.len().saturating_sub(MAX_CHOICES);
+            let listed: Vec<&str> =
+                order.iter().take(MAX_CHOICES).map(|agent| latest[agent].as_str()).collect();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            return format!("`{name}` has the choices {}{more}", told.join(", "));
+            return format!("`{name}` has the choices {}{more}", listed.join(", "));
         }
         let speech = lines.iter().find(|line| line.purpose == Purpose::Speech).filter(|_| has_words);
         match speech.map(|line| line.text.chars().take(30).collect::<String>()) {

@@ -7,7 +7,7 @@ use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
 use crate::tools::Toolbox;
 use crate::transcript::{
-    Between, Cause, Drift, Header, LINES, Line, RouteRecord, ScenarioRecord, Transcript, TurnRecord, chain,
+    Between, Cause, Drift, Header, Line, RouteRecord, ScenarioRecord, Transcript, TurnRecord, chain, rules_of,
 };
 use crate::walk::{LineSource, follow};
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +24,7 @@ pub fn header_now(header: &Header, memories: &Memories) -> Header {
         templates: scenario.template_hashes(),
         variables: scenario.variables.clone(),
         overrides: scenario.overrides.clone(),
-        lines: scenario.keeps_lines.then_some(LINES),
+        rules: rules_of(scenario),
         agents: cast(memories),
         tools: Toolbox::recorded(scenario, &header.tools).specs_by_key(scenario),
         sampling: header.sampling.with(&hints),

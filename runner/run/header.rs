@@ -36,7 +36,7 @@ pub(super) fn header(
         templates: scenario.template_hashes(),
         variables: scenario.variables.clone(),
         overrides: scenario.overrides.clone(),
-        lines: scenario.keeps_lines.then_some(transcript::LINES),
+        rules: transcript::rules_of(scenario),
         agents: replay::cast(memories),
         model: card.model,
         kv: card.kv,

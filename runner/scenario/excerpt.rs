@@ -22,6 +22,7 @@ impl Plan {
         });
         let plan = Self {
             next_use: vec![None; graph.node_count()],
+            first_use: BTreeMap::new(),
             unread: Vec::new(),
             begins: self.begins.iter().map(|(at, known)| (*at, points.known(*known))).collect(),
             changes: changes.map(|change| points.change(change)).collect(),

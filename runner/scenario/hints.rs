@@ -3,6 +3,7 @@
 //! A turn of a written-out order takes precedence over its phase, that over the agent, that over the scenario. The scenario's own
 //! are part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds the others, merged.
 
+use super::{Constraint, Method, Scenario, Turn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -104,6 +105,17 @@ impl Reasoning {
             Self::Medium => "medium",
             Self::High => "high",
         }
+    }
+}
+
+impl Scenario {
+    /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with its first token.
+    pub fn reasoning_of(&self, turn: &Turn) -> Reasoning {
+        let is_weighed = |constraint: &Constraint| constraint.choice.method == Method::Decode;
+        if turn.form.is_some() || turn.constraint.as_ref().is_some_and(is_weighed) {
+            return Reasoning::None;
+        }
+        turn.hints.reasoning.or(self.hints.reasoning).unwrap_or_default()
     }
 }
 

@@ -50,7 +50,7 @@ pub use plan::{
 pub use remote::{Address, Api};
 pub use share::Share;
 pub use strategy::{NoReply, Offer, Recalled, Strategy};
-pub(crate) use template::TRIMMED;
+pub(crate) use template::FIRST_RULES;
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 pub use yaml::{Path, Place, Step, Tree, parse, repeated_key};
 
@@ -96,8 +96,8 @@ pub struct Scenario {
     pub lets: Vec<(String, Expression)>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
     pub overrides: Vec<(String, serde_json::Value)>,
-    /// True if some text keeps a line break that it would have lost before there was a rule for these.
-    pub keeps_lines: bool,
+    /// True if it is read for a recording by the first rules (see `transcript::RULES`).
+    pub by_first_rules: bool,
     /// What the stage says.
     pub language: Arc<Language>,
     /// Models by name, as they are written.

@@ -47,7 +47,7 @@ pub(super) fn parse(options: &[Vec<&str>], reply: &str, language: &Language) -> 
 }
 
 /// All places where an option's name stands as whole words, in whatever case. An option that is part of a longer one that
-/// is there does not count.
+/// is there does not count; of several with the same words, each does, so that none of them is chosen.
 fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Mention> {
     let names =
         options.iter().enumerate().flat_map(|(option, names)| names.iter().map(move |name| (option, name)));
@@ -59,10 +59,17 @@ fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Me
         for from in 0..(words.all.len() + 1).saturating_sub(name.all.len()) {
             let to = from + name.all.len();
             let here = &words.all[from..to];
-            let is_free = !found.iter().any(|other| from < other.to && other.from < to);
+            let is_taken = |other: &Mention| {
+                from < other.to
+                    && other.from < to
+                    && (other.option == option || (other.from, other.to) != (from, to))
+            };
             let is_same = here.iter().zip(&name.all).all(|(word, wanted)| word.text == wanted.text);
             // One character of a script without spaces is a word only where it stands alone.
-            if is_free && is_same && (!name.is_one_character() || words.are_apart(from, to)) {
+            if is_same
+                && !found.iter().any(is_taken)
+                && (!name.is_one_character() || words.are_apart(from, to))
+            {
                 found.push(Mention { option, from, to });
             }
         }
@@ -101,10 +108,26 @@ mod tests {
         ("ru", "Борис"),
     ];
 
+    /// The options of the rows about numbers.
+    const NUMBERS: [(&str, &str); 8] = [
+        ("-1", "-1"),
+        ("1", "1"),
+        ("3", "3"),
+        ("4", "4"),
+        ("3.5", "3.5"),
+        ("0.5", "0.5"),
+        ("1000", "1000"),
+        ("most", "90%"),
+    ];
+
     /// The name of the option that is read; `-`: none.
+    fn read_as(options: &[(&'static str, &'static str)], language: &str, text: &str) -> &'static str {
+        let names: Vec<Vec<&str>> = options.iter().map(|(value, text)| vec![*text, *value]).collect();
+        parse(&names, text, &Language::named(language).unwrap()).map_or("-", |option| options[option].0)
+    }
+
     fn read(language: &str, text: &str) -> &'static str {
-        let options: Vec<Vec<&str>> = OPTIONS.iter().map(|(value, text)| vec![*text, *value]).collect();
-        parse(&options, text, &Language::named(language).unwrap()).map_or("-", |option| OPTIONS[option].0)
+        read_as(&OPTIONS, language, text)
     }
 
     #[test]
@@ -117,13 +140,25 @@ mod tests {
         });
         let rows: Vec<_> = rows.collect();
         assert!(rows.len() > 200);
-        let wrong = rows.iter().filter(|(_, language, meaning, text)| read(language, text) != *meaning);
-        let wrong: Vec<String> = wrong
-            .map(|(part, language, meaning, text)| {
-                format!("{part} {language}: `{text}` is {}, should be {meaning}", read(language, text))
-            })
-            .collect();
+        let wrong = rows.iter().filter_map(|(part, language, meaning, text)| {
+            let options = if *part == "numbers" { &NUMBERS[..] } else { &OPTIONS };
+            let found = read_as(options, language, text);
+            (found != *meaning)
+                .then(|| format!("{part} {language}: `{text}` is {found}, should be {meaning}"))
+        });
+        let wrong: Vec<String> = wrong.collect();
         assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+    }
+
+    #[test]
+    fn an_option_with_the_words_of_another_is_not_chosen() {
+        let options = [vec!["Yes"], vec!["yes!"], vec!["no"], vec!["maybe", "no way"]];
+        let read = |text: &str| parse(&options, text, &Language::named("de").unwrap());
+        assert_eq!(read("Yes."), None);
+        assert_eq!(read("no"), Some(2));
+        assert_eq!(read("no way"), Some(3));
+        let swapped = [vec!["a", "b"], vec!["b", "a"]];
+        assert_eq!(parse(&swapped, "a", &Language::default()), None);
     }
 
     #[test]

@@ -218,6 +218,8 @@ pub struct Plan {
     pub graph: DiGraph<Turn, Edge>,
     /// For each turn, the next one of the same memory.
     pub next_use: Vec<Option<TurnId>>,
+    /// The first turn of each memory.
+    pub first_use: BTreeMap<TimelineId, TurnId>,
     /// The inputs that each memory has not read yet when the plan ends.
     pub unread: Vec<(TimelineId, Vec<Input>)>,
     /// The beginning of each phase (round 0) and of each of its rounds.

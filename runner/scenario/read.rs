@@ -101,6 +101,8 @@ pub(crate) struct Typed {
     place: &'static str,
     /// Its field, as the type around it declares it.
     pub(crate) declared: &'static serde_json::Value,
+    /// The declarations of what is on the way to it, its own included.
+    pub(crate) way: Vec<&'static serde_json::Value>,
     /// Its type; of a union the form that has fields.
     pub(crate) of: &'static serde_json::Value,
     /// The steps that the schema knows.
@@ -117,33 +119,21 @@ fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
 /// The type of what is at a path, as far as the schema goes.
 pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
     let root = json_schema().as_value();
-    let (mut at, mut declared, mut known) = (root, root, 0);
+    let (mut at, mut declared, mut way) = (root, root, Vec::new());
     let mut place = "a scenario";
     for (at_step, step) in path.iter().enumerate() {
         let next = match step {
             Step::Key(key) => at.get("properties").and_then(|fields| fields.get(key)),
             Step::Index(_) => at.get("items"),
         };
+        // Only a field says what is in it: a name that somebody gave says nothing, even if it is that of a field.
         place = match step {
-            Step::Key(key) if key == "payoff" => "a payoff",
-            Step::Key(key) if key == "language" => "a language",
-            Step::Key(key) if key == "agents" => "an agent",
-            Step::Key(key) if key == "models" => "a remote engine",
-            Step::Key(key) if key == "phases" => "a phase",
-            Step::Key(key) if key == "turns" => "a turn",
-            Step::Key(key) if key == "interactions" => "an interaction",
-            Step::Key(key) if key == "choice" || key == "parse_choice" => "a choice",
-            Step::Key(key) if key == "memory" => "a memory",
-            Step::Key(key) if key == "route" => "a route",
-            Step::Key(key) if key == "reply" => "a reply",
-            Step::Key(key) if key == "grammar" => "a grammar",
-            Step::Key(key) if key == "assertions" => "an assertion",
-            Step::Key(key) if key == "judge" => "a judge",
-            Step::Key(key) if key == "share" && place == "an assertion" => "a share of runs",
+            Step::Key(key) if next.is_some() => named(key, place).unwrap_or(place),
             _ => place,
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
-        (at, declared, known) = (resolved(root, next), next, known + 1);
+        (at, declared) = (resolved(root, next), next);
+        way.push(next);
         // Of the two parts a scenario has, a block is the one with phases.
         let here = Path(path[..=at_step].to_vec());
         if place == "a phase" && matches!(step, Step::Index(_)) && tree.find(&here.key("phases")).is_some() {
@@ -151,7 +141,29 @@ pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
             at = &root["$defs"]["Block"];
         }
     }
-    Typed { place, declared, of: at, known }
+    Typed { place, declared, of: at, known: way.len(), way }
+}
+
+/// What is in a field, in words; `None`: a part of what the field is in.
+fn named(field: &str, around: &str) -> Option<&'static str> {
+    Some(match field {
+        "payoff" => "a payoff",
+        "language" => "a language",
+        "agents" => "an agent",
+        "models" => "a remote engine",
+        "phases" => "a phase",
+        "turns" => "a turn",
+        "interactions" => "an interaction",
+        "choice" | "parse_choice" => "a choice",
+        "memory" => "a memory",
+        "route" => "a route",
+        "reply" => "a reply",
+        "grammar" => "a grammar",
+        "assertions" => "an assertion",
+        "judge" => "a judge",
+        "share" if around == "an assertion" => "a share of runs",
+        _ => return None,
+    })
 }
 
 /// A type behind its references; of a union the form that has fields.

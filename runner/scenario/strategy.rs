@@ -1,4 +1,4 @@
-//! Strategies: rules that answer instead of the model, and what they go by.
+//! Strategies: rules that answer instead of the model, and what they depend on.
 //!
 //! A strategy knows what its agent has heard, and no more; nothing of it depends on time or scheduling. A run, a replay and
 //! `check` all ask [`Strategy::reply`].
@@ -14,7 +14,7 @@ pub enum Strategy {
     TitForTat,
     /// The first option until anybody chooses another, then the last one for ever.
     Grim,
-    /// The same every time; said as it stands where nothing is to be chosen.
+    /// The same reply every time: an option, or, where there is no choice, the text itself.
     Always(String),
     /// The first option with this probability, else one of the others.
     Random(f64),
@@ -31,8 +31,10 @@ pub enum Strategy {
 /// What an agent's strategy remembers when it is its turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recalled {
-    /// Choices of others among the same options, as far as the agent has heard them, oldest first; by index.
-    pub others: Vec<usize>,
+    /// The choice of another among the same options that the agent has heard last, by index.
+    pub last: Option<usize>,
+    /// True if the agent has heard a choice of another that was not the first option.
+    pub has_defected: bool,
     /// Replies that the strategy has given before.
     pub n_replies: usize,
 }
@@ -108,7 +110,7 @@ impl Strategy {
         matches!(self, Self::Random(_))
     }
 
-    /// The reply at the turn of this path and seed; a human is no rule, and chooses the first option here.
+    /// The reply at the turn of this path and seed. For a human, who is only asked in a run, it is the first option.
     ///
     /// # Errors
     /// The reply is not one of the options that are open, or there is none for this turn.
@@ -126,8 +128,8 @@ impl Strategy {
             return Err(NoReply::NothingOpen);
         };
         let wanted = match self {
-            Self::TitForTat => recalled.others.last().copied().unwrap_or(0),
-            Self::Grim if recalled.others.iter().any(|other| *other != 0) => offer.choice.options.len() - 1,
+            Self::TitForTat => recalled.last.unwrap_or(0),
+            Self::Grim if recalled.has_defected => offer.choice.options.len() - 1,
             Self::Grim | Self::Human => 0,
             Self::Random(p) => drawn(*p, seed, &open),
             Self::Always(text) => offer.named(text)?,
@@ -149,7 +151,7 @@ impl Strategy {
         Ok(offer.choice.options[chosen].text.clone())
     }
 
-    /// What it says where nothing is to be chosen.
+    /// Returns the text that it says where there is no choice.
     fn speech(&self, path: &str, recalled: &Recalled) -> Result<String, NoReply> {
         match self {
             Self::Always(text) => Ok(text.clone()),

@@ -21,7 +21,7 @@ pub fn asked_again(request: Request, n_rejected: usize) -> Request {
     Request { seed, sampling: Sampling { temperature, ..request.sampling }, ..request }
 }
 
-/// The reply to a request; one that is asked for again is shown once it stands.
+/// The reply to a request. Where one can be rejected, it is shown only after it is accepted.
 pub(super) async fn reply(backend: Arc<dyn Backend>, request: Request, sink: Sink) -> anyhow::Result<Reply> {
     let form = request.form.clone().filter(|form| form.is_checked() && request.strategy.is_none());
     let Some(form) = form.filter(|_| request.choice.is_none()) else {
@@ -36,7 +36,7 @@ pub(super) async fn reply(backend: Arc<dyn Backend>, request: Request, sink: Sin
             piece => quiet(piece),
         });
         let mut reply = backend.reply(asked_again(request.clone(), rejected.len()), quiet).await?;
-        // One that is on record is no other when it is asked for again.
+        // A reply from a recording comes with those that were rejected before it: to ask for it again returns the same one.
         let is_new = reply.rejected.is_empty() && reply.call.is_none();
         let broken = if is_new { form.broken_by(&reply.text) } else { None };
         if let Some(invalid) = broken.filter(|_| rejected.len() < MAX_AGAIN) {

@@ -85,8 +85,8 @@ impl<'a> Discreet<'a> {
         held.into_iter().for_each(|(id, held)| self.show(id, &held));
     }
 
-    /// True if a human knows what is said in a turn, and it is kept from no other. (Several humans share the terminal: what is said in
-    /// public to one of them is shown, though another one is not there.)
+    /// True if a human knows what is said in a turn, and it is not secret from another human. (Several humans share the terminal: what
+    /// is said in public to one of them is shown, though another one is not there.)
     fn may_show(&self, id: TurnId) -> bool {
         let turn = self.plan.turn(id);
         let is_known = |human: &Human| turn.speaker == human.agent || human.hears.contains_key(&id);

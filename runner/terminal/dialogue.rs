@@ -8,7 +8,7 @@ use super::progress::{Form, RunProgress};
 use crate::backend::Progress;
 use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
-use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
+use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Reasoning, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::{ChoiceRecord, Odds, RouteRecord, Stop};
 use console::Style;
@@ -189,7 +189,8 @@ impl Dialogue {
     fn stream(&mut self) {
         let Some(raw) = self.raw.get(&self.next) else { return };
         let turn = self.plan.turn(TurnId(self.next));
-        let heard = spoken_so_far(&self.scenario.agent(turn.speaker).name, raw);
+        let may_reason = self.scenario.reasoning_of(turn) != Reasoning::None;
+        let heard = spoken_so_far(&self.scenario.agent(turn.speaker).name, raw, may_reason);
         if !heard.is_empty() {
             self.hide_bar();
             self.show(&heard);

@@ -9,6 +9,8 @@ mod read;
 mod record;
 mod write;
 
+use crate::scenario::Scenario;
+
 pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
@@ -22,8 +24,15 @@ pub use write::{Recorder, same_settings};
 
 /// Version of the format.
 pub const FORMAT: u32 = 2;
-/// The rule by which texts keep their line breaks.
-pub const LINES: u32 = 2;
+/// Version of the rules that a recording depends on beside its format: which line breaks of templates stay, what strategies remember, and
+/// what `parse_choice` reads in a reply. Headers of version 1 don't name it.
+pub const RULES: u32 = 2;
+
+/// The rules of a recording of a scenario, as its header has them.
+pub fn rules_of(scenario: &Scenario) -> Option<u32> {
+    (!scenario.by_first_rules).then_some(RULES)
+}
+
 /// Name and version of the program that writes transcripts.
 pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.

@@ -1,7 +1,7 @@
 //! Reads a transcript: every line by itself, with the line's number, what was found and what was expected.
 
-use super::FORMAT;
 use super::record::{Between, Footer, Header, Line, RouteRecord, TurnRecord};
+use super::{FORMAT, RULES};
 use crate::files::{Kind, Lines};
 use anyhow::Context as _;
 use std::io::{self, BufRead};
@@ -91,6 +91,15 @@ impl Transcript {
                 Line::Header(record) if header.is_none() && record.format != FORMAT => {
                     let found = format!("format {} (written by {})", record.format, record.engine);
                     let expected = format!("format {FORMAT}; use the version of the program that wrote it");
+                    return Err(error(number, found, &expected));
+                }
+                Line::Header(record) if header.is_none() && record.rules.unwrap_or(1) > RULES => {
+                    let found = format!(
+                        "rules of version {} (written by {})",
+                        record.rules.unwrap_or(1),
+                        record.engine
+                    );
+                    let expected = format!("version {RULES} or lower; use a newer version of this program");
                     return Err(error(number, found, &expected));
                 }
                 Line::Header(record) if header.is_none() => {

@@ -3,7 +3,7 @@
 use super::is_summary;
 use crate::scenario::results::Payoffs;
 use crate::scenario::{
-    CaseId, Choice, ChoiceOption, Chosen, Form, Given, Hints, Method, Scenario, Share, TRIMMED, ToolSpec,
+    CaseId, Choice, ChoiceOption, Chosen, FIRST_RULES, Form, Given, Hints, Method, Scenario, Share, ToolSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,9 +43,10 @@ pub struct Header {
     /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<(String, serde_json::Value)>,
-    /// The rule by which texts keep their line breaks (2), where it matters to one of them; absent: each one after a tag was removed.
+    /// Version of the rules by which texts keep their line breaks, strategies remember and replies are read as choices. Absent (1): each
+    /// line break after a tag was removed, and strategies began again at each phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lines: Option<u32>,
+    pub rules: Option<u32>,
     /// The cast, by key.
     pub agents: BTreeMap<String, AgentRecord>,
     /// The model.
@@ -87,9 +88,9 @@ pub struct Header {
 }
 
 impl Header {
-    /// What the scenario is read with where the recording is from before texts kept their line breaks.
+    /// The override with which the scenario is read, if the recording is by the first rules.
     pub fn read_with(&self) -> Option<(String, serde_json::Value)> {
-        self.lines.is_none().then(|| (TRIMMED.to_string(), serde_json::Value::Null))
+        self.rules.is_none().then(|| (FIRST_RULES.to_string(), serde_json::Value::Null))
     }
 }
 
@@ -651,6 +652,12 @@ pub struct AssertionRecord {
 }
 
 impl AssertionRecord {
+    /// The expression, and the judge whose verdict it is about: the same expression means something else after each judge.
+    pub fn name(&self) -> String {
+        let judge = self.verdict.as_ref().and_then(|verdict| verdict.turn.split('/').next());
+        judge.map_or_else(|| self.that.clone(), |judge| format!("{} (judge {judge})", self.that))
+    }
+
     /// True if it must hold in every run, and did not.
     pub fn fails(&self) -> bool {
         self.share.is_none() && !self.holds

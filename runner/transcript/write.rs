@@ -18,6 +18,8 @@ pub struct Recorder {
     recorded: Vec<Recorded<TurnRecord>>,
     between: Vec<Recorded<Between>>,
     footer: Option<Recorded<Footer>>,
+    /// True if the recording is by the first rules ([`super::RULES`]).
+    by_first_rules: bool,
     n_turns: usize,
     n_between: usize,
     /// The last line, from 1, that was taken.
@@ -38,8 +40,10 @@ impl Recorder {
         }
         let file = Some((file, path.to_path_buf()));
         let (recorded, between, hash) = Default::default();
+        let by_first_rules = header.rules.is_none();
+        let (footer, n_turns, n_between, line) = Default::default();
         let mut recorder =
-            Self { file, recorded, between, footer: None, n_turns: 0, n_between: 0, line: 0, hash };
+            Self { file, recorded, between, footer, by_first_rules, n_turns, n_between, line, hash };
         recorder.append(&Line::Header(Box::new(header)))?;
         Ok(recorder)
     }
@@ -84,6 +88,7 @@ impl Recorder {
             recorded: transcript.turns.clone(),
             between: transcript.between.clone(),
             footer: transcript.footer.clone(),
+            by_first_rules: transcript.header.record.rules.is_none(),
             n_turns: 0,
             n_between: 0,
             line: 1,
@@ -107,7 +112,7 @@ impl Recorder {
             self.append(&Line::Turn(Box::new(record)))?;
             return Ok(true);
         };
-        if let Some(drift) = compare(recorded, &record) {
+        if let Some(drift) = compare(recorded, &record, self.by_first_rules) {
             return Err(drift.into());
         }
         self.hash.clone_from(&recorded.hash);
@@ -246,7 +251,7 @@ fn other_between(recorded: &Recorded<Between>, now: &Between) -> serde_json::Res
 }
 
 /// Says the first difference between a recorded turn and the same turn now.
-fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
+fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord, by_first_rules: bool) -> Option<Drift> {
     let was = &recorded.record;
     let drift = |cause, detail: &str| Some(Drift::new(&now.path, cause, detail).at_line(recorded.line));
     if was.path != now.path || was.agent != now.agent {
@@ -299,7 +304,7 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord) -> Option<Drift> {
     }
     if was.constraint != now.constraint {
         let (was, now) = (was.constraint.as_ref(), now.constraint.as_ref());
-        let (cause, detail) = other_choice(was, now);
+        let (cause, detail) = other_choice(was, now, by_first_rules);
         return drift(cause, &detail).map(|found| found.texts(listed(was), listed(now)));
     }
     if was != now {
@@ -333,7 +338,11 @@ fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, Str
 
 /// The difference between a recorded choice and the same choice now. The prompt, which is the same, gives the options' texts, but
 /// not their values.
-fn other_choice(was: Option<&ChoiceRecord>, now: Option<&ChoiceRecord>) -> (Cause, String) {
+fn other_choice(
+    was: Option<&ChoiceRecord>,
+    now: Option<&ChoiceRecord>,
+    by_first_rules: bool,
+) -> (Cause, String) {
     let texts = |choice: &ChoiceRecord| choice.options.iter().map(|o| o.text.clone()).collect::<Vec<_>>();
     let (Some(was), Some(now)) = (was, now) else {
         return (Cause::RecordAltered, "it is a choice in only one of recording and scenario".into());
@@ -348,7 +357,12 @@ fn other_choice(was: Option<&ChoiceRecord>, now: Option<&ChoiceRecord>) -> (Caus
     if !renamed.is_empty() {
         return (Cause::ChoiceChanged, renamed.join(", "));
     }
+    let is_parsed = now.method == "parse";
     let (was, now) = (text_of(&was.chosen), text_of(&now.chosen));
+    if by_first_rules && is_parsed {
+        let detail = format!("an earlier version read the reply as `{was}`; now it is read as `{now}`");
+        return (Cause::ChoiceChanged, detail);
+    }
     (Cause::RecordAltered, format!("the reply is read as `{now}`, but `{was}` is recorded"))
 }
 

@@ -49,7 +49,7 @@ fn a_list_has_a_line_for_each_item() {
     let delta = &transcript.turns[0].record.delta;
     assert!(delta.contains("The list:\n- bread\n- milk\nThat is all."), "{delta}");
     let header = &transcript.header.record;
-    assert_eq!((header.lines, header.overrides.len()), (Some(2), 0));
+    assert_eq!((header.rules, header.overrides.len()), (Some(2), 0));
     replayed(folder.path(), &transcript);
     let report = scenario::load("x.yaml", LIST, &[]).report.render(false);
     assert!(
@@ -66,14 +66,13 @@ fn a_recording_from_before_is_read_as_it_was() {
     let transcript = played(folder.path(), &vec![("{% %}".into(), serde_json::Value::Null)]);
     let delta = &transcript.turns[0].record.delta;
     assert!(delta.contains("The list:- bread- milkThat is all."), "{delta}");
-    assert_eq!(transcript.header.record.lines, None);
+    assert_eq!(transcript.header.record.rules, None);
     replayed(folder.path(), &transcript);
 }
 
 #[test]
-fn texts_without_such_lines_leave_no_trace() {
+fn texts_without_such_lines_have_no_warning() {
     let text = LIST.replace("{%-", "{%").replace("{% if true %}buys{% endif %}", "buys");
     let loaded = scenario::load("x.yaml", &text, &[]);
     assert!(loaded.report.diagnostics.is_empty(), "{}", loaded.report.render(false));
-    assert!(!loaded.scenario.unwrap().keeps_lines);
 }

@@ -3,6 +3,7 @@
 
 use crate::play::play;
 use greenroom::backend::{Request, Scripted};
+use greenroom::diagnostic::Severity;
 use greenroom::rehearsal::load;
 use greenroom::run::RunOptions;
 use greenroom::scenario::{Method, Scenario, turn_seed};
@@ -241,6 +242,28 @@ phases:
     };
     assert_eq!(codes(&text("order: broadcast, ")), [""; 0]);
     assert_eq!(codes(&text("")), ["unreachable"]);
+}
+
+/// What only invented words, or ways that stand for others, have led to is no certainty.
+#[test]
+fn a_strategy_that_words_may_help_is_no_error() {
+    let text = |open: &str| {
+        format!(
+            "
+agents: {{ann: {{}}, bob: {{strategy: {{always: leave}}}}}}
+phases:
+  - {{name: talk, agents: [ann]}}
+  - {{name: go, agents: [bob], choice: {{options: [stay, leave], open: \"{open}\"}}}}
+"
+        )
+    };
+    let found = |open: &str| {
+        let report = load("s.yaml", &text(open), &[]).report;
+        report.diagnostics.iter().map(|found| (found.code, found.severity)).collect::<Vec<_>>()
+    };
+    let wordy = "['stay', 'leave'] if (talk.said.ann | length) > 500 else ['stay']";
+    assert_eq!(found(wordy), [("not-open", Severity::Warning)]);
+    assert_eq!(found("['stay']"), [("not-open", Severity::Error)]);
 }
 
 /// A phase of a block is never played if it is played in no pass.

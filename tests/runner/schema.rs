@@ -53,6 +53,9 @@ fn what_is_right_validates() {
 /// `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "assertion_share_turned",
+    "parse_choice_crossed",
+    "parse_choice_same_words",
+    "parse_choice_without_words",
     "tool_too_large",
     "tool_unknown",
     "tool_undeclared",

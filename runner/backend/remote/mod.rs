@@ -16,7 +16,7 @@ mod shown;
 
 use super::embedded::{conversation, in_file_order, source};
 use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate};
-use crate::prompt::StopStrings;
+use crate::prompt::{StopStrings, opens_reasoning};
 use crate::scenario::{Address, Api, Method, Reasoning};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -94,6 +94,16 @@ impl Remote {
         Ok(Prompt::Ids(prompter.prompt_ids(&conversation.into())?))
     }
 
+    /// True if the template may have opened the reasoning of a reply; of messages, only the engine knows it.
+    fn may_reason(&self, request: &Request, prompt: &Prompt) -> bool {
+        match (&self.prompter, prompt) {
+            (Some(prompter), Prompt::Ids(ids)) => {
+                opens_reasoning(&prompter.decode(&ids[ids.len().saturating_sub(16)..]))
+            }
+            _ => request.conversation.reasoning != Reasoning::None,
+        }
+    }
+
     async fn answer(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         let path = request.path.clone();
         let reply = self.answered(request, sink).await;
@@ -137,7 +147,8 @@ impl Remote {
         };
         let body = dialect::body(self.address.api, &ask)?;
         // A choice may come within JSON; it is shown once it is known.
-        let cutting = Cutting { stops: &stops, whole_sentences: is_free };
+        let may_reason = is_free && self.may_reason(&request, &prompt);
+        let cutting = Cutting { stops: &stops, whole_sentences: is_free, may_reason };
         let (said, outcome) = self.asked(&body, &key, &sink, options.is_empty().then_some(cutting)).await?;
         let ids = match &prompt {
             Prompt::Ids(ids) => ids.as_slice(),
@@ -202,15 +213,20 @@ impl Remote {
         while let Some(event) = events.recv().await {
             dialect::take(self.address.api, &event?, &mut said)?;
             // An engine may take back what it had said of a character.
-            let Some(new) = said.text.get(n_read..).filter(|new| !new.is_empty()) else { continue };
+            if said.text.get(n_read..).is_none_or(str::is_empty) {
+                continue;
+            }
             first.get_or_insert_with(|| began.elapsed());
             if streamed.is_none() {
                 // How it is cut depends on its beginning.
-                streamed = cutting.and_then(|cutting| cutting.streamed(&said.text));
-                if streamed.is_none() {
+                let Some((begin, speech)) = cutting.and_then(|cutting| cutting.streamed(&said.text)) else {
                     continue;
-                }
+                };
+                shown.show(&mut n_shown, &said.text[..begin]);
+                n_read = begin;
+                streamed = Some(speech);
             }
+            let new = &said.text[n_read..];
             if let Some(certain) = streamed.as_mut().and_then(|reply| reply.push(new)) {
                 shown.show(&mut n_shown, &certain);
             }

@@ -6,7 +6,7 @@ use crate::backend::{Reply, Request, Stop};
 use crate::prompt::{Conversation, Cut, StopStrings};
 use crate::tools::Call;
 use anyhow::{bail, ensure};
-use greenroom_engine::{Ends, Prompter, StreamedReply, cut_reply};
+use greenroom_engine::{Ends, Prompter, StopReason, StreamedReply, cut_reply};
 use serde_json::{Value, json};
 
 /// The way in which a reply is cut: as far as its text says, which is not known before it comes.
@@ -14,22 +14,39 @@ use serde_json::{Value, json};
 pub(super) struct Cutting<'a> {
     pub(super) stops: &'a StopStrings,
     pub(super) whole_sentences: bool,
+    /// True if the template may have opened its reasoning.
+    pub(super) may_reason: bool,
 }
 
 impl Cutting<'_> {
-    /// What `with` makes of a whole reply.
-    fn whole<T>(self, text: &str, said: &Said, with: impl FnOnce(Ends<'_>) -> T) -> T {
-        let Cut { stop, head } = self.stops.cut(text, true).unwrap_or_default();
+    /// What `with` makes of a whole reply, whose speech begins at an offset.
+    fn whole<T>(self, text: &str, said: &Said, with: impl FnOnce(usize, Ends<'_>) -> T) -> T {
+        let Cut { begin, stop, head } = self.stops.cut(text);
         let (whole_sentences, is_full) = (self.whole_sentences, said.finish == Some(Finish::Full));
-        with(Ends { stop: &stop, head: &head, whole_sentences, is_full })
+        with(begin, Ends { stop: &stop, head: &head, whole_sentences, is_full })
     }
 
-    /// A reply that streams and begins so; `None`: it is not known yet how it is cut.
-    pub(super) fn streamed(self, begin: &str) -> Option<StreamedReply> {
-        let Cut { stop, head } = self.stops.cut(begin, false)?;
+    /// The speech of a reply that streams and begins so, and the offset at which it begins; `None`: it is not known yet how it is cut.
+    pub(super) fn streamed(self, said: &str) -> Option<(usize, StreamedReply)> {
+        let Cut { begin, stop, head } = self.stops.cut_so_far(said, self.may_reason)?;
         let whole_sentences = self.whole_sentences;
-        Some(StreamedReply::new(Ends { stop: &stop, head: &head, whole_sentences, is_full: false }))
+        Some((begin, StreamedReply::new(Ends { stop: &stop, head: &head, whole_sentences, is_full: false })))
     }
+}
+
+/// A reply by its ids, whose speech begins at an offset of its text, as it would have ended here.
+fn cut_ids(
+    prompter: &Prompter,
+    prompt: &[u32],
+    said: &[u32],
+    begin: usize,
+    ends: Ends<'_>,
+) -> (Vec<u32>, String, StopReason) {
+    let all: Vec<usize> = (0..said.len()).collect();
+    let n = all.partition_point(|n| prompter.decode(&said[..*n]).len() < begin);
+    let (reasoning, speech) = said.split_at(n);
+    let (ids, text, stop) = prompter.cut(&[prompt, reasoning].concat(), speech, ends);
+    ([reasoning, &ids].concat(), prompter.decode(reasoning) + &text, stop)
 }
 
 /// The reply that ids say.
@@ -61,7 +78,8 @@ pub(super) fn by_ids(
             another model",
         said.text
     );
-    let (ids, text, stop) = cutting.whole(&spelled, said, |ends| prompter.cut(prompt, &said.ids, ends));
+    let (ids, text, stop) =
+        cutting.whole(&spelled, said, |begin, ends| cut_ids(prompter, prompt, &said.ids, begin, ends));
     let offered = request.tools.as_deref().filter(|_| request.may_call);
     let tools = offered.and_then(|offer| conversation(Conversation::default(), Some(offer)).tools);
     let called = tools.as_ref().and_then(|tools| {
@@ -102,7 +120,11 @@ pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, cutting: Cutting<'_>, ma
         let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
         return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);
     }
-    let (text, stop) = cutting.whole(&said.text, said, |ends| cut_reply(&said.text, ends));
+    let (text, stop) = cutting.whole(&said.text, said, |begin, ends| {
+        let (reasoning, speech) = said.text.split_at(begin);
+        let (speech, stop) = cut_reply(speech, ends);
+        (reasoning.to_string() + &speech, stop)
+    });
     let cut = said.text.strip_prefix(&text).unwrap_or_default().to_string();
     cut_at(Vec::new(), text, stop.into(), &cut)
 }
@@ -112,7 +134,7 @@ mod tests {
     use super::*;
 
     fn cutting(stops: &StopStrings, whole_sentences: bool) -> Cutting<'_> {
-        Cutting { stops, whole_sentences }
+        Cutting { stops, whole_sentences, may_reason: false }
     }
 
     fn said(text: &str, finish: Finish) -> Said {

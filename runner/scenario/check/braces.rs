@@ -3,8 +3,8 @@
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, Severity};
-use crate::scenario::read::typed;
-use crate::scenario::schema::{Scalar, WrittenText};
+use crate::scenario::read::{Typed, typed};
+use crate::scenario::schema::{Scalar, WrittenText, json_schema};
 use crate::scenario::template::{self, Code, NAME, environment, is_code, plain_variables};
 use crate::scenario::yaml::{Path, Step};
 use serde_json::Value;
@@ -13,7 +13,11 @@ use serde_json::Value;
 const LITERAL: &str = "for braces that stay in the text, write `{{ '{{' }}`";
 
 /// Types in the schema whose texts are templates or expressions: these have errors of their own.
-const CODE: [&str; 8] = ["Template", "Text", "Expression", "Assertion", "Cast", "Count", "Choice", "Options"];
+const CODE: [&str; 6] = ["Template", "Text", "Expression", "Assertion", "Cast", "Count"];
+
+/// Types in the schema in which all texts have errors of their own: options and fixed answers are rendered, texts of the stage have
+/// placeholders, and a grammar has its own syntax.
+const WHOLE: [&str; 4] = ["Choice", "Strategies", "Language", "Grammar"];
 
 /// What a text with braces is.
 enum Standing {
@@ -138,33 +142,41 @@ impl Checker {
     }
 
     fn standing(&self, path: &Path, text: &str) -> Standing {
-        let keys: Vec<&str> = path.0.iter().filter_map(Step::as_key).collect();
-        match keys.as_slice() {
-            ["variables" | "state", ..] => return Standing::Value,
-            // Nothing reads `ui`; texts of the stage have placeholders of their own, and a grammar its syntax.
-            ["ui" | "language", ..] | [.., "grammar", _] => return Standing::Code,
-            [.., "arguments"] | ["tools", _, "arguments", ..] => return schema(&keys, text),
+        match path.0.first().and_then(Step::as_key) {
+            Some("variables" | "state") => return Standing::Value,
+            // Nothing reads it.
+            Some("ui") => return Standing::Code,
             _ => {}
         }
-        // What is below is a schema or a strategy, or a choice with its options.
-        if let Some(at) = keys.iter().position(|key| *key == "schema") {
-            return schema(&keys[at..], text);
+        let Typed { declared, way, .. } = typed(&self.tree, &path.0);
+        let is_schema = |declared: &&Value| schemas().iter().any(|schema| std::ptr::eq(*schema, *declared));
+        if way.iter().any(is_schema) {
+            return schema(path, text);
         }
-        if ["choice", "parse_choice", "strategy"].iter().any(|field| keys.contains(field)) {
-            return Standing::Code;
-        }
-        let declared = typed(&self.tree, &path.0).declared;
-        let forms = declared["anyOf"].as_array().map_or(&[][..], Vec::as_slice).iter().chain([declared]);
-        let mut names = forms.filter_map(|form| form["$ref"].as_str()?.rsplit('/').next());
-        if names.any(|name| CODE.contains(&name)) { Standing::Code } else { Standing::Plain }
+        let is_code = way.iter().any(|around| is_of(around, &WHOLE)) || is_of(declared, &CODE);
+        if is_code { Standing::Code } else { Standing::Plain }
     }
 }
 
-/// A text of a schema: a pattern, or one braces of which are no template's.
-fn schema(keys: &[&str], text: &str) -> Standing {
+/// The fields that hold a JSON Schema, as they are declared.
+fn schemas() -> [&'static Value; 2] {
+    let types = &json_schema().as_value()["$defs"];
+    [&types["Reply"]["properties"]["schema"], &types["LongTool"]["properties"]["arguments"]]
+}
+
+/// True of the declaration of a field with one of these types.
+fn is_of(declared: &Value, types: &[&str]) -> bool {
+    let forms = declared["anyOf"].as_array().map_or(&[][..], Vec::as_slice).iter().chain([declared]);
+    let mut names = forms.filter_map(|form| form["$ref"].as_str()?.rsplit('/').next());
+    names.any(|name| types.contains(&name))
+}
+
+/// A text in a schema: a pattern and braces that are not a template's are left alone.
+fn schema(path: &Path, text: &str) -> Standing {
     let is_template =
         (text.contains("{{") && text.contains("}}")) || (text.contains("{%") && text.contains("%}"));
-    if keys.last() == Some(&"pattern") || !is_template { Standing::Code } else { Standing::Schema }
+    let is_pattern = path.0.last().and_then(Step::as_key) == Some("pattern");
+    if is_pattern || !is_template { Standing::Code } else { Standing::Schema }
 }
 
 fn with_literal(found: &mut Diagnostic) {

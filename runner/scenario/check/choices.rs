@@ -1,7 +1,7 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::scenario::choice::{Choice, ChoiceOption, Decision, Method, text_of};
 use crate::scenario::schema::{
     DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenExpression,
@@ -98,8 +98,10 @@ impl Checker {
                 "remove it, or write `choice` instead of `parse_choice`",
             );
         }
-        if method == Method::Decode && normalize.is_none() && !is_of_agents {
-            self.like_lengths(&options, &at);
+        match method {
+            Method::Decode if normalize.is_none() && !is_of_agents => self.like_lengths(&options, &at),
+            Method::Parse => self.told_apart(&options, &at, is_of_agents),
+            _ => {}
         }
         let shuffle = shuffle.unwrap_or(false);
         Some(Arc::new(Choice { path, options, method, shuffle, by_length, ask, open }))
@@ -124,6 +126,47 @@ impl Checker {
         let span = self.tree.value(path);
         let help = "write texts of similar length, or set `normalize` in the long form: `choice: { options: …, normalize: length }`";
         self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
+    }
+
+    /// Rejects options that no reply in words can choose: those without words, and those with the words of another. Of agents, not all of
+    /// whom need be open, there are warnings.
+    fn told_apart(&mut self, options: &[ChoiceOption], path: &Path, is_of_agents: bool) {
+        let language = self.language.clone();
+        let words =
+            |name: &str| language.words(name).all.into_iter().map(|word| word.text).collect::<Vec<_>>();
+        let names = options.iter().map(|option| [words(&option.text), words(&text_of(&option.value))]);
+        let names: Vec<_> = names.collect();
+        let is_list = self.tree.find(&path.index(0)).is_some();
+        let remedy = "or write `choice` instead of `parse_choice`";
+        for (n, option) in options.iter().enumerate() {
+            let shared =
+                |at: usize| names[at].iter().find(|name| !name.is_empty() && names[n].contains(name));
+            let (code, message, help) = if names[n][0].is_empty() {
+                let message = format!(
+                    "`{}` has no letters or digits, so a reply that names it is invalid",
+                    option.text
+                );
+                ("bad-value", message, format!("name it in words, {remedy}"))
+            } else if let Some((other, shared)) = (0..n).find_map(|at| Some((at, shared(at)?))) {
+                let message = format!(
+                    "`{}` names two options, `{}` and `{}`, so a reply with it is invalid",
+                    shared.join(" "),
+                    options[other].text,
+                    option.text
+                );
+                let counts = "only letters, digits, minus signs and decimal points count";
+                ("duplicate-name", message, format!("{counts}: name one in other words, {remedy}"))
+            } else {
+                continue;
+            };
+            let (severity, here) = match (is_of_agents, is_list) {
+                (true, _) => (Severity::Warning, path.clone()),
+                (_, true) => (Severity::Error, path.index(n)),
+                _ => (Severity::Error, path.key(text_of(&option.value))),
+            };
+            let found = self.error(code, &here, message);
+            (found.severity, found.help) = (severity, Some(help));
+        }
     }
 
     fn options(&mut self, given: Options, path: &Path) -> Option<Vec<ChoiceOption>> {

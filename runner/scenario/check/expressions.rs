@@ -349,9 +349,8 @@ impl Checker {
             sound = false;
         }
         if sound && at_least.zip(at_most).is_some_and(|(least, most)| least > most) {
-            let message =
-                "no share is both `at_least` and `at_most` these: the first is greater than the second";
-            self.error("bad-value", path, message.to_string()).help = Some("exchange the two".into());
+            let message = "`at_least` is greater than `at_most`, so the assertion can't hold";
+            self.error("bad-value", path, message).help = Some("exchange the two".into());
             sound = false;
         }
         sound.then_some(Share { at_least, at_most })

@@ -63,7 +63,7 @@ impl Checker {
         }
         // What names a case is not a variable, unless there is one of this name and no case.
         let is_variable = written.contains_key(CASE) && !self.has_cases;
-        let is_other = |name: &str| [super::CAST, super::TRIMMED].contains(&name);
+        let is_other = |name: &str| [super::CAST, super::FIRST_RULES].contains(&name);
         let is_value = |name: &str| !is_other(name) && (name != CASE || is_variable);
         for (name, value) in overrides.iter().filter(|(name, _)| is_value(name)) {
             let span = self.tree.key(&path);

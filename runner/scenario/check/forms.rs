@@ -36,64 +36,13 @@ impl Checker {
             return None;
         }
         let (grammar, is_shown, path) = match (reply, grammar) {
-            (Some(reply), _) => {
-                let path = path.key("reply");
-                let Some(schema) = reply.schema else {
-                    if !self.is_broken(&path.key("schema")) {
-                        self.missing(&path, "`reply` needs `schema`: the form of the reply", EXAMPLE);
-                    }
-                    return None;
-                };
-                (Grammar::json_schema(&schema), reply.show.unwrap_or(true), path.key("schema"))
-            }
-            (_, Some(WrittenGrammar { lark: Some(_), regex: Some(_) })) => {
-                let message = "`lark` and `regex` exclude each other: a grammar is one of the two";
-                self.error("contradiction", &path.key("grammar").key("regex"), message).help =
-                    Some("remove one of them".into());
-                return None;
-            }
-            (_, Some(WrittenGrammar { lark, regex })) => {
-                let path = path.key("grammar");
-                let (grammar, path) = match (lark, regex) {
-                    (Some(lark), _) => (Grammar::Lark(lark), path.key("lark")),
-                    (_, Some(regex)) => (Grammar::Regex(regex), path.key("regex")),
-                    _ => {
-                        if !self.is_broken(&path.key("lark")) && !self.is_broken(&path.key("regex")) {
-                            let help = "e.g. `grammar: { regex: \"(yes|no), because [a-z ]{1,80}\" }`";
-                            self.missing(&path, "`grammar` needs `lark` or `regex`", help);
-                        }
-                        return None;
-                    }
-                };
-                (grammar, false, path)
-            }
+            (Some(reply), _) => self.of_schema(reply, &path.key("reply"))?,
+            (_, Some(grammar)) => self.of_grammar(grammar, &path.key("grammar"))?,
             (None, None) => return None,
         };
-        let relaxed = grammar.relaxed().and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed));
-        let relaxed = match relaxed {
-            Ok(relaxed) => relaxed,
-            Err(error) => {
-                let (what, help) = match grammar {
-                    Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
-                    Grammar::Lark(_) => (
-                        "grammar",
-                        "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`",
-                    ),
-                    _ => (
-                        "regular expression",
-                        "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
-                    ),
-                };
-                self.error("bad-grammar", &path, format!("this {what} can't be used: {error}")).help =
-                    Some(help.into());
-                return None;
-            }
-        };
-        self.left_out(
-            &relaxed,
-            &path,
-            &format!("a reply that breaks it is asked for again, at most {MAX_AGAIN} times"),
-        );
+        let relaxed = self.relaxed(&grammar, &path)?;
+        let then = format!("a reply that breaks it is asked for again, at most {MAX_AGAIN} times");
+        self.left_out(&relaxed, &path, &then);
         let form = Form { path, grammar, relaxed, is_shown };
         // A value of null is that of a reply which is not in its form.
         if form.kind() == "schema" && form.relaxed.accepts("null").is_ok() {
@@ -103,6 +52,61 @@ impl Checker {
             return None;
         }
         Some(Arc::new(form))
+    }
+
+    /// The grammar of a `reply`, whether others read it, and its place.
+    fn of_schema(&mut self, reply: WrittenReply, path: &Path) -> Option<(Grammar, bool, Path)> {
+        let Some(schema) = reply.schema else {
+            if !self.is_broken(&path.key("schema")) {
+                self.missing(path, "`reply` needs `schema`: the form of the reply", EXAMPLE);
+            }
+            return None;
+        };
+        Some((Grammar::json_schema(&schema), reply.show.unwrap_or(true), path.key("schema")))
+    }
+
+    /// The same of a `grammar`.
+    fn of_grammar(&mut self, written: WrittenGrammar, path: &Path) -> Option<(Grammar, bool, Path)> {
+        let (grammar, field) = match written {
+            WrittenGrammar { lark: Some(_), regex: Some(_) } => {
+                let message = "`lark` and `regex` exclude each other: a grammar is one of the two";
+                self.error("contradiction", &path.key("regex"), message).help =
+                    Some("remove one of them".into());
+                return None;
+            }
+            WrittenGrammar { lark: Some(lark), .. } => (Grammar::Lark(lark), "lark"),
+            WrittenGrammar { regex: Some(regex), .. } => (Grammar::Regex(regex), "regex"),
+            WrittenGrammar { lark: None, regex: None } => {
+                if !self.is_broken(&path.key("lark")) && !self.is_broken(&path.key("regex")) {
+                    let help = "e.g. `grammar: { regex: \"(yes|no), because [a-z ]{1,80}\" }`";
+                    self.missing(path, "`grammar` needs `lark` or `regex`", help);
+                }
+                return None;
+            }
+        };
+        Some((grammar, false, path.key(field)))
+    }
+
+    /// What can be enforced of a grammar; an error if it can't be used at all.
+    fn relaxed(&mut self, grammar: &Grammar, path: &Path) -> Option<Relaxed> {
+        let relaxed = grammar.relaxed().and_then(|relaxed| relaxed.grammar.check().map(|()| relaxed));
+        let error = match relaxed {
+            Ok(relaxed) => return Some(relaxed),
+            Err(error) => error,
+        };
+        let (what, help) = match grammar {
+            Grammar::JsonSchema(_) => ("schema", "`docs/patterns.md` lists the supported keywords"),
+            Grammar::Lark(_) => {
+                ("grammar", "a Lark grammar begins at the rule `start`, e.g. `start: \"yes\" | \"no\"`")
+            }
+            _ => (
+                "regular expression",
+                "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
+            ),
+        };
+        self.error("bad-grammar", path, format!("this {what} can't be used: {error}")).help =
+            Some(help.into());
+        None
     }
 
     /// Warns of what can't be enforced of a schema while a text is written.

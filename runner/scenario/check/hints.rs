@@ -150,13 +150,13 @@ impl Checker {
     pub(super) fn one_model_each(&mut self, scenario: &Scenario) {
         let plan = compile(scenario);
         let mut first: BTreeMap<_, &Turn> = BTreeMap::new();
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for (_, turn) in plan.order() {
             let agent = scenario.agent(turn.speaker);
             let before = first.entry(turn.timeline).or_insert(turn);
             if agent.strategy.is_some()
                 || before.hints.model == turn.hints.model
-                || !told.insert(turn.timeline)
+                || !reported.insert(turn.timeline)
             {
                 continue;
             }
@@ -252,12 +252,12 @@ impl Checker {
     }
 }
 
-/// A name as `models` may have it.
 /// True of what names a model's file instead of a model.
 fn is_file(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".gguf") && !is_code(name)
 }
 
+/// A name as `models` may have it.
 fn plain(name: &str) -> String {
     if is_identifier(name) { name.to_string() } else { super::phases::identifier_from(name) }
 }

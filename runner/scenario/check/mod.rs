@@ -1,5 +1,5 @@
 //! From the file as written to a scenario that can be trusted: every reference resolved, every template
-//! tried, and all that is wrong said at once with its place and a remedy.
+//! tried, and all mistakes reported at once, each with its place and a remedy.
 
 mod braces;
 mod cascade;
@@ -40,7 +40,7 @@ use super::names;
 use super::papers;
 use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
-use super::template::TRIMMED;
+use super::template::FIRST_RULES;
 use super::yaml::{Path, Step, Tree, parse};
 use super::{Agent, Phase, PhaseId, Scenario};
 use crate::diagnostic::{
@@ -81,8 +81,8 @@ impl Loaded {
         mut diagnostics: Vec<Diagnostic>,
         names_there: names::Written,
     ) -> Self {
-        if diagnostics.len() > MAX_TOLD {
-            let rest = diagnostics.split_off(MAX_TOLD);
+        if diagnostics.len() > MAX_REPORTED {
+            let rest = diagnostics.split_off(MAX_REPORTED);
             let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
             let message = format!("{} more errors not shown", rest.len());
             let found = Diagnostic::error("too-many", "", rest[0].span, message).help("fix the others first");
@@ -205,8 +205,8 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
-    let (tools, cases, has_cases, steps, keeps_lines) = Default::default();
-    let is_trimmed = overrides.iter().any(|(name, _)| name == TRIMMED);
+    let (tools, cases, has_cases, steps) = Default::default();
+    let by_first_rules = overrides.iter().any(|(name, _)| name == FIRST_RULES);
     let mut checker = Checker {
         sources,
         tree,
@@ -220,8 +220,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
         cases,
         has_cases,
         steps,
-        is_trimmed,
-        keeps_lines,
+        by_first_rules,
     };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
@@ -263,8 +262,8 @@ pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
 
 /// The override that is a cast; no variable can have this name.
 pub(crate) const CAST: &str = "agents";
-/// Maximum number of mistakes that are told of one scenario.
-const MAX_TOLD: usize = 500;
+/// Maximum number of errors and warnings that are reported of one scenario.
+const MAX_REPORTED: usize = 500;
 
 struct Checker {
     sources: Sources,
@@ -284,10 +283,8 @@ struct Checker {
     tools: Vec<super::Tool>,
     /// Steps left for texts that are rendered before the run.
     steps: Steps,
-    /// True of a scenario whose recording is from before texts kept their line breaks.
-    is_trimmed: bool,
-    /// True if some text keeps a line break that it would have lost then.
-    keeps_lines: bool,
+    /// True of a scenario that is read for a recording by the first rules.
+    by_first_rules: bool,
 }
 
 /// The names that templates and expressions may use, known before any of them is read.
@@ -414,8 +411,7 @@ impl Checker {
         let description = self.known_text(written.description, &top.key("description"));
         let hints = self.hints(hints, &top);
         let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
-        let all_phases = named_in(&written.phases, &judges);
-        self.names.phases = all_phases;
+        self.names.phases = named_in(&written.phases, &judges);
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));
         self.tools_are_used(&agents);
         let partial = self.names.partial;
@@ -432,14 +428,12 @@ impl Checker {
         let outcomes = self.outcomes(written.outcome.unwrap_or_default(), &top.key("outcome"));
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
-        self.answers(&agents, &phases);
-        self.answers_in_form(&agents, &phases);
         self.one_meaning(&variables, &agents[..n_cast], &phases);
         // Models that are named by their files.
         let models = self.models.iter().map(|name| (name.clone(), name.clone())).chain(models).collect();
         let lets = std::mem::take(&mut self.names.lets).into_iter();
         let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();
-        let mut scenario = Scenario {
+        let scenario = Scenario {
             title: title.unwrap_or_else(|| id.clone()),
             id,
             description: description.unwrap_or_default(),
@@ -447,8 +441,8 @@ impl Checker {
             cases: self.cases.take(),
             state,
             lets,
-            overrides: overrides.iter().filter(|(name, _)| name != TRIMMED).cloned().collect(),
-            keeps_lines: false,
+            overrides: overrides.iter().filter(|(name, _)| name != FIRST_RULES).cloned().collect(),
+            by_first_rules: self.by_first_rules,
             language: self.language.clone(),
             models,
             embeddings,
@@ -464,9 +458,20 @@ impl Checker {
             sources: self.sources.clone(),
             tree: Tree::default(),
         };
-        self.systems(&mut scenario, &systems);
-        scenario.keeps_lines = self.keeps_lines;
-        unroll::unroll(&mut scenario, &blocks);
+        self.complete(scenario, &systems, &blocks)
+    }
+
+    /// Checks what only a complete scenario shows: its texts are tried, and its blocks unrolled.
+    fn complete(
+        &mut self,
+        mut scenario: Scenario,
+        systems: &[Option<String>],
+        blocks: &[unroll::Block],
+    ) -> Option<Arc<Scenario>> {
+        self.answers(&scenario.agents, &scenario.phases);
+        self.answers_in_form(&scenario.agents, &scenario.phases);
+        self.systems(&mut scenario, systems);
+        unroll::unroll(&mut scenario, blocks);
         self.heard(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
@@ -484,9 +489,9 @@ impl Checker {
         self.push(Diagnostic::error(code, path.to_string(), span, message))
     }
 
-    /// A suggestion of what was meant; not looked for where nothing more will be told.
+    /// A suggestion of what was meant; not looked for where no more errors are reported.
     fn suggest<'a>(&self, found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-        if self.found.len() > MAX_TOLD { None } else { suggest(found, known) }
+        if self.found.len() > MAX_REPORTED { None } else { suggest(found, known) }
     }
 
     fn push(&mut self, diagnostic: Diagnostic) -> &mut Diagnostic {
@@ -509,7 +514,7 @@ impl Checker {
 
     /// The place of a name on a line of a text value; the line, where it is not found.
     fn name_span(&self, path: &Path, line: usize, name: &str) -> Span {
-        if self.found.len() > MAX_TOLD {
+        if self.found.len() > MAX_REPORTED {
             return self.tree.text_line(&self.sources, path, line);
         }
         name_span(&self.sources, &self.tree, path, line, name)

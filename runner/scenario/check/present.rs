@@ -72,7 +72,7 @@ impl Checker {
         (!cast.is_empty()).then_some(cast)
     }
 
-    /// True if nobody else has a part in a phase. A variable may be set otherwise, so a part of somebody who is absent is no mistake: then the
+    /// True if nobody else has a part in a phase. A variable may be set otherwise, so a part of somebody who is absent is not a mistake: then the
     /// cast stays open.
     fn is_cast_of(&self, written: &WrittenPhase, cast: &[AgentId]) -> bool {
         let has_role = |role: &str| {

@@ -153,7 +153,7 @@ impl Checker {
         None
     }
 
-    /// Rejects a fixed answer that is no option where the agent must choose: the run would end there.
+    /// Rejects a fixed answer that is not an option where the agent must choose: the run would end there.
     pub(super) fn answers(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             for (path, played, part) in placed(agent, phases) {

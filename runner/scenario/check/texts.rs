@@ -70,11 +70,10 @@ impl Checker {
 
     /// A text whose line breaks stay where Jinja keeps them, with a warning where an earlier rule took one.
     fn keep_lines(&mut self, text: String, path: &Path) -> String {
-        if self.is_trimmed {
+        if self.by_first_rules {
             return text;
         }
         let (kept, tags) = template::keep_lines(&text);
-        self.keeps_lines |= *kept != *text;
         let kept = kept.into_owned();
         for (line, tag) in tags {
             let span = self.tree.text_line(&self.sources, path, line);

@@ -26,6 +26,7 @@ pub fn compile(scenario: &Scenario) -> Plan {
         scenario,
         graph: DiGraph::new(),
         next_use: Vec::new(),
+        first_use: BTreeMap::new(),
         unread: BTreeMap::new(),
         last: BTreeMap::new(),
         spoken_in: vec![Vec::new(); scenario.phases.len()],
@@ -41,6 +42,7 @@ pub fn compile(scenario: &Scenario) -> Plan {
         language: scenario.language.hash(),
         graph: compiler.graph,
         next_use: compiler.next_use,
+        first_use: compiler.first_use,
         unread: compiler.unread.into_iter().collect(),
     };
     // petgraph's own test for cycles calls itself once a turn: a plan of thousands overflows the stack of a thread.
@@ -58,6 +60,7 @@ struct Compiler<'a> {
     scenario: &'a Scenario,
     graph: DiGraph<Turn, Edge>,
     next_use: Vec<Option<TurnId>>,
+    first_use: BTreeMap<TimelineId, TurnId>,
     /// The inputs that each memory has not read yet.
     unread: BTreeMap<TimelineId, Vec<Input>>,
     /// Each memory's latest turn.
@@ -209,6 +212,7 @@ impl Compiler<'_> {
         let node = self.graph.add_node(turn);
         let id = TurnId(node.index());
         self.next_use.push(None);
+        self.first_use.entry(timeline).or_insert(id);
         self.last.insert(timeline, id);
         if let Some(memory) = memory {
             self.graph.add_edge(NodeIndex::new(memory.0), node, Edge::Memory);

@@ -1,6 +1,6 @@
 //! Words that negate a sentence, or leave open what it says, in the languages and scripts that replies are likely to be in.
 //!
-//! They stand beside the texts `negations` of the table, and a scenario's own `negations` replace all of them. They are no part of a plan:
+//! They stand beside the texts `negations` of the table, and a scenario's own `negations` replace all of them. They are not part of a plan:
 //! what a reply chose stands in the transcript.
 //!
 //! An entry is a word or several, and entries are separated by commas. `*` at the beginning or end of a word stands for anything; `^` means
@@ -52,7 +52,7 @@ const MORE: &[&str] = &[
 const MORE_IN: [&str; LANGUAGES.len()] =
     ["ne", "nix", "not, nul, nulle, ^personne, pour personne", "ne, not, salvo, menos, apenas"];
 
-/// Words that leave open what a sentence chooses: it is no vote, but takes none back either.
+/// Words that leave open what a sentence chooses: it is not a vote, and does not withdraw one.
 const DOUBTFUL: &[&str] = &[
     "against, oppose, opposes, opposed, reject, rejects, rejected, doubt, doubts, doubtful, undecided, unsure, stop, avoid, forget",
     "innocent, gegen, dagegen, bezweifle, unschuldig, contre, innocente, contra, dudo, inocente, против, 反对, 反對, 反対, 吗, 嗎, ですか, ますか",

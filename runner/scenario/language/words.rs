@@ -2,6 +2,9 @@
 //!
 //! Where a script puts no spaces between words (Chinese, Japanese, Korean with its particles, Thai, …), each character is a word, so that
 //! a name is found wherever its characters stand.
+//!
+//! A number is one word, with its sign and its decimal point: `-1` is not a `1`, and `3.5` is not a `3`. A plus changes no number and is
+//! left out.
 
 use super::Language;
 
@@ -40,8 +43,9 @@ impl Language {
     /// The words of a text. Apostrophes stay in them, except after an elision, which is a word of its own.
     pub(in crate::scenario) fn words(&self, text: &str) -> Words {
         let mut words = Words::default();
-        let mut characters = text.chars().peekable();
-        while let Some(c) = characters.next() {
+        let mut before = None;
+        for (at, c) in text.char_indices() {
+            let rest = &text[at + c.len_utf8()..];
             match c {
                 '’' | '\'' | 'ʼ' | '‘' | '＇' if !words.word.is_empty() => {
                     words.word.push('\'');
@@ -57,12 +61,29 @@ impl Language {
                 c if c.is_alphanumeric() || is_mark(c) && !words.word.is_empty() => {
                     words.word.extend(c.to_lowercase());
                 }
-                '.' if words.is_abbreviation(characters.peek().copied()) => {
+                c if is_minus(c)
+                    && words.word.is_empty()
+                    && !before.is_some_and(is_sign)
+                    && is_number(rest) =>
+                {
+                    words.word.push('-');
+                }
+                '.' | ',' if words.word.ends_with(char::is_numeric) && rest.starts_with(char::is_numeric) => {
+                    words.word.push(c);
+                }
+                '.' if words.is_before_number()
+                    && before != Some('.')
+                    && rest.starts_with(char::is_numeric) =>
+                {
+                    words.word.push_str("0.");
+                }
+                '.' if words.is_abbreviation(rest.chars().next()) => {
                     words.separate();
                     words.is_abbreviated = true;
                 }
                 c => words.separator(c),
             }
+            before = Some(c);
         }
         words.end_word();
         words
@@ -117,14 +138,32 @@ impl Words {
         self.clause += usize::from(ends_sentence || is_clause_end(c));
     }
 
+    /// True where a number can begin: the word so far is empty, or a sign.
+    fn is_before_number(&self) -> bool {
+        matches!(self.word.as_str(), "" | "-")
+    }
+
     /// True if the point after the word so far ends no sentence, given the next character.
     fn is_abbreviation(&self, next: Option<char>) -> bool {
         let is_letter = |text: &str| text.chars().count() == 1 && text.chars().all(char::is_alphabetic);
         // `e.g. this`: the first point stands within the abbreviation, the second after it.
         let inside = is_letter(&self.word) && next.is_some_and(char::is_alphabetic);
-        let behind = is_letter(&self.word) && self.is_abbreviated;
-        inside || behind || ABBREVIATIONS.contains(&self.word.as_str())
+        let after = is_letter(&self.word) && self.is_abbreviated;
+        inside || after || ABBREVIATIONS.contains(&self.word.as_str())
     }
+}
+
+fn is_minus(c: char) -> bool {
+    matches!(c, '-' | '\u{2212}' | '\u{FF0D}')
+}
+
+fn is_sign(c: char) -> bool {
+    is_minus(c) || matches!(c, '+' | '\u{FF0B}')
+}
+
+/// True if a text begins with the digits of a number, or with its decimal point.
+fn is_number(text: &str) -> bool {
+    text.strip_prefix('.').unwrap_or(text).starts_with(char::is_numeric)
 }
 
 fn is_end(c: char) -> bool {
@@ -201,6 +240,25 @@ mod tests {
             ]
         );
         assert_eq!(words("Plan B. Go.").last(), Some(&word("go", 1, 1)));
+    }
+
+    #[test]
+    fn a_number_is_one_word_with_its_sign_and_its_decimal_point() {
+        let texts = |text: &str| words(text).into_iter().map(|word| word.0).collect::<Vec<_>>().join(" ");
+        for (text, expected) in [
+            ("-1", "-1"),
+            ("\u{2212}1, +2", "-1 2"),
+            ("3.5. 3,5, 1,000.50!", "3.5 3,5 1,000.50"),
+            (".5 -.5", "0.5 -0.5"),
+            ("我选-1", "我 选 -1"),
+            ("(-1): -2%", "-1 -2"),
+            // A hyphen, a range, a list and a sentence end.
+            ("Player-2 1-2 --3 - 4", "player 2 1 2 3 4"),
+            ("1. A 2.B ...5", "1 a 2 b 5"),
+            ("- + % .", ""),
+        ] {
+            assert_eq!(texts(text), expected, "{text}");
+        }
     }
 
     #[test]

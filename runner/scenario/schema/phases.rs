@@ -106,7 +106,8 @@ pub struct WrittenPhase {
     pub choice: Option<WrittenChoice>,
     /// Like `choice`, but the agent answers in its own words, which are searched for the options. A reply is `invalid` if it is not
     /// clear which option it chooses: it names none, or two, or one in a sentence with a negation, or only in questions. Negations
-    /// of many languages are known, also of those without spaces between words.
+    /// of many languages are known, also of those without spaces between words. A number counts with its sign and decimals: `-1` does not
+    /// choose `1`, and `3.5` does not choose `3`.
     pub parse_choice: Option<WrittenChoice>,
     /// The form of every turn's reply: JSON that fits a schema. The model can reply with nothing else; `replies` contains the values.
     pub reply: Option<WrittenReply>,

@@ -33,10 +33,11 @@ impl Code {
             };
             let Some(found) = found else { break };
             at = found.end;
-            if rest.starts_with("{%") && text[found].trim_matches(['-', '+', ' ']) == "raw" {
-                let end = text[at..].find("endraw").map_or(text.len(), |end| at + end);
-                code.raw.push(at..end);
-                at = end;
+            if rest.starts_with("{%") && is_raw(&text[found]) {
+                let end = end_of_raw(text, at);
+                code.raw.push(at..end.unwrap_or(text.len()));
+                // Within the tag, which is no code that anything looks at.
+                at = end.map_or(text.len(), |end| end + 2);
             }
         }
         code
@@ -61,6 +62,23 @@ impl Code {
     pub fn pieces<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
         self.inside.iter().map(|range| (self.line(range.start), &text[range.clone()]))
     }
+}
+
+/// True of the code of the tag after which all is text.
+pub(super) fn is_raw(code: &str) -> bool {
+    code.trim_matches(|c: char| matches!(c, '-' | '+') || c.is_ascii_whitespace()) == "raw"
+}
+
+/// The start of the `{% endraw %}` after a place of a template.
+pub(super) fn end_of_raw(text: &str, from: usize) -> Option<usize> {
+    let is_sign = |c| matches!(c, '-' | '+');
+    let mut opened = text[from..].match_indices("{%").map(|(at, _)| from + at);
+    opened.find(|at| {
+        let code = text[at + 2..].trim_start_matches(is_sign).trim_ascii_start();
+        let rest =
+            code.strip_prefix("endraw").map(|rest| rest.trim_ascii_start().trim_start_matches(is_sign));
+        rest.is_some_and(|rest| rest.starts_with("%}"))
+    })
 }
 
 fn within(ranges: &[Range<usize>], at: usize) -> bool {
@@ -101,6 +119,7 @@ mod tests {
             ("{{ '}}' }}{% if {'a': {'b': 1}} %}", vec![" '}}' ", " if {'a': {'b': 1}} "]),
             ("{# don't {{ x }} #}{{ y }}", vec![" y "]),
             ("{% raw %}{{ it's }}{% endraw %}{{ y }}", vec![" raw ", " y "]),
+            ("{% raw %}endraw {{ x }}{% endraw %}{{ y }}", vec![" raw ", " y "]),
             ("${a} { {\n}} {{ open", vec![" open"]),
             (r"{{ 'it\'s' }}, {{ b }}", vec![r" 'it\'s' ", " b "]),
         ] {

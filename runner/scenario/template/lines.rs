@@ -5,13 +5,13 @@
 //! already take the line break before them (`{%- for … %}`). Here what `trim_blocks` and `lstrip_blocks` do is limited to lines
 //! without any text: elsewhere Jinja's own `+` is added to the tags, which keeps what is beside them.
 //!
-//! Recordings from before this rule are read with the options alone ([`TRIMMED`]).
+//! Recordings from before this rule are read with the options alone ([`FIRST_RULES`]).
 
-use super::code::end_of_code;
+use super::code::{end_of_code, end_of_raw, is_raw};
 use std::borrow::Cow;
 
-/// The override by which a recording from before this rule is read; no variable can have this name.
-pub(crate) const TRIMMED: &str = "{% %}";
+/// The override with which a scenario is read for a recording by the first rules; no variable can have this name.
+pub(crate) const FIRST_RULES: &str = "{% %}";
 
 /// A `{% … %}` or `{# … #}`.
 struct Tag {
@@ -25,24 +25,25 @@ pub fn keep_lines(text: &str) -> (Cow<'_, str>, Vec<(usize, String)>) {
     let mut line = Line::default();
     let mut at = 0;
     while at < text.len() {
-        match next(text, at) {
-            Piece::Tag(tag) => {
+        let end_of_text = match next(text, at) {
+            Piece::Tag(tag, end) => {
                 at = tag.end;
                 line.tags.push(tag);
+                end
             }
-            Piece::Text(end) => {
-                for piece in text[at..end].split_inclusive('\n') {
-                    line.has_text |= !piece.trim().is_empty();
-                    if piece.ends_with('\n') {
-                        std::mem::take(&mut line).keep(text, at, &mut marks, &mut kept);
-                    }
-                    at += piece.len();
-                }
-            }
+            Piece::Text(end) => end,
             Piece::Value(end) => {
                 line.has_text = true;
                 at = end;
+                end
             }
+        };
+        for piece in text[at..end_of_text].split_inclusive('\n') {
+            line.has_text |= !piece.trim().is_empty();
+            if piece.ends_with('\n') {
+                std::mem::take(&mut line).keep(text, at, &mut marks, &mut kept);
+            }
+            at += piece.len();
         }
     }
     line.keep(text, at, &mut marks, &mut kept);
@@ -90,7 +91,8 @@ impl Line {
 }
 
 enum Piece {
-    Tag(Tag),
+    /// A tag, and the end of the raw text after it; for any tag but `{% raw %}` there is none.
+    Tag(Tag, usize),
     /// Text up to there.
     Text(usize),
     /// `{{ … }}` up to there.
@@ -110,7 +112,8 @@ fn next(text: &str, at: usize) -> Piece {
     }
     if let Some(comment) = rest.strip_prefix("{#") {
         return comment.find("#}").map_or(Piece::Text(text.len()), |inner| {
-            Piece::Tag(Tag { start: at, end: closed(inner, "#}") })
+            let end = closed(inner, "#}");
+            Piece::Tag(Tag { start: at, end }, end)
         });
     }
     if let Some(code) = rest.strip_prefix("{%") {
@@ -118,17 +121,11 @@ fn next(text: &str, at: usize) -> Piece {
         if !text[..end].ends_with("%}") || end < at + 4 {
             return Piece::Text(text.len());
         }
-        // What is raw is text, up to the tag that ends it.
-        let word = text[at + 2..end - 2].trim_matches(['-', '+', ' ', '\n']);
-        if word == "raw" {
-            return match text[end..].find("endraw").map(|inner| end + inner) {
-                Some(inner) if text[end..inner].contains("{%") => {
-                    Piece::Value(text[..inner].rfind("{%").unwrap_or(inner))
-                }
-                _ => Piece::Text(text.len()),
-            };
+        let tag = Tag { start: at, end };
+        if !is_raw(&text[at + 2..end - 2]) {
+            return Piece::Tag(tag, end);
         }
-        return Piece::Tag(Tag { start: at, end });
+        return end_of_raw(text, end).map_or(Piece::Text(text.len()), |end| Piece::Tag(tag, end));
     }
     let open = rest
         .match_indices('{')
@@ -174,10 +171,32 @@ mod tests {
             ("{% if yes %}a{% endif -%}\n b", "ab"),
             ("a\n{%- if yes -%}\nb\n{%- endif -%}\nc", "abc"),
             ("{% raw %}{{ x }}{% endraw %}\nb", "{{ x }}\nb"),
+            ("a\n{% raw %}{{ x }}\n  {% endraw %} c\nd", "a\n{{ x }}\n   c\nd"),
+            ("a {% raw %}\n{{ x }}\n{% endraw %}\nd", "a \n{{ x }}\nd"),
             ("{% set a = {'%}': 1} %}\n{{ a['%}'] }} {% if yes %}{% endif %}\nb", "1 \nb"),
             ("a {% if yes %}b{% endif +%}\nc", "a b\nc"),
         ] {
             assert_eq!(rendered(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn raw_text_has_lines_of_its_own() {
+        for (text, expected) in [
+            ("Before:\n{% raw %}\n{{ x }}\n{% endraw %}\nAfter.", "Before:\n{{ x }}\nAfter."),
+            ("Before:\n  {% raw %}\n{{ x }}\n  {% endraw %}\nAfter.", "Before:\n{{ x }}\nAfter."),
+            ("Before:\r\n{% raw %}\r\n{{ x }}\r\n\t{% endraw %}\r\nAfter.", "Before:\r\n{{ x }}\r\nAfter."),
+            ("Before:\n{%- raw %}\n{{ x }}\n{%- endraw %}\nAfter.", "Before:\n{{ x }}\nAfter."),
+            ("Before:\n{%\traw\t%}\n{% endif %}\n{%\tendraw\t%}\nAfter.", "Before:\n{% endif %}\nAfter."),
+            (
+                "{% raw %}\nendraw {{ x }}\n{% endraw %}\n{% if yes %}\nb\n{% endif %}\n",
+                "endraw {{ x }}\nb\n",
+            ),
+        ] {
+            assert_eq!(rendered(text), expected, "{text}");
+            let (kept, tags) = keep_lines(text);
+            let is_joining = text.contains("{%-");
+            assert_eq!((*kept == *text, tags.is_empty()), (!is_joining, !is_joining), "{text}");
         }
     }
 
@@ -190,6 +209,7 @@ mod tests {
             "{# open",
             "{{ open",
             "{% raw %}{%",
+            "{% raw %}\n{% endraw",
             "${a}{\n{",
         ] {
             let (kept, tags) = keep_lines(text);

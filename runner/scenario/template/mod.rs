@@ -17,7 +17,7 @@ pub use context::{evaluate_alone, evaluator, render_system};
 pub use explain::remedy;
 pub(super) use filters::ByKey;
 pub use filters::FILTERS;
-pub(crate) use lines::TRIMMED;
+pub(crate) use lines::FIRST_RULES;
 pub use lines::keep_lines;
 
 use super::yaml::Path;
@@ -209,7 +209,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
     Ok(expression.names())
 }
 
-/// Rejects a filter or test that there is none of: it would fail wherever it is reached.
+/// Rejects a filter or test that does not exist: it would fail wherever it is reached.
 fn all_known(unknown: Option<(Use<'_>, usize)>) -> Result<(), TemplateError> {
     let Some((used, line)) = unknown else { return Ok(()) };
     let (kind, message) = match used {
