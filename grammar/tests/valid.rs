@@ -234,7 +234,7 @@ fn references_lead_where_they_led() {
     const N: i64 = (1 << 53) + 1;
     let a = json!({ "type": "array", "items": { "type": "integer" }, "minItems": 2, "maxItems": 2 });
     for (keywords, reference) in [
-        (json!({ "allOf": [a] }), "#/allOf/0"),
+        (json!({ "allOf": [{ "properties": { "z": a } }] }), "#/allOf/0/properties/z"),
         (json!({ "oneOf": [{ "type": "object", "not": {} }, a] }), "#/oneOf/1"),
         (json!({ "not": { "properties": { "x~y": a } } }), "#/not/properties/x~0y"),
         (json!({ "contains": a }), "#/contains"),
