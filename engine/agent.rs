@@ -9,8 +9,8 @@ use crate::store::manifest::Manifest;
 use crate::text::prefix::{Segment, compare, first_difference};
 use crate::text::restore;
 use crate::{
-    Called, Calls, Completion, Constraint, Conversation, Error, ErrorKind, Event, Exchange, Grammar, Prompt,
-    Reasoning, ReplyContent, Request, Result, Retention, Sampling, SessionKey, Tools,
+    Completion, Constraint, Conversation, Error, ErrorKind, Event, Exchange, Grammar, Prompt, Reasoning,
+    ReplyContent, Request, Result, Retention, Sampling, SessionKey, ToolCalls, ToolChoice, Tools,
 };
 use futures_core::Stream;
 use std::pin::Pin;
@@ -61,7 +61,7 @@ struct Settings {
     stop: Vec<String>,
     constraint: Option<Constraint>,
     grammar: Option<Arc<Grammar>>,
-    calls: Calls,
+    calls: ToolChoice,
     logprobs: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl Engine {
                 stop: Vec::new(),
                 constraint: None,
                 grammar: None,
-                calls: Calls::default(),
+                calls: ToolChoice::default(),
                 logprobs: None,
             },
             resumed: None,
@@ -122,7 +122,7 @@ impl Engine {
     pub fn resume(&self, run: impl Into<String>, agent: impl Into<String>) -> Result<Agent> {
         let mut resumed = self.agent(run, agent);
         let SessionKey { run, agent, .. } = &resumed.key;
-        if self.inner.keeping.store.is_none() {
+        if self.inner.store_handle.store.is_none() {
             return Err(Error::request(format!(
                 "agent `{agent}` of run `{run}` can't be resumed: this engine stores no memories; set `cache_dir`"
             )));
@@ -133,7 +133,7 @@ impl Engine {
             );
             Error::new(ErrorKind::NotFound, found)
         })?;
-        let (found, here) = (&manifest.owner.identity, &self.inner.keeping.context.identity);
+        let (found, here) = (&manifest.owner.identity, &self.inner.store_handle.context.identity);
         if found.model != here.model {
             return Err(Error::request(format!(
                 "the stored memory of agent `{agent}` of run `{run}` was computed by model `{}`, but this is \
@@ -153,7 +153,7 @@ impl Engine {
 
     /// What is stored of a session.
     fn stored_memory(&self, key: &SessionKey) -> Result<Option<Manifest>> {
-        let Some(store) = &self.inner.keeping.store else { return Ok(None) };
+        let Some(store) = &self.inner.store_handle.store else { return Ok(None) };
         match store.read_manifest(key) {
             Found::Whole((manifest, ..)) => Ok(Some(manifest)),
             Found::Missing => Ok(None),
@@ -192,15 +192,15 @@ impl Agent {
             self.conversation = Conversation { system, reasoning: self.conversation.reasoning, ..now };
         }
         self.conversation.tools = Some(tools);
-        if self.settings.calls == Calls::Never {
-            self.settings.calls = Calls::Allowed;
+        if self.settings.calls == ToolChoice::Never {
+            self.settings.calls = ToolChoice::Allowed;
         }
         self
     }
 
     /// Whether replies may be calls of its tools, or must be.
     #[must_use]
-    pub fn calls(mut self, calls: Calls) -> Self {
+    pub fn calls(mut self, calls: ToolChoice) -> Self {
         self.settings.calls = calls;
         self
     }
@@ -361,7 +361,7 @@ impl Agent {
             stop,
             constraint,
             grammar: grammar.filter(|_| !is_choice),
-            calls: if is_choice { Calls::Never } else { calls },
+            calls: if is_choice { ToolChoice::Never } else { calls },
             logprobs,
             ..Request::new(self.key.clone(), Prompt::Chat(prompt))
         })?;
@@ -435,8 +435,8 @@ impl Agent {
     fn record(&mut self, user: String, completion: &Completion) {
         let ids = completion.ids.clone().into();
         let reply = match completion.call {
-            Some(Called::Whole(_)) => ReplyContent::Call(ids),
-            Some(Called::Cut) | None => ReplyContent::Ids(ids),
+            Some(ToolCalls::Complete(_)) => ReplyContent::Call(ids),
+            Some(ToolCalls::Truncated) | None => ReplyContent::Ids(ids),
         };
         let reasoning = self.conversation.reasoning;
         self.conversation.exchanges.push(Exchange { user, reply, reasoning });

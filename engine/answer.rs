@@ -15,11 +15,11 @@ pub struct CallSoFar<'a> {
 /// What a reply that calls a tool came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Called {
-    /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::joint_calls`](crate::Request::joint_calls).
-    Whole(Vec<Call>),
+pub enum ToolCalls {
+    /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::parallel_tool_calls`](crate::Request::parallel_tool_calls).
+    Complete(Vec<Call>),
     /// The beginning of one: [`Request::max_call_tokens`](crate::Request::max_call_tokens) cut it.
-    Cut,
+    Truncated,
 }
 
 /// Record of a choice.
@@ -65,7 +65,7 @@ pub struct TopLogprob {
 
 /// One token of a reply that was followed ([`Constraint::Follow`](crate::Constraint::Follow)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Followed {
+pub struct ForcedToken {
     /// The id that the sampler draws here, with the request's seed and parameters. Another one than the recorded: a surprise.
     pub drawn: u32,
     /// The recorded id's natural log-probability, in the model's own distribution.
@@ -149,7 +149,7 @@ pub struct Usage {
     /// Milliseconds that the turn waited for its memory to be read.
     pub waited_ms: f64,
     /// Milliseconds that its memory was read ahead, while others were at work.
-    pub hidden_ms: f64,
+    pub prefetch_ms: f64,
     /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's token.
     pub saved_ms: f64,
     /// Bytes that cached keys and values of all sessions took in memory at the turn's end.
@@ -208,11 +208,11 @@ pub struct Completion {
     /// Record of the choice, if it was one of [`Constraint::OneOf`](crate::Constraint::OneOf).
     pub choice: Option<Choice>,
     /// The calls of tools that the reply is; `None`: it is none.
-    pub call: Option<Called>,
+    pub call: Option<ToolCalls>,
     /// Numbers of ids by which its whole calls end.
     pub call_ends: Vec<usize>,
     /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`](crate::Constraint::Follow)).
-    pub followed: Vec<Followed>,
+    pub followed: Vec<ForcedToken>,
     /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`](crate::Request::logprobs)); else empty.
     pub logprobs: Vec<TokenLogprob>,
     /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the same whether the prompt was
@@ -241,7 +241,7 @@ pub enum Event {
     },
     /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
-    /// A piece of a reply that is a call of a tool, markup included; [`Prompter::calls_so_far`](crate::Prompter::calls_so_far) reads all
+    /// A piece of a reply that is a call of a tool, markup included; [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all
     /// of them together. A reply's pieces are all text, or all of a call.
     Call(String),
     /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or
@@ -269,7 +269,7 @@ pub struct TokenScore {
 
 /// Next-token figures of one cache format, from [`crate::Engine::compare`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Compared {
+pub struct FormatDivergence {
     /// Natural log-probability of the token that follows; `None` behind the last one.
     pub logprob: Option<f64>,
     /// The most likely id.

@@ -6,9 +6,9 @@ use crate::memory::Memory;
 use crate::memory::arena::Arena;
 use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
-use crate::prompter::Prompter;
+use crate::prompter::PromptEncoder;
 use crate::scoring::self_check;
-use crate::share::Share;
+use crate::share::MemoryBudget;
 use crate::store::cipher::CacheKey;
 use crate::store::inventory::Folder;
 use crate::store::manifest::Identity;
@@ -22,8 +22,8 @@ use crate::turns::draft_model::DraftModel;
 use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Compared, Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, ModelInfo,
-    ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
+    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, FormatDivergence, KvChoice, Meter,
+    ModelInfo, ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub struct EngineConfig {
     /// and longest reply, and 512 tokens in f16); one that alone exceeds the budget is played alone.
     pub cache_memory: u64,
     /// A budget that this engine shares with others: it takes the place of `cache_memory`, and their passes take turns.
-    pub share: Option<Share>,
+    pub share: Option<MemoryBudget>,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
     /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode. How many it is
@@ -181,18 +181,18 @@ pub struct Engine {
 
 /// An engine, once for all its handles.
 pub(crate) struct Inner {
-    prompter: Prompter,
+    prompter: PromptEncoder,
     kv: String,
-    line: Line,
+    worker: WorkerHandle,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
     /// Where memories are, and the bytes that the folder may take.
     bound: Option<(Place, Bound)>,
-    pub(crate) keeping: Keeping,
+    pub(crate) store_handle: StoreHandle,
 }
 
 /// What an engine must know to look after memories from its front.
-pub(crate) struct Keeping {
+pub(crate) struct StoreHandle {
     pub(crate) context: CacheContext,
     pub(crate) store: Option<Arc<Store>>,
     /// Where the store is.
@@ -201,7 +201,7 @@ pub(crate) struct Keeping {
     pub(crate) secret: OnceLock<[u8; 32]>,
 }
 
-impl Keeping {
+impl StoreHandle {
     /// All of the store, to look after it; it holds the place open.
     pub(crate) fn folder(&self) -> Option<Folder> {
         Some(self.store.as_ref()?.folder(self.place.clone()?))
@@ -212,19 +212,19 @@ impl Keeping {
 pub struct Turn {
     id: u64,
     events: UnboundedReceiver<Event>,
-    line: Line,
+    worker: WorkerHandle,
     committed: bool,
 }
 
 /// The way to the engine's thread.
 #[derive(Clone)]
-struct Line {
+struct WorkerHandle {
     commands: Sender<Command>,
     /// Message of the panic that ended the thread, if one did.
     fault: Arc<OnceLock<String>>,
 }
 
-impl Line {
+impl WorkerHandle {
     fn send(&self, command: Command) -> Result<()> {
         self.commands.send(command).map_err(|_| self.closed())
     }
@@ -283,7 +283,7 @@ impl Engine {
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> Result<Self> {
         let gguf = Arc::new(Gguf::open(&config.model)?);
-        let mut prompter = Prompter::read(&gguf)?;
+        let mut prompter = PromptEncoder::read(&gguf)?;
         let tokenizer = prompter.tokenizer.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut pool = ThreadPool::new(config.threads.unwrap_or(cores).max(1))
@@ -343,15 +343,16 @@ impl Engine {
         let kv = device.spec().kv_name(&layout);
         let mut memory =
             pool.install(|| Memory::new(&device, context.clone(), store, config.cache_memory))?;
-        let keeping = Keeping { context, store: memory.store.clone(), place, secret: OnceLock::new() };
+        let store_handle =
+            StoreHandle { context, store: memory.store.clone(), place, secret: OnceLock::new() };
         memory.storeless = storeless;
         memory.tokenizer = Some(tokenizer.clone());
         let (commands, receiver) = channel();
-        let line = commands.clone();
-        memory.wake_by(move || drop(line.send(Command::Written)));
+        let waker = commands.clone();
+        memory.wake_by(move || drop(waker.send(Command::Written)));
         if let Some(share) = &config.share {
-            let (member, line) = (share.join(), commands.clone());
-            member.wake_by(move || drop(line.send(Command::Shared)));
+            let (member, waker) = (share.join(), commands.clone());
+            member.wake_by(move || drop(waker.send(Command::Shared)));
             memory.share = Some(Arc::new(member));
         }
         // A GPU gives the likeliest tokens of one row, not the logits of many.
@@ -373,16 +374,17 @@ impl Engine {
             drafts.then_some(config.guessing),
             draft_model,
         );
-        let line = Line { commands, fault: Arc::default() };
-        let thread = start(pool, worker, receiver, line.fault.clone())?;
+        let handle = WorkerHandle { commands, fault: Arc::default() };
+        let thread = start(pool, worker, receiver, handle.fault.clone())?;
         let next_id = AtomicU64::new(0);
-        let inner = Inner { prompter, kv, line, thread: Some(thread), next_id, bound, keeping };
+        let inner =
+            Inner { prompter, kv, worker: handle, thread: Some(thread), next_id, bound, store_handle };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// What went to the object store of the memories and came back, since the engine was opened; `None` where they lie in a folder.
     pub fn traffic(&self) -> Option<Traffic> {
-        self.inner.keeping.store.as_ref()?.traffic()
+        self.inner.store_handle.store.as_ref()?.traffic()
     }
 
     /// The model's name, shape and identity.
@@ -391,7 +393,7 @@ impl Engine {
     }
 
     /// The model's tokenizer and chat template, for counting tokens and bytes.
-    pub fn prompter(&self) -> &Prompter {
+    pub fn prompter(&self) -> &PromptEncoder {
         &self.inner.prompter
     }
 
@@ -411,8 +413,8 @@ impl Engine {
     ) -> Result<Turn> {
         let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, events) = unbounded_channel();
-        self.inner.line.send(command(id, sender))?;
-        Ok(Turn { id, events, line: self.inner.line.clone(), committed: false })
+        self.inner.worker.send(command(id, sender))?;
+        Ok(Turn { id, events, worker: self.inner.worker.clone(), committed: false })
     }
 
     /// Sends a command that is answered once.
@@ -421,25 +423,25 @@ impl Engine {
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<oneshot::Receiver<T>> {
         let (answer, receiver) = oneshot::channel();
-        self.inner.line.send(command(answer))?;
+        self.inner.worker.send(command(answer))?;
         Ok(receiver)
     }
 
     /// The error for a command that can no longer be answered.
     pub(crate) fn closed(&self) -> Error {
-        self.inner.line.closed()
+        self.inner.worker.closed()
     }
 
     /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
     /// from RAM or disk. `replace`: what is stored of the session may be replaced.
     pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey, replace: bool) {
-        let _ = self.inner.line.send(Command::Fork { from: from.clone(), to: to.clone(), replace });
+        let _ = self.inner.worker.send(Command::Fork { from: from.clone(), to: to.clone(), replace });
     }
 
     /// Says that a session, or one that begins with its memory, will speak, and when (on the scale of
     /// [`Request::next_use`]): its memory is read ahead then.
-    pub fn expect(&self, session: &SessionKey, next_use: u64) {
-        let _ = self.inner.line.send(Command::Expect { session: session.clone(), next_use });
+    pub fn hint_next_use(&self, session: &SessionKey, next_use: u64) {
+        let _ = self.inner.worker.send(Command::HintNextUse { session: session.clone(), next_use });
     }
 
     /// What is at work, what waits, and what of which session is in memory. It is put together when asked for, between two passes.
@@ -448,7 +450,7 @@ impl Engine {
     /// The engine's thread has ended.
     pub async fn status(&self) -> Result<EngineStatus> {
         let answer = self.request(|answer| Command::Status { answer })?;
-        answer.await.map_err(|_| self.inner.line.closed())
+        answer.await.map_err(|_| self.inner.worker.closed())
     }
 
     /// [`Engine::status`] for callers without an async runtime.
@@ -457,12 +459,12 @@ impl Engine {
     /// As [`Engine::status`].
     pub fn blocking_status(&self) -> Result<EngineStatus> {
         let answer = self.request(|answer| Command::Status { answer })?;
-        answer.blocking_recv().map_err(|_| self.inner.line.closed())
+        answer.blocking_recv().map_err(|_| self.inner.worker.closed())
     }
 
     /// Drops a session's memory from RAM (an ephemeral agent at its phase's end). Its files, if any, stay.
     pub fn forget(&self, session: &SessionKey) {
-        let _ = self.inner.line.send(Command::Forget { session: session.clone() });
+        let _ = self.inner.worker.send(Command::Forget { session: session.clone() });
     }
 
     /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys, values), or
@@ -482,13 +484,13 @@ impl Engine {
         on_score: &mut dyn FnMut(TokenScore),
     ) -> Result<()> {
         let (scores, receiver) = channel();
-        self.inner.line.send(Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores })?;
+        self.inner.worker.send(Command::Score { ids: ids.to_vec(), kv: kv.cloned(), scores })?;
         let mut n_missing = ids.len().saturating_sub(1);
         for score in receiver {
             on_score(score?);
             n_missing -= 1;
         }
-        if n_missing > 0 { Err(self.inner.line.closed()) } else { Ok(()) }
+        if n_missing > 0 { Err(self.inner.worker.closed()) } else { Ok(()) }
     }
 
     /// Reads `ids` with empty caches of several formats side by side; `see` is given each position and a figure for each format,
@@ -500,17 +502,17 @@ impl Engine {
         &self,
         ids: &[u32],
         formats: &[KvChoice],
-        see: &mut dyn FnMut(usize, &[Compared]),
+        see: &mut dyn FnMut(usize, &[FormatDivergence]),
     ) -> Result<()> {
         let (figures, receiver) = channel();
-        self.inner.line.send(Command::Compare { ids: ids.to_vec(), formats: formats.to_vec(), figures })?;
+        self.inner.worker.send(Command::Compare { ids: ids.to_vec(), formats: formats.to_vec(), figures })?;
         let mut n_missing = ids.len();
         for figure in receiver {
             let (pos, figures) = figure?;
             see(pos, &figures);
             n_missing -= 1;
         }
-        if n_missing > 0 { Err(self.inner.line.closed()) } else { Ok(()) }
+        if n_missing > 0 { Err(self.inner.worker.closed()) } else { Ok(()) }
     }
 
     /// Computes how likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
@@ -525,8 +527,8 @@ impl Engine {
     ) -> Result<Ranking> {
         let (answer, receiver) = channel();
         let (conversation, options) = (Box::new(conversation.clone()), options.to_vec());
-        self.inner.line.send(Command::Rank { conversation, options, kv: kv.cloned(), answer })?;
-        receiver.recv().map_err(|_| self.inner.line.closed())?
+        self.inner.worker.send(Command::Rank { conversation, options, kv: kv.cloned(), answer })?;
+        receiver.recv().map_err(|_| self.inner.worker.closed())?
     }
 
     /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states ([`ModelInfo::d_model`]). It is the direction of
@@ -536,7 +538,7 @@ impl Engine {
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
     pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts, None)?.await.map_err(|_| self.inner.line.closed())?
+        self.request_embeddings(texts, None)?.await.map_err(|_| self.inner.worker.closed())?
     }
 
     /// [`Engine::embed`], where `meter` counts the tokens as they are read.
@@ -544,7 +546,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::embed`].
     pub async fn embed_metered(&self, texts: Vec<String>, meter: Meter) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts, Some(meter))?.await.map_err(|_| self.inner.line.closed())?
+        self.request_embeddings(texts, Some(meter))?.await.map_err(|_| self.inner.worker.closed())?
     }
 
     /// [`Engine::embed`] for callers without an async runtime.
@@ -552,7 +554,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::embed`].
     pub fn blocking_embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts, None)?.blocking_recv().map_err(|_| self.inner.line.closed())?
+        self.request_embeddings(texts, None)?.blocking_recv().map_err(|_| self.inner.worker.closed())?
     }
 
     fn request_embeddings(
@@ -561,7 +563,7 @@ impl Engine {
         meter: Option<Meter>,
     ) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
         let (answer, receiver) = oneshot::channel();
-        self.inner.line.send(Command::Embed { texts, meter, answer })?;
+        self.inner.worker.send(Command::Embed { texts, meter, answer })?;
         Ok(receiver)
     }
 
@@ -591,11 +593,11 @@ impl Engine {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Turns have ways to the thread too, so that it would not end by the loss of this one.
-        let _ = self.line.send(Command::Close);
+        let _ = self.worker.send(Command::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.keeping.store = None;
+        self.store_handle.store = None;
         self.bound.iter().for_each(|(place, bound)| place.keep_within(*bound));
     }
 }
@@ -618,8 +620,8 @@ impl Turn {
     /// # Errors
     /// The turn has not ended. A manifest that can't be written is said in [`crate::Usage::reason`].
     pub async fn commit(self) -> Result<Box<Completion>> {
-        let line = self.line.clone();
-        self.request_commit()?.await.map_err(|_| line.closed())?
+        let worker = self.worker.clone();
+        self.request_commit()?.await.map_err(|_| worker.closed())?
     }
 
     /// [`Turn::commit`] for callers without an async runtime.
@@ -627,14 +629,14 @@ impl Turn {
     /// # Errors
     /// As [`Turn::commit`].
     pub fn blocking_commit(self) -> Result<Box<Completion>> {
-        let line = self.line.clone();
-        self.request_commit()?.blocking_recv().map_err(|_| line.closed())?
+        let worker = self.worker.clone();
+        self.request_commit()?.blocking_recv().map_err(|_| worker.closed())?
     }
 
     fn request_commit(mut self) -> Result<oneshot::Receiver<Result<Box<Completion>>>> {
         self.committed = true;
         let (answer, receiver) = oneshot::channel();
-        self.line.send(Command::Commit { id: self.id, answer })?;
+        self.worker.send(Command::Commit { id: self.id, answer })?;
         Ok(receiver)
     }
 }
@@ -653,7 +655,7 @@ impl Drop for Turn {
         if !self.committed {
             // First of all: a turn that ends after it was abandoned would wait for its commit for ever.
             self.events.close();
-            let _ = self.line.send(Command::Abandon { id: self.id });
+            let _ = self.worker.send(Command::Abandon { id: self.id });
         }
     }
 }

@@ -63,14 +63,14 @@ pub use agent::{Agent, Reply};
 pub use answer::*;
 pub use conversation::*;
 pub use device::cpu::kernels::Isa;
-pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, automatic, gpus};
+pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, default_gpu, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use info::*;
 pub use meter::Meter;
-pub use prompter::{Ends, Prompter, cut_reply};
+pub use prompter::{PromptEncoder, StopConditions, cut_reply};
 pub use request::*;
-pub use share::Share;
+pub use share::MemoryBudget;
 pub use turns::reply::StreamedReply;
 pub use turns::sampler::{by_length, draw};
 

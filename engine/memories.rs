@@ -3,7 +3,7 @@
 use crate::cache::{Entry, Removed};
 use crate::engine::Engine;
 use crate::store::bound::Removal;
-use crate::store::memory_file::Portable;
+use crate::store::memory_file::SessionExport;
 use crate::store::secret::random_secret;
 use crate::text::check::check;
 use crate::turns::worker::Command;
@@ -61,13 +61,13 @@ impl Engine {
     /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or the session has a memory
     /// already; `InUse`: a turn of the session is at work or waits; `Store`: `from` can't be read.
     pub fn import(&self, from: &mut dyn Read, session: &SessionKey, replace: bool) -> Result<Imported> {
-        let context = &self.inner.keeping.context;
+        let context = &self.inner.store_handle.context;
         let secret = if self.encrypts() { None } else { Some(self.secret()?) };
         let here = context.identity_of(&session.tenant);
-        let (memory, reason) = Portable::read(from, secret.as_ref(), &here, &context.layout)?;
+        let (memory, reason) = SessionExport::read(from, secret.as_ref(), &here, &context.layout)?;
         // What is to be written must be there: in memory alone windows are kept as far as they reach.
         let lacks = || {
-            let lacks = self.inner.keeping.store.is_some() && !memory.is_complete(&context.layout);
+            let lacks = self.inner.store_handle.store.is_some() && !memory.is_complete(&context.layout);
             lacks.then(|| "it lacks layers with a window in the form that the folder stores".to_owned())
         };
         let reason = reason.or_else(lacks);
@@ -121,7 +121,7 @@ impl Engine {
     /// # Errors
     /// `Store`: the folder can't be read, or a file can't be written or removed; `Closed`: the engine's thread has ended.
     pub fn shrink(&self, limit: u64) -> Result<Removed> {
-        match self.inner.keeping.folder() {
+        match self.inner.store_handle.folder() {
             Some(folder) => folder.shrink_by(limit, &mut InUse(self)),
             None => Ok(Removed::default()),
         }
@@ -134,7 +134,7 @@ impl Engine {
     /// # Errors
     /// The folder can't be read.
     pub fn stored(&self, tenant: &str) -> Result<Vec<Entry>> {
-        let Some(folder) = self.inner.keeping.folder() else { return Ok(Vec::new()) };
+        let Some(folder) = self.inner.store_handle.folder() else { return Ok(Vec::new()) };
         let mut entries = folder.list()?;
         entries.retain(|entry| entry.session.tenant == tenant);
         Ok(entries)
@@ -154,18 +154,18 @@ impl Engine {
     }
 
     fn encrypts(&self) -> bool {
-        self.inner.keeping.store.as_ref().is_some_and(|store| store.encrypts())
+        self.inner.store_handle.store.as_ref().is_some_and(|store| store.encrypts())
     }
 
     fn secret(&self) -> Result<[u8; 32]> {
-        if let Some(secret) = self.inner.keeping.secret.get() {
+        if let Some(secret) = self.inner.store_handle.secret.get() {
             return Ok(*secret);
         }
-        let secret = match &self.inner.keeping.store {
+        let secret = match &self.inner.store_handle.store {
             Some(store) => store.export_secret()?,
             None => random_secret()?,
         };
-        Ok(*self.inner.keeping.secret.get_or_init(|| secret))
+        Ok(*self.inner.store_handle.secret.get_or_init(|| secret))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::scoring::scratch::Scratch;
 use crate::store::cipher::Cipher;
 use crate::store::log::{self, End};
 use crate::store::manifest::Identity;
-use crate::store::memory_file::{self, Portable};
+use crate::store::memory_file::{self, SessionExport};
 use crate::store::tail::{self, TailRef};
 use crate::store::{block, manifest, pack};
 use crate::text::check::check;
@@ -31,7 +31,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{self, Row};
-use crate::{Error, KvChoice, KvFormat, Prompter, Result, Sampling};
+use crate::{Error, KvChoice, KvFormat, PromptEncoder, Result, Sampling};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
@@ -118,9 +118,9 @@ fn parse(bytes: &[u8]) -> Result<Gguf> {
 /// Opens a model that lies in memory, without its weights.
 ///
 /// # Errors
-/// As [`Prompter::open`].
-pub fn prompter(bytes: &[u8]) -> Result<Prompter> {
-    Prompter::read(&Arc::new(parse(bytes)?))
+/// As [`PromptEncoder::open`].
+pub fn prompter(bytes: &[u8]) -> Result<PromptEncoder> {
+    PromptEncoder::read(&Arc::new(parse(bytes)?))
 }
 
 /// Loads a model that lies in memory, reads the tokens 0, 1 and 2 with it, and chooses the next one.
@@ -321,7 +321,7 @@ pub fn read_memory(bytes: &[u8]) -> Result<(), String> {
         Tokenizer::from_gguf(&model).ok()
     });
     let (secret, here, layout) = ([7; 32], memory_identity(), block_layout());
-    let read = |bytes: &[u8]| Portable::read(&mut &bytes[..], Some(&secret), &here, &layout);
+    let read = |bytes: &[u8]| SessionExport::read(&mut &bytes[..], Some(&secret), &here, &layout);
     let _ = read(bytes);
     let (mut frames, mut rest) = (Vec::new(), bytes);
     while let Some((n, after)) = rest.split_first_chunk::<2>() {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// How a reply that another engine sampled ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Ends<'a> {
+pub struct StopConditions<'a> {
     /// The reply ends before the first token that overlaps one of these, as by [`Request::stop`](crate::Request::stop). Since no token of it
     /// can be drawn again, a string that would leave nothing of the reply is passed over.
     pub stop: &'a [String],
@@ -30,14 +30,14 @@ pub struct Ends<'a> {
 }
 
 /// Shape, tokenizer and chat template of a model without its weights.
-pub struct Prompter {
+pub struct PromptEncoder {
     pub(crate) info: ModelInfo,
     pub(crate) spec: DecoderSpec,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) chat: Arc<Chat>,
 }
 
-impl Prompter {
+impl PromptEncoder {
     /// Reads a model's metadata and tokenizer.
     ///
     /// # Errors
@@ -130,21 +130,26 @@ impl Prompter {
     /// The ids of a text as the reply to a prompt.
     ///
     /// # Errors
-    /// As [`Prompter::prompt_ids`].
+    /// As [`PromptEncoder::prompt_ids`].
     pub fn reply_ids(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
         reply_ids(&segments(prompt, &[], &self.chat, &self.tokenizer)?, text, &self.tokenizer)
     }
 
     /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended here; without the token that ends
     /// a turn. Gives its ids, its text and why it ends.
-    pub fn cut(&self, prompt: &[u32], ids: &[u32], ends: Ends<'_>) -> (Vec<u32>, String, StopReason) {
+    pub fn cut(
+        &self,
+        prompt: &[u32],
+        ids: &[u32],
+        ends: StopConditions<'_>,
+    ) -> (Vec<u32>, String, StopReason) {
         let n = ids.iter().position(|id| self.tokenizer.eog().contains(id));
         let said = ids[..n.unwrap_or(ids.len())].iter().map(|id| (*id, self.tokenizer.piece(*id)));
         let opened = self.decode(&prompt[prompt.len().saturating_sub(16)..]);
-        cut(said, &opened, Ends { is_full: ends.is_full && n.is_none(), ..ends })
+        cut(said, &opened, StopConditions { is_full: ends.is_full && n.is_none(), ..ends })
     }
 
-    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`Prompter::prompt_ids`]
+    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`PromptEncoder::prompt_ids`]
     /// it is the rendered prompt.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids)
@@ -159,7 +164,7 @@ impl Prompter {
     }
 }
 
-/// A reply that is known as text alone, cut as [`Prompter::cut`] cuts ids.
-pub fn cut_reply(text: &str, ends: Ends<'_>) -> (String, StopReason) {
+/// A reply that is known as text alone, cut as [`PromptEncoder::cut`] cuts ids.
+pub fn cut_reply(text: &str, ends: StopConditions<'_>) -> (String, StopReason) {
     cut_text(text, ends)
 }

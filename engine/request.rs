@@ -8,17 +8,17 @@ use std::sync::Arc;
 /// Whether a reply may be a call of a tool, or must be one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Calls {
+pub enum ToolChoice {
     /// It is what it says.
     #[default]
     Never,
     /// It may: once it begins as a call it is under the tool's schema, and neither `stop` nor `whole_sentences` cut it. One that does not
     /// is what it would have been without tools.
     Allowed,
-    /// Not any more: a token that a call begins with is drawn again.
-    Over,
+    /// It may not, though there are tools: a token that a call begins with is drawn again.
+    Forbidden,
     /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever would have been drawn, and the
-    /// rest is under the tools' schemas. What the agent reads is the same as with [`Calls::Allowed`]. The reply can't have a grammar of
+    /// rest is under the tools' schemas. What the agent reads is the same as with [`ToolChoice::Allowed`]. The reply can't have a grammar of
     /// its own.
     Required,
     /// The same, of the tool with this name.
@@ -156,11 +156,11 @@ pub struct Request {
     /// one grammar is also that under each narrower grammar which allows it.
     pub grammar: Option<Arc<Grammar>>,
     /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of its own is never a call.
-    pub calls: Calls,
+    pub calls: ToolChoice,
     /// True if a reply that is a call may go on with another one, where the model's template can write several: behind each the model
     /// ends the reply or begins the next, whichever it draws. The reply's ids end with the last whole call. (What the agent reads next is
     /// the result of one call; several are remembered as calls one after another.)
-    pub joint_calls: bool,
+    pub parallel_tool_calls: bool,
     /// `Some(n)`: the log-probability of each token of the reply comes with it ([`Completion::logprobs`](crate::Completion::logprobs)), and the `n` most likely
     /// tokens in its place, [`MOST_TOP_LOGPROBS`] at most. It changes no token.
     pub logprobs: Option<usize>,
@@ -192,8 +192,8 @@ impl Request {
             constraint: None,
             by_length: false,
             grammar: None,
-            calls: Calls::default(),
-            joint_calls: false,
+            calls: ToolChoice::default(),
+            parallel_tool_calls: false,
             logprobs: None,
             next_use: None,
             cold: false,
@@ -218,7 +218,7 @@ impl Request {
     }
 
     fn validate_calls(&self) -> crate::Result<()> {
-        let (Calls::Required | Calls::Named(_)) = &self.calls else { return Ok(()) };
+        let (ToolChoice::Required | ToolChoice::Named(_)) = &self.calls else { return Ok(()) };
         let tools = self
             .prompt
             .conversation()
@@ -228,7 +228,7 @@ impl Request {
         let found = match &self.calls {
             _ if self.grammar.is_some() => "a reply that must be a call can't have a grammar".to_owned(),
             _ if tools.is_empty() => "the reply must be a call, but the conversation has no tools".to_owned(),
-            Calls::Named(name) if tools.iter().all(|tool| tool.name != **name) => {
+            ToolChoice::Named(name) if tools.iter().all(|tool| tool.name != **name) => {
                 format!("the reply must be a call of `{name}`, but the conversation's tools are {}", names())
             }
             _ => return Ok(()),

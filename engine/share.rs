@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// A budget of memory that several engines share; clones are the same one. Given to each of them as
 /// [`EngineConfig::share`](crate::EngineConfig::share).
 #[derive(Clone, Debug)]
-pub struct Share(Arc<Common>);
+pub struct MemoryBudget(Arc<Common>);
 
 #[derive(Debug)]
 struct Common {
@@ -62,9 +62,9 @@ pub(crate) struct Member {
 }
 
 /// The right to compute, until it is dropped.
-pub(crate) struct Baton<'a>(&'a Common);
+pub(crate) struct ComputePermit<'a>(&'a Common);
 
-impl Share {
+impl MemoryBudget {
     /// A budget in bytes.
     pub fn new(cache_memory: u64) -> Self {
         let (state, tickets, served) = Default::default();
@@ -175,14 +175,14 @@ impl Member {
     }
 
     /// Waits for this engine's turn to compute.
-    pub(crate) fn baton(&self) -> Baton<'_> {
+    pub(crate) fn baton(&self) -> ComputePermit<'_> {
         let mut tickets = lock(&self.common.tickets);
         let own = tickets.next;
         tickets.next += 1;
         while tickets.serving != own {
             tickets = self.common.served.wait(tickets).unwrap_or_else(PoisonError::into_inner);
         }
-        Baton(&self.common)
+        ComputePermit(&self.common)
     }
 }
 
@@ -194,7 +194,7 @@ impl Drop for Member {
     }
 }
 
-impl Drop for Baton<'_> {
+impl Drop for ComputePermit<'_> {
     fn drop(&mut self) {
         lock(&self.0.tickets).serving += 1;
         self.0.served.notify_all();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_rests_makes_room_and_what_is_at_work_does_not() {
-        let share = Share::new(100);
+        let share = MemoryBudget::new(100);
         let (one, other) = (share.join(), share.join());
         let woken: [Arc<AtomicUsize>; 2] = Default::default();
         for (member, woken) in [&one, &other].into_iter().zip(woken.clone()) {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_fits_nowhere_begins_when_nobody_is_at_work() {
-        let share = Share::new(100);
+        let share = MemoryBudget::new(100);
         let (one, other) = (share.join(), share.join());
         assert!(one.may_begin(40, true));
         assert!(!other.may_begin(200, true));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn one_computes_at_a_time() {
-        let share = Share::new(0);
+        let share = MemoryBudget::new(0);
         let at_once = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..3 {

@@ -5,7 +5,7 @@ use anyhow::ensure;
 use greenroom::backend::Kv;
 use greenroom::commands::Exit;
 use greenroom::terminal::table;
-use greenroom_engine::Compared;
+use greenroom_engine::FormatDivergence;
 use serde_json::json;
 
 /// Measure a text's perplexity with several cache formats, compared with the first
@@ -130,7 +130,7 @@ struct Cost {
 
 impl Cost {
     /// Counts a token; `first` is the first format's result for it.
-    fn add(&mut self, this: &Compared, first: &Compared) {
+    fn add(&mut self, this: &FormatDivergence, first: &FormatDivergence) {
         let Some(logprob) = this.logprob else { return };
         self.logprob += logprob;
         self.divergences.push(this.divergence);

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use greenroom::backend::worded;
 use greenroom::backend::{Device, EmbeddedConfig, Kv, ModelFile, locate, source};
 use greenroom::files::{self, Kind};
-use greenroom_engine::{Engine, KvChoice, KvCost, KvFormat, Prompter};
+use greenroom_engine::{Engine, KvChoice, KvCost, KvFormat, PromptEncoder};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(super) struct Common {
 /// An open model that can read texts with any cache format.
 pub(super) struct Subject {
     pub(super) engine: Engine,
-    pub(super) prompter: Prompter,
+    pub(super) prompter: PromptEncoder,
     bar: ProgressBar,
 }
 
@@ -41,7 +41,7 @@ impl Common {
     /// Opens the model; nothing is kept on disk.
     pub(super) fn open(&self) -> anyhow::Result<Subject> {
         let model: ModelFile = locate(&self.model)?;
-        let prompter = Prompter::open(&source(&model))?;
+        let prompter = PromptEncoder::open(&source(&model))?;
         let threads = self.threads.map(usize::from);
         let device = self.device.clone();
         let config = EmbeddedConfig { device, kv: "f16".parse()?, threads, ..EmbeddedConfig::new(model) };

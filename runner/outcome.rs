@@ -2,7 +2,7 @@
 
 use crate::prompt::{Memories, PromptError};
 use crate::scenario::render::{evaluate_with, holds_with};
-use crate::scenario::results::{Outcome, Said, payoffs, results};
+use crate::scenario::results::{History, Outcome, payoffs, results};
 use crate::scenario::template::{Expression, TemplateError};
 use crate::scenario::{Chosen, PhaseId, Scenario};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord, VerdictRecord};
@@ -75,7 +75,7 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
 pub fn value(
     scenario: &Arc<Scenario>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     known: &Map<String, Value>,
 ) -> Result<Value, TemplateError> {
     evaluate_with(scenario, expression, said, [("outcome", Value::Object(known.clone()))])
@@ -88,7 +88,7 @@ pub fn value(
 pub fn holds(
     scenario: &Arc<Scenario>,
     that: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     known: &Map<String, Value>,
 ) -> Result<bool, TemplateError> {
     holds_with(scenario, that, said, [("outcome", Value::Object(known.clone()))])
@@ -98,7 +98,7 @@ pub fn holds(
 pub fn values(
     scenario: &Arc<Scenario>,
     outcomes: &[(String, Expression)],
-    said: &Arc<Said>,
+    said: &Arc<History>,
 ) -> Map<String, Value> {
     let mut known = Map::new();
     for (name, expression) in outcomes {

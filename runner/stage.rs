@@ -17,7 +17,7 @@ mod watch;
 
 pub use again::asked_again;
 pub use discreet::Discreet;
-pub use settings::{LookedUp, Seat, Settings};
+pub use settings::{ModelHandle, RecordedRetrievals, Settings};
 pub use watch::{Scene, Unwatched, Watch};
 
 use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Session, Usage};
@@ -28,7 +28,7 @@ use crate::scenario::results::Outcome;
 use crate::scenario::{Edge, Lifecycle, PhaseId, Plan, Scenario, Turn, TurnId};
 use crate::tools::{self, Call};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{Between, Footer, Recorder, RouteRecord, TurnRecord};
+use crate::transcript::{Footer, InterTurnRecord, Recorder, RouteRecord, TurnRecord};
 use crate::walk::{follow, said};
 use anyhow::{anyhow, bail};
 use known::Known;
@@ -101,10 +101,10 @@ struct Answer {
     at: Instant,
 }
 
-type Running = JoinSet<(TurnId, anyhow::Result<Came>)>;
+type Running = JoinSet<(TurnId, anyhow::Result<TaskResult>)>;
 
 /// What a turn was waiting for.
-enum Came {
+enum TaskResult {
     Reply(Box<Reply>),
     /// What the tool that was called gave.
     Result(Call, tools::Outcome),
@@ -115,7 +115,7 @@ enum Came {
 }
 
 /// Everything that a turn needs to begin.
-struct Scope<'a> {
+struct RunLoop<'a> {
     running: Running,
     sender: mpsc::UnboundedSender<(TurnId, Progress)>,
     watch: &'a mut dyn Watch,
@@ -175,7 +175,7 @@ impl Stage {
         follow(memories, self.plan.end(), &mut known)?;
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
         self.next = self.plan.order().find(is_open).map_or(self.plan.end(), |(id, _)| id).0;
-        (0..self.next).for_each(|id| self.leave(TurnId(id)));
+        (0..self.next).for_each(|id| self.drop_ephemeral(TurnId(id)));
         // The walk has told of all that comes before the turn at which it ended.
         self.n_changes = self.memories.changes(0, TurnId(self.next))?.0;
         Ok(())
@@ -195,23 +195,23 @@ impl Stage {
         self.waits_for = self.plan.order().map(|(id, _)| open(id)).collect();
         let ready =
             (self.next..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).map(TurnId).collect();
-        let mut scope = Scope { running: Running::new(), sender, watch, ready };
+        let mut run_loop = RunLoop { running: Running::new(), sender, watch, ready };
         tokio::pin!(stop);
         self.expect_all();
-        direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), scope.watch);
+        direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), run_loop.watch);
         loop {
-            while let Some(id) = self.may_begin(&scope.ready) {
-                scope.ready.remove(&id);
-                self.begin(id, &mut scope);
+            while let Some(id) = self.may_begin(&run_loop.ready) {
+                run_loop.ready.remove(&id);
+                self.begin(id, &mut run_loop);
             }
-            self.write_what_is_due(&mut scope).await?;
+            self.flush_ready(&mut run_loop).await?;
             if self.next == self.plan.n_turns() {
                 break;
             }
-            if self.may_begin(&scope.ready).is_some() {
+            if self.may_begin(&run_loop.ready).is_some() {
                 continue;
             }
-            if scope.running.is_empty() {
+            if run_loop.running.is_empty() {
                 bail!(
                     "{}: none of the turns it waits for is running",
                     self.plan.turn(TurnId(self.next)).path
@@ -220,20 +220,20 @@ impl Stage {
             tokio::select! {
                 biased;
                 () = &mut stop => {
-                    scope.running.shutdown().await;
+                    run_loop.running.shutdown().await;
                     return Ok(End::Stopped);
                 }
-                Some((id, piece)) = progress.recv() => scope.watch.see(id, Scene::Progress(&piece)),
-                Some(joined) = scope.running.join_next() => {
+                Some((id, piece)) = progress.recv() => run_loop.watch.see(id, Scene::Progress(&piece)),
+                Some(joined) = run_loop.running.join_next() => {
                     let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn was aborted: {error}"))?;
                     while let Ok((id, piece)) = progress.try_recv() {
-                        scope.watch.see(id, Scene::Progress(&piece));
+                        run_loop.watch.see(id, Scene::Progress(&piece));
                     }
                     match came {
-                        Ok(Came::Reply(reply)) => self.answered(id, *reply, &mut scope),
-                        Ok(Came::Result(call, outcome)) => self.called(id, call, outcome, &mut scope),
-                        Ok(Came::Nearness(scores)) => self.looked_up(id, &scores, &mut scope),
-                        Ok(Came::Routed(routing, scores)) => self.routed(&routing, &scores, &mut scope),
+                        Ok(TaskResult::Reply(reply)) => self.answered(id, *reply, &mut run_loop),
+                        Ok(TaskResult::Result(call, outcome)) => self.called(id, call, outcome, &mut run_loop),
+                        Ok(TaskResult::Nearness(scores)) => self.looked_up(id, &scores, &mut run_loop),
+                        Ok(TaskResult::Routed(routing, scores)) => self.routed(&routing, &scores, &mut run_loop),
                         Err(error) => self.fail(id, error),
                     }
                 }
@@ -255,7 +255,7 @@ impl Stage {
                 let parent = parent.map(|parent| of_model(parent.clone(), turn));
                 let memories = parent.iter().chain([&own]);
                 let backend = self.backend_of(turn);
-                memories.for_each(|memory| backend.expect(memory, id.0 as u64));
+                memories.for_each(|memory| backend.hint_next_use(memory, id.0 as u64));
             }
         }
     }
@@ -289,11 +289,11 @@ impl Stage {
     }
 
     /// A turn whose edges are fulfilled begins, or is skipped.
-    fn begin(&mut self, id: TurnId, scope: &mut Scope<'_>) {
+    fn begin(&mut self, id: TurnId, run_loop: &mut RunLoop<'_>) {
         if self.failed.is_some_and(|failed| failed < id.0) {
             return;
         }
-        match self.is_routed(id, scope) {
+        match self.is_routed(id, run_loop) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.fail(id, error),
@@ -309,36 +309,36 @@ impl Stage {
             Ok(false) => {
                 self.memories.skip(id);
                 self.state[id.0] = State::Skipped;
-                return self.release(id, &[Edge::Hears, Edge::Decides], scope);
+                return self.release(id, &[Edge::Hears, Edge::Decides], run_loop);
             }
             Err(error) => return self.fail(id, error.into()),
         }
-        if let Err(error) = self.ask(id, scope) {
+        if let Err(error) = self.ask(id, run_loop) {
             self.fail(id, error);
         }
     }
 
     /// Asks for a reply, once the speaker's memory has room for it.
-    fn ask(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
+    fn ask(&mut self, id: TurnId, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         self.memories.hear(id)?;
         let asked = self.memories.ask(id)?;
         let request = self.request(&asked);
         if self.is_full(id, &request)? {
-            return self.make_room(id, scope);
+            return self.make_room(id, run_loop);
         }
-        self.send(asked, self.unless_given(id, request)?, Vec::new(), scope);
+        self.send(asked, self.unless_given(id, request)?, Vec::new(), run_loop);
         Ok(())
     }
 
     /// Asks for the reply of a turn whose memory has begun again, or that has called a tool: after these answers.
-    fn ask_again(&mut self, id: TurnId, before: Vec<Answer>, scope: &mut Scope<'_>) {
+    fn ask_again(&mut self, id: TurnId, before: Vec<Answer>, run_loop: &mut RunLoop<'_>) {
         let asked = self.memories.ask(id).map_err(Into::into);
         let request = asked.and_then(|asked| {
             let request = self.unless_given(id, self.request(&asked))?;
             Ok((asked, request))
         });
         match request {
-            Ok((asked, request)) => self.send(asked, request, before, scope),
+            Ok((asked, request)) => self.send(asked, request, before, run_loop),
             Err(error) => self.fail(id, error),
         }
     }
@@ -387,20 +387,20 @@ impl Stage {
     }
 
     /// Sends a request, after some answers to the same turn.
-    fn send(&mut self, asked: Asked, request: Request, before: Vec<Answer>, scope: &mut Scope<'_>) {
+    fn send(&mut self, asked: Asked, request: Request, before: Vec<Answer>, run_loop: &mut RunLoop<'_>) {
         let (id, is_summary) = (asked.id, asked.is_summary);
         if !is_summary {
-            scope.watch.see(id, Scene::Started(self.plan.turn(id)));
+            run_loop.watch.see(id, Scene::Started(self.plan.turn(id)));
         }
         self.state[id.0] = State::Running(asked, before);
-        let (backend, sender) = (self.backend_of(self.plan.turn(id)).clone(), scope.sender.clone());
+        let (backend, sender) = (self.backend_of(self.plan.turn(id)).clone(), run_loop.sender.clone());
         // The receiver lives as long as the play; a piece that comes after its end is of no use to anybody.
         let sink = Box::new(move |piece| match piece {
             Progress::Text(_) if is_summary => {}
             piece => drop(sender.send((id, piece))),
         });
-        scope.running.spawn(async move {
-            (id, again::reply(backend, request, sink).await.map(|reply| Came::Reply(Box::new(reply))))
+        run_loop.running.spawn(async move {
+            (id, again::reply(backend, request, sink).await.map(|reply| TaskResult::Reply(Box::new(reply))))
         });
     }
 
@@ -409,13 +409,13 @@ impl Stage {
         self.state[id.0] = State::Failed(error);
     }
 
-    fn answered(&mut self, id: TurnId, mut reply: Reply, scope: &mut Scope<'_>) {
+    fn answered(&mut self, id: TurnId, mut reply: Reply, run_loop: &mut RunLoop<'_>) {
         let State::Running(asked, mut answers) = std::mem::replace(&mut self.state[id.0], State::Waiting)
         else {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
         if let Some(call) = reply.call.take().filter(|_| asked.may_call) {
-            return self.call(asked, reply, call, answers, scope);
+            return self.call(asked, reply, call, answers, run_loop);
         }
         let is_summary = asked.is_summary;
         if let Some(given) = self.memories.given(id).filter(|_| !is_summary) {
@@ -433,37 +433,37 @@ impl Stage {
         answers.push(Answer { line, usage: reply.usage, commit, at: Instant::now() });
         if !is_summary {
             self.state[id.0] = State::Answered(answers);
-            return self.release(id, &[Edge::Hears, Edge::Decides], scope);
+            return self.release(id, &[Edge::Hears, Edge::Decides], run_loop);
         }
-        self.ask_again(id, answers, scope);
+        self.ask_again(id, answers, run_loop);
     }
 
     /// One thing less to wait for, for those that an edge of these kinds leads to.
-    fn release(&mut self, id: TurnId, kinds: &[Edge], scope: &mut Scope<'_>) {
+    fn release(&mut self, id: TurnId, kinds: &[Edge], run_loop: &mut RunLoop<'_>) {
         for (next, edge) in self.plan.clone().feeds(id) {
             if kinds.contains(&edge) {
                 self.waits_for[next.0] -= 1;
                 if self.waits_for[next.0] == 0 {
-                    scope.ready.insert(next);
+                    run_loop.ready.insert(next);
                 }
             }
         }
     }
 
     /// Writes the answered turns whose line is next, saves their memories, and lets their speakers continue.
-    async fn write_what_is_due(&mut self, scope: &mut Scope<'_>) -> anyhow::Result<()> {
+    async fn flush_ready(&mut self, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         loop {
             let id = TurnId(self.next);
             self.write_changes(id)?;
-            self.write_route(id, scope.watch)?;
+            self.write_route(id, run_loop.watch)?;
             let Some(state) = self.state.get_mut(self.next) else { return Ok(()) };
             match std::mem::replace(state, State::Written) {
                 State::Answered(answers) => {
                     for answer in answers {
-                        self.write(id, answer, scope.watch).await?;
+                        self.write(id, answer, run_loop.watch).await?;
                     }
                 }
-                State::Skipped => scope.watch.see(id, Scene::Skipped),
+                State::Skipped => run_loop.watch.see(id, Scene::Skipped),
                 State::Failed(error) => return Err(error),
                 mut unfinished => {
                     // What a program has done is on record at once: it is not done again when the run continues.
@@ -473,15 +473,15 @@ impl Stage {
                     };
                     *state = unfinished;
                     for answer in answers {
-                        self.write(id, answer, scope.watch).await?;
+                        self.write(id, answer, run_loop.watch).await?;
                     }
                     return Ok(());
                 }
             }
             self.next += 1;
-            direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), scope.watch);
-            self.leave(id);
-            self.release(id, &[Edge::Memory], scope);
+            direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), run_loop.watch);
+            self.drop_ephemeral(id);
+            self.release(id, &[Edge::Memory], run_loop);
         }
     }
 
@@ -489,7 +489,7 @@ impl Stage {
     fn write_changes(&mut self, id: TurnId) -> anyhow::Result<()> {
         let (n, lines) = self.memories.changes(self.n_changes, id)?;
         self.n_changes = n;
-        lines.into_iter().try_for_each(|line| self.recorder.between(Between::State(line)))
+        lines.into_iter().try_for_each(|line| self.recorder.between(InterTurnRecord::State(line)))
     }
 
     async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
@@ -509,7 +509,7 @@ impl Stage {
     }
 
     /// An ephemeral agent forgets after its last turn of the phase, played or not.
-    fn leave(&mut self, id: TurnId) {
+    fn drop_ephemeral(&mut self, id: TurnId) {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
         if turn.timeline.phase.is_some() && plan.next_use[id.0].is_none() {

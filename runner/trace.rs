@@ -65,8 +65,8 @@ pub struct TurnTrace {
     #[serde(default)]
     pub waited_ms: f64,
     /// Milliseconds that its memory was read ahead, while others were at work.
-    #[serde(default)]
-    pub hidden_ms: f64,
+    #[serde(default, rename = "hidden_ms")]
+    pub prefetch_ms: f64,
     /// Milliseconds that the reused tokens would have taken to compute.
     #[serde(default)]
     pub saved_ms: f64,
@@ -117,7 +117,7 @@ impl TurnTrace {
             bytes_read: usage.map_or(0, |usage| usage.bytes_read),
             bytes_written: usage.map_or(0, |usage| usage.bytes_written),
             waited_ms: usage.map_or(0.0, |usage| usage.waited_ms),
-            hidden_ms: usage.map_or(0.0, |usage| usage.hidden_ms),
+            prefetch_ms: usage.map_or(0.0, |usage| usage.prefetch_ms),
             saved_ms: usage.map_or(0.0, |usage| usage.saved_ms),
             memory_bytes: usage.map_or(0, |usage| usage.memory_bytes),
             reason: usage.and_then(|usage| usage.reason.clone()),
@@ -293,7 +293,8 @@ pub struct CacheSummary {
     /// Milliseconds that turns waited for memories to be read.
     pub waited_ms: f64,
     /// Milliseconds of reading while others were at work.
-    pub hidden_ms: f64,
+    #[serde(rename = "hidden_ms")]
+    pub prefetch_ms: f64,
     /// Bytes read from disk.
     pub bytes_read: u64,
     /// Bytes written to disk.
@@ -318,7 +319,7 @@ impl CacheSummary {
         self.reused = self.reused.saturating_add(turn.tokens.reused);
         self.saved_ms += turn.saved_ms;
         self.waited_ms += turn.waited_ms;
-        self.hidden_ms += turn.hidden_ms;
+        self.prefetch_ms += turn.prefetch_ms;
         self.bytes_read = self.bytes_read.saturating_add(turn.bytes_read);
         self.bytes_written = self.bytes_written.saturating_add(turn.bytes_written);
         self.peak_bytes = self.peak_bytes.max(turn.memory_bytes);

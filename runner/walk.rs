@@ -8,7 +8,7 @@ use crate::prompt::{Asked, Made, Memories, Options, Routing};
 use crate::scenario::{Keep, NoReply, Offer, Strategy, Turn, TurnId};
 use crate::tools::Call;
 use crate::transcript::{
-    Between, Cause, Drift, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
+    Cause, Drift, InterTurnRecord, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
 };
 use std::ops::ControlFlow;
 
@@ -43,7 +43,7 @@ pub trait Answers {
     ///
     /// # Errors
     /// It does not fit.
-    fn between(&mut self, _line: Between) -> anyhow::Result<()> {
+    fn between(&mut self, _line: InterTurnRecord) -> anyhow::Result<()> {
         Ok(())
     }
 }
@@ -51,7 +51,7 @@ pub trait Answers {
 /// Lines of a transcript to answer with.
 pub trait LineSource {
     /// The next line, if it is at this path: where a memory begins again, or a tool is called, before a turn's own line.
-    fn aside(&mut self, path: &str) -> Option<TurnRecord>;
+    fn next_auxiliary(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.
     ///
@@ -78,7 +78,7 @@ pub trait LineSource {
     ///
     /// # Errors
     /// It does not fit.
-    fn between(&mut self, line: Between) -> anyhow::Result<()>;
+    fn between(&mut self, line: InterTurnRecord) -> anyhow::Result<()>;
 }
 
 /// Walks a plan from its first turn to the one before `end`, or until the answers end.
@@ -114,7 +114,7 @@ fn changes(
     answers: &mut impl Answers,
 ) -> anyhow::Result<usize> {
     let (n, lines) = memories.changes(n_before, end)?;
-    lines.into_iter().try_for_each(|line| answers.between(Between::State(line)))?;
+    lines.into_iter().try_for_each(|line| answers.between(InterTurnRecord::State(line)))?;
     Ok(n)
 }
 
@@ -123,7 +123,7 @@ fn route(memories: &mut Memories, id: TurnId, answers: &mut impl Answers) -> any
     let Some(routing) = memories.routing(id)? else { return Ok(ControlFlow::Continue(())) };
     let Some(scores) = answers.route(&routing)? else { return Ok(ControlFlow::Break(())) };
     let line = memories.route(&routing, &scores);
-    answers.between(Between::Route(line))?;
+    answers.between(InterTurnRecord::Route(line))?;
     Ok(ControlFlow::Continue(()))
 }
 
@@ -139,9 +139,9 @@ pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl LineSource)
 ///
 /// # Errors
 /// As [`walk`].
-pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
+pub fn replay_epoch(memories: &mut Memories, id: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
     let path = summary_of(&memories.plan().turn(id).path);
-    let Some(was) = lines.aside(&path) else { return Ok(()) };
+    let Some(was) = lines.next_auxiliary(&path) else { return Ok(()) };
     memories.hear(id)?;
     let keep = memories.keep_of(id);
     if (keep == Keep::Summary) != was.kept.is_none() || keep == Keep::All {
@@ -162,7 +162,9 @@ pub fn begin_anew(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
 /// # Errors
 /// As [`walk`].
 pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSource) -> anyhow::Result<()> {
-    while let Some(was) = lines.aside(&call_of(&memories.plan().turn(id).path, memories.n_calls(id) + 1)) {
+    while let Some(was) =
+        lines.next_auxiliary(&call_of(&memories.plan().turn(id).path, memories.n_calls(id) + 1))
+    {
         memories.hear(id)?;
         let asked = memories.ask(id)?;
         let differs = |detail: &str| Drift::new(&was.path, Cause::ToolsChanged, detail);
@@ -180,7 +182,7 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
             let drift = Drift::new(&was.path, Cause::RecordAltered, detail);
             return Err(drift.texts(recorded.quoted(), &was.raw).into());
         }
-        let outcome = memories.worked_out(&asked, &call).unwrap_or_else(|| recorded.outcome());
+        let outcome = memories.builtin_result(&asked, &call).unwrap_or_else(|| recorded.outcome());
         let (ids, raw, room) = (was.tokens.clone(), was.raw.clone(), recorded.room);
         let reply = Reply::recorded(&was, None);
         let line = called(memories, asked, &reply, &Made { ids, raw, call, outcome, room });
@@ -231,7 +233,7 @@ struct Following<'a, L>(&'a mut L);
 
 impl<L: LineSource> Answers for Following<'_, L> {
     fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>> {
-        begin_anew(memories, id, self.0)?;
+        replay_epoch(memories, id, self.0)?;
         call_again(memories, id, self.0)?;
         let plan = memories.plan().clone();
         let Some(was) = self.0.line(plan.turn(id))? else { return Ok(ControlFlow::Break(())) };
@@ -250,7 +252,7 @@ impl<L: LineSource> Answers for Following<'_, L> {
         Ok(Some(routing.scores_of(&was)?))
     }
 
-    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+    fn between(&mut self, line: InterTurnRecord) -> anyhow::Result<()> {
         self.0.between(line)
     }
 }

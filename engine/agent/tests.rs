@@ -304,7 +304,7 @@ fn what_an_agent_was_given_is_resumed_too() {
             let mut ada = engine.agent("r", name).tools(tools.clone()).max_tokens(12);
             ada = if let Some(system) = system { ada.system(system) } else { ada };
             let _ = say(&mut ada, "One.");
-            ada = ada.reasoning(Reasoning::High).calls(Calls::Required);
+            ada = ada.reasoning(Reasoning::High).calls(ToolChoice::Required);
             assert!(say(&mut ada, "Two.").call.is_some());
             ada = ada.reasoning(Reasoning::None);
             let known = total(&say(&mut ada, "Nothing to see."));

@@ -88,7 +88,7 @@ pub fn gpus() -> Vec<GpuInfo> {
 pub const BUILT_WITH_GPUS: bool = cfg!(feature = "gpu");
 
 /// The GPU that [`DeviceChoice::Auto`] takes: the first that is no software and lacks nothing.
-pub fn automatic(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
+pub fn default_gpu(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
     gpus.iter().find(|gpu| !gpu.is_software() && gpu.missing.is_empty())
 }
 

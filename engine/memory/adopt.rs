@@ -7,7 +7,7 @@
 //! and tail, which the new ones replace.
 
 use super::Memory;
-use super::restore::Search;
+use super::restore::LoadStats;
 use super::session::Session;
 use crate::SessionKey;
 use crate::store::manifest::Identity;
@@ -27,7 +27,7 @@ impl Memory {
         session: &mut Session,
         key: &SessionKey,
         n: usize,
-        search: &mut Search,
+        stats: &mut LoadStats,
     ) -> usize {
         let Some(there) = session.numerics.clone() else { return n };
         let here = Numerics::parse(&self.context.identity.numerics).device;
@@ -35,15 +35,15 @@ impl Memory {
             return n;
         }
         // What is windowed is needed, too: nothing of it is on disk under the new addresses.
-        let n = self.restore_all(session, n, search);
+        let n = self.restore_all(session, n, stats);
         let numerics = (n > 0).then(|| there.continued_by(&here, n));
         let parts = session.sequence.table().parts().flatten().flatten();
         let copied = parts.filter(|id| self.arena.is_shared(*id)).map(|id| self.arena.block_bytes(id)).sum();
         self.make_room(copied, None);
         let root = self.context.root(&self.context.identity_with(&key.tenant, numerics.as_ref()));
         if let Err(e) = session.readdress(root, &mut self.arena) {
-            search.reason = Some(format!("can't adopt a memory from {there}: {e}"));
-            return self.adopt(session, key, 0, search);
+            stats.reason = Some(format!("can't adopt a memory from {there}: {e}"));
+            return self.adopt(session, key, 0, stats);
         }
         if n > 0 {
             tracing::info!("`{}`: adopting {n} tokens of a memory from {there}", key.agent);

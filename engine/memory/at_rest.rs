@@ -82,7 +82,7 @@ impl AtRest {
     }
 
     /// Says when a session is needed next; `false`: it is not at rest here.
-    pub(super) fn expect(&mut self, key: &SessionKey, next_use: u64) -> bool {
+    pub(super) fn hint_next_use(&mut self, key: &SessionKey, next_use: u64) -> bool {
         let Some(idle) = self.sessions.get_mut(key) else { return false };
         if let Some(before) = idle.next_use.replace(next_use) {
             self.next.remove(&(before, key.clone()));
@@ -129,7 +129,7 @@ mod tests {
             let agent = key(draw % 13);
             match draw / 13 % 4 {
                 0 => drop(at_rest.remove(&agent)),
-                1 => assert_eq!(at_rest.expect(&agent, next_use), at_rest.contains_key(&agent)),
+                1 => assert_eq!(at_rest.hint_next_use(&agent, next_use), at_rest.contains_key(&agent)),
                 of => {
                     let mut session = Session::new(&context, "");
                     session.tokens = vec![7; (draw % 50) as usize];

@@ -1,14 +1,14 @@
-//! Sessions that come from outside or go there as a whole ([`Portable`]), or for good.
+//! Sessions that come from outside or go there as a whole ([`SessionExport`]), or for good.
 
 use super::Memory;
 use super::Recalled;
-use super::restore::Search;
+use super::restore::LoadStats;
 use super::session::Session;
 use super::writer::{Cost, Written};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, Parts};
 use crate::store::Store;
-use crate::store::memory_file::{BlockParts, Portable};
+use crate::store::memory_file::{BlockParts, SessionExport};
 use crate::store::remove::Unneeded;
 use crate::text::prefix::{Segment, flatten};
 use crate::{Error, MatchKind, Request, Result, SessionKey, Source};
@@ -18,7 +18,7 @@ impl Memory {
     /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known then.
     pub(crate) fn knows(&mut self, key: &SessionKey) -> bool {
         if !self.idle.contains_key(key) {
-            self.expect(key, u64::MAX);
+            self.hint_next_use(key, u64::MAX);
         }
         self.has(key)
     }
@@ -32,23 +32,23 @@ impl Memory {
     ///
     /// # Errors
     /// There is none, or the device fails.
-    pub(crate) fn portable(&mut self, key: &SessionKey) -> Result<Portable> {
-        let mut search = Search::default();
-        self.wait_for(key, &mut search);
+    pub(crate) fn portable(&mut self, key: &SessionKey) -> Result<SessionExport> {
+        let mut stats = LoadStats::default();
+        self.wait_for(key, &mut stats);
         if let Some(mut idle) = self.idle.remove(key) {
-            let portable = self.portable_of(key, &mut idle.session, &mut search);
+            let portable = self.portable_of(key, &mut idle.session, &mut stats);
             self.idle.insert(key.clone(), idle);
             return portable;
         }
-        let Some(mut session) = self.load(key, false, &mut search) else {
-            let reason = search.reason.map_or(String::new(), |reason| format!(": {reason}"));
+        let Some(mut session) = self.load(key, false, &mut stats) else {
+            let reason = stats.reason.map_or(String::new(), |reason| format!(": {reason}"));
             let SessionKey { run, agent, .. } = key;
             return Err(Error::request(format!(
                 "there is no memory of agent `{agent}` of run `{run}`{reason}"
             )));
         };
         self.journals.remove(key);
-        let portable = self.portable_of(key, &mut session, &mut search);
+        let portable = self.portable_of(key, &mut session, &mut stats);
         session.sequence.clear(&mut self.arena);
         portable
     }
@@ -57,15 +57,15 @@ impl Memory {
         &mut self,
         key: &SessionKey,
         session: &mut Session,
-        search: &mut Search,
-    ) -> Result<Portable> {
+        stats: &mut LoadStats,
+    ) -> Result<SessionExport> {
         let n = session.sequence.len();
-        self.restore(session, n, search);
-        self.restore_tail(session, search);
+        self.restore(session, n, stats);
+        self.restore_tail(session, stats);
         // Windows of the past, as far as they are still anywhere.
         let absent: Vec<(usize, Part)> = session.sequence.absent(session.sequence.len()).collect();
         for (block, part) in absent {
-            self.refill(session, block, part, search);
+            self.refill(session, block, part, stats);
         }
         let export = |parts: Parts| -> Result<BlockParts> {
             let mut out = BlockParts::default();
@@ -82,7 +82,7 @@ impl Memory {
             session.trim_window(true, &mut self.arena);
         }
         let identity = self.context.identity_with(&key.tenant, session.numerics.as_ref());
-        Ok(Portable { identity, segments: session.segments.clone(), blocks, n_rows, rows })
+        Ok(SessionExport { identity, segments: session.segments.clone(), blocks, n_rows, rows })
     }
 
     /// Makes a session of a memory from outside that this one is to take as it is; what its name had is gone.
@@ -93,11 +93,11 @@ impl Memory {
         &mut self,
         request: &Request,
         prompt: &[Segment],
-        memory: Portable,
+        memory: SessionExport,
     ) -> Result<Recalled> {
         let key = &request.session;
         let reason = self.claim(key)?.or_else(|| self.storeless.clone());
-        self.wait_for(key, &mut Search::default());
+        self.wait_for(key, &mut LoadStats::default());
         let mut session = match self.idle.remove(key) {
             Some(idle) => idle.session.restart(&self.context, &key.tenant, &mut self.arena),
             None => self.fresh(request),
@@ -126,7 +126,7 @@ impl Memory {
             recomputed: n - reused,
             bytes_read: 0,
             waited_ms: 0.0,
-            hidden_ms: 0.0,
+            prefetch_ms: 0.0,
             reason,
             divergence: None,
             adopted: None,
@@ -144,7 +144,7 @@ impl Memory {
         if self.store.is_some() {
             self.claim_to_clean(key)?;
         }
-        self.wait_for(key, &mut Search::default());
+        self.wait_for(key, &mut LoadStats::default());
         // A session that went back, or was forked, may go on with the rows of a block that another one has sealed.
         spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
         self.forget_rows(key);
@@ -177,7 +177,7 @@ impl Memory {
         if self.store.is_some() {
             self.claim_to_clean(key)?;
         }
-        self.wait_for(key, &mut Search::default());
+        self.wait_for(key, &mut LoadStats::default());
         let mut unneeded = Unneeded::default();
         let known = self.idle.get(key);
         if let Some(idle) = known {

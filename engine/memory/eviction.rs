@@ -143,7 +143,7 @@ impl Memory {
             idle.session.sequence.clear(&mut self.arena);
         }
         self.journals.remove(key);
-        self.remarks.remove(key);
+        self.load_warnings.remove(key);
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may share a prefix with earlier ones ([`prefixes`]); [`adopt`]
 //! continues another device's, [`carry`] exports and imports whole ones, [`commit`] keeps what its turn left, [`unfinished`] what a turn
 //! left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`] keeps the budget, [`claims`] other processes away.
-//! The disk is a [`crew`]'s: reads side by side; what a session has ([`export`]) and its manifest through the [`writer`], in order. A
+//! The disk is a [`io_pool`]'s: reads side by side; what a session has ([`export`]) and its manifest through the [`writer`], in order. A
 //! [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which blocks are in memory; a [`pass`] is planned over both.
 
 mod adopt;
@@ -12,9 +12,9 @@ mod at_rest;
 mod carry;
 mod claims;
 mod commit;
-mod crew;
 mod eviction;
 mod export;
+mod io_pool;
 pub(crate) mod pass;
 mod prefixes;
 mod read_ahead;
@@ -37,10 +37,10 @@ use crate::{Result, SessionKey, SessionStatus};
 use arena::Arena;
 use at_rest::{AtRest, Idle};
 use claims::Claims;
-use crew::{Crew, Priority};
+use io_pool::{IoPool, Priority};
 use prefixes::Prefixes;
 use read_ahead::Ahead;
-use restore::Search;
+use restore::LoadStats;
 use session::{CacheContext, Session};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(crate) struct Memory {
     pub(crate) arena: Arena,
     pub(crate) store: Option<Arc<Store>>,
     /// Threads that read for whoever waits; none without a store.
-    readers: Option<Crew>,
+    readers: Option<IoPool>,
     /// Reads ahead; none without a store.
     ahead: Option<Ahead>,
     /// Writes; none without a store.
@@ -64,7 +64,7 @@ pub(crate) struct Memory {
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
     /// Faults found in a session's memory before it was asked for, in words.
-    remarks: HashMap<SessionKey, String>,
+    load_warnings: HashMap<SessionKey, String>,
     claims: Claims,
     /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
@@ -96,7 +96,7 @@ impl Memory {
         let arena = Arena::new(device, &context.layout, budget);
         let store = store.map(Arc::new);
         let readers = |store: &Arc<Store>| {
-            Crew::new("greenroom-reader", store.n_readers(n_threads().min(READERS)), Priority::Same, store)
+            IoPool::new("greenroom-reader", store.n_readers(n_threads().min(READERS)), Priority::Same, store)
         };
         let readers = store.as_ref().map(readers).transpose()?;
         let ahead = store.as_ref().map(|store| Ahead::new(store, context.layout.clone())).transpose()?;
@@ -104,7 +104,7 @@ impl Memory {
         if let Some(ahead) = &ahead {
             ahead.compact();
         }
-        let (idle, journals, remarks) = (AtRest::default(), HashMap::new(), HashMap::new());
+        let (idle, journals, load_warnings) = (AtRest::default(), HashMap::new(), HashMap::new());
         let (claims, storeless, clock, at_work, token_ms) = (Claims::default(), None, 0, 0, 0.0);
         Ok(Self {
             context,
@@ -117,7 +117,7 @@ impl Memory {
             unfinished: Unfinished::default(),
             prefixes: Prefixes::default(),
             journals,
-            remarks,
+            load_warnings,
             claims,
             storeless,
             clock,
@@ -140,18 +140,18 @@ impl Memory {
         if is_stored && !replace {
             return;
         }
-        let mut search = Search::default();
-        self.wait_for(&to, &mut search);
+        let mut stats = LoadStats::default();
+        self.wait_for(&to, &mut stats);
         self.collect(None);
         let forked = match self.idle.get(from) {
             Some(idle) => Some(idle.session.fork(&mut self.arena)),
-            None if is_stored || self.idle.contains_key(&to) => self.load(from, true, &mut search),
+            None if is_stored || self.idle.contains_key(&to) => self.load(from, true, &mut stats),
             None => None,
         };
         let Some(mut session) = forked else { return };
         let before = match self.idle.remove(&to) {
             Some(idle) => Some(idle.session),
-            None if is_stored => self.load(&to, false, &mut search),
+            None if is_stored => self.load(&to, false, &mut stats),
             None => None,
         };
         if let Some(before) = before {
@@ -159,18 +159,18 @@ impl Memory {
         }
         self.journals.remove(&to); // whoever adds to it claims its run first, and reads it then
         // The file of the other's tail goes when that agent goes on.
-        self.restore_tail(&mut session, &mut search);
+        self.restore_tail(&mut session, &mut stats);
         self.keep(to, session, None);
     }
 
     /// Makes a session known that will speak: it can be read ahead then.
-    pub(crate) fn expect(&mut self, key: &SessionKey, next_use: u64) {
-        if self.idle.expect(key, next_use) {
+    pub(crate) fn hint_next_use(&mut self, key: &SessionKey, next_use: u64) {
+        if self.idle.hint_next_use(key, next_use) {
             return;
         }
-        let mut search = Search::default();
-        let session = self.load(key, false, &mut search);
-        self.remarks.extend(search.reason.map(|reason| (key.clone(), reason)));
+        let mut stats = LoadStats::default();
+        let session = self.load(key, false, &mut stats);
+        self.load_warnings.extend(stats.reason.map(|reason| (key.clone(), reason)));
         if let Some(session) = session {
             self.journals.remove(key); // whoever adds to it claims its run first, and reads it then
             self.keep(key.clone(), session, Some(next_use));

@@ -5,7 +5,7 @@
 //! would keep.
 
 use super::Memory;
-use super::crew::{Crew, Priority};
+use super::io_pool::{IoPool, Priority};
 use super::restore::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
@@ -49,7 +49,7 @@ pub(super) struct Fetched {
 
 /// Threads that read ahead, and what they were told to read.
 pub(super) struct Ahead {
-    crew: Crew,
+    io_pool: IoPool,
     layout: Arc<KvLayout>,
     done: Sender<thread::Result<Fetched>>,
     fetched: Receiver<thread::Result<Fetched>>,
@@ -67,10 +67,10 @@ impl Ahead {
     /// They can't be started.
     pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>) -> Result<Self> {
         // Who waits for a read doesn't wait until files are packed.
-        let crew = Crew::new("greenroom-ahead", 2, Priority::Low, store)?;
+        let io_pool = IoPool::new("greenroom-ahead", 2, Priority::Low, store)?;
         let (done, fetched) = channel();
         let (closing, under_way) = (Arc::default(), Vec::new());
-        Ok(Self { crew, layout, done, fetched, closing, under_way, room: 0 })
+        Ok(Self { io_pool, layout, done, fetched, closing, under_way, room: 0 })
     }
 
     /// Reads a piece of a session, for which `room` bytes are set aside.
@@ -93,7 +93,7 @@ impl Ahead {
             Some(Fetched { session, bytes, ms: began.elapsed().as_secs_f64() * 1e3, room })
         };
         let done = self.done.clone();
-        self.crew.push(task, move |fetched| {
+        self.io_pool.push(task, move |fetched| {
             if let Some(fetched) = fetched.map_or_else(|panic| Some(Err(panic)), |fetched| fetched.map(Ok)) {
                 let _ = done.send(fetched);
             }
@@ -107,7 +107,7 @@ impl Ahead {
                 tracing::warn!("can't pack small files: {e}");
             }
         };
-        self.crew.push(task, drop);
+        self.io_pool.push(task, drop);
     }
 
     /// Tells whether nothing is on its way.
@@ -164,12 +164,12 @@ impl Memory {
                 }
                 Bytes::Tail(tail, found) if idle.session.absent_tail() == Some(&tail) => {
                     put_tail(&mut idle.session, &tail, found, &mut self.arena).unwrap_or_else(|reason| {
-                        self.remarks.insert(fetched.session.clone(), reason);
+                        self.load_warnings.insert(fetched.session.clone(), reason);
                         0
                     })
                 }
                 Bytes::Block(.., Found::Damaged(reason) | Found::Unreadable(reason)) => {
-                    self.remarks.insert(fetched.session.clone(), reason);
+                    self.load_warnings.insert(fetched.session.clone(), reason);
                     0
                 }
                 // What is missing is found so again when it is needed, and said then.

@@ -9,7 +9,7 @@
 
 use super::Memory;
 use super::at_rest::ReadAhead;
-use super::restore::{Search, Wanted, ms_since};
+use super::restore::{LoadStats, Wanted, ms_since};
 use super::session::Session;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, Parts};
@@ -34,7 +34,7 @@ pub(crate) struct Recalled {
     pub(crate) bytes_read: u64,
     /// Milliseconds that the turn waited for reading, and that reading took while others were at work.
     pub(crate) waited_ms: f64,
-    pub(crate) hidden_ms: f64,
+    pub(crate) prefetch_ms: f64,
     pub(crate) reason: Option<String>,
     pub(crate) divergence: Option<Divergence>,
     /// The devices that computed what is reused of an adopted memory.
@@ -59,13 +59,13 @@ impl Memory {
                 self.claim(key)?;
                 self.claims.rests(key); // until its turn begins
             }
-            let mut search = Search::default();
-            let session = self.load(key, false, &mut search);
-            self.remarks.extend(search.reason.map(|reason| (key.clone(), reason)));
+            let mut stats = LoadStats::default();
+            let session = self.load(key, false, &mut stats);
+            self.load_warnings.extend(stats.reason.map(|reason| (key.clone(), reason)));
             if let Some(session) = session {
                 self.keep(key.clone(), session, request.next_use);
                 self.saved(key);
-                self.idle.get_mut(key).into_iter().for_each(|idle| idle.ahead.waited_ms = search.waited_ms);
+                self.idle.get_mut(key).into_iter().for_each(|idle| idle.ahead.waited_ms = stats.waited_ms);
             }
         }
         let parent = || self.idle.get(request.parent.as_ref()?);
@@ -78,11 +78,11 @@ impl Memory {
     /// # Errors
     /// Another process adds to the run's sessions.
     pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> Result<Recalled> {
-        let mut search = Search::default();
+        let mut stats = LoadStats::default();
         if request.retention == Retention::Persistent {
-            search.reason = self.claim(&request.session)?.or_else(|| self.storeless.clone());
+            stats.reason = self.claim(&request.session)?.or_else(|| self.storeless.clone());
         }
-        self.wait_for(&request.session, &mut search);
+        self.wait_for(&request.session, &mut stats);
         let known = self.idle.remove(&request.session);
         let ahead = known.as_ref().map_or(ReadAhead::default(), |idle| idle.ahead);
         let mut session = match known.map(|idle| idle.session) {
@@ -91,7 +91,7 @@ impl Memory {
             }
             Some(session) => session,
             None if request.cold => self.fresh(request),
-            None => self.find(request, &mut search),
+            None => self.find(request, &mut stats),
         };
         let aligned = self.aligned(&mut session, prompt);
         let prompt = aligned.as_deref().unwrap_or(prompt);
@@ -106,29 +106,29 @@ impl Memory {
         };
         let divergence = (matched.relation == Relation::Diverge)
             .then(|| divergence(&session.segments, prompt, matched.n_segments));
-        search.reason = divergence.as_ref().map(Divergence::to_string).or(search.reason);
+        stats.reason = divergence.as_ref().map(Divergence::to_string).or(stats.reason);
         // The cached ids stay the authority for what matched; what follows is the prompt's own.
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
         session.rewind(matched.n_tokens, &mut self.arena);
         let tail = if request.cold { None } else { self.begin_tail(&session) };
-        self.restore(&mut session, matched.n_tokens, &mut search);
+        self.restore(&mut session, matched.n_tokens, &mut stats);
         if !request.cold {
             // A session that goes on reads what nobody has read, but for turns that did not end.
             let anyone = fresh || !self.unfinished.is_empty();
             let end = if anyone { ids.len() } else { read_before };
             let persists = self.persists(request);
-            self.append_known_blocks(&mut session, end, persists, &mut search);
-            self.restore_begun_tail(&mut session, tail, &mut search);
+            self.append_known_blocks(&mut session, end, persists, &mut stats);
+            self.restore_begun_tail(&mut session, tail, &mut stats);
             if fresh {
                 self.reuse_prefix(&mut session, prompt);
             }
         }
         // At least one token is fed: its logits choose the first token of the reply.
         let last = session.tokens.len().saturating_sub(1);
-        let reused = self.restore(&mut session, last, &mut search);
-        let reused = self.adopt(&mut session, &request.session, reused, &mut search);
+        let reused = self.restore(&mut session, last, &mut stats);
+        let reused = self.adopt(&mut session, &request.session, reused, &mut stats);
         self.drop_unfinished(&request.session);
         session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
@@ -138,15 +138,15 @@ impl Memory {
             Relation::Extend => MatchKind::Extend,
             Relation::Diverge => MatchKind::Diverge,
         };
-        let bytes_read = search.bytes_read + ahead.bytes;
+        let bytes_read = stats.bytes_read + ahead.bytes;
         let source = match (reused, bytes_read) {
             (0, _) => Source::None,
             (_, 0) => Source::Memory,
             _ => Source::Disk,
         };
         let recomputed = read_before.saturating_sub(reused);
-        let Search { reason, .. } = search;
-        let (waited_ms, hidden_ms) = (search.waited_ms + ahead.waited_ms, ahead.ms);
+        let LoadStats { reason, .. } = stats;
+        let (waited_ms, prefetch_ms) = (stats.waited_ms + ahead.waited_ms, ahead.ms);
         let adopted = session.numerics.as_ref().and_then(Numerics::origin);
         let found = Recalled {
             session,
@@ -156,7 +156,7 @@ impl Memory {
             recomputed,
             bytes_read,
             waited_ms,
-            hidden_ms,
+            prefetch_ms,
             reason,
             divergence,
             adopted,
@@ -177,17 +177,17 @@ impl Memory {
     }
 
     /// The session's own memory from disk, else its parent's, else nothing.
-    fn find(&mut self, request: &Request, search: &mut Search) -> Session {
-        if let Some(session) = self.load(&request.session, false, search) {
+    fn find(&mut self, request: &Request, stats: &mut LoadStats) -> Session {
+        if let Some(session) = self.load(&request.session, false, stats) {
             return session;
         }
         let Some(parent) = &request.parent else { return self.fresh(request) };
-        self.wait_for(parent, search);
+        self.wait_for(parent, stats);
         if let Some(idle) = self.idle.get_mut(parent) {
-            search.bytes_read += std::mem::take(&mut idle.ahead).bytes;
+            stats.bytes_read += std::mem::take(&mut idle.ahead).bytes;
             return idle.session.fork(&mut self.arena);
         }
-        self.load(parent, true, search).unwrap_or_else(|| self.fresh(request))
+        self.load(parent, true, stats).unwrap_or_else(|| self.fresh(request))
     }
 
     /// A session that has read nothing.
@@ -196,16 +196,21 @@ impl Memory {
     }
 
     /// A session as its manifest has it; nothing of its keys and values is read yet.
-    pub(super) fn load(&mut self, key: &SessionKey, borrowed: bool, search: &mut Search) -> Option<Session> {
+    pub(super) fn load(
+        &mut self,
+        key: &SessionKey,
+        borrowed: bool,
+        stats: &mut LoadStats,
+    ) -> Option<Session> {
         let began = Instant::now();
         self.wait_for_commits(key);
         let session = key.clone();
         let found = self.readers.as_ref()?.one(move |store| store.read_manifest(&session));
-        search.waited_ms += ms_since(began);
+        stats.waited_ms += ms_since(began);
         let (manifest, journal, broken) = match found {
             Found::Missing => return None,
             Found::Damaged(reason) | Found::Unreadable(reason) => {
-                search.reason = Some(reason);
+                stats.reason = Some(reason);
                 return None;
             }
             Found::Whole(found) => found,
@@ -213,9 +218,9 @@ impl Memory {
         let earlier = |broken: Broken| {
             format!("the manifest is damaged, so the state of an earlier turn is used: {}", broken.reason)
         };
-        search.reason = search.reason.take().or(broken.map(earlier));
+        stats.reason = stats.reason.take().or(broken.map(earlier));
         if let Some(reason) = self.refuses(key, &manifest.owner.identity) {
-            search.reason = Some(reason);
+            stats.reason = Some(reason);
             return None;
         }
         let session = Session::stored_as(manifest, borrowed, &self.context);
@@ -232,7 +237,7 @@ impl Memory {
         session: &mut Session,
         end: usize,
         persists: bool,
-        search: &mut Search,
+        stats: &mut LoadStats,
     ) {
         let first = session.sequence.len() / BLOCK;
         let end_block = end.min(session.tokens.len()) / BLOCK;
@@ -243,7 +248,7 @@ impl Memory {
         let global = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Global));
         let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(global).collect();
         let windows = self.context.layout.window().is_some();
-        let read = self.read_blocks(&wanted, search);
+        let read = self.read_blocks(&wanted, stats);
         let found = wanted
             .iter()
             .zip(&read)
@@ -265,7 +270,7 @@ impl Memory {
             if windows && window.is_none() && !on_disk[Part::Windowed as usize] && index - first >= whole {
                 break;
             }
-            let Some(id) = self.take(key, read, search) else {
+            let Some(id) = self.take(key, read, stats) else {
                 window.into_iter().for_each(|id| self.arena.release(id));
                 break;
             };
@@ -298,12 +303,12 @@ impl Memory {
     }
 
     /// Takes in what was read ahead; waits for the rest of a session's pieces.
-    pub(super) fn wait_for(&mut self, session: &SessionKey, search: &mut Search) {
+    pub(super) fn wait_for(&mut self, session: &SessionKey, stats: &mut LoadStats) {
         let began = Instant::now();
         self.collect(Some(session));
         let waited = ms_since(began);
-        search.waited_ms += waited;
-        search.reason = search.reason.take().or_else(|| self.remarks.remove(session));
+        stats.waited_ms += waited;
+        stats.reason = stats.reason.take().or_else(|| self.load_warnings.remove(session));
         if let Some(idle) = self.idle.get_mut(session) {
             // What was waited for was not hidden.
             idle.ahead.ms = (idle.ahead.ms - waited).max(0.0);

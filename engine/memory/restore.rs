@@ -2,7 +2,7 @@
 
 use super::Memory;
 use super::arena::Arena;
-use super::crew::Begun;
+use super::io_pool::Begun;
 use super::sequence::Sequence;
 use super::session::Session;
 use crate::Result;
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// Cost of a search for a session's memory, and the reason why something was not found.
 #[derive(Default)]
-pub(super) struct Search {
+pub(super) struct LoadStats {
     pub(super) bytes_read: u64,
     pub(super) waited_ms: f64,
     pub(super) reason: Option<String>,
@@ -37,21 +37,21 @@ const SPAN: usize = 4;
 
 impl Memory {
     /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns how many are left.
-    pub(super) fn restore(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
-        self.restore_parts(session, n, |sequence, n| sequence.missing(n).collect(), search)
+    pub(super) fn restore(&mut self, session: &mut Session, n: usize, stats: &mut LoadStats) -> usize {
+        self.restore_parts(session, n, |sequence, n| sequence.missing(n).collect(), stats)
     }
 
     /// [`Memory::restore`], with all that there is of the windowed layers.
-    pub(super) fn restore_all(&mut self, session: &mut Session, n: usize, search: &mut Search) -> usize {
-        self.restore_parts(session, n, |sequence, n| sequence.absent(n).collect(), search)
+    pub(super) fn restore_all(&mut self, session: &mut Session, n: usize, stats: &mut LoadStats) -> usize {
+        self.restore_parts(session, n, |sequence, n| sequence.absent(n).collect(), stats)
     }
 
     /// Brings a part of a block back, if it is anywhere.
-    pub(super) fn refill(&mut self, session: &mut Session, block: usize, part: Part, search: &mut Search) {
+    pub(super) fn refill(&mut self, session: &mut Session, block: usize, part: Part, stats: &mut LoadStats) {
         let Some(hash) = session.sequence.table().hash(block) else { return };
         let wanted = [(block, (hash, part))];
-        let read = self.read_blocks(&wanted, search).pop().flatten();
-        if let Some(id) = self.take((hash, part), read, search) {
+        let read = self.read_blocks(&wanted, stats).pop().flatten();
+        if let Some(id) = self.take((hash, part), read, stats) {
             session.sequence.refill(block, part, id);
         }
     }
@@ -61,17 +61,17 @@ impl Memory {
         session: &mut Session,
         n: usize,
         needed: fn(&Sequence, usize) -> Vec<(usize, Part)>,
-        search: &mut Search,
+        stats: &mut LoadStats,
     ) -> usize {
         let mut n = session.sequence.border(n);
         loop {
             let hash = |(block, part)| Some((block, (session.sequence.table().hash(block)?, part)));
             let needed = needed(&session.sequence, n).into_iter();
             let wanted: Vec<Wanted> = needed.filter_map(hash).collect();
-            let read = self.read_blocks(&wanted, search);
+            let read = self.read_blocks(&wanted, stats);
             let mut hole = None;
             for ((block, key), read) in wanted.into_iter().zip(read) {
-                match self.take(key, read, search) {
+                match self.take(key, read, stats) {
                     Some(id) => session.sequence.refill(block, key.1, id),
                     None => hole = hole.or(Some((block, key.1))),
                 }
@@ -80,7 +80,7 @@ impl Memory {
                 None => return session.sequence.truncate(n, &mut self.arena),
                 Some((block, Part::Global)) => {
                     let missing = "a block of the cache is missing; the rest is computed again";
-                    search.reason.get_or_insert(missing.to_owned());
+                    stats.reason.get_or_insert(missing.to_owned());
                     block * BLOCK
                 }
                 Some((_, Part::Windowed)) => n.saturating_sub(1) / BLOCK * BLOCK,
@@ -97,9 +97,9 @@ impl Memory {
     }
 
     /// Reads the rows of the open block, if they are on disk alone.
-    pub(super) fn restore_tail(&mut self, session: &mut Session, search: &mut Search) {
+    pub(super) fn restore_tail(&mut self, session: &mut Session, stats: &mut LoadStats) {
         let tail = self.begin_tail(session);
-        self.restore_begun_tail(session, tail, search);
+        self.restore_begun_tail(session, tail, stats);
     }
 
     /// The same, with what was begun to be read; the session may have gone back since, so that its rows are others.
@@ -107,17 +107,17 @@ impl Memory {
         &mut self,
         session: &mut Session,
         begun: Option<BegunTail>,
-        search: &mut Search,
+        stats: &mut LoadStats,
     ) {
         let Some(wanted) = session.absent_tail().cloned() else { return };
         let begun = begun.filter(|(tail, _)| *tail == wanted).or_else(|| self.begin_tail(session));
         let Some((tail, begun)) = begun else { return };
         let began = Instant::now();
         let found = begun.wait();
-        search.waited_ms += ms_since(began);
+        stats.waited_ms += ms_since(began);
         match put_tail(session, &tail, found, &mut self.arena) {
-            Ok(bytes) => search.bytes_read += bytes,
-            Err(reason) => search.reason = Some(reason),
+            Ok(bytes) => stats.bytes_read += bytes,
+            Err(reason) => stats.reason = Some(reason),
         }
     }
 
@@ -156,16 +156,16 @@ impl Memory {
         &mut self,
         key: BlockKey,
         read: Option<ReadBlock>,
-        search: &mut Search,
+        stats: &mut LoadStats,
     ) -> Option<BlockId> {
         match (self.arena.find(key), read) {
             (Some(id), _) => Some(id),
             (None, Some(Found::Whole((block, bytes)))) => {
-                search.bytes_read += bytes;
+                stats.bytes_read += bytes;
                 Some(self.arena.insert(key, Arc::new(block)))
             }
             (None, Some(Found::Damaged(reason) | Found::Unreadable(reason))) => {
-                search.reason = Some(reason);
+                stats.reason = Some(reason);
                 None
             }
             (None, _) => None,
@@ -174,7 +174,7 @@ impl Memory {
 
     /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is read after the
     /// first one that is missing in both places.
-    pub(super) fn read_blocks(&mut self, wanted: &[Wanted], search: &mut Search) -> Vec<Option<ReadBlock>> {
+    pub(super) fn read_blocks(&mut self, wanted: &[Wanted], stats: &mut LoadStats) -> Vec<Option<ReadBlock>> {
         let held = |(_, key): &Wanted| self.arena.holds(*key);
         let n = self.n_there(wanted);
         let absent = |wanted: &&Wanted| !held(wanted);
@@ -191,7 +191,7 @@ impl Memory {
             let found = readers.all(absent.iter().map(task));
             absent.into_iter().zip(found).for_each(|(i, found)| read[i] = Some(found));
         }
-        search.waited_ms += ms_since(began);
+        stats.waited_ms += ms_since(began);
         read
     }
 }

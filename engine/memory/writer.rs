@@ -4,8 +4,8 @@
 //! names them, and a session's later save comes after its earlier one. What waits counts as memory; who has no room waits for it.
 
 use super::Memory;
-use super::crew::{Crew, Priority};
 pub(crate) use super::export::Stored;
+use super::io_pool::{IoPool, Priority};
 use crate::kv::table::BlockId;
 use crate::store::manifest::Journal;
 use crate::store::{Removed, Store};
@@ -41,7 +41,7 @@ pub(crate) enum Written {
 
 /// The thread that writes, and what it was told to write.
 pub(super) struct Writer {
-    crew: Crew,
+    io_pool: IoPool,
     done: Sender<thread::Result<Written>>,
     answers: Receiver<thread::Result<Written>>,
     /// Tells the engine's thread that there is an answer.
@@ -74,10 +74,10 @@ impl Writer {
     /// # Errors
     /// It can't be started.
     pub(super) fn new(store: &Arc<Store>) -> Result<Self> {
-        let crew = Crew::new("greenroom-writer", 1, Priority::Low, store)?;
+        let io_pool = IoPool::new("greenroom-writer", 1, Priority::Low, store)?;
         let (done, answers) = channel();
         let (under_way, early) = (VecDeque::new(), VecDeque::new());
-        Ok(Self { crew, done, answers, wake: Arc::new(|| ()), under_way, early })
+        Ok(Self { io_pool, done, answers, wake: Arc::new(|| ()), under_way, early })
     }
 
     /// Hands over what a session wants to have written, for a turn.
@@ -106,7 +106,7 @@ impl Writer {
     fn enqueue(&mut self, under_way: UnderWay, write: impl FnOnce(&Store) -> Written + Send + 'static) {
         self.under_way.push_back(under_way);
         let (done, wake) = (self.done.clone(), self.wake.clone());
-        self.crew.push(write, move |written| {
+        self.io_pool.push(write, move |written| {
             let _ = done.send(written);
             wake();
         });

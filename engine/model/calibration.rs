@@ -9,7 +9,7 @@
 //! copy, divergence by keys alone 0.0018 both ways). The feedback takes dim² floats a KV head in memory: 16 MiB for Llama 3.1 8B,
 //! 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
-use super::spec::{DecoderSpec, Pairs, sensitive};
+use super::spec::{DecoderSpec, RopeLayout, sensitive};
 use crate::kv::quant::{EXACT, Scale};
 use crate::threads;
 use libm::{exp, log};
@@ -285,12 +285,12 @@ fn sign(state: &mut u64) -> f64 {
 }
 
 /// Gives both elements of each pair that positions turn together their mean.
-fn level_pairs(x: &mut [f64], pairs: Pairs) {
+fn level_pairs(x: &mut [f64], pairs: RopeLayout) {
     let half = x.len() / 2;
     for i in 0..half {
         let (a, b) = match pairs {
-            Pairs::Neighbours => (2 * i, 2 * i + 1),
-            Pairs::Halves => (i, i + half),
+            RopeLayout::Interleaved => (2 * i, 2 * i + 1),
+            RopeLayout::NeoX => (i, i + half),
         };
         let mean = 0.5 * (x[a] + x[b]);
         (x[a], x[b]) = (mean, mean);
@@ -394,9 +394,9 @@ mod tests {
     #[test]
     fn pairs_share_their_energy() {
         let mut x = [1.0, 3.0, 5.0, 7.0];
-        level_pairs(&mut x, Pairs::Neighbours);
+        level_pairs(&mut x, RopeLayout::Interleaved);
         assert_eq!(x, [2.0, 2.0, 6.0, 6.0]);
-        level_pairs(&mut x, Pairs::Halves);
+        level_pairs(&mut x, RopeLayout::NeoX);
         assert_eq!(x, [4.0; 4]);
     }
 }

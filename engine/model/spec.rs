@@ -31,11 +31,11 @@ pub(crate) enum Activation {
 
 /// Pairs of a head's elements that turn together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pairs {
+pub(crate) enum RopeLayout {
     /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
-    Neighbours,
+    Interleaved,
     /// `(i, i + n_rot / 2)` ("NEOX").
-    Halves,
+    NeoX,
 }
 
 /// Properties of a family that its files don't state.
@@ -44,7 +44,7 @@ pub(crate) struct Family {
     /// Its name in `general.architecture`.
     pub(crate) name: &'static str,
     /// Pairs of a head's elements that turn together.
-    pub(crate) pairs: Pairs,
+    pub(crate) pairs: RopeLayout,
     pub(crate) activation: Activation,
     /// Each head of queries and keys is normed.
     pub(crate) head_norms: bool,
@@ -79,7 +79,7 @@ pub(crate) enum Gating {
 
 const LLAMA: Family = Family {
     name: "llama",
-    pairs: Pairs::Neighbours,
+    pairs: RopeLayout::Interleaved,
     activation: Activation::Silu,
     head_norms: false,
     post_norms: false,
@@ -96,11 +96,11 @@ const LLAMA: Family = Family {
 /// Families that are served.
 static FAMILIES: [Family; 6] = [
     LLAMA,
-    Family { name: "qwen2", pairs: Pairs::Halves, ..LLAMA },
-    Family { name: "qwen3", pairs: Pairs::Halves, head_norms: true, ..LLAMA },
+    Family { name: "qwen2", pairs: RopeLayout::NeoX, ..LLAMA },
+    Family { name: "qwen3", pairs: RopeLayout::NeoX, head_norms: true, ..LLAMA },
     Family {
         name: "gemma3",
-        pairs: Pairs::Halves,
+        pairs: RopeLayout::NeoX,
         activation: Activation::Gelu,
         head_norms: true,
         post_norms: true,
@@ -112,7 +112,7 @@ static FAMILIES: [Family; 6] = [
     Family { name: "deepseek2", latent: true, gating: Some(Gating::SoftmaxThenTop), ..LLAMA },
     Family {
         name: "gpt-oss",
-        pairs: Pairs::Halves,
+        pairs: RopeLayout::NeoX,
         activation: Activation::Clamped,
         ffn_norm: "post_attention_norm",
         sinks: true,

@@ -9,7 +9,7 @@ use crate::kv::layout::KvLayout;
 use crate::memory::pass::{Wanted, most_wanted};
 use crate::scoring::distribution::argmax;
 use crate::scoring::scratch::Scratch;
-use crate::{Compared, Result, threads};
+use crate::{FormatDivergence, Result, threads};
 use std::sync::Arc;
 
 /// A text that is read with a cache of each layout, the first of which is what the others are compared with.
@@ -45,7 +45,10 @@ impl Comparison {
     ///
     /// # Errors
     /// As [`crate::memory::pass::forward`]; or what `see` returns.
-    pub(crate) fn step(&mut self, see: &mut dyn FnMut(usize, &[Compared]) -> Result<()>) -> Result<bool> {
+    pub(crate) fn step(
+        &mut self,
+        see: &mut dyn FnMut(usize, &[FormatDivergence]) -> Result<()>,
+    ) -> Result<bool> {
         let Self { caches, ids, next } = self;
         let (start, Some(device)) = (*next, caches.first().map(|scratch| scratch.arena.device().clone()))
         else {
@@ -61,13 +64,13 @@ impl Comparison {
             all.push(scratch.advance(ids, end, Wanted::All)?);
         }
         let row = |logits: usize, i: usize| &all[logits][i * n_vocab..][..n_vocab];
-        let figures = threads::map(end - start, |i| -> Vec<Compared> {
+        let figures = threads::map(end - start, |i| -> Vec<FormatDivergence> {
             let next = ids.get(start + i + 1).map(|id| *id as usize);
             let figure = |logits: usize| {
                 let (reference, row) = (row(0, i), row(logits, i));
                 let found = divergence(reference, row);
                 let logprob = next.map(|id| f64::from(row[id]) - found.log_sum);
-                Compared { logprob, top: argmax(row), divergence: found.nats }
+                FormatDivergence { logprob, top: argmax(row), divergence: found.nats }
             };
             (0..all.len()).map(figure).collect()
         });

@@ -5,7 +5,7 @@ use super::compare::Comparison;
 use super::distribution::{argmax, logprob};
 use super::scratch::Scratch;
 use crate::memory::pass::Wanted;
-use crate::{Compared, Error, ErrorKind, RankedOption, Ranking, Result, TokenScore};
+use crate::{Error, ErrorKind, FormatDivergence, RankedOption, Ranking, Result, TokenScore};
 use std::sync::mpsc::{SendError, Sender};
 
 /// Something that takes many passes.
@@ -48,7 +48,7 @@ impl Job for Scoring {
 }
 
 /// Sender of a comparison's figures: position, and one for each format.
-pub(crate) type Figures = Sender<Result<(usize, Vec<Compared>)>>;
+pub(crate) type Figures = Sender<Result<(usize, Vec<FormatDivergence>)>>;
 
 /// A text with empty caches of several formats.
 pub(crate) struct Comparing {

@@ -14,7 +14,7 @@ use crate::scoring::compare::Comparison;
 use crate::store::numerics::Numerics;
 use crate::store::{Found, Store};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Compared, KvChoice, KvFormat, KvLayer, Result, SAMPLE};
+use crate::{FormatDivergence, KvChoice, KvFormat, KvLayer, Result, SAMPLE};
 use std::sync::Arc;
 
 /// Constants that a device codes keys by.
@@ -197,7 +197,7 @@ fn distance(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayo
     let (mut sum, mut n) = (0.0, 0);
     let mut comparison = Comparison::new(device, &[f16, layout.clone()], ids);
     comparison.skip(BLOCK)?;
-    let mut see = |_, figures: &[Compared]| {
+    let mut see = |_, figures: &[FormatDivergence]| {
         (sum, n) = (sum + figures[1].divergence, n + 1);
         Ok(())
     };

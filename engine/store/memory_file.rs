@@ -31,7 +31,7 @@ const MOST_HEAD: u64 = super::manifest::MOST;
 pub(crate) type BlockParts = [Option<Arc<BlockBytes>>; 2];
 
 /// A session's memory outside of an engine.
-pub(crate) struct Portable {
+pub(crate) struct SessionExport {
     pub(crate) identity: Identity,
     pub(crate) segments: Vec<Segment>,
     pub(crate) blocks: Vec<BlockParts>,
@@ -50,7 +50,7 @@ struct Head {
     rows: usize,
 }
 
-impl Portable {
+impl SessionExport {
     /// Tokens that it has read and said.
     pub(crate) fn n_tokens(&self) -> usize {
         self.segments.iter().map(|segment| segment.ids.len()).sum()

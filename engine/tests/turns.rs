@@ -160,7 +160,7 @@ fn turns_wait_for_room() {
     let plenty = engine();
     let expected: Vec<_> = requests().map(|request| play(&plenty, request)).collect();
     // A turn's cache, f16 rows of two more blocks; texts and ids of all, for none is committed before the end.
-    let cost = Prompter::open(&model()).unwrap().kv_cost(&KvChoice::Auto).unwrap();
+    let cost = PromptEncoder::open(&model()).unwrap().kv_cost(&KvChoice::Auto).unwrap();
     let need = cost.most(720) + 2 * 256 * cost.open + 12 * 10 * 720;
     for budget in [0, need, 3 * need, u64::MAX] {
         let engine = with_memory(budget);

@@ -9,7 +9,7 @@
 
 use crate::kv::layout::KvLayout;
 use crate::memory::{Memory, session};
-use crate::store::memory_file::Portable;
+use crate::store::memory_file::SessionExport;
 use crate::text::chat::Chat;
 use crate::text::prefix::{Segment, flatten};
 use crate::text::raw::segments;
@@ -38,7 +38,7 @@ pub(crate) struct Prepared {
     pub(crate) need: u64,
     pub(crate) began: Instant,
     /// Keys and values from outside that it begins with, instead of the session's own.
-    pub(crate) memory: Option<Portable>,
+    pub(crate) memory: Option<SessionExport>,
 }
 
 impl Waiting {
@@ -100,7 +100,7 @@ impl Prepared {
     /// It does not fit in the model's context.
     pub(crate) fn to_read(
         prompt: Vec<Segment>,
-        memory: Option<Portable>,
+        memory: Option<SessionExport>,
         layout: &KvLayout,
         context_length: usize,
     ) -> Result<Self> {

@@ -8,8 +8,8 @@
 
 use crate::text::calls::{CallForm, Joint};
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::grammar::Guide;
-use crate::{Call, Called, Calls, Request, Result, Tools};
+use crate::turns::grammar::GrammarState;
+use crate::{Call, Request, Result, ToolCalls, ToolChoice, Tools};
 use greenroom_grammar::Matcher;
 use std::sync::Arc;
 
@@ -47,9 +47,9 @@ pub(crate) enum Beginning {
     /// No call.
     Free,
     /// A call from the next token on.
-    Behind(Guide),
+    Behind(GrammarState),
     /// A call that begins with what was said so far, this token included.
-    With(Guide),
+    With(GrammarState),
 }
 
 impl Calling {
@@ -66,17 +66,17 @@ impl Calling {
         let Some(tools) = knows else { return Ok(None) };
         let open = |grammar| Ok(Stage::Open(Box::new(tokenizer.matcher(&grammar)?)));
         let (stage, is_forced) = match &request.calls {
-            Calls::Never => return Ok(None),
-            Calls::Allowed => (open(form.grammar(tools)), false),
-            Calls::Over => (Ok(Stage::Barred), false),
-            Calls::Required => (open(form.forced_grammar(tools, None)), true),
-            Calls::Named(name) => (open(form.forced_grammar(tools, Some(name))), true),
+            ToolChoice::Never => return Ok(None),
+            ToolChoice::Allowed => (open(form.grammar(tools)), false),
+            ToolChoice::Forbidden => (Ok(Stage::Barred), false),
+            ToolChoice::Required => (open(form.forced_grammar(tools, None)), true),
+            ToolChoice::Named(name) => (open(form.forced_grammar(tools, Some(name))), true),
         };
         let name = match &request.calls {
-            Calls::Named(name) => Some(&**name),
+            ToolChoice::Named(name) => Some(&**name),
             _ => None,
         };
-        let joint = form.joint.as_ref().filter(|_| request.joint_calls);
+        let joint = form.joint.as_ref().filter(|_| request.parallel_tool_calls);
         let further = joint.map(|_| tokenizer.matcher(&form.forced_grammar(tools, name))).transpose()?;
         Ok(Some(Self {
             form: form.clone(),
@@ -95,9 +95,10 @@ impl Calling {
     }
 
     /// The grammar of a reply that must be a call and begins with text.
-    pub(crate) fn forced_guide(&mut self) -> Option<Guide> {
+    pub(crate) fn forced_guide(&mut self) -> Option<GrammarState> {
         let Stage::Open(call) = &self.stage else { return None };
-        let guide = (self.is_forced && self.form.opening.is_empty()).then(|| Guide::at(call.fresh()))?;
+        let guide =
+            (self.is_forced && self.form.opening.is_empty()).then(|| GrammarState::at(call.fresh()))?;
         self.decide(true);
         Some(guide)
     }
@@ -133,7 +134,7 @@ impl Calling {
     }
 
     /// What begins with the ids so far, the last of which were said behind a call: another call, or nothing yet. `None`: there is none.
-    pub(crate) fn next_call(&mut self, ids: &[u32]) -> Option<Option<Guide>> {
+    pub(crate) fn next_call(&mut self, ids: &[u32]) -> Option<Option<GrammarState>> {
         let (said, joint) = self.joint(ids)?;
         let expected = joint.tail.iter().chain(&joint.more);
         if !expected.clone().zip(said).all(|(expected, said)| expected == said) {
@@ -143,7 +144,7 @@ impl Calling {
             return Some(None);
         }
         self.is_between = false;
-        Some(self.further.as_ref().map(|further| Guide::at(further.fresh())))
+        Some(self.further.as_ref().map(|further| GrammarState::at(further.fresh())))
     }
 
     /// The next id of the markup that must be said: where a reply begins that must be a call, and between calls.
@@ -179,7 +180,7 @@ impl Calling {
         if self.form.first().is_none() {
             let said = [ids, &[id]].concat();
             return Ok(match self.form.opening.strip_prefix(&said[..]) {
-                Some([]) => Beginning::Behind(Guide::at(call.fresh())),
+                Some([]) => Beginning::Behind(GrammarState::at(call.fresh())),
                 Some(_) => Beginning::Unclear,
                 None => Beginning::Free,
             });
@@ -190,7 +191,7 @@ impl Calling {
         if !self.begins(bytes, piece) {
             return Ok(Beginning::Free);
         }
-        let mut guide = Guide::at(call.fresh());
+        let mut guide = GrammarState::at(call.fresh());
         for id in ids {
             guide.follow(*id)?;
         }
@@ -224,11 +225,11 @@ impl Calling {
     }
 
     /// The calls that a reply is, its ids and text given; `None`: it is none.
-    pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<Called> {
+    pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<ToolCalls> {
         let rest = self.is_call().then(|| ids.strip_prefix(&self.form.opening[..]))?;
         if self.ends.is_empty() {
             let call = rest.and_then(|rest| self.form.read(&self.tools, &text(rest)));
-            return Some(call.map_or(Called::Cut, |call| Called::Whole(vec![call])));
+            return Some(call.map_or(ToolCalls::Truncated, |call| ToolCalls::Complete(vec![call])));
         }
         let n_between = self.form.joint.as_ref().map_or(0, |joint| joint.tail.len() + joint.more.len());
         let begins = [self.form.opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
@@ -236,6 +237,6 @@ impl Calling {
             .zip(&self.ends)
             .map(|(begin, end)| self.form.read(&self.tools, &text(ids.get(begin..*end)?)));
         let calls: Option<Vec<Call>> = calls.collect();
-        Some(calls.map_or(Called::Cut, Called::Whole))
+        Some(calls.map_or(ToolCalls::Truncated, ToolCalls::Complete))
     }
 }

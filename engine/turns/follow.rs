@@ -7,14 +7,14 @@ use crate::scoring::distribution::Distribution;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::reply::ReplyText;
-use crate::{Error, Followed, Result, StopReason};
+use crate::{Error, ForcedToken, Result, StopReason};
 
 /// A reply that is being followed.
 pub(crate) struct Following {
     ids: Vec<u32>,
     pub(crate) reply: ReplyText,
     /// Findings at each token so far.
-    pub(crate) found: Vec<Followed>,
+    pub(crate) found: Vec<ForcedToken>,
 }
 
 impl Following {
@@ -57,7 +57,7 @@ impl Following {
         let id = self.ids[self.found.len()];
         let distribution = Distribution::of(logits);
         let (logprob, drawn_logprob) = (distribution.logprob(id), distribution.logprob(drawn));
-        self.found.push(Followed { drawn, logprob, drawn_logprob });
+        self.found.push(ForcedToken { drawn, logprob, drawn_logprob });
         let stop = self.reply.follow(id, tokenizer)?;
         self.reply.note(logprobs.map(|n| token_logprob(id, &distribution, n, |id| tokenizer.piece(id))));
         Ok(stop)

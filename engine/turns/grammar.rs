@@ -14,13 +14,13 @@ use crate::{Error, Result, Sampling};
 use greenroom_grammar::{Grammar, Matcher};
 
 /// A reply's place in its grammar.
-pub(crate) struct Guide {
+pub(crate) struct GrammarState {
     matcher: Matcher,
     /// True once a recorded reply has left the grammar.
     has_left: bool,
 }
 
-impl Guide {
+impl GrammarState {
     /// At the beginning of a reply.
     ///
     /// # Errors

@@ -10,10 +10,10 @@
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
-use crate::turns::grammar::Guide;
+use crate::turns::grammar::GrammarState;
 use crate::turns::sampler::{self, Row};
 use crate::turns::sentence::Sentences;
-use crate::{Called, Ends, Request, Result, Sampling, StopReason, TokenLogprob};
+use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob, ToolCalls};
 
 /// The marks around a thought.
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
@@ -51,7 +51,7 @@ pub(crate) struct ReplyText {
     /// The reply's tokens behind those of the agent's earlier replies.
     said: Said,
     /// Its place in its grammar.
-    guide: Option<Guide>,
+    guide: Option<GrammarState>,
     /// Whether it is a call of a tool; `None`: it can't be one.
     calling: Option<Calling>,
 }
@@ -64,7 +64,7 @@ impl ReplyText {
     }
 
     /// A reply that is drawn elsewhere.
-    fn from_elsewhere(ends: Ends<'_>) -> Self {
+    fn from_elsewhere(ends: StopConditions<'_>) -> Self {
         let reply = Self::new(ends.stop, ends.whole_sentences, Said::default());
         Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
     }
@@ -75,7 +75,7 @@ impl ReplyText {
     }
 
     /// The same, in a grammar from its beginning: nothing else ends or cuts it.
-    pub(crate) fn guided(mut self, guide: Guide) -> Self {
+    pub(crate) fn guided(mut self, guide: GrammarState) -> Self {
         self.follow_guide(guide);
         self
     }
@@ -89,7 +89,7 @@ impl ReplyText {
         Self { calling: Some(calling), ..self }
     }
 
-    fn follow_guide(&mut self, guide: Guide) {
+    fn follow_guide(&mut self, guide: GrammarState) {
         self.guide = Some(guide);
         self.end_by_itself();
     }
@@ -137,7 +137,7 @@ impl ReplyText {
     }
 
     /// The call that it is, if it is one.
-    pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<Called> {
+    pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<ToolCalls> {
         self.calling.as_ref()?.read(&self.ids, |ids| tokenizer.decode(ids))
     }
 
@@ -229,7 +229,7 @@ impl ReplyText {
     }
 
     /// The grammar that a token would begin to be in.
-    fn begun_by(&self, id: u32, tokenizer: &Tokenizer) -> Result<Option<Guide>> {
+    fn begun_by(&self, id: u32, tokenizer: &Tokenizer) -> Result<Option<GrammarState>> {
         Ok(match self.beginning(id, tokenizer)? {
             Beginning::With(guide) => Some(guide),
             Beginning::Unclear | Beginning::Free | Beginning::Behind(_) => None,
@@ -251,7 +251,7 @@ impl ReplyText {
     /// # Errors
     /// A grammar became too costly.
     pub(crate) fn say(&mut self, id: u32, tokenizer: &Tokenizer) -> Result<Option<StopReason>> {
-        self.add(id, tokenizer, Guide::take)
+        self.add(id, tokenizer, GrammarState::take)
     }
 
     /// Adds a token that was recorded, whether its grammar allows it or not; else as [`ReplyText::say`].
@@ -259,14 +259,14 @@ impl ReplyText {
     /// # Errors
     /// A grammar became too costly.
     pub(crate) fn follow(&mut self, id: u32, tokenizer: &Tokenizer) -> Result<Option<StopReason>> {
-        self.add(id, tokenizer, Guide::follow)
+        self.add(id, tokenizer, GrammarState::follow)
     }
 
     fn add(
         &mut self,
         id: u32,
         tokenizer: &Tokenizer,
-        take: impl Fn(&mut Guide, u32) -> Result<()>,
+        take: impl Fn(&mut GrammarState, u32) -> Result<()>,
     ) -> Result<Option<StopReason>> {
         let behind = match self.beginning(id, tokenizer)? {
             Beginning::Unclear => None,
@@ -304,7 +304,7 @@ impl ReplyText {
     }
 
     /// The reply is a call, and from here on in this grammar; or it is none.
-    fn decide(&mut self, guide: Option<Guide>) {
+    fn decide(&mut self, guide: Option<GrammarState>) {
         if let Some(calling) = &mut self.calling {
             calling.decide(guide.is_some());
         }
@@ -512,7 +512,7 @@ impl ReplyText {
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,
-    ends: Ends<'_>,
+    ends: StopConditions<'_>,
 ) -> (Vec<u32>, String, StopReason) {
     let is_full = ends.is_full;
     let mut reply = ReplyText::from_elsewhere(ends).behind(prompt);
@@ -529,7 +529,7 @@ pub(crate) fn cut<'a>(
 }
 
 /// [`cut`] of a reply that is known as text alone.
-pub(crate) fn cut_text(said: &str, ends: Ends<'_>) -> (String, StopReason) {
+pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopReason) {
     let characters: Vec<&[u8]> = said.split_inclusive(|_| true).map(str::as_bytes).collect();
     let (_, text, stop) = cut(characters.into_iter().map(|bytes| (0, bytes)), "", ends);
     (text, stop)
@@ -543,7 +543,7 @@ pub struct StreamedReply {
 
 impl StreamedReply {
     /// A reply of which nothing has come yet.
-    pub fn new(ends: Ends<'_>) -> Self {
+    pub fn new(ends: StopConditions<'_>) -> Self {
         Self { reply: ReplyText::from_elsewhere(ends), has_ended: false }
     }
 

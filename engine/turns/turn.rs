@@ -20,14 +20,14 @@ use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::drafting::Drafter;
 use crate::turns::dry::Said;
 use crate::turns::follow::Following;
-use crate::turns::grammar::Guide;
+use crate::turns::grammar::GrammarState;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::reply::ReplyText;
 use crate::turns::sampler::{self, Row};
 use crate::turns::schedule::Load;
 use crate::{
-    Calls, Completion, Constraint, Error, ErrorKind, Event, Followed, Remedy, Request, Result, StopReason,
-    TokenLogprob, Usage,
+    Completion, Constraint, Error, ErrorKind, Event, ForcedToken, Remedy, Request, Result, StopReason,
+    TokenLogprob, ToolChoice, Usage,
 };
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) struct ActiveTurn {
     start: usize,
     decode: Decode,
     /// Findings at each recorded token, if a recording was followed.
-    followed: Vec<Followed>,
+    followed: Vec<ForcedToken>,
     /// Guesses what is said next.
     drafter: Drafter,
     /// Guesses among its tokens, behind the last one that was said.
@@ -88,7 +88,8 @@ impl Decode {
         calls: &CallForm,
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
-        let guide = request.grammar.as_ref().map(|grammar| Guide::new(grammar, tokenizer)).transpose()?;
+        let guide =
+            request.grammar.as_ref().map(|grammar| GrammarState::new(grammar, tokenizer)).transpose()?;
         let calling = Calling::new(request, calls, tokenizer)?;
         if (guide.is_some() || calling.is_some()) && matches!(request.constraint, Some(Constraint::OneOf(_)))
         {
@@ -123,7 +124,7 @@ impl Decode {
 
     /// Tokens that the reply may take, and what would make them fewer.
     pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
-        let calls = !matches!(request.calls, Calls::Never | Calls::Over);
+        let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
         let max_call_tokens = if calls { request.max_call_tokens } else { 0 };
         let most = request.max_tokens.max(max_call_tokens);
         match self {
@@ -169,7 +170,7 @@ impl ActiveTurn {
             bytes_read: recalled.bytes_read,
             bytes_written: 0,
             waited_ms: recalled.waited_ms,
-            hidden_ms: recalled.hidden_ms,
+            prefetch_ms: recalled.prefetch_ms,
             saved_ms: 0.0,
             memory_bytes: 0,
             reason: recalled.reason,
@@ -235,7 +236,7 @@ impl ActiveTurn {
     }
 
     /// Tells whether what is fed now may not stay: the options of a choice that are being weighed, and guesses.
-    pub(crate) fn is_trying(&self) -> bool {
+    pub(crate) fn is_speculative(&self) -> bool {
         self.n_guessed > 0 || self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 

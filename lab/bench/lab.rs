@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use greenroom::backend::{EmbeddedConfig, ModelFile, source, worded};
 use greenroom::terminal::bytes;
 use greenroom_engine::{
-    Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvCost, ModelInfo, Prompter,
+    Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvCost, ModelInfo, PromptEncoder,
     ReplyContent, Request, Retention, Sampling, SessionKey, Turn, Usage,
 };
 use indicatif::ProgressBar;
@@ -27,7 +27,7 @@ pub(super) struct Bench {
     pub(super) common: Common,
     /// File of the model.
     pub(super) model: ModelFile,
-    prompter: Prompter,
+    prompter: PromptEncoder,
     words: Vec<&'static str>,
     n_texts: usize,
     /// The arithmetic of the device that was opened last.
@@ -139,7 +139,7 @@ impl Bench {
         };
         bar.enable_steady_tick(Duration::from_millis(200));
         let model = model::find(common, &bar)?;
-        let prompter = Prompter::open(&source(&model))?;
+        let prompter = PromptEncoder::open(&source(&model))?;
         let words: Vec<_> = WORDS.into_iter().filter(|word| prompter.count(word) == 1).collect();
         if words.is_empty() {
             bail!("{}: its vocabulary has no word that is a single token", prompter.model().name);

@@ -1,7 +1,7 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
 use super::{
-    BoxFuture, Commit, Device, Followed, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin,
+    BoxFuture, Commit, Device, ForcedToken, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin,
     Progress, Reply, Request, Session, Sink, Stop, Usage,
 };
 use crate::prompt::Conversation;
@@ -11,7 +11,7 @@ use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 pub use greenroom_engine::cache::{CacheKey, ObjectsAddress, Traffic};
-pub use greenroom_engine::{Loading, Share};
+pub use greenroom_engine::{Loading, MemoryBudget};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub struct EmbeddedConfig {
     /// Bytes that memories may take in RAM.
     pub cache_memory: u64,
     /// Another model's share of RAM that this one lives in, instead.
-    pub share: Option<Share>,
+    pub share: Option<MemoryBudget>,
     /// Threads; `None`: all cores.
     pub threads: Option<usize>,
     /// True if a coded cache is tried on a short text before the model's first use.
@@ -216,8 +216,8 @@ impl super::Backend for Embedded {
         self.engine.forget(&self.key(session));
     }
 
-    fn expect(&self, session: &Session, next_use: u64) {
-        self.engine.expect(&self.key(session), next_use);
+    fn hint_next_use(&self, session: &Session, next_use: u64) {
+        self.engine.hint_next_use(&self.key(session), next_use);
     }
 
     fn traffic(&self) -> Option<Traffic> {
@@ -271,7 +271,7 @@ pub fn call_room(max_tokens: usize) -> usize {
 }
 
 /// Tokens that a turn may take without calls, and with them.
-pub(super) fn room(prompter: &engine::Prompter, request: &Request) -> anyhow::Result<(usize, usize)> {
+pub(super) fn room(prompter: &engine::PromptEncoder, request: &Request) -> anyhow::Result<(usize, usize)> {
     let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
     let needed = by_tokens(prompter.prompt_tokens(&conversation)?, request);
     Ok((needed, needed + needed_for_calls(request)))
@@ -369,11 +369,11 @@ impl From<Request> for engine::Request {
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.enforced().clone())),
             calls: match request.may_call {
-                true => engine::Calls::Allowed,
-                false if request.n_calls > 0 => engine::Calls::Over,
-                false => engine::Calls::Never,
+                true => engine::ToolChoice::Allowed,
+                false if request.n_calls > 0 => engine::ToolChoice::Forbidden,
+                false => engine::ToolChoice::Never,
             },
-            joint_calls: false,
+            parallel_tool_calls: false,
             logprobs: None,
             next_use: request.next_use,
             cold: request.cold,
@@ -443,18 +443,18 @@ impl From<engine::Call> for Call {
     }
 }
 
-impl From<engine::Called> for Call {
-    fn from(called: engine::Called) -> Self {
+impl From<engine::ToolCalls> for Call {
+    fn from(called: engine::ToolCalls) -> Self {
         match called {
             // No more than one is asked for.
-            engine::Called::Whole(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
+            engine::ToolCalls::Complete(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
             _ => Self::cut(),
         }
     }
 }
 
-impl From<engine::Followed> for Followed {
-    fn from(token: engine::Followed) -> Self {
+impl From<engine::ForcedToken> for ForcedToken {
+    fn from(token: engine::ForcedToken) -> Self {
         Self { drawn: token.drawn, logprob: token.logprob, drawn_logprob: token.drawn_logprob }
     }
 }
@@ -497,7 +497,7 @@ impl From<engine::Usage> for Usage {
             bytes_read: usage.bytes_read,
             bytes_written: usage.bytes_written,
             waited_ms: usage.waited_ms,
-            hidden_ms: usage.hidden_ms,
+            prefetch_ms: usage.prefetch_ms,
             saved_ms: usage.saved_ms,
             memory_bytes: usage.memory_bytes,
             reason: usage.reason,

@@ -17,7 +17,7 @@ pub mod wire;
 
 pub use device::Device;
 pub use embedded::{
-    CacheKey, Embedded, EmbeddedConfig, Loading, ObjectsAddress, Share, Traffic, bytes_in, call_room,
+    CacheKey, Embedded, EmbeddedConfig, Loading, MemoryBudget, ObjectsAddress, Traffic, bytes_in, call_room,
     conversation, source, worded,
 };
 pub use given::given;
@@ -55,7 +55,7 @@ pub trait Backend: Send + Sync {
     fn forget(&self, session: &Session);
 
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
-    fn expect(&self, _session: &Session, _next_use: u64) {}
+    fn hint_next_use(&self, _session: &Session, _next_use: u64) {}
 
     /// The backend of a model that the scenario has under a name (empty: its own), and as it is found: opened, if it is not yet. `None`:
     /// this one answers for all.
@@ -201,7 +201,7 @@ pub struct Reply {
     /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
     pub logprobs: Vec<(usize, f32)>,
     /// Findings at each recorded id, if a recording was followed.
-    pub followed: Vec<Followed>,
+    pub followed: Vec<ForcedToken>,
     /// The replies before it that were rejected, so that it was asked for again.
     pub rejected: Vec<Rejected>,
     /// Its cost; `None`: it was not computed now.
@@ -236,7 +236,7 @@ impl Reply {
 
 /// One token of a recorded reply.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Followed {
+pub struct ForcedToken {
     /// The id that the sampler draws there.
     pub drawn: u32,
     /// Natural log-probability of the recorded id.
@@ -307,7 +307,7 @@ pub struct Usage {
     /// Milliseconds that the turn waited for its memory to be read.
     pub waited_ms: f64,
     /// Milliseconds that its memory was read ahead, while others were at work.
-    pub hidden_ms: f64,
+    pub prefetch_ms: f64,
     /// Milliseconds that the reused tokens would have taken to compute.
     pub saved_ms: f64,
     /// Bytes that all memories took in RAM at the turn's end.

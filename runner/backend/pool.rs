@@ -1,8 +1,8 @@
 //! Several models of one run: opened when they are first asked for, each once; those in this process within one budget of memory.
 
 use super::{
-    Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, ModelCard, ModelFile, Reply,
-    Request, Session, Share, Sink, Traffic, locate, remote,
+    Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, MemoryBudget, ModelCard, ModelFile,
+    Reply, Request, Session, Sink, Traffic, locate, remote,
 };
 use crate::scenario::Address;
 use anyhow::{Context as _, ensure};
@@ -82,7 +82,7 @@ impl Pool {
         reach: Reach,
         on_progress: Box<Progress>,
     ) -> anyhow::Result<Self> {
-        let config = EmbeddedConfig { share: Some(Share::new(config.cache_memory)), ..config };
+        let config = EmbeddedConfig { share: Some(MemoryBudget::new(config.cache_memory)), ..config };
         let found = Found::new(own, &reach)?;
         let own = open(&config, &found, &on_progress)?;
         let opened = Mutex::new(vec![(found, own.clone())]);
@@ -139,8 +139,8 @@ impl Backend for Pool {
         self.own.forget(session);
     }
 
-    fn expect(&self, session: &Session, next_use: u64) {
-        self.own.expect(session, next_use);
+    fn hint_next_use(&self, session: &Session, next_use: u64) {
+        self.own.hint_next_use(session, next_use);
     }
 
     fn traffic(&self) -> Option<Traffic> {

@@ -65,8 +65,8 @@ impl Backend for Cast {
         self.model.forget(session);
     }
 
-    fn expect(&self, session: &Session, next_use: u64) {
-        self.model.expect(session, next_use);
+    fn hint_next_use(&self, session: &Session, next_use: u64) {
+        self.model.hint_next_use(session, next_use);
     }
 
     fn traffic(&self) -> Option<Traffic> {

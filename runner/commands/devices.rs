@@ -2,7 +2,7 @@
 
 use super::Exit;
 use crate::terminal::{bytes, counted, printable, table};
-use greenroom_engine::{BUILT_WITH_GPUS, GpuInfo, Isa, automatic, gpus};
+use greenroom_engine::{BUILT_WITH_GPUS, GpuInfo, Isa, default_gpu, gpus};
 use serde_json::{Value, json};
 
 /// List the devices of this machine: the processor and GPUs, with their limits
@@ -54,7 +54,7 @@ fn as_json(processor: &Processor, gpus: &[GpuInfo]) -> Value {
     json!({
         "processor": { "name": name, "instructions": instructions, "threads": threads },
         "gpus": gpus.iter().map(gpu).collect::<Vec<_>>(),
-        "auto": automatic(gpus).map_or("cpu".to_owned(), |gpu| format!("gpu:{}", gpu.name)),
+        "auto": default_gpu(gpus).map_or("cpu".to_owned(), |gpu| format!("gpu:{}", gpu.name)),
     })
 }
 
@@ -79,7 +79,7 @@ fn row(cells: [&str; 6]) -> Vec<String> {
 
 /// The device that `--device auto` chooses, and why.
 fn verdict(gpus: &[GpuInfo]) -> String {
-    if let Some(gpu) = automatic(gpus) {
+    if let Some(gpu) = default_gpu(gpus) {
         return format!("--device auto uses {} if the model fits in its memory.", printable(&gpu.name));
     }
     let why = match gpus {

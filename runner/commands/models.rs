@@ -5,7 +5,7 @@ use crate::backend::worded;
 use crate::backend::{Kv, locate, source};
 use crate::hub::{CATALOG, Cache};
 use crate::terminal::{bytes, table};
-use greenroom_engine::{Prompter, SuggestedSampling};
+use greenroom_engine::{PromptEncoder, SuggestedSampling};
 use std::path::PathBuf;
 
 /// Describe models: family, shapes, cache size, longest context, chat template
@@ -31,7 +31,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let models = if args.models.is_empty() { &understudy[..] } else { &args.models };
     let mut exit = Exit::Pass;
     for name in models {
-        let opened = locate(name).and_then(|file| Ok(Prompter::open(&source(&file))?));
+        let opened = locate(name).and_then(|file| Ok(PromptEncoder::open(&source(&file))?));
         if let Err(error) = opened.and_then(|prompter| show(&prompter, &args)) {
             eprintln!("{name}: {error:#}");
             exit = Exit::Environment;
@@ -63,7 +63,7 @@ fn show_downloaded() {
     }
 }
 
-fn show(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
+fn show(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {
     let info = prompter.model();
     println!(
         "{} ({}, {:.1} M parameters, {})",
@@ -102,7 +102,7 @@ fn suggested(sampling: &SuggestedSampling) -> Option<String> {
 }
 
 /// Shows the bytes that a token takes in each format, and the longest context for each of the agents.
-fn capacity(prompter: &Prompter, args: &Args) -> anyhow::Result<()> {
+fn capacity(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {
     let own = Kv::default();
     let default = prompter.kv_name(own.choice()).map_err(worded)?;
     let mut kvs = vec![];

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom new harbour --template debate\nTemplates: blank, two agents talk; \
-dilemma, two choose, and a table has the years; gossip, secrets told in private;\ndebate, a moderator and a vote; \
+dilemma, two agents choose; a payoff matrix; gossip, secrets told in private;\ndebate, a moderator and a vote; \
 experts, questions go to those who have read about them"
 )]
 pub(super) struct Args {

@@ -6,7 +6,7 @@
 
 use super::{Design, Record};
 use crate::backend::Backend;
-use crate::run::{Standing, perform, standing};
+use crate::run::{FolderState, perform, standing};
 use crate::scenario::TurnId;
 use crate::stage::{End, Scene, Watch};
 use crate::transcript::{self, Transcript};
@@ -72,7 +72,7 @@ pub async fn play(
     for (cell, seed) in design.runs() {
         let (own, options) = (design.folder(cell, seed), design.options(cell, seed));
         let standing = standing(&design.cells[cell].scenario, &backend, &folder.join(&own), &options)?;
-        if standing == Standing::Complete {
+        if standing == FolderState::Complete {
             played.n_before += 1;
             on_step(&Step { folder: own, was_complete: true, error: None });
         } else {

@@ -80,7 +80,7 @@ fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Resul
         let path = format!("players[{at}].name");
         match &player.name {
             Some(name) => names.push((path, name.clone())),
-            None => return Err(Refused(format!("players[{at}]: there is no `name`; expected a text"))),
+            None => return Err(Refused(format!("players[{at}]: there is no `name`; expected a string"))),
         }
     }
     if let Some(moderator) = moderator {

@@ -27,7 +27,7 @@ pub(super) struct Member {
 
 /// A prompt, or several that an agent uses one after the other.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub(super) enum Text {
     One(String),
     Several(Vec<String>),

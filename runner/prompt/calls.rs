@@ -51,14 +51,14 @@ impl Memories {
     }
 
     /// What a call gives that is of a tool built in, of none, or no whole one; `None`: only a program can tell.
-    pub fn worked_out(&self, asked: &Asked, call: &Call) -> Option<tools::Outcome> {
+    pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::Outcome> {
         if *call == Call::cut() {
             return Some(Err("the call was too long and broke off".to_string()));
         }
         let Some(tool) = self.tool(asked.id, &call.tool) else {
             return Some(Err(format!("there is no tool `{}`", call.tool)));
         };
-        tools::worked_out(&self.scenario.tools[tool.0].kind, &call.arguments, asked.seed)
+        tools::builtin_result(&self.scenario.tools[tool.0].kind, &call.arguments, asked.seed)
     }
 
     /// Lets what was asked be a call: the speaker reads its outcome and is to be asked again. Returns what is recorded, and the path of
@@ -78,7 +78,7 @@ impl Memories {
     ///
     /// # Errors
     /// As [`Memories::ask`].
-    pub fn ask_behind(&self, asked: &Asked, made: &Made) -> Result<Asked, PromptError> {
+    pub fn ask_after_call(&self, asked: &Asked, made: &Made) -> Result<Asked, PromptError> {
         let of = self.plan.turn(asked.id).timeline;
         let mut timeline = self.look(of).cloned().unwrap_or_else(|| self.born(of));
         timeline.push(self.lived(asked, made).0);

@@ -2,9 +2,9 @@
 
 use super::memories::{Memories, PromptError};
 use crate::scenario::render::{holds_with, round_names};
-use crate::scenario::results::{Outcome, Said, Utterance, tally};
+use crate::scenario::results::{History, Outcome, Utterance, tally};
 use crate::scenario::template::Expression;
-use crate::scenario::{Chosen, Condition, Known, PhaseId, Purpose, TurnId};
+use crate::scenario::{Chosen, Condition, Horizon, PhaseId, Purpose, TurnId};
 
 impl Memories {
     /// Returns whether all conditions of a turn hold. All that they look at must have been played or skipped.
@@ -20,7 +20,7 @@ impl Memories {
                     let opens = self.opens(&turn.path, *phase)?;
                     *self.decided.entry((*phase, 0)).or_insert(opens)
                 }
-                Condition::GoesOn(phase, round) => {
+                Condition::NotYetEnded(phase, round) => {
                     let goes_on = self.goes_on(&turn.path, *phase, *round)?;
                     *self.decided.entry((*phase, *round)).or_insert(goes_on)
                 }
@@ -88,7 +88,7 @@ impl Memories {
 
     /// Returns whether the pass of the block in which a phase stands is played, if it stands in one.
     pub(super) fn is_in_pass(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
-        self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.goes_around(path, pass))
+        self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.pass_runs(path, pass))
     }
 
     /// Returns whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
@@ -123,7 +123,7 @@ impl Memories {
         path: &str,
         expression: &Expression,
         round: Option<(PhaseId, usize)>,
-        known: Known,
+        known: Horizon,
     ) -> Result<bool, PromptError> {
         let said = self.known(path, &expression.phases, expression.scope.state, known)?;
         let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
@@ -133,7 +133,7 @@ impl Memories {
     /// Everything said in a phase, except for votes after this attempt.
     pub(super) fn ballots_until(&self, phase: PhaseId, attempt: usize) -> Vec<Utterance> {
         let end = TurnId(self.plan.n_turns());
-        let said = Said::before(&self.plan, &self.outcomes, &[phase], end);
+        let said = History::before(&self.plan, &self.outcomes, &[phase], end);
         let later =
             |line: &&Utterance| matches!(line.purpose, Purpose::Ballot { attempt: of, .. } if of > attempt);
         said.lines(phase).iter().filter(|line| !later(line)).cloned().collect()

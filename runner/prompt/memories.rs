@@ -11,10 +11,10 @@ use super::delta::{Conversation, conversation};
 use super::edits::Edits;
 use super::notes::Notes;
 use super::recalled::Recollections;
-use super::settled::{Settled, States};
+use super::settled::{Memo, States};
 use super::spoken::{one_line, spoken};
 use super::stops::StopStrings;
-use crate::scenario::results::{Outcome, Said, State};
+use crate::scenario::results::{History, Outcome, State};
 use crate::scenario::template::TemplateError;
 use crate::scenario::{
     AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, Method, Offer, PhaseId, Plan, Reasoning,
@@ -41,7 +41,7 @@ pub struct Memories {
     /// The state before the first turn.
     pub(super) initial: Arc<State>,
     pub(super) states: States,
-    pub(super) settled: Settled,
+    pub(super) settled: Memo,
     /// Inputs of turns that were skipped: they are read at the memory's next turn.
     pub(super) missed: BTreeMap<TimelineId, Vec<Input>>,
     /// Conditions of phases (round 0) and of their rounds, as decided.
@@ -192,7 +192,7 @@ impl Memories {
         });
         let timelines: BTreeMap<TimelineId, Timeline> = brought.collect();
         let recollections = Recollections::of_earlier(&timelines);
-        let settled = Settled::new(scenario.phases.len(), scenario.passes.len());
+        let settled = Memo::new(scenario.phases.len(), scenario.passes.len());
         let (initial, states) = (Arc::new(scenario.state.clone()), States::new(plan.changes.len()));
         let (unanswered, sent, missed, decided) = Default::default();
         Self {
@@ -429,7 +429,7 @@ impl Memories {
     ///
     /// # Errors
     /// A change of the state that fails.
-    pub fn said(&self) -> Result<Arc<Said>, PromptError> {
+    pub fn said(&self) -> Result<Arc<History>, PromptError> {
         let all: Vec<PhaseId> = (0..self.scenario.phases.len()).map(PhaseId).collect();
         self.known("the end", &all, true, self.plan.all())
     }

@@ -6,7 +6,7 @@ use crate::scenario::render::Reading;
 use crate::scenario::results::{Outcome, tally};
 use crate::scenario::template::Template;
 use crate::scenario::{
-    AgentId, Announced, Audience, Chosen, Decision, Input, Known, Method, Opening, PhaseId, Purpose, Turn,
+    AgentId, Announced, Audience, Chosen, Decision, Horizon, Input, Method, Opening, PhaseId, Purpose, Turn,
     TurnId,
 };
 use crate::timeline::{Event, Picked, StageKind};
@@ -82,7 +82,7 @@ impl Memories {
         template: &Template,
         kind: StageKind,
         reading: Reading,
-        known: Known,
+        known: Horizon,
     ) -> Result<Option<Event>, PromptError> {
         let present = self.cast(path, reading.phase)?;
         let text = self.rendered(path, template, (reading, present), known)?;

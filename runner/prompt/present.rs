@@ -45,7 +45,7 @@ impl Memories {
     }
 
     /// Returns whether a pass of a block is played.
-    pub(super) fn goes_around(&self, path: &str, pass: PassId) -> Result<bool, PromptError> {
+    pub(super) fn pass_runs(&self, path: &str, pass: PassId) -> Result<bool, PromptError> {
         if let Some(known) = self.settled.passes[pass.0].get() {
             return Ok(*known);
         }
@@ -56,9 +56,9 @@ impl Memories {
             condition.map_or(Ok(otherwise), |condition| self.holds(path, condition, None, begin))
         };
         // What is in a pass that is not played is not asked.
-        let mut plays = here.within.map_or(Ok(true), |within| self.goes_around(path, within))?;
+        let mut plays = here.within.map_or(Ok(true), |within| self.pass_runs(path, within))?;
         if let Some(before) = here.before.filter(|_| plays) {
-            plays = self.goes_around(path, before)? && !holds(scenario.pass(before).until.as_ref(), false)?;
+            plays = self.pass_runs(path, before)? && !holds(scenario.pass(before).until.as_ref(), false)?;
         }
         plays = plays && holds(here.when.as_ref(), true)?;
         Ok(*self.settled.passes[pass.0].get_or_init(|| plays))

@@ -4,9 +4,9 @@
 use super::memories::{Memories, PromptError};
 use super::notes::{Evaluated, Notes};
 use crate::scenario::render::{Reading, render_stage};
-use crate::scenario::results::{Outcome, Said};
+use crate::scenario::results::{History, Outcome};
 use crate::scenario::template::{Expression, Template, TemplateError};
-use crate::scenario::{AgentId, Announced, Chosen, Known, PhaseId, TurnId};
+use crate::scenario::{AgentId, Announced, Chosen, Horizon, PhaseId, TurnId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl Memories {
         &self,
         template: &Template,
         reading: Reading,
-        known: Known,
+        known: Horizon,
     ) -> Result<(), Option<TemplateError>> {
         let present = self.cast(REHEARSAL, reading.phase).ok().flatten();
         let text = self.rendered(REHEARSAL, template, (reading, present), known);
@@ -105,8 +105,8 @@ impl Memories {
     }
 
     /// All that was said in some phases before a turn.
-    pub fn said_before(&self, phases: &[PhaseId], end: TurnId) -> Said {
-        Said::before(&self.plan, &self.outcomes, phases, end)
+    pub fn said_before(&self, phases: &[PhaseId], end: TurnId) -> History {
+        History::before(&self.plan, &self.outcomes, phases, end)
     }
 
     /// A text of the stage as one agent reads it, where these agents are present; `None`: all who can be.
@@ -115,7 +115,7 @@ impl Memories {
         path: &str,
         template: &Template,
         (reading, present): (Reading, Option<Arc<BTreeSet<AgentId>>>),
-        known: Known,
+        known: Horizon,
     ) -> Result<Result<String, TemplateError>, PromptError> {
         let mut said = self.known(path, &template.quotes, template.scope.state, known)?;
         if present.is_some() {

@@ -18,12 +18,12 @@ impl States {
 
 /// What has been computed once for each phase and each pass.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct Memo {
     pub(super) casts: Vec<OnceLock<Arc<BTreeSet<AgentId>>>>,
     pub(super) passes: Vec<OnceLock<bool>>,
 }
 
-impl Settled {
+impl Memo {
     pub(super) fn new(n_phases: usize, n_passes: usize) -> Self {
         Self {
             casts: (0..n_phases).map(|_| OnceLock::new()).collect(),

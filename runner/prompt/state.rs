@@ -3,8 +3,8 @@
 use super::memories::{Memories, PromptError};
 use crate::scenario::evaluate::assigned;
 use crate::scenario::render::round_names;
-use crate::scenario::results::{Outcome, Said, State};
-use crate::scenario::{Change, Known, Occasion, PhaseId, TurnId};
+use crate::scenario::results::{History, Outcome, State};
+use crate::scenario::{Change, Horizon, PhaseId, Trigger, TurnId};
 use crate::transcript::StateRecord;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -17,9 +17,9 @@ impl Memories {
         path: &str,
         phases: &[PhaseId],
         uses_state: bool,
-        known: Known,
-    ) -> Result<Arc<Said>, PromptError> {
-        let mut said = Said::before(&self.plan, &self.outcomes, phases, known.turns);
+        known: Horizon,
+    ) -> Result<Arc<History>, PromptError> {
+        let mut said = History::before(&self.plan, &self.outcomes, phases, known.turns);
         if uses_state {
             said.state = self.state(path, known.changes)?;
         }
@@ -54,20 +54,20 @@ impl Memories {
     ) -> Result<Option<Arc<State>>, PromptError> {
         let (phase, known) = (change.phase, change.known);
         let round = match change.after {
-            Occasion::Phase => None,
-            Occasion::Round(round) => Some(round),
-            Occasion::Turn(turn) => Some(self.plan.turn(turn).round),
+            Trigger::Phase => None,
+            Trigger::Round(round) => Some(round),
+            Trigger::Turn(turn) => Some(self.plan.turn(turn).round),
         };
         let takes_place = match change.after {
-            Occasion::Phase => self.opens(path, phase)?,
-            Occasion::Round(round) => self.opens(path, phase)? && self.has_round(path, phase, round)?,
-            Occasion::Turn(turn) => matches!(self.outcomes[turn.0], Outcome::Said { .. }),
+            Trigger::Phase => self.opens(path, phase)?,
+            Trigger::Round(round) => self.opens(path, phase)? && self.has_round(path, phase, round)?,
+            Trigger::Turn(turn) => matches!(self.outcomes[turn.0], Outcome::Said { .. }),
         };
         if !takes_place {
             return Ok(None);
         }
         let needed: Vec<PhaseId> = change.set.iter().flat_map(|each| each.value.needs()).collect();
-        let mut said = Said::before(&self.plan, &self.outcomes, &needed, known.turns);
+        let mut said = History::before(&self.plan, &self.outcomes, &needed, known.turns);
         said.state = state.clone();
         let names: Vec<_> =
             round.into_iter().flat_map(|round| round_names(&self.scenario, phase, round)).collect();

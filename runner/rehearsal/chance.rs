@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Plays in which all is left to chance.
 const N_RANDOM: u64 = 64;
 /// Maximum number of agents of whom each, in a play of its own, chooses otherwise than all others.
-const MAX_LONERS: usize = 16;
+const MAX_DIFFERING: usize = 16;
 
 /// Picks ways.
 pub(super) enum Chance {
@@ -35,7 +35,7 @@ enum Kind {
     /// Neighbours differ, and so do rounds.
     ByRound(usize),
     /// One chooses its last way, the others their first.
-    Loner(AgentId),
+    OneDiffers(AgentId),
     /// One chooses its first way, the others their last.
     Dissenter(AgentId),
     /// Numbers drawn from this one.
@@ -108,7 +108,7 @@ impl Rule {
             Kind::Alike(which) => which % n,
             Kind::ByAgent(by) => (turn.speaker.0 + by) % n,
             Kind::ByRound(by) => (turn.speaker.0 + turn.round + by) % n,
-            Kind::Loner(agent) => {
+            Kind::OneDiffers(agent) => {
                 if turn.speaker == agent {
                     n - 1
                 } else {
@@ -151,8 +151,8 @@ pub(super) fn rules(agents: &BTreeSet<AgentId>, n_ways: usize, n_texts: usize) -
         .chain((0..N_RANDOM / 8).map(Kind::Random))
         .chain((0..n_ways).map(Kind::ByAgent))
         .chain((0..n_ways).map(Kind::ByRound))
-        .chain(agents.iter().take(MAX_LONERS).copied().map(Kind::Loner))
-        .chain(agents.iter().take(MAX_LONERS).copied().map(Kind::Dissenter))
+        .chain(agents.iter().take(MAX_DIFFERING).copied().map(Kind::OneDiffers))
+        .chain(agents.iter().take(MAX_DIFFERING).copied().map(Kind::Dissenter))
         .chain((N_RANDOM / 8..N_RANDOM).map(Kind::Random));
     let all = texts.chain(rest.enumerate().map(|(at, kind)| (kind, at)));
     all.map(|(kind, text)| Rule { kind, text, n_picked: 0 }).collect()

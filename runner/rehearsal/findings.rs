@@ -2,7 +2,7 @@
 //! that may not exist where they are used. All of it is rehearsed, never guessed.
 
 use super::plays::{Extent, Piece, Rehearsal};
-use super::trials::{Trial, What, trials};
+use super::trials::{Subject, Trial, trials};
 use crate::diagnostic::{Diagnostic, Severity, Span};
 use crate::scenario::template::{Code, Expression, expression_names, remedy};
 use crate::scenario::{Path, Phase, PhaseId, Scenario, Steps, name_of, name_span, template_error};
@@ -50,15 +50,17 @@ impl Findings<'_> {
         }
         for trial in trials {
             match &trial.what {
-                What::Opening { phase, .. } | What::Ask { phase, .. } | What::Announced { phase, .. } => {
+                Subject::Opening { phase, .. }
+                | Subject::Ask { phase, .. }
+                | Subject::Announced { phase, .. } => {
                     for from in &trial.unplayed {
                         self.missing_result(trial, self.scenario.phase(*phase), self.scenario.phase(*from));
                     }
                 }
-                What::Result { expression, .. } if expression.scope.verdict.is_some() => {
+                Subject::Result { expression, .. } if expression.scope.verdict.is_some() => {
                     self.one_sided(trial, expression);
                 }
-                What::Result { expression, is_assertion: true, .. } => self.never_holds(trial, expression),
+                Subject::Result { expression, is_assertion: true, .. } => self.never_holds(trial, expression),
                 _ => {}
             }
         }
@@ -71,11 +73,8 @@ impl Findings<'_> {
             trials.iter().filter(|trial| trial.extent == Extent::Cut && !trial.is_late).collect();
         let has_errors = self.found.iter().any(|found| found.severity == Severity::Error);
         if let Some(first) = cut.first().filter(|_| !has_errors) {
-            let message = format!(
-                "this and {} more were not tested on every possible course: it would take too many steps",
-                cut.len() - 1
-            );
-            let message = if cut.len() == 1 { message.replace(" and 0 more were", " was") } else { message };
+            let message = format!("not all paths to this and {} more were tried (step limit)", cut.len() - 1);
+            let message = if cut.len() == 1 { message.replace(" and 0 more", "") } else { message };
             self.warn("not-tried", first.path, message).help =
                 Some("let it read shorter phases; an error in it may only appear during a run".into());
         }
@@ -84,7 +83,8 @@ impl Findings<'_> {
     /// Something fails, whatever happens or in some case.
     fn fails(&mut self, trial: &Trial<'_>) {
         let Some((way, error)) = &trial.failed else { return };
-        let is_text = matches!(trial.what, What::Opening { .. } | What::Ask { .. } | What::Announced { .. });
+        let is_text =
+            matches!(trial.what, Subject::Opening { .. } | Subject::Ask { .. } | Subject::Announced { .. });
         let always = always_fails(trial);
         if always && is_text {
             let span = self.name_span(trial.path, error.line, name_of(error));
@@ -92,16 +92,16 @@ impl Findings<'_> {
         }
         let path = trial.path.to_string();
         let subject = match &trial.what {
-            What::Opening { .. } | What::Ask { .. } => "this text".to_string(),
-            What::Result { .. } if path.starts_with("outcome") => "this outcome".to_string(),
-            What::Result { .. } => "this assertion".to_string(),
+            Subject::Opening { .. } | Subject::Ask { .. } => "this text".to_string(),
+            Subject::Result { .. } if path.starts_with("outcome") => "this outcome".to_string(),
+            Subject::Result { .. } => "this assertion".to_string(),
             _ => format!("`{}`", path.rsplit('.').next().unwrap_or_default()),
         };
         let help = match &trial.what {
-            What::Worked(..) if path.contains(".set") => {
+            Subject::Worked(..) if path.contains(".set") => {
                 "a value in the state keeps the type of its first value; one that begins as null can become anything"
             }
-            What::Worked(..) => "return a list of keys, such as one in the `state`",
+            Subject::Worked(..) => "return a list of keys, such as one in the `state`",
             _ => "a result that does not exist is null: test it with `is not none` first",
         };
         if always {
@@ -160,7 +160,7 @@ impl Findings<'_> {
     /// A condition that holds in no case, in no pass of the blocks around its phase.
     fn unreachable(&mut self, trials: &[&Trial<'_>]) {
         let of_whens = trials.iter().filter_map(|trial| match trial.what {
-            What::When(when, phase) => Some((trial, when, phase)),
+            Subject::When(when, phase) => Some((trial, when, phase)),
             _ => None,
         });
         let Some((_, when, phase)) = of_whens.clone().next() else { return };
@@ -282,7 +282,7 @@ fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
 
 /// Tries the conditions of phases in later passes that have held in no pass so far, each on the phases that decide about it.
 fn play_whens(rehearsal: &Rehearsal, trials: &mut [Trial<'_>], steps: &mut Steps) {
-    let is_when = |trial: &&Trial<'_>| matches!(trial.what, What::When(..));
+    let is_when = |trial: &&Trial<'_>| matches!(trial.what, Subject::When(..));
     let known = trials.iter().filter(is_when).filter(|trial| trial.n_held > 0 || trial.failed.is_some());
     let known: BTreeSet<String> = known.map(|trial| trial.path.to_string()).collect();
     let mut groups: BTreeMap<Stretch, Vec<&mut Trial<'_>>> = BTreeMap::new();
@@ -312,7 +312,9 @@ fn play_group(
     });
     group.iter_mut().for_each(|trial| trial.extent = extent);
     let is_untried = |trial: &&mut &mut Trial<'_>| {
-        trial.n_tried == 0 && !trial.is_late && matches!(trial.what, What::Opening { .. } | What::Ask { .. })
+        trial.n_tried == 0
+            && !trial.is_late
+            && matches!(trial.what, Subject::Opening { .. } | Subject::Ask { .. })
     };
     let is_exact = extent == Extent::Whole && !group.iter().any(|trial| trial.has_words);
     rehearsal.replies.settle(is_exact);

@@ -7,13 +7,13 @@ use crate::scenario::render::Reading;
 use crate::scenario::results::{Outcome, payoffs};
 use crate::scenario::template::{Expression, Template, TemplateError};
 use crate::scenario::{
-    AgentId, Announced, Known, PassId, Path, PayoffRule, PhaseId, Scenario, Steps, TurnId,
+    AgentId, Announced, Horizon, PassId, Path, PayoffRule, PhaseId, Scenario, Steps, TurnId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that is tried, and what became of it.
 pub(super) struct Trial<'s> {
-    pub(super) what: What<'s>,
+    pub(super) what: Subject<'s>,
     pub(super) path: &'s Path,
     pub(super) text: &'s str,
     /// Phases whose results it uses.
@@ -40,7 +40,7 @@ pub(super) struct Trial<'s> {
 }
 
 /// The subject of a trial.
-pub(super) enum What<'s> {
+pub(super) enum Subject<'s> {
     /// A text of a phase's opening.
     Opening { template: &'s Template, phase: PhaseId, readers: Vec<AgentId> },
     /// A question to speakers.
@@ -67,7 +67,7 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
         let until = pass.before.and_then(|before| scenario.pass(before).until.as_ref());
         let conditions = until.into_iter().chain(&pass.when);
         trials.extend(
-            conditions.map(|each| Trial::of_expression(scenario, What::Condition(each, first), each)),
+            conditions.map(|each| Trial::of_expression(scenario, Subject::Condition(each, first), each)),
         );
     }
     for id in (0..scenario.phases.len()).map(PhaseId) {
@@ -75,18 +75,18 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
     }
     for (at, (_, expression)) in scenario.outcomes.iter().enumerate() {
         let above = &scenario.outcomes[..at];
-        let what = What::Result { expression, above, is_assertion: false };
+        let what = Subject::Result { expression, above, is_assertion: false };
         trials.push(Trial::of_expression(scenario, what, expression));
     }
     for assertion in &scenario.assertions {
         let (expression, above) = (&assertion.that, scenario.outcomes.as_slice());
-        let what = What::Result { expression, above, is_assertion: true };
+        let what = Subject::Result { expression, above, is_assertion: true };
         trials.push(Trial::of_expression(scenario, what, expression));
     }
     if let Some(payoff) = &scenario.payoff
         && let PayoffRule::Each(each) = &payoff.rule
     {
-        let trial = Trial::of_expression(scenario, What::Each, each);
+        let trial = Trial::of_expression(scenario, Subject::Each, each);
         trials.push(Trial { phases: &payoff.phases, waits: &[], ..trial });
     }
     trials
@@ -99,10 +99,11 @@ fn of_phase<'s>(scenario: &'s Scenario, id: PhaseId, trials: &mut Vec<Trial<'s>>
     let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
     let open = phase.choices().filter_map(|choice| choice.open.as_ref());
     let worked = phase.cast.iter().chain(voters).chain(open).chain(phase.sets().map(|each| &each.value));
-    trials.extend(worked.map(|each| Trial::of_expression(scenario, What::Worked(each, id), each)));
-    trials.extend(phase.when.iter().map(|when| Trial::of_expression(scenario, What::When(when, id), when)));
+    trials.extend(worked.map(|each| Trial::of_expression(scenario, Subject::Worked(each, id), each)));
+    trials
+        .extend(phase.when.iter().map(|when| Trial::of_expression(scenario, Subject::When(when, id), when)));
     let conditions = phase.until.iter().chain(phase.script().iter().filter_map(|turn| turn.when.as_ref()));
-    trials.extend(conditions.map(|each| Trial::of_expression(scenario, What::Condition(each, id), each)));
+    trials.extend(conditions.map(|each| Trial::of_expression(scenario, Subject::Condition(each, id), each)));
     let mut openings: BTreeMap<String, (&Template, Vec<AgentId>)> = BTreeMap::new();
     for agent in &phase.agents {
         for (_, text) in phase.opening(*agent).filter(|(_, text)| looks_back(text)) {
@@ -116,20 +117,24 @@ fn of_phase<'s>(scenario: &'s Scenario, id: PhaseId, trials: &mut Vec<Trial<'s>>
         if !mentions(&template.text, OF_READER) {
             readers.truncate(1);
         }
-        trials.push(Trial::of_template(scenario, What::Opening { template, phase: id, readers }, template));
+        trials.push(Trial::of_template(
+            scenario,
+            Subject::Opening { template, phase: id, readers },
+            template,
+        ));
     }
     let announcements = phase.announcements.iter().enumerate();
     for (index, announcement) in announcements.filter(|(_, each)| looks_back(&each.text)) {
         let (template, to) = (&announcement.text, announcement.to.as_slice());
-        let what = What::Announced { template, to, index, phase: id };
+        let what = Subject::Announced { template, to, index, phase: id };
         trials.push(Trial::of_template(scenario, what, template));
     }
     for template in phase.asks().filter(|text| looks_back(text)) {
-        trials.push(Trial::of_template(scenario, What::Ask { template, phase: id }, template));
+        trials.push(Trial::of_template(scenario, Subject::Ask { template, phase: id }, template));
     }
 }
 
-impl What<'_> {
+impl Subject<'_> {
     /// The phase in which it stands.
     fn at(&self) -> Option<PhaseId> {
         match self {
@@ -151,24 +156,24 @@ fn codes<'s>(scenario: &'s Scenario, text: &'s str, lets: &[usize]) -> Vec<&'s s
 }
 
 impl<'s> Trial<'s> {
-    fn of_expression(scenario: &'s Scenario, what: What<'s>, of: &'s Expression) -> Self {
+    fn of_expression(scenario: &'s Scenario, what: Subject<'s>, of: &'s Expression) -> Self {
         let code = codes(scenario, &of.text, &of.scope.lets);
         Self::new(scenario, what, (&of.path, &of.text), (&of.phases, &of.scope.waits), code)
     }
 
-    fn of_template(scenario: &'s Scenario, what: What<'s>, of: &'s Template) -> Self {
+    fn of_template(scenario: &'s Scenario, what: Subject<'s>, of: &'s Template) -> Self {
         let code = codes(scenario, &of.text, &of.scope.lets);
         Self::new(scenario, what, (&of.path, &of.text), (&of.quotes, &of.scope.waits), code)
     }
 
     fn new(
         scenario: &'s Scenario,
-        what: What<'s>,
+        what: Subject<'s>,
         (path, text): (&'s Path, &'s str),
         (phases, waits): (&'s [PhaseId], &'s [PhaseId]),
         mut code: Vec<&'s str>,
     ) -> Self {
-        if let What::Result { above, .. } = what {
+        if let Subject::Result { above, .. } = what {
             code.extend(above.iter().flat_map(|(_, each)| codes(scenario, &each.text, &each.scope.lets)));
         }
         let mut passes = what.at().into_iter().flat_map(|phase| scenario.passes_of(phase));
@@ -200,21 +205,21 @@ impl<'s> Trial<'s> {
         };
         let own = self.phases.iter().chain(self.waits).copied();
         match &self.what {
-            What::Opening { phase, .. } | What::When(_, phase) => {
+            Subject::Opening { phase, .. } | Subject::When(_, phase) => {
                 (rehearsal.closure(own.chain(opens(*phase))), None)
             }
-            What::Each => (rehearsal.closure(own), None),
-            What::Condition(_, phase) | What::Worked(_, phase) | What::Announced { phase, .. } => {
+            Subject::Each => (rehearsal.closure(own), None),
+            Subject::Condition(_, phase) | Subject::Worked(_, phase) | Subject::Announced { phase, .. } => {
                 (rehearsal.closure(own.chain([*phase])), None)
             }
-            What::Ask { phase, .. } => {
+            Subject::Ask { phase, .. } => {
                 let looks = |expression: &Expression| expression.phases.contains(phase);
                 let is_unseen = !self.phases.contains(phase)
                     && !self.waits.contains(phase)
                     && !rehearsal.expressions(*phase).any(looks);
                 (rehearsal.closure(own.chain([*phase])), is_unseen.then_some(*phase))
             }
-            What::Result { above, .. } => {
+            Subject::Result { above, .. } => {
                 let above = above.iter().filter(|_| self.uses_outcomes());
                 let above = above.flat_map(|(_, expression)| expression.needs());
                 (rehearsal.closure(own.chain(above)), None)
@@ -230,7 +235,7 @@ impl<'s> Trial<'s> {
     pub(super) fn is_same(&self, other: &Self, scenario: &Scenario) -> bool {
         let is_in_block = |phase: PhaseId| scenario.phase(phase).pass.is_some();
         match (&self.what, &other.what) {
-            (What::When(_, own), What::When(_, others)) => {
+            (Subject::When(_, own), Subject::When(_, others)) => {
                 self.text == other.text
                     && (self.phases, self.waits) == (other.phases, other.waits)
                     && !is_in_block(*own)
@@ -252,24 +257,24 @@ impl<'s> Trial<'s> {
             return;
         }
         match self.what {
-            What::Condition(expression, phase) | What::Worked(expression, phase) => {
+            Subject::Condition(expression, phase) | Subject::Worked(expression, phase) => {
                 self.look_at_notes(rehearsal, played, (expression, phase), steps);
             }
-            What::Ask { template, phase } => self.look_at_ask(rehearsal, played, (template, phase), steps),
+            Subject::Ask { template, phase } => self.look_at_ask(rehearsal, played, (template, phase), steps),
             // All else is looked at from the end.
             _ if !played.is_complete => {}
-            What::Opening { template, phase, ref readers } => {
+            Subject::Opening { template, phase, ref readers } => {
                 let readers = readers.clone();
                 self.look_at_opening(rehearsal, played, (template, phase, &readers), steps);
             }
-            What::Announced { template, to, index, phase } => {
+            Subject::Announced { template, to, index, phase } => {
                 self.look_at_announcement(rehearsal, played, (template, to, index, phase), steps);
             }
-            What::When(when, phase) => self.look_at_when(rehearsal, played, (when, phase), steps),
-            What::Result { expression, above, is_assertion } => {
+            Subject::When(when, phase) => self.look_at_when(rehearsal, played, (when, phase), steps),
+            Subject::Result { expression, above, is_assertion } => {
                 self.look_at_result(rehearsal, played, (expression, above, is_assertion), steps);
             }
-            What::Each => self.look_at_payoffs(rehearsal, played, steps),
+            Subject::Each => self.look_at_payoffs(rehearsal, played, steps),
         }
     }
 
@@ -412,7 +417,7 @@ impl<'s> Trial<'s> {
         &mut self,
         rehearsal: &Rehearsal,
         played: &Played<'_>,
-        (template, reading, known): (&Template, Reading, Known),
+        (template, reading, known): (&Template, Reading, Horizon),
         steps: &mut Steps,
     ) {
         steps.spend(rehearsal.steps_of(template.text.len(), played.excerpt.plan.n_turns()));
@@ -431,10 +436,10 @@ impl<'s> Trial<'s> {
     /// The phase in which it is read or asked, of which nothing may have been said yet.
     fn own(&self) -> Option<PhaseId> {
         match self.what {
-            What::Ask { phase, .. }
-            | What::Announced { phase, .. }
-            | What::Condition(_, phase)
-            | What::Worked(_, phase) => Some(phase),
+            Subject::Ask { phase, .. }
+            | Subject::Announced { phase, .. }
+            | Subject::Condition(_, phase)
+            | Subject::Worked(_, phase) => Some(phase),
             _ => None,
         }
     }
@@ -464,7 +469,7 @@ impl<'s> Trial<'s> {
 }
 
 /// The readings of a question in a phase: each turn that was asked it, and what was known by then.
-fn asked(played: &Played<'_>, phase: PhaseId, template: &Template) -> Vec<(Reading, Known)> {
+fn asked(played: &Played<'_>, phase: PhaseId, template: &Template) -> Vec<(Reading, Horizon)> {
     let plan = &played.excerpt.plan;
     let turns = plan.order().skip(plan.begin_of(phase, 0).turns.0);
     let turns = turns.take_while(|(_, turn)| turn.phase == phase);
@@ -488,7 +493,7 @@ impl Rehearsal {
         trials: &mut [&mut Trial<'_>],
     ) -> Piece {
         let whens = trials.iter().filter_map(|trial| match trial.what {
-            What::Opening { phase, .. } | What::When(_, phase) => Some(phase),
+            Subject::Opening { phase, .. } | Subject::When(_, phase) => Some(phase),
             _ => None,
         });
         let whens = whens.flat_map(|phase| self.scenario.opens_if(phase));

@@ -1,6 +1,6 @@
 //! What agents may say in a rehearsal, what code looks at, and how a course of play is described.
 
-use crate::scenario::results::Said;
+use crate::scenario::results::History;
 use crate::scenario::template::Code;
 use crate::scenario::{AgentId, Chosen, PhaseId, Purpose, Scenario, text_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,7 @@ pub(super) fn way(
     scenario: &Scenario,
     phases: &BTreeSet<PhaseId>,
     own: Option<PhaseId>,
-    said: &Said,
+    said: &History,
     has_words: bool,
 ) -> String {
     let of_phase = |id: &PhaseId| {

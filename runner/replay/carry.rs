@@ -7,7 +7,8 @@ use crate::scenario::{Scenario, Turn, TurnId};
 use crate::timeline::Timeline;
 use crate::tools::Toolbox;
 use crate::transcript::{
-    Between, Cause, Drift, Header, Line, RouteRecord, ScenarioRecord, Transcript, TurnRecord, chain, rules_of,
+    Cause, Drift, Header, InterTurnRecord, Line, RouteRecord, ScenarioRecord, Transcript, TurnRecord, chain,
+    rules_of,
 };
 use crate::walk::{LineSource, follow};
 use std::collections::{BTreeMap, HashMap};
@@ -65,7 +66,7 @@ struct Carrying<'a> {
 }
 
 impl LineSource for Carrying<'_> {
-    fn aside(&mut self, path: &str) -> Option<TurnRecord> {
+    fn next_auxiliary(&mut self, path: &str) -> Option<TurnRecord> {
         self.recorded.get(path).map(|line| (*line).clone())
     }
 
@@ -90,7 +91,7 @@ impl LineSource for Carrying<'_> {
         Ok(Some((*was).clone()))
     }
 
-    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+    fn between(&mut self, line: InterTurnRecord) -> anyhow::Result<()> {
         self.lines.push(line.into());
         Ok(())
     }

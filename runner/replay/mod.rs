@@ -18,9 +18,10 @@ use crate::prompt::{Conversation, Edits, Memories};
 use crate::scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
 use crate::timeline::Timeline;
 use crate::transcript::{
-    Between, Cause, Drift, Footer, Header, PROGRAM, Recorded, Recorder, RouteRecord, Transcript, TurnRecord,
+    Cause, Drift, Footer, Header, InterTurnRecord, PROGRAM, Recorded, Recorder, RouteRecord, Transcript,
+    TurnRecord,
 };
-use crate::walk::{LineSource, begin_anew, call_again, follow};
+use crate::walk::{LineSource, call_again, follow, replay_epoch};
 use anyhow::Context as _;
 use place::{case_differs, cast_differs, notes, settings_differ, tools_differ};
 use std::collections::BTreeMap;
@@ -122,7 +123,7 @@ pub fn asked_at(
     let plan = memories.plan().clone();
     let id = plan.find(path).with_context(|| format!("the scenario has no turn {path}"))?;
     follow(&mut memories, id, &mut reading)?;
-    begin_anew(&mut memories, id, &mut reading)?;
+    replay_epoch(&mut memories, id, &mut reading)?;
     call_again(&mut memories, id, &mut reading)?;
     memories.hear(id)?;
     let timeline = memories.look(plan.turn(id).timeline).cloned().context("a memory that was just read")?;
@@ -183,7 +184,7 @@ struct Reading<'a> {
 }
 
 impl LineSource for Reading<'_> {
-    fn aside(&mut self, path: &str) -> Option<TurnRecord> {
+    fn next_auxiliary(&mut self, path: &str) -> Option<TurnRecord> {
         let next = self.transcript.turns.get(self.at).map(|turn| &turn.record);
         next.filter(|line| line.path == path).cloned()
     }
@@ -214,7 +215,7 @@ impl LineSource for Reading<'_> {
         Ok(Some(was.clone()))
     }
 
-    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+    fn between(&mut self, line: InterTurnRecord) -> anyhow::Result<()> {
         self.n_between += 1;
         self.recorder.between(line)
     }

@@ -172,8 +172,8 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
         Cause::ChoiceChanged | Cause::FormChanged => choice(scenario, &drift.path),
         Cause::RuleChanged => rule(scenario, &drift.path),
         Cause::ResultsChanged => {
-            let worked_out = || change(scenario, drift).or_else(|| result(scenario, &drift.path));
-            variable(scenario, header).or_else(worked_out)
+            let builtin_result = || change(scenario, drift).or_else(|| result(scenario, &drift.path));
+            variable(scenario, header).or_else(builtin_result)
         }
         _ => None,
     }

@@ -14,7 +14,7 @@ use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{CaseId, Given, Plan, Scenario, compile, copied, write_copy};
-use crate::stage::{Discreet, End, LookedUp, Settings, Stage, Watch};
+use crate::stage::{Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, Summary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
@@ -197,7 +197,7 @@ pub struct FailedTwice {
 
 /// The state of a run's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum FolderState {
     /// Nothing, or a run that was interrupted.
     Open,
     /// A complete run with the same settings.
@@ -213,20 +213,20 @@ pub fn standing(
     backend: &Arc<dyn Backend>,
     folder: &Path,
     options: &RunOptions,
-) -> anyhow::Result<Standing> {
+) -> anyhow::Result<FolderState> {
     let file = folder.join(transcript::FILE);
     let Some(recorded) = recorded(&file, true)?.filter(|recorded| recorded.footer.is_some()) else {
-        return Ok(Standing::Open);
+        return Ok(FolderState::Open);
     };
     let toolbox = Arc::new(Toolbox::recorded(scenario, &recorded.header.record.tools));
-    let set = Set::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
+    let set = Prepared::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
     let same = transcript::same_settings(&recorded.header.record, &set.header);
     same.with_context(|| format!("{} was played with other settings", file.display()))?;
-    Ok(Standing::Complete)
+    Ok(FolderState::Complete)
 }
 
 /// Everything that is ready before the first turn.
-struct Set {
+struct Prepared {
     memories: Memories,
     backend: Arc<dyn Backend>,
     settings: Settings,
@@ -235,7 +235,7 @@ struct Set {
     known: Vec<TurnRecord>,
 }
 
-impl Set {
+impl Prepared {
     fn new(
         scenario: &Arc<Scenario>,
         plan: &Arc<Plan>,
@@ -263,7 +263,11 @@ impl Set {
             parents: past.parents,
             models,
             embeddings,
-            looked_up: past.fork.as_ref().map(|fork| LookedUp::of(&fork.before)).unwrap_or_default(),
+            looked_up: past
+                .fork
+                .as_ref()
+                .map(|fork| RecordedRetrievals::of(&fork.before))
+                .unwrap_or_default(),
             before: replay::settings_before(&header, plan),
         };
         Ok(Self { memories, backend, settings, header, known })
@@ -279,8 +283,8 @@ fn stage(
     options: &RunOptions,
     toolbox: Arc<Toolbox>,
 ) -> anyhow::Result<(Stage, Vec<TurnRecord>)> {
-    let Set { memories, backend, mut settings, header, mut known } =
-        Set::new(scenario, plan, backend, options, toolbox)?;
+    let Prepared { memories, backend, mut settings, header, mut known } =
+        Prepared::new(scenario, plan, backend, options, toolbox)?;
     std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
     let file = folder.join(transcript::FILE);
     warn_of_old_systems(scenario, &memories);
@@ -291,7 +295,7 @@ fn stage(
             let lacks_copy = copied(folder).is_none();
             let n = recorded.turns.len().min(known.len());
             known.splice(..n, lines(&recorded));
-            settings.looked_up.extend(LookedUp::of(&recorded));
+            settings.looked_up.extend(RecordedRetrievals::of(&recorded));
             let recorder = Recorder::resume(&file, &recorded, &header)?;
             if lacks_copy {
                 write_copy(scenario, folder)?;

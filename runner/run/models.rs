@@ -3,7 +3,7 @@
 use super::RunOptions;
 use crate::backend::{Backend, Cast, GivenSampling, Sampling};
 use crate::scenario::{Plan, Scenario};
-use crate::stage::Seat;
+use crate::stage::ModelHandle;
 use crate::transcript::NamedRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) struct Models {
     pub(super) sampling: Sampling,
     pub(super) max_tokens: usize,
     /// The named ones that will answer turns.
-    pub(super) named: BTreeMap<String, Seat>,
+    pub(super) named: BTreeMap<String, ModelHandle>,
 }
 
 impl Models {
@@ -52,7 +52,7 @@ impl Models {
             let backend = open(name, &model)?;
             let recorded = options.recorded.get(name).cloned();
             let sampling = recorded.unwrap_or_else(|| settings(backend.as_ref()));
-            named.insert(name.clone(), Seat { backend: Arc::new(Cast::new(backend)), sampling });
+            named.insert(name.clone(), ModelHandle { backend: Arc::new(Cast::new(backend)), sampling });
         }
         let max_tokens = hints.max_tokens.unwrap_or(options.max_tokens);
         Ok(Self { own: Arc::new(Cast::new(own)), sampling, max_tokens, named })
@@ -60,8 +60,8 @@ impl Models {
 }
 
 /// The named models in the header's form.
-pub fn records(named: &BTreeMap<String, Seat>) -> BTreeMap<String, NamedRecord> {
-    let record = |seat: &Seat| {
+pub fn records(named: &BTreeMap<String, ModelHandle>) -> BTreeMap<String, NamedRecord> {
+    let record = |seat: &ModelHandle| {
         let card = seat.backend.card();
         let (model, kv, numerics) = (card.model, card.kv, card.numerics);
         NamedRecord { model, kv, numerics, sampling: seat.sampling.clone().into() }

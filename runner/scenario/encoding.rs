@@ -8,8 +8,8 @@
 //! not with names in this program.
 
 use super::plan::{
-    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
-    RoutePoint, Turn,
+    Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
+    Trigger, Turn,
 };
 use super::template::Template;
 use super::{Choice, Method, PhaseId, Route};
@@ -130,7 +130,7 @@ impl Bytes {
                 self.variant(0);
                 self.number(phase.0);
             }
-            Condition::GoesOn(phase, round) => {
+            Condition::NotYetEnded(phase, round) => {
                 self.variant(1);
                 self.number(phase.0);
                 self.number(*round);
@@ -160,12 +160,12 @@ impl Bytes {
     }
 
     fn change(&mut self, change: &Change) {
-        let Change { path, phase: _, after, set, known: Known { turns, changes: _ } } = change;
+        let Change { path, phase: _, after, set, known: Horizon { turns, changes: _ } } = change;
         self.text(path);
         self.variant(match after {
-            Occasion::Phase => 0,
-            Occasion::Round(_) => 1,
-            Occasion::Turn(_) => 2,
+            Trigger::Phase => 0,
+            Trigger::Round(_) => 1,
+            Trigger::Turn(_) => 2,
         });
         self.number(turns.0);
         self.list(set.iter(), |bytes, assignment| {

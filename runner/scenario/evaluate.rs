@@ -4,7 +4,7 @@
 
 use super::choice::text_of;
 use super::render::{evaluate_for, evaluate_with};
-use super::results::{Said, State};
+use super::results::{History, State};
 use super::template::{Expression, Fault, TemplateError};
 use super::{AgentId, Assignment, Choice, Path, Scenario};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub fn assigned(
     scenario: &Arc<Scenario>,
     assignments: &[Assignment],
-    said: &Said,
+    said: &History,
     names: &[(&str, Value)],
 ) -> Result<Arc<State>, (Path, TemplateError)> {
     let mut said = Arc::new(said.clone());
@@ -57,7 +57,7 @@ pub fn kind(value: &Value) -> &'static str {
 pub fn present(
     scenario: &Arc<Scenario>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     names: &[(&str, Value)],
 ) -> Result<BTreeSet<AgentId>, TemplateError> {
     let value = evaluate_with(scenario, expression, said, names.iter().cloned())?;
@@ -82,7 +82,7 @@ impl Choice {
         scenario: &Arc<Scenario>,
         open: &Expression,
         agent: AgentId,
-        said: &Arc<Said>,
+        said: &Arc<History>,
         names: &[(&'static str, Value)],
     ) -> Result<Vec<usize>, TemplateError> {
         let value = evaluate_for(scenario, open, agent, said, names.iter().cloned())?;

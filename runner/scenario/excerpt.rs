@@ -1,7 +1,7 @@
 //! The part of a plan that consists of some phases: what a rehearsal plays.
 
 use super::PhaseId;
-use super::plan::{Change, Condition, Constraint, Known, Occasion, Plan, RoutePoint, Turn, TurnId};
+use super::plan::{Change, Condition, Constraint, Horizon, Plan, RoutePoint, Trigger, Turn, TurnId};
 use petgraph::graph::DiGraph;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Excerpt {
     }
 
     /// A point of the whole plan in the part.
-    pub fn known(&self, known: Known) -> Known {
+    pub fn known(&self, known: Horizon) -> Horizon {
         self.points.known(known)
     }
 }
@@ -80,8 +80,8 @@ impl Points {
         TurnId(self.turns[id.0])
     }
 
-    fn known(&self, known: Known) -> Known {
-        Known { turns: self.id(known.turns), changes: self.changes[known.changes] }
+    fn known(&self, known: Horizon) -> Horizon {
+        Horizon { turns: self.id(known.turns), changes: self.changes[known.changes] }
     }
 
     fn turn(&self, turn: &Turn) -> Turn {
@@ -100,7 +100,7 @@ impl Points {
 
     fn change(&self, change: &Change) -> Change {
         let after = match change.after {
-            Occasion::Turn(id) => Occasion::Turn(self.id(id)),
+            Trigger::Turn(id) => Trigger::Turn(self.id(id)),
             other => other,
         };
         Change { after, known: self.known(change.known), ..change.clone() }

@@ -44,8 +44,8 @@ pub use excerpt::Excerpt;
 pub use form::{Form, MAX_AGAIN};
 pub use hints::{Given, Hints, Reasoning, Stops};
 pub use plan::{
-    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
-    RoutePoint, Seeds, TimelineId, Turn, TurnId, turn_seed,
+    Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
+    Seeds, TimelineId, Trigger, Turn, TurnId, turn_seed,
 };
 pub use remote::{Address, Api};
 pub use share::Share;

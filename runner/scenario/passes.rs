@@ -1,6 +1,6 @@
 //! Passes of blocks: which of the phases of one name is meant, and what must hold for one to be played.
 
-use super::results::Said;
+use super::results::History;
 use super::template::Expression;
 use super::{Pass, PassId, PhaseId, Scenario};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Scenario {
 
     /// The phases that names mean at a point before the phase `n_known`, in the phase `at`: of those in a block the one of the latest
     /// pass that was played by then. What is later in a block has been played in the pass before, or is as if it were skipped.
-    pub fn visible(&self, at: Option<PhaseId>, n_known: usize, said: &Said) -> BTreeMap<&str, PhaseId> {
+    pub fn visible(&self, at: Option<PhaseId>, n_known: usize, said: &History) -> BTreeMap<&str, PhaseId> {
         let certain: Vec<PassId> =
             at.into_iter().flat_map(|at| self.passes_of(at)).flat_map(|pass| self.up_to(pass)).collect();
         let took_place = |pass: PassId| {

@@ -27,7 +27,7 @@ pub struct TimelineId {
 
 /// All that is before a point of the plan: what is read or decided there knows of it, and of nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Known {
+pub struct Horizon {
     /// The first turn behind the point.
     pub turns: TurnId,
     /// The number of changes of the state before it.
@@ -50,7 +50,7 @@ pub struct Turn {
     /// Everything that has happened to the speaker since its last turn, in order.
     pub inputs: Vec<Input>,
     /// All that its own texts know of: turns that are played at once know nothing of each other.
-    pub known: Known,
+    pub known: Horizon,
     /// The question to the speaker, before the cue.
     pub ask: Option<Arc<Template>>,
     /// The line that asks for the reply.
@@ -94,7 +94,7 @@ pub struct Announced {
     /// Which of the phase's announcements.
     pub index: usize,
     /// All that it knows of.
-    pub known: Known,
+    pub known: Horizon,
 }
 
 /// A change of the state, where it is in the plan.
@@ -105,16 +105,16 @@ pub struct Change {
     /// The phase.
     pub phase: PhaseId,
     /// What it follows.
-    pub after: Occasion,
+    pub after: Trigger,
     /// The new values.
     pub set: Arc<[Assignment]>,
     /// All that it knows of.
-    pub known: Known,
+    pub known: Horizon,
 }
 
 /// What a change of the state follows; it takes place if that did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occasion {
+pub enum Trigger {
     /// The phase.
     Phase,
     /// A round of it.
@@ -129,7 +129,7 @@ pub enum Condition {
     /// The phase's `when` held as it began.
     Opens(PhaseId),
     /// The phase's `until` has held after no round before this one.
-    GoesOn(PhaseId, usize),
+    NotYetEnded(PhaseId, usize),
     /// This turn's own `when` holds, given the turns before it.
     Holds(Expression),
     /// That turn took place and was this option.
@@ -223,7 +223,7 @@ pub struct Plan {
     /// The inputs that each memory has not read yet when the plan ends.
     pub unread: Vec<(TimelineId, Vec<Input>)>,
     /// The beginning of each phase (round 0) and of each of its rounds.
-    pub begins: BTreeMap<(PhaseId, usize), Known>,
+    pub begins: BTreeMap<(PhaseId, usize), Horizon>,
     /// All changes of the state, in order.
     pub changes: Vec<Change>,
     /// Where speakers are picked, by phase.
@@ -335,12 +335,12 @@ impl Plan {
     }
 
     /// All of the plan.
-    pub fn all(&self) -> Known {
-        Known { turns: self.end(), changes: self.changes.len() }
+    pub fn all(&self) -> Horizon {
+        Horizon { turns: self.end(), changes: self.changes.len() }
     }
 
     /// The beginning of a phase (round 0), or of a round of it. What is not planned begins behind all.
-    pub fn begin_of(&self, phase: PhaseId, round: usize) -> Known {
+    pub fn begin_of(&self, phase: PhaseId, round: usize) -> Horizon {
         self.begins.get(&(phase, round)).copied().unwrap_or(self.all())
     }
 

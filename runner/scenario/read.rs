@@ -240,12 +240,10 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
     let is_agents = path.to_string() == "agents";
     let (expected, help) = match (expected, found) {
         (Expected::Text, Found::List) => {
-            ("a text", "write one text; put a text of several lines below `|`, indented")
+            ("a string", "write one string; put one of several lines below `|`, indented")
         }
-        (Expected::Text, Found::Mapping) => {
-            ("a text", "put the text in quotes: it contains a colon or braces")
-        }
-        (Expected::Text, _) => ("a text", "put the value in quotes"),
+        (Expected::Text, Found::Mapping) => ("a string", "put it in quotes: it contains a colon or braces"),
+        (Expected::Text, _) => ("a string", "put the value in quotes"),
         (Expected::List, Found::Mapping) => ("a list", "begin each item of a list with `- `"),
         (Expected::List, _) => return ("a list", format!("write `[{item}]`")),
         (Expected::Whole, _) => ("a whole number", "e.g. `3`"),
@@ -275,11 +273,11 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             ("a whole number, or an expression over variables", "e.g. `3`, or `weeks` if that is a variable")
         }
         (Expected::Named("WrittenLanguage"), _) => (
-            "a language: its name, or a table of texts",
+            "a language: its name, or a table of strings",
             "e.g. `language: de`, or `language: { base: en, cue: \"It is {name}'s turn.\" }`",
         ),
         (Expected::Named("WrittenExpression"), _) => {
-            ("an expression: a text", "e.g. `vote.decision == 'yes'`; join several with `and`")
+            ("an expression: a string", "e.g. `vote.decision == 'yes'`; join several with `and`")
         }
         (Expected::Named("WrittenAssertion"), _) => (
             "an expression that must be true",
@@ -290,7 +288,7 @@ fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, Stri
             "e.g. `choice: [talk, silent]`",
         ),
         (Expected::Named("Scalar"), _) => (
-            "a text, a number, true or false",
+            "a string, a number, true or false",
             "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`",
         ),
         (Expected::Named("WrittenStrategy"), _) => (

@@ -1,7 +1,7 @@
 //! The values of names in templates and expressions: variables, agents, phases and their results.
 
 use super::language::Text;
-use super::results::{Results, Said, Utterance, payoffs, results};
+use super::results::{History, Results, Utterance, payoffs, results};
 use super::template::{
     AgentObject, ByKey, Expression, NAME, OUTER, Scope, Template, TemplateError, by_key, constants,
     environment, evaluate_in, number, plain, variables,
@@ -45,7 +45,7 @@ pub fn render_stage(
     scenario: &Arc<Scenario>,
     template: &Template,
     reading: Reading,
-    said: &Arc<Said>,
+    said: &Arc<History>,
 ) -> Result<String, TemplateError> {
     let Reading { phase, round, agent } = reading;
     let mut context = constants(scenario, agent);
@@ -114,7 +114,7 @@ fn is_free(scenario: &Scenario, name: &str) -> bool {
 pub fn evaluate(
     scenario: &Arc<Scenario>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
 ) -> Result<serde_json::Value, TemplateError> {
     evaluate_with(scenario, expression, said, [])
 }
@@ -126,7 +126,7 @@ pub fn evaluate(
 pub fn evaluate_with<'a>(
     scenario: &Arc<Scenario>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
     evaluate_in_context(scenario, variables(scenario), expression, said, names)
@@ -140,7 +140,7 @@ pub fn evaluate_for<'a>(
     scenario: &Arc<Scenario>,
     expression: &Expression,
     agent: AgentId,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
     let mut context = variables(scenario);
@@ -153,7 +153,7 @@ fn evaluate_in_context<'a>(
     scenario: &Arc<Scenario>,
     mut context: BTreeMap<String, Value>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
     context.extend(stated(said));
@@ -170,7 +170,7 @@ fn evaluate_in_context<'a>(
 }
 
 /// The state, by name.
-fn stated(said: &Said) -> impl Iterator<Item = (String, Value)> {
+fn stated(said: &History) -> impl Iterator<Item = (String, Value)> {
     said.state.iter().map(|(name, value)| (name.clone(), by_key(value)))
 }
 
@@ -195,7 +195,7 @@ fn intermediate(
 pub fn holds(
     scenario: &Arc<Scenario>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
 ) -> Result<bool, TemplateError> {
     holds_with(scenario, expression, said, [])
 }
@@ -207,7 +207,7 @@ pub fn holds(
 pub fn holds_with<'a>(
     scenario: &Arc<Scenario>,
     expression: &Expression,
-    said: &Arc<Said>,
+    said: &Arc<History>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<bool, TemplateError> {
     Ok(plain(evaluate_with(scenario, expression, said, names)?).is_true())
@@ -218,7 +218,7 @@ fn played(
     scenario: &Arc<Scenario>,
     at: Option<PhaseId>,
     n_known: usize,
-    said: &Arc<Said>,
+    said: &Arc<History>,
 ) -> Result<BTreeMap<String, Value>, TemplateError> {
     let object = |id: PhaseId| Value::from_object(PhaseObject::new(id, scenario, said));
     let visible = scenario.visible(at, n_known, said).into_iter();
@@ -253,13 +253,13 @@ fn phase_constants(phase: &Phase) -> Value {
 struct PhaseObject {
     id: PhaseId,
     scenario: Arc<Scenario>,
-    said: Arc<Said>,
+    said: Arc<History>,
     messages: OnceLock<Value>,
     results: OnceLock<BTreeMap<&'static str, Value>>,
 }
 
 impl PhaseObject {
-    fn new(id: PhaseId, scenario: &Arc<Scenario>, said: &Arc<Said>) -> Self {
+    fn new(id: PhaseId, scenario: &Arc<Scenario>, said: &Arc<History>) -> Self {
         let (scenario, said) = (scenario.clone(), said.clone());
         Self { id, scenario, said, messages: OnceLock::new(), results: OnceLock::new() }
     }
@@ -270,7 +270,7 @@ impl PhaseObject {
 struct Messages {
     id: PhaseId,
     scenario: Arc<Scenario>,
-    said: Arc<Said>,
+    said: Arc<History>,
     told: Mutex<BTreeMap<AgentId, Value>>,
 }
 

@@ -13,8 +13,8 @@ use super::sessions::{self, Scope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    Call, Called, Calls, Completion, Constraint, Conversation, Engine, Event, Grammar, MOST_TOP_LOGPROBS,
-    Prompt, Request, Retention, Sampling, SessionKey, TokenLogprob, Tools,
+    Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MOST_TOP_LOGPROBS, Prompt, Request,
+    Retention, Sampling, SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,9 +61,9 @@ pub(super) struct Settings {
     pub(super) stop: Vec<String>,
     pub(super) constraint: Option<Constraint>,
     pub(super) grammar: Option<Grammar>,
-    pub(super) calls: Calls,
+    pub(super) calls: ToolChoice,
     /// A reply may be several calls.
-    pub(super) joint_calls: bool,
+    pub(super) parallel_tool_calls: bool,
     /// Number of alternatives whose log-probabilities are returned with each token's.
     pub(super) logprobs: Option<usize>,
     /// Nothing of an earlier memory is used.
@@ -81,8 +81,8 @@ impl Settings {
             stop: Vec::new(),
             constraint: None,
             grammar: None,
-            calls: Calls::Never,
-            joint_calls: false,
+            calls: ToolChoice::Never,
+            parallel_tool_calls: false,
             logprobs: None,
             cold: false,
             next_use: None,
@@ -128,7 +128,7 @@ pub(super) struct Answer {
 /// The whole calls that a reply is.
 pub(super) fn calls(completion: &Completion) -> &[Call] {
     match &completion.call {
-        Some(Called::Whole(calls)) => calls,
+        Some(ToolCalls::Complete(calls)) => calls,
         _ => &[],
     }
 }
@@ -297,7 +297,7 @@ impl Ask {
             constraint,
             grammar,
             calls,
-            joint_calls,
+            parallel_tool_calls,
             logprobs,
             cold,
             next_use,
@@ -321,7 +321,7 @@ impl Ask {
             constraint,
             grammar: grammar.map(Arc::new),
             calls,
-            joint_calls,
+            parallel_tool_calls,
             logprobs,
             cold,
             next_use,

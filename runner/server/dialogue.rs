@@ -4,7 +4,7 @@
 //! lines of one side are joined; several calls of one message become calls one after another, each with its result.
 
 use super::error::Refusal;
-use greenroom_engine::{Call, Called, Completion, Conversation, Exchange, ReplyContent, Tools};
+use greenroom_engine::{Call, Completion, Conversation, Exchange, ReplyContent, ToolCalls, Tools};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Dialogue {
         let said = match &completion.call {
             // With several calls, only the first: they are read again one after another, each after the previous
             // one's result.
-            Some(Called::Whole(calls)) => calls.first().map_or(Said::Text(""), Said::Call),
+            Some(ToolCalls::Complete(calls)) => calls.first().map_or(Said::Text(""), Said::Call),
             _ => Said::Text(&completion.text),
         };
         with_reply(last, &self.conversation.next, &said)

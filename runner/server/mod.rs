@@ -242,9 +242,9 @@ fn is_name_of_this_machine(host: &str) -> bool {
 }
 
 /// Who asks.
-pub(crate) struct Asking(Arc<Tenant>);
+pub(crate) struct AuthTenant(Arc<Tenant>);
 
-impl FromRequestParts<Arc<App>> for Asking {
+impl FromRequestParts<Arc<App>> for AuthTenant {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Refusal> {

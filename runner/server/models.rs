@@ -7,7 +7,7 @@
 //! client disconnects meanwhile. So no model is loaded twice, and what is being loaded or closed always counts against the limit.
 
 use super::error::Refusal;
-use crate::backend::{Embedded, EmbeddedConfig, Loading, ModelFile, Share, locate};
+use crate::backend::{Embedded, EmbeddedConfig, Loading, MemoryBudget, ModelFile, locate};
 use anyhow::{Context as _, ensure};
 use greenroom_engine::Engine;
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ impl Models {
         let named = |name: &str| format!("the model `{name}`");
         let offered =
             given.iter().map(|(name, model)| Ok((name.clone(), locate(model).with_context(|| named(name))?)));
-        let config = EmbeddedConfig { share: Some(Share::new(config.cache_memory)), ..config };
+        let config = EmbeddedConfig { share: Some(MemoryBudget::new(config.cache_memory)), ..config };
         let models = Self {
             offered: offered.collect::<anyhow::Result<_>>()?,
             config,

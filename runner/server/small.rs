@@ -7,7 +7,7 @@ use super::error::Refusal;
 use super::live::{Request, Stage};
 use super::models::Served;
 use super::openai::{Message, ToolEntry, lines, tools};
-use super::{App, Asking, Shared, body};
+use super::{App, AuthTenant, Shared, body};
 use crate::transcript::PROGRAM;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -80,7 +80,11 @@ async fn metrics(State(app): Shared) -> Response {
 }
 
 /// `POST /tokenize`
-async fn tokenize(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+async fn tokenize(
+    State(app): Shared,
+    AuthTenant(tenant): AuthTenant,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
     let body: TokenizeBody = body::read(&bytes)?;
     tenant.ask()?;
     let served = asked_for(&app, body.model.as_deref()).await?;
@@ -100,7 +104,7 @@ async fn tokenize(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> R
 /// `POST /detokenize`
 async fn detokenize(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     let body: DetokenizeBody = body::read(&bytes)?;
@@ -117,7 +121,7 @@ async fn detokenize(
 /// `POST /apply-template`: the text that a model reads for these messages.
 async fn apply_template(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     let body: TemplateBody = body::read(&bytes)?;
@@ -146,7 +150,7 @@ async fn props(State(app): Shared, uri: Uri) -> Result<Json<Value>, Refusal> {
 }
 
 /// `GET /slots`: the tenant's active and waiting requests, and its memories in RAM.
-async fn slots(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
+async fn slots(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Json<Value> {
     let requests = app.live.requests(&tenant.name);
     let taken: BTreeSet<&str> = requests.iter().map(|request| request.memory.as_str()).collect();
     let (mut contexts, mut idle) = (BTreeMap::new(), Vec::new());

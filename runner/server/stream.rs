@@ -1,4 +1,4 @@
-//! Answers as server-sent events, in the format of an API's [`Wording`].
+//! Answers as server-sent events, in the format of an API's [`EventEncoder`].
 
 use super::ask::{Admitted, Piece, Pieces};
 use super::error::Refusal;
@@ -54,7 +54,7 @@ impl Frame {
 }
 
 /// An answer in an API's format, event by event.
-pub(super) trait Wording: Send + 'static {
+pub(super) trait EventEncoder: Send + 'static {
     /// Events before the first piece.
     fn begin(&mut self) -> Vec<Frame>;
     /// Events of a piece of the reply of a number.
@@ -66,7 +66,7 @@ pub(super) trait Wording: Send + 'static {
 }
 
 /// The answer to an admitted question, as it is generated. If the reader disconnects, it is cancelled.
-pub(super) fn respond(admitted: Admitted, wording: impl Wording) -> Response {
+pub(super) fn respond(admitted: Admitted, wording: impl EventEncoder) -> Response {
     let limit = admitted.limit();
     let play = move |pieces: Pieces| async move { admitted.play(Some(&pieces)).await.map(drop) };
     respond_by(limit, play, wording)
@@ -76,7 +76,7 @@ pub(super) fn respond(admitted: Admitted, wording: impl Wording) -> Response {
 pub(super) fn respond_by<P>(
     limit: Duration,
     play: impl FnOnce(Pieces) -> P + Send + 'static,
-    mut wording: impl Wording,
+    mut wording: impl EventEncoder,
 ) -> Response
 where
     P: Future<Output = Result<(), Refusal>> + Send + 'static,

@@ -10,7 +10,7 @@ use super::live::{Entry, Stage};
 use super::models::Served;
 use super::queue::Ticket;
 use super::tenants::Tenant;
-use super::{App, Asking, Shared, body, sessions};
+use super::{App, AuthTenant, Shared, body, sessions};
 use crate::backend::wire::{self, VERSION};
 use axum::body::Bytes;
 use axum::extract::State;
@@ -52,7 +52,7 @@ struct Admitted {
 }
 
 /// `POST /v1/turns`
-async fn turn(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Response, Refusal> {
+async fn turn(State(app): Shared, AuthTenant(tenant): AuthTenant, bytes: Bytes) -> Result<Response, Refusal> {
     let wire::Turn { version, model, mut request } = body::read(&bytes)?;
     if version != VERSION {
         let message = format!("`version` is {version}; expected version {VERSION}");
@@ -134,7 +134,11 @@ async fn send(events: &Events, event: &wire::Event) {
 }
 
 /// `POST /v1/turns/count`: tokens of a prompt.
-async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+async fn count(
+    State(app): Shared,
+    AuthTenant(tenant): AuthTenant,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
     let wire::Counted { model, prompt } = body::read(&bytes)?;
     tenant.ask()?;
     let served = app.models.get(&model).await?;
@@ -146,7 +150,11 @@ async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Resu
 }
 
 /// `POST /v1/turns/forget`: removes a memory that will not be used again.
-async fn forget(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<StatusCode, Refusal> {
+async fn forget(
+    State(app): Shared,
+    AuthTenant(tenant): AuthTenant,
+    bytes: Bytes,
+) -> Result<StatusCode, Refusal> {
     let wire::Forgotten { model, run, agent } = body::read(&bytes)?;
     tenant.ask()?;
     let session = key(&tenant, &model, &SessionKey::new(run, agent));

@@ -1,6 +1,6 @@
 //! Calls of tools: a tool works while others speak, and its caller is asked again with the result.
 
-use super::{Answer, Came, Scene, Scope, Stage, State};
+use super::{Answer, RunLoop, Scene, Stage, State, TaskResult};
 use crate::backend::Reply;
 use crate::prompt::{Asked, Made};
 use crate::scenario::TurnId;
@@ -18,16 +18,16 @@ impl Stage {
         reply: Reply,
         call: Call,
         before: Vec<Answer>,
-        scope: &mut Scope<'_>,
+        run_loop: &mut RunLoop<'_>,
     ) {
         let id = asked.id;
         let path = call_of(&asked.path, asked.n_calls + 1);
         let recorded = self.settings.looked_up.calls.get(&path).filter(|was| Call::from(*was) == call);
         let recorded = recorded.map(|was| was.outcome());
-        let known = self.memories.worked_out(&asked, &call).or(recorded);
+        let known = self.memories.builtin_result(&asked, &call).or(recorded);
         self.state[id.0] = State::Calling(asked, Box::new(reply), before);
         if let Some(outcome) = known {
-            return self.called(id, call, outcome, scope);
+            return self.called(id, call, outcome, run_loop);
         }
         let Some(tool) = self.memories.tool(id, &call.tool).filter(|_| self.settings.toolbox.is_open())
         else {
@@ -36,14 +36,14 @@ impl Stage {
             return self.fail(id, error);
         };
         let toolbox = self.settings.toolbox.clone();
-        scope.running.spawn(async move {
+        run_loop.running.spawn(async move {
             let outcome = toolbox.call(tool, call.clone()).await;
-            (id, Ok(Came::Result(call, outcome)))
+            (id, Ok(TaskResult::Result(call, outcome)))
         });
     }
 
     /// A tool has done its work: its caller is asked again.
-    pub(super) fn called(&mut self, id: TurnId, call: Call, outcome: Outcome, scope: &mut Scope<'_>) {
+    pub(super) fn called(&mut self, id: TurnId, call: Call, outcome: Outcome, run_loop: &mut RunLoop<'_>) {
         let State::Calling(asked, reply, mut answers) =
             std::mem::replace(&mut self.state[id.0], State::Waiting)
         else {
@@ -57,18 +57,18 @@ impl Stage {
         }
         let line = walk::called(&mut self.memories, asked, &reply, &made);
         if let Some(call) = &line.call {
-            scope.watch.see(id, Scene::Called(call));
+            run_loop.watch.see(id, Scene::Called(call));
         }
         // The turn's memory continues in its next reply, which saves it.
         answers.push(Answer { line, usage: reply.usage, commit: None, at: Instant::now() });
-        self.ask_again(id, answers, scope);
+        self.ask_again(id, answers, run_loop);
     }
 
     /// The characters of a call's result that leave room for what the turn may still need; `None`: all that a result may have.
     fn room_for(&self, asked: &Asked, made: &Made) -> anyhow::Result<Option<usize>> {
         let backend = self.backend_of(self.plan.turn(asked.id));
         let fits = |room| {
-            let asked = self.memories.ask_behind(asked, &Made { room, ..made.clone() })?;
+            let asked = self.memories.ask_after_call(asked, &Made { room, ..made.clone() })?;
             Ok::<_, anyhow::Error>(!backend.overflows(&self.request(&asked))?)
         };
         if fits(None)? {

@@ -1,6 +1,6 @@
 //! Full memories: a summary is asked for, or pieces of the past are kept; then the turn continues in the new epoch.
 
-use super::{Answer, Came, Scope, Stage, State};
+use super::{Answer, RunLoop, Stage, State, TaskResult};
 use crate::backend::Request;
 use crate::lookup::{by_importance, nearest};
 use crate::prompt::Piece;
@@ -18,32 +18,32 @@ impl Stage {
     }
 
     /// Lets a full memory begin anew, as its agent is to; what it keeps may have to be asked for first.
-    pub(super) fn make_room(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<()> {
+    pub(super) fn make_room(&mut self, id: TurnId, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         match self.memories.keep_of(id) {
             Keep::All | Keep::Summary => {
                 let asked = self.memories.ask_for_summary(id)?;
                 let request = self.request(&asked);
-                self.send(asked, request, Vec::new(), scope);
+                self.send(asked, request, Vec::new(), run_loop);
                 Ok(())
             }
             Keep::Window | Keep::Retrieve => {
                 let turn = self.plan.turn(id);
                 if let Some(kept) = self.settings.looked_up.kept.get(&summary_of(&turn.path)).cloned() {
-                    return self.keep(id, &kept, scope);
+                    return self.keep(id, &kept, run_loop);
                 }
                 let pieces = self.memories.keepable(id)?;
                 if self.memories.keep_of(id) == Keep::Window {
-                    return self.keep_among(id, &pieces, &vec![0.0; pieces.len()], scope);
+                    return self.keep_among(id, &pieces, &vec![0.0; pieces.len()], run_loop);
                 }
                 let backend =
                     self.settings.embeddings.clone().unwrap_or_else(|| self.backend_of(turn).clone());
                 let (lookup, query, path) =
                     (self.lookup.clone(), self.memories.news_of(id), turn.path.clone());
                 self.state[id.0] = State::LookingUp;
-                scope.running.spawn(async move {
+                run_loop.running.spawn(async move {
                     let texts = pieces.into_iter().map(|piece| piece.text).collect();
                     let scores = nearest(&lookup, &backend, query, texts).await;
-                    (id, scores.map(Came::Nearness).context(path))
+                    (id, scores.map(TaskResult::Nearness).context(path))
                 });
                 Ok(())
             }
@@ -51,9 +51,9 @@ impl Stage {
     }
 
     /// It was looked up how near each piece of a full memory is.
-    pub(super) fn looked_up(&mut self, id: TurnId, scores: &[f32], scope: &mut Scope<'_>) {
+    pub(super) fn looked_up(&mut self, id: TurnId, scores: &[f32], run_loop: &mut RunLoop<'_>) {
         let pieces = self.memories.keepable(id).map_err(Into::into);
-        if let Err(error) = pieces.and_then(|pieces| self.keep_among(id, &pieces, scores, scope)) {
+        if let Err(error) = pieces.and_then(|pieces| self.keep_among(id, &pieces, scores, run_loop)) {
             self.fail(id, error);
         }
     }
@@ -64,7 +64,7 @@ impl Stage {
         id: TurnId,
         pieces: &[Piece],
         scores: &[f32],
-        scope: &mut Scope<'_>,
+        run_loop: &mut RunLoop<'_>,
     ) -> anyhow::Result<()> {
         let memory = self.scenario.agent(self.plan.turn(id).speaker).memory;
         let order = by_importance(scores, memory);
@@ -78,7 +78,7 @@ impl Stage {
             }
         }
         let kept: Vec<String> = order[..fitting].iter().map(|at| pieces[*at].name.clone()).collect();
-        self.keep(id, &kept, scope)
+        self.keep(id, &kept, run_loop)
     }
 
     /// Returns whether a memory that begins again with these pieces fills more than half of the context.
@@ -90,9 +90,9 @@ impl Stage {
         self.backend_of(self.plan.turn(id)).fills_half(&request)
     }
 
-    fn keep(&mut self, id: TurnId, kept: &[String], scope: &mut Scope<'_>) -> anyhow::Result<()> {
+    fn keep(&mut self, id: TurnId, kept: &[String], run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         let line = self.memories.keep(id, kept)?;
-        self.ask_again(id, vec![Answer { line, usage: None, commit: None, at: Instant::now() }], scope);
+        self.ask_again(id, vec![Answer { line, usage: None, commit: None, at: Instant::now() }], run_loop);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use super::{Scene, Settings, Watch};
 use crate::prompt::{Directions, Memories};
 use crate::scenario::{Plan, Turn, TurnId};
 use crate::trace::{Trace, TurnTrace};
-use crate::transcript::{Between, Recorder, RouteRecord, TurnRecord};
+use crate::transcript::{InterTurnRecord, Recorder, RouteRecord, TurnRecord};
 use crate::walk::LineSource;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -24,7 +24,7 @@ pub(super) struct Known<'a> {
 }
 
 impl LineSource for Known<'_> {
-    fn aside(&mut self, path: &str) -> Option<TurnRecord> {
+    fn next_auxiliary(&mut self, path: &str) -> Option<TurnRecord> {
         self.lines.next_if(|line| line.path == path)
     }
 
@@ -56,9 +56,9 @@ impl LineSource for Known<'_> {
         Ok(self.routes.get(path).cloned())
     }
 
-    fn between(&mut self, line: Between) -> anyhow::Result<()> {
+    fn between(&mut self, line: InterTurnRecord) -> anyhow::Result<()> {
         self.recorder.between(line.clone())?;
-        if let Between::Route(route) = &line {
+        if let InterTurnRecord::Route(route) = &line {
             let first = self.plan.order().find(|(_, turn)| turn.path.split('/').next() == Some(&route.path));
             first.into_iter().for_each(|(id, _)| self.watch.see(id, Scene::Routed(route)));
         }

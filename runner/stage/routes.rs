@@ -1,10 +1,10 @@
 //! Phases whose speakers are picked: a turn of such a phase waits until it is known who they are.
 
-use super::{Came, Scope, Stage};
+use super::{RunLoop, Stage, TaskResult};
 use crate::lookup::nearest_of_each;
 use crate::prompt::Routing;
 use crate::scenario::TurnId;
-use crate::transcript::Between;
+use crate::transcript::InterTurnRecord;
 use anyhow::Context as _;
 
 impl Stage {
@@ -12,7 +12,7 @@ impl Stage {
     ///
     /// # Errors
     /// The query can't be computed.
-    pub(super) fn is_routed(&mut self, id: TurnId, scope: &mut Scope<'_>) -> anyhow::Result<bool> {
+    pub(super) fn is_routed(&mut self, id: TurnId, run_loop: &mut RunLoop<'_>) -> anyhow::Result<bool> {
         let phase = self.plan.turn(id).phase;
         if let Some(waiting) = self.routing.get_mut(&phase) {
             waiting.push(id);
@@ -27,7 +27,7 @@ impl Stage {
         self.routing.insert(phase, vec![id]);
         let backend = self.settings.embeddings.clone().unwrap_or_else(|| self.backend.clone());
         let lookup = self.lookup.clone();
-        scope.running.spawn(async move {
+        run_loop.running.spawn(async move {
             let pieces = routing
                 .candidates
                 .iter()
@@ -35,15 +35,21 @@ impl Stage {
             let nearness = nearest_of_each(&lookup, &backend, routing.query.clone(), pieces.collect()).await;
             let path = routing.path.clone();
             let scores = |nearness: Vec<Vec<f32>>| nearness.iter().map(|of| routing.score(of)).collect();
-            (id, nearness.map(scores).context(path).map(|scores| Came::Routed(Box::new(routing), scores)))
+            (
+                id,
+                nearness
+                    .map(scores)
+                    .context(path)
+                    .map(|scores| TaskResult::Routed(Box::new(routing), scores)),
+            )
         });
         Ok(false)
     }
 
     /// It is known how near the candidates of a phase are: the turns that waited for it begin.
-    pub(super) fn routed(&mut self, routing: &Routing, scores: &[Option<f64>], scope: &mut Scope<'_>) {
+    pub(super) fn routed(&mut self, routing: &Routing, scores: &[Option<f64>], run_loop: &mut RunLoop<'_>) {
         self.route(routing, scores);
-        scope.ready.extend(self.routing.remove(&routing.phase).into_iter().flatten());
+        run_loop.ready.extend(self.routing.remove(&routing.phase).into_iter().flatten());
     }
 
     fn route(&mut self, routing: &Routing, scores: &[Option<f64>]) {
@@ -55,7 +61,7 @@ impl Stage {
     /// Writes who was picked in the phase that begins with a turn; all before it is on record.
     pub(super) fn write_route(&mut self, id: TurnId, watch: &mut dyn super::Watch) -> anyhow::Result<()> {
         let Some(line) = self.routes.remove(&id) else { return Ok(()) };
-        self.recorder.between(Between::Route(line.clone()))?;
+        self.recorder.between(InterTurnRecord::Route(line.clone()))?;
         watch.see(id, super::Scene::Routed(&line));
         Ok(())
     }

@@ -21,18 +21,18 @@ pub struct Settings {
     /// Other temperatures and limits before some turns, the earliest first.
     pub before: Vec<(TurnId, f32, usize)>,
     /// The models that the scenario names, with the sampling settings of turns that have none of their own.
-    pub models: BTreeMap<String, Seat>,
+    pub models: BTreeMap<String, ModelHandle>,
     /// What memories are looked up by; `None`: the model of who is asked.
     pub embeddings: Option<Arc<dyn Backend>>,
     /// The tools that agents call.
     pub toolbox: Arc<Toolbox>,
     /// What a recording has looked up already: it is taken from there.
-    pub looked_up: LookedUp,
+    pub looked_up: RecordedRetrievals,
 }
 
 /// What was looked up, by a recording.
 #[derive(Clone, Debug, Default)]
-pub struct LookedUp {
+pub struct RecordedRetrievals {
     /// Names of the pieces that memories begin anew with, by the paths of their lines.
     pub kept: BTreeMap<String, Vec<String>>,
     /// Who was picked to speak, by phase.
@@ -41,7 +41,7 @@ pub struct LookedUp {
     pub calls: BTreeMap<String, CallRecord>,
 }
 
-impl LookedUp {
+impl RecordedRetrievals {
     /// All that a recording has looked up.
     pub fn of(transcript: &Transcript) -> Self {
         let turns = || transcript.turns.iter().map(|turn| &turn.record);
@@ -61,16 +61,16 @@ impl LookedUp {
 
 /// A model that a scenario names, ready to answer.
 #[derive(Clone)]
-pub struct Seat {
+pub struct ModelHandle {
     /// The backend that it answers by.
     pub backend: Arc<dyn Backend>,
     /// Sampling settings.
     pub sampling: Sampling,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for ModelHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("sampling", &self.sampling).finish_non_exhaustive()
+        f.debug_struct("ModelHandle").field("sampling", &self.sampling).finish_non_exhaustive()
     }
 }
 

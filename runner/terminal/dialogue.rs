@@ -258,7 +258,7 @@ impl Dialogue {
         let shares = choice.shares_in_words(odds);
         let is_news = odds.is_low() && !self.warned;
         self.warned |= odds.is_low();
-        let hint = if is_news { ", so the model would rather say something else" } else { "" };
+        let hint = if is_news { ", the options have almost no probability" } else { "" };
         Some(format!("({shares}; mass {}{hint})", Odds::in_percent(odds.mass)))
     }
 

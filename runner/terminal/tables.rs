@@ -178,9 +178,9 @@ fn cache(cache: &CacheSummary) -> String {
         bytes(cache.bytes_written),
     );
     if cache.bytes_read > 0 {
-        let (waited, hidden) = (seconds(cache.waited_ms), seconds(cache.hidden_ms));
+        let (waited, hidden) = (seconds(cache.waited_ms), seconds(cache.prefetch_ms));
         let read = bytes(cache.bytes_read);
-        text += &format!(", {read} read back ({waited} of waiting, {hidden} hidden while others spoke)");
+        text += &format!(", {read} loaded ({waited} of waiting, {hidden} overlapped with other turns)");
     }
     if let Some(traffic) = cache.objects {
         let (requests, sent, received) =

@@ -1,6 +1,6 @@
 //! Tools at work: what agents are told of them, and what a call results in.
 //!
-//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again ([`worked_out`]). Programs and
+//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again ([`builtin_result`]). Programs and
 //! servers run only where a model answers and they were allowed; what they gave is taken from the record afterwards.
 
 mod built_in;
@@ -254,7 +254,7 @@ pub fn bounded(result: &str, most: usize) -> String {
 }
 
 /// What a call of a tool that is built in gives; `None`: it is not.
-pub fn worked_out(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<Outcome> {
+pub fn builtin_result(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<Outcome> {
     let ToolKind::BuiltIn(tool, spec) = kind else { return None };
     Some(fitting(spec, arguments).and_then(|arguments| built_in::work_out(tool, &arguments, seed)))
 }

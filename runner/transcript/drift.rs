@@ -62,7 +62,7 @@ impl Cause {
             Self::PromptChanged => "the phase's prompt changed",
             Self::ChoiceChanged => "the choice changed",
             Self::FormChanged => "the form of the reply changed",
-            Self::RuleChanged => "the agent's rule says something else",
+            Self::RuleChanged => "the strategy's reply changed",
             Self::ToolsChanged => "the tools changed",
             Self::ResultsChanged => "the results changed",
             Self::ReplyChanged => "the model says something else",

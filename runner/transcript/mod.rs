@@ -15,8 +15,8 @@ pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, Between, CallRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked,
-    FormRecord, Header, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, Rejected,
+    AgentRecord, AssertionRecord, CallRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord,
+    Header, InterTurnRecord, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, Rejected,
     RouteRecord, SaidRecord, SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop,
     ToldRecord, TurnRecord, VerdictRecord, chain, choice_record, form_record,
 };

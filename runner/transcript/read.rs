@@ -1,6 +1,6 @@
 //! Reads a transcript: every line by itself, with the line's number, what was found and what was expected.
 
-use super::record::{Between, Footer, Header, Line, RouteRecord, TurnRecord};
+use super::record::{Footer, Header, InterTurnRecord, Line, RouteRecord, TurnRecord};
 use super::{FORMAT, RULES};
 use crate::files::{Kind, Lines};
 use anyhow::Context as _;
@@ -18,7 +18,7 @@ pub struct Transcript {
     /// The turns.
     pub turns: Vec<Recorded<TurnRecord>>,
     /// What stands between them: changes of the state, and who was picked to speak.
-    pub between: Vec<Recorded<Between>>,
+    pub between: Vec<Recorded<InterTurnRecord>>,
     /// The last line, if the run came to its end.
     pub footer: Option<Recorded<Footer>>,
     /// Bytes of whole lines: an interrupted run may have left a torn one behind them.
@@ -109,11 +109,11 @@ impl Transcript {
                     turns.push(Recorded { record: *record, line: number, hash: hash.clone(), intact });
                 }
                 Line::State(record) if header.is_some() && !after_footer => {
-                    let record = Between::State(record);
+                    let record = InterTurnRecord::State(record);
                     between.push(Recorded { record, line: number, hash: hash.clone(), intact });
                 }
                 Line::Route(record) if header.is_some() && !after_footer => {
-                    let record = Between::Route(record);
+                    let record = InterTurnRecord::Route(record);
                     between.push(Recorded { record, line: number, hash: hash.clone(), intact });
                 }
                 Line::Footer(record) if header.is_some() && !after_footer => {
@@ -140,8 +140,8 @@ impl Transcript {
     /// Who was picked to speak, phase by phase.
     pub fn routes(&self) -> impl Iterator<Item = &RouteRecord> {
         self.between.iter().filter_map(|line| match &line.record {
-            Between::Route(route) => Some(route),
-            Between::State(_) => None,
+            InterTurnRecord::Route(route) => Some(route),
+            InterTurnRecord::State(_) => None,
         })
     }
 

@@ -393,8 +393,8 @@ impl RouteRecord {
         match (self.met, self.chosen.is_empty()) {
             (Met::Exact, _) => format!("picked, has read exactly this text: {chosen}"),
             (Met::Partial, _) => format!("picked: {chosen}"),
-            (Met::Miss, true) => "picked: nobody (nobody is near enough)".to_string(),
-            (Met::Miss, false) => format!("nobody is near enough; picked instead: {chosen}"),
+            (Met::Miss, true) => "picked: none (all scores are below `least`)".to_string(),
+            (Met::Miss, false) => format!("all scores are below `least`; picked instead: {chosen}"),
         }
     }
 }
@@ -424,14 +424,14 @@ impl Met {
 
 /// A line that stands between turns.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Between {
+pub enum InterTurnRecord {
     /// A change of the state.
     State(StateRecord),
     /// Who was picked.
     Route(RouteRecord),
 }
 
-impl Between {
+impl InterTurnRecord {
     /// The path of what it belongs to.
     pub fn path(&self) -> &str {
         match self {
@@ -449,11 +449,11 @@ impl Between {
     }
 }
 
-impl From<Between> for Line {
-    fn from(between: Between) -> Self {
+impl From<InterTurnRecord> for Line {
+    fn from(between: InterTurnRecord) -> Self {
         match between {
-            Between::State(record) => Self::State(record),
-            Between::Route(record) => Self::Route(record),
+            InterTurnRecord::State(record) => Self::State(record),
+            InterTurnRecord::Route(record) => Self::Route(record),
         }
     }
 }

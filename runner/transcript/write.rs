@@ -2,7 +2,7 @@
 
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
-use super::record::{Between, ChoiceRecord, Footer, FormRecord, Header, Line, TurnRecord};
+use super::record::{ChoiceRecord, Footer, FormRecord, Header, InterTurnRecord, Line, TurnRecord};
 use crate::files;
 use crate::scenario::text_of;
 use anyhow::{Context as _, bail};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub struct Recorder {
     file: Option<(File, PathBuf)>,
     recorded: Vec<Recorded<TurnRecord>>,
-    between: Vec<Recorded<Between>>,
+    between: Vec<Recorded<InterTurnRecord>>,
     footer: Option<Recorded<Footer>>,
     /// True if the recording is by the first rules ([`super::RULES`]).
     by_first_rules: bool,
@@ -124,7 +124,7 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Self::turn`].
-    pub fn between(&mut self, record: Between) -> anyhow::Result<()> {
+    pub fn between(&mut self, record: InterTurnRecord) -> anyhow::Result<()> {
         let found = self.between.get(self.n_between).filter(|found| found.line == self.line + 1);
         let Some(recorded) = found else {
             let is_over = self.recorded.len() <= self.n_turns && self.between.len() <= self.n_between;
@@ -154,7 +154,7 @@ impl Recorder {
     }
 
     /// What happened where another line is recorded than the one that is due now.
-    fn elsewhere(&self, found: &Recorded<Between>, now: &Between) -> Drift {
+    fn elsewhere(&self, found: &Recorded<InterTurnRecord>, now: &InterTurnRecord) -> Drift {
         let was = &found.record;
         let is_later = self.between[self.n_between..].iter().any(|line| is_same(&line.record, now));
         let is_again = self.between[..self.n_between].iter().any(|line| is_same(&line.record, was));
@@ -172,8 +172,8 @@ impl Recorder {
         let next = self.between.get(self.n_between).filter(|found| found.line == self.line + 1);
         next.map_or(Ok(()), |found| {
             let detail = match &found.record {
-                Between::State(_) => "the state no longer changes here",
-                Between::Route(_) => "nobody is picked here any more",
+                InterTurnRecord::State(_) => "the state no longer changes here",
+                InterTurnRecord::Route(_) => "the plan has no route here now",
             };
             Err(Drift::new(found.record.path(), Cause::LineTooMany, detail).at_line(found.line))
         })
@@ -222,30 +222,33 @@ impl Recorder {
 }
 
 /// Tells whether two lines are of the same kind and place.
-fn is_same(a: &Between, b: &Between) -> bool {
+fn is_same(a: &InterTurnRecord, b: &InterTurnRecord) -> bool {
     a.path() == b.path() && a.what() == b.what()
 }
 
 /// Says what is different about a recorded line between turns that has its place.
-fn other_between(recorded: &Recorded<Between>, now: &Between) -> serde_json::Result<Option<Drift>> {
+fn other_between(
+    recorded: &Recorded<InterTurnRecord>,
+    now: &InterTurnRecord,
+) -> serde_json::Result<Option<Drift>> {
     let was = &recorded.record;
     let (cause, detail) = match (was == now, recorded.intact) {
         (true, true) => return Ok(None),
         (true, false) => (Cause::RecordAltered, "the line does not match its hash, or the lines before it"),
         (false, intact) => match (was, intact) {
-            (Between::State(_), true) => (Cause::ResultsChanged, "the state differs"),
-            (Between::State(_), false) => {
+            (InterTurnRecord::State(_), true) => (Cause::ResultsChanged, "the state differs"),
+            (InterTurnRecord::State(_), false) => {
                 (Cause::RecordAltered, "the state does not follow from what was said")
             }
-            (Between::Route(_), true) => (Cause::ResultsChanged, "these scores pick other agents"),
-            (Between::Route(_), false) => {
+            (InterTurnRecord::Route(_), true) => (Cause::ResultsChanged, "these scores pick other agents"),
+            (InterTurnRecord::Route(_), false) => {
                 (Cause::RecordAltered, "the agents picked do not follow from the scores")
             }
         },
     };
-    let shown = |line: &Between| match line {
-        Between::State(record) => serde_json::to_string_pretty(&record.set),
-        Between::Route(record) => serde_json::to_string_pretty(record),
+    let shown = |line: &InterTurnRecord| match line {
+        InterTurnRecord::State(record) => serde_json::to_string_pretty(&record.set),
+        InterTurnRecord::Route(record) => serde_json::to_string_pretty(record),
     };
     Ok(Some(Drift::new(now.path(), cause, detail).at_line(recorded.line).texts(shown(was)?, shown(now)?)))
 }

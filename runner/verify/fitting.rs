@@ -4,7 +4,7 @@ use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
 use crate::scenario::{Scenario, compile};
-use crate::stage::{End, LookedUp, Seat, Settings, Stage, Unwatched};
+use crate::stage::{End, ModelHandle, RecordedRetrievals, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, Trace};
@@ -27,13 +27,13 @@ pub(super) struct Players {
     /// The scenario's own.
     pub(super) own: Arc<dyn Backend>,
     /// Those that it names.
-    pub(super) named: BTreeMap<String, Seat>,
+    pub(super) named: BTreeMap<String, ModelHandle>,
 }
 
 impl Players {
     /// The same, each behind something else.
     pub(super) fn map(self, behind: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
-        let seat = |seat: Seat| Seat { backend: behind(seat.backend), ..seat };
+        let seat = |seat: ModelHandle| ModelHandle { backend: behind(seat.backend), ..seat };
         let named = self.named.into_iter().map(|(name, of)| (name, seat(of))).collect();
         Self { own: behind(self.own), named }
     }
@@ -49,7 +49,7 @@ impl Fitting<'_> {
         &self,
         players: Players,
         recorder: Recorder,
-        looked_up: LookedUp,
+        looked_up: RecordedRetrievals,
         allow_tools: bool,
     ) -> anyhow::Result<End> {
         let header = &self.transcript.header.record;
@@ -95,7 +95,7 @@ impl Fitting<'_> {
             let of = self.scenario.model(name);
             let of = of.with_context(|| format!("the scenario no longer has a model `{name}`"))?;
             let backend = model.named(name, &played(name, of))?.unwrap_or_else(|| model.clone());
-            named.insert(name.clone(), Seat { backend, sampling: was.sampling.clone().into() });
+            named.insert(name.clone(), ModelHandle { backend, sampling: was.sampling.clone().into() });
         }
         Ok(Players { own, named })
     }

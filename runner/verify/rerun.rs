@@ -6,7 +6,7 @@ use crate::backend::{Backend, Cast};
 use crate::files::{self, Kind};
 use crate::replay;
 use crate::run::records;
-use crate::stage::{End, LookedUp};
+use crate::stage::{End, RecordedRetrievals};
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcript};
 use anyhow::{Context as _, bail};
 use std::sync::Arc;
@@ -75,7 +75,10 @@ pub(super) fn rerun(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cast = players.map(|model| Arc::new(Cast::new(model)));
     // Programs need not give twice the same; what they are asked anew is what was not asked then.
-    let looked_up = LookedUp { calls: LookedUp::of(fitting.transcript).calls, ..LookedUp::default() };
+    let looked_up = RecordedRetrievals {
+        calls: RecordedRetrievals::of(fitting.transcript).calls,
+        ..RecordedRetrievals::default()
+    };
     let played = fitting.play(cast, recorder, looked_up, allow_tools);
     let End::Complete(footer) = runtime.block_on(played)? else {
         bail!("the run was stopped");

@@ -8,7 +8,7 @@ use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
 use crate::scenario::language::Language;
 use crate::scenario::{Choice, Chosen};
-use crate::stage::{LookedUp, asked_again};
+use crate::stage::{RecordedRetrievals, asked_again};
 use crate::transcript::{Recorded, Recorder, TurnRecord, call_of, summary_of};
 use anyhow::Context as _;
 use serde::Serialize;
@@ -65,7 +65,7 @@ pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::
     runtime.block_on(fitting.play(
         readers,
         Recorder::verify(fitting.transcript),
-        LookedUp::of(fitting.transcript),
+        RecordedRetrievals::of(fitting.transcript),
         false,
     ))?;
     let mut found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));

@@ -91,7 +91,7 @@ fn bad_models_are_refused_by_name() {
 #[cfg(unix)]
 #[test]
 fn what_is_no_model_is_refused_whatever_it_is() {
-    use greenroom_engine::{ModelSource, Prompter};
+    use greenroom_engine::{ModelSource, PromptEncoder};
     let stage = Stage::new();
     let model = RandomModel::tiny(3).bytes();
     std::fs::write(stage.path("whole.gguf"), &model).unwrap();
@@ -111,7 +111,7 @@ fn what_is_no_model_is_refused_whatever_it_is() {
     for (name, refused) in cases {
         let (sender, answer) = std::sync::mpsc::channel();
         let source = ModelSource::Path(stage.path(name));
-        std::thread::spawn(move || sender.send(Prompter::open(&source).err().map(|e| e.to_string())));
+        std::thread::spawn(move || sender.send(PromptEncoder::open(&source).err().map(|e| e.to_string())));
         let answer = answer.recv_timeout(std::time::Duration::from_secs(30));
         let found = answer.unwrap_or_else(|_| panic!("{name} is waited for")).unwrap_or_default();
         assert!(found.contains(refused) && found.is_empty() == refused.is_empty(), "{name}: {found}");
@@ -124,14 +124,14 @@ fn no_truncation_of_a_model_panics() {
     for n in (0..4000).step_by(7).chain((4000..model.len()).step_by(9973)) {
         let bytes: &'static [u8] = model[..n].to_vec().leak();
         let source = greenroom_engine::ModelSource::Bundled("cut", bytes);
-        assert!(greenroom_engine::Prompter::open(&source).is_err(), "{n} bytes of {}", model.len());
+        assert!(greenroom_engine::PromptEncoder::open(&source).is_err(), "{n} bytes of {}", model.len());
     }
 }
 
 /// Bytes of each family's header set to extreme values in turn: opening says yes or no, and does neither by a panic.
 #[test]
 fn no_damage_to_a_models_header_panics() {
-    use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, Prompter};
+    use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, PromptEncoder};
     for family in ["llama", "qwen2", "qwen3", "gemma3", "deepseek2", "gpt-oss"] {
         let model = RandomModel { n_layers: 2, ..RandomModel::tiny_of(family, 1) }.bytes();
         let position = |what: &[u8]| model.windows(what.len()).position(|w| w == what).unwrap();
@@ -145,7 +145,7 @@ fn no_damage_to_a_models_header_panics() {
                 bytes[at] = value;
                 file.as_file_mut().set_len(0).unwrap();
                 std::fs::write(file.path(), bytes).unwrap();
-                match Prompter::open(&source) {
+                match PromptEncoder::open(&source) {
                     Err(_) => refused += 1,
                     // What is said of it must be sayable, and it must be loaded or refused.
                     Ok(prompter) if at > metadata => {

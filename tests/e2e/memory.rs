@@ -3,7 +3,7 @@
 use super::limits::Limits;
 use super::{Run, Stage};
 use greenroom_engine::fixtures::{Dtype, RandomModel};
-use greenroom_engine::{KvChoice, ModelSource, Prompter};
+use greenroom_engine::{KvChoice, ModelSource, PromptEncoder};
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn crowd(model: &Path, sentences: usize, budgets: &[u64]) {
     let stage = Stage::new();
     let file = broadcast(&stage, sentences);
     let source = ModelSource::Path(model.to_owned());
-    let cost = Prompter::open(&source).unwrap().kv_cost(&KvChoice::Auto).unwrap();
+    let cost = PromptEncoder::open(&source).unwrap().kv_cost(&KvChoice::Auto).unwrap();
     let model_bytes = std::fs::metadata(model).unwrap().len();
     let mut first: Option<String> = None;
     for budget in budgets {

@@ -1,12 +1,12 @@
 //! The cost of saving: each token is written at most once in f16 and once packed.
 
-use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, Prompter};
+use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, PromptEncoder};
 
 #[test]
 fn fifty_turns_write_each_token_once_in_each_form() {
     let dir = tempfile::tempdir().unwrap();
     let model = ModelSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/models/understudy.gguf").into());
-    let cost = Prompter::open(&model).unwrap().kv_cost(&KvChoice::Auto).unwrap();
+    let cost = PromptEncoder::open(&model).unwrap().kv_cost(&KvChoice::Auto).unwrap();
     let engine = Engine::open(EngineConfig::new(model).cache_dir(dir.path())).unwrap();
     let mut agent =
         engine.agent("r", "ada").system("You are Ada, who keeps the ferry's books.").max_tokens(40);

@@ -7,7 +7,7 @@ use greenroom::rehearsal::load;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
 use greenroom::scenario::render::{Reading, evaluate, render_stage};
-use greenroom::scenario::results::Said;
+use greenroom::scenario::results::History;
 use greenroom::scenario::template::{Expression, Scope, Template};
 use greenroom::scenario::{AgentId, Method, Path, Scenario, turn_seed};
 use greenroom::stage::End;
@@ -158,7 +158,7 @@ fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'sta
     }
 }
 
-fn played(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, Arc<Said>)> {
+fn played(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, Arc<History>)> {
     let folder = tempfile::tempdir()?;
     let played =
         play(scenario, Arc::new(Scripted::new(answer(salt))), folder.path(), &RunOptions::default())?;

@@ -4,8 +4,8 @@
 use crate::grammars::random::{Dice, is_valid, request, said};
 use greenroom_engine::fixtures::RandomModel;
 use greenroom_engine::{
-    Called, Calls, Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool,
-    Tools,
+    Completion, Constraint, Engine, EngineConfig, ModelSource, Request, StopReason, Tool, ToolCalls,
+    ToolChoice, Tools,
 };
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn tools(seed: u64) -> Arc<Tools> {
     Arc::new(Tools { list: names.map(tool).to_vec(), instructions: "Tools.".into() })
 }
 
-fn asked(seed: u64, tools: &Arc<Tools>, calls: Calls) -> Request {
+fn asked(seed: u64, tools: &Arc<Tools>, calls: ToolChoice) -> Request {
     let mut asked = request(&format!("a{seed}{calls:?}"), seed, 3.0, None);
     asked.prompt.conversation_mut().unwrap().tools = Some(tools.clone());
     asked.calls = calls;
@@ -46,17 +46,17 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
     let (mut n_calls, mut n_cut) = (0, 0);
     for seed in 0..700 {
         let tools = tools(seed / 10);
-        let free = asked(seed, &tools, Calls::Never);
+        let free = asked(seed, &tools, ToolChoice::Never);
         // Its first token alone says whether it would be a call.
         let first = said(&engine, Request { max_tokens: 1, ..free.clone() });
         let begins_one = first.text.trim_start().starts_with(begins);
         if !begins_one && seed % 50 > 0 {
             continue;
         }
-        let over = said(&engine, asked(seed, &tools, Calls::Over));
+        let over = said(&engine, asked(seed, &tools, ToolChoice::Forbidden));
         assert!(!over.text.trim_start().starts_with(begins) && over.call.is_none(), "{}", over.text);
-        follows(&engine, &asked(seed, &tools, Calls::Over), &over);
-        let reply = said(&engine, asked(seed, &tools, Calls::Allowed));
+        follows(&engine, &asked(seed, &tools, ToolChoice::Forbidden), &over);
+        let reply = said(&engine, asked(seed, &tools, ToolChoice::Allowed));
         if !begins_one {
             let free = said(&engine, free);
             assert!(reply.call.is_none(), "{}", reply.text);
@@ -72,19 +72,19 @@ fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
         assert!(reply.text.trim_start().starts_with(begins), "{}", reply.text);
         n_calls += 1;
         match &reply.call {
-            Some(Called::Whole(calls)) => {
+            Some(ToolCalls::Complete(calls)) => {
                 let [call] = &calls[..] else { panic!("{calls:?}") };
                 let tool = tools.list.iter().find(|tool| tool.name == call.tool).unwrap();
                 is_valid(&tool.arguments, &call.arguments).unwrap_or_else(|e| panic!("{}: {e}", reply.text));
                 assert_eq!(reply.stop, StopReason::EndOfTurn, "{}", reply.text);
             }
-            Some(Called::Cut) => {
+            Some(ToolCalls::Truncated) => {
                 assert_eq!(reply.stop, StopReason::Length, "{}", reply.text);
                 n_cut += 1;
             }
             _ => panic!("it begins as a call: {}", reply.text),
         }
-        follows(&engine, &asked(seed, &tools, Calls::Allowed), &reply);
+        follows(&engine, &asked(seed, &tools, ToolChoice::Allowed), &reply);
     }
     (n_calls, n_cut)
 }

@@ -139,7 +139,7 @@ fn what_rules_say_is_worked_out_again() {
     let (at, title, _, line) = blamed(&folder);
     assert_eq!(
         (at.as_str(), title.as_str(), line),
-        ("end/1/parrot", "the agent's rule says something else", Some(8))
+        ("end/1/parrot", "the strategy's reply changed", Some(8))
     );
     accept(&file(&folder)).unwrap();
     assert_eq!(judged(&folder).problems, [], "what the rule says now is taken over");
@@ -162,7 +162,7 @@ fn what_rules_say_is_worked_out_again() {
         );
         assert_eq!(
             (blamed(&folder).0.as_str(), blamed(&folder).1.as_str()),
-            (path, "the agent's rule says something else")
+            (path, "the strategy's reply changed")
         );
     }
 }
@@ -319,18 +319,15 @@ phases:
     say("game.2/1/tit", "share", None);
     assert_eq!(judged(&folder).problems, []);
     let (code, text) = greenroom_with(folder.path(), &["replay", "run", "--rerun=choices"], &[]);
-    assert!(
-        code == 3 && text.contains("game.2/1/tit: the agent's rule says something else"),
-        "{code} {text}"
-    );
+    assert!(code == 3 && text.contains("game.2/1/tit: the strategy's reply changed"), "{code} {text}");
     // What no rule has ever said is still drift.
     say("game.2/1/tit", "take", None);
     say("game.1/1/tit", "take", None);
-    assert_eq!(blamed(&folder).1, "the agent's rule says something else");
+    assert_eq!(blamed(&folder).1, "the strategy's reply changed");
     // So is what an earlier version would have said, in a recording of this one.
     say("game.1/1/tit", "share", None);
     say("game.2/1/tit", "share", Some(2));
-    assert_eq!(blamed(&folder).1, "the agent's rule says something else");
+    assert_eq!(blamed(&folder).1, "the strategy's reply changed");
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_plans_hash_changes_with_each_part_of_a_turn() {
         changed(speech, &|turn| turn.inputs.push(Input::Heard(TurnId(1)))),
         changed(speech, &|turn| turn.inputs.push(Input::Vote(PhaseId(1), 1))),
         changed(speech, &|turn| turn.guard.push(Condition::Opens(PhaseId(0)))),
-        changed(speech, &|turn| turn.guard.push(Condition::GoesOn(PhaseId(0), 1))),
+        changed(speech, &|turn| turn.guard.push(Condition::NotYetEnded(PhaseId(0), 1))),
         changed(speech, &|turn| turn.guard.push(Condition::Chose(TurnId(0), 1))),
         changed(speech, &|turn| turn.guard.push(Condition::NotPlayed(TurnId(0)))),
         changed(speech, &|turn| turn.guard.push(Condition::Undecided(PhaseId(0), 1))),

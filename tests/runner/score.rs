@@ -1,7 +1,9 @@
 //! Scores name the figures of what they speak of: of the recorded and of the drawn option, each its own.
 
 use crate::verify::recorded;
-use greenroom::backend::{Backend, BoxFuture, Followed, ModelCard, Reply, Request, Scripted, Session, Sink};
+use greenroom::backend::{
+    Backend, BoxFuture, ForcedToken, ModelCard, Reply, Request, Scripted, Session, Sink,
+};
 use greenroom::transcript::Stop;
 use greenroom::verify::{Judge, Question, Verdict};
 use std::sync::Arc;
@@ -25,7 +27,7 @@ impl Backend for Otherwise {
             }
             let ids = request.follow.unwrap();
             let text: String = ids.iter().filter_map(|id| char::from_u32(*id)).collect();
-            let token = |id: &u32| Followed { drawn: *id, logprob: -0.5, drawn_logprob: -0.5 };
+            let token = |id: &u32| ForcedToken { drawn: *id, logprob: -0.5, drawn_logprob: -0.5 };
             let followed = ids.iter().map(token).collect();
             Ok(Reply { followed, ..Reply::of(ids, text, Stop::EndOfTurn) })
         })

@@ -79,13 +79,13 @@ impl Attention<'_> {
             Heads::Latent { spec, norm, k_b, .. } => self.latent(x, spec, norm, k_b),
         };
         if let Some(watch) = watch {
-            projected.by_rows(n_rows, |rows, q, k, _| self.turn(rows, q, k));
+            projected.by_rows(n_rows, |rows, q, k, _| self.norm_and_rope(rows, q, k));
             let Projected { q, k, v } = &projected;
             watch.add(self.spec, self.rope[0].len(), self.layout.window, [q, k, v]);
             projected.by_rows(n_rows, |_, q, k, v| self.rotate(q, k, v));
         } else {
             projected.by_rows(n_rows, |rows, q, k, v| {
-                self.turn(rows, q, k);
+                self.norm_and_rope(rows, q, k);
                 self.rotate(q, k, v);
             });
         }
@@ -106,7 +106,7 @@ impl Attention<'_> {
     }
 
     /// Norms and positions of some rows' queries and keys, in place.
-    fn turn(&self, rows: Range<usize>, q: &mut [f32], k: &mut [f32]) {
+    fn norm_and_rope(&self, rows: Range<usize>, q: &mut [f32], k: &mut [f32]) {
         let Heads::Plain { norms } = &self.weights.heads else { return }; // a latent's are there already
         let DecoderSpec { k_dim, norm_eps, .. } = *self.spec;
         if let Some([q_norm, k_norm]) = norms {

@@ -8,7 +8,7 @@ use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
 use crate::kv::quant::{EXACT, OUTERMOST};
-use crate::model::spec::Pairs;
+use crate::model::spec::RopeLayout;
 use crate::model::weights::{FeedForward, Heads, Layer};
 use std::ops::Range;
 
@@ -93,7 +93,7 @@ impl Planner<'_> {
             .uint("V_DIM", spec.v_dim)
             .uint("N_ROT", n_rot(rope))
             .uint("ROPE_FIRST", latent.map_or(0, |latent| latent.rank))
-            .flag("HALVES", spec.family.pairs == Pairs::Halves)
+            .flag("HALVES", spec.family.pairs == RopeLayout::NeoX)
             .flag("NORMED", is_normed)
             .flag("SHAPED", layout.k.shaped() && vectors.shaping.is_some())
             .flag("ROTATED_K", layout.k.rotated)

@@ -5,7 +5,7 @@ use super::{HERE, Linear, Reference};
 use crate::device::{Output, Pass, PassSpan};
 use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::model::calibration::Measured;
-use crate::model::spec::{Activation, Gating, LatentSpec, Pairs};
+use crate::model::spec::{Activation, Gating, LatentSpec, RopeLayout};
 use crate::model::weights::{FeedForward, Heads, Layer, Mlp};
 use candle_core::{D, Result, Tensor};
 
@@ -26,7 +26,7 @@ fn rms_norm(x: &Tensor, weight: &[f32], eps: f32) -> Result<Tensor> {
 
 /// Rotary embedding (Su et al. 2021) of elements `first ..` of the heads `x: [n, n_heads, dim]`; `tables[r]`: row r's cosines, then
 /// sines.
-fn apply_rope(x: &Tensor, first: usize, pairs: Pairs, tables: &[Vec<f32>]) -> Result<Tensor> {
+fn apply_rope(x: &Tensor, first: usize, pairs: RopeLayout, tables: &[Vec<f32>]) -> Result<Tensor> {
     let (n, heads, dim) = x.dims3()?;
     let n_rot = tables[0].len();
     let half = n_rot / 2;
@@ -38,8 +38,8 @@ fn apply_rope(x: &Tensor, first: usize, pairs: Pairs, tables: &[Vec<f32>]) -> Re
     let turned = x.narrow(2, first, n_rot)?;
     // [n, heads, half] twice, and where they come from.
     let (a, b) = match pairs {
-        Pairs::Halves => (turned.narrow(2, 0, half)?, turned.narrow(2, half, half)?),
-        Pairs::Neighbours => {
+        RopeLayout::NeoX => (turned.narrow(2, 0, half)?, turned.narrow(2, half, half)?),
+        RopeLayout::Interleaved => {
             let both = turned.reshape((n, heads, half, 2))?;
             (both.narrow(3, 0, 1)?.squeeze(3)?, both.narrow(3, 1, 1)?.squeeze(3)?)
         }
@@ -47,8 +47,8 @@ fn apply_rope(x: &Tensor, first: usize, pairs: Pairs, tables: &[Vec<f32>]) -> Re
     let left = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
     let right = (a.broadcast_mul(&sin)? + b.broadcast_mul(&cos)?)?;
     let turned = match pairs {
-        Pairs::Halves => Tensor::cat(&[left, right], 2)?,
-        Pairs::Neighbours => Tensor::stack(&[left, right], 3)?.reshape((n, heads, n_rot))?,
+        RopeLayout::NeoX => Tensor::cat(&[left, right], 2)?,
+        RopeLayout::Interleaved => Tensor::stack(&[left, right], 3)?.reshape((n, heads, n_rot))?,
     };
     let rest = first + n_rot;
     Tensor::cat(&[x.narrow(2, 0, first)?, turned, x.narrow(2, rest, dim - rest)?], 2)

@@ -178,7 +178,7 @@ fn a_memory_is_adopted_by_several() {
     let dir = tempfile::tempdir().expect("a folder");
     cpu.store(&mut cpu.memory(dir.path()), 600);
     let mut memory = reference.adopting(dir.path());
-    memory.expect(&request().session, 1);
+    memory.hint_next_use(&request().session, 1);
     let expected = reference.logits_after(&cpu, 600);
     for agent in ["b", "c"] {
         let key = SessionKey { agent: agent.to_owned(), ..request().session };

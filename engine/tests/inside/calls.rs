@@ -39,7 +39,7 @@ fn tools() -> Arc<Tools> {
     Arc::new(Tools { list, instructions: "Tools.".into() })
 }
 
-fn asked(agent: &str, seed: u64, calls: Calls) -> Request {
+fn asked(agent: &str, seed: u64, calls: ToolChoice) -> Request {
     let conversation =
         Conversation { tools: Some(tools()), next: "What is the price?".into(), ..Conversation::default() };
     Request {
@@ -54,7 +54,7 @@ fn asked(agent: &str, seed: u64, calls: Calls) -> Request {
 }
 
 fn said(engine: &Engine, request: Request) -> Completion {
-    let is_joint = request.joint_calls;
+    let is_joint = request.parallel_tool_calls;
     let mut turn = engine.submit(request).unwrap();
     let mut pieces: Vec<String> = Vec::new();
     while let Some(event) = turn.blocking_next() {
@@ -63,7 +63,7 @@ fn said(engine: &Engine, request: Request) -> Completion {
                 assert!(
                     pieces.concat().starts_with(&done.text) && (is_joint || pieces.concat() == done.text)
                 );
-                if let Some(Called::Whole(calls)) = &done.call {
+                if let Some(ToolCalls::Complete(calls)) = &done.call {
                     are_read_as_they_come(engine, &pieces, calls);
                 }
                 return *done;
@@ -105,7 +105,7 @@ fn are_read_as_they_come(engine: &Engine, pieces: &[String], calls: &[Call]) {
 
 fn whole(done: &Completion) -> Call {
     match &done.call {
-        Some(Called::Whole(calls)) if calls.len() == 1 => calls[0].clone(),
+        Some(ToolCalls::Complete(calls)) if calls.len() == 1 => calls[0].clone(),
         other => panic!("{other:?}: {}", done.text),
     }
 }
@@ -115,7 +115,7 @@ fn a_reply_that_must_be_a_call_is_one() {
     for (begins, engine) in engines() {
         let mut called = std::collections::HashSet::new();
         for seed in 0..20 {
-            let request = asked("a", seed, Calls::Required);
+            let request = asked("a", seed, ToolChoice::Required);
             let done = said(&engine, request.clone());
             let call = whole(&done);
             assert!(done.text.starts_with(begins) && done.stop == StopReason::EndOfTurn, "{}", done.text);
@@ -138,11 +138,11 @@ fn a_reply_that_must_be_a_call_is_one() {
         }
         assert!(called.len() > 1, "{begins}: {called:?}");
         for name in ["roll", "rolls", "look up"] {
-            let done = said(&engine, asked(name, 7, Calls::Named(name.into())));
+            let done = said(&engine, asked(name, 7, ToolChoice::Named(name.into())));
             assert_eq!(whole(&done).tool, name, "{}", done.text);
         }
-        let cut = said(&engine, Request { max_call_tokens: 1, ..asked("cut", 0, Calls::Required) });
-        assert_eq!((cut.call, cut.stop, cut.ids.len()), (Some(Called::Cut), StopReason::Length, 1));
+        let cut = said(&engine, Request { max_call_tokens: 1, ..asked("cut", 0, ToolChoice::Required) });
+        assert_eq!((cut.call, cut.stop, cut.ids.len()), (Some(ToolCalls::Truncated), StopReason::Length, 1));
     }
 }
 
@@ -153,9 +153,11 @@ fn prompt_tokens(done: &Completion) -> usize {
 #[test]
 fn the_prompt_is_the_same_whatever_calls_are_asked_for() {
     for (_, engine) in engines() {
-        let first = said(&engine, asked("a", 1, Calls::Required));
+        let first = said(&engine, asked("a", 1, ToolChoice::Required));
         let n = prompt_tokens(&first);
-        for calls in [Calls::Named("roll".into()), Calls::Allowed, Calls::Over, Calls::Never] {
+        for calls in
+            [ToolChoice::Named("roll".into()), ToolChoice::Allowed, ToolChoice::Forbidden, ToolChoice::Never]
+        {
             let mut turn = engine.submit(asked(&format!("{calls:?}"), 1, calls)).unwrap();
             let done = std::iter::from_fn(|| turn.blocking_next()).find_map(|event| match event {
                 Event::Done(done) => Some(*done),
@@ -176,11 +178,11 @@ fn the_prompt_is_the_same_whatever_calls_are_asked_for() {
 fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
     for (begins, engine) in engines() {
         for seed in 0..8 {
-            let request = asked("a", seed, Calls::Required);
+            let request = asked("a", seed, ToolChoice::Required);
             let done = said(&engine, request.clone());
             let read = prompt_tokens(&done) + done.ids.len();
             let next = |reply: ReplyContent, agent: &str| {
-                let mut request = Request { calls: Calls::Required, ..request.clone() };
+                let mut request = Request { calls: ToolChoice::Required, ..request.clone() };
                 request.session.agent = format!("{agent}{seed}");
                 let user = std::mem::replace(
                     &mut request.prompt.conversation_mut().unwrap().next,
@@ -210,19 +212,19 @@ fn several_calls_are_made_together() {
     for (begins, engine) in engines() {
         let mut counts = std::collections::BTreeMap::new();
         for seed in 0..24 {
-            let request = Request { max_call_tokens: 400, ..asked("a", seed, Calls::Required) };
+            let request = Request { max_call_tokens: 400, ..asked("a", seed, ToolChoice::Required) };
             let one = said(&engine, request.clone());
-            let mut joint = Request { joint_calls: true, ..request.clone() };
+            let mut joint = Request { parallel_tool_calls: true, ..request.clone() };
             joint.session.agent = format!("joint{seed}");
             let done = said(&engine, joint.clone());
-            let Some(Called::Whole(calls)) = &done.call else { panic!("{:?}", done.call) };
+            let Some(ToolCalls::Complete(calls)) = &done.call else { panic!("{:?}", done.call) };
             *counts.entry(calls.len()).or_insert(0) += 1;
             assert_eq!((&calls[0], &done.ids[..done.call_ends[0]]), (&whole(&one), &one.ids[..]), "{begins}");
             assert_eq!((done.call_ends.len(), done.call_ends.last()), (calls.len(), Some(&done.ids.len())));
             assert!(done.stop == StopReason::EndOfTurn || done.ids.len() > 100, "{:?}", done.stop);
             // The memory holds the calls alone: the first one's result goes on behind it.
             let user = "What is the price?".to_owned();
-            let mut next = Request { joint_calls: false, ..joint.clone() };
+            let mut next = Request { parallel_tool_calls: false, ..joint.clone() };
             let past = [ReplyContent::Call(one.ids.clone().into())].into_iter();
             let past = past.chain(calls[1..].iter().cloned().map(ReplyContent::CallText));
             let told = next.prompt.conversation_mut().unwrap();
@@ -260,7 +262,7 @@ fn calls_that_can_not_be_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Request);
         error.to_string()
     };
-    let named = |name: &str| asked("a", 0, Calls::Named(name.into()));
+    let named = |name: &str| asked("a", 0, ToolChoice::Named(name.into()));
     assert!(
         refused(named("rol")).contains("`rol`, but the conversation's tools are `roll`, `rolls`, `look up`")
     );
@@ -268,5 +270,5 @@ fn calls_that_can_not_be_are_refused() {
     without.prompt.conversation_mut().unwrap().tools = None;
     assert!(refused(without).contains("no tools"));
     let grammar = Some(Arc::new(Grammar::Regex("a".into())));
-    assert!(refused(Request { grammar, ..asked("a", 0, Calls::Required) }).contains("grammar"));
+    assert!(refused(Request { grammar, ..asked("a", 0, ToolChoice::Required) }).contains("grammar"));
 }

@@ -335,7 +335,7 @@ fn nothing_goes_while_something_can_not_be_read() {
     let names = ["a", "b", "c"];
     let told = names.map(|agent| begin(&engine, key(agent), if agent == "a" { 60 } else { 70 }));
     begin(&engine, key("packed"), 50);
-    let store = engine.inner.keeping.store.clone().unwrap();
+    let store = engine.inner.store_handle.store.clone().unwrap();
     assert!(store.pack_all() > 0);
     let files = |part: &str| crate::tests::exactness::files_with(dir.path(), part);
     let lost = dir.path().join(format!("v4/manifests/{}.log", store.session_id(&key("packed"))));
@@ -383,7 +383,7 @@ fn a_removal_sets_damaged_packs_aside() {
         ..Conversation::default()
     };
     ask(&engine, key("b"), &next);
-    let store = engine.inner.keeping.store.clone().unwrap();
+    let store = engine.inner.store_handle.store.clone().unwrap();
     assert!(store.pack_all() >= 2);
     let packs = || {
         let all = crate::tests::exactness::files_with(dir.path(), ".pack");
@@ -413,7 +413,7 @@ fn no_memory_goes_for_what_is_not_ours() {
     let engine = open(model(1), Some(dir.path()));
     begin(&engine, key("a"), 60);
     begin(&engine, key("b"), 3);
-    let own = engine.inner.keeping.folder().unwrap().own_bytes();
+    let own = engine.inner.store_handle.folder().unwrap().own_bytes();
     for limit in [0, own, 1 << 30] {
         assert_eq!(engine.shrink(limit).unwrap(), cache::Removed::default());
     }
@@ -542,7 +542,7 @@ fn what_is_removed_is_gone_and_what_others_need_stays() {
 #[test]
 fn a_removed_session_takes_its_blocks_out_of_packs() {
     let dir = tempfile::tempdir().unwrap();
-    let stored = |engine: &Engine| engine.inner.keeping.store.clone().unwrap();
+    let stored = |engine: &Engine| engine.inner.store_handle.store.clone().unwrap();
     let engine = open(model(1), Some(dir.path()));
     begin(&engine, key("a"), 60);
     let (told, total) = {

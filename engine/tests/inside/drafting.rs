@@ -77,8 +77,12 @@ fn requests() -> Vec<Request> {
             )
         };
         let grammar = Some(Arc::new(Grammar::json_schema(&schema)));
-        let mut calls =
-            Request { calls: Calls::Required, joint_calls: true, max_call_tokens: 250, ..base.clone() };
+        let mut calls = Request {
+            calls: ToolChoice::Required,
+            parallel_tool_calls: true,
+            max_call_tokens: 250,
+            ..base.clone()
+        };
         calls.prompt.conversation_mut().unwrap().tools = Some(tools.clone());
         let kinds = [base.clone(), Request { grammar, ..base }, calls];
         requests.extend(kinds.into_iter().enumerate().map(|(kind, mut request)| {

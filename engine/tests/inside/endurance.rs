@@ -158,7 +158,7 @@ impl Trial {
             }
             10..20 => {
                 let (key, next_use) = (self.key(), self.turns + self.below(20));
-                self.memory.expect(&key, next_use);
+                self.memory.hint_next_use(&key, next_use);
             }
             20..30 => {
                 let others = self.below(self.budget.clamp(1, 1 << 20));

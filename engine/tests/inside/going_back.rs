@@ -234,7 +234,7 @@ fn rows_of_a_damaged_manifest_stay() {
     let place = cache::Folder::new(folder.path(), None);
     place.remove(&|_| false).unwrap();
     let running = engine(model, Some(folder.path()), 1 << 30);
-    let store = running.inner.keeping.store.clone().unwrap();
+    let store = running.inner.store_handle.store.clone().unwrap();
     let drop_rows = |agent: &str| store.drop_rows(&SessionKey::new("r", agent), &HashSet::new()).unwrap();
     assert!(place.list().unwrap().iter().all(|entry| entry.rows_to_go_back > 0));
     assert_eq!(drop_rows("a"), cache::Removed::default());
@@ -263,7 +263,7 @@ fn a_session_is_restored_while_another_speaks() {
         while !matches!(speaker.blocking_next(), Some(Event::Text(_))) {}
         let usage = play_beside(&engine, &control, asked("a", &rules, &past, "And then?"));
         assert_eq!(usage.source, Source::Disk);
-        assert!(usage.hidden_ms > 0.0 && usage.recomputed < 16, "{usage:?}");
+        assert!(usage.prefetch_ms > 0.0 && usage.recomputed < 16, "{usage:?}");
         let left = std::iter::from_fn(|| speaker.blocking_next());
         let is_text = |event: &Event| matches!(event, Event::Text(_));
         assert!(left.filter(is_text).count() > 0, "it was still speaking");

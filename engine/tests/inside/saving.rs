@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::memory::session::CacheContext;
 use crate::memory::writer::Written;
 use crate::model::gguf::Gguf;
-use crate::prompter::Prompter;
+use crate::prompter::PromptEncoder;
 use crate::store::in_memory::InMemory;
 use crate::store::medium::{Blobs, Lease, Logs};
 use crate::store::source::Input;
@@ -170,7 +170,7 @@ impl Stage {
     fn new(gate: &Gate, model: &RandomModel, budget: u64) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let prompter = Prompter::read(&gguf).expect("a prompter");
+        let prompter = PromptEncoder::read(&gguf).expect("a prompter");
         let device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
         let layout = device.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout");
         let (device, context): (Arc<dyn Device>, _) =

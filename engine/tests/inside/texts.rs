@@ -225,7 +225,7 @@ fn a_vocabulary_that_contradicts_itself_is_an_error_that_says_where() {
         (true, "model", Some(Text("bert")), "its tokenizer is `bert`"),
         (true, "tokens", None, "`tokenizer.ggml.tokens` is missing"),
         (true, "tokens", Some(Texts(&[])), "`tokenizer.ggml.tokens` is empty"),
-        (true, "tokens", Some(Ints(&[1])), "expected a text"),
+        (true, "tokens", Some(Ints(&[1])), "expected a string"),
         (true, "scores", None, "`tokenizer.ggml.scores` is missing"),
         (true, "scores", Some(Floats(&[0.0; 5])), "5 scores for 6 tokens"),
         (true, "scores", Some(Floats(&[f32::NAN; 6])), "expected a number"),

@@ -145,7 +145,7 @@ pub(super) fn strings(gguf: &Gguf, key: &str) -> Result<Vec<String>> {
     let values = gguf.array(key).ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
     let text = |v: &Value| match v {
         Value::Str(text) => Ok(text.clone()),
-        other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a text"))),
+        other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a string"))),
     };
     values.iter().map(text).collect()
 }
@@ -164,7 +164,7 @@ fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Vec<Kind>> {
         Value::Int(3) => Ok(Kind::Control),
         Value::Int(4) => Ok(if is_markup(text) { Kind::Markup } else { Kind::Plain }),
         Value::Int(6) => byte(text).map(Kind::Byte).ok_or_else(|| {
-            gguf.error(format!("`{key}` marks {text:?} as a byte; expected a text such as <0x0A>"))
+            gguf.error(format!("`{key}` marks {text:?} as a byte; expected a string such as <0x0A>"))
         }),
         other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a type from 0 to 6"))),
     };

@@ -12,15 +12,15 @@ fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
         ("I know.\nBen: And I", false, "I know.", StopReason::StopString),
         ("", false, "", StopReason::EndOfTurn),
     ] {
-        let ends = Ends { stop: &stop_strings, head: "", whole_sentences: true, is_full };
+        let ends = StopConditions { stop: &stop_strings, head: "", whole_sentences: true, is_full };
         assert_eq!(cut_text(said, ends), (text.to_owned(), stop), "{said}");
     }
-    let form = Ends { stop: &[], head: "", whole_sentences: false, is_full: true };
+    let form = StopConditions { stop: &[], head: "", whole_sentences: false, is_full: true };
     let said = r#"{"a": "I know. You do"#;
     assert_eq!(cut_text(said, form), (said.to_owned(), StopReason::Length), "a form is not cut to sentences");
     // Ids are cut between tokens, never within a character.
     let pieces: [(u32, &[u8]); 3] = [(1, b"So "), (2, b"\xc3"), (3, b"\xa9")];
-    let free = Ends { stop: &[], head: "", whole_sentences: true, is_full: false };
+    let free = StopConditions { stop: &[], head: "", whole_sentences: true, is_full: false };
     assert_eq!(cut(pieces[..2].iter().copied(), "", free).0, [1]);
     assert_eq!(cut(pieces, "", free).1, "So é");
 }
@@ -38,7 +38,7 @@ fn a_reply_from_elsewhere_is_never_cut_to_nothing_between_its_tokens_either() {
         (&["Ann: ?\n", "Ben: hi", "[Your turn"], "Ann:", 2),
         (&["Ann:", " ?", "\nBen: hi"], "Ann:", 2),
     ] {
-        let ends = Ends { stop: &stop, head, whole_sentences: false, is_full: false };
+        let ends = StopConditions { stop: &stop, head, whole_sentences: false, is_full: false };
         let said = pieces.iter().enumerate().map(|(id, piece)| (id as u32, piece.as_bytes()));
         let (ids, text, _) = cut(said, "", ends);
         assert_eq!((ids.len(), text), (kept, pieces[..kept].concat()), "{pieces:?}");
@@ -46,7 +46,7 @@ fn a_reply_from_elsewhere_is_never_cut_to_nothing_between_its_tokens_either() {
     // A character may be in several tokens, and is not cut.
     let pieces: [&[u8]; 4] = [b"\xf0\x9f", b"\xa6\x8a\n", b"Ben: hi", b"\nBen:"];
     let said = || (0..).zip(pieces);
-    let ends = Ends { stop: &stop, head: "", whole_sentences: false, is_full: false };
+    let ends = StopConditions { stop: &stop, head: "", whole_sentences: false, is_full: false };
     assert_eq!(cut(said(), "", ends).1, "🦊\nBen: hi");
     for n in 1..pieces.len() {
         assert_eq!(cut(said().take(n), "", ends).2, StopReason::EndOfTurn, "{n}");
@@ -72,7 +72,7 @@ fn a_reply_from_elsewhere_is_never_cut_to_nothing() {
         ("I say so.\nBen: hi", "Ann:", "I say so."),
         ("", "Ann:", ""),
     ] {
-        let ends = Ends { stop: &stop, head, whole_sentences: false, is_full: false };
+        let ends = StopConditions { stop: &stop, head, whole_sentences: false, is_full: false };
         assert_eq!(cut_text(said, ends).0, text, "{said:?}");
         let mut streamed = StreamedReply::new(ends);
         let shown: String = said.chars().filter_map(|c| streamed.push(&c.to_string())).collect();
@@ -308,7 +308,7 @@ fn what_is_streamed_is_never_taken_back() {
     // Nor of a reply that comes from elsewhere, in pieces of any length, and may end at its limit.
     let text = std::str::from_utf8(text).unwrap();
     for (end, step) in (1..=text.len()).flat_map(|end| [(end, 1), (end, 7), (end, end)]) {
-        let ends = Ends { stop: &stops, head: "", whole_sentences: true, is_full: true };
+        let ends = StopConditions { stop: &stops, head: "", whole_sentences: true, is_full: true };
         let mut reply = StreamedReply::new(ends);
         let pieces = text.as_bytes()[..end].chunks(step).map(|piece| str::from_utf8(piece).unwrap());
         let streamed: String = pieces.filter_map(|piece| reply.push(piece)).collect();

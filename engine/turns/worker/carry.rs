@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::store::Removed;
-use crate::store::memory_file::Portable;
+use crate::store::memory_file::SessionExport;
 use crate::text::prefix::Segment;
 use crate::turns::admission::{Prepared, Waiting};
 use crate::{Error, ErrorKind, Event, Prompt, Request, Result, Retention, SessionKey};
@@ -14,7 +14,7 @@ pub(crate) struct Import {
     pub(crate) session: SessionKey,
     pub(crate) segments: Vec<Segment>,
     /// Its keys and values, if they are taken as they are; else the segments are read.
-    pub(crate) memory: Option<Portable>,
+    pub(crate) memory: Option<SessionExport>,
     /// True if what the session had before may go.
     pub(crate) replace: bool,
 }
@@ -45,7 +45,7 @@ impl Worker {
     }
 
     /// Gives all of a session.
-    pub(super) fn export(&mut self, session: &SessionKey) -> Result<Portable> {
+    pub(super) fn export(&mut self, session: &SessionKey) -> Result<SessionExport> {
         self.at_rest(session)?;
         let portable = self.memory.portable(session);
         self.enforce_budget();

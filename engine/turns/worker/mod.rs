@@ -20,7 +20,7 @@ use crate::scoring::embedding::Answer;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
 use crate::scoring::scratch::Scratch;
 use crate::store::Removed;
-use crate::store::memory_file::Portable;
+use crate::store::memory_file::SessionExport;
 use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::Tokenizer;
@@ -65,7 +65,7 @@ pub(crate) enum Command {
         /// True if what is stored of `to` may be replaced.
         replace: bool,
     },
-    Expect {
+    HintNextUse {
         session: SessionKey,
         next_use: u64,
     },
@@ -75,7 +75,7 @@ pub(crate) enum Command {
     /// All of a session is asked for.
     Export {
         session: SessionKey,
-        answer: oneshot::Sender<Result<Portable>>,
+        answer: oneshot::Sender<Result<SessionExport>>,
     },
     /// A session is taken in from outside.
     Import {
@@ -241,7 +241,7 @@ impl Worker {
                     self.admit();
                     self.step();
                     self.go_on_embedding();
-                    self.go_on_with_a_job();
+                    self.step_job();
                     self.report();
                 }
             }
@@ -260,8 +260,8 @@ impl Worker {
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to, replace } => self.fork(&from, to, replace),
             // Whoever is at work says at its end when it is needed next.
-            Command::Expect { session, .. } if self.is_at_work(&session) => {}
-            Command::Expect { session, next_use } => self.memory.expect(&session, next_use),
+            Command::HintNextUse { session, .. } if self.is_at_work(&session) => {}
+            Command::HintNextUse { session, next_use } => self.memory.hint_next_use(&session, next_use),
             Command::Forget { session } => {
                 self.draft_model.iter_mut().for_each(|model| model.forget(&session));
                 self.memory.forget(&session);
@@ -463,7 +463,7 @@ impl Worker {
 
     fn flush(&mut self, i: usize) {
         let turn = &mut self.active[i];
-        if turn.is_trying() {
+        if turn.is_speculative() {
             return; // no disk needs what may not stay
         }
         self.memory.flush(turn.id, &turn.request, &mut turn.session);
@@ -559,7 +559,7 @@ impl Worker {
     }
 
     /// One pass of the job whose turn it is.
-    fn go_on_with_a_job(&mut self) {
+    fn step_job(&mut self) {
         let Some(mut job) = self.jobs.pop_front() else { return };
         let share = self.memory.share.clone();
         let _baton = share.as_ref().map(|share| share.baton());

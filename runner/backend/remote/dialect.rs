@@ -57,11 +57,11 @@ pub(super) fn take(api: Api, event: &Value, said: &mut Said) -> anyhow::Result<(
         bail!("{}", crate::diagnostic::printable(&message));
     }
     match api {
-        Api::LlamaCpp => took_llamacpp(event, said),
-        Api::Vllm => took_vllm(event, said),
-        Api::SgLang => took_sglang(event, said),
-        Api::OpenAi => took_openai(event, said),
-        Api::Anthropic => took_anthropic(event, said),
+        Api::LlamaCpp => parse_llamacpp_event(event, said),
+        Api::Vllm => parse_vllm_event(event, said),
+        Api::SgLang => parse_sglang_event(event, said),
+        Api::OpenAi => parse_openai_event(event, said),
+        Api::Anthropic => parse_anthropic_event(event, said),
         Api::Greenroom => {}
     }
     Ok(())
@@ -143,7 +143,7 @@ fn gbnf(options: &[&str]) -> String {
     format!("root ::= {}", quoted.join(" | "))
 }
 
-fn took_llamacpp(event: &Value, said: &mut Said) {
+fn parse_llamacpp_event(event: &Value, said: &mut Said) {
     said.text.push_str(event["content"].as_str().unwrap_or_default());
     said.ids.extend(id_list(&event["tokens"]));
     if event["stop"] == json!(true) {
@@ -188,22 +188,22 @@ fn vllm(ask: &Ask<'_>) -> anyhow::Result<Value> {
     Ok(body)
 }
 
-fn took_vllm(event: &Value, said: &mut Said) {
+fn parse_vllm_event(event: &Value, said: &mut Said) {
     let choice = &event["choices"][0];
     said.text.push_str(choice["text"].as_str().unwrap_or_default());
     said.ids.extend(id_list(&choice["token_ids"]));
-    took_finish(choice, said);
-    took_usage(&event["usage"], said);
+    parse_finish_event(choice, said);
+    parse_usage_event(&event["usage"], said);
 }
 
-fn took_finish(choice: &Value, said: &mut Said) {
+fn parse_finish_event(choice: &Value, said: &mut Said) {
     if let Some(reason) = choice["finish_reason"].as_str() {
         said.finish = Some(if reason == "length" { Finish::Full } else { Finish::Ended });
     }
 }
 
 /// Usage, in OpenAI's form.
-fn took_usage(usage: &Value, said: &mut Said) {
+fn parse_usage_event(usage: &Value, said: &mut Said) {
     said.prompt_tokens = number(&usage["prompt_tokens"]).or(said.prompt_tokens);
     said.reply_tokens = number(&usage["completion_tokens"]).or(said.reply_tokens);
     said.cached = number(&usage["prompt_tokens_details"]["cached_tokens"]).or(said.cached);
@@ -248,7 +248,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Each event holds the reply from its beginning.
-fn took_sglang(event: &Value, said: &mut Said) {
+fn parse_sglang_event(event: &Value, said: &mut Said) {
     if let Some(text) = event["text"].as_str() {
         said.text = text.to_string();
     }
@@ -316,7 +316,7 @@ fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
     Ok(body)
 }
 
-fn took_openai(event: &Value, said: &mut Said) {
+fn parse_openai_event(event: &Value, said: &mut Said) {
     let choice = &event["choices"][0];
     let delta = &choice["delta"];
     said.text.push_str(delta["content"].as_str().unwrap_or_default());
@@ -330,8 +330,8 @@ fn took_openai(event: &Value, said: &mut Said) {
         name.push_str(call["function"]["name"].as_str().unwrap_or_default());
         arguments.push_str(call["function"]["arguments"].as_str().unwrap_or_default());
     }
-    took_finish(choice, said);
-    took_usage(&event["usage"], said);
+    parse_finish_event(choice, said);
+    parse_usage_event(&event["usage"], said);
 }
 
 fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
@@ -388,7 +388,7 @@ fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
     Ok(body)
 }
 
-fn took_anthropic(event: &Value, said: &mut Said) {
+fn parse_anthropic_event(event: &Value, said: &mut Said) {
     let usage = match event["type"].as_str().unwrap_or_default() {
         "message_start" => &event["message"]["usage"],
         "content_block_start" => {

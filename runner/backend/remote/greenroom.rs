@@ -1,6 +1,6 @@
 //! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies are the same to the bit.
 
-use super::http::{Failure, Http, persistently};
+use super::http::{Failure, Http, with_retries};
 use super::opening::choose;
 use super::pace::Pace;
 use super::shown::Shown;
@@ -77,7 +77,7 @@ impl Served {
             let tokens = usage.reused + usage.prefilled + usage.recomputed + completion.ids.len();
             Ok((completion, tokens))
         };
-        persistently(&self.pace, attempt).await
+        with_retries(&self.pace, attempt).await
     }
 
     async fn attempt(&self, body: &Value, shown: &Shown<'_>) -> Result<engine::Completion, Failure> {

@@ -105,7 +105,7 @@ impl Expected {
             bytes_read: 0,
             bytes_written: 0,
             waited_ms: 0.0,
-            hidden_ms: 0.0,
+            prefetch_ms: 0.0,
             saved_ms: cached as f64 * outcome.token_ms,
             memory_bytes: 0,
             reason: self.cause(cached),

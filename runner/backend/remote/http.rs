@@ -53,7 +53,7 @@ impl Failure {
 }
 
 /// Asks at the pace that is allowed until there is an answer, or asking again has no use. An attempt gives the answer and its tokens.
-pub(super) async fn persistently<T, F>(pace: &Pace, attempt: impl Fn() -> F) -> anyhow::Result<T>
+pub(super) async fn with_retries<T, F>(pace: &Pace, attempt: impl Fn() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = Result<(T, usize), Failure>>,
 {

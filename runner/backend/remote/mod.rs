@@ -22,9 +22,9 @@ use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ask::{Ask, Bounds, Prompt, Said, messages};
 use greenroom::Served;
-use greenroom_engine::{Prompter, StreamedReply};
+use greenroom_engine::{PromptEncoder, StreamedReply};
 use held::{Expected, Held, Outcome};
-use http::{Failure, Http, persistently};
+use http::{Failure, Http, with_retries};
 use opening::{describe, probe};
 use pace::Pace;
 use reply::{Cutting, by_ids, by_text};
@@ -53,7 +53,7 @@ struct Remote {
     /// The model's name there.
     model: String,
     /// The model's tokenizer and chat template: prompts are ids.
-    prompter: Option<Prompter>,
+    prompter: Option<PromptEncoder>,
     context: Option<usize>,
     held: Held,
 }
@@ -63,7 +63,8 @@ impl Remote {
         let http = Http::new(address)?;
         let prompter = match &address.tokenizer {
             Some(file) if address.api.takes_ids() => Some(
-                Prompter::open(&source(&locate(file)?)).with_context(|| format!("the tokenizer {file}"))?,
+                PromptEncoder::open(&source(&locate(file)?))
+                    .with_context(|| format!("the tokenizer {file}"))?,
             ),
             Some(_) => {
                 bail!("{} takes messages, so `tokenizer` has no effect; remove it", address.api.name())
@@ -193,7 +194,7 @@ impl Remote {
             let tokens = outcome.prompt_tokens + outcome.reply_tokens;
             Ok(((said, outcome), tokens))
         };
-        persistently(&self.pace, attempt).await
+        with_retries(&self.pace, attempt).await
     }
 
     /// Asks once.

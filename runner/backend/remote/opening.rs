@@ -3,7 +3,7 @@
 use super::http::{Failure, Http};
 use crate::scenario::{Address, Api};
 use anyhow::{Context as _, bail, ensure};
-use greenroom_engine::Prompter;
+use greenroom_engine::PromptEncoder;
 use serde_json::{Value, json};
 
 /// The model's name there, and how many tokens its context holds, as far as the engine says.
@@ -65,7 +65,12 @@ const PROBE: &str =
     "Naïve Zoë’s 3 cats — 12,345 of them! — ran: “¿Qué?”\n\n\tif (x != y) { don't(); } 漢字 🐈";
 
 /// Compares the tokenizer here with the engine's, where it has a route for that.
-pub(super) fn probe(address: &Address, http: &Http, model: &str, prompter: &Prompter) -> anyhow::Result<()> {
+pub(super) fn probe(
+    address: &Address,
+    http: &Http,
+    model: &str,
+    prompter: &PromptEncoder,
+) -> anyhow::Result<()> {
     let body = match address.api {
         Api::Vllm => json!({ "model": model, "prompt": PROBE, "add_special_tokens": true }),
         _ => {

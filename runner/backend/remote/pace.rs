@@ -53,7 +53,7 @@ impl Pace {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(budget) = self.budget.filter(|budget| spent.tokens >= *budget) {
             bail!(
-                "the budget of {budget} tokens is used up ({} were read and said); continue with --resume, which has \
+                "the budget of {budget} tokens is used up ({} prompt and reply tokens); continue with --resume, which has \
                     its own budget",
                 spent.tokens
             );

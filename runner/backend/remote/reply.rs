@@ -6,7 +6,7 @@ use crate::backend::{Reply, Request, Stop};
 use crate::prompt::{Conversation, Cut, StopStrings};
 use crate::tools::Call;
 use anyhow::{bail, ensure};
-use greenroom_engine::{Ends, Prompter, StopReason, StreamedReply, cut_reply};
+use greenroom_engine::{PromptEncoder, StopConditions, StopReason, StreamedReply, cut_reply};
 use serde_json::{Value, json};
 
 /// The way in which a reply is cut: as far as its text says, which is not known before it comes.
@@ -20,27 +20,30 @@ pub(super) struct Cutting<'a> {
 
 impl Cutting<'_> {
     /// What `with` makes of a whole reply, whose speech begins at an offset.
-    fn whole<T>(self, text: &str, said: &Said, with: impl FnOnce(usize, Ends<'_>) -> T) -> T {
+    fn whole<T>(self, text: &str, said: &Said, with: impl FnOnce(usize, StopConditions<'_>) -> T) -> T {
         let Cut { begin, stop, head } = self.stops.cut(text);
         let (whole_sentences, is_full) = (self.whole_sentences, said.finish == Some(Finish::Full));
-        with(begin, Ends { stop: &stop, head: &head, whole_sentences, is_full })
+        with(begin, StopConditions { stop: &stop, head: &head, whole_sentences, is_full })
     }
 
     /// The speech of a reply that streams and begins so, and the offset at which it begins; `None`: it is not known yet how it is cut.
     pub(super) fn streamed(self, said: &str) -> Option<(usize, StreamedReply)> {
         let Cut { begin, stop, head } = self.stops.cut_so_far(said, self.may_reason)?;
         let whole_sentences = self.whole_sentences;
-        Some((begin, StreamedReply::new(Ends { stop: &stop, head: &head, whole_sentences, is_full: false })))
+        Some((
+            begin,
+            StreamedReply::new(StopConditions { stop: &stop, head: &head, whole_sentences, is_full: false }),
+        ))
     }
 }
 
 /// A reply by its ids, whose speech begins at an offset of its text, as it would have ended here.
 fn cut_ids(
-    prompter: &Prompter,
+    prompter: &PromptEncoder,
     prompt: &[u32],
     said: &[u32],
     begin: usize,
-    ends: Ends<'_>,
+    ends: StopConditions<'_>,
 ) -> (Vec<u32>, String, StopReason) {
     let all: Vec<usize> = (0..said.len()).collect();
     let n = all.partition_point(|n| prompter.decode(&said[..*n]).len() < begin);
@@ -51,7 +54,7 @@ fn cut_ids(
 
 /// The reply that ids say.
 pub(super) fn by_ids(
-    prompter: &Prompter,
+    prompter: &PromptEncoder,
     prompt: &[u32],
     said: &Said,
     cutting: Cutting<'_>,

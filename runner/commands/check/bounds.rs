@@ -6,7 +6,7 @@ use crate::prompt::{Conversation, Memories};
 use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId, compile};
 use crate::tools::{Offer, Toolbox};
 use crate::walk::{Answers, walk};
-use greenroom_engine::Prompter;
+use greenroom_engine::PromptEncoder;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Bound {
 /// turns.
 pub(super) fn bounds(
     scenario: &Arc<Scenario>,
-    prompter: Option<&Prompter>,
+    prompter: Option<&PromptEncoder>,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
@@ -40,8 +40,8 @@ pub(super) fn bounds(
 /// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is available,
 /// otherwise the bundled one's. Empty if that is unknown, as where only a remote engine can count.
 pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
-    let open = |model: &str| -> anyhow::Result<Option<Prompter>> {
-        Ok(tokenizer(model)?.map(|file| Prompter::open(&source(&file))).transpose()?)
+    let open = |model: &str| -> anyhow::Result<Option<PromptEncoder>> {
+        Ok(tokenizer(model)?.map(|file| PromptEncoder::open(&source(&file))).transpose()?)
     };
     let own = scenario.own_model().map(|model| open(&model));
     let prompter = own.and_then(Result::ok).unwrap_or_else(|| open("understudy").ok().flatten());
@@ -58,7 +58,7 @@ pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> B
 /// The bounds at the end of a phase.
 fn bounds_until(
     scenario: &Arc<Scenario>,
-    prompter: Option<&Prompter>,
+    prompter: Option<&PromptEncoder>,
     max_tokens: usize,
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
@@ -81,7 +81,7 @@ fn bounds_until(
 /// What each memory holds at the end if nothing takes place but what no condition decides about, without calls of tools.
 pub(super) fn certain(
     scenario: &Arc<Scenario>,
-    prompter: &Prompter,
+    prompter: &PromptEncoder,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let plan = Arc::new(compile(scenario));
@@ -100,7 +100,7 @@ fn opened(scenario: &Arc<Scenario>, plan: &Arc<Plan>) -> (Memories, bool) {
 /// Counts what each memory holds at the end if the `played` turns take place.
 fn bounds_if(
     (mut memories, with_calls): (Memories, bool),
-    prompter: Option<&Prompter>,
+    prompter: Option<&PromptEncoder>,
     max_tokens: usize,
     played: impl Fn(&Turn) -> bool,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
@@ -116,7 +116,7 @@ fn bounds_if(
 
 struct Counting<'a, P> {
     plan: &'a Plan,
-    prompter: Option<&'a Prompter>,
+    prompter: Option<&'a PromptEncoder>,
     max_tokens: usize,
     toolbox: Toolbox,
     with_calls: bool,
@@ -155,7 +155,7 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
 fn tokens(
     mut fixed: Conversation,
     tools: Option<&Offer>,
-    prompter: &Prompter,
+    prompter: &PromptEncoder,
     max_tokens: usize,
 ) -> anyhow::Result<usize> {
     let texts = fixed.exchanges.iter().map(|past| past.user.as_str()).chain([fixed.next.as_str()]);

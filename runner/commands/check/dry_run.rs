@@ -134,7 +134,7 @@ fn in_words(scenario: &Scenario, plan: &Plan, turn: &Turn, condition: &Condition
                 _ => conditions.collect::<Vec<_>>().join(" and "),
             }
         }
-        Condition::GoesOn(phase, _) => format!("not yet ({})", text(&scenario.phase(*phase).until)),
+        Condition::NotYetEnded(phase, _) => format!("not yet ({})", text(&scenario.phase(*phase).until)),
         Condition::Holds(expression) => expression.text.clone(),
         Condition::Chose(asked, option) => {
             let asked = plan.turn(*asked);

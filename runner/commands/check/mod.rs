@@ -123,7 +123,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         Ok(std::iter::once(agent.key.clone()).chain(models).chain(cells).collect())
     });
     let rows: Vec<Vec<String>> = rows.collect::<anyhow::Result<_>>()?;
-    let mut head = vec!["agent", "lifecycle", "turns", "tokens at most", "context", "cache at most"];
+    let mut head = vec!["agent", "lifecycle", "turns", "max tokens", "context", "max cache"];
     if has_models {
         head.insert(1, "model");
     }

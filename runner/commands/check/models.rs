@@ -4,11 +4,11 @@ use crate::backend::{source, tokenizer};
 use crate::commands::casting;
 use crate::run::MAX_TOKENS;
 use crate::scenario::{Address, AgentId, Scenario, TimelineId, compile};
-use greenroom_engine::Prompter;
+use greenroom_engine::PromptEncoder;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tokenizers by the models' resolved names; `None`: an engine elsewhere that only itself can count with.
-pub(super) type Opened = BTreeMap<String, Option<Prompter>>;
+pub(super) type Opened = BTreeMap<String, Option<PromptEncoder>>;
 
 /// The tokenizers of a scenario's agents.
 pub(super) struct Counting<'a> {
@@ -77,7 +77,7 @@ impl<'a> Counting<'a> {
     }
 
     /// A model's tokenizer; `None`: only the engine has it.
-    pub(super) fn prompter(&self, model: &str) -> Option<&Prompter> {
+    pub(super) fn prompter(&self, model: &str) -> Option<&PromptEncoder> {
         self.opened[model].as_ref()
     }
 
@@ -97,7 +97,7 @@ impl<'a> Counting<'a> {
 
 fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
     if !opened.contains_key(model) {
-        let prompter = tokenizer(model)?.map(|file| Prompter::open(&source(&file))).transpose()?;
+        let prompter = tokenizer(model)?.map(|file| PromptEncoder::open(&source(&file))).transpose()?;
         opened.insert(model.to_string(), prompter);
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::scenario::{Address, Scenario};
 use crate::tools::{Call, Offer};
 use crate::transcript::{Header, TurnRecord};
 use anyhow::{Context as _, bail};
-use greenroom_engine::{Prompter, ReplyContent};
+use greenroom_engine::{PromptEncoder, ReplyContent};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) fn prompter(
     scenario: &Scenario,
     run: &Path,
     turn: &TurnRecord,
-) -> anyhow::Result<Prompter> {
+) -> anyhow::Result<PromptEncoder> {
     let models = casting::models(given, scenario, &[run])?;
     let name = turn.hints.model.as_deref().unwrap_or_default();
     let model = models.get(name).or_else(|| models.get("")).context("the run names no model")?;
@@ -31,11 +31,11 @@ pub(super) fn prompter(
         );
     }
     let file = locate(model)?;
-    Prompter::open(&source(&file)).with_context(|| format!("can't read the model {file}"))
+    PromptEncoder::open(&source(&file)).with_context(|| format!("can't read the model {file}"))
 }
 
 /// Says that another model answered than the one whose template is shown, if that is so.
-pub(super) fn other_model(prompter: &Prompter, header: &Header, turn: &TurnRecord) -> Option<String> {
+pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &TurnRecord) -> Option<String> {
     let (shown, recorded) = (prompter.model(), header.model_of(turn));
     (shown.identity != recorded.identity).then(|| {
         format!(
@@ -48,7 +48,7 @@ pub(super) fn other_model(prompter: &Prompter, header: &Header, turn: &TurnRecor
 /// The whole prompt, special tokens spelled out. The ids of another model's replies mean nothing to this one (`is_other`), so its texts
 /// stand for them.
 pub(super) fn rendered(
-    prompter: &Prompter,
+    prompter: &PromptEncoder,
     read: Conversation,
     offer: Option<&Offer>,
     is_other: bool,
@@ -69,7 +69,7 @@ pub(super) fn rendered(
 }
 
 /// What a model reads of its tools before the first message: what the template adds to the same prompt without tools.
-pub(super) fn tools(prompter: &Prompter, read: &Conversation, offer: &Offer) -> anyhow::Result<String> {
+pub(super) fn tools(prompter: &PromptEncoder, read: &Conversation, offer: &Offer) -> anyhow::Result<String> {
     // The form of calls may be another without tools; the beginning is the same.
     let opening = Conversation { exchanges: Vec::new(), ..read.clone() };
     let with = rendered(prompter, opening.clone(), Some(offer), false)?;

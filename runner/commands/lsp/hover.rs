@@ -93,7 +93,7 @@ fn phase(scenario: &Arc<Scenario>, name: &str) -> Option<String> {
     let tokens: Vec<String> =
         tokens.map(|(agent, tokens)| format!("{} {tokens}", scenario.agent(*agent).name)).collect();
     if !tokens.is_empty() {
-        lines.push(format!("Memory at its end, in tokens at most: {}", tokens.join(", ")));
+        lines.push(format!("Memory at its end, max tokens: {}", tokens.join(", ")));
     }
     Some(lines.join("\n\n"))
 }

@@ -33,7 +33,7 @@ const FIELDS: [&str; 15] = [
 ];
 
 /// The reason why a text is not a scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
-pub(super) fn unlike_a_scenario(text: &str) -> Option<String> {
+pub(super) fn not_a_scenario_reason(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (tree, found) = Tree::read(&source, 0);
     if let Some(mistake) = found.iter().find(|diagnostic| diagnostic.code == "yaml") {
@@ -59,7 +59,7 @@ impl Checker {
                 return;
             }
             match self.named_file(&name, "included file", Kind::Scenario, &path, read) {
-                Ok(text) => match unlike_a_scenario(&text) {
+                Ok(text) => match not_a_scenario_reason(&text) {
                     None => self.included(written, &name, text),
                     // It may be any file of this machine: nothing of it is shown.
                     Some(why) => {

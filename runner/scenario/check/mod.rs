@@ -164,7 +164,7 @@ pub fn open_named(
 ) -> anyhow::Result<Loaded> {
     let text = files::read_text(path, Kind::Scenario);
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
-    let is_scenario = include::unlike_a_scenario(&text).is_none();
+    let is_scenario = include::not_a_scenario_reason(&text).is_none();
     ensure!(
         is_scenario,
         "{} is not a valid scenario; run `greenroom check` to see its errors",
@@ -428,7 +428,7 @@ impl Checker {
         let outcomes = self.outcomes(written.outcome.unwrap_or_default(), &top.key("outcome"));
         let assertions =
             self.assertions(written.assertions.unwrap_or_default(), &top.key("assertions"), &outcomes);
-        self.one_meaning(&variables, &agents[..n_cast], &phases);
+        self.check_name_collisions(&variables, &agents[..n_cast], &phases);
         // Models that are named by their files.
         let models = self.models.iter().map(|name| (name.clone(), name.clone())).chain(models).collect();
         let lets = std::mem::take(&mut self.names.lets).into_iter();
@@ -532,7 +532,12 @@ impl Checker {
     }
 
     /// Templates name variables, agents and phases alike, so one name can't mean two of them.
-    fn one_meaning(&mut self, variables: &BTreeMap<String, Value>, agents: &[Agent], phases: &[Phase]) {
+    fn check_name_collisions(
+        &mut self,
+        variables: &BTreeMap<String, Value>,
+        agents: &[Agent],
+        phases: &[Phase],
+    ) {
         let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
         let reserved = super::template::SYSTEM_NAMES.iter().chain(super::template::STAGE_NAMES);
         let judged = phases.iter().any(|phase| phase.is_judge);

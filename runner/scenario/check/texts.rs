@@ -6,7 +6,7 @@ use crate::diagnostic::Diagnostic;
 use crate::scenario::compile::n_rounds_between;
 use crate::scenario::language::Text;
 use crate::scenario::render::{Reading, evaluate, render_stage};
-use crate::scenario::results::Said;
+use crate::scenario::results::History;
 use crate::scenario::schema::WrittenTemplate;
 use crate::scenario::template::{
     self, Code, OUTER, PASS_NAMES, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Scope, Template, TemplateError,
@@ -269,7 +269,7 @@ impl Checker {
         if self.has_errors() {
             return scenario;
         }
-        let (nothing, mut steps) = (Arc::new(Said::default()), Steps::default());
+        let (nothing, mut steps) = (Arc::new(History::default()), Steps::default());
         let mut failed = BTreeSet::new();
         for (text, reading) in readings(&scenario) {
             if failed.contains(&text.path.to_string()) {
@@ -312,7 +312,7 @@ impl Checker {
 
     /// A cell of a payoff matrix depends on variables alone, so it can be known now.
     fn is_number(&mut self, scenario: &Arc<Scenario>, cell: &template::Expression) {
-        let message = match evaluate(scenario, cell, &Arc::new(Said::default())) {
+        let message = match evaluate(scenario, cell, &Arc::new(History::default())) {
             Ok(value) if value.as_f64().is_some_and(f64::is_finite) => return,
             Ok(value) => format!("`{}` is {value}, expected a number", cell.text),
             Err(error) => error.message,

@@ -8,8 +8,8 @@ mod votes;
 
 use super::hints::Hints;
 use super::plan::{
-    Announced, Audience, Change, Condition, Constraint, Edge, Input, Known, Occasion, Plan, Purpose,
-    RoutePoint, TimelineId, Turn, TurnId,
+    Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
+    TimelineId, Trigger, Turn, TurnId,
 };
 use super::template::Template;
 use super::{AgentId, Assignment, Form, Lifecycle, Phase, PhaseId, Route, Scenario};
@@ -66,7 +66,7 @@ struct Compiler<'a> {
     /// Each memory's latest turn.
     last: BTreeMap<TimelineId, TurnId>,
     spoken_in: Vec<Vec<TurnId>>,
-    begins: BTreeMap<(PhaseId, usize), Known>,
+    begins: BTreeMap<(PhaseId, usize), Horizon>,
     changes: Vec<Change>,
     routes: BTreeMap<PhaseId, RoutePoint>,
 }
@@ -84,7 +84,7 @@ struct Draft {
     purpose: Purpose,
     audience: Audience,
     /// All that its texts know of, where it is not all before the turn.
-    known: Option<Known>,
+    known: Option<Horizon>,
     /// Settings of this turn alone.
     hints: Hints,
 }
@@ -111,7 +111,7 @@ impl Compiler<'_> {
             self.begins.insert((id, round), self.known());
             self.announce(id, round, false);
             let ends = phase.until.is_some() && round > 1;
-            let ends = ends.then_some(Condition::GoesOn(id, round));
+            let ends = ends.then_some(Condition::NotYetEnded(id, round));
             let guard: Vec<_> = opens.iter().cloned().chain(ends).collect();
             self.round(id, round, &guard, &mut left);
             self.round_ends(id, round);
@@ -122,7 +122,7 @@ impl Compiler<'_> {
         if let Some(decision) = phase.decision {
             self.decide(id, decision, &opens, &mut left);
         }
-        self.change(id, Occasion::Phase, &phase.set);
+        self.change(id, Trigger::Phase, &phase.set);
     }
 
     /// A judge from outside reads all that the cast has said.
@@ -140,26 +140,26 @@ impl Compiler<'_> {
     }
 
     /// All that there is by now.
-    fn known(&self) -> Known {
-        Known { turns: TurnId(self.graph.node_count()), changes: self.changes.len() }
+    fn known(&self) -> Horizon {
+        Horizon { turns: TurnId(self.graph.node_count()), changes: self.changes.len() }
     }
 
     /// The state changes after a round, and is announced.
     fn round_ends(&mut self, id: PhaseId, round: usize) {
-        self.change(id, Occasion::Round(round), &self.scenario.phase(id).set_each_round);
+        self.change(id, Trigger::Round(round), &self.scenario.phase(id).set_each_round);
         self.announce(id, round, true);
     }
 
     /// Adds a change of the state, if there is something to change.
-    fn change(&mut self, phase: PhaseId, after: Occasion, set: &Arc<[Assignment]>) {
+    fn change(&mut self, phase: PhaseId, after: Trigger, set: &Arc<[Assignment]>) {
         if set.is_empty() {
             return;
         }
         let name = &self.scenario.phase(phase).part;
         let path = match after {
-            Occasion::Phase => name.clone(),
-            Occasion::Round(round) => format!("{name}/{round}"),
-            Occasion::Turn(turn) => self.graph[NodeIndex::new(turn.0)].path.clone(),
+            Trigger::Phase => name.clone(),
+            Trigger::Round(round) => format!("{name}/{round}"),
+            Trigger::Turn(turn) => self.graph[NodeIndex::new(turn.0)].path.clone(),
         };
         self.changes.push(Change { path, phase, after, set: set.clone(), known: self.known() });
     }
@@ -343,7 +343,7 @@ impl Compiler<'_> {
                 let open = turn.constraint.iter().filter_map(|constraint| constraint.choice.open.as_ref());
                 said_before(&mut open.flat_map(|open| open.needs()))
             }
-            Condition::GoesOn(id, round) => {
+            Condition::NotYetEnded(id, round) => {
                 let spoken = self.spoken_in[id.0].iter().copied();
                 let last_round = spoken.filter(|id| self.graph[NodeIndex::new(id.0)].round + 1 == *round);
                 let others = phase.until.iter().flat_map(|until| until.needs()).filter(|other| other != id);

@@ -4,7 +4,7 @@ use super::{Compiler, Draft};
 use crate::scenario::choice::{Choice, ChoiceOption, Method};
 use crate::scenario::hints::Hints;
 use crate::scenario::language::Text;
-use crate::scenario::plan::{Audience, Condition, Constraint, Occasion, Purpose, TurnId};
+use crate::scenario::plan::{Audience, Condition, Constraint, Purpose, Trigger, TurnId};
 use crate::scenario::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ impl Compiler<'_> {
         };
         let said = self.turn(id, round, draft);
         self.deliver(said);
-        self.change(id, Occasion::Turn(said), &turn.set);
+        self.change(id, Trigger::Turn(said), &turn.set);
     }
 
     /// The moderator chooses one of the speakers, aloud; only that one's turn takes place.

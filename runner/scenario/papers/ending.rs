@@ -3,7 +3,7 @@
 
 use super::pattern::compile;
 use crate::diagnostic::{Diagnostic, suggest};
-use crate::scenario::results::{Said, results};
+use crate::scenario::results::{History, results};
 use crate::scenario::yaml::{Path, Tree};
 use crate::scenario::{AgentId, PhaseId, Purpose, Scenario};
 use fancy_regex::Regex;
@@ -109,7 +109,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
             _ => wrong(
                 &at.key("pattern"),
                 "type",
-                "expected a text: a regular expression".into(),
+                "expected a string: a regular expression".into(),
                 "put it in quotes".into(),
             ),
         }
@@ -118,7 +118,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
             None => wrong(
                 &at.key("choices"),
                 "type",
-                "expected a list of texts".into(),
+                "expected a list of strings".into(),
                 "e.g. `[confess, silent]`".into(),
             ),
         }
@@ -173,17 +173,20 @@ fn cells(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Cells> {
             at.key("labels"),
             "a payoff needs `labels`: the choices, in the order of rows and columns".to_string(),
         ),
-        (_, None) => {
-            (at.key("matrix"), "a payoff needs a `matrix`: a list of rows, each a list of texts".to_string())
-        }
+        (_, None) => (
+            at.key("matrix"),
+            "a payoff needs a `matrix`: a list of rows, each a list of strings".to_string(),
+        ),
         (Some(labels), Some(rows)) => {
             let n = labels.len();
             match rows.iter().position(|row| row.len() != n) {
                 None if rows.len() == n => return Some(Cells { labels, rows }),
-                None => (at.key("matrix"), format!("there are {} rows for {n} labels", rows.len())),
+                None => {
+                    (at.key("matrix"), format!("expected {n} rows, one for each label; found {}", rows.len()))
+                }
                 Some(row) => (
                     at.key("matrix").index(row),
-                    format!("there are {} cells for {n} labels", rows[row].len()),
+                    format!("expected {n} cells, one for each label; found {}", rows[row].len()),
                 ),
             }
         }
@@ -199,7 +202,11 @@ fn cells(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Cells> {
 
 impl Ending {
     /// Results by name, or why there is none.
-    pub fn outcomes(&self, scenario: &Scenario, said: &Said) -> Vec<(&'static str, Result<Value, String>)> {
+    pub fn outcomes(
+        &self,
+        scenario: &Scenario,
+        said: &History,
+    ) -> Vec<(&'static str, Result<Value, String>)> {
         let Some(last) = scenario.phases.len().checked_sub(1).map(PhaseId) else { return Vec::new() };
         let (phase, tally) = (scenario.phase(last), results(scenario, last, said));
         let is_talk = |purpose| matches!(purpose, Purpose::Speech | Purpose::Choice);

@@ -43,7 +43,7 @@ pub type State = BTreeMap<String, Value>;
 
 /// All that has happened: everything said, by phase, and what the state has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct History {
     lines: BTreeMap<PhaseId, Vec<Utterance>>,
     /// Phases in which something was said, those whose lines are not here included.
     played: BTreeSet<PhaseId>,
@@ -74,7 +74,7 @@ pub enum Outcome {
     },
 }
 
-impl Said {
+impl History {
     /// Everything said in some phases by turns before `end`, in plan order whatever the order of playing. It holds no state.
     pub fn before(plan: &Plan, outcomes: &[Outcome], phases: &[PhaseId], end: TurnId) -> Self {
         let mut said = Self::default();
@@ -185,7 +185,7 @@ pub struct Results {
 }
 
 /// The results of a phase.
-pub fn results(scenario: &Scenario, phase: PhaseId, said: &Said) -> Results {
+pub fn results(scenario: &Scenario, phase: PhaseId, said: &History) -> Results {
     let lines = said.lines(phase);
     let here = scenario.phase(phase);
     let key = |agent: AgentId| scenario.agent(agent).key.clone();

@@ -1,6 +1,6 @@
 //! The payoffs of choices: looked up in a matrix or computed, round by round. Never from text.
 
-use super::Said;
+use super::History;
 use crate::scenario::choice::{Choice, text_of};
 use crate::scenario::plan::Purpose;
 use crate::scenario::template::{Fault, TemplateError, evaluate_alone, evaluator};
@@ -44,7 +44,7 @@ type Made = BTreeMap<AgentId, Option<(usize, Value)>>;
 ///
 /// # Errors
 /// An expression that fails, or that is not a number, with the field in the message.
-pub fn payoffs(scenario: &Arc<Scenario>, said: &Said) -> Result<Option<Payoffs>, TemplateError> {
+pub fn payoffs(scenario: &Arc<Scenario>, said: &History) -> Result<Option<Payoffs>, TemplateError> {
     let Some(payoff) = &scenario.payoff else { return Ok(None) };
     let mut by_round: BTreeMap<(PhaseId, usize), Made> = BTreeMap::new();
     let of_players: BTreeMap<AgentId, &Arc<Choice>> =

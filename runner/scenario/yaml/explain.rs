@@ -73,7 +73,7 @@ pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
     }
     if let Some(character) = info.strip_prefix("unexpected character: `").and_then(|rest| rest.chars().next())
     {
-        let message = format!("a text can't begin with `{character}`");
+        let message = format!("a string can't begin with `{character}`");
         return mistake(at, &message, "put the text in quotes");
     }
     if has(&["unknown anchor"]) {

@@ -5,7 +5,7 @@
 
 use super::super::ask::{Answer, fresh_id};
 use super::super::models::now;
-use greenroom_engine::{Called, Conversation, Exchange, ReplyContent, Tool, Tools};
+use greenroom_engine::{Conversation, Exchange, ReplyContent, Tool, ToolCalls, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -189,7 +189,7 @@ impl Past {
         let completion = &answer.completion;
         let said = match &completion.call {
             None => Said::Text(completion.text.clone()),
-            Some(Called::Whole(calls)) if !calls.is_empty() => {
+            Some(ToolCalls::Complete(calls)) if !calls.is_empty() => {
                 Said::Call { tool: calls[0].tool.clone(), arguments: calls[0].arguments.clone() }
             }
             Some(_) => Said::CutCall(completion.text.clone()),

@@ -5,7 +5,7 @@ use super::super::error::Refusal;
 use super::super::models::Served;
 use super::super::openai::{ToolEntry, tools};
 use super::super::tenants::Tenant;
-use super::super::{App, Asking, Shared, body, sessions};
+use super::super::{App, AuthTenant, Shared, body, sessions};
 use super::agent::{Agent, Definition, Toolset};
 use super::words;
 use axum::Json;
@@ -55,7 +55,7 @@ struct Pin {
 /// `PUT /v1/agents/{name}`
 pub(super) async fn put(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
@@ -107,14 +107,14 @@ impl Put {
 }
 
 /// `GET /v1/agents`
-pub(super) async fn list(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
+pub(super) async fn list(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Json<Value> {
     Json(json!({ "object": "list", "data": app.roster.list(&tenant.name, words::listed) }))
 }
 
 /// `GET /v1/agents/{name}`; `?conversation=true` also returns what it has read and said.
 pub(super) async fn one(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refusal> {
@@ -135,7 +135,7 @@ pub(super) async fn one(
 /// `DELETE /v1/agents/{name}`: waits for a turn in progress.
 pub(super) async fn delete(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
@@ -148,7 +148,7 @@ pub(super) async fn delete(
 /// it.
 pub(super) async fn fork(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
@@ -178,14 +178,14 @@ pub(super) async fn fork(
 /// memory that is in RAM already is left as it is.
 pub(super) async fn prewarm(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
     let agent = &held.agent;
     let (model, key) = (agent.definition.model.clone(), key(&tenant, agent));
     let served = app.models.get(&model).await?;
-    served.engine().expect(&key, 0);
+    served.engine().hint_next_use(&key, 0);
     let mut known = status(served.engine(), &key).await?;
     if known.as_ref().is_none_or(|status| status.tokens_in_memory < status.tokens) {
         let subject = Subject::Kept {
@@ -205,14 +205,14 @@ pub(super) async fn prewarm(
 /// RAM before it.
 pub(super) async fn pin(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     let Pin { pinned } = body::read(&bytes)?;
     let agent = app.roster.pin(&tenant.name, &name, pinned)?;
     if let Some(served) = open(&app, &agent).filter(|_| pinned) {
-        served.engine().expect(&key(&tenant, &agent), 0);
+        served.engine().hint_next_use(&key(&tenant, &agent), 0);
     }
     Ok(Json(words::listed(&name, &agent)))
 }

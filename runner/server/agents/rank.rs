@@ -8,7 +8,7 @@ use super::super::error::Refusal;
 use super::super::live::Entry;
 use super::super::sessions;
 use super::super::tenants::Tenant;
-use super::super::{Asking, Shared, body};
+use super::super::{AuthTenant, Shared, body};
 use super::agent::Agent;
 use axum::Json;
 use axum::body::Bytes;
@@ -45,7 +45,7 @@ impl Drop for Probe<'_> {
 /// `POST /v1/agents/{name}/rank`
 pub(super) async fn rank(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {

@@ -5,7 +5,7 @@
 //! engine does not use them and reads what differs.
 
 use super::super::error::Refusal;
-use super::super::{Asking, Shared, sessions};
+use super::super::{AuthTenant, Shared, sessions};
 use super::agent::{Agent, Definition, Past, Said};
 use super::api::{fits, is_name, key};
 use axum::Json;
@@ -42,7 +42,7 @@ struct Head {
 /// `GET /v1/agents/{name}/export`: the agent is locked until everything is written.
 pub(super) async fn export(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
 ) -> Result<Response, Refusal> {
     tenant.ask()?;
@@ -83,7 +83,7 @@ pub(super) async fn export(
 /// `PUT /v1/agents/{name}/import`: the agent must not exist yet.
 pub(super) async fn import(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     body: Body,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {

@@ -5,8 +5,8 @@
 
 use super::super::ask::{Answer, Ask, MOST_OPTIONS, Piece, Settings, Subject, random_seed};
 use super::super::error::Refusal;
-use super::super::stream::{Frame, Wording, respond};
-use super::super::{App, Asking, Shared, body};
+use super::super::stream::{EventEncoder, Frame, respond};
+use super::super::{App, AuthTenant, Shared, body};
 use super::agent::{Agent, Past};
 use super::roster::Held;
 use super::words;
@@ -14,7 +14,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Calls, Constraint, Grammar, Sampling};
+use greenroom_engine::{Constraint, Grammar, Sampling, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ struct Telling {
 /// `POST /v1/agents/{name}/turns`
 pub(super) async fn turn(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
@@ -125,8 +125,8 @@ impl Body {
         let seed = self.seed.unwrap_or_else(random_seed);
         let bounds = self.bounds()?;
         let calls = match (&definition.tools, &bounds) {
-            (Some(_), Bounds::Free) => Calls::Allowed,
-            _ => Calls::Never,
+            (Some(_), Bounds::Free) => ToolChoice::Allowed,
+            _ => ToolChoice::Never,
         };
         let (grammar, constraint) = match bounds {
             Bounds::Free => (None, None),
@@ -182,7 +182,7 @@ impl Telling {
     }
 }
 
-impl Wording for Telling {
+impl EventEncoder for Telling {
     fn begin(&mut self) -> Vec<Frame> {
         Vec::new()
     }

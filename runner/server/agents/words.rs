@@ -3,7 +3,7 @@
 use super::super::ask::{Answer, calls};
 use super::super::openai::explained;
 use super::agent::{Agent, Past, Said, ToolSpec};
-use greenroom_engine::{Called, Completion, SessionStatus, StopReason};
+use greenroom_engine::{Completion, SessionStatus, StopReason, ToolCalls};
 use serde_json::{Value, json};
 
 /// An agent in a list.
@@ -110,7 +110,7 @@ pub(super) fn usage(answer: &Answer) -> Value {
 
 fn stop(completion: &Completion) -> &'static str {
     match (completion.stop, &completion.call) {
-        (_, Some(Called::Whole(_))) => "call",
+        (_, Some(ToolCalls::Complete(_))) => "call",
         (StopReason::StopString, _) => "stop_string",
         (StopReason::Length | StopReason::Sentence, _) => "length",
         _ => "end_of_turn",

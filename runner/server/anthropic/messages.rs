@@ -31,7 +31,7 @@ enum Role {
 
 /// Text, whole or in blocks.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of blocks, each with its `type`")]
+#[serde(untagged, expecting = "expected a string or a list of blocks, each with its `type`")]
 pub(super) enum Content {
     Text(String),
     Blocks(Vec<Block>),
@@ -183,7 +183,7 @@ impl Block {
             None => String::new(),
             Some(content) => {
                 let content = body::of_value::<Content>(content);
-                text(content.map_err(|_| fault(&place, "expected a text or a list of blocks"))?, &place)?
+                text(content.map_err(|_| fault(&place, "expected a string or a list of blocks"))?, &place)?
             }
         };
         let text = if self.is_error == Some(true) { format!("Error: {content}") } else { content };

@@ -11,7 +11,7 @@ use super::dialogue::Dialogue;
 use super::error::{Refusal, in_anthropics_form};
 use super::openai::schema;
 use super::stream::respond;
-use super::{App, Asking, Shared, body};
+use super::{App, AuthTenant, Shared, body};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
@@ -19,13 +19,13 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use greenroom_engine::{Calls, Sampling};
+use greenroom_engine::{Sampling, ToolChoice};
 use messages::{Content, Message};
 use reply::{Reply, Told};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tools::{Thinking, ToolChoice, ToolEntry};
+use tools::{Thinking, ToolEntry, WrittenToolChoice};
 
 /// Unsupported fields that would change the reply.
 const UNSUPPORTED: [&str; 3] = ["container", "mcp_servers", "output_format"];
@@ -37,7 +37,7 @@ struct Body {
     messages: Vec<Message>,
     system: Option<Content>,
     tools: Option<Vec<ToolEntry>>,
-    tool_choice: Option<ToolChoice>,
+    tool_choice: Option<WrittenToolChoice>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
     /// Required, except for counting. With 0 the prompt is read, without a reply.
@@ -92,7 +92,7 @@ async fn identified(mut response: Response) -> Response {
 
 impl Body {
     /// What is answered, and which calls the reply may make.
-    fn dialogue(&mut self) -> Result<(Dialogue, Calls), Refusal> {
+    fn dialogue(&mut self) -> Result<(Dialogue, ToolChoice), Refusal> {
         self.thinking.as_ref().map_or(Ok(()), Thinking::check)?;
         let tools = tools::tools(self.tools.take().unwrap_or_default())?;
         let calls = tools::calls(self.tool_choice.as_ref(), tools.as_deref())?;
@@ -104,7 +104,7 @@ impl Body {
     ///
     /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context or more, the reply may be
     /// as long as there is room, and then ends with `model_context_window_exceeded`.
-    fn settings(&mut self, calls: Calls, context: usize) -> Result<Settings, Refusal> {
+    fn settings(&mut self, calls: ToolChoice, context: usize) -> Result<Settings, Refusal> {
         let max_tokens = self.max_tokens.ok_or_else(|| {
             Refusal::field("max_tokens", "`max_tokens` is missing: the maximum number of tokens in the reply")
         })?;
@@ -125,7 +125,7 @@ impl Body {
             stop: self.stop_sequences.take().unwrap_or_default(),
             grammar,
             calls,
-            joint_calls: self.tool_choice.as_ref().is_some_and(ToolChoice::is_joint),
+            parallel_tool_calls: self.tool_choice.as_ref().is_some_and(WrittenToolChoice::is_joint),
             ..Settings::new(seed)
         })
     }
@@ -134,7 +134,7 @@ impl Body {
 /// `POST /v1/messages`
 async fn create(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
@@ -169,7 +169,11 @@ async fn create(
 }
 
 /// `POST /v1/messages/count_tokens`
-async fn count(State(app): Shared, Asking(tenant): Asking, bytes: Bytes) -> Result<Json<Value>, Refusal> {
+async fn count(
+    State(app): Shared,
+    AuthTenant(tenant): AuthTenant,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
     let mut body: Body = body::read(&bytes)?;
     let (dialogue, _) = body.dialogue()?;
     tenant.ask()?;

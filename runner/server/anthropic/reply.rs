@@ -6,8 +6,8 @@ use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::openai::explained;
 use super::super::recent::{Diagnosis, Reason};
-use super::super::stream::{Frame, Wording};
-use greenroom_engine::{Called, Completion, StopReason};
+use super::super::stream::{EventEncoder, Frame};
+use greenroom_engine::{Completion, StopReason, ToolCalls};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl Reply {
     /// Why the reply ended, and at which of its stop sequences.
     fn stop<'a>(&self, completion: &'a Completion) -> (&'static str, Option<&'a str>) {
         match (completion.stop, &completion.call) {
-            (StopReason::EndOfTurn, Some(Called::Whole(_))) => ("tool_use", None),
+            (StopReason::EndOfTurn, Some(ToolCalls::Complete(_))) => ("tool_use", None),
             (StopReason::StopString, _) => ("stop_sequence", completion.stop_string.as_deref()),
             (StopReason::Length | StopReason::Sentence, None) if !self.is_bounded => {
                 ("model_context_window_exceeded", None)
@@ -171,7 +171,7 @@ fn event(name: &'static str, mut data: Value) -> Frame {
     Frame::named(name, &data)
 }
 
-impl Wording for Reply {
+impl EventEncoder for Reply {
     /// How much of the prompt is in the cache is known only later: until then all of it counts as written.
     fn begin(&mut self) -> Vec<Frame> {
         let mut message = self.message(&json!([]), &counts(self.prompt_tokens, 0, 0));

@@ -3,7 +3,7 @@
 use super::super::error::Refusal;
 use super::super::openai::{FunctionEntry, offered};
 use super::messages::fault;
-use greenroom_engine::{Calls, Tools};
+use greenroom_engine::{ToolChoice, Tools};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ pub(super) struct ToolEntry {
 
 /// Which calls a reply may make.
 #[derive(Debug, Deserialize)]
-pub(super) struct ToolChoice {
+pub(super) struct WrittenToolChoice {
     #[serde(rename = "type")]
     kind: String,
     name: Option<String>,
     disable_parallel_tool_use: Option<bool>,
 }
 
-impl ToolChoice {
+impl WrittenToolChoice {
     /// True if a reply may be several calls. It is off by default, because small models that may make several make
     /// many.
     pub(super) fn is_joint(&self) -> bool {
@@ -68,22 +68,25 @@ pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refus
 ///
 /// # Errors
 /// It is of no known type, or names no tool.
-pub(super) fn calls(choice: Option<&ToolChoice>, tools: Option<&Tools>) -> Result<Calls, Refusal> {
+pub(super) fn calls(
+    choice: Option<&WrittenToolChoice>,
+    tools: Option<&Tools>,
+) -> Result<ToolChoice, Refusal> {
     let kind = choice.map_or("auto", |choice| choice.kind.as_str());
     let Some(tools) = tools else {
         return match kind {
-            "auto" | "none" => Ok(Calls::Never),
+            "auto" | "none" => Ok(ToolChoice::Never),
             _ => Err(fault("tool_choice", "there are no tools to choose from")),
         };
     };
     match kind {
-        "auto" => Ok(Calls::Allowed),
-        "none" => Ok(Calls::Never),
-        "any" => Ok(Calls::Required),
+        "auto" => Ok(ToolChoice::Allowed),
+        "none" => Ok(ToolChoice::Never),
+        "any" => Ok(ToolChoice::Required),
         "tool" => {
             let name = choice.and_then(|choice| choice.name.as_deref()).unwrap_or_default();
             if tools.list.iter().any(|tool| tool.name == name) {
-                Ok(Calls::Named(name.into()))
+                Ok(ToolChoice::Named(name.into()))
             } else {
                 Err(fault("tool_choice.name", format!("there is no tool `{name}`")))
             }
@@ -132,9 +135,12 @@ mod tests {
         let calls = |choice: Value| calls(Some(&serde_json::from_value(choice).unwrap()), tools.as_deref());
         assert_eq!(
             calls(json!({ "type": "any", "disable_parallel_tool_use": true })).unwrap(),
-            Calls::Required
+            ToolChoice::Required
         );
-        assert_eq!(calls(json!({ "type": "tool", "name": "look" })).unwrap(), Calls::Named("look".into()));
+        assert_eq!(
+            calls(json!({ "type": "tool", "name": "look" })).unwrap(),
+            ToolChoice::Named("look".into())
+        );
         assert!(calls(json!({ "type": "tool", "name": "fly" })).unwrap_err().message().contains("`fly`"));
         assert!(calls(json!({ "type": "all" })).unwrap_err().message().contains("unknown value `all`"));
     }

@@ -4,8 +4,8 @@ use super::super::ask::{Answer, Ask, Piece, Settings, Subject, calls, fresh_id, 
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::models::now;
-use super::super::stream::{Frame, Wording, respond};
-use super::super::{App, Asking, Shared, body};
+use super::super::stream::{EventEncoder, Frame, respond};
+use super::super::{App, AuthTenant, Shared, body};
 use super::messages::{self, Message, ToolEntry};
 use super::words::{
     CacheOptions, Stop, StreamOptions, diagnostics, explained, finish_reason, logprobs, schema, usage,
@@ -98,7 +98,7 @@ struct Completion {
 /// `POST /v1/chat/completions`
 pub(in super::super) async fn complete(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
@@ -131,7 +131,7 @@ pub(in super::super) async fn complete(
         stop: Stop::list(body.stop),
         grammar: grammar(body.response_format)?,
         calls: may_call,
-        joint_calls: body.parallel_tool_calls.unwrap_or(false),
+        parallel_tool_calls: body.parallel_tool_calls.unwrap_or(false),
         logprobs: has_logprobs.then_some(body.top_logprobs.unwrap_or(0)),
         ..Settings::new(seed)
     };
@@ -229,7 +229,7 @@ impl Completion {
     }
 }
 
-impl Wording for Completion {
+impl EventEncoder for Completion {
     fn begin(&mut self) -> Vec<Frame> {
         Vec::new()
     }

@@ -4,7 +4,7 @@ use super::super::ask::{Ask, MOST_OPTIONS, Pieces, Settings, Subject, fresh_id, 
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::respond_by;
-use super::super::{App, Asking, Shared, body};
+use super::super::{App, AuthTenant, Shared, body};
 use super::prompts::prompts;
 use super::text_completion::TextCompletion;
 use super::words::{Stop, StreamOptions};
@@ -104,7 +104,7 @@ impl Structured {
 /// `POST /v1/completions`
 pub(super) async fn complete(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {

@@ -2,7 +2,7 @@
 
 use super::super::error::Refusal;
 use super::super::live::Stage;
-use super::super::{Asking, Shared, body};
+use super::super::{AuthTenant, Shared, body};
 use super::prompts::prompts;
 use axum::Json;
 use axum::body::Bytes;
@@ -63,7 +63,7 @@ struct TokensRead {
 /// `POST /v1/embeddings`
 pub(super) async fn embed(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
     let body: Body = body::read(&bytes)?;

@@ -2,7 +2,7 @@
 
 use super::super::dialogue::Line;
 use super::super::error::Refusal;
-use greenroom_engine::{Call, Calls, Tool, Tools};
+use greenroom_engine::{Call, Tool, ToolChoice, Tools};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -193,19 +193,19 @@ pub(in super::super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<
 ///
 /// # Errors
 /// It is of no known form, or names no tool.
-pub(in super::super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> Result<Calls, Refusal> {
+pub(in super::super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> Result<ToolChoice, Refusal> {
     let Some(tools) = tools else {
         return match choice.and_then(Value::as_str) {
-            None | Some("none" | "auto") => Ok(Calls::Never),
+            None | Some("none" | "auto") => Ok(ToolChoice::Never),
             Some(_) => Err(Refusal::field("tool_choice", "there are no tools to choose from")),
         };
     };
     match choice {
-        None | Some(Value::Null) => Ok(Calls::Allowed),
+        None | Some(Value::Null) => Ok(ToolChoice::Allowed),
         Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(Calls::Allowed),
-            "none" => Ok(Calls::Never),
-            "required" | "any" => Ok(Calls::Required),
+            "auto" => Ok(ToolChoice::Allowed),
+            "none" => Ok(ToolChoice::Never),
+            "required" | "any" => Ok(ToolChoice::Required),
             _ => Err(Refusal::field(
                 "tool_choice",
                 format!("unknown value `{word}`; expected auto, none, required, or a function"),
@@ -214,7 +214,7 @@ pub(in super::super) fn calls(choice: Option<&Value>, tools: Option<&Tools>) -> 
         Some(named) => {
             let name = named["function"]["name"].as_str().or(named["name"].as_str());
             match name.filter(|name| tools.list.iter().any(|tool| tool.name == *name)) {
-                Some(name) => Ok(Calls::Named(name.into())),
+                Some(name) => Ok(ToolChoice::Named(name.into())),
                 None => Err(Refusal::field("tool_choice", format!("{named} names no known tool"))),
             }
         }

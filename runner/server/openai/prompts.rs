@@ -1,4 +1,4 @@
-//! Prompts without a chat template, one or several: a text, a list of texts, a list of token ids, or a list of such lists.
+//! Prompts without a chat template, one or several: a text, a list of strings, a list of token ids, or a list of such lists.
 
 use super::super::error::Refusal;
 use greenroom_engine::Prompt;
@@ -38,7 +38,7 @@ fn prompt(value: &Value, place: &str) -> Result<Prompt, Refusal> {
     };
     match ids {
         Some(ids) => Ok(Prompt::Ids(ids.into())),
-        None => Err(Refusal::field(place, format!("`{place}`: expected a text or a list of token ids"))),
+        None => Err(Refusal::field(place, format!("`{place}`: expected a string or a list of token ids"))),
     }
 }
 

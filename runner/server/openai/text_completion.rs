@@ -2,7 +2,7 @@
 
 use super::super::ask::{Answer, Piece};
 use super::super::error::Refusal;
-use super::super::stream::{Frame, Wording};
+use super::super::stream::{EventEncoder, Frame};
 use super::words::{explained, finish_reason};
 use greenroom_engine::TokenLogprob;
 use serde_json::{Map, Value, json};
@@ -125,7 +125,7 @@ fn logprobs(tokens: &[TokenLogprob], n: usize, offset: &mut usize) -> Value {
     })
 }
 
-impl Wording for TextCompletion {
+impl EventEncoder for TextCompletion {
     fn begin(&mut self) -> Vec<Frame> {
         Vec::new()
     }

@@ -6,7 +6,7 @@ use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::live::{match_word, source_word};
 use super::super::recent::{Diagnosis, Reason};
-use greenroom_engine::{Called, Completion, Grammar, StopReason, TokenLogprob};
+use greenroom_engine::{Completion, Grammar, StopReason, TokenLogprob, ToolCalls};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ pub(super) struct CacheOptions {
 /// Why a reply ended.
 pub(super) fn finish_reason(completion: &Completion) -> &'static str {
     match (completion.stop, &completion.call) {
-        (StopReason::EndOfTurn, Some(Called::Whole(_))) => "tool_calls",
+        (StopReason::EndOfTurn, Some(ToolCalls::Complete(_))) => "tool_calls",
         (StopReason::Length | StopReason::Sentence, _) => "length",
         _ => "stop",
     }

@@ -13,7 +13,7 @@ use super::error::Refusal;
 use super::live::Entry;
 use super::queue::Ticket;
 use super::tenants::Tenant;
-use super::{App, Asking, Shared, body};
+use super::{App, AuthTenant, Shared, body};
 use crate::backend::Backend;
 use crate::files::{self, Kind};
 use crate::rehearsal::load;
@@ -78,7 +78,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 /// `POST /v1/runs`: JSON, or a scenario's plain YAML.
 async fn play(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {

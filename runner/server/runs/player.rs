@@ -63,8 +63,8 @@ impl Backend for Player {
         self.backend.forget(session);
     }
 
-    fn expect(&self, session: &Session, next_use: u64) {
-        self.backend.expect(session, next_use);
+    fn hint_next_use(&self, session: &Session, next_use: u64) {
+        self.backend.hint_next_use(session, next_use);
     }
 
     fn named(&self, name: &str, model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {

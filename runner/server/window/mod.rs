@@ -14,7 +14,7 @@ pub use run::{Watched, watch};
 pub(super) use state::Glance;
 
 use super::tenants::Tenant;
-use super::{App, Asking, Shared};
+use super::{App, AuthTenant, Shared};
 use axum::extract::State;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
@@ -48,14 +48,14 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// `GET /window/state`
-async fn state_now(State(app): Shared, Asking(tenant): Asking) -> Json<Value> {
+async fn state_now(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Json<Value> {
     let looked = Looked::now(&app, &tenant.name).await;
     let change = Told::default().change(&View::of(&app, &tenant.name, &looked));
     Json(change.unwrap_or_default())
 }
 
 /// `GET /window/events`
-async fn events(State(app): Shared, Asking(tenant): Asking) -> Response {
+async fn events(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Response {
     let (events, read) = mpsc::channel(1);
     tokio::spawn(tell(app, tenant, events));
     stream(read)

@@ -2,7 +2,7 @@
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
 use crate::device::cpu::floats::Floats;
-use crate::model::spec::{Activation, Pairs};
+use crate::model::spec::{Activation, RopeLayout};
 use crate::threads;
 
 /// Rows are given to threads in pieces of at least this many floats.
@@ -146,7 +146,7 @@ pub(crate) fn rope(
     x: &mut [f32],
     head_dim: usize,
     first: usize,
-    pairs: Pairs,
+    pairs: RopeLayout,
     tables: &[Vec<f32>],
 ) {
     let width = x.len() / tables.len();
@@ -161,7 +161,7 @@ struct Rope<'a> {
     row: &'a mut [f32],
     head_dim: usize,
     first: usize,
-    pairs: Pairs,
+    pairs: RopeLayout,
     table: &'a [f32],
 }
 
@@ -174,12 +174,12 @@ impl Kernel for Rope<'_> {
         for head in row.chunks_exact_mut(head_dim) {
             let turned = &mut head[first..first + table.len()];
             match pairs {
-                Pairs::Neighbours => {
+                RopeLayout::Interleaved => {
                     for ((pair, cos), sin) in turned.chunks_exact_mut(2).zip(cos).zip(sin) {
                         (pair[0], pair[1]) = turn(pair[0], pair[1], *cos, *sin);
                     }
                 }
-                Pairs::Halves => {
+                RopeLayout::NeoX => {
                     let (a, b) = turned.split_at_mut(cos.len());
                     for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                         (*a, *b) = turn(*a, *b, *cos, *sin);
@@ -377,10 +377,10 @@ mod tests {
         let table: Vec<f32> = [0.3f32.cos(), 1.0, 0.3f32.sin(), 0.0].to_vec();
         let (cos, sin) = (0.3f32.cos(), 0.3f32.sin());
         let mut x = vec![1.0, 0.0, 2.0, 3.0, 9.0];
-        rope(Isa::SCALAR, &mut x, 5, 0, Pairs::Neighbours, std::slice::from_ref(&table));
+        rope(Isa::SCALAR, &mut x, 5, 0, RopeLayout::Interleaved, std::slice::from_ref(&table));
         assert_eq!(x, [cos, sin, 2.0, 3.0, 9.0]);
         let mut x = vec![7.0, 1.0, 2.0, 0.0, 3.0];
-        rope(Isa::SCALAR, &mut x, 5, 1, Pairs::Halves, std::slice::from_ref(&table));
+        rope(Isa::SCALAR, &mut x, 5, 1, RopeLayout::NeoX, std::slice::from_ref(&table));
         assert_eq!(x, [7.0, cos, 2.0, sin, 3.0]);
     }
 }

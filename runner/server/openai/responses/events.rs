@@ -226,9 +226,9 @@ fn checked(arguments: String, read: Option<&Call>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use greenroom_engine::{Called, MatchKind, Source, StopReason, Usage};
+    use greenroom_engine::{MatchKind, Source, StopReason, ToolCalls, Usage};
 
-    fn ended(text: &str, stop: StopReason, call: Option<Called>) -> Piece {
+    fn ended(text: &str, stop: StopReason, call: Option<ToolCalls>) -> Piece {
         let usage = Usage {
             kind: MatchKind::Extend,
             source: Source::Memory,
@@ -244,7 +244,7 @@ mod tests {
             bytes_read: 0,
             bytes_written: 0,
             waited_ms: 0.0,
-            hidden_ms: 0.0,
+            prefetch_ms: 0.0,
             saved_ms: 0.0,
             memory_bytes: 0,
             reason: None,
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_call_is_said_in_the_order_of_the_api() {
-        let call = Called::Whole(vec![Call { tool: "f".to_string(), arguments: json!({ "a": 1 }) }]);
+        let call = ToolCalls::Complete(vec![Call { tool: "f".to_string(), arguments: json!({ "a": 1 }) }]);
         let pieces = vec![
             Piece::Begun,
             Piece::Called("f".to_string()),
@@ -357,7 +357,7 @@ mod tests {
         let told = |tool: &str| {
             [Piece::Called(tool.to_string()), Piece::Arguments(made(tool).arguments.to_string())]
         };
-        let whole = Called::Whole(vec![made("f"), made("g")]);
+        let whole = ToolCalls::Complete(vec![made("f"), made("g")]);
         let streamed = told("f").into_iter().chain(told("g")).collect();
         for told in [streamed, Vec::new()] {
             let mut pieces: Vec<Piece> = told;
@@ -383,7 +383,8 @@ mod tests {
     #[test]
     fn what_was_cut_is_incomplete() {
         let texts = vec![Piece::Text("Hel".to_string()), ended("Hel", StopReason::Length, None)];
-        let calls = vec![Piece::Called("f".to_string()), ended("{", StopReason::Length, Some(Called::Cut))];
+        let calls =
+            vec![Piece::Called("f".to_string()), ended("{", StopReason::Length, Some(ToolCalls::Truncated))];
         for pieces in [texts, calls, vec![ended("", StopReason::Length, None)]] {
             let events = events(pieces);
             let last = events.last().unwrap();

@@ -134,7 +134,7 @@ pub(super) fn items(input: &Value) -> Result<Vec<Item>, Refusal> {
             let items = given.iter().enumerate().map(|(n, value)| item(value, &format!("input[{n}]")));
             items.filter_map(Result::transpose).collect()
         }
-        _ => Err(Refusal::field("input", "`input`: expected a text or a list of items")),
+        _ => Err(Refusal::field("input", "`input`: expected a string or a list of items")),
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
         let image =
             json!([{ "type": "input_text", "text": "See" }, { "type": "input_image", "image_url": "data:" }]);
         for (input, param, expected) in [
-            (json!(null), "input", "expected a text or a list"),
+            (json!(null), "input", "expected a string or a list"),
             (json!([7]), "input[0]", "input[0]: "),
             (json!([{ "role": "user", "content": image }]), "input[0].content[1]", "`input_image`"),
             (json!([{ "role": "tool", "content": "a" }]), "input[0]", "unknown variant `tool`"),

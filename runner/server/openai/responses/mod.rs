@@ -17,7 +17,7 @@ use crate::server::ask::{Ask, Subject, scope};
 use crate::server::dialogue::{Dialogue, Line};
 use crate::server::error::Refusal;
 use crate::server::stream::respond;
-use crate::server::{App, Asking, Shared};
+use crate::server::{App, AuthTenant, Shared};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
@@ -32,7 +32,7 @@ use stream::Telling;
 /// `POST /v1/responses`
 pub(super) async fn create(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
@@ -61,7 +61,7 @@ pub(super) async fn create(
 /// `GET /v1/responses/{id}`
 pub(super) async fn one(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
     let record = kept(&app, &tenant.name, "response_id", &id)?;
@@ -71,7 +71,7 @@ pub(super) async fn one(
 /// `DELETE /v1/responses/{id}`
 pub(super) async fn remove(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
     if !app.kept.remove(&tenant.name, &id) {
@@ -83,7 +83,7 @@ pub(super) async fn remove(
 /// `GET /v1/responses/{id}/input_items`
 pub(super) async fn input_items(
     State(app): Shared,
-    Asking(tenant): Asking,
+    AuthTenant(tenant): AuthTenant,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refusal> {

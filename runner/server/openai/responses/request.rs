@@ -143,7 +143,7 @@ impl Body {
             max_tokens: self.max_output_tokens,
             grammar: self.grammar()?,
             calls: messages::calls(self.tool_choice.as_ref(), tools)?,
-            joint_calls: self.may_call_several(),
+            parallel_tool_calls: self.may_call_several(),
             logprobs: self.has_logprobs().then_some(self.top_logprobs.unwrap_or(0)),
             ..Settings::new(seed)
         })
@@ -255,7 +255,7 @@ mod tests {
         }
         let tools = body.tools().unwrap();
         let settings = body.settings(tools.as_deref()).unwrap();
-        assert_eq!(settings.calls, greenroom_engine::Calls::Named("f".into()));
+        assert_eq!(settings.calls, greenroom_engine::ToolChoice::Named("f".into()));
         assert_eq!(settings.logprobs, Some(2));
         assert!(settings.grammar.is_some());
     }

@@ -11,7 +11,7 @@ use crate::server::App;
 use crate::server::ask::{Admitted, Answer, Piece};
 use crate::server::dialogue::Dialogue;
 use crate::server::error::Refusal;
-use crate::server::stream::{Frame, Wording};
+use crate::server::stream::{EventEncoder, Frame};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -81,7 +81,7 @@ impl Telling {
     }
 }
 
-impl Wording for Telling {
+impl EventEncoder for Telling {
     fn begin(&mut self) -> Vec<Frame> {
         self.events.begin()
     }

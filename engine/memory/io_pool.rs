@@ -22,12 +22,12 @@ pub(super) enum Priority {
 }
 
 /// Threads that work on one store.
-pub(super) struct Crew {
+pub(super) struct IoPool {
     tasks: Option<Sender<Task>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Crew {
+impl IoPool {
     /// So many threads with nothing to do.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Crew {
     pub(super) fn new(name: &str, n_threads: usize, priority: Priority, store: &Arc<Store>) -> Result<Self> {
         let (tasks, todo) = channel::<Task>();
         let todo = Arc::new(Mutex::new(todo));
-        let mut crew = Self { tasks: Some(tasks), threads: Vec::new() };
+        let mut io_pool = Self { tasks: Some(tasks), threads: Vec::new() };
         for _ in 0..n_threads {
             let (todo, store) = (todo.clone(), store.clone());
             let body = move || {
@@ -51,9 +51,9 @@ impl Crew {
             let thread = thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|e| {
                 Error::new(ErrorKind::Closed, format!("can't start a thread for the cache folder: {e}"))
             });
-            crew.threads.push(thread?);
+            io_pool.threads.push(thread?);
         }
-        Ok(crew)
+        Ok(io_pool)
     }
 
     /// Hands a task over; `then` is told, on the task's thread, what came of it or which panic ended it.
@@ -118,7 +118,7 @@ impl<T> Begun<T> {
     }
 }
 
-impl Drop for Crew {
+impl Drop for IoPool {
     /// Waits until all tasks are done, so that the cache folder is free again.
     fn drop(&mut self) {
         self.tasks = None;
@@ -134,14 +134,14 @@ mod tests {
     use crate::store::in_memory::InMemory;
     use std::sync::Barrier;
 
-    fn crew(n_threads: usize) -> Crew {
+    fn io_pool(n_threads: usize) -> IoPool {
         let store = Arc::new(Store::on(Arc::new(InMemory::default()), None));
-        Crew::new("crew", n_threads, Priority::Low, &store).expect("threads")
+        IoPool::new("crew", n_threads, Priority::Low, &store).expect("threads")
     }
 
     #[test]
     fn tasks_are_done_side_by_side_and_their_results_stay_in_order() {
-        let crew = crew(3);
+        let io_pool = io_pool(3);
         let (together, caller) = (Arc::new(Barrier::new(3)), thread::current().id());
         let task = |i: usize| {
             let together = together.clone();
@@ -150,28 +150,28 @@ mod tests {
                 (i, thread::current().id())
             }
         };
-        let done = crew.all((0..3).map(task));
+        let done = io_pool.all((0..3).map(task));
         assert!(done.iter().map(|(i, _)| *i).eq(0..3) && done.iter().all(|(_, thread)| *thread != caller));
-        assert_eq!(crew.all((0..100).map(|i| move |_: &Store| i)), (0..100).collect::<Vec<_>>());
+        assert_eq!(io_pool.all((0..100).map(|i| move |_: &Store| i)), (0..100).collect::<Vec<_>>());
     }
 
     #[test]
     fn one_thread_keeps_the_order_and_ends_after_its_last_task() {
-        let crew = crew(1);
+        let io_pool = io_pool(1);
         let done = Arc::new(Mutex::new(Vec::new()));
         for i in 0..50 {
             let done = done.clone();
-            crew.push(move |_| thread::yield_now(), move |_| done.lock().expect("a list").push(i));
+            io_pool.push(move |_| thread::yield_now(), move |_| done.lock().expect("a list").push(i));
         }
-        drop(crew);
+        drop(io_pool);
         assert!(done.lock().expect("a list").iter().copied().eq(0..50));
     }
 
     #[test]
     fn a_panic_reaches_whoever_waits_and_the_crew_goes_on() {
-        let crew = crew(2);
+        let io_pool = io_pool(2);
         let seven = |i: usize| move |_: &Store| assert!(i != 7, "seven");
-        assert!(catch_unwind(AssertUnwindSafe(|| crew.all((0..9).map(seven)))).is_err());
-        assert_eq!(crew.one(|_| 1), 1);
+        assert!(catch_unwind(AssertUnwindSafe(|| io_pool.all((0..9).map(seven)))).is_err());
+        assert_eq!(io_pool.one(|_| 1), 1);
     }
 }
