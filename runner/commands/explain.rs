@@ -186,7 +186,8 @@ fn options(choice: &ChoiceRecord, temperature: f32) {
         println!("    option \"{}\"{logprob}", printable(&option.text));
     }
     if let Some(odds) = odds {
-        let hint = if odds.is_low() { ": the model would almost always have said something else" } else { "" };
+        let hint =
+            if odds.is_low() { ": the model would almost always have said something else" } else { "" };
         println!("    mass of all options {}{hint}", Odds::in_percent(odds.mass));
     }
 }

@@ -427,7 +427,7 @@ each item whether its loop is written `{% for … %}` or `{%- for … %}`. `-` i
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
 `AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, a number without them (`quiz.votes[4]`), or an agent: `talk.messages['ann']`,
-`talk.choices[me]`, `payoffs[me]`; `messages` has only this form. InterTurnRecord `${` and `}`, write the key without quotes. Agents who speak at once
+`talk.choices[me]`, `payoffs[me]`; `messages` has only this form. Between `${` and `}`, write the key without quotes. Agents who speak at once
 (`broadcast`, votes) do not see each other's answers in their questions.
 
 In a block, the name of a phase means its latest pass: the current pass for phases earlier in the block, the previous pass for phases later in

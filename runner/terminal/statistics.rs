@@ -217,7 +217,7 @@ impl Overview<'_> {
             numbers_from,
         );
         if is_low {
-            self.text += "Where the mass is low, the model would rather have said something else, and the shares say \
+            self.text += "Where the mass is low, the model would almost always have said something else, and the shares say \
                 little.\n\n";
         }
     }

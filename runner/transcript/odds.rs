@@ -20,7 +20,7 @@ impl Odds {
     /// Mass below which shares say little: they compare options that the model would hardly give.
     pub const LOW_MASS: f64 = 0.1;
 
-    /// Tells whether the model would rather have said something else.
+    /// Tells whether the model would almost always have said something else.
     pub fn is_low(&self) -> bool {
         self.mass < Self::LOW_MASS
     }
