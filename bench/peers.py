@@ -124,7 +124,7 @@ class Llama:
                 answer = ask("/completion", {"prompt": ids, "n_predict": 1, "id_slot": 0, "cache_prompt": True})
                 first_ms = (time.perf_counter() - began) * 1e3
         read = answer["timings"]["prompt_n"]
-        assert read <= N_EXTENDED + 1, f"llama-server read {read} tokens anew: the slot was not restored"
+        assert read <= N_EXTENDED + 1, f"llama-server read {read} tokens again: the slot was not restored"
         return first_ms, load_ms
 
     @contextmanager

@@ -28,7 +28,7 @@ pub struct Choice {
     /// Index of the option that was drawn, counted from 0 in the order in which they were given.
     pub chosen: usize,
     /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it, one after the other
-    /// behind the prompt, in the model's own distribution (no temperature, no filter, no penalty). It is that of replies that
+    /// after the prompt, in the model's own distribution (no temperature, no filter, no penalty). It is that of replies that
     /// begin with the option, as in [`crate::Engine::rank`].
     ///
     /// An option whose tokens another one begins with counts only where the model would then end its turn: how likely that is
@@ -46,7 +46,7 @@ pub struct TokenLogprob {
     pub id: u32,
     /// Its text; a character may be spread over several tokens.
     pub bytes: Vec<u8>,
-    /// Its log-probability behind the prompt and the reply's tokens before it.
+    /// Its log-probability after the prompt and the reply's tokens before it.
     pub logprob: f32,
     /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as were asked for.
     pub top: Vec<TopLogprob>,
@@ -84,7 +84,7 @@ pub enum StopReason {
     StopString,
     /// `max_tokens` was reached, and the reply ends wherever it had come to.
     Length,
-    /// `max_tokens` was reached, and the reply was cut behind its last whole sentence ([`Request::whole_sentences`](crate::Request::whole_sentences)).
+    /// `max_tokens` was reached, and the reply was cut after its last whole sentence ([`Request::whole_sentences`](crate::Request::whole_sentences)).
     Sentence,
 }
 
@@ -216,7 +216,7 @@ pub struct Completion {
     /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`](crate::Request::logprobs)); else empty.
     pub logprobs: Vec<TokenLogprob>,
     /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the same whether the prompt was
-    /// read anew, cached, restored, forked or read beside others, and names no tenant and no session.
+    /// read from scratch, cached, restored, forked or read beside others, and names no tenant and no session.
     ///
     /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and
     /// formats of the cache, and the numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
@@ -270,7 +270,7 @@ pub struct TokenScore {
 /// Next-token figures of one cache format, from [`crate::Engine::compare`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FormatDivergence {
-    /// Natural log-probability of the token that follows; `None` behind the last one.
+    /// Natural log-probability of the token that follows; `None` after the last one.
     pub logprob: Option<f64>,
     /// The most likely id.
     pub top: u32,

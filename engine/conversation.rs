@@ -89,7 +89,7 @@ pub enum ReplyContent {
     /// Token ids of a call ([`Completion::call`](crate::Completion::call)): what the agent reads next is its result.
     Call(Arc<[u32]>),
     /// A call of unknown tokenization, from an outside client: spelled as the model's template writes calls, its JSON with a space
-    /// behind `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the text is the same. What the agent reads next is
+    /// after `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the text is the same. What the agent reads next is
     /// its result.
     CallText(Call),
 }
@@ -155,7 +155,7 @@ impl From<Conversation> for Prompt {
 pub struct Tools {
     /// The tools.
     pub list: Vec<Tool>,
-    /// How they are called, in words, for a model whose chat template knows no tools: it stands behind the system text. Such a model
+    /// How they are called, in words, for a model whose chat template knows no tools: it stands after the system text. Such a model
     /// calls by `{"tool": NAME, "arguments": {…}}`; any other one as its template writes calls.
     pub instructions: String,
 }

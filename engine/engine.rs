@@ -532,7 +532,7 @@ impl Engine {
     }
 
     /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states ([`ModelInfo::d_model`]). It is the direction of
-    /// the mean, over all positions, of the hidden state behind the final norm. Equal texts give equal bits on one device, whatever is
+    /// the mean, over all positions, of the hidden state after the final norm. Equal texts give equal bits on one device, whatever is
     /// embedded or played beside them. No memory is left behind; dropping the future cancels.
     ///
     /// # Errors
@@ -579,7 +579,7 @@ impl Engine {
         }
     }
 
-    /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
+    /// `ids` after the begin-of-sequence token, if the model's texts begin with it and these don't.
     pub fn begin(&self, ids: &[u32]) -> Vec<u32> {
         self.inner.prompter.tokenizer.begin(ids)
     }

@@ -41,7 +41,7 @@ fn noise(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| bits(i) as f32 / (1 << 24) as f32 - 0.5).collect()
 }
 
-/// A product of `n_rows` activations with a matrix `[n_out, k]`, activations quantized anew each time; on one thread.
+/// A product of `n_rows` activations with a matrix `[n_out, k]`, activations quantized again each time; on one thread.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -212,7 +212,7 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
 }
 
 /// Reads the file of a block's part of [`sealed_block`]'s layout without asking for its checksum, attends to what it holds, writes
-/// it anew, checksum and all, and reads that; then checks the file as it is.
+/// it again, checksum and all, and reads that; then checks the file as it is.
 ///
 /// # Errors
 /// The file is damaged.
@@ -225,15 +225,15 @@ pub fn read_block(bytes: &[u8]) -> Result<(), String> {
             block::read(&mut Cursor::new(bytes), span, (hash, part), 0, &layout, verify)
         };
         let Ok(block) = read(bytes, false) else { continue };
-        let anew = block::encode((hash, part), 0, &block, &layout).map_err(|e| e.to_string())?;
-        let again = read(&anew, true).and_then(|_| verify(&anew));
+        let fresh = block::encode((hash, part), 0, &block, &layout).map_err(|e| e.to_string())?;
+        let again = read(&fresh, true).and_then(|_| verify(&fresh));
         assert_eq!(again, Ok(()), "what was just written is whole");
         attend_to(block, part, &layout).map_err(|e| e.to_string())?;
     }
     verify(bytes).map_err(|failure| failure.to_string())
 }
 
-/// A log with right checksums whose payloads stand in `bytes`, each behind its length (u16, little endian); and its end.
+/// A log with right checksums whose payloads stand in `bytes`, each after its length (u16, little endian); and its end.
 fn log_of(bytes: &[u8]) -> Result<(Vec<u8>, End)> {
     let (mut log, mut end, mut rest) = (Vec::new(), End::empty(LOG), bytes);
     while let Some((n, after)) = rest.split_first_chunk::<2>() {
@@ -370,7 +370,7 @@ pub fn pack_index() -> Vec<u8> {
     [entry(0), entry(1)].concat()
 }
 
-/// Attends from the token behind a block to the layers of a part of it.
+/// Attends from the token after a block to the layers of a part of it.
 fn attend_to(block: BlockBytes, part: Part, layout: &Arc<KvLayout>) -> Result<()> {
     let isa = Isa::detect();
     let mut arena = Arena::new(&device()?, layout, u64::MAX);

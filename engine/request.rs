@@ -157,7 +157,7 @@ pub struct Request {
     pub grammar: Option<Arc<Grammar>>,
     /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of its own is never a call.
     pub calls: ToolChoice,
-    /// True if a reply that is a call may go on with another one, where the model's template can write several: behind each the model
+    /// True if a reply that is a call may go on with another one, where the model's template can write several: after each the model
     /// ends the reply or begins the next, whichever it draws. The reply's ids end with the last whole call. (What the agent reads next is
     /// the result of one call; several are remembered as calls one after another.)
     pub parallel_tool_calls: bool,
@@ -167,7 +167,7 @@ pub struct Request {
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
     pub next_use: Option<u64>,
-    /// Drop what is cached before the turn and look nothing up: everything is computed anew.
+    /// Drop what is cached before the turn and look nothing up: everything is computed from scratch.
     pub cold: bool,
     /// Counts the tokens that are computed for the request, while they are.
     #[serde(skip)]
@@ -246,7 +246,7 @@ pub const MOST_TOP_LOGPROBS: usize = 20;
 pub enum Constraint {
     /// Exactly one of these texts, drawn as a whole: option i with a probability in proportion to
     /// `exp(logprobs[i] / temperature)`, at temperature 0 the most likely one (the first among equals). The prompt is read once,
-    /// and behind it each token that options have in common, but for their last ones.
+    /// and after it each token that options have in common, but for their last ones.
     ///
     /// Of [`Sampling`] only temperature and seed count. [`Completion::choice`](crate::Completion::choice) says what each option's log-probability was
     /// ([`Choice::logprobs`](crate::Choice::logprobs) says what that means).
@@ -255,7 +255,7 @@ pub enum Constraint {
     /// the vocabulary can't spell.
     OneOf(Vec<String>),
     /// These token ids, recorded earlier: they are read in one go instead of being sampled (teacher forcing), and
-    /// [`Completion::followed`](crate::Completion::followed) says at each of them what would have been drawn. Behind them the reply goes on freely, so
+    /// [`Completion::followed`](crate::Completion::followed) says at each of them what would have been drawn. After them the reply goes on freely, so
     /// that it ends as recorded or shows that it would not.
     ///
     /// Refused: an id that the vocabulary has not.

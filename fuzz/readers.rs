@@ -50,7 +50,7 @@ pub fn memory(bytes: &[u8]) -> Result<(), String> {
     probes::read_memory(bytes)
 }
 
-/// The index of a pack of blocks, behind its checksum.
+/// The index of a pack of blocks, after its checksum.
 pub fn pack(bytes: &[u8]) -> Result<(), String> {
     probes::read_pack_index(bytes)
 }

@@ -40,7 +40,7 @@ impl Grammar {
 /// Spaces between the tokens of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spacing {
-    /// One behind each `,` and `:`, so that a reply can't continue with spaces for ever.
+    /// One after each `,` and `:`, so that a reply can't continue with spaces for ever.
     One,
     /// As they come.
     Any,

@@ -159,7 +159,7 @@ fn formatted(format: &str, args: &[Value], rest: Size) -> Result<usize, Error> {
     Ok(places.saturating_mul(place).saturating_add(format.len()))
 }
 
-/// Texts and lists are added up one by one: each sum is made anew.
+/// Texts and lists are added up one by one: each sum is remade.
 fn added(value: &Value, rest: Size, size: Size, meter: &mut Meter) -> Result<usize, Error> {
     let scalars = size.bytes == 0 && size.values <= n_items(value) + 1 && rest.bytes == 0 && rest.values <= 1;
     if scalars {

@@ -180,7 +180,7 @@ fn piece<'s>(
         I::Slice => vec![I::BuildTuple(Some(4)), apply(SLICED, 1), I::UnpackList(4), plain, apply(MADE, 1)],
         I::BuildList(Some(0)) | I::BuildTuple(Some(0)) | I::BuildMap(0) => vec![plain],
         I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => vec![plain, apply(BUILT, 1)],
-        // A method called with `*args`: its name goes behind them.
+        // A method called with `*args`: its name goes after them.
         I::UnpackLists(n) => match next {
             Some(I::CallMethod(name, None)) => {
                 vec![I::LoadConst(Value::from(*name)), I::BuildList(Some(1)), I::UnpackLists(n + 1)]
@@ -201,7 +201,7 @@ fn piece<'s>(
         I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => {
             vec![apply(COMPARED, 1), I::Swap, apply(COMPARED, 1), I::Swap, plain]
         }
-        // `FastRecurse` and calls may begin a loop again, behind the guard of `PushLoop`.
+        // `FastRecurse` and calls may begin a loop again, after the guard of `PushLoop`.
         I::FastRecurse if !in_loop => {
             let mut piece = piece(&I::CallFunction("loop", Some(1)), constant, next, in_loop, meter)?;
             piece.push(I::Emit);

@@ -87,7 +87,7 @@ enum State {
     Calling(Asked, Box<Reply>, Vec<Answer>),
     /// What its full memory is to keep is being looked up.
     LookingUp,
-    /// What its memory began anew with, if it did, and the reply.
+    /// What its memory started over with, if it did, and the reply.
     Answered(Vec<Answer>),
     Failed(anyhow::Error),
     Skipped,

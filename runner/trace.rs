@@ -164,7 +164,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Goes on with the trace of an interrupted run; a damaged one is started anew, with a warning.
+    /// Goes on with the trace of an interrupted run; a damaged one is started over, with a warning.
     ///
     /// # Errors
     /// The file can't be written.

@@ -135,7 +135,7 @@ pub fn follow(memories: &mut Memories, end: TurnId, lines: &mut impl LineSource)
     walk(memories, end, &mut Following(lines))
 }
 
-/// Lets the memory of a turn's speaker begin anew, if there is a recorded line of what it begins with.
+/// Lets the memory of a turn's speaker start over, if there is a recorded line of what it begins with.
 ///
 /// # Errors
 /// As [`walk`].

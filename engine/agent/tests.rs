@@ -248,8 +248,8 @@ fn a_stored_memory_is_never_replaced_unasked() {
     assert_eq!(account(&second.usage), (MatchKind::Extend, total(&first), 0));
     assert_eq!(past(&engine.resume("r", "ada").unwrap()).len(), 2);
     // Replacing a memory is allowed when asked for.
-    let mut anew = ada(&engine).replace();
-    let _ = say(&mut anew, "Zero.");
+    let mut fresh = ada(&engine).replace();
+    let _ = say(&mut fresh, "Zero.");
     assert_eq!(past(&engine.resume("r", "ada").unwrap())[0].0, "Zero.");
     engine.blocking_remove(&key).unwrap();
     assert!(engine.resume("r", "ada").err().unwrap().to_string().contains("`Engine::agent`"));

@@ -156,7 +156,7 @@ pub(crate) trait Device: Send + Sync {
 pub(crate) enum Output {
     /// Logits, `[wanted, n_vocab]`.
     Logits(Vec<f32>),
-    /// Hidden states behind the final norm, `[wanted, d_model]`.
+    /// Hidden states after the final norm, `[wanted, d_model]`.
     Hidden(Vec<f32>),
     /// The likeliest tokens of each; a device need not sort them out.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
@@ -219,7 +219,7 @@ pub(crate) struct Pass {
     pub(crate) spans: Vec<PassSpan>,
     /// Rows whose logits are wanted, ascending.
     pub(crate) wanted: Vec<usize>,
-    /// True if of these rows the hidden states behind the final norm are wanted, instead of logits.
+    /// True if of these rows the hidden states after the final norm are wanted, instead of logits.
     pub(crate) hidden: bool,
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]

@@ -17,7 +17,7 @@
 //! columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for 32 columns, the first 16 columns in their low halves; of 8-bit values
 //! one for each column. What codes stand for says [`quant`](crate::kv::quant).
 //!
-//! Behind all layers of a session's first block stand, in the same order, its first rows as they were: f16,
+//! After all layers of a session's first block stand, in the same order, its first rows as they were: f16,
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
 //!
 //! **f16 rows** are token by token, layer by layer: a token's keys, `[n_heads, dim]`, then its values.
@@ -128,7 +128,7 @@ impl SideFormat {
         }
     }
 
-    /// Lays its tensors, but the exact rows, at `at` and behind.
+    /// Lays its tensors, but the exact rows, at `at` and after.
     fn new(side: Side, layout: TensorLayout, at: &mut usize) -> Self {
         let mut take = |n_bytes: usize| {
             let start = *at;

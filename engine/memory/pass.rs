@@ -90,7 +90,7 @@ pub(crate) fn forward_best(
     }
 }
 
-/// Runs one pass over a span, and returns the hidden states behind the final norm of the rows that it wants, `[rows wanted, d_model]`.
+/// Runs one pass over a span, and returns the hidden states after the final norm of the rows that it wants, `[rows wanted, d_model]`.
 ///
 /// # Errors
 /// As [`forward_best`].

@@ -286,7 +286,7 @@ impl Memory {
         }
     }
 
-    /// The most blocks behind the first `first` of a session behind which a row finds all that it sees of windowed layers;
+    /// The most blocks after the first `first` of a session after which a row finds all that it sees of windowed layers;
     /// `has_window`: of which blocks there that is known.
     fn whole_windows(&self, session: &Session, first: usize, has_window: &[bool]) -> usize {
         let Some(window) = self.context.layout.window() else { return 0 };

@@ -196,7 +196,7 @@ impl Memory {
     }
 }
 
-/// Puts rows from disk behind a session's blocks; the error says why they can't be.
+/// Puts rows from disk after a session's blocks; the error says why they can't be.
 pub(super) fn put_tail(
     session: &mut Session,
     tail: &TailRef,

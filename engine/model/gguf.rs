@@ -200,7 +200,7 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Checks that not much lies behind the last tensor: all of a file is read, to name what is in it.
+    /// Checks that not much lies after the last tensor: all of a file is read, to name what is in it.
     fn ends(&self) -> Result<()> {
         const SLACK: u64 = 16 << 20;
         let end = |info: &TensorInfo| {

@@ -82,7 +82,7 @@ pub(crate) struct Ranker {
 }
 
 impl Ranker {
-    /// `options` are the ids of each, behind the prompt.
+    /// `options` are the ids of each, after the prompt.
     pub(crate) fn new(
         scratch: Scratch,
         prompt: Vec<u32>,

@@ -68,7 +68,7 @@ impl Scratch {
         Ok(logits)
     }
 
-    /// The same, and returns the hidden states behind the final norm of all rows fed, `[n, d_model]`.
+    /// The same, and returns the hidden states after the final norm of all rows fed, `[n, d_model]`.
     ///
     /// # Errors
     /// As [`forward_hidden`].

@@ -157,7 +157,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
 /// Beginning of the extension of a file that was not written to its end.
 pub(super) const TEMPORARY: &str = "tmp";
 
-/// Appends to a file whose first `at` bytes count; what lies behind them is cut off.
+/// Appends to a file whose first `at` bytes count; what lies after them is cut off.
 pub(super) fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
     let written = (|| {
         fault::write_point()?;

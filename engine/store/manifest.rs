@@ -175,7 +175,7 @@ pub(crate) struct Journal {
 pub(super) enum Write {
     /// This record follows the ones that are there.
     Append { at: u64, record: Vec<u8> },
-    /// The log begins anew.
+    /// The log starts over.
     Replace(Vec<u8>),
 }
 
@@ -208,7 +208,7 @@ impl Journal {
     }
 
     /// Returns what to write so that the log called `name` says `manifest`, and the journal after that; a log of which more than
-    /// half is out of date, or that does not go on, begins anew.
+    /// half is out of date, or that does not go on, starts over.
     pub(super) fn update(
         before: Option<&Self>,
         goes_on: impl FnOnce(&Self) -> bool,

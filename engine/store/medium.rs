@@ -70,7 +70,7 @@ pub(crate) trait Blobs: Send + Sync {
 
 /// Blobs, and things among them that grow by appending.
 pub(crate) trait Logs: Blobs {
-    /// Appends to a log whose first `at` bytes count; what lies behind them is cut off.
+    /// Appends to a log whose first `at` bytes count; what lies after them is cut off.
     ///
     /// # Errors
     /// It is shorter, or can't be written.

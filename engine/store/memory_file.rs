@@ -35,7 +35,7 @@ pub(crate) struct SessionExport {
     pub(crate) identity: Identity,
     pub(crate) segments: Vec<Segment>,
     pub(crate) blocks: Vec<BlockParts>,
-    /// Rows behind the blocks: number of tokens, and their bytes.
+    /// Rows after the blocks: number of tokens, and their bytes.
     pub(crate) n_rows: usize,
     pub(crate) rows: Vec<u8>,
 }

@@ -406,7 +406,7 @@ impl Store {
     ) -> Result<u64> {
         let id = self.session_id(&manifest.session());
         let name = manifest_name(&id);
-        // A file that lost what the journal stands on (by hand, or set aside) begins anew.
+        // A file that lost what the journal stands on (by hand, or set aside) starts over.
         let goes_on = |journal: &Journal| self.medium.can_append(&name, journal.bytes());
         let (write, after) = Journal::update(journal.as_ref(), goes_on, manifest, &id, &self.cipher)?;
         let n = match &write {

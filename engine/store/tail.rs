@@ -116,7 +116,7 @@ pub(super) fn most(layout: &KvLayout) -> u64 {
     (BLOCK * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
 }
 
-/// Checks a tail's whole file, what lies behind its end too: rows of a turn that was not committed, or a record that a crash tore.
+/// Checks a tail's whole file, what lies after its end too: rows of a turn that was not committed, or a record that a crash tore.
 /// Without a manifest's `tail` all of it is such.
 ///
 /// # Errors

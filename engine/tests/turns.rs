@@ -267,7 +267,7 @@ fn a_model_is_measured_once_for_a_folder() {
     assert!(opened(None));
 }
 
-/// One engine, one copy of the weights, two tenants: what one has read the other reads anew, in RAM and from disk, and neither
+/// One engine, one copy of the weights, two tenants: what one has read the other reads from scratch, in RAM and from disk, and neither
 /// begins with the other's memory.
 #[test]
 fn tenants_of_one_engine_share_nothing() {

@@ -19,7 +19,7 @@ pub(crate) struct CallForm {
     head: String,
     /// Text between the name and the arguments.
     middle: String,
-    /// Text behind the arguments that the model still says.
+    /// Text after the arguments that the model still says.
     close: String,
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any message.
     pub(super) result: Option<Vec<Piece>>,
@@ -30,18 +30,18 @@ pub(crate) struct CallForm {
 /// What stands between the calls of one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joint {
-    /// Ids behind every call.
+    /// Ids after every call.
     pub(crate) tail: Vec<u32>,
-    /// The id behind these where there is no further call; `None`: one that ends a reply.
+    /// The id after these where there is no further call; `None`: one that ends a reply.
     pub(crate) end: Option<u32>,
-    /// Ids behind the tail where there is one, up to its head.
+    /// Ids after the tail where there is one, up to its head.
     pub(crate) more: Vec<u32>,
     /// All of them as text, up to the head.
     text: String,
 }
 
 impl Joint {
-    /// `between` stands between a call and the next one's head, `after` behind the last one.
+    /// `between` stands between a call and the next one's head, `after` after the last one.
     fn new(between: &str, after: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let ids = tokenizer.encode_template(between, After::Text).ok()?;
         let last = tokenizer.encode_template(after, After::Text).ok()?;
@@ -77,7 +77,7 @@ impl CallForm {
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
         let mut asked = messages(&[("user", &user)]);
-        // A reply with more behind it, as a call has: templates write the last one otherwise (Qwen 3 shows that it did not think).
+        // A reply with more after it, as a call has: templates write the last one otherwise (Qwen 3 shows that it did not think).
         let spoken = [&asked[..], &messages(&[("assistant", &assistant), ("user", &user)])].concat();
         let several = [&asked[..], &[calls(&IDS.map(call)), told(IDS[0]), told(IDS[1])]].concat();
         asked.extend([calls(&[call(IDS[0])]), told(IDS[0])]);
@@ -117,13 +117,13 @@ impl CallForm {
         })
     }
 
-    /// What a call is, behind its opening. White space before it is let pass.
+    /// What a call is, after its opening. White space before it is let pass.
     pub(crate) fn grammar(&self, tools: &Tools) -> Grammar {
         let start = "start: SPACE? call\nSPACE: /[ \\t\\n\\r]+/\n";
         self.lark(start, self.head.trim_start(), tools.list.iter())
     }
 
-    /// What a call is that is asked for, of any tool or the one with a name, behind its opening: as the template writes it. (With white
+    /// What a call is that is asked for, of any tool or the one with a name, after its opening: as the template writes it. (With white
     /// space let pass, a model that would rather say something else could go on with that for ever.)
     pub(crate) fn forced_grammar(&self, tools: &Tools, name: Option<&str>) -> Grammar {
         let named = tools.list.iter().filter(|tool| name.is_none_or(|name| tool.name == name));
@@ -155,7 +155,7 @@ impl CallForm {
         Grammar::Lark(format!("{start}call: {}\n{lark}", names.join(" | ")))
     }
 
-    /// The text of a call behind its opening, as the template writes it.
+    /// The text of a call after its opening, as the template writes it.
     pub(super) fn spell(&self, call: &Call) -> String {
         let (head, arguments) = (self.forced_head(), spaced(&call.arguments));
         format!("{head}{}{}{arguments}{}", call.tool, self.middle, self.close)
@@ -194,7 +194,7 @@ impl CallForm {
         calls
     }
 
-    /// The call that a text begins with, its opening left out, and what stands behind its arguments if they are whole.
+    /// The call that a text begins with, its opening left out, and what stands after its arguments if they are whole.
     fn first_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<(CallSoFar<'a>, Option<&'a str>)> {
         let rest = text.trim_start().strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {
@@ -225,7 +225,7 @@ const KEY: &str = "greenroom_key";
 /// Some templates insist on nine letters or digits.
 const IDS: [&str; 2] = ["call00001", "call00002"];
 
-/// The length of the rest of a JSON object behind its `{`, which holds [`KEY`] alone.
+/// The length of the rest of a JSON object after its `{`, which holds [`KEY`] alone.
 fn arguments_end(rest: &str) -> Option<usize> {
     let value = rest.rfind(KEY)?;
     let close = rest[value..].find('}')?;
@@ -235,7 +235,7 @@ fn arguments_end(rest: &str) -> Option<usize> {
     is_it.then_some(inner.len())
 }
 
-/// Cuts a text behind the last special token in it.
+/// Cuts a text after the last special token in it.
 fn split_markup(text: &str, tokenizer: &Tokenizer) -> (String, String) {
     let at = tokenizer.end_of_special(text);
     (text[..at].to_owned(), text[at..].to_owned())
@@ -248,7 +248,7 @@ fn enforced(schema: &serde_json::Value) -> serde_json::Value {
     text.unwrap_or_else(|| schema.clone())
 }
 
-/// A schema whose JSON has one space behind `,` and `:`.
+/// A schema whose JSON has one space after `,` and `:`.
 fn with_spacing(schema: &serde_json::Value) -> serde_json::Value {
     let mut schema = schema.clone();
     if let Some(fields) = schema.as_object_mut() {

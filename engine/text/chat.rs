@@ -126,7 +126,7 @@ impl Chat {
         audit.extend(switch(&skeletons));
         let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(|| CallForm::plain(tokenizer));
         let mut eog = tokenizer.eog().to_vec();
-        // What the template puts right behind a reply ends a reply.
+        // What the template puts right after a reply ends a reply.
         if let Some(Piece::Text(text)) = silent.delta.first() {
             let first = tokenizer.encode_template(text, After::Text)?.first().copied();
             eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
@@ -306,7 +306,7 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// Adds a segment. The known ones behind it serve as long as their texts are cut as those behind this one.
+    /// Adds a segment. The known ones after it serve as long as their texts are cut as those after this one.
     fn add(&mut self, segment: Segment) {
         let known = self.known.get(self.out.len());
         let is_known = known.is_some_and(|it| it.kind == segment.kind && it.text == segment.text);

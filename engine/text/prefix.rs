@@ -109,7 +109,7 @@ pub(crate) fn align(cached: &mut Vec<Segment>, prompt: &mut Vec<Segment>, text: 
     }
 }
 
-/// Cuts the segments from `first` on behind `n` of their tokens; returns the index of the first one behind the cut.
+/// Cuts the segments from `first` on after `n` of their tokens; returns the index of the first one after the cut.
 fn cut(segments: &mut Vec<Segment>, first: usize, n: usize, text: &dyn Fn(&[u32]) -> String) -> usize {
     let (mut at, mut left) = (first, n);
     while let Some(segment) = segments.get(at).filter(|segment| segment.ids.len() <= left) {

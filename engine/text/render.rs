@@ -170,7 +170,7 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     Ok(Value::from_safe_string(text))
 }
 
-/// JSON with a space behind `,` and `:`.
+/// JSON with a space after `,` and `:`.
 pub(super) fn spaced(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Array(items) => {

@@ -3,8 +3,8 @@
 //! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would have been. A reply that
 //! must be a call begins with a call's markup, whatever is drawn, and is in a grammar of calls from there on.
 //!
-//! Behind a call, where several may be made together, the ids are said that stand there in any case; then the model draws whether the
-//! reply ends or another call begins. What stands behind the last whole call does not stay in the reply.
+//! After a call, where several may be made together, the ids are said that stand there in any case; then the model draws whether the
+//! reply ends or another call begins. What stands after the last whole call does not stay in the reply.
 
 use crate::text::calls::{CallForm, Joint};
 use crate::text::tokenizer::Tokenizer;
@@ -24,7 +24,7 @@ pub(crate) struct Calling {
     further: Option<Matcher>,
     /// Numbers of ids by which its whole calls end.
     ends: Vec<usize>,
-    /// True behind a whole call, before the next one.
+    /// True after a whole call, before the next one.
     is_between: bool,
 }
 
@@ -115,25 +115,25 @@ impl Calling {
         &self.ends
     }
 
-    /// True behind a whole call, before the next one.
+    /// True after a whole call, before the next one.
     pub(crate) fn is_between(&self) -> bool {
         self.is_between
     }
 
-    /// Ids behind the last whole call, and what may stand there.
+    /// Ids after the last whole call, and what may stand there.
     fn joint<'a>(&'a self, ids: &'a [u32]) -> Option<(&'a [u32], &'a Joint)> {
         let joint = self.form.joint.as_ref().filter(|_| self.is_between)?;
         Some((&ids[*self.ends.last()?..], joint))
     }
 
-    /// The ids of which one is drawn behind a call: the one by which another call begins, and the one by which none does, if that ends
+    /// The ids of which one is drawn after a call: the one by which another call begins, and the one by which none does, if that ends
     /// no reply.
     pub(crate) fn fork(&self, ids: &[u32]) -> Option<(u32, Option<u32>)> {
         let (said, joint) = self.joint(ids)?;
         (said.len() == joint.tail.len()).then(|| (joint.more[0], joint.end))
     }
 
-    /// What begins with the ids so far, the last of which were said behind a call: another call, or nothing yet. `None`: there is none.
+    /// What begins with the ids so far, the last of which were said after a call: another call, or nothing yet. `None`: there is none.
     pub(crate) fn next_call(&mut self, ids: &[u32]) -> Option<Option<GrammarState>> {
         let (said, joint) = self.joint(ids)?;
         let expected = joint.tail.iter().chain(&joint.more);

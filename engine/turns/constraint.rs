@@ -1,4 +1,4 @@
-//! Constrained replies: one of several whole options, drawn by how likely each is behind the prompt.
+//! Constrained replies: one of several whole options, drawn by how likely each is after the prompt.
 //!
 //! The options' ids form a trie. [`ScoreOptions`] says what of it to read next, adds up log-probabilities, and draws in the end; it
 //! knows nothing of caches. `turn` reads, and takes its sequence back between branches.
@@ -6,7 +6,7 @@
 //! A choice is drawn among whole options by their log-probabilities, not token by token under a mask: a mask gives all that it
 //! forbids to what is left at each token, so an option that begins well wins though the model would never have gone on with it,
 //! and no figure says how likely it was. Whole options have the probabilities of `Engine::rank`. That costs a row for each inner
-//! node of the trie of their ids, behind a prompt that is read once; between branches the sequence goes back (`Sequence::hold`),
+//! node of the trie of their ids, after a prompt that is read once; between branches the sequence goes back (`Sequence::hold`),
 //! and nothing is written before the option is known.
 
 use crate::scoring::distribution::Distribution;
@@ -41,7 +41,7 @@ pub(crate) struct ScoreOptions {
     /// Options in the order of their ids, those that are walked: what begins alike stands together, so this is the trie depth
     /// first, and what the last branch read does not share with the next one is needed no more.
     ahead: std::vec::IntoIter<usize>,
-    /// Ids behind the prompt that are read or about to be: inner nodes of the trie, from its root down.
+    /// Ids after the prompt that are read or about to be: inner nodes of the trie, from its root down.
     path: Vec<u32>,
     /// Nodes on the path whose logits were seen; the prompt's end is the first one.
     n_seen: usize,
@@ -59,9 +59,9 @@ pub(crate) struct Chosen {
 pub(crate) enum Step {
     /// Read on: logits of the branch are still to come.
     Wait,
-    /// Go back to the first `keep` ids behind the prompt, then read `ids`; all their logits are wanted.
+    /// Go back to the first `keep` ids after the prompt, then read `ids`; all their logits are wanted.
     Walk { keep: usize, ids: Vec<u32> },
-    /// Go back to the first `keep` ids behind the prompt, then read the rest of the option: that is the reply.
+    /// Go back to the first `keep` ids after the prompt, then read the rest of the option: that is the reply.
     Say { keep: usize, chosen: Chosen },
 }
 

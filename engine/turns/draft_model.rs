@@ -49,7 +49,7 @@ struct Read {
     session: SessionKey,
     tokens: Vec<u32>,
     sequence: Sequence,
-    /// What it guessed last behind so many tokens.
+    /// What it guessed last after so many tokens.
     guessed: (usize, Vec<u32>),
 }
 
@@ -86,7 +86,7 @@ impl DraftModel {
         }
     }
 
-    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits behind so many guesses.
+    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits after so many guesses.
     pub(crate) fn guess(
         &mut self,
         session: &SessionKey,
@@ -131,7 +131,7 @@ impl DraftModel {
         for (guess, said) in guesses.iter().zip(tokens.get(behind..).unwrap_or_default()) {
             self.rate += STEP * (f64::from(u8::from(guess == said)) - self.rate);
             if guess != said {
-                break; // what was guessed behind it says nothing
+                break; // what was guessed after it says nothing
             }
         }
     }

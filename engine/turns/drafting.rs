@@ -1,7 +1,7 @@
 //! Tokens that are guessed before they are drawn, so that one pass can check several (prompt lookup: Saxena 2023; checked as in
 //! speculative decoding: Leviathan et al. 2023).
 //!
-//! A guess is never believed. Behind each one its row's logits are there, to the bit those of a pass of one row; from them the token
+//! A guess is never believed. After each one its row's logits are there, to the bit those of a pass of one row; from them the token
 //! is drawn as ever, and where it is another one than was guessed, the rest of the rows leave the sequence. So replies are the same with
 //! and without.
 //!
@@ -37,7 +37,7 @@ fn kind(n_alike: usize) -> usize {
 
 /// Guesses the tokens of one reply.
 pub(crate) struct Drafter {
-    /// The place behind each sequence of [`LEAST`] tokens, the latest.
+    /// The place after each sequence of [`LEAST`] tokens, the latest.
     places: HashMap<[u32; LEAST], usize>,
     /// Tokens up to which sequences are in `places`.
     n_known: usize,
@@ -59,7 +59,7 @@ impl Drafter {
         let is_right = guess == id;
         self.rates[kind] += STEP * (f64::from(u8::from(is_right)) - self.rates[kind]);
         if !is_right {
-            self.expected.clear(); // what was guessed behind it says nothing
+            self.expected.clear(); // what was guessed after it says nothing
         }
     }
 
@@ -87,7 +87,7 @@ impl Drafter {
         (0..most).take_while(pays).count()
     }
 
-    /// The place behind the latest earlier tokens that are as the last ones.
+    /// The place after the latest earlier tokens that are as the last ones.
     fn place(&mut self, tokens: &[u32]) -> Option<usize> {
         let first = self.n_known.max(tokens.len().saturating_sub(REACH)).max(LEAST);
         for end in first..tokens.len() {

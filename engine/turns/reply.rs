@@ -1,7 +1,7 @@
 //! A reply in the making: ids, bytes, and where it must be cut.
 //!
 //! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met at the reply's
-//! beginning. Where the cut would leave nothing, the token is refused instead. A reply that reached its limit may be cut behind
+//! beginning. Where the cut would leave nothing, the token is refused instead. A reply that reached its limit may be cut after
 //! its last whole sentence; an incomplete character at the end is cut in any case. All cuts are between tokens.
 //! Only text that no cut can take back is streamed. In a thought, which ends with `</think>`, stop strings count for nothing.
 //!
@@ -36,7 +36,7 @@ pub(crate) struct ReplyText {
     met: Option<usize>,
     /// True if the prompt has opened a thought.
     is_opened: bool,
-    /// Offset behind the reply's thought, once that has ended.
+    /// Offset after the reply's thought, once that has ended.
     after_thought: Option<usize>,
     /// Offset after the spaces that stand first after the thought, or in the whole text.
     begin: usize,
@@ -48,7 +48,7 @@ pub(crate) struct ReplyText {
     logprobs: Vec<TokenLogprob>,
     /// Number of those that were given to the caller.
     n_told: usize,
-    /// The reply's tokens behind those of the agent's earlier replies.
+    /// The reply's tokens after those of the agent's earlier replies.
     said: Said,
     /// Its place in its grammar.
     guide: Option<GrammarState>,
@@ -57,7 +57,7 @@ pub(crate) struct ReplyText {
 }
 
 impl ReplyText {
-    /// An empty reply behind what was said before; empty stop strings are ignored.
+    /// An empty reply after what was said before; empty stop strings are ignored.
     pub(crate) fn new(stops: &[String], whole_sentences: bool, said: Said) -> Self {
         let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.as_bytes().to_vec()).collect();
         Self { stops, whole_sentences, said, ..Self::default() }
@@ -69,7 +69,7 @@ impl ReplyText {
         Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
     }
 
-    /// The same, behind a prompt that ends with this text: it may have opened a thought.
+    /// The same, after a prompt that ends with this text: it may have opened a thought.
     pub(crate) fn behind(self, prompt: &str) -> Self {
         Self { is_opened: prompt.trim_end().ends_with(THOUGHT.0), ..self }
     }
@@ -105,17 +105,17 @@ impl ReplyText {
         self.calling.as_ref()?.forced(&self.ids)
     }
 
-    /// The ids of which one is drawn behind a call.
+    /// The ids of which one is drawn after a call.
     fn fork(&self) -> Option<(u32, Option<u32>)> {
         self.calling.as_ref()?.fork(&self.ids)
     }
 
-    /// True if it is in a grammar, or behind a call that another one may follow.
+    /// True if it is in a grammar, or after a call that another one may follow.
     pub(crate) fn is_guided(&self) -> bool {
         self.guide.is_some() || self.is_behind_a_call()
     }
 
-    /// True behind a whole call that another one may follow.
+    /// True after a whole call that another one may follow.
     pub(crate) fn is_behind_a_call(&self) -> bool {
         self.calling.as_ref().is_some_and(Calling::is_between)
     }
@@ -411,7 +411,7 @@ impl ReplyText {
         self.stream_to(self.end_of(n))
     }
 
-    /// Cuts behind the last whole sentence, if that is asked for and there is one.
+    /// Cuts after the last whole sentence, if that is asked for and there is one.
     pub(crate) fn cut_to_sentences(&mut self) -> bool {
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
         if !self.whole_sentences {
@@ -427,7 +427,7 @@ impl ReplyText {
         self.call_ends().last().copied()
     }
 
-    /// Ends the reply: an incomplete character is cut, and what stands behind whole calls. What was not streamed yet comes back.
+    /// Ends the reply: an incomplete character is cut, and what stands after whole calls. What was not streamed yet comes back.
     pub(crate) fn finish(&mut self) -> Option<String> {
         self.keep(self.end_of_calls().unwrap_or(self.ids.len()));
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
@@ -489,7 +489,7 @@ impl ReplyText {
         n
     }
 
-    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space behind it. While the reply goes on,
+    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space after it. While the reply goes on,
     /// that is known where something follows.
     fn tokens_of_sentences(&mut self, n: usize, has_ended: bool) -> Option<usize> {
         self.sentences.read(&self.bytes[..whole_characters(&self.bytes)], &self.ends);
@@ -508,7 +508,7 @@ impl ReplyText {
 }
 
 /// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled here: at a stop string, and
-/// at its limit (`is_full`) behind its last whole sentence, if that is asked for. Gives its ids, its text and why it ends.
+/// at its limit (`is_full`) after its last whole sentence, if that is asked for. Gives its ids, its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,

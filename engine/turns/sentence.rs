@@ -3,11 +3,11 @@
 //! A text is read once, as it comes: [`Place`] is what is known of it at a character, and [`Sentences`] keeps the ends of tokens that end
 //! sentences. Whether one does is certain as soon as something follows that is no space.
 //!
-//! The rule: a sentence ends with a terminator and the closing marks behind it, where a space or the end of the text follows;
+//! The rule: a sentence ends with a terminator and the closing marks after it, where a space or the end of the text follows;
 //! full-width terminators need no space. What follows must not begin with a lower-case letter (`"Go!" he said`), and a full stop
-//! ends no sentence behind a title or a single letter (`Mr.`, `J.`), or behind a number that begins a line (`3.`) or that may go on (`3.14`).
+//! ends no sentence after a title or a single letter (`Mr.`, `J.`), or after a number that begins a line (`3.`) or that may go on (`3.14`).
 
-/// Terminators that need a space, or the end of the text, behind them.
+/// Terminators that need a space, or the end of the text, after them.
 const SPACED: &[char] = &['.', '!', '?', '…', '؟', '۔', '।'];
 /// Terminators that need none.
 const FULL_WIDTH: &[char] = &['。', '！', '？', '．', '｡'];

@@ -50,7 +50,7 @@ pub(crate) struct ActiveTurn {
     followed: Vec<ForcedToken>,
     /// Guesses what is said next.
     drafter: Drafter,
-    /// Guesses among its tokens, behind the last one that was said.
+    /// Guesses among its tokens, after the last one that was said.
     n_guessed: usize,
     stop: Option<StopReason>,
     usage: Usage,
@@ -151,7 +151,7 @@ impl ActiveTurn {
     ) -> Self {
         let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
         session.sequence.begin_turn();
-        // It may have found blocks behind what the session held.
+        // It may have found blocks after what the session held.
         session.sequence.reach_back(flatten(&session.segments).len());
         let known_bytes = known_bytes(&prompt, session.tokens.len());
         let prompt_len = session.tokens.len();
@@ -466,7 +466,7 @@ impl ActiveTurn {
         self.stop = Some(stop);
     }
 
-    /// Goes along a recorded reply, the logits of whose rows these are; behind its end the turn goes on freely.
+    /// Goes along a recorded reply, the logits of whose rows these are; after its end the turn goes on freely.
     fn follow(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -613,7 +613,7 @@ impl ActiveTurn {
 /// Ids that are refused one after the other, at most; then the reply ends with nothing said.
 const MOST_REFUSED: usize = 64;
 
-/// The id that the sampler draws behind a reply; one that would leave nothing of it is not drawn.
+/// The id that the sampler draws after a reply; one that would leave nothing of it is not drawn.
 ///
 /// # Errors
 /// The logits are no probabilities, or the reply's grammar became too costly.

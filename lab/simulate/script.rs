@@ -102,7 +102,7 @@ impl Script {
                 script.n_agents += usize::from(agent.lifecycle == "permanent");
             }
             let history = &mut read[memory];
-            // One that is shorter begins anew.
+            // One that is shorter starts over.
             let known = if history.tokens < prompt { history.tokens } else { 0 };
             let is_choice = lines.get(&*turn.path).is_some_and(|line| line.constraint.is_some());
             let read = if by_messages && is_choice { 0 } else { tokens.generated };

@@ -301,7 +301,7 @@ pub(super) fn reply_of(
     Reply { logprobs, followed, call, usage, commit, ..Reply::of(ids, text, stop) }
 }
 
-/// A choice is weighed anew also where a recording is followed: one draw tells whether it stands.
+/// A choice is weighed again also where a recording is followed: one draw tells whether it stands.
 fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
     let decoded = options.filter(|options| options.choice.method == Method::Decode);
     let one_of = decoded.map(|options| {

@@ -168,7 +168,7 @@ pub struct Request {
     pub recalled: Recalled,
     /// Plan-order number of the agent's next turn; `None`: this is its last.
     pub next_use: Option<u64>,
-    /// Compute everything anew.
+    /// Compute everything from scratch.
     pub cold: bool,
 }
 

@@ -242,7 +242,7 @@ impl Arrived {
         Ok(())
     }
 
-    /// Begins anew.
+    /// Starts over.
     fn discard(&mut self) -> anyhow::Result<()> {
         let emptied = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
         emptied.with_context(|| self.not_written())?;

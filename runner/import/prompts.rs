@@ -48,7 +48,7 @@ pub(super) fn parts(text: &Option<Text>) -> &[String] {
     text.as_ref().map(Text::parts).unwrap_or_default()
 }
 
-/// Placeholders that AgentVerse fills anew at each turn: what an agent remembers or hears anyway.
+/// Placeholders that AgentVerse refills at each turn: what an agent remembers or hears anyway.
 const REMEMBERED: &[&str] =
     &["chat_history", "memory", "env_description", "receiver_name", "previous_sentence"];
 /// Placeholders that tools fill.

@@ -74,7 +74,7 @@ impl Memories {
         (origin, record)
     }
 
-    /// Returns what to ask the speaker behind a call.
+    /// Returns what to ask the speaker after a call.
     ///
     /// # Errors
     /// As [`Memories::ask`].

@@ -73,7 +73,7 @@ impl Memories {
         conversation(&events[begin..]).next
     }
 
-    /// Returns what to ask the speaker of a turn if its memory began anew with these pieces.
+    /// Returns what to ask the speaker of a turn if its memory started over with these pieces.
     ///
     /// # Errors
     /// As [`Memories::ask`].
@@ -85,7 +85,7 @@ impl Memories {
         Ok(Asked { conversation: self.folded(asked.id, epoch.events()), ..asked })
     }
 
-    /// Lets the memory of a turn's speaker begin anew with the pieces of these names, in the order of time; returns the line.
+    /// Lets the memory of a turn's speaker start over with the pieces of these names, in the order of time; returns the line.
     ///
     /// # Errors
     /// A name is no piece's; nothing has been said in the memory yet.
@@ -119,7 +119,7 @@ impl Memories {
         })
     }
 
-    /// Lets the memory of a turn's speaker begin anew with a summary; returns it as it is remembered.
+    /// Lets the memory of a turn's speaker start over with a summary; returns it as it is remembered.
     pub(super) fn sum_up(&mut self, id: TurnId, raw: &str) -> String {
         let of = self.plan.turn(id).timeline;
         let summary = spoken(&self.scenario.agent(of.agent).name, raw);

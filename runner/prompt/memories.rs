@@ -315,7 +315,7 @@ impl Memories {
         Ok(conversation)
     }
 
-    /// What the speaker of a turn is asked, with these events behind it.
+    /// What the speaker of a turn is asked, with these events after it.
     pub(super) fn folded(&self, id: TurnId, events: &[Event]) -> Conversation {
         Conversation { reasoning: self.reasoning(id), ..conversation(events) }
     }

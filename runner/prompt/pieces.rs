@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// A message, or a paragraph of a text of the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its name, which no other piece of the memory has: the path of its turn, or the phase; behind `#` a number where there are several.
+    /// Its name, which no other piece of the memory has: the path of its turn, or the phase; after `#` a number where there are several.
     pub name: String,
     /// Display name of the speaker; `None`: the stage.
     pub by: Option<String>,

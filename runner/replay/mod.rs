@@ -285,7 +285,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Says whether the recording was torn behind its last turn.
+    /// Says whether the recording was torn after its last turn.
     fn ends(&self) -> Result<(), Drift> {
         match &self.transcript.torn {
             Some(torn) => {

@@ -325,7 +325,7 @@ fn recorded(file: &Path, resume: bool) -> anyhow::Result<Option<Transcript>> {
     }
     let begun = Transcript::open_begun(file)?;
     if begun.is_none() && file.symlink_metadata().is_ok() {
-        // The run was interrupted before its header was complete: it begins anew.
+        // The run was interrupted before its header was complete: it starts over.
         std::fs::remove_file(file).with_context(|| format!("can't remove {}", file.display()))?;
     }
     Ok(begun)

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub struct ForkFrom {
     /// Its folder or transcript.
     pub run: PathBuf,
-    /// The first turn that is played anew: its path, or a phase's name for the phase's first turn; `None`: the first one with
+    /// The first turn that is played again: its path, or a phase's name for the phase's first turn; `None`: the first one with
     /// `changes`.
     pub at: Option<String>,
     /// The changes to what is said and read.
@@ -45,7 +45,7 @@ pub(super) struct Past {
 
 /// The part of another run that a fork shares with it.
 pub(super) struct Fork {
-    /// The recording up to the first turn that is played anew.
+    /// The recording up to the first turn that is played again.
     pub(super) before: Transcript,
     pub(super) record: Forked,
     /// Roots of the seeds before some turns.

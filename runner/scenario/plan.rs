@@ -28,7 +28,7 @@ pub struct TimelineId {
 /// All that is before a point of the plan: what is read or decided there knows of it, and of nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Horizon {
-    /// The first turn behind the point.
+    /// The first turn after the point.
     pub turns: TurnId,
     /// The number of changes of the state before it.
     pub changes: usize,
@@ -37,7 +37,7 @@ pub struct Horizon {
 /// One turn: who speaks, and what that agent reads first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// `phase/round/agent`, and behind a dot a suffix that makes it unique: names the turn in transcripts and seeds it.
+    /// `phase/round/agent`, and after a dot a suffix that makes it unique: names the turn in transcripts and seeds it.
     pub path: String,
     /// The phase.
     pub phase: PhaseId,
@@ -329,7 +329,7 @@ impl Plan {
         edges.map(|edge| (TurnId(edge.source().index()), *edge.weight()))
     }
 
-    /// The point behind the last turn.
+    /// The point after the last turn.
     pub fn end(&self) -> TurnId {
         TurnId(self.n_turns())
     }
@@ -339,7 +339,7 @@ impl Plan {
         Horizon { turns: self.end(), changes: self.changes.len() }
     }
 
-    /// The beginning of a phase (round 0), or of a round of it. What is not planned begins behind all.
+    /// The beginning of a phase (round 0), or of a round of it. What is not planned begins after all.
     pub fn begin_of(&self, phase: PhaseId, round: usize) -> Horizon {
         self.begins.get(&(phase, round)).copied().unwrap_or(self.all())
     }

@@ -112,7 +112,7 @@ pub(super) enum Piece {
     Called(String),
     /// A piece of the call's arguments, which are the text of a JSON object.
     Arguments(String),
-    /// Log-probabilities of the tokens that the text so far is made of, behind those of earlier pieces.
+    /// Log-probabilities of the tokens that the text so far is made of, after those of earlier pieces.
     Logprobs(Vec<TokenLogprob>),
     /// The reply is complete, and its memory saved.
     Ended(Box<Answer>),

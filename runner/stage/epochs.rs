@@ -17,7 +17,7 @@ impl Stage {
         Ok(goes_on && self.backend_of(self.plan.turn(id)).overflows(request)?)
     }
 
-    /// Lets a full memory begin anew, as its agent is to; what it keeps may have to be asked for first.
+    /// Lets a full memory start over, as its agent is to; what it keeps may have to be asked for first.
     pub(super) fn make_room(&mut self, id: TurnId, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         match self.memories.keep_of(id) {
             Keep::All | Keep::Summary => {

@@ -14,7 +14,7 @@ pub struct Settings {
     pub sampling: Sampling,
     /// Maximum number of tokens of a reply.
     pub max_tokens: usize,
-    /// Compute everything anew at each turn.
+    /// Compute everything from scratch at each turn.
     pub cold: bool,
     /// The run that each agent (by key) brings its memory from.
     pub parents: BTreeMap<String, Session>,
@@ -33,7 +33,7 @@ pub struct Settings {
 /// What was looked up, by a recording.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedRetrievals {
-    /// Names of the pieces that memories begin anew with, by the paths of their lines.
+    /// Names of the pieces that memories start over with, by the paths of their lines.
     pub kept: BTreeMap<String, Vec<String>>,
     /// Who was picked to speak, by phase.
     pub routes: BTreeMap<String, RouteRecord>,

@@ -36,7 +36,7 @@ pub enum Scene<'a> {
     Skipped,
     /// Those who speak in its phase were picked.
     Routed(&'a RouteRecord),
-    /// The stage says something before it; behind the last turn, too.
+    /// The stage says something before it; after the last turn, too.
     Directed(&'a Direction),
     /// It is over, but a human who plays may not know of it yet; it is shown later, if at all.
     Withheld,

@@ -36,7 +36,7 @@ pub(super) struct Planned {
 pub(super) enum LineKind {
     /// A turn.
     Turn(Purpose),
-    /// What a full memory begins anew with, before a turn.
+    /// What a full memory starts over with, before a turn.
     Summary,
     /// A call of a tool, before a turn.
     Call,

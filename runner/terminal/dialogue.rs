@@ -246,7 +246,7 @@ impl Dialogue {
         self.page.end();
         self.raw.remove(&self.next);
         self.shown = None;
-        // What has come of the next turn is shown behind what the stage says before it.
+        // What has come of the next turn is shown after what the stage says before it.
     }
 
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.

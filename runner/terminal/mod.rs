@@ -35,7 +35,7 @@ fn width() -> Option<usize> {
     size.map(|(_, columns)| usize::from(columns).max(20))
 }
 
-/// A text wrapped to the terminal, later lines behind `indent`; elsewhere as it is.
+/// A text wrapped to the terminal, later lines after `indent`; elsewhere as it is.
 fn wrapped(text: &str, indent: &str) -> String {
     match width() {
         Some(width) => textwrap::fill(text, textwrap::Options::new(width).subsequent_indent(indent)),

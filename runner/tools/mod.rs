@@ -50,7 +50,7 @@ impl Call {
         Self { tool: String::new(), arguments: Value::Null }
     }
 
-    /// True if a text says this call: the tool's name, and behind it the arguments.
+    /// True if a text says this call: the tool's name, and after it the arguments.
     pub fn is_said_in(&self, text: &str) -> bool {
         let follows = |rest: &str| {
             let arguments = rest.find('{').map(|at| &rest[at..]);

@@ -38,7 +38,7 @@ pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
 
-/// Path of the line that says what a full memory begins anew with before the turn `path`.
+/// Path of the line that says what a full memory starts over with before the turn `path`.
 pub fn summary_of(path: &str) -> String {
     format!("{path}{SUMMARY}")
 }
@@ -53,7 +53,7 @@ pub fn turn_of(aside: &str) -> &str {
     aside.rsplit_once('.').map_or(aside, |(turn, _)| turn)
 }
 
-/// True if a path is that of a line that says what a full memory begins anew with.
+/// True if a path is that of a line that says what a full memory starts over with.
 pub fn is_summary(path: &str) -> bool {
     path.ends_with(SUMMARY)
 }

@@ -21,7 +21,7 @@ pub struct Transcript {
     pub between: Vec<Recorded<InterTurnRecord>>,
     /// The last line, if the run came to its end.
     pub footer: Option<Recorded<Footer>>,
-    /// Bytes of whole lines: an interrupted run may have left a torn one behind them.
+    /// Bytes of whole lines: an interrupted run may have left a torn one after them.
     pub whole_bytes: u64,
     /// The torn last line, if there is one.
     pub torn: Option<ReadError>,

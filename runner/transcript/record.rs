@@ -243,7 +243,7 @@ pub struct Forked {
     pub path: String,
     /// Hash of its last line.
     pub hash: String,
-    /// Path of the first turn that was played anew.
+    /// Path of the first turn that was played again.
     pub at: String,
     /// Other roots of seeds, for the first turns; the earliest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -344,7 +344,7 @@ pub struct TurnRecord {
     /// The call of a tool that the reply is, on a line of its own, and its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRecord>,
-    /// Names of the pieces of its past that a memory begins anew with, on the line of that, in the order of time.
+    /// Names of the pieces of its past that a memory starts over with, on the line of that, in the order of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<String>>,
     /// Seed of the turn.
@@ -520,7 +520,7 @@ impl CallRecord {
 }
 
 impl TurnRecord {
-    /// True of a line before a turn's own, which nobody hears: what a memory begins anew with, or a call of a tool.
+    /// True of a line before a turn's own, which nobody hears: what a memory starts over with, or a call of a tool.
     pub fn is_aside(&self) -> bool {
         self.call.is_some() || is_summary(&self.path)
     }

@@ -266,7 +266,7 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord, by_first_rules: bo
         let found = drift(cause, "what the agent reads differs");
         return found.map(|found| found.texts(&was.delta, &now.delta));
     }
-    // Only what a rule says is worked out anew.
+    // Only what a rule says is computed again.
     if was.raw != now.raw && recorded.intact {
         let found =
             drift(Cause::RuleChanged, "what is said differs; this agent is played by a rule, not by a model");
@@ -377,7 +377,7 @@ fn listed(choice: Option<&ChoiceRecord>) -> String {
     format!("{}chosen: {}", options.collect::<String>(), text_of(&choice.chosen))
 }
 
-/// The first result that is another one, causes first. What is asserted may change: it is evaluated anew, and nothing was said by it.
+/// The first result that is another one, causes first. What is asserted may change: it is evaluated again, and nothing was said by it.
 fn other_result(was: &Footer, now: &Footer) -> serde_json::Result<Option<Drift>> {
     let counts = |footer: &Footer| [footer.turns, footer.skipped, footer.choices, footer.invalid];
     if counts(was) != counts(now) {

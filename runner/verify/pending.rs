@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
-/// Ending of such files, behind the recording's whole name.
+/// Ending of such files, after the recording's whole name.
 const ENDING: &str = ".new";
 
 /// Tells whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is set, and not to `false` or 0.
@@ -78,7 +78,7 @@ pub(super) fn write(
     }
 }
 
-/// The recording fits: what was carried over when it did not is of no use any more, and nothing that was played anew is if it was
+/// The recording fits: what was carried over when it did not is of no use any more, and nothing that was played again is if it was
 /// `played_again` now. What a model said otherwise stays to be reviewed until then.
 pub(super) fn fits(recording: &Path, played_again: bool) {
     let waits = Transcript::open(&pending_file(recording));

@@ -74,7 +74,7 @@ pub(super) fn rerun(
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cast = players.map(|model| Arc::new(Cast::new(model)));
-    // Programs need not give twice the same; what they are asked anew is what was not asked then.
+    // Programs need not give twice the same; what they are asked again is what was not asked then.
     let looked_up = RecordedRetrievals {
         calls: RecordedRetrievals::of(fitting.transcript).calls,
         ..RecordedRetrievals::default()

@@ -2,7 +2,7 @@
 //!
 //! A score is a play: the stage plays the recording, and each reply is read by the model (`Constraint::Follow`) before the
 //! recorded one is handed on. What is read in one go has the logits of what was decoded, so a surprise is a fact about the model,
-//! never about how it was asked. Choices are weighed anew.
+//! never about how it was asked. Choices are weighed again.
 
 use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};

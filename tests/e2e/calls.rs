@@ -32,13 +32,13 @@ outcome:
   heard: talk.calls.cas | length + apart.calls.cas | length
 ";
 
-/// The id of `<call>`: behind bytes, merges, and the tokens of ChatML.
+/// The id of `<call>`: after bytes, merges, and the tokens of ChatML.
 const CALL: usize = 270;
 
 /// Takes note of each time it is called.
 const PROGRAM: &str = "read asked\necho called >> called.txt\necho \"sunny, said $asked\"\n";
 
-/// What differs between turns played and turns resumed, forked or played again: nothing, but for the chain behind a fork.
+/// What differs between turns played and turns resumed, forked or played again: nothing, but for the chain after a fork.
 fn lines(text: &str) -> Vec<String> {
     text.lines().skip(1).map(|line| line.split(",\"hash\"").next().unwrap().to_string()).collect()
 }
@@ -110,7 +110,7 @@ fn calls_replay_resume_fork_and_are_played_again() {
     let played = theatre.run("run", &["--allow-tools", "--cache-dir", &cache]);
     let whole = played.transcript();
     let turns = played.turns("transcript.jsonl");
-    assert!(whole.contains("\"kept\":"), "a memory that is full begins anew");
+    assert!(whole.contains("\"kept\":"), "a memory that is full starts over");
     let of = |tool: &str| turns.iter().filter(|turn| turn["call"]["tool"] == tool).count();
     let n_town = of("town");
     eprintln!("{} lines: {n_town} of a program", turns.len());
@@ -126,7 +126,7 @@ fn calls_replay_resume_fork_and_are_played_again() {
         let again = theatre.run(out, &[&["--allow-tools"], &more[..]].concat());
         assert!(again.transcript() == whole, "{out}");
     }
-    // Interrupted behind each line of a call and before it: what is on record is not called again.
+    // Interrupted after each line of a call and before it: what is on record is not called again.
     let calls = whole.lines().enumerate().filter(|(_, line)| line.contains("\"call\":{"));
     let calls: Vec<usize> = calls.map(|(at, _)| at).collect();
     for at in calls.iter().step_by(calls.len().div_ceil(4)).flat_map(|at| [*at, at + 1]) {

@@ -59,7 +59,7 @@ fn looked_up_memories_replay_resume_fork_and_are_played_again() {
     // By a model that plays it again, and one that reads it.
     stage.greenroom(&["replay", &out, "--rerun=exact", "--threads", "2"]).assert().success();
     stage.greenroom(&["replay", &out, "--score", "--threads", "2"]).assert().success();
-    // Interrupted right behind the line of an epoch, and behind the route.
+    // Interrupted right after the line of an epoch, and after the route.
     let at = |found: &dyn Fn(&str) -> bool| whole.lines().position(found).unwrap() + 1;
     let cuts = [at(&|line| line.contains("\"kept\":")), at(&|line| line.contains("\"type\":\"route\""))];
     for n in cuts {
@@ -71,7 +71,7 @@ fn looked_up_memories_replay_resume_fork_and_are_played_again() {
         run(&cut, &["--resume"]);
         assert!(text(Path::new(&cut)) == whole, "resumed behind line {n}");
     }
-    // A fork across an epoch, and one behind the route, say the same until something else is said.
+    // A fork across an epoch, and one after the route, say the same until something else is said.
     for at in ["story/19/ann", "after/1/ann"] {
         let fork = stage.path(&at.replace('/', "-")).display().to_string();
         let args = [&["fork", out.as_str(), "--at", at, "--out", fork.as_str()], &fixed[..]].concat();

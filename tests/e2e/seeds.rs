@@ -150,7 +150,7 @@ fn played() -> Vec<u8> {
     std::fs::read(runtime.block_on(playing).unwrap().transcript).unwrap()
 }
 
-/// Makes the seeds anew that are made by programs: after a change of a format.
+/// Remakes the seeds that are made by programs: after a change of a format.
 #[test]
 #[ignore = "writes fuzz/seeds: cargo test --test e2e -- --ignored seeds::make"]
 fn make() {

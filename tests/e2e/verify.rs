@@ -169,7 +169,7 @@ fn a_killed_experiment_goes_on_and_counts_the_same() {
     child.kill().unwrap();
     child.wait().unwrap();
     let unfinished = play("killed", &[]).output().unwrap();
-    assert_eq!(unfinished.status.code(), Some(4), "a folder that holds runs is not begun anew");
+    assert_eq!(unfinished.status.code(), Some(4), "a folder that holds runs is not started over");
     play("killed", &["--resume", "--jobs", "3"]).assert().success();
     let transcripts = |name: &str| {
         let files = walkdir::WalkDir::new(stage.path(name)).sort_by_file_name().into_iter().flatten();

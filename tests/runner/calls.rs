@@ -9,7 +9,7 @@ use greenroom_engine::{
 };
 use std::sync::Arc;
 
-/// A template that writes calls behind a character that many tokens begin with.
+/// A template that writes calls after a character that many tokens begin with.
 const AS_TEXT: &str = include_str!("../fixtures/templates/calls-as-text.jinja");
 /// One that has markup for calls.
 const AS_MARKUP: &str = include_str!("../fixtures/templates/calls-as-markup.jinja");

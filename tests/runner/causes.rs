@@ -12,7 +12,7 @@ use greenroom::verify::{Kind, accept};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Writes a recording anew, with another header and other turns, so that every line fits its hash.
+/// Rewrites a recording with another header and other turns, so that every line fits its hash.
 fn rewrite(file: &Path, header: impl Fn(&mut Header), turn: impl Fn(&mut TurnRecord)) {
     let Transcript { header: was, turns, footer, .. } = Transcript::open(file).unwrap();
     let mut first = was.record;

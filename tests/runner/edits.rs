@@ -125,7 +125,7 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
         _ => None,
     });
     assert_eq!(added.collect::<Vec<_>>(), [("It rains.", "one/2/a"), ("Ann lies.", "two/1/a")]);
-    // A fork of it at the very turn tells it no more; one behind that does, also to those who had not read it.
+    // A fork of it at the very turn tells it no more; one after that does, also to those who had not read it.
     let lines = played(&scenario, &dir.path().join("at"), &fork(&folder, Some("one/2/a"), &[], &[]));
     assert!(!lines.values().any(|line| line.delta.contains("It rains.")));
     let lines = played(&scenario, &dir.path().join("behind"), &fork(&folder, Some("one/2/b"), &[], &[]));

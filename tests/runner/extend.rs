@@ -269,7 +269,7 @@ fn reply(request: &Request, salt: usize) -> Option<String> {
     Some(format!("{words} mark-{phase}-mark"))
 }
 
-/// Paths of the turns before which a memory began anew with pieces of its past.
+/// Paths of the turns before which a memory started over with pieces of its past.
 fn begun_anew(transcript: &Transcript) -> BTreeSet<&str> {
     let kept = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.kept.is_some());
     kept.filter_map(|turn| turn.path.strip_suffix(".summary")).collect()

@@ -1,4 +1,4 @@
-//! Forks: what comes before is the recording's, what comes after is played anew, and the run that they come from stays as it is.
+//! Forks: what comes before is the recording's, what comes after is played again, and the run that they come from stays as it is.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Backend, Scripted};

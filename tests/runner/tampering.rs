@@ -140,7 +140,7 @@ fn lines_of_the_state_are_guarded() {
     }
 }
 
-/// A run in which a memory begins anew with pieces, and speakers are picked.
+/// A run in which a memory starts over with pieces, and speakers are picked.
 const LOOKED_UP: &str = "\
 id: ledger
 agents: { ann: { memory: { keep: retrieve, recent: 1, nearest: 1 } }, ben: {}, cas: {} }

@@ -88,7 +88,7 @@ fn recording(scenario: &Arc<Scenario>) -> Transcript {
     Transcript::open(&played.transcript).unwrap()
 }
 
-/// The transcript with its lines changed and chained anew, as somebody would who knows how.
+/// The transcript with its lines changed and chained again, as somebody would who knows how.
 fn forged(transcript: &Transcript, change: impl Fn(&mut Vec<Line>)) -> Transcript {
     let mut lines = vec![Line::Header(Box::new(transcript.header.record.clone()))];
     lines.extend(transcript.turns.iter().map(|turn| Line::Turn(Box::new(turn.record.clone()))));

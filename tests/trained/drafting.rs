@@ -88,7 +88,7 @@ fn what_guesses_are_worth() {
                     let user = told.next.clone();
                     let began = Instant::now();
                     let done = said(engine, request);
-                    // Time behind the first token: guesses change nothing before.
+                    // Time after the first token: guesses change nothing before.
                     seconds += began.elapsed().as_secs_f64() - done.usage.ttft_ms / 1e3;
                     tokens += done.ids.len();
                     guessed += done.usage.guessed;

@@ -10,7 +10,7 @@ use greenroom_engine::{
 const N_PARAGRAPHS: usize = 7;
 /// Tokens of a reply.
 const N_SAID: usize = 64;
-/// Tokens that are decoded behind the recorded ones of the last reply.
+/// Tokens that are decoded after the recorded ones of the last reply.
 const N_MORE: usize = 32;
 
 fn key(agent: &str) -> SessionKey {

@@ -75,7 +75,7 @@ impl Drop for Floats {
     }
 }
 
-/// Runs a pass, on this thread; what it used is freed behind it.
+/// Runs a pass, on this thread; what it used is freed after it.
 pub(crate) fn reusing<T>(pass: impl FnOnce() -> T) -> T {
     struct Free;
     impl Drop for Free {

@@ -49,7 +49,7 @@ impl GpuInfo {
 
 /// All adapters, the best first: discrete, integrated, virtual, other, software.
 fn adapters() -> Vec<Adapter> {
-    /// One for the process, kept: NVIDIA's driver, loaded anew after it was unloaded, finds no GPU, or crashes where threads of it are left.
+    /// One for the process, kept: NVIDIA's driver, loaded again after it was unloaded, finds no GPU, or crashes where threads of it are left.
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     let backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
     let descriptor =
@@ -179,7 +179,7 @@ impl Context {
         })
     }
 
-    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one behind the other, after `encoder`'s work, which is `what`.
+    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one after the other, after `encoder`'s work, which is `what`.
     ///
     /// # Errors
     /// As [`Context::checked`].

@@ -2,7 +2,7 @@
 //!
 //! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its cache and a [`Shape`] of passes, and
 //! bound to buffers until one of these is replaced. What a pass knows of its tokens (slots, positions, tiles) goes to the GPU as small
-//! tables before it; wanted logits come back behind it.
+//! tables before it; wanted logits come back after it.
 //!
 //! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a sum meet in a tree, pieces of a
 //! softmax are merged block by block. Neither the rows beside it nor the size of a subgroup has a part in it. So the law of

@@ -37,7 +37,7 @@ pub(super) enum RowsOf {
 /// Products of rows of one buffer with matrices, into another.
 #[derive(Clone)]
 pub(super) struct Products<'a> {
-    /// Each with the column of its first output. Of experts the first one; behind it, or behind both that are gated, what is shared.
+    /// Each with the column of its first output. Of experts the first one; after it, or after both that are gated, what is shared.
     pub(super) matrices: Vec<(&'a GpuMatrix, usize)>,
     pub(super) x: Scratch,
     /// Width of a row of x.
@@ -267,7 +267,7 @@ impl Planner<'_> {
         let n_pairs = if products.pair { 2 } else { 1 };
         let (mut n_groups, mut weight_bytes) = (0, 0);
         for (i, (matrix, piece, column)) in group.iter().enumerate() {
-            // Behind the experts stands what is shared: parts of one matrix, of its outputs or of its inputs.
+            // After the experts stands what is shared: parts of one matrix, of its outputs or of its inputs.
             let (parts, shared) = match products.rows_of {
                 RowsOf::Experts { shared } if i >= n_pairs => (shared, true),
                 RowsOf::Mixed { shared } if i >= n_pairs => (1, shared > 0),

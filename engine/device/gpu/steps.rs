@@ -56,7 +56,7 @@ pub(super) enum Scratch {
     Partials,
     /// Contexts of all heads, `[rows, heads, v_dim]`.
     Contexts,
-    /// The same behind the matrices of a latent.
+    /// The same after the matrices of a latent.
     Expanded,
     /// What is normed before it is added to the stream.
     Out,

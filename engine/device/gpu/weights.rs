@@ -459,7 +459,7 @@ impl Pack for Packer {
             self.reserve_layer(gguf, l)?;
             self.layer = Some(l);
         }
-        // Matrices of one tensor lie in one slab, their units one behind the other.
+        // Matrices of one tensor lie in one slab, their units one after the other.
         let together = scheme.places(of * n_out * units)[4] as u64;
         if of > 1 && (n_out * units) % 32 != 0 {
             return Err(Error::device(format!(

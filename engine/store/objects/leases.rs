@@ -44,7 +44,7 @@ struct Shared {
     ttl: Duration,
     /// Names this process.
     owner: String,
-    /// Leases written: what changes is written anew, for a version may be a hash of what is written.
+    /// Leases written: what changes is rewritten, for a version may be a hash of what is written.
     n_written: AtomicU64,
     state: Mutex<State>,
     wake: Condvar,

@@ -53,7 +53,7 @@ impl Bench {
         memory.recall(&request(), &prompt).expect("a session")
     }
 
-    /// Logits of all tokens behind the first `n`, whose keys and values are another device's, as bytes.
+    /// Logits of all tokens after the first `n`, whose keys and values are another device's, as bytes.
     fn logits_after(&self, other: &Self, n: usize) -> Vec<f32> {
         let (mut there, mut theirs) = (other.sequence(), other.arena());
         other.feed(&mut there, &mut theirs, n, 256);

@@ -6,7 +6,7 @@ use crate::*;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Templates that write calls as the plain form, behind a character of text, and behind markup.
+/// Templates that write calls as the plain form, after a character of text, and after markup.
 fn engines() -> impl Iterator<Item = (&'static str, Engine)> {
     let templates = [None, Some("calls-as-text"), Some("calls-as-markup")];
     templates.into_iter().zip(["{", "e", "<call>"]).map(|(template, begins)| {
@@ -89,7 +89,7 @@ fn are_read_as_they_come(engine: &Engine, pieces: &[String], calls: &[Call]) {
             if n == known.len() {
                 known.push(String::new());
             }
-            // (The limit may cut one behind the last whole one.)
+            // (The limit may cut one after the last whole one.)
             assert!(calls.get(n).is_none_or(|call| call.tool == tool));
             assert!(arguments.starts_with(&known[n]), "{} is taken back: {arguments}", known[n]);
             n_more += usize::from(arguments.len() > known[n].len());
@@ -206,7 +206,7 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
     }
 }
 
-/// Behind a call the model draws whether another one follows; nothing of that stays behind the last one.
+/// After a call the model draws whether another one follows; nothing of that stays after the last one.
 #[test]
 fn several_calls_are_made_together() {
     for (begins, engine) in engines() {
@@ -222,7 +222,7 @@ fn several_calls_are_made_together() {
             assert_eq!((&calls[0], &done.ids[..done.call_ends[0]]), (&whole(&one), &one.ids[..]), "{begins}");
             assert_eq!((done.call_ends.len(), done.call_ends.last()), (calls.len(), Some(&done.ids.len())));
             assert!(done.stop == StopReason::EndOfTurn || done.ids.len() > 100, "{:?}", done.stop);
-            // The memory holds the calls alone: the first one's result goes on behind it.
+            // The memory holds the calls alone: the first one's result goes on after it.
             let user = "What is the price?".to_owned();
             let mut next = Request { parallel_tool_calls: false, ..joint.clone() };
             let past = [ReplyContent::Call(one.ids.clone().into())].into_iter();
@@ -236,7 +236,7 @@ fn several_calls_are_made_together() {
             let held = prompt_tokens(&done) + one.ids.len();
             assert!(calls.len() > 1 || read.usage.reused == held, "{begins} {:?}", read.usage);
             next.session.agent = format!("anew{seed}");
-            assert_eq!(said(&engine, next).ids, read.ids, "{begins}: as if read anew");
+            assert_eq!(said(&engine, next).ids, read.ids, "{begins}: as if read from scratch");
             // One that was recorded is followed; the limit leaves whole calls.
             let follow = Some(Constraint::Follow(done.ids.clone()));
             let session = SessionKey::new("r", format!("c{seed}"));

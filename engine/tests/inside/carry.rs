@@ -34,7 +34,7 @@ fn ask(engine: &Engine, session: SessionKey, conversation: &Conversation) -> Com
     *turn.blocking_commit().unwrap()
 }
 
-/// A turn of `n` words, and the conversation that goes on behind it.
+/// A turn of `n` words, and the conversation that goes on after it.
 fn begin(engine: &Engine, session: SessionKey, n: usize) -> (Conversation, usize) {
     let told = Conversation { next: "And then? ".repeat(n), ..Conversation::default() };
     let said = ask(engine, session, &told);
@@ -177,7 +177,7 @@ fn no_altered_byte_is_taken_on_trust() {
         assert!(!imported.is_verbatim && imported.reason.unwrap().contains("was changed afterwards"));
         assert_eq!(ask(&engine, session, &told).ids, expected, "frame {i}");
     }
-    // Cut off anywhere, or with more behind it.
+    // Cut off anywhere, or with more after it.
     let lengths = (0..file.len()).step_by(file.len() / 97).chain(ends.clone()).chain(0..70);
     for n in lengths.chain([file.len() - 1]) {
         let error = import(&engine, &file[..n], &key("cut")).unwrap_err();
@@ -391,7 +391,7 @@ fn a_removal_sets_damaged_packs_aside() {
     };
     let pack = packs().remove(0);
     let mut bytes = std::fs::read(&pack).unwrap();
-    let images = bytes.len() - 2_000; // the index is behind them
+    let images = bytes.len() - 2_000; // the index is after them
     bytes[..images].iter_mut().step_by(500).for_each(|byte| *byte ^= 1);
     std::fs::write(&pack, bytes).unwrap();
     let removed = engine.blocking_remove(&key("a")).unwrap();
@@ -519,7 +519,7 @@ fn what_is_removed_is_gone_and_what_others_need_stays() {
     engine.forget(&key("b"));
     let next = ask(&engine, key("b"), &told);
     assert_eq!((next.usage.reused, next.usage.recomputed, next.usage.source), (total, 0, Source::Disk));
-    // The name begins anew, with the blocks of others alone.
+    // The name starts over, with the blocks of others alone.
     assert_eq!(ask(&engine, key("a"), &other).usage.kind, MatchKind::Prefix);
     for session in [key("a"), key("b"), theirs] {
         assert_eq!(engine.blocking_remove(&session).unwrap().sessions, 1);

@@ -189,7 +189,7 @@ fn replies_are_the_same_whatever_a_draft_model_guesses() {
                 if i % 3 == 0 {
                     (n_right, n) = (n_right + found.0.usage.guessed_right, n + found.0.usage.guessed);
                 }
-                // What it guessed wrong at its end is not what the next turn begins behind.
+                // What it guessed wrong at its end is not what the next turn begins after.
                 let request = next(&request, &expected.0);
                 assert_eq!(said(&drafted, request.clone()).0.ids, said(&plain, request).0.ids);
             }

@@ -245,7 +245,7 @@ impl Bench {
         }
     }
 
-    /// Called off behind a layer, and begun again.
+    /// Called off after a layer, and begun again.
     pub(crate) fn check_called_off(&self, chunks: &[usize]) {
         let reference = self.reference();
         for chunk in chunks.iter().copied() {

@@ -46,7 +46,7 @@ fn problems(dir: &Path) -> Vec<String> {
     Folder::new(dir, None).verify().expect("a verdict").problems
 }
 
-/// A bit of any file, wherever it lies; a file's end; what was put behind it: `verify` says so.
+/// A bit of any file, wherever it lies; a file's end; what was put after it: `verify` says so.
 #[test]
 fn verify_sees_every_damage() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());

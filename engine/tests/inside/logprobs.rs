@@ -10,7 +10,7 @@ fn engine() -> Engine {
     Engine::open(EngineConfig { guessing: Guessing::NEAR_AND_FAR, ..EngineConfig::new(model) }).unwrap()
 }
 
-/// Replies that end in several ways: by stop strings, at their limit, behind a sentence.
+/// Replies that end in several ways: by stop strings, at their limit, after a sentence.
 fn asked(seed: u64, logprobs: Option<usize>) -> Request {
     let filtered = Sampling { temperature: 3.0, top_k: 40, top_p: 0.9, min_p: 0.01, ..Sampling::default() };
     let sampling = match seed % 3 {

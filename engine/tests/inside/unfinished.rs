@@ -89,14 +89,14 @@ fn check(model: &RandomModel, cache_dir: Option<&Path>, retention: Retention) {
         assert_eq!(other.usage.kind, MatchKind::Prefix);
         engine.forget(&SessionKey::new("r", "b"));
         engine.forget(&SessionKey::new("r", "c"));
-        let anew = play(&engine, as_agent(&first, "d"));
-        assert_eq!(anew.usage.reused, 0, "what is forgotten is gone");
+        let fresh = play(&engine, as_agent(&first, "d"));
+        assert_eq!(fresh.usage.reused, 0, "what is forgotten is gone");
         engine.forget(&SessionKey::new("r", "d"));
     }
     give_up(&engine, first.clone(), 600);
-    give_up(&engine, first.clone(), 300); // behind what was read before
+    give_up(&engine, first.clone(), 300); // after what was read before
     let done = expect_reuse(&first, 800, &expected);
-    // One that goes on: its past stays, and what was read behind it is found, by its child too.
+    // One that goes on: its past stays, and what was read after it is found, by its child too.
     let second = next(&first, &done, &long("The town"));
     let expected = cold(&second);
     let past = done.usage.reused + done.usage.prefilled + done.ids.len();

@@ -53,7 +53,7 @@ enum Merger {
 /// Kind of the text before a piece of a prompt.
 ///
 /// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it stands at the
-/// start of a prompt and behind every special token; behind other text there is none, though each is tokenized alone.
+/// start of a prompt and after every special token; after other text there is none, though each is tokenized alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// Nothing, or a special token.
@@ -154,7 +154,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Offset in a template's text behind the last special token in it.
+    /// Offset in a template's text after the last special token in it.
     pub(crate) fn end_of_special(&self, text: &str) -> usize {
         let written = self.merger.written(text);
         match self.special.cut(&written).last() {
@@ -231,7 +231,7 @@ impl Tokenizer {
         (self.bos.map(|id| self.decode(&[id])), self.adds_bos)
     }
 
-    /// `ids` behind the begin-of-sequence token, if the model's texts begin with it and these don't.
+    /// `ids` after the begin-of-sequence token, if the model's texts begin with it and these don't.
     pub(crate) fn begin(&self, ids: &[u32]) -> Vec<u32> {
         let bos = self.bos.filter(|bos| self.adds_bos && ids.first() != Some(bos));
         bos.iter().chain(ids).copied().collect()
@@ -247,7 +247,7 @@ impl Tokenizer {
         &self.eog
     }
 
-    /// Tells whether a token behind a reply ends it: a control token, but for the one that ends only a part of a turn.
+    /// Tells whether a token after a reply ends it: a control token, but for the one that ends only a part of a turn.
     pub(crate) fn may_end_turn(&self, id: u32) -> bool {
         self.is_control(id) && self.goes_on != Some(id)
     }

@@ -524,7 +524,7 @@ impl Worker {
         }
     }
 
-    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits any more breaks off behind
+    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits any more breaks off after
     /// one of its layers.
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =

@@ -66,7 +66,7 @@ impl Held {
 }
 
 impl Expected {
-    /// What `prompt` (ids; empty: messages) should find, behind `past`.
+    /// What `prompt` (ids; empty: messages) should find, after `past`.
     pub(super) fn new(past: Option<&Past>, prompt: &[u32], block: usize) -> Self {
         let Some(past) = past else {
             let (by_messages, read) = (prompt.is_empty(), Vec::new());

@@ -336,7 +336,7 @@ impl Names {
         }
     }
 
-    /// Adds the phases of judges, behind all others.
+    /// Adds the phases of judges, after all others.
     fn add_judges(&mut self, judges: &[judges::Judge]) {
         self.phases.extend(judges.iter().map(|judge| judge.name.clone()));
         self.places.extend(judges.iter().map(|judge| judge.path.clone()));

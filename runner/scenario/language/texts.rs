@@ -109,11 +109,11 @@ table! {
         "Dein Gedächtnis ist voll. Schreibe, nur für dich selbst, alles auf, was du behalten musst.",
         "Ta mémoire est pleine. Note, pour ton seul usage, tout ce que tu dois retenir.",
         "Tu memoria está llena. Anota, solo para ti, todo lo que necesites recordar.";
-    /// Begins a memory anew.
+    /// Starts a memory over.
     Remembered "remembered" ["!summary"]:
         "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
-    /// Says how tools are called, to a model whose chat template knows no tools; behind it stand the form and a list of them.
+    /// Says how tools are called, to a model whose chat template knows no tools; after it stand the form and a list of them.
     Tools "tools" []:
         "You can use the tools below. To use one, reply with nothing but JSON of this form; what you read next is its result.",
         "Du kannst die Werkzeuge unten benutzen. Antworte dazu nur mit JSON in dieser Form; als Nächstes liest du das Ergebnis.",

@@ -33,7 +33,7 @@ struct Put {
     max_tokens: Option<usize>,
     #[serde(default)]
     stop: Vec<String>,
-    /// True if an agent of another definition begins anew with this one.
+    /// True if an agent of another definition starts over with this one.
     #[serde(default)]
     replace: bool,
 }
