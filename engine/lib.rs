@@ -71,6 +71,7 @@ pub use meter::Meter;
 pub use prompter::{PromptEncoder, StopConditions, cut_reply};
 pub use request::*;
 pub use share::MemoryBudget;
+pub use text::prefix::common_prefix;
 pub use turns::reply::StreamedReply;
 pub use turns::sampler::{by_length, draw};
 

@@ -11,7 +11,7 @@ use super::session::Session;
 use crate::SessionKey;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::{BlockHash, RowsId};
-use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::prefix::{Segment, SegmentKind, common_prefix};
 use std::collections::VecDeque;
 
 /// Copies of rows, the least recently used first.
@@ -39,7 +39,7 @@ impl Prefixes {
     /// The entry that has the most tokens in common with `ids` after the block `before`, and how many.
     fn find(&self, before: BlockHash, ids: &[u32]) -> Option<(usize, usize)> {
         let here = self.0.iter().enumerate().filter(|(_, prefix)| prefix.before == before);
-        let found = here.map(|(i, prefix)| (i, n_common(&prefix.ids, ids) / STEP * STEP));
+        let found = here.map(|(i, prefix)| (i, common_prefix(&prefix.ids, ids) / STEP * STEP));
         found.filter(|(_, n)| *n > 0).max_by_key(|(_, n)| *n)
     }
 
@@ -126,9 +126,4 @@ impl Memory {
 fn end_of_first_message(prompt: &[Segment]) -> Option<usize> {
     let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message)?;
     Some(prompt[..=first].iter().map(|segment| segment.ids.len()).sum())
-}
-
-/// Tokens that two sequences of ids begin with alike.
-fn n_common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

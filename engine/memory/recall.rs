@@ -17,7 +17,7 @@ use crate::store::Found;
 use crate::store::log::Broken;
 use crate::store::numerics::Numerics;
 use crate::text::prefix::{
-    Relation, Segment, SegmentKind, align, compare, first_difference, flatten, is_raw,
+    Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten, is_raw,
 };
 use crate::{Divergence, MatchKind, Request, Result, Retention, SessionKey, Source};
 use std::time::Instant;
@@ -324,11 +324,13 @@ fn end_of_last_reply(prompt: &[Segment]) -> usize {
 
 /// The place where a prompt departs from what was cached, whose first `at` segments it begins with.
 fn divergence(cached: &[Segment], prompt: &[Segment], at: usize) -> Divergence {
-    let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(x, y)| x == y).count();
     let (in_text, in_ids) = match (cached.get(at), prompt.get(at)) {
         (Some(old), Some(new)) if old.kind == new.kind => {
             let differs = old.text != new.text;
-            (if differs { first_difference(&old.text, &new.text) } else { 0 }, common(&old.ids, &new.ids))
+            (
+                if differs { first_difference(&old.text, &new.text) } else { 0 },
+                common_prefix(&old.ids, &new.ids),
+            )
         }
         _ => (0, 0),
     };

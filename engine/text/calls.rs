@@ -4,6 +4,7 @@
 //! around the name, the arguments and the result is the form. Markup before a call (`<tool_call>`) is known by its ids; what follows is
 //! text, under a grammar made of that form and the tools' schemas. A template that knows none gets the plain form.
 
+use super::prefix::common_prefix;
 use super::render::{Piece, RESULT, Renderer, messages, placeholder, spaced};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, CallSoFar, Tool, Tools};
@@ -45,7 +46,7 @@ impl Joint {
     fn new(between: &str, after: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let ids = tokenizer.encode_template(between, After::Text).ok()?;
         let last = tokenizer.encode_template(after, After::Text).ok()?;
-        let n = ids.iter().zip(&last).take_while(|(id, last)| id == last).count();
+        let n = common_prefix(&ids, &last);
         let (tail, more) = ids.split_at(n);
         let is_forked = !more.is_empty();
         let text = tokenizer.decode(&ids);

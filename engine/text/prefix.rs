@@ -91,7 +91,7 @@ pub(crate) fn align(cached: &mut Vec<Segment>, prompt: &mut Vec<Segment>, text: 
         return;
     }
     let (held, asked) = (flatten(&cached[first..]), flatten(&prompt[first..]));
-    let n = held.iter().zip(&asked).take_while(|(a, b)| a == b).count();
+    let n = common_prefix(&held, &asked);
     if is_raw(&prompt[first..]) {
         let kept = first..cut(cached, first, n, text);
         prompt.splice(first.., cached[kept].iter().cloned());
@@ -128,6 +128,15 @@ fn cut(segments: &mut Vec<Segment>, first: usize, n: usize, text: &dyn Fn(&[u32]
 /// A raw segment.
 pub(crate) fn raw(ids: &[u32], text: &dyn Fn(&[u32]) -> String) -> Segment {
     Segment { kind: SegmentKind::Raw, text: text(ids), ids: ids.into(), guessed: false }
+}
+
+/// Number of ids that two sequences begin with alike.
+///
+/// ```
+/// assert_eq!(greenroom_engine::common_prefix(&[1, 2, 3], &[1, 2, 4, 5]), 2);
+/// ```
+pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Offset, in characters, of the first difference of two texts, for messages.

@@ -11,7 +11,7 @@
 
 use crate::scoring::distribution::Distribution;
 use crate::text::chat::reply_ids;
-use crate::text::prefix::Segment;
+use crate::text::prefix::{Segment, common_prefix};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{by_length, draw};
@@ -131,7 +131,7 @@ impl ScoreOptions {
         }
         for option in self.ahead.by_ref() {
             let ids = &self.options[option].ids;
-            let (inner, keep) = (&ids[..ids.len() - 1], shared(ids, &self.path));
+            let (inner, keep) = (&ids[..ids.len() - 1], common_prefix(ids, &self.path));
             if keep < inner.len() {
                 let ids = inner[keep..].to_vec();
                 self.path.truncate(keep);
@@ -149,13 +149,8 @@ impl ScoreOptions {
         let option = self.options[chosen].clone();
         let choice = Choice { chosen, logprobs: std::mem::take(&mut self.logprobs) };
         let tokens = std::mem::take(&mut self.tokens[chosen]);
-        Step::Say { keep: shared(&option.ids, &self.path), chosen: Chosen { option, choice, tokens } }
+        Step::Say { keep: common_prefix(&option.ids, &self.path), chosen: Chosen { option, choice, tokens } }
     }
-}
-
-/// Length of the common prefix of two lists of ids.
-fn shared(one: &[u32], other: &[u32]) -> usize {
-    one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }
 
 /// The option with number `i` as ids.

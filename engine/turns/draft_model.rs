@@ -11,6 +11,7 @@ use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
 use crate::memory::pass::{Span, Wanted, forward};
 use crate::memory::sequence::Sequence;
+use crate::text::prefix::common_prefix;
 use crate::{Result, SessionKey};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -159,7 +160,7 @@ impl DraftModel {
         if n == 0 || tokens.len() + n > context {
             return Ok(Vec::new());
         }
-        let common = read.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let common = common_prefix(&read.tokens, tokens);
         if tokens[common..].iter().any(|id| *id as usize >= self.n_vocab) {
             return Ok(Vec::new());
         }

@@ -11,7 +11,7 @@
 
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
-use greenroom_engine::{Completion, Conversation, ReplyContent, SessionKey};
+use greenroom_engine::{Completion, Conversation, ReplyContent, SessionKey, common_prefix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -159,7 +159,7 @@ impl Sessions {
         inner.time += 1;
         let time = inner.time;
         let siblings = inner.raw.range(format!("{prefix}.")..format!("{prefix}/"));
-        let common = |slot: &RawSlot| slot.ids.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        let common = |slot: &RawSlot| common_prefix(&slot.ids, ids);
         let free = siblings.clone().filter(|(_, slot)| !slot.is_busy);
         // A memory that another prompt may continue is kept, as long as there is room for more.
         let goes_on = free

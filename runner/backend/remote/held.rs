@@ -4,6 +4,7 @@
 //! was said and never read. What is reused less than that was computed again: somebody paid for it, so it is told, with its likely cause.
 
 use crate::backend::{Match, Origin, Session, Usage};
+use greenroom_engine::common_prefix;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -72,7 +73,7 @@ impl Expected {
             let (by_messages, read) = (prompt.is_empty(), Vec::new());
             return Self { tokens: 0, block, extends: true, goes_on: false, by_messages, read };
         };
-        let common = past.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let common = common_prefix(&past.ids, prompt);
         let read = past.read.last().copied().unwrap_or(0);
         // Of a prompt one token at least is computed, for what it gives.
         let reusable =

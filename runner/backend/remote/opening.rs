@@ -3,7 +3,7 @@
 use super::http::{Failure, Http};
 use crate::scenario::{Address, Api};
 use anyhow::{Context as _, bail, ensure};
-use greenroom_engine::PromptEncoder;
+use greenroom_engine::{PromptEncoder, common_prefix};
 use serde_json::{Value, json};
 
 /// The model's name there, and how many tokens its context holds, as far as the engine says.
@@ -92,7 +92,7 @@ pub(super) fn probe(
         .filter_map(|id| u32::try_from(id.as_u64()?).ok())
         .collect();
     let ours = prompter.prompt_ids(&greenroom_engine::Prompt::Text(PROBE.to_string()))?;
-    let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+    let at = common_prefix(&ours, &theirs);
     ensure!(
         ours == theirs,
         "the tokenizer {} is not that of `{model}`: a text of {} tokens there has {} here, and the first difference \
