@@ -1,7 +1,7 @@
 //! An agent as a value: a session of the engine, with its conversation and its settings.
 //!
-//! What it stands on is never lost unasked: until its first turn is saved, each turn is compared with the memory that is stored under
-//! its name, and refused where it would replace that.
+//! What it stands on is never lost unasked: until its first turn is saved, each turn is compared with the
+//! memory that is stored under its name, and refused where it would replace that.
 
 use crate::engine::{Engine, Turn};
 use crate::store::Found;
@@ -35,11 +35,12 @@ use std::task::{Context, Poll, ready};
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Its memory (keys and values) is the engine's, under the names of run and agent: in RAM, and in the cache folder where
-/// there is one. There, a later process continues it with [`Engine::resume`]. There is one agent of a name at a time; of two, each would
-/// take the memory back to its own conversation.
+/// Its memory (keys and values) is the engine's, under the names of run and agent: in RAM, and in the cache
+/// folder where there is one. There, a later process continues it with [`Engine::resume`]. There is one agent
+/// of a name at a time; of two, each would take the memory back to its own conversation.
 ///
-/// It is a handle to its engine, which lives as long as it. It can be stored and sent to other threads and tasks.
+/// It is a handle to its engine, which lives as long as it. It can be stored and sent to other threads and
+/// tasks.
 pub struct Agent {
     engine: Engine,
     key: SessionKey,
@@ -68,9 +69,9 @@ struct Settings {
 impl Engine {
     /// An agent of a run, which has read nothing.
     ///
-    /// If a memory is stored under its name, its turns are refused, so that nothing is lost by mistake: continue it with
-    /// [`Engine::resume`], give its whole conversation ([`Agent::history`]), remove it ([`Engine::remove`]), or allow it to be replaced
-    /// ([`Agent::replace`]).
+    /// If a memory is stored under its name, its turns are refused, so that nothing is lost by mistake:
+    /// continue it with [`Engine::resume`], give its whole conversation ([`Agent::history`]), remove it
+    /// ([`Engine::remove`]), or allow it to be replaced ([`Agent::replace`]).
     pub fn agent(&self, run: impl Into<String>, agent: impl Into<String>) -> Agent {
         Agent {
             engine: self.clone(),
@@ -92,11 +93,11 @@ impl Engine {
         }
     }
 
-    /// The agent whose memory is stored in the cache folder: with the texts that it has read and the ids that it has said. Its next turn
-    /// continues the memory, and computes none of it again.
+    /// The agent whose memory is stored in the cache folder: with the texts that it has read and the ids that
+    /// it has said. Its next turn continues the memory, and computes none of it again.
     ///
-    /// Settings ([`Agent::sampling`], [`Agent::max_tokens`] and the like) are not stored. If it had tools, set them again
-    /// ([`Agent::tools`]); else its next turn is refused. The files are read on this thread.
+    /// Settings ([`Agent::sampling`], [`Agent::max_tokens`] and the like) are not stored. If it had tools,
+    /// set them again ([`Agent::tools`]); else its next turn is refused. The files are read on this thread.
     ///
     /// ```
     /// # use greenroom_engine::*;
@@ -117,8 +118,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`: there is no such memory; `Request`: the engine has no cache folder, another model computed the memory, or it is of
-    /// no conversation; `Store`: it is damaged or can't be read.
+    /// `NotFound`: there is no such memory; `Request`: the engine has no cache folder, another model computed
+    /// the memory, or it is of no conversation; `Store`: it is damaged or can't be read.
     pub fn resume(&self, run: impl Into<String>, agent: impl Into<String>) -> Result<Agent> {
         let mut resumed = self.agent(run, agent);
         let SessionKey { run, agent, .. } = &resumed.key;
@@ -168,15 +169,17 @@ impl Engine {
 }
 
 impl Agent {
-    /// Sets the system text, which precedes everything that it reads. A turn after the system text has changed reads everything again.
+    /// Sets the system text, which precedes everything that it reads. A turn after the system text has
+    /// changed reads everything again.
     #[must_use]
     pub fn system(mut self, text: impl Into<String>) -> Self {
         self.conversation.system = Some(text.into());
         self
     }
 
-    /// Sets the tools that it may call, from the beginning of its conversation on, and allows calls ([`Agent::calls`] says otherwise).
-    /// A reply that is a call has [`Completion::call`]; what the agent reads next is the result.
+    /// Sets the tools that it may call, from the beginning of its conversation on, and allows calls
+    /// ([`Agent::calls`] says otherwise). A reply that is a call has [`Completion::call`]; what the agent
+    /// reads next is the result.
     #[must_use]
     pub fn tools(mut self, tools: impl Into<Arc<Tools>>) -> Self {
         let tools = tools.into();
@@ -244,7 +247,8 @@ impl Agent {
         self
     }
 
-    /// True if a reply that reaches its most tokens ends with its last whole sentence ([`Request::whole_sentences`]).
+    /// True if a reply that reaches its most tokens ends with its last whole sentence
+    /// ([`Request::whole_sentences`]).
     #[must_use]
     pub fn whole_sentences(mut self, whole: bool) -> Self {
         self.settings.whole_sentences = whole;
@@ -309,19 +313,21 @@ impl Agent {
         })
     }
 
-    /// Starts a turn: the agent reads `text` and answers. The engine works on it whether or not anybody waits.
+    /// Starts a turn: the agent reads `text` and answers. The engine works on it whether or not anybody
+    /// waits.
     ///
     /// Before its first turn is saved this looks into the cache folder, on this thread.
     ///
     /// # Errors
-    /// `Request`: the turn would replace a memory that is stored under the agent's name; `Closed`: the engine's thread has ended.
+    /// `Request`: the turn would replace a memory that is stored under the agent's name; `Closed`: the
+    /// engine's thread has ended.
     pub fn extend(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
         let constraint = self.settings.constraint.clone();
         self.turn(text.into(), constraint)
     }
 
-    /// Starts a turn that is answered with one of `options`, by their log-probabilities ([`Constraint::OneOf`]), whatever
-    /// replies must be otherwise.
+    /// Starts a turn that is answered with one of `options`, by their log-probabilities
+    /// ([`Constraint::OneOf`]), whatever replies must be otherwise.
     ///
     /// ```
     /// # use greenroom_engine::*;
@@ -413,9 +419,10 @@ impl Agent {
 
     /// An agent of the same run with the same past and the same settings: it reads none of it again.
     ///
-    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. An earlier agent of its name, perhaps a fork that was
-    /// not saved, loses what it had in RAM alone. If another memory is stored under its name, its turns are refused, as those of
-    /// [`Engine::agent`], unless [`Agent::replace`] allows to replace that; then, too, it reads none of its past again.
+    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. An earlier agent of its
+    /// name, perhaps a fork that was not saved, loses what it had in RAM alone. If another memory is stored
+    /// under its name, its turns are refused, as those of [`Engine::agent`], unless [`Agent::replace`] allows
+    /// to replace that; then, too, it reads none of its past again.
     #[must_use]
     pub fn fork(&self, agent: impl Into<String>) -> Agent {
         let key = SessionKey { agent: agent.into(), ..self.key.clone() };
@@ -444,11 +451,13 @@ impl Agent {
     }
 }
 
-/// A reply on its way: an iterator over its text, piece by piece. [`Reply::stream`] is the same without blocking.
+/// A reply on its way: an iterator over its text, piece by piece. [`Reply::stream`] is the same without
+/// blocking.
 ///
-/// [`Reply::finish`] makes the turn a part of the agent. Dropped without that, the agent is as it was before: a turn at work
-/// is cancelled, and of one that had ended nothing is kept on disk, while the engine's memory goes back to before it
-/// at the agent's next turn (which then says [`MatchKind::Diverge`](crate::MatchKind::Diverge)).
+/// [`Reply::finish`] makes the turn a part of the agent. Dropped without that, the agent is as it was before:
+/// a turn at work is cancelled, and of one that had ended nothing is kept on disk, while the engine's memory
+/// goes back to before it at the agent's next turn (which then says
+/// [`MatchKind::Diverge`](crate::MatchKind::Diverge)).
 #[must_use = "a reply that is not finished is taken back"]
 pub struct Reply<'a> {
     turn: Turn,

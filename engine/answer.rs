@@ -16,7 +16,8 @@ pub struct CallSoFar<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ToolCalls {
-    /// Whole calls, their arguments in the tools' schemas: one, or several with [`Request::parallel_tool_calls`](crate::Request::parallel_tool_calls).
+    /// Whole calls, their arguments in the tools' schemas: one, or several with
+    /// [`Request::parallel_tool_calls`](crate::Request::parallel_tool_calls).
     Complete(Vec<Call>),
     /// The beginning of one: [`Request::max_call_tokens`](crate::Request::max_call_tokens) cut it.
     Truncated,
@@ -27,19 +28,19 @@ pub enum ToolCalls {
 pub struct Choice {
     /// Index of the option that was drawn, counted from 0 in the order in which they were given.
     pub chosen: usize,
-    /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it, one after the other
-    /// after the prompt, in the model's own distribution (no temperature, no filter, no penalty). It is that of replies that
-    /// begin with the option, as in [`crate::Engine::rank`].
+    /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it,
+    /// one after the other after the prompt, in the model's own distribution (no temperature, no filter, no
+    /// penalty). It is that of replies that begin with the option, as in [`crate::Engine::rank`].
     ///
-    /// An option whose tokens another one begins with counts only where the model would then end its turn: how likely that is
-    /// is added to it. So no reply counts for two options.
+    /// An option whose tokens another one begins with counts only where the model would then end its turn:
+    /// how likely that is is added to it. So no reply counts for two options.
     pub logprobs: Vec<f32>,
 }
 
 /// The log-probability of one token of a reply ([`Request::logprobs`](crate::Request::logprobs)).
 ///
-/// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no grammar): what a token
-/// has there says nothing of how it was drawn.
+/// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no
+/// grammar): what a token has there says nothing of how it was drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// The token.
@@ -48,7 +49,8 @@ pub struct TokenLogprob {
     pub bytes: Vec<u8>,
     /// Its log-probability after the prompt and the reply's tokens before it.
     pub logprob: f32,
-    /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as were asked for.
+    /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as
+    /// were asked for.
     pub top: Vec<TopLogprob>,
 }
 
@@ -66,7 +68,8 @@ pub struct TopLogprob {
 /// One token of a reply that was followed ([`Constraint::Follow`](crate::Constraint::Follow)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForcedToken {
-    /// The id that the sampler draws here, with the request's seed and parameters. Another one than the recorded: a surprise.
+    /// The id that the sampler draws here, with the request's seed and parameters. Another one than the
+    /// recorded: a surprise.
     pub drawn: u32,
     /// The recorded id's natural log-probability, in the model's own distribution.
     pub logprob: f32,
@@ -84,7 +87,8 @@ pub enum StopReason {
     StopString,
     /// `max_tokens` was reached, and the reply ends wherever it had come to.
     Length,
-    /// `max_tokens` was reached, and the reply was cut after its last whole sentence ([`Request::whole_sentences`](crate::Request::whole_sentences)).
+    /// `max_tokens` was reached, and the reply was cut after its last whole sentence
+    /// ([`Request::whole_sentences`](crate::Request::whole_sentences)).
     Sentence,
 }
 
@@ -129,10 +133,11 @@ pub struct Usage {
     pub prefilled: usize,
     /// Tokens that the session had already read or said, computed again.
     pub recomputed: usize,
-    /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the options.
+    /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the
+    /// options.
     pub generated: usize,
-    /// Tokens of the reply that were guessed before they were drawn. (Those that were guessed wrong went through the model, too:
-    /// they are not among `layer0_rows`.)
+    /// Tokens of the reply that were guessed before they were drawn. (Those that were guessed wrong went
+    /// through the model, too: they are not among `layer0_rows`.)
     pub guessed: usize,
     /// Those of them that were drawn.
     pub guessed_right: usize,
@@ -150,29 +155,33 @@ pub struct Usage {
     pub waited_ms: f64,
     /// Milliseconds that its memory was read ahead, while others were at work.
     pub prefetch_ms: f64,
-    /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's token.
+    /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's
+    /// token.
     pub saved_ms: f64,
     /// Bytes that cached keys and values of all sessions took in memory at the turn's end.
     pub memory_bytes: u64,
-    /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the text.
+    /// Reason why a cache was not used, or not wholly: a damaged file, another model, a difference in the
+    /// text.
     pub reason: Option<String>,
-    /// The place where the prompt left what the session held (or a new one's parent); `None`: it began with all of that.
+    /// The place where the prompt left what the session held (or a new one's parent); `None`: it began with
+    /// all of that.
     pub divergence: Option<Divergence>,
-    /// Numerics of the devices that computed the first of the reused tokens, where the session's memory was adopted
-    /// ([`EngineConfig::adopt`](crate::EngineConfig::adopt)).
+    /// Numerics of the devices that computed the first of the reused tokens, where the session's memory was
+    /// adopted ([`EngineConfig::adopt`](crate::EngineConfig::adopt)).
     pub adopted: Option<String>,
 }
 
 /// The place where a prompt left what its session held, and both texts there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Divergence {
-    /// Index of the first prompt token that is not in common; the prompt's length where it ends before what was held.
+    /// Index of the first prompt token that is not in common; the prompt's length where it ends before what
+    /// was held.
     pub token: usize,
-    /// Offset of the difference in the rendered prompt, in characters. (Text that was read as another kind of text, or as other tokens,
-    /// is different from its beginning on.)
+    /// Offset of the difference in the rendered prompt, in characters. (Text that was read as another kind of
+    /// text, or as other tokens, is different from its beginning on.)
     pub character: usize,
-    /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on: [`Divergence::LENGTH`] characters at
-    /// most.
+    /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on:
+    /// [`Divergence::LENGTH`] characters at most.
     pub held: String,
     /// Text that was asked for, from the same place on.
     pub asked: String,
@@ -198,8 +207,8 @@ impl std::fmt::Display for Divergence {
 pub struct Completion {
     /// The reply's token ids, without end-of-turn.
     pub ids: Vec<u32>,
-    /// The ids decoded, special tokens included; it ends with a whole character. Of a choice: the option as it was given
-    /// (vocabularies that begin a text with a space begin its ids with it, too).
+    /// The ids decoded, special tokens included; it ends with a whole character. Of a choice: the option as
+    /// it was given (vocabularies that begin a text with a space begin its ids with it, too).
     pub text: String,
     /// Reason why it ended.
     pub stop: StopReason,
@@ -211,18 +220,23 @@ pub struct Completion {
     pub call: Option<ToolCalls>,
     /// Numbers of ids by which its whole calls end.
     pub call_ends: Vec<usize>,
-    /// Findings at each recorded token, if it followed a recording ([`Constraint::Follow`](crate::Constraint::Follow)).
+    /// Findings at each recorded token, if it followed a recording
+    /// ([`Constraint::Follow`](crate::Constraint::Follow)).
     pub followed: Vec<ForcedToken>,
-    /// The log-probability of each of `ids`, if that was asked for ([`Request::logprobs`](crate::Request::logprobs)); else empty.
+    /// The log-probability of each of `ids`, if that was asked for
+    /// ([`Request::logprobs`](crate::Request::logprobs)); else empty.
     pub logprobs: Vec<TokenLogprob>,
-    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the same whether the prompt was
-    /// read from scratch, cached, restored, forked or read beside others, and names no tenant and no session.
+    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the
+    /// same whether the prompt was read from scratch, cached, restored, forked or read beside others, and
+    /// names no tenant and no session.
     ///
-    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and
-    /// formats of the cache, and the numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
-    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the session held it); the reply's
-    /// ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length in bytes and its UTF-8, each list of ids its length and each id as 4 bytes;
-    /// lengths, the version and the seed are 8 bytes; all numbers are little-endian.
+    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity
+    /// ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and formats of the cache, and the
+    /// numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
+    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the
+    /// session held it); the reply's ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length
+    /// in bytes and its UTF-8, each list of ids its length and each id as 4 bytes; lengths, the version and
+    /// the seed are 8 bytes; all numbers are little-endian.
     pub digest: String,
     /// Cost of the turn.
     pub usage: Usage,
@@ -241,11 +255,14 @@ pub enum Event {
     },
     /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
-    /// A piece of a reply that is a call of a tool, markup included; [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all
-    /// of them together. A reply's pieces are all text, or all of a call.
+    /// A piece of a reply that is a call of a tool, markup included;
+    /// [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all of them together. A
+    /// reply's pieces are all text, or all of a call.
     Call(String),
-    /// Log-probabilities of the reply's next tokens, if they were asked for ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or
-    /// `Call` with which these tokens became certain. Tokens without text of their own that is streamed come at the turn's end. All of them together are [`Completion::logprobs`].
+    /// Log-probabilities of the reply's next tokens, if they were asked for
+    /// ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or `Call` with which
+    /// these tokens became certain. Tokens without text of their own that is streamed come at the turn's end.
+    /// All of them together are [`Completion::logprobs`].
     Logprobs(Vec<TokenLogprob>),
     /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
     /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].

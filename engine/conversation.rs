@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their hash.
+/// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their
+/// hash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionKey {
     /// Name of the tenant; tenants share nothing, in RAM or on disk. May be empty.
@@ -46,7 +47,8 @@ pub struct Exchange {
     pub user: String,
     /// Reply that the agent gave.
     pub reply: ReplyContent,
-    /// How much it was to think before it. A part of what it read: most templates say so right before a reply.
+    /// How much it was to think before it. A part of what it read: most templates say so right before a
+    /// reply.
     pub reasoning: Reasoning,
 }
 
@@ -57,9 +59,10 @@ impl Exchange {
     }
 }
 
-/// How much an agent thinks before it replies, where the model's chat template has a switch for it (`enable_thinking`, `thinking` or
-/// `reasoning_effort`); elsewhere it changes nothing. A template that only knows on and off takes all but `None` as on; one that can't
-/// turn it off takes `None` as `Low`. One that says it at a conversation's beginning takes the first reply's for all.
+/// How much an agent thinks before it replies, where the model's chat template has a switch for it
+/// (`enable_thinking`, `thinking` or `reasoning_effort`); elsewhere it changes nothing. A template that only
+/// knows on and off takes all but `None` as on; one that can't turn it off takes `None` as `Low`. One that
+/// says it at a conversation's beginning takes the first reply's for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reasoning {
@@ -86,19 +89,21 @@ pub enum ReplyContent {
     Ids(Arc<[u32]>),
     /// Text of unknown tokenization.
     Text(String),
-    /// Token ids of a call ([`Completion::call`](crate::Completion::call)): what the agent reads next is its result.
+    /// Token ids of a call ([`Completion::call`](crate::Completion::call)): what the agent reads next is its
+    /// result.
     Call(Arc<[u32]>),
-    /// A call of unknown tokenization, from an outside client: spelled as the model's template writes calls, its JSON with a space
-    /// after `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the text is the same. What the agent reads next is
-    /// its result.
+    /// A call of unknown tokenization, from an outside client: spelled as the model's template writes calls,
+    /// its JSON with a space after `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the
+    /// text is the same. What the agent reads next is its result.
     CallText(Call),
 }
 
 /// All that is read before a reply.
 ///
-/// A raw prompt ([`Prompt::Text`], [`Prompt::Ids`]) is compared with what its session holds token by token: one that begins with an earlier
-/// prompt and its reply extends them, whatever they were given as. It has no past replies, so [`Sampling::dry`](crate::Sampling::dry) looks at the reply
-/// alone, and no tools. Where its ids are those of a rendered conversation, so are the bits of the reply.
+/// A raw prompt ([`Prompt::Text`], [`Prompt::Ids`]) is compared with what its session holds token by token:
+/// one that begins with an earlier prompt and its reply extends them, whatever they were given as. It has no
+/// past replies, so [`Sampling::dry`](crate::Sampling::dry) looks at the reply alone, and no tools. Where its
+/// ids are those of a rendered conversation, so are the bits of the reply.
 ///
 /// ```
 /// use greenroom_engine::*;
@@ -119,8 +124,8 @@ pub enum ReplyContent {
 pub enum Prompt {
     /// A conversation, rendered through the model's chat template.
     Chat(Conversation),
-    /// A text as it is, tokenized as a whole: special tokens are recognised in it, and it begins with the begin-of-sequence token once
-    /// where the model's texts do.
+    /// A text as it is, tokenized as a whole: special tokens are recognised in it, and it begins with the
+    /// begin-of-sequence token once where the model's texts do.
     Text(String),
     /// Token ids as they are.
     Ids(Arc<[u32]>),
@@ -155,8 +160,9 @@ impl From<Conversation> for Prompt {
 pub struct Tools {
     /// The tools.
     pub list: Vec<Tool>,
-    /// How they are called, in words, for a model whose chat template knows no tools: it stands after the system text. Such a model
-    /// calls by `{"tool": NAME, "arguments": {…}}`; any other one as its template writes calls.
+    /// How they are called, in words, for a model whose chat template knows no tools: it stands after the
+    /// system text. Such a model calls by `{"tool": NAME, "arguments": {…}}`; any other one as its template
+    /// writes calls.
     pub instructions: String,
 }
 

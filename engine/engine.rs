@@ -53,48 +53,55 @@ pub struct EngineConfig {
     pub kv: KvChoice,
     /// Folder in which persistent sessions are stored; `None` keeps everything in memory.
     pub cache_dir: Option<PathBuf>,
-    /// An object store in which they are stored instead; the folder, which there must be, then has copies of what was read and written.
+    /// An object store in which they are stored instead; the folder, which there must be, then has copies of
+    /// what was read and written.
     pub objects: Option<ObjectsAddress>,
     /// Key that encrypts what is stored there; memories of another key are not seen.
     pub cache_key: Option<CacheKey>,
-    /// Bytes that the folder may take: when the engine opens and when it is dropped, the least valuable sessions are removed (see
-    /// [`crate::cache::Folder::shrink`]), if nobody else uses the folder then. Of copies of an object store the oldest go.
+    /// Bytes that the folder may take: when the engine opens and when it is dropped, the least valuable
+    /// sessions are removed (see [`crate::cache::Folder::shrink`]), if nobody else uses the folder then. Of
+    /// copies of an object store the oldest go.
     pub cache_disk: Option<u64>,
-    /// True (the default) if `cache_disk` also removes what no session needs each time; false: while the folder is within its bound,
-    /// nothing is removed.
+    /// True (the default) if `cache_disk` also removes what no session needs each time; false: while the
+    /// folder is within its bound, nothing is removed.
     pub cache_tidy: bool,
-    /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the session that is
-    /// needed last first. A turn waits until all that it may come to take fits beside the turns at work ([`KvCost::most`](crate::KvCost::most) of prompt
-    /// and longest reply, and 512 tokens in f16); one that alone exceeds the budget is played alone.
+    /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the
+    /// session that is needed last first. A turn waits until all that it may come to take fits beside the
+    /// turns at work ([`KvCost::most`](crate::KvCost::most) of prompt and longest reply, and 512 tokens in
+    /// f16); one that alone exceeds the budget is played alone.
     pub cache_memory: u64,
-    /// A budget that this engine shares with others: it takes the place of `cache_memory`, and their passes take turns.
+    /// A budget that this engine shares with others: it takes the place of `cache_memory`, and their passes
+    /// take turns.
     pub share: Option<MemoryBudget>,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
-    /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode. How many it is
-    /// within this bound follows the clock.
+    /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode.
+    /// How many it is within this bound follows the clock.
     pub prefill_chunk: usize,
-    /// True if a model with coded keys or values is compared with an f16 cache on a short text before it is used for the first
-    /// time. [`KvChoice::Auto`] then gives way to finer formats where its own are too coarse for the model; any other choice stays,
-    /// and a warning says so. The verdict is kept in the cache folder; without one there is no check.
+    /// True if a model with coded keys or values is compared with an f16 cache on a short text before it is
+    /// used for the first time. [`KvChoice::Auto`] then gives way to finer formats where its own are too
+    /// coarse for the model; any other choice stays, and a warning says so. The verdict is kept in the cache
+    /// folder; without one there is no check.
     pub self_check: bool,
-    /// True if memories of another device are adopted: sessions whose keys and values another device computed go on with them, and
-    /// each turn that rests on such says so ([`Usage::adopted`](crate::Usage::adopted)). What is otherwise the same: the model, the
-    /// formats, the tenant. Keys are coded by the constants of the newest such memory in the cache folder; those that this device
-    /// computed with constants of its own are not used meanwhile.
+    /// True if memories of another device are adopted: sessions whose keys and values another device computed
+    /// go on with them, and each turn that rests on such says so ([`Usage::adopted`](crate::Usage::adopted)).
+    /// What is otherwise the same: the model, the formats, the tenant. Keys are coded by the constants of the
+    /// newest such memory in the cache folder; those that this device computed with constants of its own are
+    /// not used meanwhile.
     pub adopt: bool,
-    /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It changes no reply, only how long
-    /// it takes. The processor alone does it.
+    /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It
+    /// changes no reply, only how long it takes. The processor alone does it.
     pub drafts: bool,
     /// How it is decided which guesses are worth their time.
     pub(crate) guessing: Guessing,
-    /// A smaller model of the same vocabulary, which guesses the tokens that were not said before ([`EngineConfig::drafts`]). What it has
-    /// read stays in memory, in an eighth of `cache_memory` at most.
+    /// A smaller model of the same vocabulary, which guesses the tokens that were not said before
+    /// ([`EngineConfig::drafts`]). What it has read stays in memory, in an eighth of `cache_memory` at most.
     pub draft_model: Option<ModelSource>,
 }
 
 impl EngineConfig {
-    /// A model with everything else at its default: the processor, the family's own cache formats, nothing on disk, 1 GiB of cache in memory, all cores.
+    /// A model with everything else at its default: the processor, the family's own cache formats, nothing on
+    /// disk, 1 GiB of cache in memory, all cores.
     pub fn new(model: ModelSource) -> Self {
         let (kv, cache_memory, prefill_chunk) = (KvChoice::Auto, 1 << 30, 512);
         Self {
@@ -170,10 +177,10 @@ impl EngineConfig {
 
 /// A model and the memories of its sessions, on a thread of its own. Clones are handles to the same engine.
 ///
-/// It ends when the last handle is dropped, those of its [`Agent`](crate::Agent)s included, whatever is still at work: [`Turn`]s that
-/// have not ended get [`Event::Failed`], those that were not committed leave what is stored as it was before them. That drop waits
-/// until the engine's thread has ended (the pass that it is in and what is being written, at most), so that the cache folder is free
-/// again.
+/// It ends when the last handle is dropped, those of its [`Agent`](crate::Agent)s included, whatever is still
+/// at work: [`Turn`]s that have not ended get [`Event::Failed`], those that were not committed leave what is
+/// stored as it was before them. That drop waits until the engine's thread has ended (the pass that it is in
+/// and what is being written, at most), so that the cache folder is free again.
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
@@ -249,8 +256,8 @@ pub enum Loading {
         /// Bytes in all.
         total: u64,
     },
-    /// The model reads short texts, to find how its keys are best coded and whether it bears its cache's formats: once for a model and
-    /// a cache folder, each time without a folder.
+    /// The model reads short texts, to find how its keys are best coded and whether it bears its cache's
+    /// formats: once for a model and a cache folder, each time without a folder.
     Measuring,
 }
 
@@ -258,8 +265,8 @@ impl Engine {
     /// Opens a model. [`Engine::open_with_progress`] also reports how far it is.
     ///
     /// # Errors
-    /// The model can't be served, or the cache folder is being cleaned. (If the folder can't be used, memories stay in RAM, with a
-    /// warning.)
+    /// The model can't be served, or the cache folder is being cleaned. (If the folder can't be used,
+    /// memories stay in RAM, with a warning.)
     pub fn open(config: EngineConfig) -> Result<Self> {
         Self::open_with_progress(config, &mut |_| {})
     }
@@ -337,7 +344,8 @@ impl Engine {
             None => Arc::new(device.spec().kv_layout(&config.kv)?),
         };
         let context = context(layout.clone());
-        // Replies depend on the constants, too: with those of another device they are not what this one gives alone.
+        // Replies depend on the constants, too: with those of another device they are not what this one gives
+        // alone.
         prompter.info.numerics =
             if constants.adopted { context.identity.numerics.clone() } else { device.numerics().to_owned() };
         let kv = device.spec().kv_name(&layout);
@@ -382,7 +390,8 @@ impl Engine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What went to the object store of the memories and came back, since the engine was opened; `None` where they lie in a folder.
+    /// What went to the object store of the memories and came back, since the engine was opened; `None` where
+    /// they lie in a folder.
     pub fn traffic(&self) -> Option<Traffic> {
         self.inner.store_handle.store.as_ref()?.traffic()
     }
@@ -400,7 +409,8 @@ impl Engine {
     /// Starts a turn. Requests of one session are served in order; different sessions share passes.
     ///
     /// # Errors
-    /// A number of the request is out of its range, what it asks for can't go together, or the engine's thread has ended.
+    /// A number of the request is out of its range, what it asks for can't go together, or the engine's
+    /// thread has ended.
     pub fn submit(&self, request: Request) -> Result<Turn> {
         request.validate()?;
         self.begin_turn(|id, events| Command::Turn { id, request: Box::new(request), events })
@@ -432,8 +442,8 @@ impl Engine {
         self.inner.worker.closed()
     }
 
-    /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so at its first turn,
-    /// from RAM or disk. `replace`: what is stored of the session may be replaced.
+    /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so
+    /// at its first turn, from RAM or disk. `replace`: what is stored of the session may be replaced.
     pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey, replace: bool) {
         let _ = self.inner.worker.send(Command::Fork { from: from.clone(), to: to.clone(), replace });
     }
@@ -444,7 +454,8 @@ impl Engine {
         let _ = self.inner.worker.send(Command::HintNextUse { session: session.clone(), next_use });
     }
 
-    /// What is at work, what waits, and what of which session is in memory. It is put together when asked for, between two passes.
+    /// What is at work, what waits, and what of which session is in memory. It is put together when asked
+    /// for, between two passes.
     ///
     /// # Errors
     /// The engine's thread has ended.
@@ -467,13 +478,14 @@ impl Engine {
         let _ = self.inner.worker.send(Command::Forget { session: session.clone() });
     }
 
-    /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys, values), or
-    /// `mixed-` and a hash.
+    /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys,
+    /// values), or `mixed-` and a hash.
     pub fn kv(&self) -> &str {
         &self.inner.kv
     }
 
-    /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order; in the engine's own formats, or others.
+    /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order; in the engine's own
+    /// formats, or others.
     ///
     /// # Errors
     /// An id outside the vocabulary, more ids than the context holds, formats for another model.
@@ -493,8 +505,8 @@ impl Engine {
         if n_missing > 0 { Err(self.inner.worker.closed()) } else { Ok(()) }
     }
 
-    /// Reads `ids` with empty caches of several formats side by side; `see` is given each position and a figure for each format,
-    /// all compared with the first one.
+    /// Reads `ids` with empty caches of several formats side by side; `see` is given each position and a
+    /// figure for each format, all compared with the first one.
     ///
     /// # Errors
     /// As [`Engine::score`].
@@ -515,7 +527,8 @@ impl Engine {
         if n_missing > 0 { Err(self.inner.worker.closed()) } else { Ok(()) }
     }
 
-    /// Computes how likely each of `options` is as the reply to a conversation, from an empty cache; the prompt is read once.
+    /// Computes how likely each of `options` is as the reply to a conversation, from an empty cache; the
+    /// prompt is read once.
     ///
     /// # Errors
     /// As [`Engine::score`].
@@ -531,9 +544,10 @@ impl Engine {
         receiver.recv().map_err(|_| self.inner.worker.closed())?
     }
 
-    /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states ([`ModelInfo::d_model`]). It is the direction of
-    /// the mean, over all positions, of the hidden state after the final norm. Equal texts give equal bits on one device, whatever is
-    /// embedded or played beside them. No memory is left behind; dropping the future cancels.
+    /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states
+    /// ([`ModelInfo::d_model`]). It is the direction of the mean, over all positions, of the hidden state
+    /// after the final norm. Equal texts give equal bits on one device, whatever is embedded or played beside
+    /// them. No memory is left behind; dropping the future cancels.
     ///
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
@@ -660,7 +674,8 @@ impl Drop for Turn {
     }
 }
 
-/// Opens a model that guesses for the one with this tokenizer, on the processor and with an f16 cache of `budget` bytes.
+/// Opens a model that guesses for the one with this tokenizer, on the processor and with an f16 cache of
+/// `budget` bytes.
 fn draft_model(
     model: &ModelSource,
     larger: &Gguf,
@@ -694,8 +709,9 @@ fn place(config: &EngineConfig) -> Result<Option<Place>> {
     }
 }
 
-/// Opens the place of memories, if there is to be one; beside it the reason why they stay in RAM all the same. A folder that can't be
-/// used costs time, as a full disk does; one that is in use will be free soon. An object store was asked for by its name.
+/// Opens the place of memories, if there is to be one; beside it the reason why they stay in RAM all the
+/// same. A folder that can't be used costs time, as a full disk does; one that is in use will be free soon.
+/// An object store was asked for by its name.
 fn open_store(place: Option<&Place>) -> Result<(Option<Store>, Option<String>)> {
     let Some(place) = place else { return Ok((None, None)) };
     match Store::open(place) {

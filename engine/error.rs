@@ -32,7 +32,8 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// A shorter prompt, a lower [`Request::max_tokens`](crate::Request::max_tokens), or a model with a longer context.
+    /// A shorter prompt, a lower [`Request::max_tokens`](crate::Request::max_tokens), or a model with a
+    /// longer context.
     ShorterReply,
     /// A shorter prompt, shorter options, or a model with a longer context.
     ShorterOptions,

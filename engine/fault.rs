@@ -1,4 +1,5 @@
-//! Faults on demand, in builds with debug assertions: what tests have in place of a crash, a full disk or a broken kernel.
+//! Faults on demand, in builds with debug assertions: what tests have in place of a crash, a full disk or a
+//! broken kernel.
 //!
 //! `GREENROOM_FAULT=KIND:N`, N counted from 1:
 //!
@@ -137,8 +138,8 @@ pub(crate) fn let_be_unreadable(path: &std::path::Path, is_unreadable: bool) {
     }
 }
 
-/// Lets the `n`-th read of this thread, or of one that reads for it, fail from now on (0: none); returns what was left of the count
-/// before.
+/// Lets the `n`-th read of this thread, or of one that reads for it, fail from now on (0: none); returns what
+/// was left of the count before.
 #[cfg(test)]
 pub(crate) fn fail_read(n: u64) -> u64 {
     reads().0.swap(n, Ordering::Relaxed)

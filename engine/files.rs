@@ -1,7 +1,7 @@
 //! Opening what others may have put in a file's place: regular files alone, and never waiting for one.
 //!
-//! A FIFO would keep whoever opens it waiting for ever, a device never ends, a link leads out of the cache folder. Every file that
-//! the engine reads is opened here; `tests/runner/floors.rs` sees to it.
+//! A FIFO would keep whoever opens it waiting for ever, a device never ends, a link leads out of the cache
+//! folder. Every file that the engine reads is opened here; `tests/runner/floors.rs` sees to it.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io;

@@ -1,4 +1,5 @@
-//! What a model and an engine say of themselves: models and where they come from, formats of the cache, memories and their state.
+//! What a model and an engine say of themselves: models and where they come from, formats of the cache,
+//! memories and their state.
 
 use crate::SessionKey;
 use serde::{Deserialize, Serialize};
@@ -30,14 +31,14 @@ pub enum KvFormat {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KvChoice {
-    /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4 bits) and for a latent
-    /// (which all heads share, and which is small in 8 bits already); or what the self-check finds the model to need
-    /// ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
+    /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4
+    /// bits) and for a latent (which all heads share, and which is small in 8 bits already); or what the
+    /// self-check finds the model to need ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
     #[default]
     Auto,
-    /// Four bits, but eight for the keys of one layer in six, those whose keys bear 4 bits worst: 4.5 bits a number. Which they are is
-    /// measured when a model is opened for the first time. Layers that see everything and layers with a window are counted apart; a
-    /// model of fewer than six has none.
+    /// Four bits, but eight for the keys of one layer in six, those whose keys bear 4 bits worst: 4.5 bits a
+    /// number. Which they are is measured when a model is opened for the first time. Layers that see
+    /// everything and layers with a window are counted apart; a model of fewer than six has none.
     Mixture,
     /// Keys and values of all layers alike.
     Uniform(KvFormat),
@@ -167,13 +168,15 @@ pub struct EngineStatus {
     pub active: usize,
     /// Requests that wait for their session, or for room in memory.
     pub waiting: usize,
-    /// Bytes that cached keys and values take in memory, with what is known of sessions: of all engines that share the budget.
+    /// Bytes that cached keys and values take in memory, with what is known of sessions: of all engines that
+    /// share the budget.
     pub memory_bytes: u64,
     /// Bytes that these may take.
     pub budget_bytes: u64,
     /// Milliseconds that a token of a prompt takes, by the latest measure; 0: none was read yet.
     pub token_ms: f64,
-    /// The sessions that are known in memory, by tenant, run and agent. (On disk there may be others: [`crate::Engine::stored`].)
+    /// The sessions that are known in memory, by tenant, run and agent. (On disk there may be others:
+    /// [`crate::Engine::stored`].)
     pub sessions: Vec<SessionStatus>,
 }
 
@@ -195,9 +198,11 @@ pub struct SessionStatus {
     pub key: SessionKey,
     /// Tokens that it has read and said; at work, those of the prompt and of the reply so far.
     pub tokens: usize,
-    /// Bytes of its keys and values in memory, and of its ids, texts and addresses. A block that sessions share counts in each of them.
+    /// Bytes of its keys and values in memory, and of its ids, texts and addresses. A block that sessions
+    /// share counts in each of them.
     pub bytes_in_memory: u64,
-    /// Tokens whose keys and values are in memory, in the layers that see everything; the others are on disk, or will be computed again.
+    /// Tokens whose keys and values are in memory, in the layers that see everything; the others are on disk,
+    /// or will be computed again.
     pub tokens_in_memory: usize,
     /// True if a turn is at work on it, or its turn's end is being saved.
     pub is_at_work: bool,

@@ -23,8 +23,8 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! An [`Agent`] keeps its conversation and makes the requests; [`Engine::submit`] takes them as plain data, with all that
-//! can be asked.
+//! An [`Agent`] keeps its conversation and makes the requests; [`Engine::submit`] takes them as plain data,
+//! with all that can be asked.
 #![deny(unsafe_op_in_unsafe_fn, unsafe_code)]
 
 mod agent;

@@ -12,11 +12,12 @@ use crate::{Error, ErrorKind, Event, Imported, Result, SessionKey};
 use std::io::{Read, Write};
 
 impl Engine {
-    /// Writes all of a session's memory as one file: what it has read and said, and its keys and values; returns its bytes. The file is
-    /// signed with the cache folder's secret (of an engine without a folder: with the engine's), so that [`Engine::import`] knows it.
-    /// It is not encrypted, and names the tenant.
+    /// Writes all of a session's memory as one file: what it has read and said, and its keys and values;
+    /// returns its bytes. The file is signed with the cache folder's secret (of an engine without a folder:
+    /// with the engine's), so that [`Engine::import`] knows it. It is not encrypted, and names the tenant.
     ///
-    /// Call it where blocking is allowed: it waits for the engine, and writes on this thread. `to` is written in many pieces: buffer it.
+    /// Call it where blocking is allowed: it waits for the engine, and writes on this thread. `to` is written
+    /// in many pieces: buffer it.
     ///
     /// ```
     /// use greenroom_engine::*;
@@ -33,8 +34,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// `Request`: there is no such memory, or the engine's memories are encrypted, which an export would not be; `InUse`: a turn of the
-    /// session is at work; `Store`: `to` or the secret can't be written.
+    /// `Request`: there is no such memory, or the engine's memories are encrypted, which an export would not
+    /// be; `InUse`: a turn of the session is at work; `Store`: `to` or the secret can't be written.
     pub fn export(&self, session: &SessionKey, to: &mut dyn Write) -> Result<u64> {
         if self.encrypts() {
             return Err(Error::request(
@@ -49,17 +50,19 @@ impl Engine {
 
     /// Gives a session the memory of a file that [`Engine::export`] wrote.
     ///
-    /// The file is checked, never trusted. Its keys and values are taken as they are if this cache folder (or engine without one)
-    /// signed them, for the same tenant, model, formats and numerics. Else only its texts and ids are taken, which must be what this
-    /// model's tokenizer makes of each other, and the engine reads them again; [`Imported::reason`] says why. A damaged part of the
-    /// keys and values is such a reason, too.
+    /// The file is checked, never trusted. Its keys and values are taken as they are if this cache folder (or
+    /// engine without one) signed them, for the same tenant, model, formats and numerics. Else only its texts
+    /// and ids are taken, which must be what this model's tokenizer makes of each other, and the engine reads
+    /// them again; [`Imported::reason`] says why. A damaged part of the keys and values is such a reason,
+    /// too.
     ///
-    /// What the session had before goes only if `replace` says so. Call it where blocking is allowed: it waits until the memory is read
-    /// and saved.
+    /// What the session had before goes only if `replace` says so. Call it where blocking is allowed: it
+    /// waits until the memory is read and saved.
     ///
     /// # Errors
-    /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or the session has a memory
-    /// already; `InUse`: a turn of the session is at work or waits; `Store`: `from` can't be read.
+    /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or
+    /// the session has a memory already; `InUse`: a turn of the session is at work or waits; `Store`: `from`
+    /// can't be read.
     pub fn import(&self, from: &mut dyn Read, session: &SessionKey, replace: bool) -> Result<Imported> {
         let context = &self.inner.store_handle.context;
         let secret = if self.encrypts() { None } else { Some(self.secret()?) };
@@ -90,15 +93,17 @@ impl Engine {
         Ok(Imported { tokens, is_verbatim, reason })
     }
 
-    /// Drops a session for good: from RAM, and its manifest, tail and blocks from the cache folder, as far as no other session needs
-    /// them. Turns of it that were not committed can't be saved any more. While it goes no turn begins.
+    /// Drops a session for good: from RAM, and its manifest, tail and blocks from the cache folder, as far as
+    /// no other session needs them. Turns of it that were not committed can't be saved any more. While it
+    /// goes no turn begins.
     ///
-    /// The folder may be in use by other processes. What one of them has just found there, and not yet committed, may go; it is computed
-    /// again then. The result says how many sessions (0 or 1) and bytes went; where a manifest could not be read
-    /// ([`Removed::unread`]) blocks stay until `cache gc`.
+    /// The folder may be in use by other processes. What one of them has just found there, and not yet
+    /// committed, may go; it is computed again then. The result says how many sessions (0 or 1) and bytes
+    /// went; where a manifest could not be read ([`Removed::unread`]) blocks stay until `cache gc`.
     ///
     /// # Errors
-    /// `InUse`: a turn of the session is at work, or another process adds to its run; `Store`: a file can't be removed.
+    /// `InUse`: a turn of the session is at work, or another process adds to its run; `Store`: a file can't
+    /// be removed.
     pub async fn remove(&self, session: &SessionKey) -> Result<Removed> {
         let (session, to_make_room) = (session.clone(), false);
         let answer = self.request(|answer| Command::Remove { session, to_make_room, answer })?;
@@ -113,13 +118,15 @@ impl Engine {
         self.remove_one(session, false)
     }
 
-    /// Removes rows that only serve to go back, then the least valuable sessions of all tenants, from the cache folder until it takes at
-    /// most `limit` bytes, while the engine runs. The rules are those of [`Folder::shrink`](crate::cache::Folder::shrink), but what no
-    /// session needs stays. Sessions at work, those whose last turn waits for its commit, and those of runs that other engines add to,
-    /// stay as they are. Nothing happens without a folder. Call it where blocking is allowed.
+    /// Removes rows that only serve to go back, then the least valuable sessions of all tenants, from the
+    /// cache folder until it takes at most `limit` bytes, while the engine runs. The rules are those of
+    /// [`Folder::shrink`](crate::cache::Folder::shrink), but what no session needs stays. Sessions at work,
+    /// those whose last turn waits for its commit, and those of runs that other engines add to, stay as they
+    /// are. Nothing happens without a folder. Call it where blocking is allowed.
     ///
     /// # Errors
-    /// `Store`: the folder can't be read, or a file can't be written or removed; `Closed`: the engine's thread has ended.
+    /// `Store`: the folder can't be read, or a file can't be written or removed; `Closed`: the engine's
+    /// thread has ended.
     pub fn shrink(&self, limit: u64) -> Result<Removed> {
         match self.inner.store_handle.folder() {
             Some(folder) => folder.shrink_by(limit, &mut InUse(self)),
@@ -127,9 +134,9 @@ impl Engine {
         }
     }
 
-    /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder. The folder's files are
-    /// read on this thread, while the engine goes on: a session that is being saved is told as it was before or after. Manifests that
-    /// can't be read are left out.
+    /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder.
+    /// The folder's files are read on this thread, while the engine goes on: a session that is being saved is
+    /// told as it was before or after. Manifests that can't be read are left out.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -146,7 +153,8 @@ impl Engine {
         answer.blocking_recv().map_err(|_| self.closed())?
     }
 
-    /// Drops the rows of sealed blocks that a session keeps only to go back into them. While they go no turn begins.
+    /// Drops the rows of sealed blocks that a session keeps only to go back into them. While they go no turn
+    /// begins.
     fn drop_rows(&self, session: &SessionKey) -> Result<Removed> {
         let session = session.clone();
         let answer = self.request(|answer| Command::DropRows { session, answer })?;

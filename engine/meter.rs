@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tokens that were computed for requests: those of prompts that were not reused, as they are read, and those of replies, as they are
-/// generated. What a request has cost by the time that it is cancelled, or fails, is counted like the rest. Clones count together.
+/// Tokens that were computed for requests: those of prompts that were not reused, as they are read, and those
+/// of replies, as they are generated. What a request has cost by the time that it is cancelled, or fails, is
+/// counted like the rest. Clones count together.
 ///
 /// ```
 /// use greenroom_engine::{Conversation, Meter, Request, SessionKey};

@@ -1,5 +1,5 @@
-//! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`, and readers of files,
-//! given bytes, for `fuzz/`.
+//! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`,
+//! and readers of files, given bytes, for `fuzz/`.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
@@ -41,7 +41,8 @@ fn noise(n: usize) -> Vec<f32> {
     (0..n as u32).map(|i| bits(i) as f32 / (1 << 24) as f32 - 0.5).collect()
 }
 
-/// A product of `n_rows` activations with a matrix `[n_out, k]`, activations quantized again each time; on one thread.
+/// A product of `n_rows` activations with a matrix `[n_out, k]`, activations quantized again each time; on
+/// one thread.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -81,7 +82,8 @@ fn device() -> Result<Arc<dyn Device>> {
     Ok(Arc::new(Cpu::load(&Arc::new(parse(&model)?), Isa::detect(), &mut |_, _| {})?))
 }
 
-/// Attention of `n_rows` rows (at most 16) with 4 query heads of width 64 to one KV head, `depth` tokens before them.
+/// Attention of `n_rows` rows (at most 16) with 4 query heads of width 64 to one KV head, `depth` tokens
+/// before them.
 ///
 /// # Errors
 /// None.
@@ -172,8 +174,8 @@ pub fn logprobs(logits: Vec<f32>, n: usize) -> impl FnMut() -> usize {
     }
 }
 
-/// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a window, whose
-/// values are a view of f16 keys.
+/// The layout of [`sealed_block`]: a layer that sees everything, 4-bit keys and 8-bit values, and one with a
+/// window, whose values are a view of f16 keys.
 fn block_layout() -> KvLayout {
     let tensor = |format, centered| TensorLayout {
         n_heads: 1,
@@ -193,7 +195,8 @@ fn block_hash() -> BlockHash {
     BlockHash::root("probe")
 }
 
-/// The file of a sealed block's part, as [`read_block`] expects it: of its layers without a window, or of those with one.
+/// The file of a sealed block's part, as [`read_block`] expects it: of its layers without a window, or of
+/// those with one.
 ///
 /// # Errors
 /// None.
@@ -211,8 +214,8 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
     block::encode((block_hash(), part), 0, &block, &layout)
 }
 
-/// Reads the file of a block's part of [`sealed_block`]'s layout without asking for its checksum, attends to what it holds, writes
-/// it again, checksum and all, and reads that; then checks the file as it is.
+/// Reads the file of a block's part of [`sealed_block`]'s layout without asking for its checksum, attends to
+/// what it holds, writes it again, checksum and all, and reads that; then checks the file as it is.
 ///
 /// # Errors
 /// The file is damaged.
@@ -233,7 +236,8 @@ pub fn read_block(bytes: &[u8]) -> Result<(), String> {
     verify(bytes).map_err(|failure| failure.to_string())
 }
 
-/// A log with right checksums whose payloads stand in `bytes`, each after its length (u16, little endian); and its end.
+/// A log with right checksums whose payloads stand in `bytes`, each after its length (u16, little endian);
+/// and its end.
 fn log_of(bytes: &[u8]) -> Result<(Vec<u8>, End)> {
     let (mut log, mut end, mut rest) = (Vec::new(), End::empty(LOG), bytes);
     while let Some((n, after)) = rest.split_first_chunk::<2>() {
@@ -283,7 +287,8 @@ pub fn manifest_payloads() -> Vec<u8> {
     payloads(&[first.as_bytes(), second.as_bytes()])
 }
 
-/// Reads a tail, given as the payloads of its records, for each number of rows that it may have; also as it is.
+/// Reads a tail, given as the payloads of its records, for each number of rows that it may have; also as it
+/// is.
 ///
 /// # Errors
 /// It is damaged.
@@ -311,7 +316,8 @@ fn memory_identity() -> Identity {
     Identity { model_name, model, layout, numerics: "n".to_owned(), store: 4, salt: String::new() }
 }
 
-/// Reads an exported memory, given as the payloads of its frames; also as it is. What is whole is written, and read again.
+/// Reads an exported memory, given as the payloads of its frames; also as it is. What is whole is written,
+/// and read again.
 ///
 /// # Errors
 /// It is damaged.

@@ -17,11 +17,12 @@ use std::sync::Arc;
 /// How a reply that another engine sampled ends.
 #[derive(Clone, Copy, Debug)]
 pub struct StopConditions<'a> {
-    /// The reply ends before the first token that overlaps one of these, as by [`Request::stop`](crate::Request::stop). Since no token of it
-    /// can be drawn again, a string that would leave nothing of the reply is passed over.
+    /// The reply ends before the first token that overlaps one of these, as by
+    /// [`Request::stop`](crate::Request::stop). Since no token of it can be drawn again, a string that would
+    /// leave nothing of the reply is passed over.
     pub stop: &'a [String],
-    /// What the reply begins with, after a thought, that counts for nothing: where nothing but this would be left, a string is passed over,
-    /// too.
+    /// What the reply begins with, after a thought, that counts for nothing: where nothing but this would be
+    /// left, a string is passed over, too.
     pub head: &'a str,
     /// As [`Request::whole_sentences`](crate::Request::whole_sentences).
     pub whole_sentences: bool,
@@ -112,14 +113,15 @@ impl PromptEncoder {
         Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
     }
 
-    /// Reads the calls of a reply as far as they are said ([`Event::Call`](crate::Event::Call)): those whose tool is named. All but the
-    /// last are whole.
+    /// Reads the calls of a reply as far as they are said ([`Event::Call`](crate::Event::Call)): those whose
+    /// tool is named. All but the last are whole.
     pub fn calls_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Vec<CallSoFar<'a>> {
         let form = self.chat.calls();
         form.so_far(tools, &self.tokenizer.decode(&form.opening), text)
     }
 
-    /// The ids of a prompt as an engine reads them, templates included: how many there are is what it counts as its prompt's tokens.
+    /// The ids of a prompt as an engine reads them, templates included: how many there are is what it counts
+    /// as its prompt's tokens.
     ///
     /// # Errors
     /// It is empty, a text can't be tokenized, or an id is not in the vocabulary.
@@ -135,8 +137,8 @@ impl PromptEncoder {
         reply_ids(&segments(prompt, &[], &self.chat, &self.tokenizer)?, text, &self.tokenizer)
     }
 
-    /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended here; without the token that ends
-    /// a turn. Gives its ids, its text and why it ends.
+    /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended
+    /// here; without the token that ends a turn. Gives its ids, its text and why it ends.
     pub fn cut(
         &self,
         prompt: &[u32],
@@ -149,8 +151,8 @@ impl PromptEncoder {
         cut(said, &opened, StopConditions { is_full: ends.is_full && n.is_none(), ..ends })
     }
 
-    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing. Of [`PromptEncoder::prompt_ids`]
-    /// it is the rendered prompt.
+    /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.
+    /// Of [`PromptEncoder::prompt_ids`] it is the rendered prompt.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids)
     }

@@ -12,14 +12,14 @@ pub enum ToolChoice {
     /// It is what it says.
     #[default]
     Never,
-    /// It may: once it begins as a call it is under the tool's schema, and neither `stop` nor `whole_sentences` cut it. One that does not
-    /// is what it would have been without tools.
+    /// It may: once it begins as a call it is under the tool's schema, and neither `stop` nor
+    /// `whole_sentences` cut it. One that does not is what it would have been without tools.
     Allowed,
     /// It may not, though there are tools: a token that a call begins with is drawn again.
     Forbidden,
-    /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever would have been drawn, and the
-    /// rest is under the tools' schemas. What the agent reads is the same as with [`ToolChoice::Allowed`]. The reply can't have a grammar of
-    /// its own.
+    /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever
+    /// would have been drawn, and the rest is under the tools' schemas. What the agent reads is the same as
+    /// with [`ToolChoice::Allowed`]. The reply can't have a grammar of its own.
     Required,
     /// The same, of the tool with this name.
     Named(Arc<str>),
@@ -36,11 +36,13 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drop tokens less likely than this share of the most likely one (0: none).
     pub min_p: f32,
-    /// Divide positive logits (multiply negative ones) of tokens that this reply has already used by this (1: off).
+    /// Divide positive logits (multiply negative ones) of tokens that this reply has already used by this (1:
+    /// off).
     pub repetition_penalty: f32,
     /// Number of the reply's latest tokens that the penalty looks at.
     pub repetition_window: usize,
-    /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`: off).
+    /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`:
+    /// off).
     pub dry: Option<Dry>,
     /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply.
     pub seed: u64,
@@ -61,8 +63,8 @@ impl Default for Sampling {
     }
 }
 
-/// DRY, "don't repeat yourself": a token that would continue a sequence of n tokens as it went on before loses
-/// `multiplier * base^(n - allowed_length)` of its logit.
+/// DRY, "don't repeat yourself": a token that would continue a sequence of n tokens as it went on before
+/// loses `multiplier * base^(n - allowed_length)` of its logit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dry {
     /// Penalty for a sequence of `allowed_length` tokens.
@@ -132,37 +134,45 @@ pub struct Request {
     pub sampling: Sampling,
     /// Stop after this many tokens. A choice is never cut.
     pub max_tokens: usize,
-    /// Tokens before which no end-of-turn token can be sampled. Stop strings still cut, and a choice has as many tokens as it
-    /// has.
+    /// Tokens before which no end-of-turn token can be sampled. Stop strings still cut, and a choice has as
+    /// many tokens as it has.
     pub min_tokens: usize,
-    /// The reply ends before the first token that overlaps one of these. One that begins with a line break is also met at the
-    /// beginning of the reply. Where that would leave nothing, the token that completes it is not drawn. A choice is never cut.
+    /// The reply ends before the first token that overlaps one of these. One that begins with a line break is
+    /// also met at the beginning of the reply. Where that would leave nothing, the token that completes it is
+    /// not drawn. A choice is never cut.
     pub stop: Vec<String>,
-    /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is dropped.
+    /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is
+    /// dropped.
     pub whole_sentences: bool,
-    /// Tokens after which a call of a tool is cut, in the place of `max_tokens`; fewer where the context ends.
+    /// Tokens after which a call of a tool is cut, in the place of `max_tokens`; fewer where the context
+    /// ends.
     pub max_call_tokens: usize,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
-    /// True if the options of a choice are drawn by their log-probability by length ([`by_length`](crate::by_length)), so that a long
-    /// text is not unlikely for its length alone.
+    /// True if the options of a choice are drawn by their log-probability by length
+    /// ([`by_length`](crate::by_length)), so that a long text is not unlikely for its length alone.
     pub by_length: bool,
-    /// Grammar that the reply is in; `None`: any text. It ends when the grammar is complete; what `max_tokens` cuts is not in it.
-    /// `stop`, `min_tokens` and `whole_sentences` have no effect then, and a choice ([`Constraint::OneOf`]) can't have one.
+    /// Grammar that the reply is in; `None`: any text. It ends when the grammar is complete; what
+    /// `max_tokens` cuts is not in it. `stop`, `min_tokens` and `whole_sentences` have no effect then, and a
+    /// choice ([`Constraint::OneOf`]) can't have one.
     ///
-    /// At each position the token is drawn as it would be without a grammar. If the grammar does not allow it, another one is drawn
-    /// among those that it allows, in proportion to their probabilities, by numbers that belong to the seed, the position and the
-    /// token. So a grammar never moves later draws: a free reply that is in a grammar is also the reply under it, and a reply under
-    /// one grammar is also that under each narrower grammar which allows it.
+    /// At each position the token is drawn as it would be without a grammar. If the grammar does not allow
+    /// it, another one is drawn among those that it allows, in proportion to their probabilities, by numbers
+    /// that belong to the seed, the position and the token. So a grammar never moves later draws: a free
+    /// reply that is in a grammar is also the reply under it, and a reply under one grammar is also that
+    /// under each narrower grammar which allows it.
     pub grammar: Option<Arc<Grammar>>,
-    /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of its own is never a call.
+    /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of
+    /// its own is never a call.
     pub calls: ToolChoice,
-    /// True if a reply that is a call may go on with another one, where the model's template can write several: after each the model
-    /// ends the reply or begins the next, whichever it draws. The reply's ids end with the last whole call. (What the agent reads next is
-    /// the result of one call; several are remembered as calls one after another.)
+    /// True if a reply that is a call may go on with another one, where the model's template can write
+    /// several: after each the model ends the reply or begins the next, whichever it draws. The reply's ids
+    /// end with the last whole call. (What the agent reads next is the result of one call; several are
+    /// remembered as calls one after another.)
     pub parallel_tool_calls: bool,
-    /// `Some(n)`: the log-probability of each token of the reply comes with it ([`Completion::logprobs`](crate::Completion::logprobs)), and the `n` most likely
-    /// tokens in its place, [`MOST_TOP_LOGPROBS`] at most. It changes no token.
+    /// `Some(n)`: the log-probability of each token of the reply comes with it
+    /// ([`Completion::logprobs`](crate::Completion::logprobs)), and the `n` most likely tokens in its place,
+    /// [`MOST_TOP_LOGPROBS`] at most. It changes no token.
     pub logprobs: Option<usize>,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
@@ -175,8 +185,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Asks for the reply to a prompt: of 256 tokens at most, drawn with the default [`Sampling`], by an agent whose memory is not kept
-    /// on disk.
+    /// Asks for the reply to a prompt: of 256 tokens at most, drawn with the default [`Sampling`], by an
+    /// agent whose memory is not kept on disk.
     pub fn new(session: SessionKey, prompt: impl Into<Prompt>) -> Self {
         Self {
             session,
@@ -245,18 +255,19 @@ pub const MOST_TOP_LOGPROBS: usize = 20;
 #[non_exhaustive]
 pub enum Constraint {
     /// Exactly one of these texts, drawn as a whole: option i with a probability in proportion to
-    /// `exp(logprobs[i] / temperature)`, at temperature 0 the most likely one (the first among equals). The prompt is read once,
-    /// and after it each token that options have in common, but for their last ones.
+    /// `exp(logprobs[i] / temperature)`, at temperature 0 the most likely one (the first among equals). The
+    /// prompt is read once, and after it each token that options have in common, but for their last ones.
     ///
-    /// Of [`Sampling`] only temperature and seed count. [`Completion::choice`](crate::Completion::choice) says what each option's log-probability was
-    /// ([`Choice::logprobs`](crate::Choice::logprobs) says what that means).
+    /// Of [`Sampling`] only temperature and seed count. [`Completion::choice`](crate::Completion::choice)
+    /// says what each option's log-probability was ([`Choice::logprobs`](crate::Choice::logprobs) says what
+    /// that means).
     ///
-    /// Refused: an empty list, an empty option, a text that stands there twice, two texts that are the same tokens, and one that
-    /// the vocabulary can't spell.
+    /// Refused: an empty list, an empty option, a text that stands there twice, two texts that are the same
+    /// tokens, and one that the vocabulary can't spell.
     OneOf(Vec<String>),
-    /// These token ids, recorded earlier: they are read in one go instead of being sampled (teacher forcing), and
-    /// [`Completion::followed`](crate::Completion::followed) says at each of them what would have been drawn. After them the reply goes on freely, so
-    /// that it ends as recorded or shows that it would not.
+    /// These token ids, recorded earlier: they are read in one go instead of being sampled (teacher forcing),
+    /// and [`Completion::followed`](crate::Completion::followed) says at each of them what would have been
+    /// drawn. After them the reply goes on freely, so that it ends as recorded or shows that it would not.
     ///
     /// Refused: an id that the vocabulary has not.
     Follow(Vec<u32>),

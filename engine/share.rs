@@ -1,9 +1,9 @@
 //! One budget of memory, and the cores of one machine, for the engines of several models.
 //!
-//! Each engine says what its memory takes and what its turns at work may come to take. It lets go of what is not needed soon as if
-//! the others' part were not there, so what is at rest makes room for what is at work, whosever it is; a turn begins when it fits
-//! beside all that others have reserved. Passes take turns, in the order in which they were asked for: each has all threads of its
-//! engine, and those of the others sleep.
+//! Each engine says what its memory takes and what its turns at work may come to take. It lets go of what is
+//! not needed soon as if the others' part were not there, so what is at rest makes room for what is at work,
+//! whosever it is; a turn begins when it fits beside all that others have reserved. Passes take turns, in the
+//! order in which they were asked for: each has all threads of its engine, and those of the others sleep.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -128,8 +128,8 @@ impl Member {
         lock(&self.common.state).seats.iter().flatten().map(|seat| seat.bytes).sum()
     }
 
-    /// Says what this engine's memory takes and what its turns may come to take, once it has let go of what it can for all requests up to
-    /// `answered`.
+    /// Says what this engine's memory takes and what its turns may come to take, once it has let go of what
+    /// it can for all requests up to `answered`.
     pub(crate) fn report(&self, bytes: u64, reserved: u64, answered: u64, waits: bool) {
         let mut state = lock(&self.common.state);
         let Some(seat) = &mut state.seats[self.id] else { return };
@@ -144,8 +144,8 @@ impl Member {
         }
     }
 
-    /// Reserves room for the turns of this engine, one that is to begin among them; `false`: it has to wait, and others are asked to
-    /// make room. A turn that fits nowhere begins when nobody else is at work.
+    /// Reserves room for the turns of this engine, one that is to begin among them; `false`: it has to wait,
+    /// and others are asked to make room. A turn that fits nowhere begins when nobody else is at work.
     pub(crate) fn may_begin(&self, reserved: u64, is_alone: bool) -> bool {
         let mut state = lock(&self.common.state);
         let others = state.others(self.id).map(Seat::held).fold(reserved, u64::saturating_add);

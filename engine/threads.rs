@@ -1,8 +1,9 @@
 //! Work for many threads: numbered tasks for a pool, and outputs that they share.
 //!
-//! A decoded token is some hundred jobs of 50 to 500 µs, one after another: what counts is how soon the others begin.
-//! Members of a pool wait for the next job spinning, for [`SPIN`], and sleep only then; a job costs them one atomic
-//! operation a task. (rayon's sleep sooner.) Without a pool, in tests and small tools, a job is a loop.
+//! A decoded token is some hundred jobs of 50 to 500 µs, one after another: what counts is how soon the
+//! others begin. Members of a pool wait for the next job spinning, for [`SPIN`], and sleep only then; a job
+//! costs them one atomic operation a task. (rayon's sleep sooner.) Without a pool, in tests and small tools,
+//! a job is a loop.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// Time for which a member without work stays awake: longer than the gap between two jobs of a pass, shorter than a pause that
-/// anybody would notice on a fan.
+/// Time for which a member without work stays awake: longer than the gap between two jobs of a pass, shorter
+/// than a pause that anybody would notice on a fan.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Threads that work on one job at a time, the caller among them.
@@ -77,8 +78,8 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    /// Runs `body` on this thread; jobs in it go to the pool. The board holds one job at a time, so nobody else may give it one
-    /// meanwhile: hence `&mut`.
+    /// Runs `body` on this thread; jobs in it go to the pool. The board holds one job at a time, so nobody
+    /// else may give it one meanwhile: hence `&mut`.
     pub(crate) fn install<T>(&mut self, body: impl FnOnce() -> T) -> T {
         struct Restore(Option<Arc<Board>>);
         impl Drop for Restore {
@@ -106,7 +107,8 @@ impl Board {
     /// Publishes a job, takes part in it, and returns when all of it is done.
     fn run(&self, n: usize, task: &(dyn Fn(usize) + Sync)) {
         let job = Job(task);
-        // First the old job is closed, so that a member who is late can't take a task of the new one by the old number.
+        // First the old job is closed, so that a member who is late can't take a task of the new one by the
+        // old number.
         let old = self.state.fetch_or(u64::from(u32::MAX), Ordering::AcqRel) >> 32;
         self.done.store(0, Ordering::Release);
         self.n_tasks.store(n, Ordering::Release);
@@ -146,8 +148,9 @@ impl Board {
             {
                 continue;
             }
-            // SAFETY: `job` and `n` were read while `state` held this job's number (the exchange says so), and `run` does
-            // not return, nor its job go away, before the task that was just taken is counted as done.
+            // SAFETY: `job` and `n` were read while `state` held this job's number (the exchange says so),
+            // and `run` does not return, nor its job go away, before the task that was just taken is counted
+            // as done.
             let Job(call) = unsafe { &*std::ptr::with_exposed_provenance::<Job<'_>>(job) };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(task))) {
                 self.panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(panic);
@@ -233,8 +236,8 @@ pub(crate) fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + S
     for_each(pieces, |piece| task(start(piece)..start(piece + 1)));
 }
 
-/// Cuts slices of `n_rows` rows each at the same rows, into about eight ranges for each thread, of at least `least` rows, and runs `task`
-/// on them: the rows' numbers, and these rows of each slice.
+/// Cuts slices of `n_rows` rows each at the same rows, into about eight ranges for each thread, of at least
+/// `least` rows, and runs `task` on them: the rows' numbers, and these rows of each slice.
 pub(crate) fn for_rows<T: Send, const N: usize>(
     slices: [&mut [T]; N],
     n_rows: usize,

@@ -1,7 +1,8 @@
-//! Everything that reads a file from outside, as a function of its bytes: what the fuzz targets call, and a test of the main
-//! workspace with the seeds and mutations of them.
+//! Everything that reads a file from outside, as a function of its bytes: what the fuzz targets call, and a
+//! test of the main workspace with the seeds and mutations of them.
 //!
-//! A reader returns an error for a file that it refuses and must never panic, hang or ask for memory out of proportion.
+//! A reader returns an error for a file that it refuses and must never panic, hang or ask for memory out of
+//! proportion.
 
 use greenroom::prompt::{Memories, Options};
 use greenroom::rehearsal::load;

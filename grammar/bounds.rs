@@ -1,4 +1,5 @@
-//! Bounds of grammars from outside: sizes and nesting before they are compiled, counted steps while they are, and at each token.
+//! Bounds of grammars from outside: sizes and nesting before they are compiled, counted steps while they are,
+//! and at each token.
 
 use crate::error::{Error, Result};
 use crate::grammar::Grammar;

@@ -1,4 +1,5 @@
-//! Grammars over single bytes: whether one can be used, whether a text is in it, and a text that is. No model is needed.
+//! Grammars over single bytes: whether one can be used, whether a text is in it, and a text that is. No model
+//! is needed.
 
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
@@ -45,7 +46,8 @@ impl Grammar {
         self.enforced().map(drop)
     }
 
-    /// The grammar in the form in which masks enforce all of it: with exact bounds of integers beside those that masks would round.
+    /// The grammar in the form in which masks enforce all of it: with exact bounds of integers beside those
+    /// that masks would round.
     ///
     /// # Errors
     /// As [`Grammar::check`].
@@ -79,8 +81,8 @@ impl Grammar {
         if matcher.may_end()? { Ok(()) } else { Err(Mismatch::Incomplete { before: end_of(text) }) }
     }
 
-    /// A short text that is in the grammar, if one is found without looking back: what closes something is taken before what opens or
-    /// continues.
+    /// A short text that is in the grammar, if one is found without looking back: what closes something is
+    /// taken before what opens or continues.
     pub fn example(&self) -> Option<String> {
         let mut matcher = compiled(self, Spacing::Any).ok()?;
         let mut text = Vec::new();

@@ -1,11 +1,12 @@
 //! Grammars of replies: JSON Schema, Lark and regular expressions, as masks over the tokens of a vocabulary.
 //!
-//! A [`Grammar`] is plain data. A [`Vocabulary`] compiles it for a model's tokens, and a [`Matcher`] follows one reply through it. Over
-//! single bytes ([`Grammar::check`], [`Grammar::accepts`]) nothing of a model is needed. All work is bounded by counted steps
-//! (`bounds`): a grammar from a file is compiled or refused, on every machine alike.
+//! A [`Grammar`] is plain data. A [`Vocabulary`] compiles it for a model's tokens, and a [`Matcher`] follows
+//! one reply through it. Over single bytes ([`Grammar::check`], [`Grammar::accepts`]) nothing of a model is
+//! needed. All work is bounded by counted steps (`bounds`): a grammar from a file is compiled or refused, on
+//! every machine alike.
 //!
-//! Some keywords of JSON Schema are no mask's to enforce (`not`, `uniqueItems`). [`Grammar::relaxed`] leaves them out and lists them;
-//! [`Relaxed::accepts`] checks a complete text for them (`schema`).
+//! Some keywords of JSON Schema are no mask's to enforce (`not`, `uniqueItems`). [`Grammar::relaxed`] leaves
+//! them out and lists them; [`Relaxed::accepts`] checks a complete text for them (`schema`).
 #![forbid(unsafe_code)]
 
 mod bounds;

@@ -36,7 +36,8 @@ impl Matcher {
         Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone(), exact: self.exact.clone() }
     }
 
-    /// Returns whether a token may come next; one that ends the turn is none of the grammar's ([`Matcher::may_end`]).
+    /// Returns whether a token may come next; one that ends the turn is none of the grammar's
+    /// ([`Matcher::may_end`]).
     ///
     /// # Errors
     /// A bound was reached.

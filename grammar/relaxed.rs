@@ -1,7 +1,8 @@
-//! A schema as masks can enforce it: what they can't is left out, so that a mask allows a little more, never less.
+//! A schema as masks can enforce it: what they can't is left out, so that a mask allows a little more, never
+//! less.
 //!
-//! What was left out is listed. Most of it is checked against the whole schema once a text is complete ([`Relaxed::accepts`]); the rest
-//! has no effect at all.
+//! What was left out is listed. Most of it is checked against the whole schema once a text is complete
+//! ([`Relaxed::accepts`]); the rest has no effect at all.
 
 use crate::bytes::{Mismatch, compiled};
 use crate::error::{Error, Result};
@@ -27,7 +28,8 @@ pub struct Relaxed {
 }
 
 impl Grammar {
-    /// The grammar without what masks can't enforce, which is listed. A grammar that is no schema is enforced whole.
+    /// The grammar without what masks can't enforce, which is listed. A grammar that is no schema is enforced
+    /// whole.
     ///
     /// # Errors
     /// It can't be read, or is beyond a bound. That masks can enforce the rest, [`Grammar::check`] says.
@@ -75,8 +77,8 @@ impl Relaxed {
         self.whole.is_some()
     }
 
-    /// Checks that a whole text is in the grammar: as a value, where masks can't enforce all of it, and as what masks allow. JSON may be
-    /// spaced as it likes.
+    /// Checks that a whole text is in the grammar: as a value, where masks can't enforce all of it, and as
+    /// what masks allow. JSON may be spaced as it likes.
     ///
     /// # Errors
     /// What it breaks, or the first place where it is not in the grammar.
@@ -155,7 +157,8 @@ pub struct Left {
     pub place: String,
     /// True if complete texts are checked for it; false: it has no effect.
     pub is_checked: bool,
-    /// True if masks enforce it all the same: the exact bounds of an integer are followed while it is written.
+    /// True if masks enforce it all the same: the exact bounds of an integer are followed while it is
+    /// written.
     pub is_followed: bool,
 }
 
@@ -350,7 +353,8 @@ impl Work {
         kept.fields.insert("patternProperties".into(), inner);
     }
 
-    /// A bound that a float can't say is replaced by the next one outside it that a float can; one beyond 64 bits by none.
+    /// A bound that a float can't say is replaced by the next one outside it that a float can; one beyond 64
+    /// bits by none.
     fn bound(
         &mut self,
         keyword: &str,
@@ -393,7 +397,8 @@ impl Work {
         }
     }
 
-    /// Leaves the exact bound that a keyword stands for to the matcher, or the narrower one if there is another.
+    /// Leaves the exact bound that a keyword stands for to the matcher, or the narrower one if there is
+    /// another.
     fn follow_bound(
         &mut self,
         kept: &mut Map<String, Value>,

@@ -24,7 +24,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Builds the trie: the bytes of each token by id; `None` for what no text is made of (control tokens, markup).
+    /// Builds the trie: the bytes of each token by id; `None` for what no text is made of (control tokens,
+    /// markup).
     ///
     /// # Errors
     /// There are more tokens, or longer ones, than a trie holds.

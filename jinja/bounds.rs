@@ -6,7 +6,8 @@ use std::fmt;
 
 /// Instructions of one rendering, guards included: some tenths of a second.
 pub const MAX_STEPS: u64 = 3_000_000;
-/// Values that the operators and filters of one rendering look at, besides its steps. Sixteen bytes of text count as one.
+/// Values that the operators and filters of one rendering look at, besides its steps. Sixteen bytes of text
+/// count as one.
 pub const MAX_WORK: usize = 5_000_000;
 /// Bytes of the texts and lists that one rendering makes, all together, whether they live on or not.
 pub const MAX_MADE: usize = 128 << 20;
@@ -18,12 +19,13 @@ pub const MAX_WRITTEN: usize = 8 << 20;
 pub const MAX_DEPTH: usize = 64;
 /// Filters and tests that are called by filters (`map('map', …)`), within each other.
 pub const MAX_NESTED_CALLS: usize = 16;
-/// Frames within each other (loops, `with`; a macro's call counts as four): minijinja's own limit, lowered so that a
-/// stack of 2 MB is enough in a debug build.
+/// Frames within each other (loops, `with`; a macro's call counts as four): minijinja's own limit, lowered so
+/// that a stack of 2 MB is enough in a debug build.
 pub const MAX_FRAMES: usize = 250;
 /// Widest padding, indentation and number of pieces that a filter is asked for.
 pub const MAX_WIDTH: i64 = 10_000;
-/// Words and signs of a single `{{ … }}` or `{% … %}`. A parser goes down a level at each link of a chain (`1+1+1…`).
+/// Words and signs of a single `{{ … }}` or `{% … %}`. A parser goes down a level at each link of a chain
+/// (`1+1+1…`).
 pub const MAX_TOKENS: usize = 2_000;
 /// Words and signs of a whole template.
 pub const MAX_CODE: usize = 400_000;
@@ -177,7 +179,8 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Steps taken and values looked at by all renderings of this thread so far, failed ones too. Take the difference.
+/// Steps taken and values looked at by all renderings of this thread so far, failed ones too. Take the
+/// difference.
 pub fn taken() -> u64 {
     TAKEN.get()
 }

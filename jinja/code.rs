@@ -1,5 +1,5 @@
-//! Source, before it becomes instructions: how long and how nested it is, and what the compiler would work out of
-//! constants (`'a' * 90000000` is made when a template is compiled).
+//! Source, before it becomes instructions: how long and how nested it is, and what the compiler would work
+//! out of constants (`'a' * 90000000` is made when a template is compiled).
 
 use crate::bounds::{Bound, MAX_BRANCHES, MAX_CODE, MAX_FOLDED, MAX_TOKENS, Meter, on_line};
 use crate::values::{Size, weigh};
@@ -9,8 +9,8 @@ use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 
-/// Rejects source that is too long for a parser that goes down a level at each link and branch. Errors of its syntax are
-/// the parser's to tell.
+/// Rejects source that is too long for a parser that goes down a level at each link and branch. Errors of its
+/// syntax are the parser's to tell.
 pub(crate) fn is_short(source: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut code, mut piece, mut first) = (0, 0, false);
     let mut branches: Vec<usize> = Vec::new();
@@ -59,7 +59,8 @@ impl Place {
     }
 }
 
-/// Looks at every constant expression of a template, and at jumps that would leave minijinja's frames in disorder.
+/// Looks at every constant expression of a template, and at jumps that would leave minijinja's frames in
+/// disorder.
 pub(crate) fn is_sound(stmt: &Stmt<'_>, place: Place, meter: &mut Meter) -> Result<(), Error> {
     let all = |bodies: &[(&[Stmt<'_>], Place)], exprs: &[&Expr<'_>], meter: &mut Meter| {
         exprs.iter().try_for_each(|expr| fold(expr, meter).map(drop))?;
@@ -131,8 +132,8 @@ fn arguments(args: &[CallArg<'_>], meter: &mut Meter) -> Result<(), Error> {
     })
 }
 
-/// Folds an expression as the compiler does, and counts the operations; `None` if the compiler does not fold it. The compiler
-/// works an operation out again for each one around it.
+/// Folds an expression as the compiler does, and counts the operations; `None` if the compiler does not fold
+/// it. The compiler works an operation out again for each one around it.
 pub(crate) fn fold(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
     let none = |folded: Result<Option<Folded>, Error>| folded.map(|_| None);
     match expr {

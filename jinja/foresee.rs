@@ -27,8 +27,8 @@ const COMPARING: &[&str] = &["sort", "dictsort", "unique", "groupby", "min", "ma
 /// Filters whose numbers say how much they make.
 const PADDING: &[&str] = &["indent", "slice", "batch", "tojson"];
 
-/// Counts what `name` will look at, and refuses what would make too much. A method has the value that it is called on as
-/// its first argument.
+/// Counts what `name` will look at, and refuses what would make too much. A method has the value that it is
+/// called on as its first argument.
 pub(crate) fn foresee(name: &str, args: &[Value], meter: &mut Meter) -> Result<(), Error> {
     let Some(value) = args.first() else { return Ok(()) };
     if PADDING.contains(&name) && args[1..].iter().any(|arg| named(arg).any(|arg| is_wide(&arg))) {
@@ -144,8 +144,8 @@ fn replaced(value: &Value, from: Option<&str>, to: Option<&str>) -> usize {
     text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len())
 }
 
-/// Bytes of a formatted text: each place may print every argument, `%0999999999d` asks for as many zeros, and `%*d`
-/// takes a width from the arguments.
+/// Bytes of a formatted text: each place may print every argument, `%0999999999d` asks for as many zeros, and
+/// `%*d` takes a width from the arguments.
 fn formatted(format: &str, args: &[Value], rest: Size) -> Result<usize, Error> {
     let long = format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 4);
     let nested = format.contains('*') || format.contains(":{") || format.contains(".{");

@@ -1,8 +1,8 @@
 //! The environment: minijinja's filters, tests and functions, each of them guarded, and what the rewritten
 //! instructions call.
 //!
-//! It starts out empty, so that a filter of a newer minijinja which nobody has looked at is missing instead of unguarded.
-//! `debug()` is left out: it prints the program's insides.
+//! It starts out empty, so that a filter of a newer minijinja which nobody has looked at is missing instead
+//! of unguarded. `debug()` is left out: it prints the program's insides.
 
 use crate::bounds::{Bound, MAX_FRAMES, MAX_STEPS, MAX_WIDTH, Meter};
 use crate::foresee::{SHALLOW, foresee, is_range, is_sound};
@@ -230,7 +230,8 @@ fn factors(state: &mut State, operands: Value) -> Result<Value, Error> {
     Ok(Value::from(Tuple::from([b, a])))
 }
 
-/// Works fractional powers out with libm: the platform's own differ in last digits. What is not a constant comes here.
+/// Works fractional powers out with libm: the platform's own differ in last digits. What is not a constant
+/// comes here.
 fn power(operands: &Value) -> Result<Value, Error> {
     let (base, exponent) = (operands.get_item_by_index(0)?, operands.get_item_by_index(1)?);
     let number =
@@ -244,8 +245,8 @@ fn power(operands: &Value) -> Result<Value, Error> {
     Ok(Value::from(Tuple::from([exponent, base])))
 }
 
-/// Checks the bounds of a slice. Backwards, minijinja computes with what overflows where the bounds cross, and then
-/// gives back nothing; so does this.
+/// Checks the bounds of a slice. Backwards, minijinja computes with what overflows where the bounds cross,
+/// and then gives back nothing; so does this.
 fn sliced(state: &mut State, operands: Value) -> Result<Value, Error> {
     let at = |place| operands.get_item_by_index(place);
     let (value, mut start, mut stop, mut step) = (at(0)?, at(1)?, at(2)?, at(3)?);

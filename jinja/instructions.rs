@@ -1,8 +1,9 @@
 //! Instructions, with guards put between them.
 //!
-//! minijinja's machine counts steps, and one step may repeat a text, compare two lists or build a value within itself. So
-//! its instructions are rewritten before they run: what is dangerous is preceded by a filter of [`names`] that looks at
-//! the operands, and followed by one that looks at the result. Everything else stays as it was compiled, with its lines.
+//! minijinja's machine counts steps, and one step may repeat a text, compare two lists or build a value
+//! within itself. So its instructions are rewritten before they run: what is dangerous is preceded by a
+//! filter of [`names`] that looks at the operands, and followed by one that looks at the result. Everything
+//! else stays as it was compiled, with its lines.
 
 use crate::bounds::Meter;
 use crate::guards::names::{
@@ -24,8 +25,8 @@ const NEAR: usize = 64;
 
 /// Marks the instructions that stand within a loop of their own program and macro.
 ///
-/// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is a place in another
-/// program, or one whose frames are gone, and whatever happens to be there would run.
+/// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is a
+/// place in another program, or one whose frames are gone, and whatever happens to be there would run.
 fn in_loops(program: &[&Instruction<'_>]) -> Vec<bool> {
     let macro_start = |instruction: &&Instruction<'_>| match instruction {
         Instruction::BuildMacro(_, start, _) => Some(*start),
@@ -155,8 +156,8 @@ fn apply(name: &'static str, n_values: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(n_values), !0)
 }
 
-/// Returns what replaces an instruction. `constant` is the operand on top of the stack, if it is one; `in_loop` is true if `loop`
-/// is a loop of this program.
+/// Returns what replaces an instruction. `constant` is the operand on top of the stack, if it is one;
+/// `in_loop` is true if `loop` is a loop of this program.
 ///
 /// Every instruction is named, so that one that a newer minijinja adds is not overlooked.
 fn piece<'s>(
@@ -174,7 +175,8 @@ fn piece<'s>(
         I::EmitRaw(text) => vec![I::LoadConst(Value::from_safe_string((*text).to_owned())), I::Emit],
         I::LoadConst(value) => vec![I::LoadConst(settle(value.clone(), meter)?)],
         I::SetAttr(_) => vec![I::Swap, apply(HELD, 1), I::Swap, plain],
-        // A guard hides from minijinja what the index is of: an error says `(...)[...]`, with the range of all of it.
+        // A guard hides from minijinja what the index is of: an error says `(...)[...]`, with the range of
+        // all of it.
         I::GetItem if constant.is_some_and(is_near) => vec![plain],
         I::GetItem => vec![I::Swap, apply(INDEXED, 1), I::Swap, plain],
         I::Slice => vec![I::BuildTuple(Some(4)), apply(SLICED, 1), I::UnpackList(4), plain, apply(MADE, 1)],
@@ -225,8 +227,8 @@ fn piece<'s>(
         // So that the steps of each round are known, though it fails later.
         I::Iterate(_) => vec![plain, apply(PASSED, 1)],
         I::BuildMacro(..) => vec![I::LoadConst(Value::from(MACRO)), apply(TAKEN, 1), I::DiscardTop, plain],
-        // Numbers, names, jumps and frames; filters, tests and functions are guarded in the environment, printing in its
-        // formatter, and what would load another template finds none.
+        // Numbers, names, jumps and frames; filters, tests and functions are guarded in the environment,
+        // printing in its formatter, and what would load another template finds none.
         I::StoreLocal(_)
         | I::Lookup(_)
         | I::GetAttr(_)

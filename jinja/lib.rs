@@ -1,13 +1,15 @@
 //! minijinja within bounds: a template from outside gives its text or an error, whatever it says.
 //!
-//! minijinja's machine counts steps, but a step may double a text, compare lists of lists or divide by zero, and a
-//! capture may write without end. Here what is compiled gets guards between its instructions (`instructions`), filters,
-//! tests and functions are looked at before they run (`guards`, `foresee`), lists lie in memory instead of being lazy
-//! (`values`), and all of it is counted against [`bounds`]. A template within bounds gives what minijinja gives, to the byte.
+//! minijinja's machine counts steps, but a step may double a text, compare lists of lists or divide by zero,
+//! and a capture may write without end. Here what is compiled gets guards between its instructions
+//! (`instructions`), filters, tests and functions are looked at before they run (`guards`, `foresee`), lists
+//! lie in memory instead of being lazy (`values`), and all of it is counted against [`bounds`]. A template
+//! within bounds gives what minijinja gives, to the byte.
 //!
-//! Templates are bounded from within (`jinja/`): minijinja counts instructions, but one of them may double a text or compare
-//! lists of lists. Guards are put between the compiled instructions (its `unstable_machinery`, so the version is exact), and
-//! filters, tests and functions are weighed before they run. An evaluator of our own would have been a second Jinja to keep true.
+//! Templates are bounded from within (`jinja/`): minijinja counts instructions, but one of them may double a
+//! text or compare lists of lists. Guards are put between the compiled instructions (its
+//! `unstable_machinery`, so the version is exact), and filters, tests and functions are weighed before they
+//! run. An evaluator of our own would have been a second Jinja to keep true.
 //!
 //! ```
 //! use greenroom_jinja::{Bound, Jinja};
@@ -49,8 +51,8 @@ pub struct Jinja {
 }
 
 impl Jinja {
-    /// minijinja's own filters, tests and functions, but `debug()`. As Hugging Face and scenarios have it, blocks leave no
-    /// empty lines.
+    /// minijinja's own filters, tests and functions, but `debug()`. As Hugging Face and scenarios have it,
+    /// blocks leave no empty lines.
     pub fn new(undefined: UndefinedBehavior) -> Self {
         let mut env = guards::environment();
         env.set_undefined_behavior(undefined);
@@ -187,7 +189,8 @@ impl Template<'_> {
         let template = self.jinja.env.template_from_named_str(self.program.name(), self.program.source());
         let names = template.map(|template| template.undeclared_variables(false)).unwrap_or_default();
         let is_function = |name: &String| self.jinja.env.globals().any(|(function, _)| function == name);
-        // minijinja passes over what is sliced. A name that is defined anywhere in the template is its own there.
+        // minijinja passes over what is sliced. A name that is defined anywhere in the template is its own
+        // there.
         let programs: Vec<_> = self.blocks.values().chain([&self.program]).collect();
         let own: BTreeSet<&str> = programs.iter().flat_map(|program| instructions::stored(program)).collect();
         let looked_up = programs.iter().flat_map(|program| instructions::looked_up(program));

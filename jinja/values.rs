@@ -1,8 +1,9 @@
 //! Values as a template makes them: how large they are, and laid out at once instead of lazily.
 //!
-//! Every result of an operator, filter, function or method is a scalar, or a container whose items lie in memory
-//! and are nested less than [`MAX_DEPTH`] deep. minijinja would leave many of them lazy (`a + b`, slices, `items`), and a
-//! loop could wrap one lazy list in another until reading or dropping it overflows the stack.
+//! Every result of an operator, filter, function or method is a scalar, or a container whose items lie in
+//! memory and are nested less than [`MAX_DEPTH`] deep. minijinja would leave many of them lazy (`a + b`,
+//! slices, `items`), and a loop could wrap one lazy list in another until reading or dropping it overflows
+//! the stack.
 
 use crate::bounds::{Bound, ITEM, MAX_DEPTH, Meter};
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value, ValueKind};
@@ -41,8 +42,8 @@ pub(crate) fn weigh(value: &Value, meter: &mut Meter) -> Result<Size, Error> {
     Ok(size)
 }
 
-/// Weighs, as [`weigh`], what becomes part of a list or map: a loop or a namespace can't, for these could come to lie in
-/// themselves.
+/// Weighs, as [`weigh`], what becomes part of a list or map: a loop or a namespace can't, for these could
+/// come to lie in themselves.
 pub(crate) fn weigh_within(value: &Value, meter: &mut Meter) -> Result<Size, Error> {
     is_plain(value)?;
     weigh(value, meter)
@@ -127,7 +128,8 @@ fn held(map: &Value, meter: &mut Meter) -> Result<Size, Error> {
     Ok(size)
 }
 
-/// Settles, as [`settle`], what holds only items that its operands held: these need not be looked through again.
+/// Settles, as [`settle`], what holds only items that its operands held: these need not be looked through
+/// again.
 pub(crate) fn settle_shallow(value: Value, meter: &mut Meter) -> Result<Value, Error> {
     let value = lay_out(value, meter)?;
     match value.kind() {

@@ -1,7 +1,8 @@
-//! candle's own models of GGUF files, from candle-transformers: an oracle for the tests, a peer for the benchmarks.
+//! candle's own models of GGUF files, from candle-transformers: an oracle for the tests, a peer for the
+//! benchmarks.
 //!
-//! Anything that it can't do correctly is refused here, or noted where it matters: its Gemma 3 is a different model
-//! (`tests/candle.rs`).
+//! Anything that it can't do correctly is refused here, or noted where it matters: its Gemma 3 is a different
+//! model (`tests/candle.rs`).
 
 use anyhow::{Context as _, bail};
 use candle_core::quantized::gguf_file::{Content, Value};
@@ -94,8 +95,8 @@ impl Candle {
     /// Reads ids after those in its cache; returns the last one's logits.
     pub(crate) fn feed(&mut self, ids: &[u32]) -> anyhow::Result<Vec<f32>> {
         self.check(self.n_held, ids.len())?;
-        // Of its two caches, the one for several tokens is not updated with those fed alone (`quantized_qwen3.rs`,
-        // 316).
+        // Of its two caches, the one for several tokens is not updated with those fed alone
+        // (`quantized_qwen3.rs`, 316).
         if self.had_one_alone && ids.len() > 1 && matches!(self.weights, Weights::Qwen3(_)) {
             bail!("candle's quantized qwen3 forgets single tokens read before when it reads several at once");
         }

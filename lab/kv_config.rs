@@ -1,5 +1,5 @@
-//! `greenroom-lab kv-config`: measures how sensitive each layer's keys and values are, and assigns bits where they
-//! matter most.
+//! `greenroom-lab kv-config`: measures how sensitive each layer's keys and values are, and assigns bits where
+//! they matter most.
 
 use crate::quality::{Common, Subject, TextArgs};
 use anyhow::{bail, ensure};

@@ -21,8 +21,8 @@ pub(super) struct Args {
     common: Common,
     #[command(flatten)]
     text: TextArgs,
-    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files
-    /// from `kv-config`
+    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated),
+    /// files from `kv-config`
     #[arg(long, value_name = "KV,…", value_delimiter = ',', default_value = "f16,q8,q4,q4-plain,auto")]
     kv: Vec<Kv>,
     /// Tokens in a window [default: 2048, or the model's context]

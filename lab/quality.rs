@@ -1,4 +1,5 @@
-//! Shared parts of the commands that measure a cache's quality: a model opened once, and the formats to compare on it.
+//! Shared parts of the commands that measure a cache's quality: a model opened once, and the formats to
+//! compare on it.
 
 use anyhow::Context as _;
 use greenroom::backend::worded;

@@ -1,7 +1,7 @@
 //! Diagnostics for files that people write: what is wrong, with file, line, column, code and help.
 //!
-//! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once. How a report
-//! looks on a terminal is decided here too, so that every command shows mistakes alike.
+//! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once.
+//! How a report looks on a terminal is decided here too, so that every command shows mistakes alike.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -280,8 +280,8 @@ impl Diagnostic {
     }
 }
 
-/// Makes any text safe to print: control characters, which steer the terminal, are replaced, and bidirectional overrides are shown
-/// by their code point.
+/// Makes any text safe to print: control characters, which steer the terminal, are replaced, and
+/// bidirectional overrides are shown by their code point.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -340,8 +340,8 @@ impl<'a> Suggestion<'a> {
     }
 }
 
-/// The known name that is nearest to `found`, or the only one that contains it (or is contained in it); otherwise all names, if they are
-/// few.
+/// The known name that is nearest to `found`, or the only one that contains it (or is contained in it);
+/// otherwise all names, if they are few.
 pub fn suggestion<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<Suggestion<'a>> {
     let mut seen = std::collections::HashSet::new();
     let short = |name: &str| name.len() <= 4 * MAX_COMPARED.0 && name.chars().count() <= MAX_COMPARED.0;

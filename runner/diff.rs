@@ -6,8 +6,8 @@ use similar::{ChangeTag, TextDiff};
 /// Longest texts that are compared, both together, in bytes: the work grows with the square of what differs.
 const MAX_COMPARED: usize = 400_000;
 
-/// The lines of two texts, `-` before those of the first alone, `+` before those of the second alone, a space before common ones, of
-/// which three are kept around each difference.
+/// The lines of two texts, `-` before those of the first alone, `+` before those of the second alone, a space
+/// before common ones, of which three are kept around each difference.
 pub fn diff_lines(recorded: &str, now: &str) -> Vec<(char, String)> {
     if recorded.len() + now.len() > MAX_COMPARED {
         let (was, is) = (recorded.len(), now.len());

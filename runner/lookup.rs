@@ -89,8 +89,8 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 
-/// Indices of the pieces that a memory may keep, the most important first: the recent ones, latest first, then the nearest of the others,
-/// of equally near ones the latest.
+/// Indices of the pieces that a memory may keep, the most important first: the recent ones, latest first,
+/// then the nearest of the others, of equally near ones the latest.
 pub fn by_importance(scores: &[f32], memory: Memory) -> Vec<usize> {
     let n = scores.len();
     let before = n - memory.recent.unwrap_or(n).min(n);

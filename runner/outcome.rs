@@ -1,4 +1,5 @@
-//! The results of a run: decisions, payoffs, outcomes, assertions, evaluated over what was said, without a model.
+//! The results of a run: decisions, payoffs, outcomes, assertions, evaluated over what was said, without a
+//! model.
 
 use crate::prompt::{Memories, PromptError};
 use crate::scenario::render::{evaluate_with, holds_with};
@@ -9,7 +10,8 @@ use crate::transcript::{AssertionRecord, Footer, OutcomeRecord, VerdictRecord};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// The end of a run, as its transcript records it. An expression that fails is recorded as such: nothing of the run is lost.
+/// The end of a run, as its transcript records it. An expression that fails is recorded as such: nothing of
+/// the run is lost.
 ///
 /// # Errors
 /// A change of the state that fails: no run gets so far.

@@ -3,8 +3,8 @@
 //! Turns run together where the plan allows it; the record is written in plan order all the same, and a
 //! memory is saved only after its turn's line is on disk.
 //!
-//! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as soon as the reply is
-//! in.
+//! A `Memory` successor starts after its predecessor's transcript line is written; a `Hears` successor as
+//! soon as the reply is in.
 
 mod again;
 mod calls;
@@ -330,7 +330,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Asks for the reply of a turn whose memory has begun again, or that has called a tool: after these answers.
+    /// Asks for the reply of a turn whose memory has begun again, or that has called a tool: after these
+    /// answers.
     fn ask_again(&mut self, id: TurnId, before: Vec<Answer>, run_loop: &mut RunLoop<'_>) {
         let asked = self.memories.ask(id).map_err(Into::into);
         let request = asked.and_then(|asked| {
@@ -466,7 +467,8 @@ impl Stage {
                 State::Skipped => run_loop.watch.see(id, Scene::Skipped),
                 State::Failed(error) => return Err(error),
                 mut unfinished => {
-                    // What a program has done is on record at once: it is not done again when the run continues.
+                    // What a program has done is on record at once: it is not done again when the run
+                    // continues.
                     let answers = match &mut unfinished {
                         State::Running(_, before) | State::Calling(_, _, before) => std::mem::take(before),
                         _ => Vec::new(),
@@ -519,7 +521,8 @@ impl Stage {
     }
 }
 
-/// A memory of a turn's model: each named model files those of a run under a name of its own, since one engine adds to a run's.
+/// A memory of a turn's model: each named model files those of a run under a name of its own, since one
+/// engine adds to a run's.
 fn of_model(session: Session, turn: &Turn) -> Session {
     match &turn.hints.model {
         Some(model) => Session { run: format!("{}.{model}", session.run), ..session },

@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// Something that happened to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The system text, which says who the agent is; the first event, constant for as long as the timeline lives.
+    /// The system text, which says who the agent is; the first event, constant for as long as the timeline
+    /// lives.
     System(String),
     /// The stage spoke: an opening, a debate format, a cue.
     Stage {
@@ -140,8 +141,8 @@ impl Timeline {
         Self { past: Arc::default(), events }
     }
 
-    /// A new epoch of it: the system text, what the agent has noted down, what the epoch begins with, and what has happened from event
-    /// `from` on. All before is past.
+    /// A new epoch of it: the system text, what the agent has noted down, what the epoch begins with, and
+    /// what has happened from event `from` on. All before is past.
     pub fn begin_epoch(self, from: usize, with: Option<Event>) -> Self {
         let Self { mut past, mut events } = self;
         let news = events.split_off(from.min(events.len()));

@@ -1,4 +1,5 @@
-//! The record of how a run was computed: `trace.jsonl`, a line a turn, and `summary.json`, which is counted from it.
+//! The record of how a run was computed: `trace.jsonl`, a line a turn, and `summary.json`, which is counted
+//! from it.
 //!
 //! None of this is in the transcript: it depends on the machine and on what the caches held.
 
@@ -75,7 +76,8 @@ pub struct TurnTrace {
     pub memory_bytes: u64,
     /// Reason why the cache was not used, or not wholly.
     pub reason: Option<String>,
-    /// Numerics of the devices that computed the first of the reused tokens, where the memory was adopted; left out elsewhere.
+    /// Numerics of the devices that computed the first of the reused tokens, where the memory was adopted;
+    /// left out elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<String>,
 }
@@ -187,8 +189,8 @@ impl Trace {
         Traced::open(path).map(|traced| traced.run)
     }
 
-    /// The models that a run was played with, as they were found, from its trace: those that took the place of the scenario's, and its
-    /// own under the empty name.
+    /// The models that a run was played with, as they were found, from its trace: those that took the place
+    /// of the scenario's, and its own under the empty name.
     pub fn models_of(path: &Path) -> Option<BTreeMap<String, String>> {
         Traced::open(path).map(|traced| traced.models)
     }
@@ -301,8 +303,8 @@ pub struct CacheSummary {
     pub bytes_written: u64,
     /// Most bytes in RAM at the end of a turn.
     pub peak_bytes: u64,
-    /// What went to the object store of the memories and came back while the run was at work, for other runs of the process too; left
-    /// out where they lie in a folder.
+    /// What went to the object store of the memories and came back while the run was at work, for other runs
+    /// of the process too; left out where they lie in a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<Traffic>,
     /// Turns that rested on memory of another device; left out where there are none.

@@ -1,7 +1,8 @@
-//! Walks a plan in its order, one turn after the other: a turn is skipped, or its speaker hears what is new and answers.
+//! Walks a plan in its order, one turn after the other: a turn is skipped, or its speaker hears what is new
+//! and answers.
 //!
-//! An [`Answers`] gives the replies: from a recording that is held against its plan, carried over, or made up. Where a model
-//! answers, turns overlap: `stage` takes the same steps there.
+//! An [`Answers`] gives the replies: from a recording that is held against its plan, carried over, or made
+//! up. Where a model answers, turns overlap: `stage` takes the same steps there.
 
 use crate::backend::Reply;
 use crate::prompt::{Asked, Made, Memories, Options, Routing};
@@ -50,7 +51,8 @@ pub trait Answers {
 
 /// Lines of a transcript to answer with.
 pub trait LineSource {
-    /// The next line, if it is at this path: where a memory begins again, or a tool is called, before a turn's own line.
+    /// The next line, if it is at this path: where a memory begins again, or a tool is called, before a
+    /// turn's own line.
     fn next_auxiliary(&mut self, path: &str) -> Option<TurnRecord>;
 
     /// The line of a turn; `None`: the walk ends before it.
@@ -106,7 +108,8 @@ pub fn walk(memories: &mut Memories, end: TurnId, answers: &mut impl Answers) ->
     Ok(())
 }
 
-/// Tells of the changes of the state from `n_before` on that take place before a turn; returns how many there are by then.
+/// Tells of the changes of the state from `n_before` on that take place before a turn; returns how many there
+/// are by then.
 fn changes(
     memories: &Memories,
     n_before: usize,
@@ -287,8 +290,8 @@ fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result
     Ok(Reply::of_rule(text))
 }
 
-/// The reply of a rule in recordings from before strategies remembered other phases. Where its option was not open, it chose the last
-/// that was, as it still does in a ranking.
+/// The reply of a rule in recordings from before strategies remembered other phases. Where its option was not
+/// open, it chose the last that was, as it still does in a ranking.
 fn replied_then(memories: &Memories, asked: &Asked, rule: &Strategy) -> Result<String, NoReply> {
     let recalled = memories.recalled_in_phase(asked.id, asked.conversation.exchanges.len());
     let closed: Vec<usize> = asked.choice.iter().flat_map(|of| 0..of.choice.options.len()).collect();

@@ -314,7 +314,8 @@ fn what_an_agent_was_given_is_resumed_too() {
             let mut ada = engine.resume("r", name).unwrap().tools(tools.clone()).max_tokens(12);
             let mut found = ada.conversation().clone();
             for (found, expected) in found.exchanges.iter_mut().zip(&expected.exchanges) {
-                // The prompts of this template say whether to think, not how much; those of the others, neither.
+                // The prompts of this template say whether to think, not how much; those of the others,
+                // neither.
                 let is_certain = template == Some("Qwen-Qwen3-0.6B");
                 let thinks = |exchange: &Exchange| exchange.reasoning != Reasoning::None;
                 assert!(!is_certain || thinks(found) == thinks(expected));

@@ -1,11 +1,13 @@
 //! The seam between what is planned and what computes it.
 //!
-//! Above it stand ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it weights, rows, sealed
-//! blocks and arithmetic. A [`Device`] owns a model's weights and runs [`Pass`]es; a [`Cache`] that it made owns the keys and values of
-//! many sequences in one layout, and gives and takes bytes as [`format`](crate::kv::format) has them. Blocks and rows are known by
-//! ids that whoever is above hands out.
+//! Above it stand ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it
+//! weights, rows, sealed blocks and arithmetic. A [`Device`] owns a model's weights and runs [`Pass`]es; a
+//! [`Cache`] that it made owns the keys and values of many sequences in one layout, and gives and takes bytes
+//! as [`format`](crate::kv::format) has them. Blocks and rows are known by ids that whoever is above hands
+//! out.
 //!
-//! [`cpu`] has the kernels. [`reference`] is the same mathematics in plain tensors: to be read, and to test the others against.
+//! [`cpu`] has the kernels. [`reference`] is the same mathematics in plain tensors: to be read, and to test
+//! the others against.
 
 pub(crate) mod cpu;
 #[cfg(feature = "gpu")]
@@ -110,7 +112,8 @@ pub struct GpuInfo {
     pub kind: &'static str,
     /// Name and version of its driver.
     pub driver: String,
-    /// Bytes that a kernel sees of a buffer, at most: matrices are split by it, and the experts of a layer must fit.
+    /// Bytes that a kernel sees of a buffer, at most: matrices are split by it, and the experts of a layer
+    /// must fit.
     pub binding_bytes: u64,
     /// Bytes that a workgroup shares, at most.
     pub workgroup_bytes: u64,
@@ -135,12 +138,14 @@ pub(crate) trait Device: Send + Sync {
     /// An empty cache.
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
 
-    /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows, seals the blocks that they
-    /// complete, and attends. Returns the wanted logits, or of these the likeliest tokens where they are enough, or the wanted hidden states.
-    /// `watch` takes note of queries, keys and values.
+    /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows,
+    /// seals the blocks that they complete, and attends. Returns the wanted logits, or of these the likeliest
+    /// tokens where they are enough, or the wanted hidden states. `watch` takes note of queries, keys and
+    /// values.
     ///
     /// # Errors
-    /// Something fails. What was written is undone by [`Cache::free_block`], [`Cache::free_rows`] and [`Cache::truncate_rows`].
+    /// Something fails. What was written is undone by [`Cache::free_block`], [`Cache::free_rows`] and
+    /// [`Cache::truncate_rows`].
     fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output>;
 
     /// All logits of a wanted row of the last pass, of which it gave the likeliest tokens.
@@ -171,7 +176,8 @@ pub(crate) struct Best {
     /// Ids with their logits, in no order: all whose logit is not below `least`. None, if there are too many.
     pub(crate) candidates: Vec<(u32, f32)>,
     pub(crate) least: f32,
-    /// The largest logit, and the sum of `exp((x - top) / temperature)` over all other tokens, to a hundredth.
+    /// The largest logit, and the sum of `exp((x - top) / temperature)` over all other tokens, to a
+    /// hundredth.
     pub(crate) top: f32,
     pub(crate) rest: f32,
 }
@@ -224,7 +230,8 @@ pub(crate) struct Pass {
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) best: Option<Vec<f32>>,
-    /// Says, between layers, whether anybody still waits for it; a device may go on nevertheless. `None`: somebody does.
+    /// Says, between layers, whether anybody still waits for it; a device may go on nevertheless. `None`:
+    /// somebody does.
     pub(crate) is_awaited: Option<IsAwaited>,
 }
 
@@ -233,7 +240,8 @@ pub(crate) type IsAwaited = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The new tokens of one sequence, at positions `start .. start + n`.
 ///
-/// A row of block b sees the blocks before b sealed, those among them that this pass completes too, and the rows of its own.
+/// A row of block b sees the blocks before b sealed, those among them that this pass completes too, and the
+/// rows of its own.
 pub(crate) struct PassSpan {
     pub(crate) start: usize,
     pub(crate) n: usize,
@@ -274,7 +282,8 @@ impl Pass {
     }
 }
 
-/// Reads the first tokens of a text on a device, and measures queries, keys and values; nothing where keys are a latent.
+/// Reads the first tokens of a text on a device, and measures queries, keys and values; nothing where keys
+/// are a latent.
 ///
 /// # Errors
 /// The pass fails.
@@ -297,12 +306,14 @@ pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
     cache.downcast_mut().expect("a device runs passes over caches that it made")
 }
 
-/// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever the device.
+/// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever
+/// the device.
 pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Divergence {
     cpu::kernels::divergence::divergence(Isa::of_host(), p, q)
 }
 
-/// The greatest logit of each piece of a row ([`PIECE`]), NaN where one of its logits is; on the host, as are the following.
+/// The greatest logit of each piece of a row ([`PIECE`]), NaN where one of its logits is; on the host, as are
+/// the following.
 pub(crate) fn maxima(logits: &[f32]) -> Vec<f32> {
     vocabulary::maxima(Isa::of_host(), logits)
 }

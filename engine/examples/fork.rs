@@ -1,4 +1,5 @@
-//! One agent, two futures: after a shared past it is forked, and both go on at once. Neither reads the past again.
+//! One agent, two futures: after a shared past it is forked, and both go on at once. Neither reads the past
+//! again.
 //!
 //! `cargo run --release -p greenroom-engine --example fork [MODEL.gguf]`
 

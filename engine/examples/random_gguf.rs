@@ -1,7 +1,8 @@
-//! Writes a random model to a file: a tiny one of any family, as the goldens have them, or one of a real shape.
+//! Writes a random model to a file: a tiny one of any family, as the goldens have them, or one of a real
+//! shape.
 //!
-//! `random_gguf OUT SEED [--shape NAME | --family NAME] [--weights TYPE] [--FIELD JSON]...`, where fields are those of
-//! [`RandomModel`]: `--n_layers 4`, `--rope_scaling '{"type": "linear", "factor": 8}'`.
+//! `random_gguf OUT SEED [--shape NAME | --family NAME] [--weights TYPE] [--FIELD JSON]...`, where fields are
+//! those of [`RandomModel`]: `--n_layers 4`, `--rope_scaling '{"type": "linear", "factor": 8}'`.
 
 use greenroom_engine::fixtures::{Dtype, RandomModel};
 use std::error::Error;

@@ -1,10 +1,13 @@
-//! The bytes of the cache, as devices and the disk exchange them: the one description of a sealed block and of f16 rows.
+//! The bytes of the cache, as devices and the disk exchange them: the one description of a sealed block and
+//! of f16 rows.
 //!
-//! **A sealed block** (256 tokens, the layers of one [`Part`]) is one run of bytes, little endian, without gaps. Each layer in order
-//! has keys, then values (none where these are a view of the keys); each of the two has
+//! **A sealed block** (256 tokens, the layers of one [`Part`]) is one run of bytes, little endian, without
+//! gaps. Each layer in order has keys, then values (none where these are a view of the keys); each of the two
+//! has
 //!
-//! f16 rows are stored rotated where the sealed format is (4 and 8 bit): one domain for queries, keys and values within a layer.
-//! An f16 cache is not rotated at all. A head is rotated in its powers of two, the largest first (96 = 64 + 32).
+//! f16 rows are stored rotated where the sealed format is (4 and 8 bit): one domain for queries, keys and
+//! values within a layer. An f16 cache is not rotated at all. A head is rotated in its powers of two, the
+//! largest first (96 = 64 + 32).
 //!
 //! | tensor   | type | shape, keys                                              | shape, values              |
 //! |----------|------|----------------------------------------------------------|----------------------------|
@@ -12,10 +15,11 @@
 //! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](crate::kv::quant::Scale) | the same             |
 //! | means    | f16  | `[n_heads, dim]`, if [`TensorLayout::centered`]          | none                       |
 //!
-//! or, not coded, one tensor of f16: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`. A word of 4-bit keys holds columns
-//! `8 w .. 8 w + 8` of a token: the first four in the low halves of its bytes, the others in the high ones; a word of 8-bit keys
-//! columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for 32 columns, the first 16 columns in their low halves; of 8-bit values
-//! one for each column. What codes stand for says [`quant`](crate::kv::quant).
+//! or, not coded, one tensor of f16: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`. A word of
+//! 4-bit keys holds columns `8 w .. 8 w + 8` of a token: the first four in the low halves of its bytes, the
+//! others in the high ones; a word of 8-bit keys columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for
+//! 32 columns, the first 16 columns in their low halves; of 8-bit values one for each column. What codes
+//! stand for says [`quant`](crate::kv::quant).
 //!
 //! After all layers of a session's first block stand, in the same order, its first rows as they were: f16,
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
@@ -76,7 +80,8 @@ pub(crate) enum Side {
 /// One tensor of a block.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tensor {
-    /// Suffix of its name, by content: `""` (rows that are not coded), `.weights` (codes), `.scales`, `.means`, `.exact`.
+    /// Suffix of its name, by content: `""` (rows that are not coded), `.weights` (codes), `.scales`,
+    /// `.means`, `.exact`.
     pub(crate) suffix: &'static str,
     pub(crate) number: Number,
     pub(crate) shape: Vec<usize>,

@@ -1,8 +1,8 @@
 //! Layout of each layer's cache: heads, widths, formats, windows. No bytes here.
 //!
-//! MLA caches the latent, 16 tokens to a vector as all keys are; values are a view of its first columns, turned around tile by
-//! tile. The up-projections are absorbed into queries and contexts. Latent and rotary part are rotated (Hadamard) apart, so that
-//! the view can be turned back.
+//! MLA caches the latent, 16 tokens to a vector as all keys are; values are a view of its first columns,
+//! turned around tile by tile. The up-projections are absorbed into queries and contexts. Latent and rotary
+//! part are rotated (Hadamard) apart, so that the view can be turned back.
 
 use crate::kv::quant::{EXACT, GROUP};
 use crate::{KvCost, KvFormat};
@@ -21,7 +21,8 @@ pub(crate) struct TensorLayout {
     pub(crate) format: KvFormat,
     /// True if heads are rotated before they are cached.
     pub(crate) rotated: bool,
-    /// True if the session's first rows are kept exact beside their codes: where rows are coded, and keys are not read as values.
+    /// True if the session's first rows are kept exact beside their codes: where rows are coded, and keys are
+    /// not read as values.
     pub(crate) exact: bool,
     /// True if codes stand for what lies around the block's mean: of such keys.
     pub(crate) centered: bool,
@@ -37,8 +38,8 @@ impl TensorLayout {
         }
     }
 
-    /// Tells whether keys are coded by a [calibration](crate::model::calibration) where the model has it: in 8 bits nothing is left to
-    /// be gained.
+    /// Tells whether keys are coded by a [calibration](crate::model::calibration) where the model has it: in
+    /// 8 bits nothing is left to be gained.
     pub(crate) fn shaped(self) -> bool {
         self.format == KvFormat::Q4 && self.rotated && self.centered
     }
@@ -93,7 +94,8 @@ impl LayerLayout {
         (!self.shared).then_some(self.v)
     }
 
-    /// Widths of the parts of a head's keys that are rotated apart: a latent is read as values, so it stays by itself.
+    /// Widths of the parts of a head's keys that are rotated apart: a latent is read as values, so it stays
+    /// by itself.
     pub(crate) fn key_parts(&self) -> Vec<usize> {
         if self.shared { vec![self.v.dim, self.k.dim - self.v.dim] } else { vec![self.k.dim] }
     }
@@ -140,7 +142,8 @@ impl KvLayout {
         Self { layers: vec![layer; n_layers] }
     }
 
-    /// The part that a layer belongs to. Where no layer sees everything, all are global: a block is found by that part.
+    /// The part that a layer belongs to. Where no layer sees everything, all are global: a block is found by
+    /// that part.
     pub(crate) fn part_of(&self, layer: usize) -> Part {
         let all_windowed = || self.layers.iter().all(|l| l.window.is_some());
         if self.layers[layer].window.is_none() || all_windowed() { Part::Global } else { Part::Windowed }
@@ -161,7 +164,8 @@ impl KvLayout {
         self.layers_of(Part::Windowed).filter_map(|layer| self.layers[layer].window).max()
     }
 
-    /// Bytes of a sealed block in the layers of a part; a session's first one may have [`KvLayout::exact_bytes`] more.
+    /// Bytes of a sealed block in the layers of a part; a session's first one may have
+    /// [`KvLayout::exact_bytes`] more.
     pub(crate) fn block_bytes(&self, part: Part) -> u64 {
         self.layers_of(part).map(|layer| self.layers[layer].block_bytes() as u64).sum()
     }
@@ -179,8 +183,8 @@ impl KvLayout {
         self.layers.iter().map(LayerLayout::row_bytes).sum()
     }
 
-    /// Memory that an agent's cache takes. A window holds the blocks that it reaches into, and the one before, so that a turn can
-    /// be taken back.
+    /// Memory that an agent's cache takes. A window holds the blocks that it reaches into, and the one
+    /// before, so that a turn can be taken back.
     pub(crate) fn cost(&self) -> KvCost {
         let of = |part| self.block_bytes(part).div_ceil(BLOCK as u64);
         let (windowed, exact) = (of(Part::Windowed), self.exact_bytes());
@@ -189,16 +193,18 @@ impl KvLayout {
         KvCost { global, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
     }
 
-    /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16 rows of the block in
-    /// which the turn began and of the last sealed one, for the turn can be taken back; `in_rows` tokens more stand in f16 where
-    /// the sequence goes to and fro. (What a pass adds for its own time is not in it.)
+    /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16
+    /// rows of the block in which the turn began and of the last sealed one, for the turn can be taken back;
+    /// `in_rows` tokens more stand in f16 where the sequence goes to and fro. (What a pass adds for its own
+    /// time is not in it.)
     pub(crate) fn at_work(&self, tokens: usize, in_rows: usize) -> u64 {
         let in_rows = (2 * BLOCK).saturating_add(in_rows).min(tokens);
         let rows = (in_rows as u64).saturating_mul(self.row_bytes() as u64);
         self.cost().most(tokens as u64).saturating_add(rows)
     }
 
-    /// The formats by a short name: `q4`, `q8/q4` (keys, values), `mixed-` and a hash; `-plain`: codes are not rotated.
+    /// The formats by a short name: `q4`, `q8/q4` (keys, values), `mixed-` and a hash; `-plain`: codes are
+    /// not rotated.
     pub(crate) fn name(&self) -> String {
         let word = |format: KvFormat| format!("{format:?}").to_lowercase();
         let of =

@@ -1,14 +1,15 @@
 //! The 4- and 8-bit group formats of cached keys and values, and Q8_0 for weights.
 //!
-//! A group is 64 neighbours along the head dimension (the last one may be shorter). Its values are `scale * level`: in 4 bits a
-//! code names one of 16 [`LEVELS`], in 8 bits the level is `code - 128`. Scales are floats of 8 bits, see [`Scale`];
-//! `kernels/seal.rs` fits them. Keys are coded without their block's mean, and the first [`EXACT`] keys and values of a session are kept
-//! in f16 beside their codes.
+//! A group is 64 neighbours along the head dimension (the last one may be shorter). Its values are
+//! `scale * level`: in 4 bits a code names one of 16 [`LEVELS`], in 8 bits the level is `code - 128`. Scales
+//! are floats of 8 bits, see [`Scale`]; `kernels/seal.rs` fits them. Keys are coded without their block's
+//! mean, and the first [`EXACT`] keys and values of a session are kept in f16 beside their codes.
 //!
-//! Coded rows are `scale  level`*: in 4 bits one of 16 levels, the quantizer of least error for a Gaussian, which rotated rows
-//! nearly are; in 8 bits a byte. Scales are floats of 8 bits, one for 64 numbers. Keys are coded around their block's mean,
-//! because what all keys have in common costs range and tells a softmax nothing; a session's first four keys and values, which
-//! every later token attends to, stay in f16 beside their codes. That is 4.19 bits a number for keys, 4.13 for values.
+//! Coded rows are `scale  level`*: in 4 bits one of 16 levels, the quantizer of least error for a Gaussian,
+//! which rotated rows nearly are; in 8 bits a byte. Scales are floats of 8 bits, one for 64 numbers. Keys are
+//! coded around their block's mean, because what all keys have in common costs range and tells a softmax
+//! nothing; a session's first four keys and values, which every later token attends to, stay in f16 beside
+//! their codes. That is 4.19 bits a number for keys, 4.13 for values.
 
 use half::f16;
 
@@ -26,12 +27,12 @@ const _: () = assert!(size_of::<BlockQ8_0>() == 34);
 /// Values of a group.
 pub(crate) const GROUP: usize = 64;
 
-/// First keys and values of a session that are kept as they were: every later token attends to them much, and these keys lie far
-/// from all others (Xiao et al. 2023, "attention sinks").
+/// First keys and values of a session that are kept as they were: every later token attends to them much, and
+/// these keys lie far from all others (Xiao et al. 2023, "attention sinks").
 pub(crate) const EXACT: usize = 4;
 
-/// Levels of 4-bit codes, for rows that are nearly Gaussian once they are rotated: the quantizer of least squared error of Max
-/// (1960), its outermost level at 63.
+/// Levels of 4-bit codes, for rows that are nearly Gaussian once they are rotated: the quantizer of least
+/// squared error of Max (1960), its outermost level at 63.
 pub(crate) const LEVELS: [i8; 16] = [-63, -48, -37, -29, -22, -15, -9, -3, 3, 9, 15, 22, 29, 37, 48, 63];
 
 /// [`LEVELS`] made positive, as integer products want them: less [`LEVELS_ZERO`] they are levels.
@@ -54,7 +55,8 @@ pub(crate) const BYTES_ZERO: i32 = 128;
 /// Outermost level in standard deviations of a Gaussian.
 pub(crate) const OUTERMOST: f32 = 2.733;
 
-/// A float of 8 bits: 5 of exponent, 3 of mantissa, no sign, no zero; `2^(e - 20) (1 + m / 8)`, so from 1e-6 to 3,840.
+/// A float of 8 bits: 5 of exponent, 3 of mantissa, no sign, no zero; `2^(e - 20) (1 + m / 8)`, so from 1e-6
+/// to 3,840.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Scale(pub(crate) u8);

@@ -1,10 +1,11 @@
 //! Adoption: going on with a memory that another device computed.
 //!
-//! Blocks and rows have the same bytes on all devices, so a device can read another's. But it computes other bits from them than from
-//! its own, so an adopted memory is kept apart from both: its numerics say how many of its tokens which device computed, and its
-//! blocks' addresses hang on these. It is found and read under the other device's addresses, like any memory, and gets addresses of
-//! its own once a turn goes on with it; the turn's end writes it there. The other's files stay, but for the session's manifest
-//! and tail, which the new ones replace.
+//! Blocks and rows have the same bytes on all devices, so a device can read another's. But it computes other
+//! bits from them than from its own, so an adopted memory is kept apart from both: its numerics say how many
+//! of its tokens which device computed, and its blocks' addresses hang on these. It is found and read under
+//! the other device's addresses, like any memory, and gets addresses of its own once a turn goes on with it;
+//! the turn's end writes it there. The other's files stay, but for the session's manifest and tail, which the
+//! new ones replace.
 
 use super::Memory;
 use super::restore::LoadStats;
@@ -20,8 +21,9 @@ impl Memory {
         here.differs(there).filter(|_| !(self.context.adopt && here.can_adopt(there)))
     }
 
-    /// Sees to it that a session whose first `n` tokens are in memory can go on with them: those that another device computed get
-    /// addresses that say so. Returns how many tokens are left: fewer where not all of their blocks' layers can be read.
+    /// Sees to it that a session whose first `n` tokens are in memory can go on with them: those that another
+    /// device computed get addresses that say so. Returns how many tokens are left: fewer where not all of
+    /// their blocks' layers can be read.
     pub(super) fn adopt(
         &mut self,
         session: &mut Session,

@@ -1,5 +1,5 @@
-//! Bookkeeping of what the cache holds in memory, by ids: parts of sealed blocks, each content once, and f16 rows; their users,
-//! and their bytes against a budget. The bytes themselves are a device's.
+//! Bookkeeping of what the cache holds in memory, by ids: parts of sealed blocks, each content once, and f16
+//! rows; their users, and their bytes against a budget. The bytes themselves are a device's.
 
 use crate::Result;
 use crate::device::{Cache, Device, Output, Pass};
@@ -120,8 +120,8 @@ impl Arena {
         id
     }
 
-    /// Gives a block that the caller holds a reference to another key: as it is, or, where others hold it too, as a copy.
-    /// Equal content that is already here takes its place.
+    /// Gives a block that the caller holds a reference to another key: as it is, or, where others hold it
+    /// too, as a copy. Equal content that is already here takes its place.
     ///
     /// # Errors
     /// The device fails; then the reference is given back.

@@ -1,6 +1,7 @@
 //! Sessions at rest, and in which order they are needed next.
 //!
-//! What a pass asks (how many bytes is known of them, who is needed next) costs the same however many there are.
+//! What a pass asks (how many bytes is known of them, who is needed next) costs the same however many there
+//! are.
 
 use super::session::Session;
 use crate::SessionKey;

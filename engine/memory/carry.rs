@@ -15,7 +15,8 @@ use crate::{Error, MatchKind, Request, Result, SessionKey, Source};
 use std::collections::HashSet;
 
 impl Memory {
-    /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known then.
+    /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known
+    /// then.
     pub(crate) fn knows(&mut self, key: &SessionKey) -> bool {
         if !self.idle.contains_key(key) {
             self.hint_next_use(key, u64::MAX);
@@ -134,8 +135,8 @@ impl Memory {
         })
     }
 
-    /// Hands over the removal of the rows that a session at rest keeps only to go back; `false`: there is no disk. `spared` are files of
-    /// rows that turns at work go on with.
+    /// Hands over the removal of the rows that a session at rest keeps only to go back; `false`: there is no
+    /// disk. `spared` are files of rows that turns at work go on with.
     ///
     /// # Errors
     /// Another process adds to the run.
@@ -145,7 +146,8 @@ impl Memory {
             self.claim_to_clean(key)?;
         }
         self.wait_for(key, &mut LoadStats::default());
-        // A session that went back, or was forked, may go on with the rows of a block that another one has sealed.
+        // A session that went back, or was forked, may go on with the rows of a block that another one has
+        // sealed.
         spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
         self.forget_rows(key);
         let Some(writer) = &mut self.writer else { return Ok(false) };
@@ -155,7 +157,8 @@ impl Memory {
         Ok(true)
     }
 
-    /// Forgets the rows that a session at rest keeps only to go back, and what its manifest holds: it is written again without them.
+    /// Forgets the rows that a session at rest keeps only to go back, and what its manifest holds: it is
+    /// written again without them.
     pub(super) fn forget_rows(&mut self, key: &SessionKey) {
         if let Some(idle) = self.idle.get_mut(key) {
             idle.session.retire_earlier();
@@ -163,8 +166,8 @@ impl Memory {
         self.journals.remove(key);
     }
 
-    /// Drops a session that is not at work from memory, and hands over the removal of its files; `None`: there is no disk, and so many
-    /// sessions were dropped. `others` are the blocks that turns at work need.
+    /// Drops a session that is not at work from memory, and hands over the removal of its files; `None`:
+    /// there is no disk, and so many sessions were dropped. `others` are the blocks that turns at work need.
     ///
     /// # Errors
     /// Another process adds to the run.

@@ -1,11 +1,15 @@
-//! Claims on the runs that this process adds to: a lock for each; of runs at rest only a few stay locked, to save open files.
+//! Claims on the runs that this process adds to: a lock for each; of runs at rest only a few stay locked, to
+//! save open files.
 //!
-//! A run rests when all its sessions do, their manifests are up to date and nothing of it is being written. Without its lock another process may go on with it, so
-//! nothing of it is known here any more either: it is read from disk again.
+//! A run rests when all its sessions do, their manifests are up to date and nothing of it is being written.
+//! Without its lock another process may go on with it, so nothing of it is known here any more either: it is
+//! read from disk again.
 //!
-//! One process adds to a run (a lock for each run); any number share a folder. `cache rm` and `gc` want it for themselves.
+//! One process adds to a run (a lock for each run); any number share a folder. `cache rm` and `gc` want it
+//! for themselves.
 //!
-//! Locks of runs are held for the runs at work, and 32 more: a store that serves many runs has few files open.
+//! Locks of runs are held for the runs at work, and 32 more: a store that serves many runs has few files
+//! open.
 
 use super::Memory;
 use super::writer::Writer;
@@ -55,8 +59,8 @@ impl Claims {
 }
 
 impl Memory {
-    /// Sees to it that no other process adds to the run of a session that is about to be at work. Where there can be no lock its
-    /// memory stays in RAM, and the reason is given.
+    /// Sees to it that no other process adds to the run of a session that is about to be at work. Where there
+    /// can be no lock its memory stays in RAM, and the reason is given.
     ///
     /// # Errors
     /// Another process adds to the run.
@@ -81,7 +85,8 @@ impl Memory {
         Ok(held.lock.as_ref().err().cloned())
     }
 
-    /// Sees to it that a session's manifest may be written. (Its run may have been given up since an earlier turn's commit.)
+    /// Sees to it that a session's manifest may be written. (Its run may have been given up since an earlier
+    /// turn's commit.)
     ///
     /// # Errors
     /// It may not.
@@ -97,8 +102,8 @@ impl Memory {
         reason.map_or(Ok(()), |reason| Err(Error::store(reason)))
     }
 
-    /// Sees to it that files of a session at rest may be removed. A run that was claimed for that alone is the first to be given up, so
-    /// that to clean many runs costs the others nothing.
+    /// Sees to it that files of a session at rest may be removed. A run that was claimed for that alone is
+    /// the first to be given up, so that to clean many runs costs the others nothing.
     ///
     /// # Errors
     /// They may not.

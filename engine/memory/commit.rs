@@ -1,5 +1,6 @@
-//! Keeping what a turn left: blocks and tails after passes and at its end, the manifest once its record is on disk. All of it is
-//! handed over here and written elsewhere ([`writer`](super::writer)); nothing counts as stored before its answer.
+//! Keeping what a turn left: blocks and tails after passes and at its end, the manifest once its record is on
+//! disk. All of it is handed over here and written elsewhere ([`writer`](super::writer)); nothing counts as
+//! stored before its answer.
 
 use super::Memory;
 use super::export::Stored;
@@ -10,8 +11,8 @@ use crate::store::{Found, Store};
 use crate::{Request, Result, Retention, SessionKey};
 
 impl Memory {
-    /// Ends a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that is stored are
-    /// handed over to be written first.
+    /// Ends a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that
+    /// is stored are handed over to be written first.
     pub(crate) fn flush(&mut self, turn: u64, request: &Request, session: &mut Session) {
         if self.context.layout.window().is_none() {
             return;
@@ -33,8 +34,8 @@ impl Memory {
         session.trim_window(true, &mut self.arena);
     }
 
-    /// Hands over what the disk lacks of a session whose turn has ended; until that is written it must stay as it is. `false`: there
-    /// is no disk.
+    /// Hands over what the disk lacks of a session whose turn has ended; until that is written it must stay
+    /// as it is. `false`: there is no disk.
     pub(crate) fn save(&mut self, turn: u64, key: &SessionKey, session: &mut Session) -> bool {
         let (Some(store), Some(writer)) = (&self.store, &mut self.writer) else { return false };
         let mut export = session.export(key, store, &self.context, &mut self.arena);
@@ -56,8 +57,8 @@ impl Memory {
         }
     }
 
-    /// Hands over the last step of a turn's save: the manifest that says what the session is now. Where there is none, a later
-    /// turn's says it all, and is waited for. `false`: there is nothing to wait for.
+    /// Hands over the last step of a turn's save: the manifest that says what the session is now. Where there
+    /// is none, a later turn's says it all, and is waited for. `false`: there is nothing to wait for.
     ///
     /// # Errors
     /// It may not be written.
@@ -88,7 +89,8 @@ impl Memory {
             return;
         }
         self.saved(key);
-        // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has none.
+        // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has
+        // none.
         if !self.is_committing(key) && (self.idle.contains_key(key) || self.claims.is_at_work(key)) {
             self.journals.extend(journal.map(|journal| (key.clone(), journal)));
         }
@@ -97,7 +99,8 @@ impl Memory {
         }
     }
 
-    /// A save that gets no last step: the manifest stays as it was, and so do the tails that it names, until the next one.
+    /// A save that gets no last step: the manifest stays as it was, and so do the tails that it names, until
+    /// the next one.
     pub(crate) fn abandon(&mut self, key: &SessionKey, pending: Option<Pending>) {
         if let Some(idle) = self.idle.get_mut(key) {
             idle.session.uncommit(pending);

@@ -1,10 +1,12 @@
-//! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece, and stays known:
-//! what it is made of, and when it is needed next.
+//! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece,
+//! and stays known: what it is made of, and when it is needed next.
 //!
-//! Copies of shared prefixes go first ([`prefixes`](super::prefixes)). Then eviction takes pieces, not agents: parts of blocks and open
-//! rows that are on disk too, from the end of the agent that is needed last (Belady; without a plan the least recently used). It stays
-//! known (ids, texts, addresses; counted in the budget), so its next turn reads just what is missing. What is not on disk goes last of
-//! all: computing costs some hundred times what reading does. A shared block stays while anybody at rest or at work holds it.
+//! Copies of shared prefixes go first ([`prefixes`](super::prefixes)). Then eviction takes pieces, not
+//! agents: parts of blocks and open rows that are on disk too, from the end of the agent that is needed last
+//! (Belady; without a plan the least recently used). It stays known (ids, texts, addresses; counted in the
+//! budget), so its next turn reads just what is missing. What is not on disk goes last of all: computing
+//! costs some hundred times what reading does. A shared block stays while anybody at rest or at work holds
+//! it.
 
 use super::Memory;
 use super::at_rest::Idle;
@@ -35,14 +37,15 @@ struct Candidate<K> {
     last_use: u64,
 }
 
-/// Picks the session to evict first: the one needed last (Belady 1966). Sessions with no known next use go before those with
-/// one, the least recently used of them first.
+/// Picks the session to evict first: the one needed last (Belady 1966). Sessions with no known next use go
+/// before those with one, the least recently used of them first.
 fn victim<K: Copy>(candidates: impl Iterator<Item = Candidate<K>>) -> Option<K> {
     candidates.max_by_key(|c| (c.next_use.unwrap_or(u64::MAX), u64::MAX - c.last_use)).map(|c| c.key)
 }
 
 impl Memory {
-    /// Bytes that cached keys and values take now, what is known of sessions, and what is on its way from disk or to it.
+    /// Bytes that cached keys and values take now, what is known of sessions, and what is on its way from
+    /// disk or to it.
     pub(crate) fn bytes(&self) -> u64 {
         let disk = self.ahead.as_ref().map_or(0, Ahead::room) + self.writer.as_ref().map_or(0, Writer::bytes);
         self.arena.bytes() + self.idle.known_bytes() + self.at_work + disk
@@ -58,7 +61,8 @@ impl Memory {
         self.share.as_ref().map_or_else(|| self.bytes(), |share| share.bytes())
     }
 
-    /// Lets go of what is not needed soon until there is room for `n` more tokens; `false`: there is no such room.
+    /// Lets go of what is not needed soon until there is room for `n` more tokens; `false`: there is no such
+    /// room.
     pub(crate) fn make_room_for(&mut self, n: usize) -> bool {
         self.make_room((n * self.context.layout.row_bytes()) as u64, None)
     }
@@ -69,8 +73,8 @@ impl Memory {
         self.make_room(0, None);
     }
 
-    /// Evicts until there is room for `more` bytes; for somebody who is needed at `needed_by` only what is needed later goes,
-    /// and nothing that is not on disk. `false`: there is no such room.
+    /// Evicts until there is room for `more` bytes; for somebody who is needed at `needed_by` only what is
+    /// needed later goes, and nothing that is not on disk. `false`: there is no such room.
     pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
         let kinds: &[Eviction] = match needed_by {
             Some(_) => &[Eviction::Stored],
@@ -106,7 +110,8 @@ impl Memory {
         excess == 0
     }
 
-    /// Takes from a session until `excess` bytes are freed or it has no more of that kind; returns what is left of them.
+    /// Takes from a session until `excess` bytes are freed or it has no more of that kind; returns what is
+    /// left of them.
     fn evict(&mut self, key: &SessionKey, kind: Eviction, excess: u64) -> u64 {
         tracing::trace!("evicting from `{}`, {excess} bytes over the budget", key.agent);
         if kind == Eviction::Known {

@@ -1,4 +1,5 @@
-//! Exports: what a session hands over to be written, as bytes that nobody changes any more, and what of it is on disk then.
+//! Exports: what a session hands over to be written, as bytes that nobody changes any more, and what of it is
+//! on disk then.
 
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{KvLayout, Part};
@@ -17,7 +18,8 @@ pub(super) struct Export {
     pub(super) held: Vec<BlockId>,
 }
 
-/// The block at an index, part by part; of one without bytes the disk has them. What a device could not give is its error.
+/// The block at an index, part by part; of one without bytes the disk has them. What a device could not give
+/// is its error.
 pub(super) struct Sealed {
     pub(super) index: usize,
     pub(super) hash: BlockHash,

@@ -1,7 +1,8 @@
 //! Threads for the disk: those that compute neither read nor wait for a write to be synced.
 //!
-//! A crew takes its tasks in the order in which they come; one of a single thread does them one after another. Reading a block also
-//! decrypts it and checks its sums, so those who wait for blocks have several threads read them.
+//! A crew takes its tasks in the order in which they come; one of a single thread does them one after
+//! another. Reading a block also decrypts it and checks its sums, so those who wait for blocks have several
+//! threads read them.
 
 use crate::store::Store;
 use crate::{Error, ErrorKind, Result, fault};
@@ -98,8 +99,8 @@ impl IoPool {
     }
 }
 
-/// Lowers this thread's priority: on a core that a thread which computes wants too, it gets a quarter of the time (nice 5). Only Linux
-/// has priorities by thread.
+/// Lowers this thread's priority: on a core that a thread which computes wants too, it gets a quarter of the
+/// time (nice 5). Only Linux has priorities by thread.
 fn go_last() {
     #[cfg(target_os = "linux")]
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 5) {

@@ -1,10 +1,12 @@
 //! All sessions that are not at work, in memory and on disk.
 //!
-//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may share a prefix with earlier ones ([`prefixes`]); [`adopt`]
-//! continues another device's, [`carry`] exports and imports whole ones, [`commit`] keeps what its turn left, [`unfinished`] what a turn
-//! left that did not end, [`read_ahead`] reads for who is needed next, [`eviction`] keeps the budget, [`claims`] other processes away.
-//! The disk is a [`io_pool`]'s: reads side by side; what a session has ([`export`]) and its manifest through the [`writer`], in order. A
-//! [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which blocks are in memory; a [`pass`] is planned over both.
+//! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may share a prefix with earlier
+//! ones ([`prefixes`]); [`adopt`] continues another device's, [`carry`] exports and imports whole ones,
+//! [`commit`] keeps what its turn left, [`unfinished`] what a turn left that did not end, [`read_ahead`]
+//! reads for who is needed next, [`eviction`] keeps the budget, [`claims`] other processes away. The disk is
+//! a [`io_pool`]'s: reads side by side; what a session has ([`export`]) and its manifest through the
+//! [`writer`], in order. A [`session`] is a [`sequence`] with what it has read; the [`arena`] knows which
+//! blocks are in memory; a [`pass`] is planned over both.
 
 mod adopt;
 pub(crate) mod arena;
@@ -128,9 +130,10 @@ impl Memory {
         })
     }
 
-    /// Gives a session the memory of another as it stands now. What it had in RAM alone goes for that; what is stored of it is kept,
-    /// unless `replace`: then its first turn replaces it. A session that is at work stays as it is. (One that has no memory and whose
-    /// parent is not at rest in memory begins with that at its first turn.)
+    /// Gives a session the memory of another as it stands now. What it had in RAM alone goes for that; what
+    /// is stored of it is kept, unless `replace`: then its first turn replaces it. A session that is at work
+    /// stays as it is. (One that has no memory and whose parent is not at rest in memory begins with that at
+    /// its first turn.)
     pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
         if *from == to || self.claims.is_at_work(&to) {
             return;

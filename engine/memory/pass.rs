@@ -1,4 +1,5 @@
-//! A pass through the model: new tokens of many sequences in, logits out. Here it is planned; a device runs it.
+//! A pass through the model: new tokens of many sequences in, logits out. Here it is planned; a device runs
+//! it.
 
 use crate::device::{Best, Device, IsAwaited, Output, Pass};
 use crate::kv::layout::BLOCK;
@@ -43,7 +44,8 @@ pub(crate) fn most_wanted(device: &dyn Device) -> usize {
     (LOGITS / device.n_vocab()).clamp(1, BLOCK)
 }
 
-/// Runs one pass over spans of an arena's sequences, none of which wants [`Wanted::Best`]: logits span by span, `[rows wanted, n_vocab]`.
+/// Runs one pass over spans of an arena's sequences, none of which wants [`Wanted::Best`]: logits span by
+/// span, `[rows wanted, n_vocab]`.
 ///
 /// # Errors
 /// As [`forward_best`].
@@ -59,8 +61,8 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
 /// Runs one pass over spans of an arena's sequences, and returns the wanted logits, span by span.
 ///
 /// # Errors
-/// A token outside the vocabulary, a position outside the context, a failure of the device; or nobody waits for it any more. The
-/// sequences are then as before.
+/// A token outside the vocabulary, a position outside the context, a failure of the device; or nobody waits
+/// for it any more. The sequences are then as before.
 pub(crate) fn forward_best(
     spans: Vec<Span<'_>>,
     is_awaited: Option<IsAwaited>,
@@ -90,7 +92,8 @@ pub(crate) fn forward_best(
     }
 }
 
-/// Runs one pass over a span, and returns the hidden states after the final norm of the rows that it wants, `[rows wanted, d_model]`.
+/// Runs one pass over a span, and returns the hidden states after the final norm of the rows that it wants,
+/// `[rows wanted, d_model]`.
 ///
 /// # Errors
 /// As [`forward_best`].

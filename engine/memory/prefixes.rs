@@ -1,10 +1,11 @@
 //! Prefixes that first prompts share within a block.
 //!
-//! New sessions share sealed blocks by content. What two prompts have in common of the block in which they part is shared here: a first
-//! prompt leaves a copy of the f16 rows of two blocks, the one in which its first message ends (a system prompt of many agents) and the
-//! one in which the prompt itself ends (a repeated run). A new session continues after the rows that it has in common with one of them,
-//! in steps of [`STEP`] tokens. Rows depend only on the ids before them, so they have the bits that it would compute. Copies are in
-//! memory only: in a part of its budget, and the first to be evicted.
+//! New sessions share sealed blocks by content. What two prompts have in common of the block in which they
+//! part is shared here: a first prompt leaves a copy of the f16 rows of two blocks, the one in which its
+//! first message ends (a system prompt of many agents) and the one in which the prompt itself ends (a
+//! repeated run). A new session continues after the rows that it has in common with one of them, in steps of
+//! [`STEP`] tokens. Rows depend only on the ids before them, so they have the bits that it would compute.
+//! Copies are in memory only: in a part of its budget, and the first to be evicted.
 
 use super::Memory;
 use super::session::Session;
@@ -29,7 +30,8 @@ struct Prefix {
     rows: RowsId,
 }
 
-/// Rows are shared in multiples of this number: the few tokens with which all prompts of a chat template begin are not worth a copy.
+/// Rows are shared in multiples of this number: the few tokens with which all prompts of a chat template
+/// begin are not worth a copy.
 const STEP: usize = 32;
 
 /// Copies take at most one part in so many of the budget.
@@ -55,8 +57,8 @@ impl Prefixes {
 }
 
 impl Memory {
-    /// Appends to a new session, after the blocks that it shares with earlier ones, the rows that it has in common with one of them, and
-    /// marks the blocks whose rows it will leave itself.
+    /// Appends to a new session, after the blocks that it shares with earlier ones, the rows that it has in
+    /// common with one of them, and marks the blocks whose rows it will leave itself.
     pub(super) fn reuse_prefix(&mut self, session: &mut Session, prompt: &[Segment]) {
         let ends = end_of_first_message(prompt).into_iter().chain([session.tokens.len()]);
         session.sequence.mark(ends.map(|end| end / BLOCK));
@@ -72,8 +74,8 @@ impl Memory {
         }
     }
 
-    /// Copies the marked rows of a session that reads its first prompt, of `n` tokens, as soon as all of them are computed, unless there
-    /// are such copies already.
+    /// Copies the marked rows of a session that reads its first prompt, of `n` tokens, as soon as all of them
+    /// are computed, unless there are such copies already.
     pub(crate) fn keep_prefix(&mut self, key: &SessionKey, session: &mut Session, n: usize) {
         let marked = session.sequence.take_marked(n);
         if marked.is_empty() {

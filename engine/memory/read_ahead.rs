@@ -1,8 +1,8 @@
-//! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if others would wait for that. Its
-//! threads also pack small files.
+//! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if
+//! others would wait for that. Its threads also pack small files.
 //!
-//! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from those that Belady
-//! would keep.
+//! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from
+//! those that Belady would keep.
 
 use super::Memory;
 use super::io_pool::{IoPool, Priority};
@@ -180,8 +180,8 @@ impl Memory {
         }
     }
 
-    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes room by evicting
-    /// whoever is needed later.
+    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes
+    /// room by evicting whoever is needed later.
     pub(crate) fn look_ahead(&mut self, n_active: usize) {
         self.collect(None);
         if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {

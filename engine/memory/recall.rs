@@ -1,11 +1,13 @@
-//! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content; whatever is missing is
-//! computed again, and why it is missing is said.
+//! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content;
+//! whatever is missing is computed again, and why it is missing is said.
 //!
-//! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read or said before, so
-//! computing them again is `recomputed` (all of history, under `--cold`); the rest is `prefilled`.
+//! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read
+//! or said before, so computing them again is `recomputed` (all of history, under `--cold`); the rest is
+//! `prefilled`.
 //!
-//! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between transcript line and
-//! manifest costs at most a block. A run is named after its scenario, so that `cache ls` and `rm` can speak of scenarios.
+//! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between
+//! transcript line and manifest costs at most a block. A run is named after its scenario, so that `cache ls`
+//! and `rm` can speak of scenarios.
 
 use super::Memory;
 use super::at_rest::ReadAhead;
@@ -44,8 +46,8 @@ pub(crate) struct Recalled {
 }
 
 impl Memory {
-    /// What the session of a request has read and said, so that a prompt which begins with it need not be tokenized again: by its
-    /// manifest, if it is on disk alone. One that is new may begin as its parent did.
+    /// What the session of a request has read and said, so that a prompt which begins with it need not be
+    /// tokenized again: by its manifest, if it is on disk alone. One that is new may begin as its parent did.
     ///
     /// # Errors
     /// Another process adds to the run's sessions.
@@ -230,8 +232,8 @@ impl Memory {
         Some(session)
     }
 
-    /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing. Windows are
-    /// left to [`Memory::restore`]. `persists`: the session will be written to disk.
+    /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing.
+    /// Windows are left to [`Memory::restore`]. `persists`: the session will be written to disk.
     fn append_known_blocks(
         &mut self,
         session: &mut Session,
@@ -286,8 +288,8 @@ impl Memory {
         }
     }
 
-    /// The most blocks after the first `first` of a session after which a row finds all that it sees of windowed layers;
-    /// `has_window`: of which blocks there that is known.
+    /// The most blocks after the first `first` of a session after which a row finds all that it sees of
+    /// windowed layers; `has_window`: of which blocks there that is known.
     fn whole_windows(&self, session: &Session, first: usize, has_window: &[bool]) -> usize {
         let Some(window) = self.context.layout.window() else { return 0 };
         let table = session.sequence.table();

@@ -1,4 +1,5 @@
-//! Bringing a session's keys and values back from disk: sealed blocks by their content, and the rows of its open block.
+//! Bringing a session's keys and values back from disk: sealed blocks by their content, and the rows of its
+//! open block.
 
 use super::Memory;
 use super::arena::Arena;
@@ -31,12 +32,13 @@ pub(super) type ReadBlock = Found<(BlockBytes, u64)>;
 /// Rows of an open block that are being read.
 pub(super) type BegunTail = (TailRef, Begun<Found<(Vec<u8>, u64)>>);
 
-/// Blocks that a reader looks up one after another, beside other readers: where a look is a request over the net, all of them
-/// in turn would take longer than reading the blocks.
+/// Blocks that a reader looks up one after another, beside other readers: where a look is a request over the
+/// net, all of them in turn would take longer than reading the blocks.
 const SPAN: usize = 4;
 
 impl Memory {
-    /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns how many are left.
+    /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns
+    /// how many are left.
     pub(super) fn restore(&mut self, session: &mut Session, n: usize, stats: &mut LoadStats) -> usize {
         self.restore_parts(session, n, |sequence, n| sequence.missing(n).collect(), stats)
     }
@@ -89,7 +91,8 @@ impl Memory {
         }
     }
 
-    /// Begins to read the rows of the open block, if they are on disk alone: beside the blocks, which come first in memory.
+    /// Begins to read the rows of the open block, if they are on disk alone: beside the blocks, which come
+    /// first in memory.
     pub(super) fn begin_tail(&self, session: &Session) -> Option<BegunTail> {
         let (readers, tail) = (self.readers.as_ref()?, session.absent_tail()?.clone());
         let (wanted, layout) = (tail.clone(), self.context.layout.clone());
@@ -102,7 +105,8 @@ impl Memory {
         self.restore_begun_tail(session, tail, stats);
     }
 
-    /// The same, with what was begun to be read; the session may have gone back since, so that its rows are others.
+    /// The same, with what was begun to be read; the session may have gone back since, so that its rows are
+    /// others.
     pub(super) fn restore_begun_tail(
         &mut self,
         session: &mut Session,
@@ -172,8 +176,8 @@ impl Memory {
         }
     }
 
-    /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is read after the
-    /// first one that is missing in both places.
+    /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is
+    /// read after the first one that is missing in both places.
     pub(super) fn read_blocks(&mut self, wanted: &[Wanted], stats: &mut LoadStats) -> Vec<Option<ReadBlock>> {
         let held = |(_, key): &Wanted| self.arena.holds(*key);
         let n = self.n_there(wanted);

@@ -1,11 +1,12 @@
 //! One agent's cache: its sealed blocks, the f16 rows of the open one, and what a pass adds to them.
 //!
-//! Visibility is decided by absolute position: a row in block b reads all blocks before b sealed and its own block in
-//! f16, however tokens arrived. Here is what of it lies where, by ids; the bytes are a device's.
+//! Visibility is decided by absolute position: a row in block b reads all blocks before b sealed and its own
+//! block in f16, however tokens arrived. Here is what of it lies where, by ids; the bytes are a device's.
 //!
-//! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks leaves memory by
-//! [`Sequence::trim_window`]; all that a sequence at rest holds may leave it by [`Sequence::evict`]. What is missing comes from disk
-//! ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
+//! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks
+//! leaves memory by [`Sequence::trim_window`]; all that a sequence at rest holds may leave it by
+//! [`Sequence::evict`]. What is missing comes from disk ([`Sequence::missing`], [`Sequence::refill`]), or the
+//! sequence goes back further.
 
 use super::arena::Arena;
 use crate::Result;
@@ -101,7 +102,8 @@ impl Sequence {
         self.n_computed = 0;
     }
 
-    /// Until the turn ends the sequence can be truncated to `n`, too, as far as what a row there sees is in memory now.
+    /// Until the turn ends the sequence can be truncated to `n`, too, as far as what a row there sees is in
+    /// memory now.
     pub(crate) fn reach_back(&mut self, n: usize) {
         self.start = self.start.min(n);
     }
@@ -111,14 +113,15 @@ impl Sequence {
         self.held = Some(self.len);
     }
 
-    /// Until the turn ends the rows of these blocks stay, those that come with it too, for [`Sequence::take_marked`].
+    /// Until the turn ends the rows of these blocks stay, those that come with it too, for
+    /// [`Sequence::take_marked`].
     pub(crate) fn mark(&mut self, blocks: impl IntoIterator<Item = usize>) {
         self.marked.extend(blocks);
         self.marked.dedup();
     }
 
-    /// The marked blocks all of whose rows before token `end` are here, with the address of the block before and the rows, which stay
-    /// until the next pass. They are marked no longer.
+    /// The marked blocks all of whose rows before token `end` are here, with the address of the block before
+    /// and the rows, which stay until the next pass. They are marked no longer.
     pub(crate) fn take_marked(&mut self, end: usize) -> Vec<(usize, BlockHash, RowsId)> {
         let len = self.len;
         let is_whole = |block: &mut usize| len >= end.min((*block + 1) * BLOCK);
@@ -165,9 +168,9 @@ impl Sequence {
         self.len += n;
     }
 
-    /// Goes back to at most `n` tokens, in all layers alike, and returns how many are left: fewer than `n` if `n` lies in a
-    /// sealed block whose f16 rows are gone, which then goes back to its border, or if something that a row there sees is not in
-    /// memory.
+    /// Goes back to at most `n` tokens, in all layers alike, and returns how many are left: fewer than `n` if
+    /// `n` lies in a sealed block whose f16 rows are gone, which then goes back to its border, or if
+    /// something that a row there sees is not in memory.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let mut kept = self.border(n);
         while let Some((block, part)) = self.missing(kept).next() {
@@ -217,14 +220,16 @@ impl Sequence {
         of(Part::Global, 0..sealed).chain(of(Part::Windowed, first.min(sealed)..sealed))
     }
 
-    /// Parts of the first `n` tokens' sealed blocks that are not in memory, whether a row there attends to them or not.
+    /// Parts of the first `n` tokens' sealed blocks that are not in memory, whether a row there attends to
+    /// them or not.
     pub(crate) fn absent(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
         let sealed = (n / BLOCK).min(self.table.len());
         let parts = self.layout.parts().flat_map(move |part| (0..sealed).map(move |block| (block, part)));
         parts.filter(|(block, part)| !self.table.holds(*block, *part))
     }
 
-    /// Gives its blocks, all of whose parts must be in memory, addresses from another root. `tokens` are all of the sequence.
+    /// Gives its blocks, all of whose parts must be in memory, addresses from another root. `tokens` are all
+    /// of the sequence.
     ///
     /// # Errors
     /// The device fails; then it holds nothing.
@@ -251,16 +256,16 @@ impl Sequence {
         self.table.set(block, part, id);
     }
 
-    /// Lets go of a part of the last block before `limit` that has any in memory; `false`: there is none. The sequence must get
-    /// it back before it goes on.
+    /// Lets go of a part of the last block before `limit` that has any in memory; `false`: there is none. The
+    /// sequence must get it back before it goes on.
     pub(crate) fn evict(&mut self, limit: usize, arena: &mut Arena) -> bool {
         let Some((block, part)) = self.table.last_held(limit) else { return false };
         self.table.take(block, part).into_iter().for_each(|id| arena.release(id));
         true
     }
 
-    /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence goes back to where
-    /// the turn began or it is held, or by a block.
+    /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence
+    /// goes back to where the turn began or it is held, or by a block.
     pub(crate) fn trim_window(&mut self, limit: usize, arena: &mut Arena) {
         let Some(window) = self.layout.window() else { return };
         let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;
@@ -294,8 +299,8 @@ impl Sequence {
         fork
     }
 
-    /// Plans what a pass over the tokens up to `end` reads and writes; [`Sequence::finish_pass`] or [`Sequence::abort_pass`]
-    /// follows.
+    /// Plans what a pass over the tokens up to `end` reads and writes; [`Sequence::finish_pass`] or
+    /// [`Sequence::abort_pass`] follows.
     pub(crate) fn plan_pass(&mut self, end: usize, arena: &mut Arena) -> PassSpan {
         let (start, n) = (self.len, end - self.len);
         let (first, open) = (start / BLOCK, end / BLOCK);

@@ -1,4 +1,5 @@
-//! One session's memory: what it has read (segments, ids) and its keys and values, with what of them is on disk.
+//! One session's memory: what it has read (segments, ids) and its keys and values, with what of them is on
+//! disk.
 
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockId};
@@ -65,7 +66,8 @@ impl CacheContext {
     }
 }
 
-/// A session in memory. Of its keys and values some or all may be on disk alone: what it is made of is known all the same.
+/// A session in memory. Of its keys and values some or all may be on disk alone: what it is made of is known
+/// all the same.
 pub(crate) struct Session {
     /// Segments that it has read and said.
     pub(crate) segments: Vec<Segment>,
@@ -82,7 +84,8 @@ pub(crate) struct Session {
     sent_blocks: usize,
     /// The rows of the open block on disk.
     pub(crate) tail: Option<Tail>,
-    /// Rows on disk of blocks that have sealed since, in order: where the session goes back into one they need not be computed again.
+    /// Rows on disk of blocks that have sealed since, in order: where the session goes back into one they
+    /// need not be computed again.
     earlier: Vec<Tail>,
     /// Tail files that the next manifest no longer names.
     obsolete: Vec<String>,
@@ -183,7 +186,8 @@ impl Session {
         Self { obsolete: self.obsolete, ..Self::new(context, tenant) }
     }
 
-    /// Gives all that it holds, which must be in memory, addresses from another root; none of it is on disk there.
+    /// Gives all that it holds, which must be in memory, addresses from another root; none of it is on disk
+    /// there.
     ///
     /// # Errors
     /// The device fails; then it holds nothing.
@@ -213,8 +217,8 @@ impl Session {
         self.forget_stored(self.sequence.len());
     }
 
-    /// Forgets what is on disk past token `n`. (What is computed again below it is the same, bit for bit.) Of the tails it keeps
-    /// the rows before that.
+    /// Forgets what is on disk past token `n`. (What is computed again below it is the same, bit for bit.) Of
+    /// the tails it keeps the rows before that.
     pub(crate) fn forget_stored(&mut self, n: usize) {
         let n_blocks = self.sequence.table().len();
         self.stored_blocks = self.stored_blocks.min(n_blocks);
@@ -234,7 +238,8 @@ impl Session {
         self.retire(past);
     }
 
-    /// Takes back a commit that was not written: the next manifest lets go of the files that it would have let go.
+    /// Takes back a commit that was not written: the next manifest lets go of the files that it would have
+    /// let go.
     pub(crate) fn uncommit(&mut self, pending: Option<Pending>) {
         self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
     }
@@ -332,8 +337,8 @@ impl Session {
         }
     }
 
-    /// Sealed blocks that were not handed over to be written; `None`: there are none, or no more than the last time, when they
-    /// could not be.
+    /// Sealed blocks that were not handed over to be written; `None`: there are none, or no more than the
+    /// last time, when they could not be.
     pub(super) fn sealed(&mut self, context: &CacheContext, arena: &mut Arena) -> Option<Export> {
         let n = self.sequence.table().len();
         if n == std::mem::replace(&mut self.flushed_blocks, n) {
@@ -391,7 +396,8 @@ impl Session {
         self.earlier.iter_mut().for_each(Tail::close);
     }
 
-    /// Takes note of what is on disk by now. (It may have gone back since it was handed over, and elsewhere from there.)
+    /// Takes note of what is on disk by now. (It may have gone back since it was handed over, and elsewhere
+    /// from there.)
     pub(crate) fn note(&mut self, stored: &Stored) {
         for (index, hash) in &stored.blocks {
             if *index == self.stored_blocks && self.sequence.table().hash(*index) == Some(*hash) {
@@ -407,7 +413,8 @@ impl Session {
         }
     }
 
-    /// Lets go of windowed layers of blocks that no row to come sees, as far as they are on disk if the session is `stored` there.
+    /// Lets go of windowed layers of blocks that no row to come sees, as far as they are on disk if the
+    /// session is `stored` there.
     pub(crate) fn trim_window(&mut self, stored: bool, arena: &mut Arena) {
         self.sequence.trim_window(if stored { self.stored_blocks } else { usize::MAX }, arena);
     }

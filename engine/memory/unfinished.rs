@@ -1,8 +1,10 @@
-//! What turns that did not end had read of their prompts: whole blocks, which stay in memory for whoever asks for them next.
+//! What turns that did not end had read of their prompts: whole blocks, which stay in memory for whoever asks
+//! for them next.
 //!
-//! Such a turn leaves its session as it found it, but its blocks are found by content ([`Memory::recall`]) as long as somebody holds
-//! them. They are held here until a turn of the session begins, which takes those that its prompt begins with; until the session is
-//! forgotten; or until their room is needed, before anything goes that a turn which ended would have to compute again.
+//! Such a turn leaves its session as it found it, but its blocks are found by content ([`Memory::recall`]) as
+//! long as somebody holds them. They are held here until a turn of the session begins, which takes those that
+//! its prompt begins with; until the session is forgotten; or until their room is needed, before anything
+//! goes that a turn which ended would have to compute again.
 
 use super::Memory;
 use super::session::Session;
@@ -24,8 +26,8 @@ impl Unfinished {
 }
 
 impl Memory {
-    /// Takes a session back whose turn did not end: it is as it was when the turn began, and what the turn read of its prompt's first
-    /// `prompt_len` tokens is kept block by block.
+    /// Takes a session back whose turn did not end: it is as it was when the turn began, and what the turn
+    /// read of its prompt's first `prompt_len` tokens is kept block by block.
     pub(crate) fn give_back(
         &mut self,
         key: SessionKey,

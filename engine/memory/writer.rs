@@ -1,7 +1,9 @@
-//! Writes under way: handed over by the engine's thread, done by a thread of their own, answered to the engine's.
+//! Writes under way: handed over by the engine's thread, done by a thread of their own, answered to the
+//! engine's.
 //!
-//! One thread writes for all sessions, in the order in which things were handed over: so blocks are on disk before the manifest that
-//! names them, and a session's later save comes after its earlier one. What waits counts as memory; who has no room waits for it.
+//! One thread writes for all sessions, in the order in which things were handed over: so blocks are on disk
+//! before the manifest that names them, and a session's later save comes after its earlier one. What waits
+//! counts as memory; who has no room waits for it.
 
 use super::Memory;
 pub(crate) use super::export::Stored;
@@ -158,7 +160,8 @@ impl Memory {
         }
     }
 
-    /// The next thing that was written, or could not be; `None`: there is no more by now. Sessions at rest know of it already.
+    /// The next thing that was written, or could not be; `None`: there is no more by now. Sessions at rest
+    /// know of it already.
     pub(crate) fn written(&mut self) -> Option<Answer> {
         let mut answer = self.writer.as_mut()?.answer()?;
         answer.held.drain(..).for_each(|id| self.arena.release(id));

@@ -1,13 +1,15 @@
-//! Statistics of a model's queries, keys and values on a sample text: measured once for a model, for the formats of its keys.
+//! Statistics of a model's queries, keys and values on a sample text: measured once for a model, for the
+//! formats of its keys.
 //!
-//! 4-bit keys are coded for what scores feel of them: their elements are scaled, queries inversely, and what rounding one element
-//! does to a score is made up for by the elements after it (the feedback of GPTQ, with the second moment of queries in the place
-//! of activations'). Both need two numbers for each pair of elements of a KV head, the energy of queries and the variance of
-//! keys. These are constants of the model, measured on the first 512 tokens of a built-in text when it is opened for the first
-//! time and kept in the cache folder; without a folder they are measured again, and are the same to the bit. A cache's identity
-//! holds their hash. The second moment is diagonal where positions turn keys: taking all of it was no better (on SmolLM2's F32
-//! copy, divergence by keys alone 0.0018 both ways). The feedback takes dim² floats a KV head in memory: 16 MiB for Llama 3.1 8B,
-//! 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
+//! 4-bit keys are coded for what scores feel of them: their elements are scaled, queries inversely, and what
+//! rounding one element does to a score is made up for by the elements after it (the feedback of GPTQ, with
+//! the second moment of queries in the place of activations'). Both need two numbers for each pair of
+//! elements of a KV head, the energy of queries and the variance of keys. These are constants of the model,
+//! measured on the first 512 tokens of a built-in text when it is opened for the first time and kept in the
+//! cache folder; without a folder they are measured again, and are the same to the bit. A cache's identity
+//! holds their hash. The second moment is diagonal where positions turn keys: taking all of it was no better
+//! (on SmolLM2's F32 copy, divergence by keys alone 0.0018 both ways). The feedback takes dim² floats a KV
+//! head in memory: 16 MiB for Llama 3.1 8B, 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
 use super::spec::{DecoderSpec, RopeLayout, sensitive};
 use crate::kv::quant::{EXACT, Scale};
@@ -20,10 +22,12 @@ pub(crate) const TOKENS: usize = 512;
 /// One row in so many is looked at for what errors of keys do to it.
 const STRIDE: usize = 8;
 
-/// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is little beside it.
+/// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is
+/// little beside it.
 const LOUDER: f64 = 4.0;
 
-/// Share of the mean energy of queries that is added to each element's: what a sample says is not all there will be.
+/// Share of the mean energy of queries that is added to each element's: what a sample says is not all there
+/// will be.
 pub(crate) const DAMPING: f32 = 0.1;
 
 /// The rows that are looked at, of all.
@@ -87,8 +91,9 @@ impl HeadRows {
 }
 
 impl Measured {
-    /// Adds the next layer's queries `[n_rows, n_heads, k_dim]`, keys `[n_rows, n_kv_heads, k_dim]`, positions turned in, and values
-    /// `[n_rows, n_kv_heads, v_dim]`. The first rows are left out, as they are in the cache.
+    /// Adds the next layer's queries `[n_rows, n_heads, k_dim]`, keys `[n_rows, n_kv_heads, k_dim]`,
+    /// positions turned in, and values `[n_rows, n_kv_heads, v_dim]`. The first rows are left out, as they
+    /// are in the cache.
     pub(crate) fn add(
         &mut self,
         spec: &DecoderSpec,
@@ -144,7 +149,8 @@ impl Measured {
         &self.noise
     }
 
-    /// Takes note of the residual stream after the last layer's attention, `[n_rows, d_model]`, as it is and with those errors.
+    /// Takes note of the residual stream after the last layer's attention, `[n_rows, d_model]`, as it is and
+    /// with those errors.
     pub(crate) fn felt(&mut self, x: &[f32], changed: &[f32], d_model: usize) {
         let (mut off, mut all) = (0.0, 0.0);
         let rows = x.chunks_exact(d_model).zip(changed.chunks_exact(d_model));
@@ -164,7 +170,8 @@ impl Measured {
 }
 
 impl DecoderSpec {
-    /// Takes a calibration: [`KvChoice::Mixture`] then has 8-bit keys in the layers that it shows to be sensitive.
+    /// Takes a calibration: [`KvChoice::Mixture`] then has 8-bit keys in the layers that it shows to be
+    /// sensitive.
     pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
         if self.latent.is_none() {
             self.sensitive = sensitive(&self.layers, |l| calibration.sensitivity(l));
@@ -178,8 +185,8 @@ impl Calibration {
         self.layers.get(layer).map_or(0.0, |layer| layer.sensitivity)
     }
 
-    /// The energy of queries (mean squares) and the variance of keys of a layer, `[n_kv_heads, k_dim]` each, in units of no account;
-    /// `None` where that is not known.
+    /// The energy of queries (mean squares) and the variance of keys of a layer, `[n_kv_heads, k_dim]` each,
+    /// in units of no account; `None` where that is not known.
     pub(crate) fn of_layer(&self, layer: usize) -> Option<[Vec<f32>; 2]> {
         let layer = self.layers.get(layer)?;
         Some([&layer.queries, &layer.keys].map(|scales| scales.iter().map(|scale| scale.to_f32()).collect()))
@@ -214,8 +221,9 @@ impl Calibration {
 /// Mean square error of the 4-bit levels for a Gaussian of variance 1 (Max 1960).
 const CODING: f64 = 0.0095;
 
-/// Mean square of what 4 bits leave in the products of a head's queries and keys, from the energy of queries and the variance of keys,
-/// `[dim]` each: scaled and rotated keys have the mean deviation as their variance, and feedback leaves the geometric mean of Δ.
+/// Mean square of what 4 bits leave in the products of a head's queries and keys, from the energy of queries
+/// and the variance of keys, `[dim]` each: scaled and rotated keys have the mean deviation as their variance,
+/// and feedback leaves the geometric mean of Δ.
 pub(crate) fn noise(queries: &[f64], keys: &[f64]) -> f64 {
     let dim = keys.len() as f64;
     let deviations = keys.iter().map(|variance| variance.sqrt());
@@ -252,9 +260,10 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Change in the context of a row's query when the scores of coded keys are off by `error`, with either sign: the context
-    /// weighs values v by p to their mean o, so an error e of a score adds p e (v - o). Exact keys are left out: a head that
-    /// rests on them now, and would seem to bear everything, may be at work in another text.
+    /// Change in the context of a row's query when the scores of coded keys are off by `error`, with either
+    /// sign: the context weighs values v by p to their mean o, so an error e of a score adds p e (v - o).
+    /// Exact keys are left out: a head that rests on them now, and would seem to bear everything, may be at
+    /// work in another text.
     fn noise(&self, query: &[f64], row: usize, error: f64, signs: &mut u64) -> Vec<f64> {
         let Self { keys, values, window, scale } = *self;
         let first = window.map_or(0, |window| (row + 1).saturating_sub(window)).max(EXACT);

@@ -279,7 +279,8 @@ impl Gguf {
         self.metadata.get(key)
     }
 
-    /// blake3 (hex) of the whole file. It is read piece by piece: no more of it stays in memory than was there.
+    /// blake3 (hex) of the whole file. It is read piece by piece: no more of it stays in memory than was
+    /// there.
     pub(crate) fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for piece in self.bytes().chunks(32 << 20) {

@@ -1,7 +1,8 @@
 //! The model: families as data, whatever computes them.
 //!
-//! [`gguf`] opens a file, [`spec`] reads a family's shape from the file, [`weights`] says which tensors it has, [`tensors`] reads numbers of any type, [`rope`]
-//! has the angles of positions, [`suggested`] how the file wants to be sampled. [`calibration`] measures what a model's keys are like.
+//! [`gguf`] opens a file, [`spec`] reads a family's shape from the file, [`weights`] says which tensors it
+//! has, [`tensors`] reads numbers of any type, [`rope`] has the angles of positions, [`suggested`] how the
+//! file wants to be sampled. [`calibration`] measures what a model's keys are like.
 
 pub(crate) mod calibration;
 pub(crate) mod gguf;

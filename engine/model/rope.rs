@@ -1,8 +1,8 @@
-//! Rotary embedding: the angles of each position, by the file's own parameters and scaling. Functions are those of the libm crate, so
-//! that the tables are the same on every machine.
+//! Rotary embedding: the angles of each position, by the file's own parameters and scaling. Functions are
+//! those of the libm crate, so that the tables are the same on every machine.
 //!
-//! gpt-oss's YaRN is not rounded to whole pairs, as OpenAI's code has it; llama.cpp rounds it. GGUF has no key for that: it is a
-//! fact of the family.
+//! gpt-oss's YaRN is not rounded to whole pairs, as OpenAI's code has it; llama.cpp rounds it. GGUF has no
+//! key for that: it is a fact of the family.
 
 use super::tensors;
 use crate::model::gguf::Gguf;
@@ -75,7 +75,8 @@ impl RopeSpec {
                 let longer = 0.1 * log(factor);
                 (rope.magnitude, rope.latent_factor) = match float("scaling.yarn_log_multiplier")? {
                     None => (1.0 + longer, 1.0 + longer),
-                    // The converter has multiplied it by 0.1: DeepSeek's `mscale_all_dim`, equal to its `mscale`.
+                    // The converter has multiplied it by 0.1: DeepSeek's `mscale_all_dim`, equal to its
+                    // `mscale`.
                     Some(all) => (1.0, 1.0 + f64::from(all) * log(factor)),
                 };
                 if let Some(attention) = float("scaling.attn_factor")? {
@@ -98,7 +99,8 @@ impl RopeSpec {
     }
 }
 
-/// Turns within the first training's positions above which a pair is fast, below which it is slow: as the paper has them.
+/// Turns within the first training's positions above which a pair is fast, below which it is slow: as the
+/// paper has them.
 const BETA_FAST: f64 = 32.0;
 const BETA_SLOW: f64 = 1.0;
 

@@ -1,16 +1,19 @@
 //! A family as data: what the decoder needs to know about a model, read from the file's metadata.
 //!
-//! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how experts are chosen.
-//! Biases and rotary factors are taken where the file has them; a tensor that nobody asked for is refused by name.
+//! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how
+//! experts are chosen. Biases and rotary factors are taken where the file has them; a tensor that nobody
+//! asked for is refused by name.
 //!
-//! Formats are chosen by layer and side ([`KvChoice`]) and stand in the cache's identity. The default, `q4-m`,
-//! is q4 with q8 keys in one layer of six (4.49 bits a number), those whose keys bear 4 bits worst; of layers that see everything
-//! and of layers with a window, each by themselves. That is measured with the constants of keys: errors as large as 4 bits would
-//! make them are drawn for the scores of 63 rows, and what they change in the residual stream after the layer's attention, over
-//! the stream itself, is the layer's sensitivity. Exact keys are left out of it: a head that rests on them in one text is at work
-//! in another. On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it would fall
-//! by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias (qwen2, gpt-oss) are q8, and so
-//! is a latent: all heads share it, and in 8 bits it is a fifth of the papers' expanded 4-bit cache.
+//! Formats are chosen by layer and side ([`KvChoice`]) and stand in the cache's identity. The default,
+//! `q4-m`, is q4 with q8 keys in one layer of six (4.49 bits a number), those whose keys bear 4 bits worst;
+//! of layers that see everything and of layers with a window, each by themselves. That is measured with the
+//! constants of keys: errors as large as 4 bits would make them are drawn for the scores of 63 rows, and what
+//! they change in the residual stream after the layer's attention, over the stream itself, is the layer's
+//! sensitivity. Exact keys are left out of it: a head that rests on them in one text is at work in another.
+//! On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it
+//! would fall by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias
+//! (qwen2, gpt-oss) are q8, and so is a latent: all heads share it, and in 8 bits it is a fifth of the
+//! papers' expanded 4-bit cache.
 
 use super::rope::RopeSpec;
 use crate::kv::format::LANES;
@@ -150,7 +153,8 @@ pub(crate) struct DecoderSpec {
     /// Rotary embeddings; each layer names its own.
     pub(crate) ropes: Vec<RopeSpec>,
     pub(crate) layers: Vec<LayerSpec>,
-    /// Layers whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found, until then the first ones.
+    /// Layers whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found, until then the
+    /// first ones.
     pub(crate) sensitive: Vec<usize>,
     pub(crate) latent: Option<LatentSpec>,
     pub(crate) experts: Option<ExpertSpec>,
@@ -159,8 +163,8 @@ pub(crate) struct DecoderSpec {
 /// [`KvChoice::Mixture`] keeps the keys of one layer in so many in 8 bits: 4.16 bits a number become 4.49.
 const LAYERS_PER_SENSITIVE: usize = 6;
 
-/// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window: neither part of a cache takes
-/// more than 4.5 bits a number.
+/// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window:
+/// neither part of a cache takes more than 4.5 bits a number.
 pub(super) fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<usize> {
     let of_part = |is_windowed: bool| {
         let layers = (0..layers.len()).filter(move |l| layers[*l].window.is_some() == is_windowed);

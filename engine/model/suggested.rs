@@ -1,9 +1,10 @@
 //! Sampling that a model's makers suggest: `general.sampling.*` of its file, under llama.cpp's keys.
 //!
-//! These are suggestions. One that is no number, or out of its range, is ignored with a warning; the model is served all the same.
+//! These are suggestions. One that is no number, or out of its range, is ignored with a warning; the model is
+//! served all the same.
 //!
-//! Sampling that a model's file suggests (`general.sampling.*`) stands below flags and above defaults; the transcript records
-//! what came of it, so that no replay asks the file.
+//! Sampling that a model's file suggests (`general.sampling.*`) stands below flags and above defaults; the
+//! transcript records what came of it, so that no replay asks the file.
 
 use crate::SuggestedSampling;
 use crate::model::gguf::{Gguf, Value};

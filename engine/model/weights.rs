@@ -1,4 +1,5 @@
-//! A model's tensors: which there are, by what name and of what shape. What becomes of a matrix is a device's business.
+//! A model's tensors: which there are, by what name and of what shape. What becomes of a matrix is a device's
+//! business.
 
 use super::rope;
 use super::spec::{DecoderSpec, LatentSpec};
@@ -33,7 +34,8 @@ pub(crate) struct Matrix<'a> {
     pub(crate) bytes: &'a [u8],
     /// Bias that is added to its products, `[n_out]`.
     pub(crate) bias: Option<Vec<f32>>,
-    /// Which of the matrices of its tensor it is, and how many there are: some devices keep them side by side.
+    /// Which of the matrices of its tensor it is, and how many there are: some devices keep them side by
+    /// side.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) index: usize,
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
@@ -75,8 +77,8 @@ pub(crate) struct Attention<M> {
 pub(crate) enum Heads<M> {
     /// The products as they are, after norms of each head where there are some.
     Plain { norms: Option<[Vec<f32>; 2]> },
-    /// MLA with its up-projections absorbed: queries meet the latent itself (DeepSeek-V2, appendix C). `k_b`: for each head
-    /// `[rank, nope]`, `v_b`: `[value, rank]`.
+    /// MLA with its up-projections absorbed: queries meet the latent itself (DeepSeek-V2, appendix C). `k_b`:
+    /// for each head `[rank, nope]`, `v_b`: `[value, rank]`.
     Latent { spec: LatentSpec, norm: Vec<f32>, k_b: Vec<M>, v_b: Vec<M> },
 }
 
@@ -97,7 +99,8 @@ impl<M> Weights<M> {
     /// Loads all tensors. `on_progress` is told of bytes of the file taken, and of all there are.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape or a type for which there is no conversion; one has no place; memory runs out.
+    /// A tensor is missing, has another shape or a type for which there is no conversion; one has no place;
+    /// memory runs out.
     pub(crate) fn load(
         gguf: &Arc<Gguf>,
         spec: &DecoderSpec,
@@ -118,8 +121,8 @@ impl<M> Weights<M> {
     }
 }
 
-/// Takes a model's tensors one after another. The pages of the file that a matrix came from are given back, so that the weights
-/// are never in memory twice.
+/// Takes a model's tensors one after another. The pages of the file that a matrix came from are given back,
+/// so that the weights are never in memory twice.
 struct Loader<'a, M> {
     gguf: &'a Gguf,
     pack: &'a mut dyn Pack<Matrix = M>,
@@ -209,7 +212,8 @@ impl<M> Loader<'_, M> {
         matrices.pop().ok_or_else(|| self.gguf.error("no matrix was packed"))
     }
 
-    /// `n` equal matrices in the tensor `name.weight`, `[n, n_out, k]`, with `name.bias`, `[n, n_out]`, if there is one.
+    /// `n` equal matrices in the tensor `name.weight`, `[n, n_out, k]`, with `name.bias`, `[n, n_out]`, if
+    /// there is one.
     fn matrices(&mut self, name: &str, n: usize, n_out: usize, k: usize) -> Result<Vec<M>> {
         let biases = self.optional(&format!("{name}.bias"), &[n, n_out])?;
         let bias = |i: usize| biases.as_ref().map(|biases| biases[i * n_out..][..n_out].to_vec());

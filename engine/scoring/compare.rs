@@ -1,8 +1,8 @@
 //! A text read with caches of several formats side by side: what each does to the next token's distribution.
 //!
-//! The cost of a format is measured on an F32 copy of a model. With coded weights activations are rounded to 8 bits, and any
-//! other bit in the cache rounds them otherwise: on SmolLM2 and Gemma 3 270M that alone (an f16 cache, rotated or not) is a
-//! mean KL divergence of 0.004 to 0.005 nats, as much as the format.
+//! The cost of a format is measured on an F32 copy of a model. With coded weights activations are rounded to
+//! 8 bits, and any other bit in the cache rounds them otherwise: on SmolLM2 and Gemma 3 270M that alone (an
+//! f16 cache, rotated or not) is a mean KL divergence of 0.004 to 0.005 nats, as much as the format.
 
 use crate::device::{Device, divergence};
 use crate::kv::layout::KvLayout;
@@ -41,7 +41,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// One pass over each cache; `see` is given positions, each with one figure a layout. `true`: it was the last one.
+    /// One pass over each cache; `see` is given positions, each with one figure a layout. `true`: it was the
+    /// last one.
     ///
     /// # Errors
     /// As [`crate::memory::pass::forward`]; or what `see` returns.

@@ -1,9 +1,10 @@
 //! Embeddings: one vector for each text, from an empty cache, a pass at a time.
 //!
-//! A text's embedding is the mean over its positions of the hidden state after the final norm, divided by its length: mean pooling as in
-//! sentence-transformers (`Pooling` with `pooling_mode_mean_tokens`, then `Normalize`), and llama.cpp's `--pooling mean`. Each text is
-//! read alone and with an f16 cache, and each element is summed in f64 in the order of positions, so nothing beside the text, the model and
-//! the device has a part in its bits.
+//! A text's embedding is the mean over its positions of the hidden state after the final norm, divided by its
+//! length: mean pooling as in sentence-transformers (`Pooling` with `pooling_mode_mean_tokens`, then
+//! `Normalize`), and llama.cpp's `--pooling mean`. Each text is read alone and with an f16 cache, and each
+//! element is summed in f64 in the order of positions, so nothing beside the text, the model and the device
+//! has a part in its bits.
 
 use super::scratch::Scratch;
 use crate::device::Device;

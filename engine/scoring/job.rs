@@ -1,5 +1,5 @@
-//! Scoring, comparing and ranking as jobs: the engine's thread goes on with them a pass at a time, between passes over turns. One that
-//! nobody listens to any more ends at its next figure.
+//! Scoring, comparing and ranking as jobs: the engine's thread goes on with them a pass at a time, between
+//! passes over turns. One that nobody listens to any more ends at its next figure.
 
 use super::compare::Comparison;
 use super::distribution::{argmax, logprob};

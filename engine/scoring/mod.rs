@@ -1,5 +1,6 @@
-//! Scoring of given tokens, with caches that belong to nobody ([`scratch`]): a [`job`] at a time, a text with several formats
-//! ([`compare`]), texts as vectors ([`embedding`]), what logits say ([`distribution`]), and the [`self_check`] of a model that is opened for the first time.
+//! Scoring of given tokens, with caches that belong to nobody ([`scratch`]): a [`job`] at a time, a text with
+//! several formats ([`compare`]), texts as vectors ([`embedding`]), what logits say ([`distribution`]), and
+//! the [`self_check`] of a model that is opened for the first time.
 
 pub(crate) mod compare;
 pub(crate) mod distribution;

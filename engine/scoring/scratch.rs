@@ -25,7 +25,8 @@ impl Scratch {
         Self { sequence: Sequence::new(layout, BlockHash::root("scratch")), arena }
     }
 
-    /// Feeds what the sequence lacks of `ids`; `see` is given positions and logits of the wanted rows (`Last`: of the last id alone).
+    /// Feeds what the sequence lacks of `ids`; `see` is given positions and logits of the wanted rows
+    /// (`Last`: of the last id alone).
     ///
     /// # Errors
     /// As [`Scratch::step`].
@@ -57,7 +58,8 @@ impl Scratch {
         Ok(end == ids.len())
     }
 
-    /// Feeds what the sequence lacks of `ids[..end]` in one pass, and returns the wanted rows' logits, `[n, n_vocab]`.
+    /// Feeds what the sequence lacks of `ids[..end]` in one pass, and returns the wanted rows' logits,
+    /// `[n, n_vocab]`.
     ///
     /// # Errors
     /// As [`forward`].

@@ -1,10 +1,10 @@
-//! Measurements of a model on a short text when it is opened for the first time: how its keys are best coded, and whether it can
-//! be run with its coded cache, which is compared with an f16 cache.
+//! Measurements of a model on a short text when it is opened for the first time: how its keys are best coded,
+//! and whether it can be run with its coded cache, which is compared with an f16 cache.
 //!
-//! A self-check compares a coded cache with f16 on 320 tokens of a built-in dialogue before a model's first run with it: two
-//! short prompts' time, once; the verdict lies in the cache folder. Above 0.1 nats a token (mean KL divergence) the default
-//! format gives way to 8-bit keys, then values, and a format that was asked for gets a warning. Without a folder there is no
-//! check.
+//! A self-check compares a coded cache with f16 on 320 tokens of a built-in dialogue before a model's first
+//! run with it: two short prompts' time, once; the verdict lies in the cache folder. Above 0.1 nats a token
+//! (mean KL divergence) the default format gives way to 8-bit keys, then values, and a format that was asked
+//! for gets a warning. Without a folder there is no check.
 
 use crate::device::{Device, measure};
 use crate::kv::layout::{BLOCK, KvLayout};
@@ -26,9 +26,10 @@ pub(crate) struct Constants {
     pub(crate) adopted: bool,
 }
 
-/// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded accordingly. A cached
-/// latent is coded as it is. Where memories in the folder are to be adopted (`to_adopt`, the newest first), the keys are coded as
-/// those of the first one that this device did not compute alone. Tells `measuring` before the model reads a text.
+/// Measures a model's keys, unless a folder knows them (`model` is the model's identity), and has them coded
+/// accordingly. A cached latent is coded as it is. Where memories in the folder are to be adopted
+/// (`to_adopt`, the newest first), the keys are coded as those of the first one that this device did not
+/// compute alone. Tells `measuring` before the model reads a text.
 ///
 /// # Errors
 /// The text can't be read by the model.
@@ -99,12 +100,13 @@ pub(crate) fn calibration_root(model: &str, numerics: &str) -> BlockHash {
 /// Tokens that are read: a sealed block, and what reads it.
 const TOKENS: usize = BLOCK + 64;
 
-/// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a cache should not be used: those of sound
-/// models stay some ten times below, broken ones are far above.
+/// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a cache should not be
+/// used: those of sound models stay some ten times below, broken ones are far above.
 const LIMIT: f64 = 0.1;
 
-/// The layout of a choice. The family's own is compared with an f16 cache, unless a folder knows how that ended, and gives way to
-/// 8-bit keys, then 8-bit values too, until one holds; any other is compared, and a warning given. `root` is a layout's identity.
+/// The layout of a choice. The family's own is compared with an f16 cache, unless a folder knows how that
+/// ended, and gives way to 8-bit keys, then 8-bit values too, until one holds; any other is compared, and a
+/// warning given. `root` is a layout's identity.
 ///
 /// # Errors
 /// The text can't be read by the model.
@@ -184,7 +186,8 @@ fn compared(
     Ok(Divergence { nats, is_new: known.is_none() })
 }
 
-/// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too short.
+/// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too
+/// short.
 fn distance(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
     let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
     // The end: keys were measured on the beginning.

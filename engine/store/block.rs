@@ -1,8 +1,10 @@
-//! A sealed block as a safetensors file: one tensor each for codes, scales, means and exact rows of a layer's K and V.
+//! A sealed block as a safetensors file: one tensor each for codes, scales, means and exact rows of a layer's
+//! K and V.
 //!
-//! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), in a session's first block
-//! `.exact`, and of keys `.means` (f16), as [`format`](crate::kv::format) has them; with an f16 cache one
-//! tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names, types, sizes and data.
+//! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), in a session's
+//! first block `.exact`, and of keys `.means` (f16), as [`format`](crate::kv::format) has them; with an f16
+//! cache one tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names,
+//! types, sizes and data.
 
 use super::found::Failure;
 use super::source::{Source, stretch, stretch_into};
@@ -88,8 +90,9 @@ fn header_bytes(layout: &KvLayout) -> usize {
     4096 + layout.layers.len() * 8 * 256
 }
 
-/// Reads a part of the block at an index from an image of `len` bytes that begins at `start`; the error is the reason why it can't be
-/// trusted. A small image is read at once: some hundred tensors, one after another, would take longer than their bytes.
+/// Reads a part of the block at an index from an image of `len` bytes that begins at `start`; the error is
+/// the reason why it can't be trusted. A small image is read at once: some hundred tensors, one after
+/// another, would take longer than their bytes.
 pub(crate) fn read(
     source: &mut dyn Source,
     (start, len): (u64, u64),
@@ -228,6 +231,6 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Suffixes of tensors' names, in the order of [`Tensor::suffix`]; biases were in blocks of earlier versions, which a folder may
-/// still hold.
+/// Suffixes of tensors' names, in the order of [`Tensor::suffix`]; biases were in blocks of earlier versions,
+/// which a folder may still hold.
 const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];

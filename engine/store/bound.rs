@@ -3,11 +3,12 @@
 //! These rules are the same for a folder that nobody uses ([`Folder::shrink`]) and for one in use
 //! ([`Engine::shrink`](crate::Engine::shrink)); only the ways to remove something differ ([`Removal`]).
 //!
-//! Nothing goes in vain: while something can't be read, blocks that it may need stay, so no session is removed either; and what
-//! belongs to other keys or versions can't be freed here, so where it alone exceeds the bound, all sessions stay.
+//! Nothing goes in vain: while something can't be read, blocks that it may need stay, so no session is
+//! removed either; and what belongs to other keys or versions can't be freed here, so where it alone exceeds
+//! the bound, all sessions stay.
 //!
-//! An engine keeps the bound when it opens and when it goes, if it is alone in the folder then; a run may exceed it meanwhile. A server
-//! keeps it while it runs.
+//! An engine keeps the bound when it opens and when it goes, if it is alone in the folder then; a run may
+//! exceed it meanwhile. A server keeps it while it runs.
 
 use super::cipher::Cipher;
 use super::contents::Contents;
@@ -29,7 +30,8 @@ pub(crate) trait Removal {
     /// A file can't be removed.
     fn sweep(&mut self) -> Result<Removed>;
 
-    /// Removes rows of sealed blocks that a session keeps only to go back into them. A session that is in use stays as it is.
+    /// Removes rows of sealed blocks that a session keeps only to go back into them. A session that is in use
+    /// stays as it is.
     ///
     /// # Errors
     /// A file can't be written or removed.
@@ -61,8 +63,9 @@ impl Removal for Alone<'_> {
 }
 
 impl Entry {
-    /// How much a session is worth keeping at `now` (seconds since the epoch): (seconds to compute again × expected use) ÷ bytes, shared
-    /// ones in equal parts. [`Folder::shrink`] removes those first that are worth least.
+    /// How much a session is worth keeping at `now` (seconds since the epoch): (seconds to compute again ×
+    /// expected use) ÷ bytes, shared ones in equal parts. [`Folder::shrink`] removes those first that are
+    /// worth least.
     pub fn worth(&self, now: u64) -> f64 {
         let hours = now.saturating_sub(self.saved_at) as f64 / 3600.0;
         let use_ = self.turns as f64 / (1.0 + hours);
@@ -71,12 +74,13 @@ impl Entry {
 }
 
 impl Folder {
-    /// Removes what no session needs, then rows that only serve to go back, then sessions, until what the store wrote takes at most
-    /// `limit` bytes. Those of the sessions go first for which (seconds to compute again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
+    /// Removes what no session needs, then rows that only serve to go back, then sessions, until what the
+    /// store wrote takes at most `limit` bytes. Those of the sessions go first for which (seconds to compute
+    /// again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
     /// has had, and the less, the longer ago the last one was (hyperbolically, in hours).
     ///
-    /// No session is removed while something can't be read ([`Removed::unread`]), nor where folders of other keys or newer versions
-    /// alone take more than `limit` bytes: that would not help.
+    /// No session is removed while something can't be read ([`Removed::unread`]), nor where folders of other
+    /// keys or newer versions alone take more than `limit` bytes: that would not help.
     ///
     /// # Errors
     /// Another process uses the folder, or a file can't be removed.
@@ -194,9 +198,10 @@ impl Folder {
     }
 }
 
-/// Removes the rows of sealed blocks that the session of an id keeps to go back into them, except `spared` files. Whoever goes back there
-/// then computes a part of a block again. A manifest that is not whole stays as it is: what its last record says is not known, and
-/// to write it again without that would hide the damage.
+/// Removes the rows of sealed blocks that the session of an id keeps to go back into them, except `spared`
+/// files. Whoever goes back there then computes a part of a block again. A manifest that is not whole stays
+/// as it is: what its last record says is not known, and to write it again without that would hide the
+/// damage.
 pub(super) fn drop_rows(
     medium: &dyn Logs,
     cipher: &Cipher,

@@ -1,10 +1,11 @@
-//! Encryption at rest: XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha), a random nonce of 24 bytes before each text.
+//! Encryption at rest: XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha), a random nonce of 24 bytes before each
+//! text.
 //!
-//! The place of a text (its file's name, or the record before it) is authenticated with it, so that one can't stand in for
-//! another.
+//! The place of a text (its file's name, or the record before it) is authenticated with it, so that one can't
+//! stand in for another.
 //!
-//! Encryption (XChaCha20-Poly1305) has a folder of its own for each key, and names derived from the key: what lies there can't be
-//! guessed from texts. Not encrypted: sizes, times, and what was measured of a model.
+//! Encryption (XChaCha20-Poly1305) has a folder of its own for each key, and names derived from the key: what
+//! lies there can't be guessed from texts. Not encrypted: sizes, times, and what was measured of a model.
 
 use crate::{Error, Result};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -15,8 +16,8 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 pub struct CacheKey([u8; 32]);
 
 impl CacheKey {
-    /// The key that belongs to a secret, which must be random: at least 32 characters, such as `openssl rand -hex 32` prints.
-    /// White space around it does not count.
+    /// The key that belongs to a secret, which must be random: at least 32 characters, such as
+    /// `openssl rand -hex 32` prints. White space around it does not count.
     ///
     /// # Errors
     /// It is shorter.

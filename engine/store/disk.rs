@@ -23,11 +23,12 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Opens (and makes) the folder `root` to use it; `dir` is what a person calls it. While another process cleans it, this waits, up to
-    /// [`PATIENCE`].
+    /// Opens (and makes) the folder `root` to use it; `dir` is what a person calls it. While another process
+    /// cleans it, this waits, up to [`PATIENCE`].
     ///
     /// # Errors
-    /// `Store`: it can't be made or written; `InUse`: another process was still cleaning it after [`PATIENCE`].
+    /// `Store`: it can't be made or written; `InUse`: another process was still cleaning it after
+    /// [`PATIENCE`].
     pub(super) fn open(root: PathBuf, dir: &Path) -> Result<Self> {
         files::make_private_dir(&root)?;
         for sub in contents::FOLDERS {
@@ -74,7 +75,8 @@ impl Disk {
         Ok(found)
     }
 
-    /// Removes what was written longest ago until the rest takes at most `limit` bytes: for copies of what lies elsewhere.
+    /// Removes what was written longest ago until the rest takes at most `limit` bytes: for copies of what
+    /// lies elsewhere.
     pub(super) fn trim(&self, limit: u64) -> Result<()> {
         let mut copies = self.files("")?;
         copies.retain(|copy| copy.file() != Ok(0)); // locks

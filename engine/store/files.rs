@@ -1,5 +1,6 @@
-//! The store's files: read within bounds, replaced whole or appended to, synced. All that the store reads, lists and writes goes
-//! through here, and passes points at which a test lets the process die, the disk be full, or a read fail ([`fault`]).
+//! The store's files: read within bounds, replaced whole or appended to, synced. All that the store reads,
+//! lists and writes goes through here, and passes points at which a test lets the process die, the disk be
+//! full, or a read fail ([`fault`]).
 //!
 //! A file with a second name is replaced, never appended to; what is set aside goes with the next sweep.
 
@@ -175,8 +176,8 @@ pub(super) fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
     written.map_err(|e: io::Error| io_error("write", path, e))
 }
 
-/// Tells whether a file can be appended to after its first `at` bytes: a regular one, so long, that has no other name (what has one is
-/// somebody's copy too).
+/// Tells whether a file can be appended to after its first `at` bytes: a regular one, so long, that has no
+/// other name (what has one is somebody's copy too).
 pub(super) fn appendable(path: &Path, at: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && n_names(&found) == 1 && found.len() >= at)
 }
@@ -254,7 +255,8 @@ pub(super) fn open_lock(path: &Path) -> Result<File> {
     opened.map(|(file, _)| file).map_err(|e| io_error("open", path, e))
 }
 
-/// Makes a folder that its owner alone can enter, and those above it; each is durable before anything is put into it.
+/// Makes a folder that its owner alone can enter, and those above it; each is durable before anything is put
+/// into it.
 ///
 /// # Errors
 /// It can't be made, or something else stands in its place.

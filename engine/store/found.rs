@@ -1,5 +1,6 @@
-//! Results of reading something stored: the thing, or one of three reasons why not. They must never be mixed up: what is missing
-//! can be written, what is damaged is set aside, and what could not be read is left alone, for it may be whole.
+//! Results of reading something stored: the thing, or one of three reasons why not. They must never be mixed
+//! up: what is missing can be written, what is damaged is set aside, and what could not be read is left
+//! alone, for it may be whole.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

@@ -1,5 +1,5 @@
-//! Listing and showing of a cache folder, for `greenroom cache`. Removing is in [`super::sweep`] and [`super::bound`], checking in
-//! [`super::verify`].
+//! Listing and showing of a cache folder, for `greenroom cache`. Removing is in [`super::sweep`] and
+//! [`super::bound`], checking in [`super::verify`].
 
 use super::cipher::{CacheKey, Cipher};
 use super::contents::{Contents, File};
@@ -21,8 +21,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder of memories, or a place for them in an object store, opened to look after it. With a key, the memories that are encrypted
-/// with it.
+/// A folder of memories, or a place for them in an object store, opened to look after it. With a key, the
+/// memories that are encrypted with it.
 #[derive(Clone)]
 pub struct Folder {
     pub(super) place: Place,
@@ -74,7 +74,8 @@ pub struct Details {
     pub blocks: Vec<(String, usize)>,
     /// Tokens of its tail.
     pub tail_tokens: usize,
-    /// Segments that it has read and said, in order: `template`, `message`, `reply` or `raw`, number of tokens, text.
+    /// Segments that it has read and said, in order: `template`, `message`, `reply` or `raw`, number of
+    /// tokens, text.
     pub segments: Vec<(&'static str, usize, String)>,
 }
 
@@ -89,7 +90,8 @@ impl Folder {
         Self::on(place, medium)
     }
 
-    /// The memories in an object store that are encrypted with a key; `front` is the folder of copies of them.
+    /// The memories in an object store that are encrypted with a key; `front` is the folder of copies of
+    /// them.
     ///
     /// # Errors
     /// It can't be reached, or is being cleaned.
@@ -190,7 +192,8 @@ impl Folder {
         Ok(self.others()?.iter().filter(|(_, version)| *version == STORE_VERSION).count())
     }
 
-    /// Folders of other versions and keys, with their versions. Those in an object store are for whoever has their keys.
+    /// Folders of other versions and keys, with their versions. Those in an object store are for whoever has
+    /// their keys.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -289,7 +292,8 @@ struct Census {
     own: HashMap<String, u64>,
     /// Bytes of the rows that each session keeps only to go back.
     rows_to_go_back: HashMap<String, u64>,
-    /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is noisy.
+    /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is
+    /// noisy.
     token_ms: HashMap<String, (f64, f64)>,
     /// Number of folders, manifests and packs that can't be read.
     unread: usize,

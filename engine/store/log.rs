@@ -1,12 +1,14 @@
-//! An append-only file of records, each chained to the one before: what a crash tears is the last record alone.
+//! An append-only file of records, each chained to the one before: what a crash tears is the last record
+//! alone.
 //!
-//! A record is its payload's length (u32, little endian), a blake3 keyed with the checksum before it, and the payload
-//! (encrypted where the store is). The first one is keyed with the file's name: a file in another's place is not read.
+//! A record is its payload's length (u32, little endian), a blake3 keyed with the checksum before it, and the
+//! payload (encrypted where the store is). The first one is keyed with the file's name: a file in another's
+//! place is not read.
 //!
-//! Manifests and tails are logs: records chained by checksums that begin with the file's name. The design had a manifest replaced
-//! whole at each turn; for a small model that alone was more than a twentieth of all that was written. A torn last record is the
-//! turn before; a tail counts only if it ends exactly as its manifest says, so files of other agents or of another moment don't
-//! pass.
+//! Manifests and tails are logs: records chained by checksums that begin with the file's name. The design had
+//! a manifest replaced whole at each turn; for a small model that alone was more than a twentieth of all that
+//! was written. A torn last record is the turn before; a tail counts only if it ends exactly as its manifest
+//! says, so files of other agents or of another moment don't pass.
 
 use super::cipher::Cipher;
 use super::found::Failure;
@@ -101,8 +103,9 @@ impl Record {
     }
 }
 
-/// Checks a log's records in `len` bytes from the start, a piece of each at a time, and hands them to `each`, which may read the
-/// source. Gives why it ended before the bytes did; a record of more than `most` bytes is never written.
+/// Checks a log's records in `len` bytes from the start, a piece of each at a time, and hands them to `each`,
+/// which may read the source. Gives why it ended before the bytes did; a record of more than `most` bytes is
+/// never written.
 ///
 /// # Errors
 /// The source can't be read, or `each` says no.
@@ -130,7 +133,8 @@ pub(super) fn scan(
         let left = rest - there;
         let key = end.key();
         let mut hasher = blake3::Hasher::new_keyed(&key);
-        // All that is left where the record is longer: if just that has the checksum, the length is what is wrong.
+        // All that is left where the record is longer: if just that has the checksum, the length is what is
+        // wrong.
         hasher.update_reader((&mut *source).take(n.min(left).min(most))).map_err(wrong)?;
         let found = hasher.finalize();
         let right = found.as_bytes() == &sum;

@@ -1,5 +1,5 @@
-//! A session's manifest: what it is made of, as a log with a record for each saved turn. A save writes what is new; a record
-//! that a crash tore leaves the state before it.
+//! A session's manifest: what it is made of, as a log with a record for each saved turn. A save writes what
+//! is new; a record that a crash tore leaves the state before it.
 
 use super::cipher::Cipher;
 use super::log::{self, Broken, End};
@@ -91,8 +91,8 @@ impl Identity {
             .or_else(|| (self.salt != other.salt).then(|| "the cache belongs to another tenant".to_owned()))
     }
 
-    /// True if a cache of identity `other` can serve here but for the devices that computed it: its keys are coded by the same
-    /// constants.
+    /// True if a cache of identity `other` can serve here but for the devices that computed it: its keys are
+    /// coded by the same constants.
     pub(crate) fn can_adopt(&self, other: &Self) -> bool {
         let keys = |identity: &Self| Numerics::parse(&identity.numerics).keys;
         let alike = Self { numerics: self.numerics.clone(), ..other.clone() };
@@ -207,8 +207,8 @@ impl Journal {
         }
     }
 
-    /// Returns what to write so that the log called `name` says `manifest`, and the journal after that; a log of which more than
-    /// half is out of date, or that does not go on, starts over.
+    /// Returns what to write so that the log called `name` says `manifest`, and the journal after that; a log
+    /// of which more than half is out of date, or that does not go on, starts over.
     pub(super) fn update(
         before: Option<&Self>,
         goes_on: impl FnOnce(&Self) -> bool,
@@ -249,7 +249,8 @@ impl Journal {
         }
         let dropped = base.is_some_and(|base| keep_segments < base.segments.len());
         let live = match base {
-            // What was dropped is out of date, whatever its size: the next check errs on the side of a rewrite.
+            // What was dropped is out of date, whatever its size: the next check errs on the side of a
+            // rewrite.
             Some(base) if dropped => base.live / 2,
             Some(base) => base.live + record.len() as u64,
             None => record.len() as u64,
@@ -277,8 +278,8 @@ fn digest(segment: &Segment) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Reads the manifest called `name`: its last whole state. Beside it why reading ended there, if that was before the end
-/// of the file; an error is the reason why there is no state at all.
+/// Reads the manifest called `name`: its last whole state. Beside it why reading ended there, if that was
+/// before the end of the file; an error is the reason why there is no state at all.
 pub(crate) fn decode(
     bytes: &[u8],
     name: &str,

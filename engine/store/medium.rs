@@ -1,7 +1,8 @@
 //! Media for a store's bytes: blobs, which are put whole and never change, and logs, which grow.
 //!
-//! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a folder,
-//! [`objects`](super::objects) an object store with a folder in front, [`in_memory`](super::in_memory) is gone with the process.
+//! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a
+//! folder, [`objects`](super::objects) an object store with a folder in front,
+//! [`in_memory`](super::in_memory) is gone with the process.
 
 use super::found::Failure;
 use super::source::Input;

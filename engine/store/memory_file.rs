@@ -8,10 +8,12 @@
 //! rows                 f16 rows of the open block, if there are any
 //! mac                  blake3, keyed with the secret of the cache folder, over all bytes before it
 //! ```
-//! All but the first line and the mac are frames: length (u64), blake3 of the payload, payload. Numbers are little endian.
+//! All but the first line and the mac are frames: length (u64), blake3 of the payload, payload. Numbers are
+//! little endian.
 //!
-//! A file that is not whole is refused. One that is whole gives its segments, and its keys and values only if this folder wrote it, for
-//! what computes here: sealed blocks are shared by their ids, so altered ones would be everybody's.
+//! A file that is not whole is refused. One that is whole gives its segments, and its keys and values only if
+//! this folder wrote it, for what computes here: sealed blocks are shared by their ids, so altered ones would
+//! be everybody's.
 
 use super::manifest::Identity;
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -95,8 +97,8 @@ impl SessionExport {
         Ok(out.n_bytes)
     }
 
-    /// Reads a file for a cache of an identity. Beside it the reason why its blocks and rows are not given: they are then left out, and
-    /// the segments have to be checked by whoever takes them.
+    /// Reads a file for a cache of an identity. Beside it the reason why its blocks and rows are not given:
+    /// they are then left out, and the segments have to be checked by whoever takes them.
     ///
     /// # Errors
     /// The file is not whole, or can't be read.

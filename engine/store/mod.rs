@@ -1,4 +1,5 @@
-//! The cache on disk, or in an object store ([`objects`]): content-addressed blocks, and a manifest and a tail for each session.
+//! The cache on disk, or in an object store ([`objects`]): content-addressed blocks, and a manifest and a
+//! tail for each session.
 //!
 //! ```text
 //! DIR/v4/export.key                         secret that exports are signed with, once there was one
@@ -12,9 +13,9 @@
 //! DIR/v4/checks/<identity>                  what the self-check found
 //! DIR/v4/damaged/                           files that failed a check, set aside
 //! ```
-//! With a key the folder is `v4-<fingerprint of the key>`, and everything in it but the index of a pack is encrypted. Names are
-//! hashes, never ids from outside. Every file carries checksums, verified while reading. Files are read by plain reads into
-//! owned memory, never mapped. Main type: [`Store`].
+//! With a key the folder is `v4-<fingerprint of the key>`, and everything in it but the index of a pack is
+//! encrypted. Names are hashes, never ids from outside. Every file carries checksums, verified while reading.
+//! Files are read by plain reads into owned memory, never mapped. Main type: [`Store`].
 
 pub(crate) mod block;
 pub(crate) mod bound;
@@ -127,8 +128,8 @@ impl Place {
         })
     }
 
-    /// Lets the folder take at most so many bytes, if nobody else uses it now; what it did, or why not, is logged. Of copies those go
-    /// that were made longest ago; what lies in an object store stays.
+    /// Lets the folder take at most so many bytes, if nobody else uses it now; what it did, or why not, is
+    /// logged. Of copies those go that were made longest ago; what lies in an object store stays.
     pub(crate) fn keep_within(&self, bound: Bound) {
         if self.objects.is_none() {
             return Folder::on(self.clone(), Arc::new(Disk::at(&self.root()))).keep_within(bound);
@@ -182,7 +183,8 @@ impl Store {
         }
     }
 
-    /// Keeps others from adding to the sessions of a run for as long as the lock is held; `session` is one of them.
+    /// Keeps others from adding to the sessions of a run for as long as the lock is held; `session` is one of
+    /// them.
     ///
     /// # Errors
     /// `InUse`: another process does so; `Store`: there can be no lock.
@@ -221,7 +223,8 @@ impl Store {
         self.medium.size(&block_name(key)).is_some() || self.packed(key).is_some()
     }
 
-    /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place in the sequence.
+    /// Writes a part of a block unless it is there; returns the bytes written. `index` is the block's place
+    /// in the sequence.
     pub(crate) fn write_block(
         &self,
         key: BlockKey,
@@ -242,8 +245,8 @@ impl Store {
         Ok(bytes.len() as u64)
     }
 
-    /// Reads a part of a block and checks it against its address, the layout and its checksum; also gives its bytes on disk. Where
-    /// its own file gives nothing, a pack may.
+    /// Reads a part of a block and checks it against its address, the layout and its checksum; also gives its
+    /// bytes on disk. Where its own file gives nothing, a pack may.
     pub(crate) fn read_block(
         &self,
         key: BlockKey,
@@ -385,7 +388,8 @@ impl Store {
         name_hash(&self.secret(&session.tenant), &[&session.run, &session.agent])
     }
 
-    /// Reads a session's manifest, and what a writer must know to add to it. The text says why it is not the latest state.
+    /// Reads a session's manifest, and what a writer must know to add to it. The text says why it is not the
+    /// latest state.
     pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
         let id = self.session_id(session);
         self.checked(&manifest_name(&id), |input| {
@@ -449,7 +453,8 @@ impl Store {
         })
     }
 
-    /// Reads and decodes a file; one that does not decode is set aside, with the reason. One that can't be read stays.
+    /// Reads and decodes a file; one that does not decode is set aside, with the reason. One that can't be
+    /// read stays.
     fn checked<T>(&self, name: &str, decode: impl FnOnce(&mut Input) -> Result<T, Failure>) -> Found<T> {
         match self.medium.open(name).and_then(|mut input| decode(&mut input)) {
             Ok(value) => Found::Whole(value),

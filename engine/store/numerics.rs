@@ -1,13 +1,13 @@
-//! The numerics of a memory: the device that computes it, the constants that its keys are coded by, and the devices that computed
-//! its first tokens, where it was adopted from them.
+//! The numerics of a memory: the device that computes it, the constants that its keys are coded by, and the
+//! devices that computed its first tokens, where it was adopted from them.
 //!
 //! ```text
 //! lanes16/5, keys by 03f2…
 //! gpu/2 vulkan NAME DRIVER, keys by 03f2…, after 612 tokens of lanes16/5
 //! lanes16/5, keys by 03f2…, after 900 tokens of gpu/2 vulkan NAME DRIVER, after 612 tokens of lanes16/5
 //! ```
-//! The text is a part of the identity that a memory's addresses hang on. It counts the tokens of each device, so an address stands
-//! for the same bytes in every memory, adopted or not.
+//! The text is a part of the identity that a memory's addresses hang on. It counts the tokens of each device,
+//! so an address stands for the same bytes in every memory, adopted or not.
 
 use std::fmt;
 
@@ -18,7 +18,8 @@ pub(crate) struct Numerics {
     pub(crate) device: String,
     /// Name of the constants that its keys are coded by; none where they are not shaped.
     pub(crate) keys: Option<String>,
-    /// Devices that computed its first tokens, the latest first: each with the number of tokens that there were by then.
+    /// Devices that computed its first tokens, the latest first: each with the number of tokens that there
+    /// were by then.
     past: Vec<(usize, String)>,
 }
 
@@ -59,7 +60,8 @@ impl Numerics {
         std::iter::once(&self.device).chain(self.past.iter().map(|(_, device)| device)).map(String::as_str)
     }
 
-    /// Numerics of a memory whose first `n` tokens are those of this one, and whose further tokens `device` computes.
+    /// Numerics of a memory whose first `n` tokens are those of this one, and whose further tokens `device`
+    /// computes.
     pub(crate) fn continued_by(&self, device: &str, n: usize) -> Self {
         let ours = self.past.first().map_or(0, |(n, _)| *n);
         if device == self.device && n >= ours {
@@ -71,7 +73,8 @@ impl Numerics {
         let gone = past.iter().skip(1).take_while(|(tokens, _)| *tokens >= n).count();
         past.drain(..gone);
         past[0].0 = n;
-        // It goes on with its own tokens. (Where all of them are its own, they stay apart from those that it never gave away.)
+        // It goes on with its own tokens. (Where all of them are its own, they stay apart from those that it
+        // never gave away.)
         if past.len() > 1 && past[0].1 == device {
             past.remove(0);
         }

@@ -1,11 +1,12 @@
 //! Many small blocks in one file, so that a folder of small models does not end in a hundred thousand files.
 //!
-//! A pack holds the images of blocks as their own files held them, one after another, then an index (address, part, offset
-//! and length of each), its length, its blake3 and a magic. It is written whole before the files that it replaces go.
+//! A pack holds the images of blocks as their own files held them, one after another, then an index (address,
+//! part, offset and length of each), its length, its blake3 and a magic. It is written whole before the files
+//! that it replaces go.
 //!
-//! A part of a block is one safetensors image, named by hash(identity, all ids up to its end): a file of its own, until 256 small
-//! ones (below a MiB) have come together; then a pack takes them over, written whole before they go. That copies a small block
-//! once more.
+//! A part of a block is one safetensors image, named by hash(identity, all ids up to its end): a file of its
+//! own, until 256 small ones (below a MiB) have come together; then a pack takes them over, written whole
+//! before they go. That copies a small block once more.
 
 use super::found::Failure;
 use super::medium::Blobs;
@@ -46,7 +47,8 @@ pub(super) struct Packs {
 }
 
 impl Packs {
-    /// Looks at packs that came or went since the last look; one whose index is damaged is said and passed over.
+    /// Looks at packs that came or went since the last look; one whose index is damaged is said and passed
+    /// over.
     pub(super) fn refresh(&mut self, blobs: &dyn Blobs) -> Result<()> {
         let packs = blobs.list("packs")?.into_iter().map(|(name, _)| name);
         let now: HashSet<String> = packs.filter(|name| name.ends_with(".pack")).collect();
@@ -108,7 +110,8 @@ pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Plac
     Ok(decode(&bytes, start, name)?)
 }
 
-/// Checks what a pack holds beside its images: its index, and that they lie one after another, with nothing between them.
+/// Checks what a pack holds beside its images: its index, and that they lie one after another, with nothing
+/// between them.
 ///
 /// # Errors
 /// It is damaged, or can't be read.

@@ -1,8 +1,9 @@
-//! Removing one session, or its rows to go back, while the folder is in use: of a session its manifest, its tails, and the blocks that
-//! nothing else needs.
+//! Removing one session, or its rows to go back, while the folder is in use: of a session its manifest, its
+//! tails, and the blocks that nothing else needs.
 //!
-//! The engine says what it needs itself; what other sessions of the folder need, their manifests say. A process beside this one that has
-//! just found a block and not yet committed computes it again when it misses it: that is a miss with a reason, as any lost block.
+//! The engine says what it needs itself; what other sessions of the folder need, their manifests say. A
+//! process beside this one that has just found a block and not yet committed computes it again when it misses
+//! it: that is a miss with a reason, as any lost block.
 
 use super::found::Failure;
 use super::manifest::{self, Manifest};
@@ -32,7 +33,8 @@ impl Store {
         self.medium.size(&manifest_name(&self.session_id(session))).is_some()
     }
 
-    /// Removes a session. Where a manifest can't be read, blocks that it may need stay, until the folder is swept.
+    /// Removes a session. Where a manifest can't be read, blocks that it may need stay, until the folder is
+    /// swept.
     ///
     /// # Errors
     /// A file can't be removed, or another process packs blocks for long.
@@ -80,7 +82,8 @@ impl Store {
         Ok(removed)
     }
 
-    /// Removes the rows of sealed blocks that a session keeps only to go back into them, except `spared` files.
+    /// Removes the rows of sealed blocks that a session keeps only to go back into them, except `spared`
+    /// files.
     ///
     /// # Errors
     /// A file can't be written or removed.

@@ -16,7 +16,8 @@ pub(super) struct Repacked {
     pub(super) unread: Vec<String>,
 }
 
-/// Writes those of `packs` (names and bytes) that hold something dead again, without it. What is damaged in them is set aside.
+/// Writes those of `packs` (names and bytes) that hold something dead again, without it. What is damaged in
+/// them is set aside.
 ///
 /// # Errors
 /// A file can't be written or removed.

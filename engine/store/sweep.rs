@@ -1,7 +1,9 @@
-//! Removing memories, and what no memory needs. Which memories go to keep a folder within a bound is in [`super::bound`].
+//! Removing memories, and what no memory needs. Which memories go to keep a folder within a bound is in
+//! [`super::bound`].
 //!
-//! Removal takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could not be read:
-//! what is damaged is set aside first (and goes with a later sweep), and where something can't be read, what it may need stays.
+//! Removal takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could
+//! not be read: what is damaged is set aside first (and goes with a later sweep), and where something can't
+//! be read, what it may need stays.
 
 use super::contents::{Contents, File};
 use super::disk::Disk;
@@ -35,8 +37,9 @@ impl AddAssign for Removed {
 }
 
 impl Folder {
-    /// Removes the sessions that `select` picks, then all that no session needs: blocks without an owner, what a crash left
-    /// after, what was set aside before, and what older versions of the store, which can't be read any more, left.
+    /// Removes the sessions that `select` picks, then all that no session needs: blocks without an owner,
+    /// what a crash left after, what was set aside before, and what older versions of the store, which can't
+    /// be read any more, left.
     ///
     /// # Errors
     /// Another process uses the folder, or a file can't be removed.

@@ -23,7 +23,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Counts a file, and a problem if there is one. (What went while the folder was read was no longer needed.)
+    /// Counts a file, and a problem if there is one. (What went while the folder was read was no longer
+    /// needed.)
     fn file(&mut self, name: &str, checked: Result<(), Failure>) {
         self.files += 1;
         self.part(short(name), checked);
@@ -38,7 +39,8 @@ impl Verdict {
 }
 
 impl Folder {
-    /// Reads every file, twins too, and checks every checksum; tells what is missing and what does not belong here. Changes nothing.
+    /// Reads every file, twins too, and checks every checksum; tells what is missing and what does not belong
+    /// here. Changes nothing.
     ///
     /// # Errors
     /// None.
@@ -143,7 +145,8 @@ fn owner(manifest: &Manifest) -> String {
     format!("agent `{}` of run {}", manifest.owner.agent, manifest.owner.run)
 }
 
-/// The parts that a manifest's blocks have. Where all layers have a window there is one part, as where none has.
+/// The parts that a manifest's blocks have. Where all layers have a window there is one part, as where none
+/// has.
 fn parts(manifest: &Manifest) -> &'static [Part] {
     let layout = &manifest.owner.identity.layout;
     let windows = layout.split(',').filter(|layer| layer.contains('~')).count();

@@ -1,8 +1,9 @@
-//! The engine against references that are not ours: log-probabilities by Hugging Face transformers and by llama.cpp.
+//! The engine against references that are not ours: log-probabilities by Hugging Face transformers and by
+//! llama.cpp.
 //!
-//! `tests/goldens/make.py` and `tests/goldens/by_llama_cpp.py` wrote the goldens in float32; here the same random models are
-//! made again from what the goldens say of them and scored by [`Engine::score`]. Mutants of the models prove that the
-//! comparison can fail.
+//! `tests/goldens/make.py` and `tests/goldens/by_llama_cpp.py` wrote the goldens in float32; here the same
+//! random models are made again from what the goldens say of them and scored by [`Engine::score`]. Mutants of
+//! the models prove that the comparison can fail.
 
 use greenroom_engine::fixtures::RandomModel;
 use greenroom_engine::{DeviceChoice, Engine, EngineConfig, KvChoice, KvFormat, ModelSource, gpus};
@@ -32,17 +33,19 @@ const GOLDENS: [(&str, &str); 21] = goldens! {
 
 /// A model of the formats of gpt-oss's files; the reference had the same numbers as F32.
 const MXFP4: [(&str, &str); 1] = goldens! { "gpt-oss-4" };
-/// Bound on [`Off::most`] for MXFP4: products round activations to 8 bits. llama.cpp on the file itself is off by 0.022.
+/// Bound on [`Off::most`] for MXFP4: products round activations to 8 bits. llama.cpp on the file itself is
+/// off by 0.022.
 const MOST_MXFP4: f64 = 0.06;
 
-/// Largest differences in log-probability that pass with an f16 cache, about twice those measured: [`Off::max`] (0.0028, of
-/// `deepseek2-2`; 0.0014 of gemma3, 0.0007 of all others) and [`Off::late`] (0.0013). Most of it comes from the rounding of
-/// cached keys and values: llama.cpp with an f16 cache is as far from itself. The least of the mutants below reaches
-/// 0.063 and 0.027.
+/// Largest differences in log-probability that pass with an f16 cache, about twice those measured:
+/// [`Off::max`] (0.0028, of `deepseek2-2`; 0.0014 of gemma3, 0.0007 of all others) and [`Off::late`]
+/// (0.0013). Most of it comes from the rounding of cached keys and values: llama.cpp with an f16 cache is as
+/// far from itself. The least of the mutants below reaches 0.063 and 0.027.
 const MAX_F16: f64 = 6e-3;
 const LATE_F16: f64 = 3e-3;
-/// Bounds on [`Off::most`] with coded caches (measured: at most 0.0088 and 0.14): they bound the formats' loss and prove no
-/// conformance. A rounded key can send a token to another expert, so the largest differences say little.
+/// Bounds on [`Off::most`] with coded caches (measured: at most 0.0088 and 0.14): they bound the formats'
+/// loss and prove no conformance. A rounded key can send a token to another expert, so the largest
+/// differences say little.
 const MOST: [(KvFormat, f64); 2] = [(KvFormat::Q8, 0.03), (KvFormat::Q4, 0.4)];
 /// First of the late positions: they read two sealed blocks, and any one token counts for little.
 const LATE: usize = 513;
@@ -73,7 +76,8 @@ fn goldens_of_each_family() -> impl Iterator<Item = Golden> {
     })
 }
 
-/// The model of a golden, which says what it differs in from [`RandomModel::tiny_of`] its `architecture` (else `llama`) and `seed`.
+/// The model of a golden, which says what it differs in from [`RandomModel::tiny_of`] its `architecture`
+/// (else `llama`) and `seed`.
 fn model(golden: &Golden) -> RandomModel {
     let architecture = golden.model.get("architecture").and_then(Value::as_str).unwrap_or("llama");
     let seed = golden.model["seed"].as_u64().expect("a seed");

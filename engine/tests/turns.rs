@@ -1,4 +1,5 @@
-//! Turns beside each other: how they end, whom a failure concerns, who waits for room, what is committed in which order.
+//! Turns beside each other: how they end, whom a failure concerns, who waits for room, what is committed in
+//! which order.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
@@ -152,14 +153,16 @@ fn no_tokens_are_none() {
     assert_eq!((after.usage.kind, after.usage.reused), (MatchKind::Extend, read.usage.prefilled));
 }
 
-/// Many long prompts at once, and memory for a few of them: each says what it says alone, and the others wait.
+/// Many long prompts at once, and memory for a few of them: each says what it says alone, and the others
+/// wait.
 #[test]
 fn turns_wait_for_room() {
     let text = |i: usize| format!("{i}: {}", "The mill stands by the river. ".repeat(20));
     let requests = || (0..12).map(|i| request(&format!("agent {i}"), &text(i), 40));
     let plenty = engine();
     let expected: Vec<_> = requests().map(|request| play(&plenty, request)).collect();
-    // A turn's cache, f16 rows of two more blocks; texts and ids of all, for none is committed before the end.
+    // A turn's cache, f16 rows of two more blocks; texts and ids of all, for none is committed before the
+    // end.
     let cost = PromptEncoder::open(&model()).unwrap().kv_cost(&KvChoice::Auto).unwrap();
     let need = cost.most(720) + 2 * 256 * cost.open + 12 * 10 * 720;
     for budget in [0, need, 3 * need, u64::MAX] {
@@ -267,8 +270,8 @@ fn a_model_is_measured_once_for_a_folder() {
     assert!(opened(None));
 }
 
-/// One engine, one copy of the weights, two tenants: what one has read the other reads from scratch, in RAM and from disk, and neither
-/// begins with the other's memory.
+/// One engine, one copy of the weights, two tenants: what one has read the other reads from scratch, in RAM
+/// and from disk, and neither begins with the other's memory.
 #[test]
 fn tenants_of_one_engine_share_nothing() {
     let dir = tempfile::tempdir().unwrap();

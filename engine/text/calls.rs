@@ -1,8 +1,9 @@
 //! Calls of tools: how a model writes them, and how it is told their results.
 //!
-//! A chat template that knows tools says both itself: it renders a conversation with a call of a made-up tool, and what it printed
-//! around the name, the arguments and the result is the form. Markup before a call (`<tool_call>`) is known by its ids; what follows is
-//! text, under a grammar made of that form and the tools' schemas. A template that knows none gets the plain form.
+//! A chat template that knows tools says both itself: it renders a conversation with a call of a made-up
+//! tool, and what it printed around the name, the arguments and the result is the form. Markup before a call
+//! (`<tool_call>`) is known by its ids; what follows is text, under a grammar made of that form and the
+//! tools' schemas. A template that knows none gets the plain form.
 
 use super::prefix::common_prefix;
 use super::render::{Piece, RESULT, Renderer, messages, placeholder, spaced};
@@ -22,7 +23,8 @@ pub(crate) struct CallForm {
     middle: String,
     /// Text after the arguments that the model still says.
     close: String,
-    /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any message.
+    /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
+    /// message.
     pub(super) result: Option<Vec<Piece>>,
     /// How another call follows in the same reply; `None`: a reply is one call.
     pub(crate) joint: Option<Joint>,
@@ -67,7 +69,8 @@ impl CallForm {
         }
     }
 
-    /// The form in which a template writes calls; `None`: it knows no tools, or its calls are no text (harmony's channels).
+    /// The form in which a template writes calls; `None`: it knows no tools, or its calls are no text
+    /// (harmony's channels).
     pub(super) fn of(renderer: &Renderer<'_>, tokenizer: &Tokenizer) -> Option<Self> {
         let (user, assistant, result) = (placeholder(1), placeholder(2), placeholder(RESULT));
         let function = json!({ "name": NAME, "arguments": { KEY: KEY } });
@@ -78,7 +81,8 @@ impl CallForm {
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
         let mut asked = messages(&[("user", &user)]);
-        // A reply with more after it, as a call has: templates write the last one otherwise (Qwen 3 shows that it did not think).
+        // A reply with more after it, as a call has: templates write the last one otherwise (Qwen 3 shows
+        // that it did not think).
         let spoken = [&asked[..], &messages(&[("assistant", &assistant), ("user", &user)])].concat();
         let several = [&asked[..], &[calls(&IDS.map(call)), told(IDS[0]), told(IDS[1])]].concat();
         asked.extend([calls(&[call(IDS[0])]), told(IDS[0])]);
@@ -124,8 +128,9 @@ impl CallForm {
         self.lark(start, self.head.trim_start(), tools.list.iter())
     }
 
-    /// What a call is that is asked for, of any tool or the one with a name, after its opening: as the template writes it. (With white
-    /// space let pass, a model that would rather say something else could go on with that for ever.)
+    /// What a call is that is asked for, of any tool or the one with a name, after its opening: as the
+    /// template writes it. (With white space let pass, a model that would rather say something else could go
+    /// on with that for ever.)
     pub(crate) fn forced_grammar(&self, tools: &Tools, name: Option<&str>) -> Grammar {
         let named = tools.list.iter().filter(|tool| name.is_none_or(|name| tool.name == name));
         self.lark("start: call\n", self.forced_head(), named)
@@ -182,8 +187,8 @@ impl CallForm {
 }
 
 impl CallForm {
-    /// Reads the text of calls of these tools as far as they are said, the first one's opening (`opening`) included: those whose tool is
-    /// named.
+    /// Reads the text of calls of these tools as far as they are said, the first one's opening (`opening`)
+    /// included: those whose tool is named.
     pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &'a str) -> Vec<CallSoFar<'a>> {
         let (mut calls, mut rest) = (Vec::new(), text.trim_start().strip_prefix(opening));
         while let Some((call, behind)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
@@ -195,7 +200,8 @@ impl CallForm {
         calls
     }
 
-    /// The call that a text begins with, its opening left out, and what stands after its arguments if they are whole.
+    /// The call that a text begins with, its opening left out, and what stands after its arguments if they
+    /// are whole.
     fn first_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<(CallSoFar<'a>, Option<&'a str>)> {
         let rest = text.trim_start().strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {

@@ -1,13 +1,13 @@
 //! The model's chat template, made append-only.
 //!
-//! The template T is rendered three times, over placeholders instead of texts: the first prompt with and without
-//! a system message, and the least conversation [user, assistant, user]. What stands after the assistant's
-//! placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn is then always
-//! `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders' places afterwards, so
-//! nothing in a message is ever interpreted by T.
+//! The template T is rendered three times, over placeholders instead of texts: the first prompt with and
+//! without a system message, and the least conversation [user, assistant, user]. What stands after the
+//! assistant's placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn
+//! is then always `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders'
+//! places afterwards, so nothing in a message is ever interpreted by T.
 //!
-//! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its result as T has it (see
-//! [`calls`](super::calls)). Else the system text says how they are called.
+//! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its
+//! result as T has it (see [`calls`](super::calls)). Else the system text says how they are called.
 
 use super::calls::CallForm;
 use super::render::{Piece, Renderer, cut, jinja, messages, placeholder, without_generation_tags};
@@ -45,13 +45,15 @@ pub(crate) struct Chat {
 /// What a template says around messages.
 #[derive(Clone)]
 struct Skeleton {
-    /// First prompt with a system message; `None` if T rejects one, which is then put before the first user text.
+    /// First prompt with a system message; `None` if T rejects one, which is then put before the first user
+    /// text.
     with_system: Option<Vec<Piece>>,
     /// First prompt without a system message.
     without_system: Vec<Piece>,
     /// Text from the end of a reply to the next generation prompt.
     delta: Vec<Piece>,
-    /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any message.
+    /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
+    /// message.
     result: Option<Vec<Piece>>,
 }
 
@@ -155,7 +157,8 @@ impl Chat {
         self.prompt_behind(&[], conversation, tokenizer)
     }
 
-    /// [`Chat::prompt`], in less time: what it has in common with `known`, the prompt of an earlier turn and its reply, isn't tokenized again.
+    /// [`Chat::prompt`], in less time: what it has in common with `known`, the prompt of an earlier turn and
+    /// its reply, isn't tokenized again.
     pub(crate) fn prompt_behind(
         &self,
         known: &[Segment],

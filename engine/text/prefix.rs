@@ -80,11 +80,12 @@ pub(crate) fn is_raw(segments: &[Segment]) -> bool {
     segments.iter().any(|segment| segment.kind == SegmentKind::Raw)
 }
 
-/// Cuts what a cache holds and a prompt, one of which is raw, so that they have the segments in common whose ids are the same. `text`
-/// decodes ids.
+/// Cuts what a cache holds and a prompt, one of which is raw, so that they have the segments in common whose
+/// ids are the same. `text` decodes ids.
 ///
-/// A raw prompt is compared token by token, and takes on the segments that the cache has. A rendered one keeps its own, so that a
-/// session holds what a cold start would: of a raw cache those are reused which end within the common ids.
+/// A raw prompt is compared token by token, and takes on the segments that the cache has. A rendered one
+/// keeps its own, so that a session holds what a cold start would: of a raw cache those are reused which end
+/// within the common ids.
 pub(crate) fn align(cached: &mut Vec<Segment>, prompt: &mut Vec<Segment>, text: &dyn Fn(&[u32]) -> String) {
     let first = compare(cached, prompt).n_segments;
     if first == cached.len() || !is_raw(&cached[first..]) && !is_raw(&prompt[first..]) {
@@ -109,7 +110,8 @@ pub(crate) fn align(cached: &mut Vec<Segment>, prompt: &mut Vec<Segment>, text: 
     }
 }
 
-/// Cuts the segments from `first` on after `n` of their tokens; returns the index of the first one after the cut.
+/// Cuts the segments from `first` on after `n` of their tokens; returns the index of the first one after the
+/// cut.
 fn cut(segments: &mut Vec<Segment>, first: usize, n: usize, text: &dyn Fn(&[u32]) -> String) -> usize {
     let (mut at, mut left) = (first, n);
     while let Some(segment) = segments.get(at).filter(|segment| segment.ids.len() <= left) {
@@ -191,7 +193,8 @@ mod tests {
         ids.iter().map(|id| char::from(*id as u8)).collect()
     }
 
-    /// Aligns what is held with what is asked, and compares them then: relation, segments and tokens in common.
+    /// Aligns what is held with what is asked, and compares them then: relation, segments and tokens in
+    /// common.
     fn aligned(held: &[Segment], asked: &[Segment]) -> (Relation, usize, usize) {
         let (mut cached, mut prompt) = (held.to_vec(), asked.to_vec());
         align(&mut cached, &mut prompt, &spelled);
@@ -211,7 +214,8 @@ mod tests {
         assert_eq!(asked("ab"), (Relation::Diverge, 1, 2));
         assert_eq!(asked("x"), (Relation::Diverge, 0, 0));
         assert_eq!(asked("a"), (Relation::Diverge, 1, 1));
-        // What was rendered serves a raw prompt token by token; what is rendered takes whole segments from a raw cache.
+        // What was rendered serves a raw prompt token by token; what is rendered takes whole segments from a
+        // raw cache.
         let rendered =
             [segment(SegmentKind::Template, "<"), message("ab"), segment(SegmentKind::Template, ">")];
         assert_eq!(aligned(&rendered, &[raw("<ab>c")]), (Relation::Extend, 3, 4));

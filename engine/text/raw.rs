@@ -5,7 +5,8 @@ use super::prefix::{Segment, raw};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Error, Prompt, Result};
 
-/// The segments of a prompt; `known`: those of an earlier turn, with whose beginning it may begin ([`Chat::prompt_behind`]).
+/// The segments of a prompt; `known`: those of an earlier turn, with whose beginning it may begin
+/// ([`Chat::prompt_behind`]).
 ///
 /// # Errors
 /// It is empty, a text can't be tokenized, or an id is not in the vocabulary.

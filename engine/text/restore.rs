@@ -1,7 +1,8 @@
 //! The conversation that a stored memory is of, read from its segments: so an agent goes on after a restart.
 //!
-//! Texts and ids are the segments' own. What a chat template says around them tells how much each reply was to be thought about, and which
-//! replies were calls. The tools themselves can't be read back from a prompt: they must be set again.
+//! Texts and ids are the segments' own. What a chat template says around them tells how much each reply was
+//! to be thought about, and which replies were calls. The tools themselves can't be read back from a prompt:
+//! they must be set again.
 
 use super::chat::{Chat, PARAGRAPH};
 use super::prefix::{Segment, SegmentKind};
@@ -10,8 +11,8 @@ use super::tokenizer::Tokenizer;
 use crate::{Conversation, Exchange, Reasoning, ReplyContent, Tools};
 use std::sync::Arc;
 
-/// The conversation of a memory that was read with these tools. It may be another one (other tools, another template): that shows when
-/// its prompt is compared with the segments.
+/// The conversation of a memory that was read with these tools. It may be another one (other tools, another
+/// template): that shows when its prompt is compared with the segments.
 ///
 /// # Errors
 /// Why the segments are of no conversation.
@@ -82,7 +83,8 @@ pub(crate) fn conversation(
     Ok(Conversation { system, tools: tools.cloned(), exchanges, next: String::new(), reasoning })
 }
 
-/// The system text alone, where instructions stand after it; both may have been put before the first user text.
+/// The system text alone, where instructions stand after it; both may have been put before the first user
+/// text.
 fn without_instructions(system: Option<String>, user: &mut String, instructions: &str) -> Option<String> {
     let own = |told: &str| {
         let own = told.strip_suffix(instructions)?;

@@ -1,11 +1,12 @@
 //! Requests that wait: for their session, or for room in memory beside the turns at work.
 //!
-//! A turn begins when all that it may come to take, at its longest, fits in the budget together with what the turns at work may
-//! come to take; a turn that alone exceeds the budget is played alone. So what is at work never has to be evicted.
+//! A turn begins when all that it may come to take, at its longest, fits in the budget together with what the
+//! turns at work may come to take; a turn that alone exceeds the budget is played alone. So what is at work
+//! never has to be evicted.
 //!
-//! A turn reserves all that it may come to take: whatever is at work is never evicted, so nothing is computed twice for want of
-//! room, and the order of turns is kept. That is more than most turns use; a budget that is tight for its agents plays them one
-//! after the other.
+//! A turn reserves all that it may come to take: whatever is at work is never evicted, so nothing is computed
+//! twice for want of room, and the order of turns is kept. That is more than most turns use; a budget that is
+//! tight for its agents plays them one after the other.
 
 use crate::kv::layout::KvLayout;
 use crate::memory::{Memory, session};

@@ -1,10 +1,13 @@
-//! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools' grammar.
+//! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools'
+//! grammar.
 //!
-//! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would have been. A reply that
-//! must be a call begins with a call's markup, whatever is drawn, and is in a grammar of calls from there on.
+//! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would
+//! have been. A reply that must be a call begins with a call's markup, whatever is drawn, and is in a grammar
+//! of calls from there on.
 //!
-//! After a call, where several may be made together, the ids are said that stand there in any case; then the model draws whether the
-//! reply ends or another call begins. What stands after the last whole call does not stay in the reply.
+//! After a call, where several may be made together, the ids are said that stand there in any case; then the
+//! model draws whether the reply ends or another call begins. What stands after the last whole call does not
+//! stay in the reply.
 
 use crate::text::calls::{CallForm, Joint};
 use crate::text::tokenizer::Tokenizer;
@@ -126,14 +129,15 @@ impl Calling {
         Some((&ids[*self.ends.last()?..], joint))
     }
 
-    /// The ids of which one is drawn after a call: the one by which another call begins, and the one by which none does, if that ends
-    /// no reply.
+    /// The ids of which one is drawn after a call: the one by which another call begins, and the one by which
+    /// none does, if that ends no reply.
     pub(crate) fn fork(&self, ids: &[u32]) -> Option<(u32, Option<u32>)> {
         let (said, joint) = self.joint(ids)?;
         (said.len() == joint.tail.len()).then(|| (joint.more[0], joint.end))
     }
 
-    /// What begins with the ids so far, the last of which were said after a call: another call, or nothing yet. `None`: there is none.
+    /// What begins with the ids so far, the last of which were said after a call: another call, or nothing
+    /// yet. `None`: there is none.
     pub(crate) fn next_call(&mut self, ids: &[u32]) -> Option<Option<GrammarState>> {
         let (said, joint) = self.joint(ids)?;
         let expected = joint.tail.iter().chain(&joint.more);
@@ -147,7 +151,8 @@ impl Calling {
         Some(self.further.as_ref().map(|further| GrammarState::at(further.fresh())))
     }
 
-    /// The next id of the markup that must be said: where a reply begins that must be a call, and between calls.
+    /// The next id of the markup that must be said: where a reply begins that must be a call, and between
+    /// calls.
     pub(crate) fn forced(&self, ids: &[u32]) -> Option<u32> {
         if let Some((said, joint)) = self.joint(ids) {
             let is_fork = said.len() == joint.tail.len();

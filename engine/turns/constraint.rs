@@ -1,13 +1,15 @@
 //! Constrained replies: one of several whole options, drawn by how likely each is after the prompt.
 //!
-//! The options' ids form a trie. [`ScoreOptions`] says what of it to read next, adds up log-probabilities, and draws in the end; it
-//! knows nothing of caches. `turn` reads, and takes its sequence back between branches.
+//! The options' ids form a trie. [`ScoreOptions`] says what of it to read next, adds up log-probabilities,
+//! and draws in the end; it knows nothing of caches. `turn` reads, and takes its sequence back between
+//! branches.
 //!
-//! A choice is drawn among whole options by their log-probabilities, not token by token under a mask: a mask gives all that it
-//! forbids to what is left at each token, so an option that begins well wins though the model would never have gone on with it,
-//! and no figure says how likely it was. Whole options have the probabilities of `Engine::rank`. That costs a row for each inner
-//! node of the trie of their ids, after a prompt that is read once; between branches the sequence goes back (`Sequence::hold`),
-//! and nothing is written before the option is known.
+//! A choice is drawn among whole options by their log-probabilities, not token by token under a mask: a mask
+//! gives all that it forbids to what is left at each token, so an option that begins well wins though the
+//! model would never have gone on with it, and no figure says how likely it was. Whole options have the
+//! probabilities of `Engine::rank`. That costs a row for each inner node of the trie of their ids, after a
+//! prompt that is read once; between branches the sequence goes back (`Sequence::hold`), and nothing is
+//! written before the option is known.
 
 use crate::scoring::distribution::Distribution;
 use crate::text::chat::reply_ids;
@@ -32,14 +34,16 @@ pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
-    /// Likely tokens to tell for each token of the option that is chosen; `None`: nothing is told of its tokens.
+    /// Likely tokens to tell for each token of the option that is chosen; `None`: nothing is told of its
+    /// tokens.
     n_top: Option<usize>,
     /// Then: findings at each token seen so far, by option.
     tokens: Vec<Vec<TokenLogprob>>,
     /// True if the draw weighs them by length.
     by_length: bool,
-    /// Options in the order of their ids, those that are walked: what begins alike stands together, so this is the trie depth
-    /// first, and what the last branch read does not share with the next one is needed no more.
+    /// Options in the order of their ids, those that are walked: what begins alike stands together, so this
+    /// is the trie depth first, and what the last branch read does not share with the next one is needed no
+    /// more.
     ahead: std::vec::IntoIter<usize>,
     /// Ids after the prompt that are read or about to be: inner nodes of the trie, from its root down.
     path: Vec<u32>,
@@ -66,7 +70,8 @@ pub(crate) enum Step {
 }
 
 impl ScoreOptions {
-    /// Nothing is known yet; the options are spelled as a reply to `prompt` is. `by_length` is the request's, `n_top` its `logprobs`.
+    /// Nothing is known yet; the options are spelled as a reply to `prompt` is. `by_length` is the request's,
+    /// `n_top` its `logprobs`.
     ///
     /// # Errors
     /// There are no options, one is empty or can't be spelled, or two are the same.
@@ -104,8 +109,8 @@ impl ScoreOptions {
         self.options.iter().map(|option| option.ids.len()).max().unwrap_or(0)
     }
 
-    /// Takes the distribution of the next row: first of the prompt's last one, then of each that was read for a branch. `piece` gives
-    /// the text of a token.
+    /// Takes the distribution of the next row: first of the prompt's last one, then of each that was read for
+    /// a branch. `piece` gives the text of a token.
     pub(crate) fn see<'a>(&mut self, next: &Distribution<'_>, eog: &[u32], piece: impl Fn(u32) -> &'a [u8]) {
         let node = &self.path[..self.n_seen];
         for (option, logprob) in self.options.iter().zip(&mut self.logprobs) {
@@ -204,8 +209,8 @@ mod tests {
         }
     }
 
-    /// Walks with a list in place of a sequence, a row at a time or branches as a whole; returns what was read, in order, and
-    /// what came of it.
+    /// Walks with a list in place of a sequence, a row at a time or branches as a whole; returns what was
+    /// read, in order, and what came of it.
     fn walk(options: &[Vec<u32>], branches: bool) -> (Vec<Vec<u32>>, Chosen) {
         let mut choosing = choosing(options);
         let greedy = Sampling { temperature: 0.0, ..Sampling::default() };

@@ -1,4 +1,5 @@
-//! The hash of a finished reply ([`Completion::digest`](crate::Completion::digest), which says what is hashed).
+//! The hash of a finished reply ([`Completion::digest`](crate::Completion::digest), which says what is
+//! hashed).
 
 use crate::store::manifest::Identity;
 

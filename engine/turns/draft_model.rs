@@ -1,10 +1,13 @@
-//! A small model that guesses what a larger one of the same vocabulary says next (speculative decoding: Leviathan et al. 2023).
+//! A small model that guesses what a larger one of the same vocabulary says next (speculative decoding:
+//! Leviathan et al. 2023).
 //!
-//! It draws from its own logits as the sampler would, with the same noise, so that its guesses are those of the larger model as often as
-//! the two agree. Guesses are checked as all are (see [`drafting`](super::drafting)): what it says changes no reply.
+//! It draws from its own logits as the sampler would, with the same noise, so that its guesses are those of
+//! the larger model as often as the two agree. Guesses are checked as all are (see
+//! [`drafting`](super::drafting)): what it says changes no reply.
 //!
-//! What it has read of each session stays in memory, within a bound; the rest of a history is read in pieces, between passes of the
-//! larger model. It guesses as long as that pays, by how often it was right and how long its tokens take.
+//! What it has read of each session stays in memory, within a bound; the rest of a history is read in pieces,
+//! between passes of the larger model. It guesses as long as that pays, by how often it was right and how
+//! long its tokens take.
 
 use crate::kv::layout::KvLayout;
 use crate::kv::table::BlockHash;
@@ -21,7 +24,8 @@ use std::time::Instant;
 const MOST: usize = 8;
 /// Tokens of history that are read between two passes, at most.
 const PIECE: usize = 64;
-/// Share of one more guess in what is known of its guesses; and of a token that was not guessed in forgetting it.
+/// Share of one more guess in what is known of its guesses; and of a token that was not guessed in forgetting
+/// it.
 const STEP: f64 = 0.05;
 const FORGET: f64 = 0.01;
 /// How often its guesses are right before any was seen.
@@ -87,7 +91,8 @@ impl DraftModel {
         }
     }
 
-    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits after so many guesses.
+    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits after so many
+    /// guesses.
     pub(crate) fn guess(
         &mut self,
         session: &SessionKey,
@@ -217,7 +222,8 @@ mod tests {
         model.guess(&SessionKey::new("r", agent), tokens, &terms, |logits, _| Some(argmax(logits)))
     }
 
-    /// Whatever it guessed before and was wrong with, whoever else it guesses for, and however little it may keep.
+    /// Whatever it guessed before and was wrong with, whoever else it guesses for, and however little it may
+    /// keep.
     #[test]
     fn a_guess_is_that_of_the_tokens_alone() {
         let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };

@@ -1,12 +1,13 @@
-//! Tokens that are guessed before they are drawn, so that one pass can check several (prompt lookup: Saxena 2023; checked as in
-//! speculative decoding: Leviathan et al. 2023).
+//! Tokens that are guessed before they are drawn, so that one pass can check several (prompt lookup: Saxena
+//! 2023; checked as in speculative decoding: Leviathan et al. 2023).
 //!
-//! A guess is never believed. After each one its row's logits are there, to the bit those of a pass of one row; from them the token
-//! is drawn as ever, and where it is another one than was guessed, the rest of the rows leave the sequence. So replies are the same with
-//! and without.
+//! A guess is never believed. After each one its row's logits are there, to the bit those of a pass of one
+//! row; from them the token is drawn as ever, and where it is another one than was guessed, the rest of the
+//! rows leave the sequence. So replies are the same with and without.
 //!
-//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. How far: as long as a guess is more likely right than its row costs, in tokens. Both are learned, and
-//! learning costs nothing: what would have been guessed is compared with what is said, guessed or not.
+//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. How far:
+//! as long as a guess is more likely right than its row costs, in tokens. Both are learned, and learning
+//! costs nothing: what would have been guessed is compared with what is said, guessed or not.
 
 use std::collections::HashMap;
 
@@ -43,7 +44,8 @@ pub(crate) struct Drafter {
     n_known: usize,
     /// How often guesses of each kind are right.
     rates: [f64; KINDS],
-    /// What was guessed last, or at least the first token that would have been, each with its kind; the next one last.
+    /// What was guessed last, or at least the first token that would have been, each with its kind; the next
+    /// one last.
     expected: Vec<(u32, usize)>,
 }
 
@@ -63,7 +65,8 @@ impl Drafter {
         }
     }
 
-    /// The tokens that are likely to follow these, `most` at most, where one more row of a pass costs so much of a token's time.
+    /// The tokens that are likely to follow these, `most` at most, where one more row of a pass costs so much
+    /// of a token's time.
     pub(crate) fn guess(&mut self, tokens: &[u32], cost: f64, most: usize) -> Vec<u32> {
         self.expected.clear();
         let Some(place) = self.place(tokens) else { return Vec::new() };
@@ -76,8 +79,8 @@ impl Drafter {
         likely[..n].to_vec()
     }
 
-    /// Guesses that pay, where so many tokens stand alike before the first: each is right if all before it are, and then saves the time
-    /// of a token.
+    /// Guesses that pay, where so many tokens stand alike before the first: each is right if all before it
+    /// are, and then saves the time of a token.
     fn worth(&self, n_alike: usize, cost: f64, most: usize) -> usize {
         let mut likely = 1.0;
         let pays = |n: &usize| {

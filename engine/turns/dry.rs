@@ -1,17 +1,21 @@
-//! DRY ("don't repeat yourself"): a sequence of tokens that was said before becomes less likely to be said again.
+//! DRY ("don't repeat yourself"): a sequence of tokens that was said before becomes less likely to be said
+//! again.
 //!
-//! A token that would continue a sequence of n tokens as it went on before loses `multiplier * base^(n - allowed_length)` of its
-//! logit (p-e-w, pull request 5677 of text-generation-webui; llama.cpp's sampler of this name has the same parameters). What an
-//! agent read does not count, only what it said: its earlier replies and the present one.
+//! A token that would continue a sequence of n tokens as it went on before loses
+//! `multiplier * base^(n - allowed_length)` of its logit (p-e-w, pull request 5677 of text-generation-webui;
+//! llama.cpp's sampler of this name has the same parameters). What an agent read does not count, only what it
+//! said: its earlier replies and the present one.
 //!
-//! DRY looks at what the agent itself has said, never at what it read: facts of a scene, names and others' words may be repeated.
+//! DRY looks at what the agent itself has said, never at what it read: facts of a scene, names and others'
+//! words may be repeated.
 
 use crate::Dry;
 use crate::text::tokenizer::Tokenizer;
 use libm::pow;
 use std::collections::BTreeMap;
 
-/// No sequence reaches across a token that holds one of these: lines, names, quotes and emphasis begin alike by right.
+/// No sequence reaches across a token that holds one of these: lines, names, quotes and emphasis begin alike
+/// by right.
 const BREAKERS: &[u8] = b"\n:\"*";
 /// Most tokens beyond the allowed length that count: the penalty is prohibitive long before.
 const MOST_BEYOND: usize = 50;

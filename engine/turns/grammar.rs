@@ -1,11 +1,13 @@
 //! A reply under a grammar: which token is said in place of one that the grammar does not allow.
 //!
-//! The token is drawn as without a grammar first. One that is allowed is said, and no mask is worked out: that is what most tokens of
-//! a model that follows its instructions cost. Else one of those that are allowed is drawn: the greatest of
-//! log-weight + Gumbel noise, where the noise belongs to seed, position and id (the Gumbel-max trick: Maddison et al. 2014). Together
-//! each token has its probability among those that are allowed (`p + (1 - allowed) * p / allowed = p / allowed`).
+//! The token is drawn as without a grammar first. One that is allowed is said, and no mask is worked out:
+//! that is what most tokens of a model that follows its instructions cost. Else one of those that are allowed
+//! is drawn: the greatest of log-weight + Gumbel noise, where the noise belongs to seed, position and id (the
+//! Gumbel-max trick: Maddison et al. 2014). Together each token has its probability among those that are
+//! allowed (`p + (1 - allowed) * p / allowed = p / allowed`).
 //!
-//! So what a grammar forbids never moves a draw: with a narrower grammar the same token wins as long as it is allowed.
+//! So what a grammar forbids never moves a draw: with a narrower grammar the same token wins as long as it is
+//! allowed.
 
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
@@ -34,7 +36,8 @@ impl GrammarState {
         Self { matcher, has_left: false }
     }
 
-    /// The token that is said where the sampler drew `drawn` from these logits: one that is allowed and `fits`.
+    /// The token that is said where the sampler drew `drawn` from these logits: one that is allowed and
+    /// `fits`.
     ///
     /// # Errors
     /// The grammar became too costly, or allows nothing that the vocabulary can say.

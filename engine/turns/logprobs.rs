@@ -1,4 +1,5 @@
-//! What a row of logits says of a token of a reply, for whoever asks ([`Request::logprobs`](crate::Request::logprobs)).
+//! What a row of logits says of a token of a reply, for whoever asks
+//! ([`Request::logprobs`](crate::Request::logprobs)).
 
 use crate::device::{PIECE, maxima};
 use crate::scoring::distribution::Distribution;

@@ -1,11 +1,13 @@
 //! A reply in the making: ids, bytes, and where it must be cut.
 //!
-//! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met at the reply's
-//! beginning. Where the cut would leave nothing, the token is refused instead. A reply that reached its limit may be cut after
-//! its last whole sentence; an incomplete character at the end is cut in any case. All cuts are between tokens.
-//! Only text that no cut can take back is streamed. In a thought, which ends with `</think>`, stop strings count for nothing.
+//! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met
+//! at the reply's beginning. Where the cut would leave nothing, the token is refused instead. A reply that
+//! reached its limit may be cut after its last whole sentence; an incomplete character at the end is cut in
+//! any case. All cuts are between tokens. Only text that no cut can take back is streamed. In a thought,
+//! which ends with `</think>`, stop strings count for nothing.
 //!
-//! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike, between tokens.
+//! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike,
+//! between tokens.
 
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
@@ -28,7 +30,8 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
-    /// True if its tokens were drawn elsewhere: a stop string that would leave nothing was not refused, so it is passed over.
+    /// True if its tokens were drawn elsewhere: a stop string that would leave nothing was not refused, so it
+    /// is passed over.
     is_from_elsewhere: bool,
     /// What it begins with, after a thought, that counts for nothing.
     head: Vec<u8>,
@@ -166,8 +169,8 @@ impl ReplyText {
         &self.said
     }
 
-    /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply, or begin a call that may
-    /// not be.
+    /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply,
+    /// or begin a call that may not be.
     pub(crate) fn refuses(&mut self, id: u32, piece: &[u8]) -> bool {
         if self.calling.as_ref().is_some_and(|calling| calling.refuses((&self.ids, &self.bytes), id, piece)) {
             return true;
@@ -245,8 +248,8 @@ impl ReplyText {
         calling.beginning((&self.ids, &self.bytes), id, tokenizer.piece(id))
     }
 
-    /// Adds a token that is said; the reason to stop, if the reply is complete: a stop string (the reply is then cut), or the end of its
-    /// grammar.
+    /// Adds a token that is said; the reason to stop, if the reply is complete: a stop string (the reply is
+    /// then cut), or the end of its grammar.
     ///
     /// # Errors
     /// A grammar became too costly.
@@ -339,7 +342,8 @@ impl ReplyText {
         self.bytes.len() - self.bytes[from..].trim_ascii_start().len()
     }
 
-    /// Offset after the thought that the text begins with, none having ended in its first `known` bytes; `None`: it goes on.
+    /// Offset after the thought that the text begins with, none having ended in its first `known` bytes;
+    /// `None`: it goes on.
     fn end_of_thought(&self, known: usize) -> Option<usize> {
         if self.after_thought.is_some() {
             return self.after_thought;
@@ -352,7 +356,8 @@ impl ReplyText {
         find(&self.bytes[from..], end).map(|at| from + at + end.len())
     }
 
-    /// Offset at which a stop string begins in the text, and its number, none being complete in its first `known` bytes.
+    /// Offset at which a stop string begins in the text, and its number, none being complete in its first
+    /// `known` bytes.
     fn first_stop(&self, known: usize) -> Option<(usize, usize)> {
         let thought = self.end_of_thought(known)?;
         let (text, begin) = (&self.bytes, self.first_text_from(thought));
@@ -367,8 +372,8 @@ impl ReplyText {
         self.stops.iter().enumerate().filter_map(first).min()
     }
 
-    /// Offset from which on a stop string leaves something that counts, in a text whose thought ends before `begin`: the end of the
-    /// first token of it after which it can be cut. `None`: there is none yet.
+    /// Offset from which on a stop string leaves something that counts, in a text whose thought ends before
+    /// `begin`: the end of the first token of it after which it can be cut. `None`: there is none yet.
     fn first_text_kept(&self, begin: usize) -> Option<usize> {
         let text = self.begin_of_text(begin)?;
         let first = self.ends.partition_point(|end| *end <= text);
@@ -427,7 +432,8 @@ impl ReplyText {
         self.call_ends().last().copied()
     }
 
-    /// Ends the reply: an incomplete character is cut, and what stands after whole calls. What was not streamed yet comes back.
+    /// Ends the reply: an incomplete character is cut, and what stands after whole calls. What was not
+    /// streamed yet comes back.
     pub(crate) fn finish(&mut self) -> Option<String> {
         self.keep(self.end_of_calls().unwrap_or(self.ids.len()));
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
@@ -439,7 +445,8 @@ impl ReplyText {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// Takes note of the log-probability of the token that was said last, unless it was cut as soon as it was said.
+    /// Takes note of the log-probability of the token that was said last, unless it was cut as soon as it was
+    /// said.
     pub(crate) fn note(&mut self, logprob: Option<TokenLogprob>) {
         self.logprobs.extend(logprob.filter(|_| self.logprobs.len() < self.ids.len()));
     }
@@ -480,7 +487,8 @@ impl ReplyText {
         n.checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
-    /// Number of tokens that end at or before a byte, the last of them with a whole character: a cut there keeps these.
+    /// Number of tokens that end at or before a byte, the last of them with a whole character: a cut there
+    /// keeps these.
     fn tokens_before(&self, byte: usize) -> usize {
         let mut n = self.ends.partition_point(|end| *end <= byte);
         while n > 0 && whole_characters(&self.bytes[..self.ends[n - 1]]) < self.ends[n - 1] {
@@ -489,8 +497,8 @@ impl ReplyText {
         n
     }
 
-    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space after it. While the reply goes on,
-    /// that is known where something follows.
+    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space after it. While
+    /// the reply goes on, that is known where something follows.
     fn tokens_of_sentences(&mut self, n: usize, has_ended: bool) -> Option<usize> {
         self.sentences.read(&self.bytes[..whole_characters(&self.bytes)], &self.ends);
         let found = if has_ended { self.sentences.last_at_end(n) } else { self.sentences.last(n) };
@@ -507,8 +515,9 @@ impl ReplyText {
     }
 }
 
-/// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled here: at a stop string, and
-/// at its limit (`is_full`) after its last whole sentence, if that is asked for. Gives its ids, its text and why it ends.
+/// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled
+/// here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if that is asked for.
+/// Gives its ids, its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,
@@ -535,7 +544,8 @@ pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopRea
     (text, stop)
 }
 
-/// A reply that is streamed from elsewhere as text: what of it [`cut_reply`](crate::cut_reply) keeps, whatever follows.
+/// A reply that is streamed from elsewhere as text: what of it [`cut_reply`](crate::cut_reply) keeps,
+/// whatever follows.
 pub struct StreamedReply {
     reply: ReplyText,
     has_ended: bool,

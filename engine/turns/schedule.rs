@@ -1,8 +1,8 @@
 //! Plan of the next pass: a row for every turn that decodes, and a bounded chunk of prompts. No tensors.
 //!
-//! Chunking of prompts changes no result (see the exactness matrix), so it follows the clock: a pass takes about a second alone, and a
-//! quarter of one while others decode, whatever the model, the depth and the machine. The papers' chunks follow the cache's length,
-//! for their memory.
+//! Chunking of prompts changes no result (see the exactness matrix), so it follows the clock: a pass takes
+//! about a second alone, and a quarter of one while others decode, whatever the model, the depth and the
+//! machine. The papers' chunks follow the cache's length, for their memory.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub(crate) struct Load {
 
 /// Plans one pass: how many tokens each turn feeds.
 ///
-/// Every decoding turn feeds its token. Prompts share at most `chunk` rows: warm turns that fit go first; then the others in
-/// turn order from `cursor` on, with at least [`LEAST`] rows, so that a long prompt neither stops the others nor is
-/// starved by them.
+/// Every decoding turn feeds its token. Prompts share at most `chunk` rows: warm turns that fit go first;
+/// then the others in turn order from `cursor` on, with at least [`LEAST`] rows, so that a long prompt
+/// neither stops the others nor is starved by them.
 pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
     let mut left = chunk.max(1);
     let mut feed: Vec<usize> = loads.iter().map(|l| if l.decoding { l.pending } else { 0 }).collect();
@@ -138,7 +138,8 @@ impl Guessing {
     #[cfg(test)]
     pub(crate) const NEAR_AND_FAR: Self = Self { row_costs: &[0.02, 0.1, 0.3, 0.6], token_s: Some(1.0) };
 
-    /// What one more row costs in the `n`-th pass, where `n_turns` decode, in the time that a token takes there.
+    /// What one more row costs in the `n`-th pass, where `n_turns` decode, in the time that a token takes
+    /// there.
     pub(crate) fn row_cost(&self, pace: &Pace, n_turns: usize, n: usize) -> f64 {
         match self.row_costs {
             [] => pace.cost_beside(n_turns),

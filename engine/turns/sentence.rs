@@ -1,11 +1,13 @@
 //! Ends of sentences, for replies that reach their token limit. Pure.
 //!
-//! A text is read once, as it comes: [`Place`] is what is known of it at a character, and [`Sentences`] keeps the ends of tokens that end
-//! sentences. Whether one does is certain as soon as something follows that is no space.
+//! A text is read once, as it comes: [`Place`] is what is known of it at a character, and [`Sentences`] keeps
+//! the ends of tokens that end sentences. Whether one does is certain as soon as something follows that is no
+//! space.
 //!
-//! The rule: a sentence ends with a terminator and the closing marks after it, where a space or the end of the text follows;
-//! full-width terminators need no space. What follows must not begin with a lower-case letter (`"Go!" he said`), and a full stop
-//! ends no sentence after a title or a single letter (`Mr.`, `J.`), or after a number that begins a line (`3.`) or that may go on (`3.14`).
+//! The rule: a sentence ends with a terminator and the closing marks after it, where a space or the end of
+//! the text follows; full-width terminators need no space. What follows must not begin with a lower-case
+//! letter (`"Go!" he said`), and a full stop ends no sentence after a title or a single letter (`Mr.`, `J.`),
+//! or after a number that begins a line (`3.`) or that may go on (`3.14`).
 
 /// Terminators that need a space, or the end of the text, after them.
 const SPACED: &[char] = &['.', '!', '?', '…', '؟', '۔', '।'];
@@ -39,14 +41,16 @@ enum Terminator {
     #[default]
     None,
     FullWidth,
-    /// `may_go_on`: it ends no sentence where more follows; `may_go_on_at_end`: nor where it is the last character.
+    /// `may_go_on`: it ends no sentence where more follows; `may_go_on_at_end`: nor where it is the last
+    /// character.
     Spaced {
         may_go_on: bool,
         may_go_on_at_end: bool,
     },
 }
 
-/// The word at the end of a text, from its first letter or digit on; its line is the part of a text after the last line break.
+/// The word at the end of a text, from its first letter or digit on; its line is the part of a text after the
+/// last line break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Word {
     /// True if nothing else stands in its line before it.
@@ -119,7 +123,8 @@ impl Place {
         self.word.push(c);
     }
 
-    /// Tells whether a sentence ends here, where `next` follows, and `next_mark` as the first character that is no space.
+    /// Tells whether a sentence ends here, where `next` follows, and `next_mark` as the first character that
+    /// is no space.
     fn ends_sentence(&self, next: Option<char>, next_mark: Option<char>) -> bool {
         let Terminator::Spaced { may_go_on, may_go_on_at_end } = self.terminator else {
             let goes_on = |c: char| CLOSING.contains(&c) || FULL_WIDTH.contains(&c);
@@ -143,7 +148,8 @@ pub(crate) struct Sentences {
     n_tokens: usize,
     /// Numbers of tokens with which a sentence ends.
     whole: Vec<usize>,
-    /// Numbers of tokens after which nothing but spaces stands so far, and the place and the next character of each.
+    /// Numbers of tokens after which nothing but spaces stands so far, and the place and the next character
+    /// of each.
     open: Vec<(usize, Place, Option<char>)>,
     /// Characters and ends of tokens that were looked at.
     #[cfg(test)]
@@ -151,7 +157,8 @@ pub(crate) struct Sentences {
 }
 
 impl Sentences {
-    /// Reads on: `bytes` and the ends of their tokens are those of before and more; the last character is whole.
+    /// Reads on: `bytes` and the ends of their tokens are those of before and more; the last character is
+    /// whole.
     pub(crate) fn read(&mut self, bytes: &[u8], ends: &[usize]) {
         let mut at = self.n_bytes;
         for chunk in bytes[at..].utf8_chunks() {
@@ -228,7 +235,8 @@ impl Sentences {
     }
 }
 
-/// Tells whether `before` ends with a whole sentence (and spaces, perhaps), `after` being the rest of the text.
+/// Tells whether `before` ends with a whole sentence (and spaces, perhaps), `after` being the rest of the
+/// text.
 #[cfg(test)]
 pub(crate) fn ends_sentence(before: &str, after: &str) -> bool {
     let mut place = Place::default();
@@ -241,7 +249,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Tells whether `before` ends with a whole sentence (and spaces, perhaps), `after` being the rest of the text: as it is defined.
+    /// Tells whether `before` ends with a whole sentence (and spaces, perhaps), `after` being the rest of the
+    /// text: as it is defined.
     fn by_definition(before: &str, after: &str) -> bool {
         let whole = before.trim_end();
         let bare = whole.trim_end_matches(CLOSING);
@@ -265,7 +274,8 @@ mod tests {
         }
     }
 
-    /// Tells whether a full stop after `text` ends no sentence; `is_last`: it is the last character that there is.
+    /// Tells whether a full stop after `text` ends no sentence; `is_last`: it is the last character that
+    /// there is.
     fn goes_on(text: &str, is_last: bool) -> bool {
         let line = text.rsplit('\n').next().unwrap_or(text);
         let (rest, word) = line.rsplit_once(char::is_whitespace).unwrap_or(("", line));

@@ -1,8 +1,9 @@
 //! One running turn: its prompt is fed, its reply sampled token by token, or chosen as a whole.
 //!
-//! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete before anything was
-//! said, the token that completes it is drawn again without it, from the same number. So is one that begins a call which may not be. The cache never goes back for it, and a
-//! recording that is followed meets the same refusals.
+//! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete
+//! before anything was said, the token that completes it is drawn again without it, from the same number. So
+//! is one that begins a call which may not be. The cache never goes back for it, and a recording that is
+//! followed meets the same refusals.
 
 use crate::device::Best;
 use crate::memory::Recalled;
@@ -223,8 +224,8 @@ impl ActiveTurn {
         self.session.tokens.len() - self.session.sequence.len()
     }
 
-    /// Load of the turn; a pass that gives all logits takes at most `most_wanted` rows of it. Branches of a choice and recorded
-    /// replies are scheduled as the prompts of warm turns are.
+    /// Load of the turn; a pass that gives all logits takes at most `most_wanted` rows of it. Branches of a
+    /// choice and recorded replies are scheduled as the prompts of warm turns are.
     pub(crate) fn load(&self, most_wanted: usize) -> Load {
         let (decoding, pending) = (self.decoding(), self.pending());
         let all = decoding && self.wanted(pending) == Wanted::All;
@@ -235,12 +236,14 @@ impl ActiveTurn {
         }
     }
 
-    /// Tells whether what is fed now may not stay: the options of a choice that are being weighed, and guesses.
+    /// Tells whether what is fed now may not stay: the options of a choice that are being weighed, and
+    /// guesses.
     pub(crate) fn is_speculative(&self) -> bool {
         self.n_guessed > 0 || self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 
-    /// Counts what was computed since the last call, if the request asks for that. What a stop string cuts was generated, too.
+    /// Counts what was computed since the last call, if the request asks for that. What a stop string cuts
+    /// was generated, too.
     pub(crate) fn meter(&mut self) {
         let Some(meter) = &self.request.meter else { return };
         let of_prompt = self.session.sequence.len().min(self.prompt_len).saturating_sub(self.start);
@@ -286,8 +289,9 @@ impl ActiveTurn {
         }
     }
 
-    /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides whether the reply
-    /// ends. What was cut off, or read for another option, leaves the sequence; what is said but not fed is fed next.
+    /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides
+    /// whether the reply ends. What was cut off, or read for another option, leaves the sequence; what is
+    /// said but not fed is fed next.
     ///
     /// # Errors
     /// A row's logits are no probabilities, or the reply's grammar became too costly.
@@ -308,7 +312,8 @@ impl ActiveTurn {
         }
     }
 
-    /// As [`ActiveTurn::advance`], by the likeliest tokens alone; `false`, and nothing happens, where all logits are needed.
+    /// As [`ActiveTurn::advance`], by the likeliest tokens alone; `false`, and nothing happens, where all
+    /// logits are needed.
     ///
     /// # Errors
     /// As [`ActiveTurn::advance`].
@@ -330,7 +335,8 @@ impl ActiveTurn {
         Ok(true)
     }
 
-    /// Draws a token from each of these rows, as far as those before it were guessed right; what was not leaves the sequence.
+    /// Draws a token from each of these rows, as far as those before it were guessed right; what was not
+    /// leaves the sequence.
     fn speak(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -361,8 +367,8 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a pass gives the logits of
-    /// `most` rows at most.
+    /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a
+    /// pass gives the logits of `most` rows at most.
     pub(crate) fn guess(&mut self, cost: f64, most: usize, eog: &[u32]) {
         if let Some(reply) = self.speaking() {
             let left = reply.n_left(&self.request).min(most).saturating_sub(1);
@@ -466,7 +472,8 @@ impl ActiveTurn {
         self.stop = Some(stop);
     }
 
-    /// Goes along a recorded reply, the logits of whose rows these are; after its end the turn goes on freely.
+    /// Goes along a recorded reply, the logits of whose rows these are; after its end the turn goes on
+    /// freely.
     fn follow(
         &mut self,
         rows: ChunksExact<'_, f32>,

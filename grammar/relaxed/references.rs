@@ -1,5 +1,5 @@
-//! References of a relaxed schema. A keyword that masks can't enforce is moved or left out, and schemas in it may be referred to: these
-//! move to `$defs`, and the references with them.
+//! References of a relaxed schema. A keyword that masks can't enforce is moved or left out, and schemas in it
+//! may be referred to: these move to `$defs`, and the references with them.
 
 use super::Work;
 use crate::bounds::MAX_BYTES;
@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Work {
-    /// Makes each `$ref` of a relaxed schema lead to the relaxed form of the schema that it led to before. One that leads out of the
-    /// schema stays, and is refused where it is followed.
+    /// Makes each `$ref` of a relaxed schema lead to the relaxed form of the schema that it led to before.
+    /// One that leads out of the schema stays, and is refused where it is followed.
     ///
     /// # Errors
     /// The schema becomes too large.

@@ -1,9 +1,9 @@
-//! Bounds of integers that masks would round, followed while a JSON text is written: a digit after which no integer within the bounds
-//! could come is not allowed.
+//! Bounds of integers that masks would round, followed while a JSON text is written: a digit after which no
+//! integer within the bounds could come is not allowed.
 //!
-//! `relaxed` widens such bounds to what a float can represent, and keeps the exact ones beside them ([`KEYWORD`]). They are found
-//! again by the way through properties and items; bounds in alternatives of objects are left to the check of the complete text
-//! ([`Exact::followed`] determines which are not).
+//! `relaxed` widens such bounds to what a float can represent, and keeps the exact ones beside them
+//! ([`KEYWORD`]). They are found again by the way through properties and items; bounds in alternatives of
+//! objects are left to the check of the complete text ([`Exact::followed`] determines which are not).
 
 use super::number::integer;
 use super::{escaped, target};
@@ -91,8 +91,9 @@ impl Exact {
         Some(Self { root, open: Vec::new(), state: State::Value, next: vec!["".into()], ranges })
     }
 
-    /// True if bytes may come next, as far as bounds are concerned. It is asked of most tokens of a vocabulary, so nothing is copied
-    /// unless a number may begin within an object or a list that the token opens, closes or continues.
+    /// True if bytes may come next, as far as bounds are concerned. It is asked of most tokens of a
+    /// vocabulary, so nothing is copied unless a number may begin within an object or a list that the token
+    /// opens, closes or continues.
     pub(crate) fn allows(&self, bytes: &[u8]) -> bool {
         // In a text no number can begin before its end.
         let stays_in_text = matches!(self.state, State::Text { .. }) && !bytes.contains(&b'"');
@@ -334,7 +335,8 @@ impl Exact {
         (is_integer && ranges.len() <= MAX_RANGES).then_some(ranges)
     }
 
-    /// Where an integer may be by one of several alternatives; `None`: it is not known, or need not be an integer.
+    /// Where an integer may be by one of several alternatives; `None`: it is not known, or need not be an
+    /// integer.
     fn option(&self, at: &str) -> Option<Vec<Range>> {
         let fields = self.root.pointer(at)?.as_object()?;
         let is_plain = |keyword: &String| {

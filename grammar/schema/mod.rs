@@ -1,7 +1,7 @@
 //! JSON schemas as values: where schemas stand in each other, and where a `$ref` leads.
 //!
-//! `exact` follows bounds of integers that masks would round, `validate` checks a complete value against a whole schema, and `number`
-//! compares numbers without rounding them.
+//! `exact` follows bounds of integers that masks would round, `validate` checks a complete value against a
+//! whole schema, and `number` compares numbers without rounding them.
 
 mod exact;
 mod number;
@@ -148,8 +148,8 @@ pub(crate) fn references<'s>(schema: &'s Value, found: &mut BTreeSet<&'s str>) {
     children(schema, false).for_each(|inner| references(inner, found));
 }
 
-/// Rejects references that lead back to themselves without an item or a property in between: no text fits such a schema, and
-/// following it would never end.
+/// Rejects references that lead back to themselves without an item or a property in between: no text fits
+/// such a schema, and following it would never end.
 ///
 /// # Errors
 /// The circle, by its references.

@@ -1,7 +1,7 @@
 //! Checks a complete value against a whole schema, within a limit of steps: for what masks can't enforce.
 //!
-//! Drafts 4 to 2020-12, as far as they agree; `format` is an annotation here. What is unknown to all of them has no effect. Checked against an
-//! independent validator by `tests/valid.rs`.
+//! Drafts 4 to 2020-12, as far as they agree; `format` is an annotation here. What is unknown to all of them
+//! has no effect. Checked against an independent validator by `tests/valid.rs`.
 
 use super::number::{compare, equal, integer, is_multiple};
 use super::{children, references, target};

@@ -1,4 +1,5 @@
-//! Grammars from outside end soon, whatever they hold: compiled or refused by counted steps, without a panic and without a clock.
+//! Grammars from outside end soon, whatever they hold: compiled or refused by counted steps, without a panic
+//! and without a clock.
 
 #![allow(clippy::unwrap_used)]
 

@@ -6,10 +6,11 @@ use super::speed::at_least_one;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Time between an agent's tokens: alone, beside others in memory, and beside others that are saved and restored
+/// Time between an agent's tokens: alone, beside others in memory, and beside others that are saved and
+/// restored
 ///
-/// Beside it, two other agents take short turns, one right after the other: either both stay in memory, or one is saved
-/// and the other restored from disk each time.
+/// Beside it, two other agents take short turns, one right after the other: either both stay in memory, or
+/// one is saved and the other restored from disk each time.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab bench gaps --model smollm2-135m-instruct --context 2048 --tokens 512"

@@ -17,8 +17,8 @@ const MODELLED: [usize; 4] = [2, 4, 8, 16];
 
 /// Cost of a turn by length of history, by number of idle agents, and by cores
 ///
-/// Work outside the model should not grow with the first two. Core counts beyond those of this machine are extrapolated
-/// with Amdahl's law, from the serial part measured with all cores here.
+/// Work outside the model should not grow with the first two. Core counts beyond those of this machine are
+/// extrapolated with Amdahl's law, from the serial part measured with all cores here.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab bench growth --shape tiny --history 1024,32768 --idle 0,10000 --plots growth"

@@ -1,4 +1,5 @@
-//! Shared parts of all measurements: a model, an engine on it, agents whose prompts have known lengths, and timed turns.
+//! Shared parts of all measurements: a model, an engine on it, agents whose prompts have known lengths, and
+//! timed turns.
 
 use super::Common;
 use super::model;
@@ -174,7 +175,8 @@ impl Bench {
         }
     }
 
-    /// Opens the engine and lets it touch all weights once; sessions are kept on disk if there is a cache folder.
+    /// Opens the engine and lets it touch all weights once; sessions are kept on disk if there is a cache
+    /// folder.
     pub(super) fn open(&mut self, cache_dir: Option<&Path>) -> anyhow::Result<Lab> {
         self.open_with(&self.config(cache_dir))
     }
@@ -218,8 +220,8 @@ impl Bench {
         Player { key, conversation: Conversation::default(), next_use: None }
     }
 
-    /// A text never read before, for the agent's next turn, such that its whole prompt comes to `n` tokens (or to as few
-    /// more as the chat template needs).
+    /// A text never read before, for the agent's next turn, such that its whole prompt comes to `n` tokens
+    /// (or to as few more as the chat template needs).
     pub(super) fn text(&mut self, agent: &Player, n: usize) -> anyhow::Result<String> {
         self.n_texts += 1;
         let mut conversation = agent.conversation.clone();
@@ -235,8 +237,8 @@ impl Bench {
         self.text(agent, timed.read() + timed.said() + n)
     }
 
-    /// An agent that has read and said `depth` tokens (or the few more that the chat template needs), and the turn in
-    /// which it did; it generated one of them.
+    /// An agent that has read and said `depth` tokens (or the few more that the chat template needs), and the
+    /// turn in which it did; it generated one of them.
     pub(super) fn primed(&mut self, lab: &Lab, depth: usize) -> anyhow::Result<(Player, Timed)> {
         let mut tries = 0;
         loop {
@@ -244,8 +246,8 @@ impl Bench {
             let text = self.text(&agent, depth.saturating_sub(1))?;
             let timed = lab.turn(&agent, Ask { text, n_tokens: 1, cold: true })?;
             tries += 1;
-            // Half a character is cut off a reply; the history would then end one token before a block's border, and a
-            // turn that goes back to it would read that block again.
+            // Half a character is cut off a reply; the history would then end one token before a block's
+            // border, and a turn that goes back to it would read that block again.
             if timed.said() == 1 || tries == 8 {
                 agent.remember(&timed);
                 return Ok((agent, timed));
@@ -300,8 +302,8 @@ impl Player {
         self.conversation.exchanges.first().map_or("", |exchange| exchange.user.as_str())
     }
 
-    /// The turn becomes part of what the agent has read and said. Without this call the next turn goes back to
-    /// before it.
+    /// The turn becomes part of what the agent has read and said. Without this call the next turn goes back
+    /// to before it.
     pub(super) fn remember(&mut self, timed: &Timed) {
         self.conversation.exchanges.push(timed.exchange.clone());
     }

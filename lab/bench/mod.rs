@@ -1,7 +1,8 @@
 //! `greenroom-lab bench`: the cost of a turn on this machine, measured through the engine's public API.
 //!
-//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts the program
-//! again, `peer` times another engine for comparison, `report` shows the figures. The other files are the measurements.
+//! `model` finds or writes the model, `lab` opens it and times turns of known token counts, `process` starts
+//! the program again, `peer` times another engine for comparison, `report` shows the figures. The other files
+//! are the measurements.
 
 mod gaps;
 mod growth;
@@ -54,7 +55,8 @@ struct Common {
     /// Folder for models with random weights [default: the user's cache folder]
     #[arg(long, value_name = "DIR", global = true)]
     shape_dir: Option<PathBuf>,
-    /// KV cache formats: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from `greenroom-lab kv-config`
+    /// KV cache formats: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, or a file from
+    /// `greenroom-lab kv-config`
     #[arg(long, value_name = "KV", global = true, default_value = "auto")]
     kv: Kv,
     /// Device that runs it: auto, cpu, gpu, or gpu:NAME (see `greenroom devices`)

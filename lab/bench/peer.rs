@@ -21,8 +21,8 @@ pub(super) enum Peer {
 pub(super) struct Rival(Candle);
 
 impl Peer {
-    /// Runs the program again with `threads` for the peer, which takes their number only from the environment; `None` if
-    /// this is that run.
+    /// Runs the program again with `threads` for the peer, which takes their number only from the
+    /// environment; `None` if this is that run.
     pub(super) fn start_again(self, threads: usize) -> anyhow::Result<Option<Exit>> {
         let Self::Candle = self;
         let names = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];

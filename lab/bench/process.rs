@@ -1,4 +1,5 @@
-//! A measurement in a separate process: this program again, on the same model. Peak memory is counted by process.
+//! A measurement in a separate process: this program again, on the same model. Peak memory is counted by
+//! process.
 
 use super::lab::Bench;
 use super::report::Entry;

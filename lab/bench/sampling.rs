@@ -8,8 +8,8 @@ use std::time::Instant;
 
 /// Time per token by sampling settings, compared with greedy
 ///
-/// First the sampler alone, on one thread, on two kinds of logits: like those of a trained model, and flat (those of random weights).
-/// Then whole tokens of a model, decoded one by one without drafting.
+/// First the sampler alone, on one thread, on two kinds of logits: like those of a trained model, and flat
+/// (those of random weights). Then whole tokens of a model, decoded one by one without drafting.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab bench sampling --model gemma-3-270m-it --tokens 96 --repeat 5\n         \

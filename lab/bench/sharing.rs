@@ -10,7 +10,8 @@ use greenroom::scenario::Scenario;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A scenario played with many seeds, in one cache folder and in separate ones: bytes on disk, and tokens prefilled
+/// A scenario played with many seeds, in one cache folder and in separate ones: bytes on disk, and tokens
+/// prefilled
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench sharing --model understudy --repeats 200")]
 pub(super) struct Args {

@@ -236,8 +236,8 @@ fn beside(row: &mut Row, turns: &[Timed], rate: impl Fn(&Timed) -> f64, theirs: 
 
 /// Tokens a second of all turns in the time in which all of them generate.
 fn rate_together(turns: &[Timed]) -> f64 {
-    // Each turn's tokens are spread evenly over its own time, so in any common interval the total is the sum of
-    // the rates.
+    // Each turn's tokens are spread evenly over its own time, so in any common interval the total is the sum
+    // of the rates.
     turns.iter().map(Timed::decode_rate).sum()
 }
 

@@ -1,9 +1,10 @@
 //! `greenroom-lab recall`: hash-hop. The prompt states pairs, then filler, and asks for the end of a chain of
 //! pairs.
 //!
-//! The task is from OptIQ's measurements of KV precision: with a coarse cache, a model that can follow the chains fails first
-//! at more hops and longer distances. Besides right and wrong it measures the margin, the right value's log-probability minus
-//! the best wrong one's. The margin distinguishes caches even if a model is always right, or never.
+//! The task is from OptIQ's measurements of KV precision: with a coarse cache, a model that can follow the
+//! chains fails first at more hops and longer distances. Besides right and wrong it measures the margin, the
+//! right value's log-probability minus the best wrong one's. The margin distinguishes caches even if a model
+//! is always right, or never.
 
 use crate::quality::{Common, Subject};
 use anyhow::ensure;
@@ -21,8 +22,8 @@ use serde_json::json;
 pub(super) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated), files
-    /// from `kv-config`
+    /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated),
+    /// files from `kv-config`
     #[arg(long, value_name = "KV,…", value_delimiter = ',', default_value = "f16,q8,q4,q4-plain,auto")]
     kv: Vec<Kv>,
     /// Lengths of the chains

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 /// The capacity of a worker's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capacity {
-    /// A number of tokens, in blocks that requests share by content; the least recently used are evicted first, from their ends (vLLM,
-    /// SGLang).
+    /// A number of tokens, in blocks that requests share by content; the least recently used are evicted
+    /// first, from their ends (vLLM, SGLang).
     Tokens(usize),
     /// A number of sequences, each of which a request with the same beginning can continue (llama.cpp's
     /// slots).

@@ -16,9 +16,9 @@ use std::path::PathBuf;
 
 /// Play recorded runs against simulated engines: cache hits, time to first token, and cost
 ///
-/// Dependencies between turns, and the lengths of prompts and replies, are those of the runs. Without --agents, the
-/// runs are played once each, one after another, and compared with the recorded measurements. docs/scale.md describes
-/// what is simulated and what is not.
+/// Dependencies between turns, and the lengths of prompts and replies, are those of the runs.
+/// Without --agents, the runs are played once each, one after another, and compared with the recorded
+/// measurements. docs/scale.md describes what is simulated and what is not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom-lab simulate runs/gossip-1 --agents 10,1000,100000 --agents-per-worker 100 --cache-tokens 200000"
@@ -239,7 +239,8 @@ mod tests {
     use super::*;
     use script::Step;
 
-    /// Two agents who speak in turn: prompts of 100 tokens more each time, of which 60 are the same in all runs.
+    /// Two agents who speak in turn: prompts of 100 tokens more each time, of which 60 are the same in all
+    /// runs.
     fn script(n_turns: usize) -> Script {
         let step = |i: usize| {
             let (memory, round) = (i % 2, i / 2);
@@ -289,7 +290,8 @@ mod tests {
 
     #[test]
     fn round_robin_over_two_workers_finds_the_turn_before_elsewhere() {
-        // Two agents alternate, so each worker always has the same one; of three workers none has the last turn.
+        // Two agents alternate, so each worker always has the same one; of three workers none has the last
+        // turn.
         let workers = |n_workers| Setting { n_workers, ..setting() };
         assert_eq!(play(&[script(6)], workers(2)).reused, 600);
         let lost = play(&[script(6)], workers(3)).reused;
@@ -305,7 +307,8 @@ mod tests {
         let small = of(Capacity::Tokens(450));
         assert!((100..1200).contains(&small), "{small}");
         assert_eq!(of(Capacity::Sequences(2)), 1200);
-        // With one slot each agent finds the other's sequence: the ten tokens that they have in common are too few to count.
+        // With one slot each agent finds the other's sequence: the ten tokens that they have in common are
+        // too few to count.
         assert_eq!(of(Capacity::Sequences(1)), 0);
     }
 

@@ -53,7 +53,8 @@ impl Script {
     /// Reads a run's folder.
     ///
     /// # Errors
-    /// Its transcript, trace or scenario is missing or can't be read, or no turn in it was played by an engine.
+    /// Its transcript, trace or scenario is missing or can't be read, or no turn in it was played by an
+    /// engine.
     pub(super) fn open(run: &Path) -> anyhow::Result<Self> {
         let file = transcript_file(run);
         let transcript = Transcript::open(&file)?;
@@ -121,8 +122,8 @@ impl Script {
         Ok(script)
     }
 
-    /// The same run with its turns in the recorded order: a turn that began after another had ended waits for it here, too. If
-    /// the trace does not say when turns ended, they stay in plan order.
+    /// The same run with its turns in the recorded order: a turn that began after another had ended waits for
+    /// it here, too. If the trace does not say when turns ended, they stay in plan order.
     pub(super) fn as_played(&self) -> Self {
         if self.steps.iter().any(|step| step.ended == 0.0) {
             return self.clone();
@@ -147,8 +148,8 @@ impl Script {
     }
 }
 
-/// Length of the common beginning of two memories in tokens, by their share of the text; for one and itself, in
-/// runs with different seeds.
+/// Length of the common beginning of two memories in tokens, by their share of the text; for one and itself,
+/// in runs with different seeds.
 fn alike(read: &[Read], one: usize, other: usize) -> usize {
     let (Read { text, tokens, fixed }, with) = (&read[one], &read[other].text);
     let same = text.bytes().zip(with.bytes()).take_while(|(a, b)| a == b).count();

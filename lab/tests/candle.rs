@@ -1,14 +1,16 @@
-//! The engine compared with candle's own models: another implementation of four families, with its own formats and
-//! kernels.
+//! The engine compared with candle's own models: another implementation of four families, with its own
+//! formats and kernels.
 //!
-//! candle 0.11 computes another Gemma 3 (`quantized_gemma3.rs`): its feed-forward has SiLU for GELU (line 60), its windows
-//! are one wider (156), there are none where a token is fed alone (447), and what came before several tokens is hidden from
-//! them (171). So it is asked within the window, and what enters the feed-forward is so large that both functions are the
-//! ramp that they have in common: the norm after it takes the size out again. All else of the family is compared.
+//! candle 0.11 computes another Gemma 3 (`quantized_gemma3.rs`): its feed-forward has SiLU for GELU (line
+//! 60), its windows are one wider (156), there are none where a token is fed alone (447), and what came
+//! before several tokens is hidden from them (171). So it is asked within the window, and what enters the
+//! feed-forward is so large that both functions are the ramp that they have in common: the norm after it
+//! takes the size out again. All else of the family is compared.
 //!
-//! Its Qwen 3 has angles in f16 (`quantized_qwen3.rs`, 489) unless it is told otherwise, as [`Candle`] does. Its llama and
-//! qwen2 take a head's width for the model's by the number of heads (`quantized_llama.rs`, 502; `quantized_qwen2.rs`, 201),
-//! and its llama reads no `rope_freqs.weight`: no model here is in need of either.
+//! Its Qwen 3 has angles in f16 (`quantized_qwen3.rs`, 489) unless it is told otherwise, as [`Candle`] does.
+//! Its llama and qwen2 take a head's width for the model's by the number of heads (`quantized_llama.rs`, 502;
+//! `quantized_qwen2.rs`, 201), and its llama reads no `rope_freqs.weight`: no model here is in need of
+//! either.
 
 #[path = "../candle.rs"]
 mod peer;
@@ -23,8 +25,8 @@ use std::io::Cursor;
 
 const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
 
-/// Formats, and largest differences in log-probability that pass: about twice those measured. Quantized formats have
-/// activations of 8 bits in both, rounded in other places.
+/// Formats, and largest differences in log-probability that pass: about twice those measured. Quantized
+/// formats have activations of 8 bits in both, rounded in other places.
 const FORMATS: [(Dtype, f64); 5] =
     [(Dtype::F32, 2e-3), (Dtype::F16, 2e-3), (Dtype::Q8_0, 0.2), (Dtype::Q4K, 0.2), (Dtype::Q6K, 0.2)];
 
@@ -35,7 +37,8 @@ fn ids(n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (i * i * 31 + i * 7 + i / 5) % 256).collect()
 }
 
-/// A model whose rows can have any format, and whose heads are together as wide as it: candle's llama and qwen2 know no other.
+/// A model whose rows can have any format, and whose heads are together as wide as it: candle's llama and
+/// qwen2 know no other.
 fn model(family: &str, seed: u64, dtype: Dtype) -> RandomModel {
     let tiny = RandomModel::tiny_of(family, seed);
     let window = if tiny.window > 0 { N as u32 } else { 0 };
@@ -80,7 +83,8 @@ fn one_by_one(candle: &mut Candle, ids: &[u32]) -> Vec<f64> {
     ids.windows(2).map(next).collect()
 }
 
-/// The same, all that comes before an id read at once; only for every ninth id, as `ours` is cut by [`every_ninth`].
+/// The same, all that comes before an id read at once; only for every ninth id, as `ours` is cut by
+/// [`every_ninth`].
 fn at_once(candle: &mut Candle, ids: &[u32]) -> Vec<f64> {
     let next = |n: usize| {
         candle.forget();
@@ -120,8 +124,8 @@ fn log_probabilities_are_those_of_candle() {
 
 type Change = fn(&mut RandomModel);
 
-/// Defects of a model, and whether rounded activations leave them visible; where a model has nothing of the kind, nothing
-/// changes.
+/// Defects of a model, and whether rounded activations leave them visible; where a model has nothing of the
+/// kind, nothing changes.
 const MUTANTS: [(&str, bool, Change); 4] = [
     ("other weights", true, |model| model.seed += 1),
     ("another rotary base", false, |model| model.rope_base *= 1.5),

@@ -75,7 +75,8 @@ pub fn source(model: &ModelFile) -> engine::ModelSource {
 }
 
 impl EmbeddedConfig {
-    /// A model on the processor with its own cache formats, memories in RAM alone and without a bound, all cores, no self-check.
+    /// A model on the processor with its own cache formats, memories in RAM alone and without a bound, all
+    /// cores, no self-check.
     pub fn new(model: ModelFile) -> Self {
         Self {
             model,
@@ -265,7 +266,8 @@ fn max_call_tokens(max_tokens: usize) -> usize {
     max_tokens.max(CALL_TOKENS)
 }
 
-/// Tokens that are kept free for a call of a tool and its result. A result is cut where it needs more and there is no more.
+/// Tokens that are kept free for a call of a tool and its result. A result is cut where it needs more and
+/// there is no more.
 pub fn call_room(max_tokens: usize) -> usize {
     max_call_tokens(max_tokens) + RESULT_TOKENS
 }
@@ -311,7 +313,8 @@ fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engi
     one_of.or(follow.map(engine::Constraint::Follow))
 }
 
-/// Open options as the file has them: what is likely does not depend on how they were listed, beyond the prompt.
+/// Open options as the file has them: what is likely does not depend on how they were listed, beyond the
+/// prompt.
 pub(super) fn in_file_order(options: &Options) -> Vec<usize> {
     let mut open = options.open.clone();
     open.sort_unstable();

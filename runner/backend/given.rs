@@ -5,7 +5,8 @@ use crate::scenario::{Choice, ChoiceOption, Method, Path, Strategy};
 use anyhow::ensure;
 use std::sync::Arc;
 
-/// The request whose only answer is this text: a choice with one option, which a model reads and keeps like a reply of its own.
+/// The request whose only answer is this text: a choice with one option, which a model reads and keeps like a
+/// reply of its own.
 ///
 /// # Errors
 /// The turn is a choice, and the option is taken already or not one of them.

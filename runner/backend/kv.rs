@@ -1,4 +1,5 @@
-//! Formats of cached keys and values, as the command line gives them: a word, or a file of `greenroom-lab kv-config`.
+//! Formats of cached keys and values, as the command line gives them: a word, or a file of
+//! `greenroom-lab kv-config`.
 
 use crate::files::{self, Kind};
 use anyhow::{Context as _, bail, ensure};

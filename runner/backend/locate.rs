@@ -1,5 +1,5 @@
-//! Finds a model file by what a person wrote: a path, `understudy`, or the name of a model that was downloaded before. Nothing here
-//! uses the network.
+//! Finds a model file by what a person wrote: a path, `understudy`, or the name of a model that was
+//! downloaded before. Nothing here uses the network.
 
 use crate::hub::{self, Address, Cache};
 use crate::scenario;
@@ -24,8 +24,8 @@ impl std::fmt::Display for ModelFile {
     }
 }
 
-/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for an engine elsewhere. `None`: the
-/// engine takes messages, and only it can count their tokens.
+/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for an
+/// engine elsewhere. `None`: the engine takes messages, and only it can count their tokens.
 ///
 /// # Errors
 /// As [`locate`]; an engine that takes token ids is given without a tokenizer.

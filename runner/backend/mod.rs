@@ -1,7 +1,7 @@
 //! Backends, which answer turns: the trait [`Backend`] and its plain types.
 //!
-//! `embedded` is the engine in this process, `remote` one of another process or machine, `scripted` a function for tests, `strategy` the
-//! agents of a scenario that are not models.
+//! `embedded` is the engine in this process, `remote` one of another process or machine, `scripted` a
+//! function for tests, `strategy` the agents of a scenario that are not models.
 
 mod device;
 mod embedded;
@@ -57,8 +57,8 @@ pub trait Backend: Send + Sync {
     /// Says that a session, or one that begins with its memory, will speak at that turn of the plan.
     fn hint_next_use(&self, _session: &Session, _next_use: u64) {}
 
-    /// The backend of a model that the scenario has under a name (empty: its own), and as it is found: opened, if it is not yet. `None`:
-    /// this one answers for all.
+    /// The backend of a model that the scenario has under a name (empty: its own), and as it is found:
+    /// opened, if it is not yet. `None`: this one answers for all.
     ///
     /// # Errors
     /// The model can't be found or opened.
@@ -66,7 +66,8 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// What went to the object store of its memories and came back, since it was opened; `None` where there is none.
+    /// What went to the object store of its memories and came back, since it was opened; `None` where there
+    /// is none.
     fn traffic(&self) -> Option<Traffic> {
         None
     }
@@ -198,7 +199,8 @@ pub struct Reply {
     pub cut: String,
     /// The call that it is.
     pub call: Option<Call>,
-    /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model made it.
+    /// Log-probability of each option that was open, by its index; empty: there was no choice, or no model
+    /// made it.
     pub logprobs: Vec<(usize, f32)>,
     /// Findings at each recorded id, if a recording was followed.
     pub followed: Vec<ForcedToken>,

@@ -1,4 +1,5 @@
-//! Several models of one run: opened when they are first asked for, each once; those in this process within one budget of memory.
+//! Several models of one run: opened when they are first asked for, each once; those in this process within
+//! one budget of memory.
 
 use super::{
     Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, MemoryBudget, ModelCard, ModelFile,

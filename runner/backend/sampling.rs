@@ -1,5 +1,6 @@
-//! Sampling settings: a complete set ([`Sampling`]), and those that are given ([`GivenSampling`]). A user's settings count first,
-//! then the scenario's, those of the model's file, the defaults here; a transcript records the result.
+//! Sampling settings: a complete set ([`Sampling`]), and those that are given ([`GivenSampling`]). A user's
+//! settings count first, then the scenario's, those of the model's file, the defaults here; a transcript
+//! records the result.
 
 use crate::scenario::Hints;
 use crate::transcript::{DryRecord, SamplingRecord};

@@ -19,7 +19,8 @@ impl Scripted {
         Self { script: Box::new(script) }
     }
 
-    /// From a list of `(path of a line, reply)`; a reply `{"tool": NAME, "arguments": {…}}` is a call, where one may be made.
+    /// From a list of `(path of a line, reply)`; a reply `{"tool": NAME, "arguments": {…}}` is a call, where
+    /// one may be made.
     pub fn lines<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let lines: HashMap<String, String> =
             lines.into_iter().map(|(path, reply)| (path.to_string(), reply.to_string())).collect();

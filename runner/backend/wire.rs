@@ -1,6 +1,7 @@
 //! Turns between a runner and `greenroom serve`: the engine's request and its answer as JSON.
 //!
-//! What one machine asks its own engine, it asks another's in these words (`POST /v1/turns`), so the reply is the same to the bit.
+//! What one machine asks its own engine, it asks another's in these words (`POST /v1/turns`), so the reply is
+//! the same to the bit.
 
 use greenroom_engine::{Completion, Prompt, Request};
 use serde::{Deserialize, Serialize};

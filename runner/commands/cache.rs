@@ -37,8 +37,8 @@ enum Action {
     Rm(Select),
     /// Remove what no memory needs, then the least valuable memories until the folder is small enough
     ///
-    /// A memory's value is the time to compute it again, times its turns, divided by the hours since the last turn and
-    /// by its bytes.
+    /// A memory's value is the time to compute it again, times its turns, divided by the hours since the last
+    /// turn and by its bytes.
     #[command(after_help = "Example: greenroom cache gc --max-bytes 2G")]
     Gc {
         /// Bytes to keep at most, e.g. 2G

@@ -38,8 +38,8 @@ pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String
     Ok(models)
 }
 
-/// Replacements for a scenario's models, by name: those given, those that `runs` were played with (the first one counts), files beside
-/// the scenario, and always one for the scenario's own (the empty name).
+/// Replacements for a scenario's models, by name: those given, those that `runs` were played with (the first
+/// one counts), files beside the scenario, and always one for the scenario's own (the empty name).
 ///
 /// # Errors
 /// One is given twice, or for a name that the scenario has no model of.
@@ -87,8 +87,8 @@ fn own(scenario: &Scenario) -> String {
     scenario.usual_model().unwrap_or_else(|| "understudy".to_string())
 }
 
-/// The models of a scenario that are files beside it. The copies in runs' folders have no such files, so a run records where they
-/// are.
+/// The models of a scenario that are files beside it. The copies in runs' folders have no such files, so a
+/// run records where they are.
 fn beside(scenario: &Scenario) -> impl Iterator<Item = (String, String)> + '_ {
     let found = scenario.models.keys().filter_map(|name| Some((name.clone(), scenario.model(name)?)));
     found.filter(|(_, model)| Path::new(model).is_file())

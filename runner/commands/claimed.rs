@@ -13,7 +13,8 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
-    /// The one given, or `runs/ID-N`: the one after the latest, made at once so that no other run takes it, or the latest to resume.
+    /// The one given, or `runs/ID-N`: the one after the latest, made at once so that no other run takes it,
+    /// or the latest to resume.
     pub(super) fn of(out: Option<&Path>, id: &str, resume: bool) -> anyhow::Result<Self> {
         match out {
             Some(folder) => Ok(Self { folder: folder.to_path_buf(), made: false }),

@@ -1,4 +1,5 @@
-//! `greenroom explain`: what an agent had read at a turn, where each part came from, and which part was in its cache.
+//! `greenroom explain`: what an agent had read at a turn, where each part came from, and which part was in
+//! its cache.
 
 mod prompt;
 

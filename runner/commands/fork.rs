@@ -25,7 +25,8 @@ The original run is not changed.")]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,
-    /// First turn to play again: its path (yard/1/marco), or a phase [default: the first turn in --say or --tell]
+    /// First turn to play again: its path (yard/1/marco), or a phase [default: the first turn in --say
+    /// or --tell]
     #[arg(long, value_name = "TURN", required_unless_present_any = ["said", "told"])]
     at: Option<String>,
     /// Replace what a turn's speaker says; for a choice, one of its options (repeatable)
@@ -56,7 +57,8 @@ pub(super) struct Args {
     /// Continue an interrupted fork (the latest run of this scenario, or --out)
     #[arg(long)]
     resume: bool,
-    /// Let agents call the programs and servers that the scenario declares as tools; they run with your permissions
+    /// Let agents call the programs and servers that the scenario declares as tools; they run with your
+    /// permissions
     #[arg(long)]
     allow_tools: bool,
     /// Also print what each agent's turns cost: tokens reused and computed, times to first token, bytes

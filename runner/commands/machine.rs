@@ -13,22 +13,25 @@ use std::time::Duration;
 /// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Model {
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or a remote engine
-    /// (API+URL, docs/engines.md), for agents to whom the scenario assigns no model; NAME=MODEL replaces a model that
-    /// it names (repeatable) [default: the scenario's, else understudy; when resuming or forking, the run's]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or a remote
+    /// engine (API+URL, docs/engines.md), for agents to whom the scenario assigns no model; NAME=MODEL
+    /// replaces a model that it names (repeatable) [default: the scenario's, else understudy; when resuming
+    /// or forking, the run's]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     pub(super) given: Vec<casting::Given>,
-    /// KV cache formats: auto (the model family's), f16, q8, q8/q4 (keys/values), q4-m (q4, but q8 for the keys of one
-    /// layer in six), q4, or a file from `greenroom-lab kv-config`
+    /// KV cache formats: auto (the model family's), f16, q8, q8/q4 (keys/values), q4-m (q4, but q8 for the
+    /// keys of one layer in six), q4, or a file from `greenroom-lab kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
     kv: Kv,
-    /// Device that runs it: auto (a GPU with enough memory, else the processor), cpu, gpu, or gpu:NAME (see `devices`)
+    /// Device that runs it: auto (a GPU with enough memory, else the processor), cpu, gpu, or gpu:NAME (see
+    /// `devices`)
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]
     device: Device,
     /// Threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Allow the remote engines that the scenario names: they receive what agents read, and the API keys that it names
+    /// Allow the remote engines that the scenario names: they receive what agents read, and the API keys that
+    /// it names
     #[arg(long)]
     allow_remote: bool,
 }
@@ -40,21 +43,21 @@ pub(super) struct Machine {
     pub(super) model: Model,
     #[command(flatten)]
     memories: Memories,
-    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of the RAM that the
-    /// model leaves free]
+    /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of the RAM
+    /// that the model leaves free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache_memory: Option<u64>,
-    /// Maximum size of all memories on disk (for an object store: of local copies), or `unlimited`; the least valuable
-    /// ones are removed when a run begins and ends, and while a server runs (see `cache gc`) [default: a fifth of the
-    /// space that is free or taken by memories, at most 16G]
+    /// Maximum size of all memories on disk (for an object store: of local copies), or `unlimited`; the least
+    /// valuable ones are removed when a run begins and ends, and while a server runs (see `cache gc`)
+    /// [default: a fifth of the space that is free or taken by memories, at most 16G]
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     cache_disk: Option<Limit>,
-    /// Reuse memories that another device computed instead of reading everything again; turns based on them are marked
-    /// in the trace, and may differ from what either device alone would say
+    /// Reuse memories that another device computed instead of reading everything again; turns based on them
+    /// are marked in the trace, and may differ from what either device alone would say
     #[arg(long)]
     adopt: bool,
-    /// A smaller draft model with the same vocabulary, for speculative decoding: the same replies, sooner where its
-    /// guesses are right. Its cache takes at most an eighth of --cache-memory
+    /// A smaller draft model with the same vocabulary, for speculative decoding: the same replies, sooner
+    /// where its guesses are right. Its cache takes at most an eighth of --cache-memory
     #[arg(long, value_name = "MODEL")]
     draft: Option<String>,
     /// Share nothing with runs of other tenants in the same cache folder
@@ -63,7 +66,8 @@ pub(super) struct Machine {
 }
 
 impl Model {
-    /// Opens the model that recordings are read with, and others as scenarios name them; memories stay in RAM and end with it.
+    /// Opens the model that recordings are read with, and others as scenarios name them; memories stay in RAM
+    /// and end with it.
     pub(super) fn open(&self) -> anyhow::Result<Pool> {
         let given = casting::by_name(&self.given)?;
         let own = given.get("").map_or("understudy", String::as_str);
@@ -142,7 +146,8 @@ impl Machine {
         )
     }
 
-    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others on demand.
+    /// Opens the first of these models, with a bar on a terminal while it is converted, and the others on
+    /// demand.
     pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
         let config = self.config(models, own)?;
         if !Address::is_meant(own) {
@@ -196,7 +201,8 @@ fn share_of_free_memory(models: &[ModelFile]) -> u64 {
     (free.saturating_sub(files) / 2).max(LEAST)
 }
 
-/// A requested folder must be writable, and so must that of copies; if none was requested, memories may stay in RAM.
+/// A requested folder must be writable, and so must that of copies; if none was requested, memories may stay
+/// in RAM.
 fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
     let Some(folder) = memories.folder() else {
         anyhow::ensure!(

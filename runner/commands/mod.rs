@@ -1,7 +1,7 @@
 //! The commands of the program, one file each, and what they share: exit codes and the model argument.
 
-// The standard macros panic on a closed pipe (`greenroom check … | head`) or a full disk; in the commands they are shadowed
-// by these, which leave that to `terminal::output`.
+// The standard macros panic on a closed pipe (`greenroom check … | head`) or a full disk; in the commands
+// they are shadowed by these, which leave that to `terminal::output`.
 macro_rules! print {
     ($($text:tt)*) => { crate::terminal::output::out(&format!($($text)*)) };
 }
@@ -252,8 +252,8 @@ fn is_fancy_err() -> bool {
 /// Bounds within which a scenario may lead to other files.
 #[derive(Clone, Debug, clap::Args)]
 struct Bounds {
-    /// Folder that must contain all files that scenarios and recordings name [default: the nearest folder with .git,
-    /// else the file's own folder]
+    /// Folder that must contain all files that scenarios and recordings name [default: the nearest folder
+    /// with .git, else the file's own folder]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -318,12 +318,12 @@ pub fn default_cache_dir() -> Option<PathBuf> {
 /// The folder of the memories, and the key to read them.
 #[derive(Clone, Debug, clap::Args)]
 struct Memories {
-    /// Where memories are kept [default: the user's cache folder]: a folder, or an object store shared by machines:
-    /// s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER (docs/object-store.md)
+    /// Where memories are kept [default: the user's cache folder]: a folder, or an object store shared by
+    /// machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER (docs/object-store.md)
     #[arg(long, value_name = "DIR", global = true, value_parser = PathBufValueParser::new().try_map(Location::new))]
     cache_dir: Option<Location>,
-    /// File with the secret that encrypts memories (`openssl rand -hex 32 > FILE`); or set the secret itself in the
-    /// environment variable GREENROOM_CACHE_KEY
+    /// File with the secret that encrypts memories (`openssl rand -hex 32 > FILE`); or set the secret itself
+    /// in the environment variable GREENROOM_CACHE_KEY
     #[arg(long, value_name = "FILE", global = true)]
     cache_key_file: Option<PathBuf>,
 }

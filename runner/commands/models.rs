@@ -12,8 +12,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom models understudy ~/models/*.gguf --memory 8G --agents 5")]
 pub(super) struct Args {
-    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy, and a list of
-    /// downloaded models]
+    /// GGUF files, names that `pull` lists, hf:ORG/REPO/FILE.gguf, or `understudy` [default: understudy, and
+    /// a list of downloaded models]
     models: Vec<String>,
     /// Memory for the caches of all agents
     #[arg(long, default_value = "2G", value_name = "SIZE", value_parser = parse_size)]

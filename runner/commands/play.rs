@@ -95,8 +95,8 @@ impl Performance {
         }
     }
 
-    /// Says how to continue after a failed turn: the turns before it are on record. A complete run has nothing left to
-    /// play.
+    /// Says how to continue after a failed turn: the turns before it are on record. A complete run has
+    /// nothing left to play.
     fn say_how_to_go_on(&self) {
         let begun = Transcript::open_begun(&self.folder.join(FILE));
         if begun.is_ok_and(|begun| begun.is_some_and(|begun| begun.footer.is_none())) {

@@ -16,7 +16,8 @@ hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\nAn inte
 stopped. Files go to the Hugging Face cache, which other programs share; --model finds\nthem there without a \
 network. Environment: HF_TOKEN (for models with terms to accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]
 pub(super) struct Args {
-    /// A name from the list, or hf:ORG/REPO/FILE.gguf[@REVISION]; hf:ORG/REPO lists that repository's files [default: the list]
+    /// A name from the list, or hf:ORG/REPO/FILE.gguf[@REVISION]; hf:ORG/REPO lists that repository's files
+    /// [default: the list]
     model: Option<Wanted>,
     /// Print only the path of the file
     #[arg(long, short)]
@@ -96,8 +97,8 @@ fn show_files(repository: &Repository) -> anyhow::Result<Exit> {
     Ok(Exit::Invalid)
 }
 
-/// Downloads on a separate thread, so that the program can end whatever it waits for. Data received by then is
-/// kept.
+/// Downloads on a separate thread, so that the program can end whatever it waits for. Data received by then
+/// is kept.
 fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
     let cache = Cache::open()?;
     let before = cache.find(&address);

@@ -109,7 +109,8 @@ pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Resu
     Ok(hold(sample) && summary.holds())
 }
 
-/// The assertions that failed, and in how many runs; then those that did not hold in the share of runs that they need.
+/// The assertions that failed, and in how many runs; then those that did not hold in the share of runs that
+/// they need.
 fn failures(sample: &Sample, summary: &Summary) -> String {
     let footers: Vec<&Footer> =
         sample.runs.iter().filter_map(|run| Some(&run.transcript.footer.as_ref()?.record)).collect();

@@ -17,8 +17,8 @@ use std::sync::Arc;
 The scenario is found by the path in the recording, near the transcript or in the current folder.\n\
 Exit codes: 0 pass, 1 assertion failed, 2 invalid scenario, 3 drift, 4 environment. See docs/ci.md.")]
 pub(super) struct Args {
-    /// Recordings: run folders (checked against the copy of the scenario in them, unless --scenario is given),
-    /// transcripts, or folders that contain some (checked against the scenario files)
+    /// Recordings: run folders (checked against the copy of the scenario in them, unless --scenario is
+    /// given), transcripts, or folders that contain some (checked against the scenario files)
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     #[command(flatten)]
@@ -32,8 +32,8 @@ pub(super) struct Args {
     /// Play again, and compare every token, only choices and payoffs, or only assertions
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
     rerun: Option<RerunLevel>,
-    /// With --rerun, let agents call programs and servers where their calls differ from the recording; they run with
-    /// your permissions
+    /// With --rerun, let agents call programs and servers where their calls differ from the recording; they
+    /// run with your permissions
     #[arg(long, requires = "rerun")]
     allow_tools: bool,
     /// Write JUnit XML

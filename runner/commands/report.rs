@@ -19,8 +19,8 @@ The page has no scripts and loads nothing, so it can be sent by mail or put on a
 pub(super) struct Args {
     /// The run: its folder or transcript; or an experiment's folder (its runs get their own pages too)
     run: PathBuf,
-    /// The page to write [default: report.html in the run's folder; for a transcript of another name, that name with
-    /// .html]
+    /// The page to write [default: report.html in the run's folder; for a transcript of another name, that
+    /// name with .html]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -18,8 +18,8 @@ pub(super) struct Resumed {
     pub(super) case: Option<CaseId>,
 }
 
-/// How to continue a run (or an experiment) in a folder: the command line that was given, to be given again. `names_folder`: it says
-/// which folder.
+/// How to continue a run (or an experiment) in a folder: the command line that was given, to be given again.
+/// `names_folder`: it says which folder.
 pub(super) fn go_on(folder: &Path, names_folder: bool) -> String {
     let mut words: Vec<String> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -48,7 +48,8 @@ pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::R
     Ok(Some(file.to_path_buf()))
 }
 
-/// The run in a folder with the scenario that it began with. `None`: there is none, or no copy, or `file` is another scenario.
+/// The run in a folder with the scenario that it began with. `None`: there is none, or no copy, or `file` is
+/// another scenario.
 ///
 /// # Errors
 /// A file can't be read; `file` is a folder without a run, or without a copy of its scenario.

@@ -89,8 +89,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// A run's folder means its transcript only if that has a pending change; any other folder means all recordings
-/// below it.
+/// A run's folder means its transcript only if that has a pending change; any other folder means all
+/// recordings below it.
 fn run_or_folder(path: &Path) -> PathBuf {
     let file = transcript_file(path);
     if pending_file(&file).exists() { file } else { path.to_path_buf() }

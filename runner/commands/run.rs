@@ -39,14 +39,16 @@ pub(super) struct Args {
     /// Play N times, run i with seed S+i, and summarize in tables, intervals and plots (docs/experiments.md)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
     repeat: Option<u32>,
-    /// Do so for each of these values of a variable (repeatable: all combinations), with the same seeds; also for
-    /// `model`, `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, `max_tokens`
+    /// Do so for each of these values of a variable (repeatable: all combinations), with the same seeds; also
+    /// for `model`, `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`,
+    /// `max_tokens`
     #[arg(long = "sweep", value_name = "K=V,V,…", value_parser = parse_sweep, conflicts_with = "continues")]
     sweeps: Vec<Sweep>,
     /// Play one of the scenario's `cases`, by name or number [default: play all of them once]
     #[arg(long, value_name = "N|NAME")]
     case: Option<String>,
-    /// Play the K-th of N parts of these runs; other machines play the others, and `merge` joins their folders
+    /// Play the K-th of N parts of these runs; other machines play the others, and `merge` joins their
+    /// folders
     #[arg(long, value_name = "K/N", requires = "out")]
     shard: Option<experiment::Shard>,
     /// Runs to play at once; the results do not depend on it [default: 4; 1 if a human plays]
@@ -73,7 +75,8 @@ pub(super) struct Args {
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
-    /// Let agents call the programs and servers that the scenario declares as tools; they run with your permissions
+    /// Let agents call the programs and servers that the scenario declares as tools; they run with your
+    /// permissions
     #[arg(long)]
     allow_tools: bool,
     /// Also show the run on a web page, for a browser on this machine
@@ -170,7 +173,8 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
 }
 
-/// What the random numbers of an experiment of cases depend on: as in the runs that are in its folder already.
+/// What the random numbers of an experiment of cases depend on: as in the runs that are in its folder
+/// already.
 fn seeding_in(folder: &Path, is_of_one: bool, quiet: bool) -> anyhow::Result<Seeding> {
     if !experiment::shares_seeds(folder, is_of_one)? {
         return Ok(Seeding::ByCase);

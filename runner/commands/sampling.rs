@@ -1,5 +1,5 @@
-//! The flags for sampling. A setting that is not given comes from the scenario, else from the model's file, else from the
-//! defaults.
+//! The flags for sampling. A setting that is not given comes from the scenario, else from the model's file,
+//! else from the defaults.
 
 use crate::backend::GivenSampling;
 use crate::scenario::Hints;
@@ -14,14 +14,16 @@ pub(super) struct Sampling {
     /// Sample from the K most likely tokens (0: all) [default: the scenario's, the model's, else 0]
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Sample from the smallest set of tokens that reaches this probability [default: the scenario's, the model's, else
-    /// 0.95]
+    /// Sample from the smallest set of tokens that reaches this probability [default: the scenario's, the
+    /// model's, else 0.95]
     #[arg(long, value_name = "P", value_parser = share)]
     top_p: Option<f32>,
-    /// Drop tokens less likely than this share of the most likely one [default: the scenario's, the model's, else 0.05]
+    /// Drop tokens less likely than this share of the most likely one [default: the scenario's, the model's,
+    /// else 0.05]
     #[arg(long, value_name = "P", value_parser = share)]
     min_p: Option<f32>,
-    /// Divide the logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's, else 1.1]
+    /// Divide the logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's,
+    /// else 1.1]
     #[arg(long, value_name = "R", value_parser = positive)]
     repetition_penalty: Option<f32>,
     /// DRY: penalty on a token that would extend a sequence as it was extended before (0: off)

@@ -366,7 +366,8 @@ assertions:
     },
 ];
 
-/// The reference's section on templates and expressions, and on the names that they may use. Its last table is that of the filters.
+/// The reference's section on templates and expressions, and on the names that they may use. Its last table
+/// is that of the filters.
 const NAMES: &str = "\
 ## Templates and expressions
 

@@ -39,8 +39,8 @@ pub(super) struct Args {
     /// Maximum size of a request body
     #[arg(long, default_value = "8M", value_name = "SIZE", value_parser = parse_size)]
     max_body: u64,
-    /// Maximum size of the weights loaded at once; other models are loaded on request and replace the least recently
-    /// used one [default: unlimited]
+    /// Maximum size of the weights loaded at once; other models are loaded on request and replace the least
+    /// recently used one [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     model_memory: Option<u64>,
     #[command(flatten)]

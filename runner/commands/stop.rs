@@ -1,4 +1,5 @@
-//! Stopping a run: the first Ctrl-C (or SIGTERM, or the terminal's end) requests it, the second ends the program whatever it is doing.
+//! Stopping a run: the first Ctrl-C (or SIGTERM, or the terminal's end) requests it, the second ends the
+//! program whatever it is doing.
 
 use super::Exit;
 use crate::tools;
@@ -7,8 +8,8 @@ use std::io;
 use std::sync::mpsc;
 use tokio::sync::oneshot;
 
-/// Ready when the program was asked to stop. From this call on, a separate thread catches signals, because the run may be busy
-/// for a while, or stuck.
+/// Ready when the program was asked to stop. From this call on, a separate thread catches signals, because
+/// the run may be busy for a while, or stuck.
 pub(super) fn stopped() -> impl Future<Output = ()> {
     let (ask, asked) = oneshot::channel();
     let (ready, is_ready) = mpsc::channel::<Infallible>();

@@ -74,8 +74,8 @@ impl Axes {
     }
 }
 
-/// Round numbers within a range: multiples of 1, 2 or 5 times a power of ten. They are read from decimals, which gives
-/// the nearest number of all on every machine.
+/// Round numbers within a range: multiples of 1, 2 or 5 times a power of ten. They are read from decimals,
+/// which gives the nearest number of all on every machine.
 fn ticks(range: &Range<f64>) -> Vec<f64> {
     let span = range.end - range.start;
     let written = format!("{:e}", span / MOST as f64);

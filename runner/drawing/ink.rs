@@ -16,8 +16,8 @@ const WHEEL: [(u8, u8, u8); 8] = [
     (120, 110, 190),
 ];
 
-/// The colour as `#rrggbb` of an agent that may have been given one and stands in this lane; kept apart from white and
-/// black, which are the paper of one or the other reader.
+/// The colour as `#rrggbb` of an agent that may have been given one and stands in this lane; kept apart from
+/// white and black, which are the paper of one or the other reader.
 pub fn color(given: Option<Color>, lane: usize) -> String {
     let (r, g, b) = match given {
         Some(Color::Rgb(r, g, b)) => (r, g, b),
@@ -65,7 +65,8 @@ fn indexed(n: u8) -> (u8, u8, u8) {
     }
 }
 
-/// Width of a character in sizes of its font: what wide bold fonts take on average, so that narrow ones fit too.
+/// Width of a character in sizes of its font: what wide bold fonts take on average, so that narrow ones fit
+/// too.
 const EM: f64 = 0.65;
 
 /// Width of a text at a size, in pixels.

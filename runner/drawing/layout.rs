@@ -1,8 +1,8 @@
 //! Places of things in a drawing: a column for each turn, a lane for each agent, a band for each phase.
 //!
-//! A turn stands right of all that it waits for, so turns in one column may run together. Bands never cover each
-//! other: a phase that would reach into an earlier one's is moved right as a whole, and only then are columns more
-//! than the longest path.
+//! A turn stands right of all that it waits for, so turns in one column may run together. Bands never cover
+//! each other: a phase that would reach into an earlier one's is moved right as a whole, and only then are
+//! columns more than the longest path.
 
 use crate::scenario::{AgentId, Edge, PhaseId, Plan, TurnId};
 use petgraph::algo::tred;
@@ -100,8 +100,8 @@ fn columns(plan: &Plan, lanes: &[usize]) -> (Vec<usize>, Vec<Band>) {
     (columns, bands)
 }
 
-/// Links for what is heard, as few as tell it: an edge that a longer way implies is left out, and where several turns
-/// are heard by the same several, as after a broadcast, they meet in one link.
+/// Links for what is heard, as few as tell it: an edge that a longer way implies is left out, and where
+/// several turns are heard by the same several, as after a broadcast, they meet in one link.
 fn links(plan: &Plan, columns: &[usize]) -> Vec<Link> {
     let nodes: Vec<NodeIndex> = plan.graph.node_indices().collect();
     let (sorted, _) = tred::dag_to_toposorted_adjacency_list::<_, u32>(&plan.graph, &nodes);

@@ -1,6 +1,7 @@
 //! Pictures as SVG: the plan of a scenario, and what plots and reports draw theirs with.
 //!
-//! Each is one self-contained text, the same for the same data on every machine, readable on light and on dark paper.
+//! Each is one self-contained text, the same for the same data on every machine, readable on light and on
+//! dark paper.
 
 mod axes;
 mod ink;

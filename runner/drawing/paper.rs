@@ -1,4 +1,5 @@
-//! The paper of a picture that is a file of its own: size, name for those who can't see it, colours by light and dark.
+//! The paper of a picture that is a file of its own: size, name for those who can't see it, colours by light
+//! and dark.
 
 use super::ink::plain;
 use super::shapes::{blank, rectangle};

@@ -1,6 +1,7 @@
 //! The plan of a scenario as a picture: a lane for each agent, a box for each turn, a band for each phase.
 //!
-//! Time goes right; turns in one column may run at the same time. Solid lines are memories, dashed ones what is heard.
+//! Time goes right; turns in one column may run at the same time. Solid lines are memories, dashed ones what
+//! is heard.
 
 use super::ink::{color, fitted, plain, width};
 use super::layout::{Band, Layout, Link};
@@ -10,7 +11,8 @@ use crate::scenario::{Plan, Scenario, TurnId};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle};
 
-/// Most turns of a drawing; a picture of more can't be read, and finding its lines takes memory by their square.
+/// Most turns of a drawing; a picture of more can't be read, and finding its lines takes memory by their
+/// square.
 pub const MAX_TURNS: usize = 2_000;
 
 const BOX: (f64, f64) = (112.0, 38.0);
@@ -68,7 +70,8 @@ struct Page<'a> {
     xs: Vec<f64>,
 }
 
-/// Left edges of the columns: the further the lines between two of them must go up or down, the wider their gap.
+/// Left edges of the columns: the further the lines between two of them must go up or down, the wider their
+/// gap.
 fn xs(layout: &Layout, left: f64) -> Vec<f64> {
     let mut spans = vec![0; layout.n_columns()];
     for link in &layout.links {

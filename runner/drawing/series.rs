@@ -3,7 +3,8 @@
 use super::shapes::{line, rectangle};
 use svg::node::element::{Circle, Group, Polygon};
 
-/// Colours: the colour-blind-safe ones of M. Okabe and K. Ito (2008), without yellow, which white paper swallows.
+/// Colours: the colour-blind-safe ones of M. Okabe and K. Ito (2008), without yellow, which white paper
+/// swallows.
 const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 /// Twins on dark paper of the first of them; the others stand out on both.
 const DARK: [&str; 2] = ["#3d9fe0", "#f07a28"];

@@ -77,7 +77,8 @@ impl Column {
         self.drawn = std::mem::take(&mut self.drawn).add(drawing);
     }
 
-    /// Writes a text from `x` to the margin, on as many lines as it needs, but not on more than can be looked at.
+    /// Writes a text from `x` to the margin, on as many lines as it needs, but not on more than can be looked
+    /// at.
     fn write(&mut self, words: &str, x: f64, size: f64, class: &str) {
         for words in lines(words, size, WIDTH - MARGIN - x, 5) {
             self.y += LINE;

@@ -1,5 +1,5 @@
-//! Judges an experiment as a whole, from its recordings as they were replayed: the assertions that need a share of runs, and the figures
-//! over all cases.
+//! Judges an experiment as a whole, from its recordings as they were replayed: the assertions that need a
+//! share of runs, and the figures over all cases.
 
 use super::read::read;
 use super::record::{FILE, Record};
@@ -25,8 +25,8 @@ pub fn experiments(paths: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Verdicts on an experiment's figures over its runs, given those on its recordings; none if it has neither cases nor assertions that
-/// need a share of runs.
+/// Verdicts on an experiment's figures over its runs, given those on its recordings; none if it has neither
+/// cases nor assertions that need a share of runs.
 pub fn judge(folder: &Path, search: &Search, judged: &[Verdict]) -> Vec<Verdict> {
     let own: Vec<&Verdict> =
         judged.iter().filter(|verdict| Path::new(&verdict.file).starts_with(folder)).collect();

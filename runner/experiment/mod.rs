@@ -1,7 +1,9 @@
-//! Many runs of one scenario: all combinations of swept variables' values (the cells), each with the same seeds.
+//! Many runs of one scenario: all combinations of swept variables' values (the cells), each with the same
+//! seeds.
 //!
-//! [`Design`] defines the runs, and [`play()`] plays them into a folder: `experiment.json` first, then a folder for each run.
-//! Runs are independent of each other and of how many are played at once, so an interrupted experiment can be resumed.
+//! [`Design`] defines the runs, and [`play()`] plays them into a folder: `experiment.json` first, then a
+//! folder for each run. Runs are independent of each other and of how many are played at once, so an
+//! interrupted experiment can be resumed.
 
 mod judge;
 mod play;
@@ -31,7 +33,8 @@ pub type Sweep = (String, Vec<Value>);
 pub struct Design {
     /// Combinations of the swept variables' values; one without any if nothing is swept.
     pub cells: Vec<Variant>,
-    /// The runs' seeds, the same in every cell, so that differences between cells of one case are not due to chance.
+    /// The runs' seeds, the same in every cell, so that differences between cells of one case are not due to
+    /// chance.
     pub seeds: Vec<u64>,
     /// Settings of each run, except for the seed, which is the design's.
     pub options: RunOptions,
@@ -104,8 +107,9 @@ pub fn combinations(sweeps: &[Sweep]) -> Vec<Vec<(String, Value)>> {
     cells
 }
 
-/// True of a folder whose experiment an earlier version began: all its cases share random numbers, and those of runs that are added to it
-/// must, too. `is_of_one` if it repeats a single case; else an experiment without cases in its record shares nothing.
+/// True of a folder whose experiment an earlier version began: all its cases share random numbers, and those
+/// of runs that are added to it must, too. `is_of_one` if it repeats a single case; else an experiment
+/// without cases in its record shares nothing.
 ///
 /// # Errors
 /// The record of the experiment can't be read.
@@ -140,8 +144,9 @@ impl Design {
         agents.any(Agent::is_human)
     }
 
-    /// The runs that are played here, as (cell, seed). Those of one seed follow each other, because they have the same beginning and
-    /// share what they have read. So a shard has whole seeds if there are at least as many seeds as shards.
+    /// The runs that are played here, as (cell, seed). Those of one seed follow each other, because they have
+    /// the same beginning and share what they have read. So a shard has whole seeds if there are at least as
+    /// many seeds as shards.
     pub fn runs(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let (n_cells, by_seed) =
             (self.cells.len(), self.shard.is_some_and(|shard| self.seeds.len() >= shard.of));

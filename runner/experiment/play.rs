@@ -1,8 +1,8 @@
 //! Plays a design: several runs at a time, and only the incomplete ones.
 //!
-//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share beginnings and, if they are of
-//! the same case, random numbers. A run begins when the previous one has its first turn on record; if all began at once, each would read the common
-//! beginning.
+//! Runs of one seed follow each other in an experiment, and each cell has the same seeds: they share
+//! beginnings and, if they are of the same case, random numbers. A run begins when the previous one has its
+//! first turn on record; if all began at once, each would read the common beginning.
 
 use super::{Design, Record};
 use crate::backend::Backend;
@@ -39,8 +39,8 @@ pub struct Played {
     pub stopped: bool,
 }
 
-/// Reports when a run's first turn is on record. Then the next run begins: the common beginning has been read, and is not read
-/// again.
+/// Reports when a run's first turn is on record. Then the next run begins: the common beginning has been
+/// read, and is not read again.
 struct Beginning(watch::Sender<bool>);
 
 impl Watch for Beginning {
@@ -51,8 +51,9 @@ impl Watch for Beginning {
     }
 }
 
-/// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time (one, where a human plays), until `stop` is
-/// ready. A run's transcript does not depend on `jobs`; a failed run does not keep others from being played.
+/// Plays all runs of a design that are not complete yet into `folder`, `jobs` at a time (one, where a human
+/// plays), until `stop` is ready. A run's transcript does not depend on `jobs`; a failed run does not keep
+/// others from being played.
 ///
 /// # Errors
 /// The folder holds another experiment, or a run of it that was made with other settings.

@@ -22,8 +22,8 @@ pub struct Record {
     pub cells: Vec<CellRecord>,
     /// The seeds, the same in every cell.
     pub seeds: Vec<u64>,
-    /// True if its runs are of cases, each with random numbers of its own. In experiments of earlier versions, which lack the field, all
-    /// cases share random numbers.
+    /// True if its runs are of cases, each with random numbers of its own. In experiments of earlier
+    /// versions, which lack the field, all cases share random numbers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub seeds_by_case: bool,
 }
@@ -93,7 +93,8 @@ impl Record {
         serde_json::from_str(&text).with_context(|| format!("{} is not an experiment record", file.display()))
     }
 
-    /// Writes it to a folder. An existing record may grow (more seeds, more values after the last), but not change otherwise.
+    /// Writes it to a folder. An existing record may grow (more seeds, more values after the last), but not
+    /// change otherwise.
     ///
     /// # Errors
     /// The folder holds another experiment, or can't be written.
@@ -172,7 +173,8 @@ pub fn missing(parts: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 /// Joins the parts of an experiment into a new folder: all complete runs, as recorded. Returns their number.
 ///
 /// # Errors
-/// The parts are of different experiments, two of them have different versions of a run, or a file can't be read or written.
+/// The parts are of different experiments, two of them have different versions of a run, or a file can't be
+/// read or written.
 pub fn merge(parts: &[PathBuf], into: &Path) -> anyhow::Result<usize> {
     let record = common(parts)?;
     if into.exists() {

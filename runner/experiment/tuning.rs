@@ -1,4 +1,5 @@
-//! Settings of a cell besides variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`, `--sweep model.NAME=…`.
+//! Settings of a cell besides variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`,
+//! `--sweep model.NAME=…`.
 
 use crate::backend::GivenSampling;
 use crate::diagnostic::unknown;
@@ -18,7 +19,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Separates a cell's values into variables and settings. A variable with a setting's name counts as the variable.
+    /// Separates a cell's values into variables and settings. A variable with a setting's name counts as the
+    /// variable.
     ///
     /// # Errors
     /// A description: a value that the setting can't have, or a model that the scenario does not name.

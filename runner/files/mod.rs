@@ -1,7 +1,8 @@
 //! The one door to files: everything that the runner reads or writes by a path goes through here.
 //!
-//! Only regular files are read, of a size that their [`Kind`] may have: a named pipe would keep its reader waiting for ever, a
-//! device never ends. A failure to write is an error that names the file. [`Root`] limits where a file may lead.
+//! Only regular files are read, of a size that their [`Kind`] may have: a named pipe would keep its reader
+//! waiting for ever, a device never ends. A failure to write is an error that names the file. [`Root`] limits
+//! where a file may lead.
 
 mod root;
 
@@ -239,8 +240,8 @@ pub fn copy_new(from: &Path, to: &Path) -> anyhow::Result<()> {
     copied.map(drop).with_context(|| format!("can't copy {} to {}", from.display(), to.display()))
 }
 
-/// Opens a file of ours to write: a new one, if `options` make one, or a regular one. Not by a link, which in a folder from outside may
-/// lead to any file of its reader's.
+/// Opens a file of ours to write: a new one, if `options` make one, or a regular one. Not by a link, which in
+/// a folder from outside may lead to any file of its reader's.
 ///
 /// # Errors
 /// The system's error, or there is something other than a regular file.

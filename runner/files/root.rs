@@ -1,7 +1,8 @@
-//! Limits on where a file may lead: a scenario includes files, a recording names its scenario and earlier runs.
+//! Limits on where a file may lead: a scenario includes files, a recording names its scenario and earlier
+//! runs.
 //!
-//! A recording outside a checkout finds its scenario in its own folder or below the current one, nowhere else; `--root` says
-//! otherwise.
+//! A recording outside a checkout finds its scenario in its own folder or below the current one, nowhere
+//! else; `--root` says otherwise.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 pub struct Root(PathBuf);
 
 impl Root {
-    /// That of a file that a person named: its checkout (the nearest folder above it that holds `.git`), else its own folder.
+    /// That of a file that a person named: its checkout (the nearest folder above it that holds `.git`), else
+    /// its own folder.
     ///
     /// # Errors
     /// The file's folder can't be found.

@@ -1,4 +1,5 @@
-//! Names of repositories and files on the Hub, as people write them. They become paths and URLs, so nothing else is accepted.
+//! Names of repositories and files on the Hub, as people write them. They become paths and URLs, so nothing
+//! else is accepted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -78,7 +79,8 @@ impl Address {
     }
 }
 
-/// Tells whether a text can be one part of a path on any system: no way up, no separator, no drive, no stream.
+/// Tells whether a text can be one part of a path on any system: no way up, no separator, no drive, no
+/// stream.
 fn is_part(part: &str) -> bool {
     let unfit = |c: char| c.is_control() || "/\\:*?\"<>|@".contains(c);
     !part.is_empty()

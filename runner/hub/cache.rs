@@ -25,8 +25,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The user's: `HF_HUB_CACHE`, `HF_HOME/hub`, or `huggingface/hub` in the user's cache folder (`~/.cache` unless
-    /// `XDG_CACHE_HOME` says otherwise, on every system).
+    /// The user's: `HF_HUB_CACHE`, `HF_HOME/hub`, or `huggingface/hub` in the user's cache folder (`~/.cache`
+    /// unless `XDG_CACHE_HOME` says otherwise, on every system).
     ///
     /// # Errors
     /// There is no home folder.
@@ -53,8 +53,8 @@ impl Cache {
         &self.folder
     }
 
-    /// A file that was downloaded: that of the revision, as it was when it was last asked for. Of the default revision any
-    /// download will do, the newest first.
+    /// A file that was downloaded: that of the revision, as it was when it was last asked for. Of the default
+    /// revision any download will do, the newest first.
     pub fn find(&self, address: &Address) -> Option<PathBuf> {
         let repository = self.repository(&address.repository);
         let snapshots = repository.join("snapshots");
@@ -175,7 +175,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Keeps other processes from downloading the same file, as long as the lock lives; `wait` is told if one is doing so.
+    /// Keeps other processes from downloading the same file, as long as the lock lives; `wait` is told if one
+    /// is doing so.
     ///
     /// # Errors
     /// The system's error.
@@ -193,7 +194,8 @@ impl Slot {
         Ok(file)
     }
 
-    /// The file's bytes, if they have been downloaded. Where the system has no links, they lie in the snapshot.
+    /// The file's bytes, if they have been downloaded. Where the system has no links, they lie in the
+    /// snapshot.
     pub(super) fn downloaded(&self) -> Option<&Path> {
         [&self.blob, &self.pointer].into_iter().find(|path| path.is_file()).map(PathBuf::as_path)
     }

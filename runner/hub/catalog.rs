@@ -27,7 +27,8 @@ pub enum Tested {
     File,
     /// The base model that it was trained from was run.
     Sibling,
-    /// Its family is checked against reference implementations on random weights in the same layout; these weights were never run.
+    /// Its family is checked against reference implementations on random weights in the same layout; these
+    /// weights were never run.
     Layout,
 }
 

@@ -138,7 +138,8 @@ impl Client {
         };
         match response.status() {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
-            // The address that the Hub sent on to is signed, and soon out of date; the next attempt has a new one.
+            // The address that the Hub sent on to is signed, and soon out of date; the next attempt has a new
+            // one.
             StatusCode::FORBIDDEN if by == AnsweredBy::Storage => {
                 Err(Failure::Transient(anyhow!("the Hub's storage answered {}", StatusCode::FORBIDDEN)))
             }
@@ -178,8 +179,8 @@ impl Client {
         Ok(files.filter(|listed| Address::new(repository.clone(), &listed.file).is_ok()).collect())
     }
 
-    /// Asks, and goes where it is sent on to. What the Hub says of a file (`X-Linked-Etag`) stands in its own answer, so
-    /// `HEAD` follows it only within the Hub.
+    /// Asks, and goes where it is sent on to. What the Hub says of a file (`X-Linked-Etag`) stands in its own
+    /// answer, so `HEAD` follows it only within the Hub.
     fn send(
         &self,
         method: Method,

@@ -1,4 +1,5 @@
-//! Downloads a file into the cache: goes on where an earlier attempt ended, and publishes nothing that it has not verified.
+//! Downloads a file into the cache: goes on where an earlier attempt ended, and publishes nothing that it has
+//! not verified.
 
 use super::cache::{Remote, Slot};
 use super::client::{Client, Failure};
@@ -67,8 +68,8 @@ pub struct Pulled {
 /// Downloads a file, unless it is there.
 ///
 /// # Errors
-/// The Hub can't be reached or does not give it out, the cache can't be written to, or what came is not the file. What has arrived
-/// by then stays for the next attempt, unless it is wrong.
+/// The Hub can't be reached or does not give it out, the cache can't be written to, or what came is not the
+/// file. What has arrived by then stays for the next attempt, unless it is wrong.
 pub fn pull(cache: &Cache, address: &Address, on_event: &mut dyn FnMut(Event)) -> anyhow::Result<Pulled> {
     let client = Client::from_env()?;
     let mut patience = Patience::default();

@@ -1,6 +1,7 @@
 //! AgentVerse: agents with prompt templates, and an environment whose rules are names of Python classes.
 //!
-//! Order and visibility have counterparts where they are plain; a task-solving pipeline becomes a talk of its agents.
+//! Order and visibility have counterparts where they are plain; a task-solving pipeline becomes a talk of its
+//! agents.
 
 use super::draft::{Draft, DraftAgent, DraftPhase, Notes, TALK, TASK, cast};
 use super::prompts::{Member, Prompts, parts};

@@ -1,7 +1,8 @@
 //! ChatArena: players who speak in turn or all at once, and a moderator who speaks after them.
 //!
-//! Its moderator does not choose who speaks: it comments each round, and is asked whether the talk is over. Where it
-//! must not be heard by all, or the players answer at once, each round becomes two phases, and texts quote what is seen.
+//! Its moderator does not choose who speaks: it comments each round, and is asked whether the talk is over.
+//! Where it must not be heard by all, or the players answer at once, each round becomes two phases, and texts
+//! quote what is seen.
 
 use super::draft::{Draft, DraftAgent, DraftPhase, Notes, TALK, cast};
 use super::text::{Piece, template, tidy};

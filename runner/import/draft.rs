@@ -1,4 +1,5 @@
-//! A scenario on its way out: the cast gets keys and names that we accept, the notes become a head of comments.
+//! A scenario on its way out: the cast gets keys and names that we accept, the notes become a head of
+//! comments.
 
 use super::text::{Piece, one_line, template};
 use super::{MAX_AGENTS, Refused, shown};
@@ -246,7 +247,8 @@ fn written<T: Serialize>(value: &T) -> Result<String, Refused> {
     serde_saphyr::to_string(value).map_err(|error| Refused(format!("can't be written as YAML: {error}")))
 }
 
-/// YAML two columns to the right; a block's indentation is relative to its parent's, so it means the same there.
+/// YAML two columns to the right; a block's indentation is relative to its parent's, so it means the same
+/// there.
 fn nested(yaml: &str) -> String {
     yaml.lines().map(|line| if line.is_empty() { "\n".to_string() } else { format!("  {line}\n") }).collect()
 }

@@ -1,7 +1,8 @@
 //! Other engines' declarative scenarios, turned into ours: ChatArena's arenas and AgentVerse's tasks.
 //!
-//! [`import`] reads a file, and returns a scenario in YAML with the list of everything that has no counterpart here. `text` keeps
-//! texts from being read as templates, `prompts` replaces placeholders, and `draft` composes the YAML.
+//! [`import`] reads a file, and returns a scenario in YAML with the list of everything that has no
+//! counterpart here. `text` keeps texts from being read as templates, `prompts` replaces placeholders, and
+//! `draft` composes the YAML.
 
 mod agentverse;
 mod chatarena;
@@ -17,7 +18,8 @@ use text::one_line;
 
 /// Largest file that is read; the engines' own examples have some ten kilobytes.
 pub const MAX_BYTES: u64 = 1 << 20;
-/// Maximum number of agents that are taken over: three rounds of them are still within what a scenario may hold.
+/// Maximum number of agents that are taken over: three rounds of them are still within what a scenario may
+/// hold.
 const MAX_AGENTS: usize = 500;
 /// Rounds to play where the other engine is told at its start, or plays without end.
 const DEFAULT_ROUNDS: u64 = 3;

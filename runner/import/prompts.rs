@@ -71,7 +71,8 @@ const OF_PIPELINES: &[&str] = &[
 
 /// Texts that the templates of all agents ask for.
 pub(super) struct Prompts {
-    /// Texts that agents have under names of their own, by path: their templates may use them as placeholders.
+    /// Texts that agents have under names of their own, by path: their templates may use them as
+    /// placeholders.
     fields: IndexMap<String, String>,
     /// Paths of those that were used.
     pub(super) used: Vec<String>,

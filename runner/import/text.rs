@@ -11,8 +11,8 @@ pub(super) enum Piece {
 
 /// A template that renders to the pieces, character by character.
 ///
-/// Each run of `{`, `%`, `#` and `$` that a template would read is written as a string in an expression. A raw block
-/// would end at the first `endraw` of the text, and swallow a line break after its tag.
+/// Each run of `{`, `%`, `#` and `$` that a template would read is written as a string in an expression. A
+/// raw block would end at the first `endraw` of the text, and swallow a line break after its tag.
 pub(super) fn template(pieces: &[Piece]) -> String {
     let mut out = String::new();
     for (at, piece) in pieces.iter().enumerate() {
@@ -48,14 +48,16 @@ fn protect(text: &str, is_followed: bool, out: &mut String) {
     out.push_str(rest);
 }
 
-/// A text without what YAML's literal blocks can't show: other line ends, spaces before them, blank lines around it.
+/// A text without what YAML's literal blocks can't show: other line ends, spaces before them, blank lines
+/// around it.
 pub(super) fn tidy(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}', '\u{2029}'], "\n");
     let lines: Vec<&str> = text.lines().map(|line| line.trim_end_matches([' ', '\t'])).collect();
     lines.join("\n").trim().to_string()
 }
 
-/// A text on one line of at most `most` characters, without anything that a terminal or a YAML comment would obey.
+/// A text on one line of at most `most` characters, without anything that a terminal or a YAML comment would
+/// obey.
 pub(super) fn one_line(text: &str, most: usize) -> String {
     let is_odd = |c: char| {
         c.is_control()
@@ -90,8 +92,8 @@ pub(super) enum Syntax {
     Braces,
 }
 
-/// Fills a template's placeholders; also returns the lines that went because only placeholders that are left out
-/// stood on them, or on the line after.
+/// Fills a template's placeholders; also returns the lines that went because only placeholders that are left
+/// out stood on them, or on the line after.
 pub(super) fn fill(
     template: &str,
     syntax: Syntax,

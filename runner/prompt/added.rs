@@ -19,8 +19,8 @@ impl Memories {
         self.edits.said.get(&id).map(AsRef::as_ref)
     }
 
-    /// Events that inputs are to an agent, with the added lines that a memory reads from them on: those before `end` that it has
-    /// not read at an earlier turn of its own.
+    /// Events that inputs are to an agent, with the added lines that a memory reads from them on: those
+    /// before `end` that it has not read at an earlier turn of its own.
     pub(super) fn events_with_added(
         &self,
         path: &str,
@@ -59,7 +59,8 @@ impl Memories {
         meant && of.phase.is_none_or(|own| own == phase)
     }
 
-    /// Returns whether something happens after the moment before a turn. What opens or is announced there is before the added line.
+    /// Returns whether something happens after the moment before a turn. What opens or is announced there is
+    /// before the added line.
     fn is_later(&self, input: &Input, before: TurnId) -> bool {
         match input {
             Input::Heard(turn) => *turn >= before,

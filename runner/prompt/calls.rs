@@ -1,6 +1,8 @@
-//! Calls of tools: what an agent asks for instead of replying. The call and its result are its memory alone; nobody hears them.
+//! Calls of tools: what an agent asks for instead of replying. The call and its result are its memory alone;
+//! nobody hears them.
 //!
-//! Each is a line of its own before the turn's, `PATH.call1` and so on; that it is there makes a replay go through it.
+//! Each is a line of its own before the turn's, `PATH.call1` and so on; that it is there makes a replay go
+//! through it.
 
 use super::memories::{Asked, Memories, PromptError};
 use crate::scenario::language::Text;
@@ -50,7 +52,8 @@ impl Memories {
         tools::named(&self.scenario, self.scenario.agent(self.plan.turn(id).speaker), name)
     }
 
-    /// What a call gives that is of a tool built in, of none, or no whole one; `None`: only a program can tell.
+    /// What a call gives that is of a tool built in, of none, or no whole one; `None`: only a program can
+    /// tell.
     pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::Outcome> {
         if *call == Call::cut() {
             return Some(Err("the call was too long and broke off".to_string()));
@@ -61,8 +64,8 @@ impl Memories {
         tools::builtin_result(&self.scenario.tools[tool.0].kind, &call.arguments, asked.seed)
     }
 
-    /// Lets what was asked be a call: the speaker reads its outcome and is to be asked again. Returns what is recorded, and the path of
-    /// the line.
+    /// Lets what was asked be a call: the speaker reads its outcome and is to be asked again. Returns what is
+    /// recorded, and the path of the line.
     pub fn called(&mut self, asked: Asked, made: &Made) -> (String, CallRecord) {
         let of = self.plan.turn(asked.id).timeline;
         let (event, origin, record) = self.lived(&asked, made);

@@ -50,14 +50,15 @@ impl Memories {
         Ok(true)
     }
 
-    /// Takes all phases as played, whatever their conditions: for what could be read at most. A text that can't be rendered
-    /// with what was made up stands for itself.
+    /// Takes all phases as played, whatever their conditions: for what could be read at most. A text that
+    /// can't be rendered with what was made up stands for itself.
     pub fn open_all(&mut self) {
         self.is_made_up = true;
         self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
     }
 
-    /// Takes only those phases and rounds as played that no condition decides about: for what is read at least.
+    /// Takes only those phases and rounds as played that no condition decides about: for what is read at
+    /// least.
     pub fn open_certain(&mut self) {
         self.is_made_up = true;
         let scenario = self.scenario.clone();
@@ -91,8 +92,8 @@ impl Memories {
         self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.pass_runs(path, pass))
     }
 
-    /// Returns whether a round of a phase that opens is played: its `until` has held after no round before, and a vote asks for it if it
-    /// comes after one.
+    /// Returns whether a round of a phase that opens is played: its `until` has held after no round before,
+    /// and a vote asks for it if it comes after one.
     pub(super) fn has_round(&self, path: &str, phase: PhaseId, round: usize) -> Result<bool, PromptError> {
         let here = self.scenario.phase(phase);
         if self.is_made_up {

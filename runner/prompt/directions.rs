@@ -1,5 +1,6 @@
-//! What the stage says while a plan is played, as somebody who watches it sees it: announcements, results of votes, lines that a
-//! fork added. Each is before the turn that comes next, once, no matter who reads it later.
+//! What the stage says while a plan is played, as somebody who watches it sees it: announcements, results of
+//! votes, lines that a fork added. Each is before the turn that comes next, once, no matter who reads it
+//! later.
 
 use super::memories::Memories;
 use crate::scenario::{AgentId, Announced, Input, PhaseId, Plan, Purpose, TurnId};
@@ -62,8 +63,8 @@ impl Directions {
 }
 
 impl Memories {
-    /// The lines of the stage that are before a turn; all turns before it were played or skipped. One that can't be told yet is told
-    /// where somebody reads it.
+    /// The lines of the stage that are before a turn; all turns before it were played or skipped. One that
+    /// can't be told yet is told where somebody reads it.
     pub fn directions(&self, all: &Directions, before: TurnId) -> Vec<Direction> {
         let mut lines = Vec::new();
         for (input, readers) in all.0.get(&before).into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Edits of a fork: replies that were given from outside, and lines that the stage adds. A header records them, so that
-//! a replay knows what neither the scenario nor a model said.
+//! Edits of a fork: replies that were given from outside, and lines that the stage adds. A header records
+//! them, so that a replay knows what neither the scenario nor a model said.
 
 use crate::scenario::{AgentId, Plan, Scenario, TurnId};
 use crate::transcript::Forked;

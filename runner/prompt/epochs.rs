@@ -1,9 +1,10 @@
-//! Epochs: how a memory that is full continues. It begins again with the system text, what is kept of all before, and what its agent has just
-//! heard: a summary in the agent's own words, or some of the [pieces](Piece) of its past.
+//! Epochs: how a memory that is full continues. It begins again with the system text, what is kept of all
+//! before, and what its agent has just heard: a summary in the agent's own words, or some of the
+//! [pieces](Piece) of its past.
 //!
-//! Both are a line of their own, `PATH.summary`, before the turn's; that it is there makes a replay begin the epoch. Which pieces were kept
-//! only a model can tell, so the line lists them; their texts follow from the record. The engine sees a conversation that diverges after
-//! the system text.
+//! Both are a line of their own, `PATH.summary`, before the turn's; that it is there makes a replay begin the
+//! epoch. Which pieces were kept only a model can tell, so the line lists them; their texts follow from the
+//! record. The engine sees a conversation that diverges after the system text.
 
 use super::delta::conversation;
 use super::memories::{Asked, Memories, PromptError, Unanswered};
@@ -85,7 +86,8 @@ impl Memories {
         Ok(Asked { conversation: self.folded(asked.id, epoch.events()), ..asked })
     }
 
-    /// Lets the memory of a turn's speaker start over with the pieces of these names, in the order of time; returns the line.
+    /// Lets the memory of a turn's speaker start over with the pieces of these names, in the order of time;
+    /// returns the line.
     ///
     /// # Errors
     /// A name is no piece's; nothing has been said in the memory yet.

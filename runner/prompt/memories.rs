@@ -1,11 +1,13 @@
 //! The memories of all agents: what each has lived through, and what became of every turn.
 //!
-//! [`Memories`] is driven in any order that the plan's edges allow; what an agent reads depends on the plan and on what
-//! was said alone. It holds no model and does no input or output: playing, checking and replaying share it.
+//! [`Memories`] is driven in any order that the plan's edges allow; what an agent reads depends on the plan
+//! and on what was said alone. It holds no model and does no input or output: playing, checking and replaying
+//! share it.
 //!
-//! A turn goes `takes_place`, else `skip`; then `hear`, `ask`, `say`. Where the reply is a call of a tool (`calls`), it goes `called` and
-//! again `ask`. A full memory is asked for a summary between `hear` and `ask`. That is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin the epoch. The engine
-//! sees a conversation that diverges after the system text.
+//! A turn goes `takes_place`, else `skip`; then `hear`, `ask`, `say`. Where the reply is a call of a tool
+//! (`calls`), it goes `called` and again `ask`. A full memory is asked for a summary between `hear` and
+//! `ask`. That is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin
+//! the epoch. The engine sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
@@ -242,8 +244,8 @@ impl Memories {
         brought.map_or(self.scenario.agent(agent).system.as_str(), |timeline| timeline.system().unwrap_or(""))
     }
 
-    /// Lets what happened since the speaker's last turn happen to it, cue included. Once heard, nothing is heard again until the
-    /// turn is answered.
+    /// Lets what happened since the speaker's last turn happen to it, cue included. Once heard, nothing is
+    /// heard again until the turn is answered.
     ///
     /// # Errors
     /// A template that fails, or a turn that is asked for too early.
@@ -290,7 +292,8 @@ impl Memories {
         })
     }
 
-    /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands take no time.
+    /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands
+    /// take no time.
     pub fn make_up(&mut self, id: TurnId, raw: &str) {
         self.reply(id, &[], raw);
         // There is no prompt that the next one could extend.
@@ -337,7 +340,8 @@ impl Memories {
         }
     }
 
-    /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and what it has just heard.
+    /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and
+    /// what it has just heard.
     pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> Heard {
         if asked.is_summary {
             return Heard { spoken: self.sum_up(asked.id, raw), choice: None, value: None };
@@ -458,7 +462,8 @@ impl Memories {
         sooner.filter_map(option).collect()
     }
 
-    /// Returns the timelines that the permanent agents take along into another episode, by key, with what they have not read yet.
+    /// Returns the timelines that the permanent agents take along into another episode, by key, with what
+    /// they have not read yet.
     ///
     /// # Errors
     /// A template that fails.

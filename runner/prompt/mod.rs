@@ -1,5 +1,6 @@
-//! From events to prompts: what everybody remembers (`memories`), who sees what and as whom (`perspective`), which turns
-//! take place (`conditions`), and how what happened between two replies folds into one message (`delta`).
+//! From events to prompts: what everybody remembers (`memories`), who sees what and as whom (`perspective`),
+//! which turns take place (`conditions`), and how what happened between two replies folds into one message
+//! (`delta`).
 
 mod added;
 mod calls;

@@ -93,7 +93,8 @@ impl Memories {
         Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin, phase }))
     }
 
-    /// All that was said in a phase, as nobody in it may have heard it all: its name, each turn, the results of its votes.
+    /// All that was said in a phase, as nobody in it may have heard it all: its name, each turn, the results
+    /// of its votes.
     fn record(&self, path: &str, phase: PhaseId) -> Result<Vec<Event>, PromptError> {
         let mut events = Vec::new();
         let here = self.plan.order().skip(self.plan.begin_of(phase, 0).turns.0);

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 /// A message, or a paragraph of a text of the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its name, which no other piece of the memory has: the path of its turn, or the phase; after `#` a number where there are several.
+    /// Its name, which no other piece of the memory has: the path of its turn, or the phase; after `#` a
+    /// number where there are several.
     pub name: String,
     /// Display name of the speaker; `None`: the stage.
     pub by: Option<String>,
@@ -24,8 +25,8 @@ impl Piece {
     }
 }
 
-/// The pieces of a memory, oldest first: all that `own` has read and said in all its epochs, up to event `end` of this one. Lines that
-/// ask for a reply, and those that an epoch begins with, are none.
+/// The pieces of a memory, oldest first: all that `own` has read and said in all its epochs, up to event
+/// `end` of this one. Lines that ask for a reply, and those that an epoch begins with, are none.
 pub(super) fn pieces(timeline: &Timeline, end: usize, own: &str) -> Vec<Piece> {
     let events = &timeline.events()[..end.min(timeline.events().len())];
     pieces_of(timeline.past().iter().chain(events), own)

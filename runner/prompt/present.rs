@@ -1,5 +1,5 @@
-//! Who is present in a phase, who votes, and which options are open: where a scenario says so by an expression, computed from what
-//! is known at that point.
+//! Who is present in a phase, who votes, and which options are open: where a scenario says so by an
+//! expression, computed from what is known at that point.
 
 use super::memories::{Memories, PromptError};
 use crate::scenario::evaluate::present;

@@ -1,9 +1,10 @@
 //! What a strategy remembers: the choices that its agent has heard, and how often it has replied.
 //!
-//! It knows what its agent has heard, by the plan's deliveries, from the agent's first turn on: over rounds, phases, passes of blocks, and
-//! earlier runs that this one continues. A phase that is `fresh` cuts that off. A run and a rehearsal of `check` ask the same function
-//! ([`Recollections::recall`]); they differ in what is known of the turns before ([`Past`]). It is carried forward from turn to turn, so
-//! that each looks at what is new.
+//! It knows what its agent has heard, by the plan's deliveries, from the agent's first turn on: over rounds,
+//! phases, passes of blocks, and earlier runs that this one continues. A phase that is `fresh` cuts that off.
+//! A run and a rehearsal of `check` ask the same function ([`Recollections::recall`]); they differ in what is
+//! known of the turns before ([`Past`]). It is carried forward from turn to turn, so that each looks at what
+//! is new.
 
 use crate::scenario::{
     AgentId, Choice, Input, PhaseId, Plan, Recalled, Scenario, Strategy, TimelineId, Turn, TurnId,
@@ -67,8 +68,8 @@ impl Recollections {
         Self { of: of.collect(), n_looked: 0 }
     }
 
-    /// What the strategy of a turn's speaker remembers. `None`: the speaker has no strategy, or something that it goes by is unknown. The
-    /// turns of a memory are asked for in their order.
+    /// What the strategy of a turn's speaker remembers. `None`: the speaker has no strategy, or something
+    /// that it goes by is unknown. The turns of a memory are asked for in their order.
     pub fn recall(
         &mut self,
         scenario: &Scenario,
@@ -156,8 +157,8 @@ impl Recollection {
         n_looked
     }
 
-    /// Forgets what was before the latest phase up to a turn's own that is `fresh`, was played, and in which the speaker was present;
-    /// returns how many phases were looked at.
+    /// Forgets what was before the latest phase up to a turn's own that is `fresh`, was played, and in which
+    /// the speaker was present; returns how many phases were looked at.
     fn start_over(&mut self, scenario: &Scenario, turn: &Turn, past: &dyn Past) -> u64 {
         let phases = self.next_phase..turn.phase.0 + 1;
         let n_looked = phases.len() as u64;
@@ -186,7 +187,8 @@ impl Recollection {
         n_looked
     }
 
-    /// Takes in a choice of another agent, if it is known, and its option, if it chose one; returns how many others it was compared with.
+    /// Takes in a choice of another agent, if it is known, and its option, if it chose one; returns how many
+    /// others it was compared with.
     fn hear(&mut self, choice: &Arc<Choice>, option: Option<Option<usize>>) -> u64 {
         let is_same = |heard: &Heard| Arc::ptr_eq(&heard.of, choice) || heard.of.has_results_of(choice);
         let at = self.heard.iter().position(is_same).unwrap_or_else(|| {

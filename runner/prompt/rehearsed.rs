@@ -1,5 +1,6 @@
-//! What a rehearsal asks of memories: turns that happen without anybody being asked, texts rendered whether or not somebody reads
-//! them, and notes of every expression that was evaluated on the way. All else in a rehearsal is what a run does.
+//! What a rehearsal asks of memories: turns that happen without anybody being asked, texts rendered whether
+//! or not somebody reads them, and notes of every expression that was evaluated on the way. All else in a
+//! rehearsal is what a run does.
 
 use super::memories::{Memories, PromptError};
 use super::notes::{Evaluated, Notes};
@@ -22,7 +23,8 @@ impl Memories {
         self.notes.take()
     }
 
-    /// The value of an expression, or its error as that of the turn for which it was evaluated. Either is noted.
+    /// The value of an expression, or its error as that of the turn for which it was evaluated. Either is
+    /// noted.
     pub(super) fn evaluated<T>(
         &self,
         path: &str,
@@ -62,7 +64,8 @@ impl Memories {
         self.opens(REHEARSAL, phase)
     }
 
-    /// Whether the `when` of a phase holds; `None`: it is not asked, because the pass of its block is not played.
+    /// Whether the `when` of a phase holds; `None`: it is not asked, because the pass of its block is not
+    /// played.
     ///
     /// # Errors
     /// A condition that fails.

@@ -1,7 +1,7 @@
 //! Routes: who speaks in a phase, by the nearness of a query to what agents have read by then.
 //!
-//! How near they are only a model can tell; all else follows from the record: the query, what each candidate has read, whether one has read
-//! that very text, and who is picked by given scores.
+//! How near they are only a model can tell; all else follows from the record: the query, what each candidate
+//! has read, whether one has read that very text, and who is picked by given scores.
 
 use super::memories::{Memories, PromptError};
 use super::pieces::{Piece, pieces_of};
@@ -45,7 +45,8 @@ impl Candidate {
 }
 
 impl Routing {
-    /// The score of a candidate by the nearness of each of its pieces: the mean of the best; `None` where there are no pieces.
+    /// The score of a candidate by the nearness of each of its pieces: the mean of the best; `None` where
+    /// there are no pieces.
     pub fn score(&self, nearness: &[f32]) -> Option<f64> {
         let mut best: Vec<f32> = nearness.to_vec();
         best.sort_by(|a, b| b.total_cmp(a));
@@ -116,8 +117,8 @@ fn hash(query: &str) -> String {
 }
 
 impl Memories {
-    /// What the speakers of a turn's phase are to be picked by, if they are picked and have not been yet. All that the plan has the phase
-    /// wait for must have been played or skipped.
+    /// What the speakers of a turn's phase are to be picked by, if they are picked and have not been yet. All
+    /// that the plan has the phase wait for must have been played or skipped.
     ///
     /// # Errors
     /// A template or an expression that fails.
@@ -163,7 +164,8 @@ impl Memories {
         Ok(text.trim().to_string())
     }
 
-    /// What a permanent agent has read and said when a phase opens, and what it would read first at its next turn.
+    /// What a permanent agent has read and said when a phase opens, and what it would read first at its next
+    /// turn.
     fn read_before(&self, phase: PhaseId, agent: AgentId) -> Result<Vec<Piece>, PromptError> {
         debug_assert!(self.scenario.agent(agent).lifecycle == Lifecycle::Permanent);
         let (of, plan) = (TimelineId { agent, phase: None }, self.plan.clone());

@@ -1,5 +1,5 @@
-//! What is computed once, whenever something first asks for it, and never changes: the state after each change, who is present in
-//! each phase, which passes of blocks are played.
+//! What is computed once, whenever something first asks for it, and never changes: the state after each
+//! change, who is present in each phase, which passes of blocks are played.
 
 use crate::scenario::AgentId;
 use crate::scenario::results::State;

@@ -12,8 +12,8 @@ pub fn spoken(name: &str, raw: &str) -> String {
     one_line(after_name(name, without_reasoning(raw).trim()))
 }
 
-/// The part of what is said that the rest of the reply can't change any more, for display while it streams. `may_reason`: the template
-/// may have opened the reasoning, so that nothing is certain before that ends.
+/// The part of what is said that the rest of the reply can't change any more, for display while it streams.
+/// `may_reason`: the template may have opened the reasoning, so that nothing is certain before that ends.
 pub fn spoken_so_far(name: &str, raw: &str, may_reason: bool) -> String {
     let raw = without_open_marker(raw);
     if may_reason && begin_of_speech(raw) == Some(0) {
@@ -29,7 +29,8 @@ pub fn opens_reasoning(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK.0)
 }
 
-/// The offset at which the speech of a reply begins, after its reasoning; `None`: there is none in it, or none yet.
+/// The offset at which the speech of a reply begins, after its reasoning; `None`: there is none in it, or
+/// none yet.
 pub(super) fn begin_of_speech(raw: &str) -> Option<usize> {
     if raw.contains(CHANNEL) {
         return begin_of_final(raw);
@@ -43,7 +44,8 @@ pub(super) fn begin_of_speech(raw: &str) -> Option<usize> {
     Some(begin)
 }
 
-/// The offset at which the first `final` channel of a harmony reply begins; all before it is reasoning or tools.
+/// The offset at which the first `final` channel of a harmony reply begins; all before it is reasoning or
+/// tools.
 fn begin_of_final(raw: &str) -> Option<usize> {
     let mut channels = raw.match_indices(CHANNEL).map(|(at, _)| at + CHANNEL.len());
     let begin = channels.find(|at| raw[*at..].trim_start().starts_with("final"))?;
@@ -51,7 +53,8 @@ fn begin_of_final(raw: &str) -> Option<usize> {
     Some(begin + channel.find(MESSAGE)? + MESSAGE.len())
 }
 
-/// A reply without a marker at its end that is only half there: all before it could still turn into reasoning.
+/// A reply without a marker at its end that is only half there: all before it could still turn into
+/// reasoning.
 pub(super) fn without_open_marker(raw: &str) -> &str {
     let held = raw.rfind('<').filter(|at| {
         let tail = &raw[*at..];
@@ -90,7 +93,8 @@ fn without_reasoning(raw: &str) -> String {
     text
 }
 
-/// The text after `Name:` (also `**Name:**`, `Name :` as in French, and with a wide colon), if it starts so, in whatever case.
+/// The text after `Name:` (also `**Name:**`, `Name :` as in French, and with a wide colon), if it starts so,
+/// in whatever case.
 fn without_name<'a>(name: &str, text: &'a str) -> Option<&'a str> {
     let bare = text.trim_start_matches('*');
     let bold = bare.len() < text.len();

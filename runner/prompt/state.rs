@@ -1,4 +1,5 @@
-//! The state at each point of a plan: computed from what was said, once, whenever something first asks for it.
+//! The state at each point of a plan: computed from what was said, once, whenever something first asks for
+//! it.
 
 use super::memories::{Memories, PromptError};
 use crate::scenario::evaluate::assigned;
@@ -10,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 impl Memories {
-    /// All that was said in some phases before a point of the plan, and, where a text or an expression uses it, the state there:
-    /// anyone who does not use it does not wait for what decides about it.
+    /// All that was said in some phases before a point of the plan, and, where a text or an expression uses
+    /// it, the state there: anyone who does not use it does not wait for what decides about it.
     pub(super) fn known(
         &self,
         path: &str,
@@ -87,7 +88,8 @@ impl Memories {
         }
     }
 
-    /// The lines of all changes from `n_before` on that take place before a turn; also how many changes there are before it.
+    /// The lines of all changes from `n_before` on that take place before a turn; also how many changes there
+    /// are before it.
     ///
     /// # Errors
     /// An expression that fails.

@@ -1,15 +1,16 @@
 //! Stop strings: every reply ends where it would continue as a script.
 //!
-//! Small models copy what they read: they give themselves the next cue, tell the scene again, or write the lines of others. Text
-//! that these rules find is neither heard nor kept in the speaker's memory.
+//! Small models copy what they read: they give themselves the next cue, tell the scene again, or write the
+//! lines of others. Text that these rules find is neither heard nor kept in the speaker's memory.
 //!
-//! The strings are cues, and at the beginning of a line brackets, names with a colon, and the first three words of each text of the
-//! stage that the agent has read. All follow from cast and timeline, so replays need no record of them. An agent, a phase or a turn can
-//! do without them (`stops: none`).
+//! The strings are cues, and at the beginning of a line brackets, names with a colon, and the first three
+//! words of each text of the stage that the agent has read. All follow from cast and timeline, so replays
+//! need no record of them. An agent, a phase or a turn can do without them (`stops: none`).
 //!
-//! A reply that is drawn here never begins with one: the token that would complete it is drawn again. What an engine elsewhere says is
-//! cut here, whole as it came, by the same strings: they are not sent to it, since it would not say what it cut. There a string that
-//! would leave nothing is passed over, and so are names where the reply begins with another's: it is a list.
+//! A reply that is drawn here never begins with one: the token that would complete it is drawn again. What an
+//! engine elsewhere says is cut here, whole as it came, by the same strings: they are not sent to it, since
+//! it would not say what it cut. There a string that would leave nothing is passed over, and so are names
+//! where the reply begins with another's: it is a list.
 
 use super::spoken::{after_name, begin_of_speech, may_become_name, without_open_marker};
 use crate::scenario::Scenario;
@@ -42,8 +43,9 @@ pub struct Cut {
 }
 
 impl StopStrings {
-    /// The strings for an agent to whom this has happened: a cue; a line in brackets, which is a direction; a line that begins as a text
-    /// of the stage does that the agent has read; and a name with a colon, as a script has it before each speech.
+    /// The strings for an agent to whom this has happened: a cue; a line in brackets, which is a direction; a
+    /// line that begins as a text of the stage does that the agent has read; and a name with a colon, as a
+    /// script has it before each speech.
     pub(super) fn new(scenario: &Scenario, speaker: &str, events: &[Event]) -> Self {
         let heads =
             scenario.language.cue_heads().into_iter().flat_map(|(cue, bare)| [cue, format!("\n{bare}")]);
@@ -81,8 +83,8 @@ impl StopStrings {
         Cut { begin, stop: if is_list { self.others.clone() } else { self.all() }, head }
     }
 
-    /// The way to cut a reply that begins so, whatever follows; `None`: its beginning has to be known further. `may_reason`: the template
-    /// may have opened its reasoning.
+    /// The way to cut a reply that begins so, whatever follows; `None`: its beginning has to be known
+    /// further. `may_reason`: the template may have opened its reasoning.
     pub fn cut_so_far(&self, said: &str, may_reason: bool) -> Option<Cut> {
         let said = without_open_marker(said);
         let begin = begin_of_speech(said).filter(|begin| *begin > 0 || !may_reason)?;
@@ -110,7 +112,8 @@ fn headers(name: &str) -> [String; 5] {
     ]
 }
 
-/// The first words of a text's first line, without what marks their end, if it has enough of them and is no cue.
+/// The first words of a text's first line, without what marks their end, if it has enough of them and is no
+/// cue.
 fn first_words(text: &str) -> Option<&str> {
     let line = text.trim_start().lines().next().filter(|line| !line.starts_with('['))?;
     let is_end = |(at, c): &(usize, char)| {

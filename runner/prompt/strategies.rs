@@ -44,8 +44,8 @@ impl Memories {
         })
     }
 
-    /// What a strategy remembered when it began again at each phase, and counted choices apart from talk: recordings made then
-    /// hold what it replied.
+    /// What a strategy remembered when it began again at each phase, and counted choices apart from talk:
+    /// recordings made then hold what it replied.
     pub fn recalled_in_phase(&self, id: TurnId, n_exchanges: usize) -> Recalled {
         let turn = self.plan.turn(id);
         let Some(own) = turn.constraint.as_ref().map(|constraint| &*constraint.choice) else {

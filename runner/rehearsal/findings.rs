@@ -1,5 +1,5 @@
-//! Warnings that follow the ways a run can take: phases that nothing leads to, texts and conditions that can fail, results
-//! that may not exist where they are used. All of it is rehearsed, never guessed.
+//! Warnings that follow the ways a run can take: phases that nothing leads to, texts and conditions that can
+//! fail, results that may not exist where they are used. All of it is rehearsed, never guessed.
 
 use super::plays::{Extent, Piece, Rehearsal};
 use super::trials::{Subject, Trial, trials};
@@ -234,14 +234,16 @@ fn options(scenario: &Scenario, phases: &[PhaseId]) -> Option<String> {
     (!options.is_empty()).then(|| options.join("; "))
 }
 
-/// True of an expression that was tried on all that can happen, and on nothing that `--set` may decide otherwise next time.
+/// True of an expression that was tried on all that can happen, and on nothing that `--set` may decide
+/// otherwise next time.
 fn is_settled(scenario: &Scenario, trial: &Trial<'_>, expression: &Expression) -> bool {
     let names = expression_names(&expression.text).unwrap_or_default();
     let settable = names.iter().any(|name| name == "variables" || scenario.variables.contains_key(name));
     trial.n_tried > 0 && trial.extent == Extent::Whole && !trial.has_words && !settable
 }
 
-/// Tries everything, those together that look at the same phases; what can go in few ways first, later passes of blocks last.
+/// Tries everything, those together that look at the same phases; what can go in few ways first, later passes
+/// of blocks last.
 fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
     let mut steps = Steps::default();
     let late: BTreeSet<PhaseId> =
@@ -280,7 +282,8 @@ fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
     play_whens(rehearsal, trials, &mut steps);
 }
 
-/// Tries the conditions of phases in later passes that have held in no pass so far, each on the phases that decide about it.
+/// Tries the conditions of phases in later passes that have held in no pass so far, each on the phases that
+/// decide about it.
 fn play_whens(rehearsal: &Rehearsal, trials: &mut [Trial<'_>], steps: &mut Steps) {
     let is_when = |trial: &&Trial<'_>| matches!(trial.what, Subject::When(..));
     let known = trials.iter().filter(is_when).filter(|trial| trial.n_held > 0 || trial.failed.is_some());
@@ -299,7 +302,8 @@ fn play_whens(rehearsal: &Rehearsal, trials: &mut [Trial<'_>], steps: &mut Steps
     }
 }
 
-/// Tries some on the plays of a piece; texts that nothing led to are tried at last without what leads to them.
+/// Tries some on the plays of a piece; texts that nothing led to are tried at last without what leads to
+/// them.
 fn play_group(
     rehearsal: &Rehearsal,
     piece: &Piece,

@@ -1,9 +1,10 @@
-//! Rehearsals: what a scenario can come to, found by playing it without a model, so that a check warns of what can't be reached,
-//! may fail or may be missing.
+//! Rehearsals: what a scenario can come to, found by playing it without a model, so that a check warns of
+//! what can't be reached, may fail or may be missing.
 //!
-//! `check` rehearses the phases that a text or a condition looks at: every way that they can go up to 256, else ways that stand
-//! for the others. A play is a walk of the plan like any other (`walk`), by the same conditions, presence, options and state
-//! (`prompt`); only the answers are invented. Steps are counted, not time: the verdict is the same on a busy machine.
+//! `check` rehearses the phases that a text or a condition looks at: every way that they can go up to 256,
+//! else ways that stand for the others. A play is a walk of the plan like any other (`walk`), by the same
+//! conditions, presence, options and state (`prompt`); only the answers are invented. Steps are counted, not
+//! time: the verdict is the same on a busy machine.
 //!
 //! ```
 //! let text = "

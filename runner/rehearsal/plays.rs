@@ -1,7 +1,9 @@
-//! Plays of some phases of a scenario without a model: walks of the plan, as of any run, whose answers are invented.
+//! Plays of some phases of a scenario without a model: walks of the plan, as of any run, whose answers are
+//! invented.
 //!
-//! Choices are made in every way if there are few, else in ways that stand for the others: all alike, all different, one
-//! against the rest, at random. All is counted in steps, never in time, so a check says the same on every machine.
+//! Choices are made in every way if there are few, else in ways that stand for the others: all alike, all
+//! different, one against the rest, at random. All is counted in steps, never in time, so a check says the
+//! same on every machine.
 
 use super::chance::{Chance, rules};
 use super::strategies::{Known, Replies};
@@ -169,7 +171,8 @@ impl Rehearsal {
         self.constraints(piece).chain(routed).fold(piece.texts.len().max(1), usize::saturating_mul)
     }
 
-    /// True if what a turn chose can matter: where only the latest choices are looked at, those of the last round do.
+    /// True if what a turn chose can matter: where only the latest choices are looked at, those of the last
+    /// round do.
     fn matters(&self, piece: &Piece, turn: &Turn) -> bool {
         let phase = self.scenario.phase(turn.phase);
         let plain = || {

@@ -1,5 +1,5 @@
-//! What strategies reply in a rehearsal: as in a run, as far as what they go by is known there. Not all phases are rehearsed, and of some
-//! turns it does not matter what they choose.
+//! What strategies reply in a rehearsal: as in a run, as far as what they go by is known there. Not all
+//! phases are rehearsed, and of some turns it does not matter what they choose.
 
 use crate::diagnostic::Diagnostic;
 use crate::prompt::{Memories, Past, Recollections};
@@ -67,7 +67,8 @@ impl Past for Known<'_> {
 }
 
 impl Replies {
-    /// What the strategy of a turn's speaker chooses among the open options; none: the speaker has no strategy, or it is unknown.
+    /// What the strategy of a turn's speaker chooses among the open options; none: the speaker has no
+    /// strategy, or it is unknown.
     pub(super) fn choose(
         &self,
         scenario: &Scenario,

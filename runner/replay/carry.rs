@@ -1,4 +1,5 @@
-//! Carries recorded replies over to a scenario that changed: the recording as it would be if nobody had answered otherwise.
+//! Carries recorded replies over to a scenario that changed: the recording as it would be if nobody had
+//! answered otherwise.
 
 use super::{cast, memories};
 use crate::outcome;
@@ -35,11 +36,12 @@ pub fn header_now(header: &Header, memories: &Memories) -> Header {
     }
 }
 
-/// The text of a transcript in which the prompts are those of today and the replies those of the recording, found by their
-/// turns' paths. Its header says that they were carried over: no model has read these prompts.
+/// The text of a transcript in which the prompts are those of today and the replies those of the recording,
+/// found by their turns' paths. Its header says that they were carried over: no model has read these prompts.
 ///
 /// # Errors
-/// [`Drift`]: a turn takes place that the recording has not, so only a model can tell what would be said; or a template fails.
+/// [`Drift`]: a turn takes place that the recording has not, so only a model can tell what would be said; or
+/// a template fails.
 pub fn carry(
     scenario: &Arc<Scenario>,
     transcript: &Transcript,

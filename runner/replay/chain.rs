@@ -18,7 +18,8 @@ const MAX_CHAIN: usize = 64;
 pub struct Search {
     /// The scenario, if it is not where the recording says.
     pub scenario: Option<PathBuf>,
-    /// The folder that holds all of them; `None`: the recording's checkout, else its own folder, or the current folder.
+    /// The folder that holds all of them; `None`: the recording's checkout, else its own folder, or the
+    /// current folder.
     pub root: Option<PathBuf>,
     /// True if the file that the recording names comes before the copy in a run's folder.
     pub file_first: bool,
@@ -38,8 +39,9 @@ pub fn transcript_file(run: &Path) -> PathBuf {
     if run.is_dir() { run.join(crate::transcript::FILE) } else { run.to_path_buf() }
 }
 
-/// Looks for a file that a transcript names: below its folder and that folder's parents, as far as its checkout goes, then below
-/// the current folder. With a `root`, in that folder alone. What leads out of these is not found.
+/// Looks for a file that a transcript names: below its folder and that folder's parents, as far as its
+/// checkout goes, then below the current folder. With a `root`, in that folder alone. What leads out of these
+/// is not found.
 ///
 /// # Errors
 /// There is no such folder.
@@ -69,8 +71,9 @@ pub fn find_named(transcript: &Path, named: &str, root: Option<&Path>) -> anyhow
     Ok(Some(short.unwrap_or(found)))
 }
 
-/// Finds and loads the scenario of a recording, with the recorded overrides of its variables: the one that was given, else the copy in
-/// the run's folder, else the file that the recording names (or the file before the copy).
+/// Finds and loads the scenario of a recording, with the recorded overrides of its variables: the one that
+/// was given, else the copy in the run's folder, else the file that the recording names (or the file before
+/// the copy).
 ///
 /// # Errors
 /// There is no such file, or it can't be read. Mistakes in it are in the report.
@@ -117,7 +120,8 @@ pub fn load_with(
             (found, open_named as Open, root)
         }
     };
-    // A scenario without a cast of its own is none without the recorded one, and that of a case needs no file of cases.
+    // A scenario without a cast of its own is none without the recorded one, and that of a case needs no file
+    // of cases.
     let is_own = |name: &str| [CAST, CASE].contains(&name);
     let cast = header.overrides.iter().filter(|(name, _)| is_own(name)).cloned();
     let cast: Overrides = header.read_with().into_iter().chain(cast).collect();

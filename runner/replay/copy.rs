@@ -1,4 +1,5 @@
-//! The copy of its scenario that a run's folder holds: used unless another file is given, if it is what was played.
+//! The copy of its scenario that a run's folder holds: used unless another file is given, if it is what was
+//! played.
 
 use super::{Search, find_named};
 use crate::scenario::{Copied, Loaded, Overrides, Scenario, copied, open_named};
@@ -29,7 +30,8 @@ pub fn is_own_copy(file: &Path, scenario: &Scenario) -> bool {
     beside(file).is_some_and(|found| found.main.display().to_string() == scenario.sources.main().name)
 }
 
-/// Says in a line that the scenario's file is not the copy that is used, and how to use the file; or that the copy can't be.
+/// Says in a line that the scenario's file is not the copy that is used, and how to use the file; or that the
+/// copy can't be.
 pub fn other_scenario(file: &Path, header: &Header, search: &Search) -> Option<String> {
     let root = search.root.as_deref();
     let found = beside(file).filter(|_| search.scenario.is_none() && !search.file_first)?;
@@ -51,7 +53,8 @@ pub fn other_scenario(file: &Path, header: &Header, search: &Search) -> Option<S
     })
 }
 
-/// The scenario in the copy beside a transcript, with these values of variables; `None`: there is no copy of what was played.
+/// The scenario in the copy beside a transcript, with these values of variables; `None`: there is no copy of
+/// what was played.
 ///
 /// # Errors
 /// It can't be read.

@@ -130,7 +130,8 @@ pub fn asked_at(
     Ok((timeline, memories.ask(id)?.conversation))
 }
 
-/// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to there.
+/// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to
+/// there.
 ///
 /// # Errors
 /// [`Drift`] before that turn.

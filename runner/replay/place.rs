@@ -1,4 +1,5 @@
-//! Holds a recording's header against its scenario: the cast, what nobody noticed, and where a drift comes from.
+//! Holds a recording's header against its scenario: the cast, what nobody noticed, and where a drift comes
+//! from.
 
 use crate::prompt::Memories;
 use crate::scenario::names::recorded;
@@ -105,8 +106,8 @@ fn other_variables<'a>(scenario: &'a Scenario, header: &'a Header) -> impl Itera
     scenario.variables.iter().filter(differs).map(|(name, _)| name)
 }
 
-/// Notes on a recording's origin for anyone who relies on it: no model gave the replies to these prompts, or another version of
-/// the program recorded them.
+/// Notes on a recording's origin for anyone who relies on it: no model gave the replies to these prompts, or
+/// another version of the program recorded them.
 pub fn provenance(header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
     if header.carried.is_some() {

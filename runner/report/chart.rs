@@ -1,5 +1,6 @@
-//! The cache timeline as a picture: a lane for each agent, and a column for each turn with a bar of its tokens; below,
-//! the time to first token. All lanes share one scale, so that bars can be compared. Its colours are the page's.
+//! The cache timeline as a picture: a lane for each agent, and a column for each turn with a bar of its
+//! tokens; below, the time to first token. All lanes share one scale, so that bars can be compared. Its
+//! colours are the page's.
 
 use super::cast::{Cast, Member};
 use super::cost::Row;

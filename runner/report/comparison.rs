@@ -1,4 +1,5 @@
-//! The report of an experiment: cells side by side, their differences with intervals, plots, and links to the runs.
+//! The report of an experiment: cells side by side, their differences with intervals, plots, and links to the
+//! runs.
 
 use super::{MARK, environment, text};
 use crate::statistics::{

@@ -1,11 +1,11 @@
 //! Sources of a report: the recording, and every file beside it that matches.
 //!
-//! The recording alone is enough. A matching scenario adds who heard what and where each text came from, a trace adds
-//! what was computed; anything missing or mismatched is a [`Caveat`].
+//! The recording alone is enough. A matching scenario adds who heard what and where each text came from, a
+//! trace adds what was computed; anything missing or mismatched is a [`Caveat`].
 //!
-//! A report is made from the transcript alone if need be: a replay adds what each agent read, as far as the recording fits its
-//! scenario; what does not fit is told first, and no graph is drawn. All that its templates print is cleaned and escaped in one
-//! formatter, and the markup is well-formed XML.
+//! A report is made from the transcript alone if need be: a replay adds what each agent read, as far as the
+//! recording fits its scenario; what does not fit is told first, and no graph is drawn. All that its
+//! templates print is cleaned and escaped in one formatter, and the markup is well-formed XML.
 
 use crate::diff::diff_lines;
 use crate::replay::{self, Search, brought_along, load_scenario, replay_watched};
@@ -80,7 +80,8 @@ fn difference(recorded: &str, now: &str) -> Vec<(String, String)> {
 }
 
 impl Sources {
-    /// Reads a run's transcript, and its scenario (looked for, if it is not given) and trace, if they are there.
+    /// Reads a run's transcript, and its scenario (looked for, if it is not given) and trace, if they are
+    /// there.
     ///
     /// # Errors
     /// The transcript can't be read, or a scenario that was given.

@@ -1,5 +1,5 @@
-//! Each agent's view of the run: everything that it read and said, in order, and at each turn how much of that was in its
-//! cache.
+//! Each agent's view of the run: everything that it read and said, in order, and at each turn how much of
+//! that was in its cache.
 
 use super::cast::{Cast, Member};
 use super::cost::kind;

@@ -1,4 +1,5 @@
-//! Plays a scenario into a folder: transcript, trace and summary; new, resumed, continuing another run, or forked from one.
+//! Plays a scenario into a folder: transcript, trace and summary; new, resumed, continuing another run, or
+//! forked from one.
 
 mod changes;
 mod header;
@@ -36,8 +37,8 @@ pub enum Seeding {
     /// The content of the case that is played: different cases have different random numbers.
     #[default]
     ByCase,
-    /// As in a recording: the case that its header names; `None` in recordings of earlier versions, in which all cases share random
-    /// numbers.
+    /// As in a recording: the case that its header names; `None` in recordings of earlier versions, in which
+    /// all cases share random numbers.
     Recorded(Option<CaseId>),
 }
 
@@ -60,13 +61,14 @@ pub struct RunOptions {
     pub continues: Option<PathBuf>,
     /// Begin instead with the first turns of another run.
     pub fork: Option<ForkFrom>,
-    /// The folder that contains everything that an earlier run's files may name; `None`: that run's checkout, else its
-    /// own folder.
+    /// The folder that contains everything that an earlier run's files may name; `None`: that run's checkout,
+    /// else its own folder.
     pub root: Option<PathBuf>,
-    /// The scenario's recorded path, if the scenario was read from a run's copy; `None`: the path it was read from.
+    /// The scenario's recorded path, if the scenario was read from a run's copy; `None`: the path it was read
+    /// from.
     pub named: Option<String>,
-    /// Replacements for the models that the scenario names, by name; the empty name is the scenario's own. They are recorded in the
-    /// trace.
+    /// Replacements for the models that the scenario names, by name; the empty name is the scenario's own.
+    /// They are recorded in the trace.
     pub models: BTreeMap<String, String>,
     /// Settings that override the scenario's.
     pub given: Given,

@@ -1,10 +1,11 @@
-//! The beginning of a run: nothing, the memories of an earlier run, or the first turns of another one (a fork).
+//! The beginning of a run: nothing, the memories of an earlier run, or the first turns of another one (a
+//! fork).
 //!
-//! A fork keeps the seeds of the turns that it shares with its run: its header lists other roots of seeds with the turn before
-//! which they apply.
+//! A fork keeps the seeds of the turns that it shares with its run: its header lists other roots of seeds
+//! with the turn before which they apply.
 //!
-//! A fork's agents begin with the run's caches, up to whole blocks: f16 rows of sealed blocks no longer exist, so each agent
-//! recomputes at most 255 tokens.
+//! A fork's agents begin with the run's caches, up to whole blocks: f16 rows of sealed blocks no longer
+//! exist, so each agent recomputes at most 255 tokens.
 
 use super::changes::{Changes, earlier, last_settings, turn_at};
 use super::{RunOptions, Seeding};
@@ -25,8 +26,8 @@ use std::sync::Arc;
 pub struct ForkFrom {
     /// Its folder or transcript.
     pub run: PathBuf,
-    /// The first turn that is played again: its path, or a phase's name for the phase's first turn; `None`: the first one with
-    /// `changes`.
+    /// The first turn that is played again: its path, or a phase's name for the phase's first turn; `None`:
+    /// the first one with `changes`.
     pub at: Option<String>,
     /// The changes to what is said and read.
     pub changes: Changes,
@@ -138,7 +139,8 @@ impl Past {
         Seeds::new(root, self.fork.as_ref().map_or(Vec::new(), |fork| fork.seeds.clone())).of_case(case)
     }
 
-    /// The case whose random numbers a run has. A fork keeps its run's, so that it is what the run would have been.
+    /// The case whose random numbers a run has. A fork keeps its run's, so that it is what the run would have
+    /// been.
     ///
     /// # Errors
     /// It is a new run of a case whose row is not known.

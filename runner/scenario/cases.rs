@@ -1,8 +1,10 @@
-//! Cases: rows of a file, each of which gives variables of a scenario other values. A run of a case is one with these overrides, and one
-//! more that names it; so a replay needs no file, and where there is one, it tells whether the row has changed since.
+//! Cases: rows of a file, each of which gives variables of a scenario other values. A run of a case is one
+//! with these overrides, and one more that names it; so a replay needs no file, and where there is one, it
+//! tells whether the row has changed since.
 //!
-//! A case has its own random numbers: they are derived from the run's seed and from what is in the row ([`CaseId`]), so they do not
-//! depend on other rows, on the order of rows and columns, or on variables that are set otherwise.
+//! A case has its own random numbers: they are derived from the run's seed and from what is in the row
+//! ([`CaseId`]), so they do not depend on other rows, on the order of rows and columns, or on variables that
+//! are set otherwise.
 
 use super::Scenario;
 use serde::{Deserialize, Serialize};
@@ -38,7 +40,8 @@ fn is_zero(n: &u64) -> bool {
 }
 
 impl CaseId {
-    /// The id of a row with these columns, the one that names the case included, after `copy` rows with the same content.
+    /// The id of a row with these columns, the one that names the case included, after `copy` rows with the
+    /// same content.
     pub fn of(columns: &[(&str, &Value)], copy: u64) -> Self {
         let mut row: Value =
             columns.iter().map(|(name, value)| ((*name).to_string(), (*value).clone())).collect();
@@ -93,8 +96,8 @@ impl Scenario {
         })
     }
 
-    /// The values of a recorded case as they were and as the file has them now, where they differ. Nothing is known where there is no
-    /// file.
+    /// The values of a recorded case as they were and as the file has them now, where they differ. Nothing is
+    /// known where there is no file.
     pub(crate) fn case_differs(&self, recorded: &[(String, Value)]) -> Option<(String, String)> {
         let (name, cases) = (named(recorded)?, self.cases.as_ref()?);
         let now = cases.iter().find(|case| case.name == name).map(|case| &case.values);

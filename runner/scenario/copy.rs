@@ -1,8 +1,8 @@
-//! The copy of a scenario in a run's folder: its file and all that it includes, as they were played, so that the run can be
-//! replayed, forked and reported wherever its folder is taken.
+//! The copy of a scenario in a run's folder: its file and all that it includes, as they were played, so that
+//! the run can be replayed, forked and reported wherever its folder is taken.
 //!
-//! Files are below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all; [`INDEX`] names the
-//! scenario's own file. It is written last: without it there is no copy.
+//! Files are below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all;
+//! [`INDEX`] names the scenario's own file. It is written last: without it there is no copy.
 
 use super::Scenario;
 use crate::diagnostic::Sources;

@@ -1,11 +1,11 @@
-//! The plan as bytes, for its hash: recordings hold it, so it must change with what turns are and depend on, and with nothing else,
-//! neither a name in this program nor a field's place in the file.
+//! The plan as bytes, for its hash: recordings hold it, so it must change with what turns are and depend on,
+//! and with nothing else, neither a name in this program nor a field's place in the file.
 //!
-//! Numbers are 64 bits, little-endian; texts and lists are preceded by their lengths, variants by a number of their own. A change of the
-//! encoding is a new [`VERSION`].
+//! Numbers are 64 bits, little-endian; texts and lists are preceded by their lengths, variants by a number of
+//! their own. A change of the encoding is a new [`VERSION`].
 //!
-//! A recording holds its plan as a hash over an encoding of its own, with a version: it changes with what turns are and wait for,
-//! not with names in this program.
+//! A recording holds its plan as a hash over an encoding of its own, with a version: it changes with what
+//! turns are and wait for, not with names in this program.
 
 use super::plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
@@ -18,7 +18,8 @@ use super::{Choice, Method, PhaseId, Route};
 const VERSION: u32 = 1;
 
 impl Plan {
-    /// The hash that equal plans share: the version of their encoding, a colon, and blake3 (hex) over turns and edges.
+    /// The hash that equal plans share: the version of their encoding, a colon, and blake3 (hex) over turns
+    /// and edges.
     pub fn hash(&self) -> String {
         let mut bytes = Bytes(blake3::Hasher::new());
         bytes.list(self.order(), |bytes, (id, turn)| {

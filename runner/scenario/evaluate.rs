@@ -1,6 +1,8 @@
-//! What expressions make of what has happened: new values of the state, agents who are present, options that are open.
+//! What expressions make of what has happened: new values of the state, agents who are present, options that
+//! are open.
 //!
-//! A change of the state is a function of the record, so nothing of it is taken on trust: a replay works it out again.
+//! A change of the state is a function of the record, so nothing of it is taken on trust: a replay works it
+//! out again.
 
 use super::choice::text_of;
 use super::render::{evaluate_for, evaluate_with};
@@ -73,7 +75,8 @@ pub fn present(
 }
 
 impl Choice {
-    /// The options that are open to an agent, by index; their results are those that `open` gives. What is not an option is not open.
+    /// The options that are open to an agent, by index; their results are those that `open` gives. What is
+    /// not an option is not open.
     ///
     /// # Errors
     /// The expression fails, or gives no list.

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Plan {
-    /// The turns of some phases and the changes of the state in them, in the same order and under the same conditions. Nobody reads
-    /// anything in it, and no turn has edges: it is to be walked in order. All phases keep the points at which they begin.
+    /// The turns of some phases and the changes of the state in them, in the same order and under the same
+    /// conditions. Nobody reads anything in it, and no turn has edges: it is to be walked in order. All
+    /// phases keep the points at which they begin.
     pub fn excerpt(&self, phases: &BTreeSet<PhaseId>) -> Excerpt {
         let points = Points::new(self, phases);
         let mut graph = DiGraph::new();

@@ -4,7 +4,8 @@ use super::yaml::Path;
 use greenroom_grammar::{Grammar, Mismatch, Relaxed};
 use serde_json::Value;
 
-/// Times that a reply is asked for again, at most, if it breaks what only a complete reply can be checked for.
+/// Times that a reply is asked for again, at most, if it breaks what only a complete reply can be checked
+/// for.
 pub const MAX_AGAIN: usize = 4;
 
 /// A form of replies.

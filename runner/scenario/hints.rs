@@ -1,24 +1,28 @@
-//! Reply settings in a scenario: a model and how tokens are sampled. One mechanism for all of them, wherever they are written.
+//! Reply settings in a scenario: a model and how tokens are sampled. One mechanism for all of them, wherever
+//! they are written.
 //!
-//! A turn of a written-out order takes precedence over its phase, that over the agent, that over the scenario. The scenario's own
-//! are part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds the others, merged.
+//! A turn of a written-out order takes precedence over its phase, that over the agent, that over the
+//! scenario. The scenario's own are part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds
+//! the others, merged.
 
 use super::{Constraint, Method, Scenario, Turn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Adds the fields of [`WrittenHints`] to a struct of the schema. (`serde(flatten)` would lose the places of mistakes.)
+/// Adds the fields of [`WrittenHints`] to a struct of the schema. (`serde(flatten)` would lose the places of
+/// mistakes.)
 macro_rules! with_hints {
     ($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* }) => {
         $(#[$attribute])*
         pub struct $name {
             $($fields)*
-            /// The model that answers: a name under `models`. For this field and those below, a turn's setting takes precedence,
-            /// then its phase's, the agent's and the scenario's. A memory belongs to one model, so an agent with a permanent memory
-            /// has the same model in all phases.
+            /// The model that answers: a name under `models`. For this field and those below, a turn's
+            /// setting takes precedence, then its phase's, the agent's and the scenario's. A memory belongs
+            /// to one model, so an agent with a permanent memory has the same model in all phases.
             pub model: Option<String>,
-            /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7. `--temperature` overrides it.
+            /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7.
+            /// `--temperature` overrides it.
             #[schemars(extend("minimum" = 0))]
             pub temperature: Option<f64>,
             /// Sample from the smallest set of tokens that reaches this probability. `--top-p` overrides it.
@@ -26,23 +30,27 @@ macro_rules! with_hints {
             pub top_p: Option<f64>,
             /// Sample from this many of the most likely tokens; 0: from all. `--top-k` overrides it.
             pub top_k: Option<u64>,
-            /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p` overrides it.
+            /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p`
+            /// overrides it.
             #[schemars(extend("minimum" = 0, "maximum" = 1))]
             pub min_p: Option<f64>,
-            /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty` overrides it.
+            /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty`
+            /// overrides it.
             #[schemars(extend("exclusiveMinimum" = 0))]
             pub repetition_penalty: Option<f64>,
             /// Maximum number of tokens in a reply. `--max-tokens` overrides it.
             #[schemars(extend("minimum" = 1, "maximum" = u32::MAX))]
             pub max_tokens: Option<u64>,
-            /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the default), `low`, `medium` or
-            /// `high`. A switch without levels treats everything except `none` as on. Reasoning counts towards the tokens of the reply, so
-            /// leave room for it with `max_tokens`. The agent remembers its reasoning; others don't hear it. Choices (`choice`) and replies
-            /// with a fixed form are made without reasoning.
+            /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the
+            /// default), `low`, `medium` or `high`. A switch without levels treats everything except `none`
+            /// as on. Reasoning counts towards the tokens of the reply, so leave room for it with
+            /// `max_tokens`. The agent remembers its reasoning; others don't hear it. Choices (`choice`) and
+            /// replies with a fixed form are made without reasoning.
             pub reasoning: Option<$crate::scenario::hints::Reasoning>,
-            /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the reply would go on as a script,
-            /// that is before a cue, and at the beginning of a line before a bracket, the name of a speaker with a colon, or a copy of a
-            /// text that the agent has read. `none`: nowhere else, for analysts and minutes, whose replies list names.
+            /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the
+            /// reply would go on as a script, that is before a cue, and at the beginning of a line before a
+            /// bracket, the name of a speaker with a colon, or a copy of a text that the agent has read.
+            /// `none`: nowhere else, for analysts and minutes, whose replies list names.
             pub stops: Option<$crate::scenario::hints::Stops>,
         }
 
@@ -109,7 +117,8 @@ impl Reasoning {
 }
 
 impl Scenario {
-    /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with its first token.
+    /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with
+    /// its first token.
     pub fn reasoning_of(&self, turn: &Turn) -> Reasoning {
         let is_weighed = |constraint: &Constraint| constraint.choice.method == Method::Decode;
         if turn.form.is_some() || turn.constraint.as_ref().is_some_and(is_weighed) {

@@ -88,13 +88,15 @@ pub struct Scenario {
     pub description: String,
     /// Values for templates, overrides applied.
     pub variables: BTreeMap<String, serde_json::Value>,
-    /// The cases of its file, or that which it is played with; none where it names no file, or the file is not there.
+    /// The cases of its file, or that which it is played with; none where it names no file, or the file is
+    /// not there.
     pub cases: Option<Vec<Case>>,
     /// The state: its values before the first turn.
     pub state: BTreeMap<String, serde_json::Value>,
     /// Intermediate values, by name; each may use those before it.
     pub lets: Vec<(String, Expression)>,
-    /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order given.
+    /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order
+    /// given.
     pub overrides: Vec<(String, serde_json::Value)>,
     /// True if it is read for a recording by the first rules (see `transcript::RULES`).
     pub by_first_rules: bool,
@@ -159,7 +161,8 @@ pub struct Agent {
     pub is_outside: bool,
 }
 
-/// How an agent's memory continues when it is full: in a new epoch, which begins with the system text and what is kept.
+/// How an agent's memory continues when it is full: in a new epoch, which begins with the system text and
+/// what is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// What is kept.
@@ -174,7 +177,8 @@ pub struct Memory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// Everything: when the context is full, the run ends. `check` predicts this and rejects such a scenario. The default.
+    /// Everything: when the context is full, the run ends. `check` predicts this and rejects such a scenario.
+    /// The default.
     #[default]
     All,
     /// A summary that the agent writes for itself.
@@ -341,8 +345,9 @@ pub enum Topology {
     Broadcast,
     /// Each round, the first of each pair speaks to the second, then the second to the first.
     Whisper(Vec<(AgentId, AgentId)>),
-    /// As round_robin; after each turn everybody else but the next in order is asked, all at once, whether to cut in, unless
-    /// they have done so in this round; the first in order who wants to speaks next, once, and the order continues.
+    /// As round_robin; after each turn everybody else but the next in order is asked, all at once, whether to
+    /// cut in, unless they have done so in this round; the first in order who wants to speaks next, once, and
+    /// the order continues.
     Interrupt,
     /// Each round, the moderator chooses who speaks.
     Moderated(AgentId),
@@ -423,7 +428,8 @@ pub struct Payoff {
 /// A rule that values choices.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PayoffRule {
-    /// For each combination of options (by index in `choices`, in the players' order), a value for each player.
+    /// For each combination of options (by index in `choices`, in the players' order), a value for each
+    /// player.
     Matrix(BTreeMap<Vec<usize>, Vec<Expression>>),
     /// One expression for every player.
     Each(Expression),
@@ -451,7 +457,8 @@ impl Scenario {
         &self.phases[id.0]
     }
 
-    /// A model that the scenario names, as it is found: the file itself where there is one of that path beside the scenario.
+    /// A model that the scenario names, as it is found: the file itself where there is one of that path
+    /// beside the scenario.
     pub fn model(&self, name: &str) -> Option<String> {
         let model = self.models.get(name)?;
         let folder =
@@ -465,8 +472,8 @@ impl Scenario {
         self.model(self.hints.model.as_ref()?)
     }
 
-    /// The model that a run is played with: the scenario's own; where it gives none and every turn that a model plays has another, the
-    /// first of these.
+    /// The model that a run is played with: the scenario's own; where it gives none and every turn that a
+    /// model plays has another, the first of these.
     pub fn usual_model(&self) -> Option<String> {
         let plan = compile(self);
         let played = plan.order().filter(|(_, turn)| self.agent(turn.speaker).strategy.is_none());

@@ -1,7 +1,8 @@
 //! Fields that have a second name: the one of the format that this one grew from. Both mean the same.
 //!
-//! The program knows a field by its first name. [`rename`] brings a file's tree to it, and the tree remembers what is in the
-//! file; [`as_written`] gives messages that name back. Hashes of templates are recorded by the second name, as they always were.
+//! The program knows a field by its first name. [`rename`] brings a file's tree to it, and the tree remembers
+//! what is in the file; [`as_written`] gives messages that name back. Hashes of templates are recorded by the
+//! second name, as they always were.
 
 use super::yaml::{Path, Step, Tree};
 use crate::diagnostic::Diagnostic;
@@ -15,10 +16,12 @@ const FIELDS: [(&str, &str); 4] = [
     ("private_prompts", "per_agent_prompt_templates"),
     ("rounds", "auto_rounds"),
 ];
-/// An opening of its own in the older format, in place of `initial_prompt` for those who have no private text.
+/// An opening of its own in the older format, in place of `initial_prompt` for those who have no private
+/// text.
 const TEMPLATE: &str = "initial_prompt_template";
 
-/// Names of a phase's fields that are accepted besides those of the reference, each with the one that it stands for.
+/// Names of a phase's fields that are accepted besides those of the reference, each with the one that it
+/// stands for.
 pub(crate) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
     [(TEMPLATE, "prompt")].into_iter().chain(FIELDS.into_iter().map(|(name, other)| (other, name)))
 }
@@ -26,7 +29,8 @@ pub(crate) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// The names of fields that are in the file, where they are not the first ones, by the path of their phase.
 pub(super) type Written = Vec<(Path, &'static str, &'static str)>;
 
-/// Brings the fields of phases to their first names. A field that is there by both is an error, and the second is dropped.
+/// Brings the fields of phases to their first names. A field that is there by both is an error, and the
+/// second is dropped.
 pub(super) fn rename(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> Written {
     let mut written = Vec::new();
     rename_in(&Path::default().key("phases"), tree, found, &mut written);
@@ -38,7 +42,8 @@ fn rename_in(list: &Path, tree: &mut Tree, found: &mut Vec<Diagnostic>, written:
     for at in 0..tree.n_items(list) {
         let phase = list.index(at);
         rename_in(&phase.key("phases"), tree, found, written);
-        // The older opening for some comes first: it may be beside the older one for all, not beside `prompt`.
+        // The older opening for some comes first: it may be beside the older one for all, not beside
+        // `prompt`.
         for (other, name) in others() {
             let is_there = tree.find(&phase.key(other)).is_some();
             if is_there && tree.find(&phase.key(name)).is_some() {
@@ -53,7 +58,8 @@ fn rename_in(list: &Path, tree: &mut Tree, found: &mut Vec<Diagnostic>, written:
     }
 }
 
-/// Adds the other names to the schema of a phase: each holds what the first holds, and only one of the two is there.
+/// Adds the other names to the schema of a phase: each holds what the first holds, and only one of the two is
+/// there.
 pub(super) fn add_to(schema: &mut Schema) {
     let Some(phase) = schema.pointer_mut("/$defs/Phase") else { return };
     let rules = phase["not"]["anyOf"].as_array().cloned().unwrap_or_default();

@@ -1,8 +1,9 @@
 //! `parse_choice`: a reply in words, read as one of several options.
 //!
-//! It would rather say that a reply is invalid than guess. A reply chooses an option if it names that one, no other, in no sentence with a
-//! negation, and not only in questions or in words of doubt. `Not A. B it is.` and `B, not A.` name B: where nothing stands in a whole
-//! sentence, or at the end of one, but a negation and an option, that option is left out.
+//! It would rather say that a reply is invalid than guess. A reply chooses an option if it names that one, no
+//! other, in no sentence with a negation, and not only in questions or in words of doubt. `Not A. B it is.`
+//! and `B, not A.` name B: where nothing stands in a whole sentence, or at the end of one, but a negation and
+//! an option, that option is left out.
 
 use super::language::{Language, Words};
 use std::cmp::Reverse;
@@ -46,8 +47,9 @@ pub(super) fn parse(options: &[Vec<&str>], reply: &str, language: &Language) -> 
     votes.next().filter(|_| !is_unclear).map(|vote| vote.option)
 }
 
-/// All places where an option's name stands as whole words, in whatever case. An option that is part of a longer one that
-/// is there does not count; of several with the same words, each does, so that none of them is chosen.
+/// All places where an option's name stands as whole words, in whatever case. An option that is part of a
+/// longer one that is there does not count; of several with the same words, each does, so that none of them
+/// is chosen.
 fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Mention> {
     let names =
         options.iter().enumerate().flat_map(|(option, names)| names.iter().map(move |name| (option, name)));
@@ -78,7 +80,8 @@ fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Me
     found
 }
 
-/// True if nothing stands in a mention's clause but a negation, and that clause is a whole sentence or the end of one.
+/// True if nothing stands in a mention's clause but a negation, and that clause is a whole sentence or the
+/// end of one.
 fn is_left_out(mention: Mention, words: &Words, denials: &[(usize, usize)]) -> bool {
     let (first, last) = (&words.all[mention.from], &words.all[mention.to - 1]);
     if first.clause != last.clause {

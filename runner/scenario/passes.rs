@@ -32,8 +32,9 @@ impl Scenario {
         self.passes_of(phase).flat_map(of_pass).chain(&self.phase(phase).when)
     }
 
-    /// The phases that names mean at a point before the phase `n_known`, in the phase `at`: of those in a block the one of the latest
-    /// pass that was played by then. What is later in a block has been played in the pass before, or is as if it were skipped.
+    /// The phases that names mean at a point before the phase `n_known`, in the phase `at`: of those in a
+    /// block the one of the latest pass that was played by then. What is later in a block has been played in
+    /// the pass before, or is as if it were skipped.
     pub fn visible(&self, at: Option<PhaseId>, n_known: usize, said: &History) -> BTreeMap<&str, PhaseId> {
         let certain: Vec<PassId> =
             at.into_iter().flat_map(|at| self.passes_of(at)).flat_map(|pass| self.up_to(pass)).collect();

@@ -37,7 +37,8 @@ pub struct Horizon {
 /// One turn: who speaks, and what that agent reads first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// `phase/round/agent`, and after a dot a suffix that makes it unique: names the turn in transcripts and seeds it.
+    /// `phase/round/agent`, and after a dot a suffix that makes it unique: names the turn in transcripts and
+    /// seeds it.
     pub path: String,
     /// The phase.
     pub phase: PhaseId,
@@ -253,7 +254,8 @@ pub fn turn_seed(root: u64, path: &str) -> u64 {
     u64::from_le_bytes(first) >> 11
 }
 
-/// The source of the seeds of a run's turns: a root, and, for a run forked from others, the roots of its first turns.
+/// The source of the seeds of a run's turns: a root, and, for a run forked from others, the roots of its
+/// first turns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seeds {
     root: u64,

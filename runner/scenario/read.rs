@@ -1,5 +1,5 @@
-//! Reads a scenario's YAML into [`Written`]: mistakes of type and unknown keys are collected, all of them, with
-//! their places.
+//! Reads a scenario's YAML into [`Written`]: mistakes of type and unknown keys are collected, all of them,
+//! with their places.
 
 use super::names::others;
 use super::schema::{Written, json_schema};
@@ -126,7 +126,8 @@ pub(crate) fn typed(tree: &Tree, path: &[Step]) -> Typed {
             Step::Key(key) => at.get("properties").and_then(|fields| fields.get(key)),
             Step::Index(_) => at.get("items"),
         };
-        // Only a field says what is in it: a name that somebody gave says nothing, even if it is that of a field.
+        // Only a field says what is in it: a name that somebody gave says nothing, even if it is that of a
+        // field.
         place = match step {
             Step::Key(key) if next.is_some() => named(key, place).unwrap_or(place),
             _ => place,

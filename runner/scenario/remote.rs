@@ -1,5 +1,5 @@
-//! Addresses of other engines: `API+URL`, with settings as parameters of the URL. So a scenario, a command line and a trace name an
-//! engine by one text, wherever they would name a file.
+//! Addresses of other engines: `API+URL`, with settings as parameters of the URL. So a scenario, a command
+//! line and a trace name an engine by one text, wherever they would name a file.
 //!
 //! `llamacpp+http://127.0.0.1:8080?tokenizer=model.gguf&slots=4`
 
@@ -68,7 +68,8 @@ pub struct Address {
     pub model: Option<String>,
     /// The environment variable that holds the key.
     pub key_env: Option<String>,
-    /// A model file here whose tokenizer and chat template are the model's: prompts are then sent as token ids.
+    /// A model file here whose tokenizer and chat template are the model's: prompts are then sent as token
+    /// ids.
     pub tokenizer: Option<String>,
     /// Requests at once.
     pub slots: usize,

@@ -11,8 +11,8 @@ use minijinja::value::{Object, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The transcript of a phase as one agent tells it: own lines as "You:", one line each; not what was whispered to
-/// others, no ballots.
+/// The transcript of a phase as one agent tells it: own lines as "You:", one line each; not what was
+/// whispered to others, no ballots.
 pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
     let line = |line: &Utterance| {
         if line.speaker == perspective {
@@ -31,7 +31,8 @@ pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> S
 pub struct Reading {
     /// The phase.
     pub phase: PhaseId,
-    /// The round, for texts of rounds: they may use what the phase itself has come to. None as the phase opens.
+    /// The round, for texts of rounds: they may use what the phase itself has come to. None as the phase
+    /// opens.
     pub round: Option<usize>,
     /// The reader.
     pub agent: AgentId,
@@ -71,7 +72,8 @@ pub fn render_stage(
     Ok(environment().template(NAME, &template.text)?.render(context)?)
 }
 
-/// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase; a scenario's own names come first.
+/// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase; a scenario's own names
+/// come first.
 pub fn round_names(
     scenario: &Scenario,
     phase: PhaseId,
@@ -80,7 +82,8 @@ pub fn round_names(
     free(scenario, [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))])
 }
 
-/// What [`PASS_NAMES`](super::template::PASS_NAMES) and [`OUTER`] stand for in a pass of a block; a scenario's own names come first.
+/// What [`PASS_NAMES`](super::template::PASS_NAMES) and [`OUTER`] stand for in a pass of a block; a
+/// scenario's own names come first.
 pub fn pass_names(
     scenario: &Scenario,
     pass: Option<PassId>,
@@ -247,8 +250,8 @@ fn phase_constants(phase: &Phase) -> Value {
     Value::from(BTreeMap::from(fields))
 }
 
-/// An earlier phase in a template: `messages[agent]`, `name`, `label`. What it came to is computed once, however often a
-/// loop asks for it.
+/// An earlier phase in a template: `messages[agent]`, `name`, `label`. What it came to is computed once,
+/// however often a loop asks for it.
 #[derive(Debug)]
 struct PhaseObject {
     id: PhaseId,

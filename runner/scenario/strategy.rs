@@ -1,7 +1,7 @@
 //! Strategies: rules that answer instead of the model, and what they depend on.
 //!
-//! A strategy knows what its agent has heard, and no more; nothing of it depends on time or scheduling. A run, a replay and
-//! `check` all ask [`Strategy::reply`].
+//! A strategy knows what its agent has heard, and no more; nothing of it depends on time or scheduling. A
+//! run, a replay and `check` all ask [`Strategy::reply`].
 
 use super::choice::Choice;
 use super::plan::Turn;
@@ -110,7 +110,8 @@ impl Strategy {
         matches!(self, Self::Random(_))
     }
 
-    /// The reply at the turn of this path and seed. For a human, who is only asked in a run, it is the first option.
+    /// The reply at the turn of this path and seed. For a human, who is only asked in a run, it is the first
+    /// option.
     ///
     /// # Errors
     /// The reply is not one of the options that are open, or there is none for this turn.

@@ -32,7 +32,8 @@ pub enum ToolKind {
     BuiltIn(BuiltIn, ToolSpec),
     /// A program that reads its arguments as JSON and writes its result.
     Command(Command, ToolSpec),
-    /// A server of the Model Context Protocol, on its standard input and output. It says itself which tools it has.
+    /// A server of the Model Context Protocol, on its standard input and output. It says itself which tools
+    /// it has.
     Server(Server),
 }
 

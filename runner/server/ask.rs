@@ -1,7 +1,8 @@
 //! An API-neutral question to a model: admitted, played piece by piece, and answered.
 //!
-//! An API's handler turns its request into an [`Ask`]. [`Ask::admit`] finds the model, limits the prompt and joins the queue; it
-//! refuses requests before anything is sent. [`Admitted::play`] waits for a place, finds the memory, and lets the engine answer.
+//! An API's handler turns its request into an [`Ask`]. [`Ask::admit`] finds the model, limits the prompt and
+//! joins the queue; it refuses requests before anything is sent. [`Admitted::play`] waits for a place, finds
+//! the memory, and lets the engine answer.
 
 use super::App;
 use super::dialogue::Dialogue;
@@ -182,8 +183,8 @@ impl Ask {
         let served = app.models.get(&self.model).await?;
         let subject = self.subject.clone();
         let counted = served.clone();
-        // Long texts take time and memory to tokenize: other requests are answered meanwhile, and only a few are
-        // tokenized at a time.
+        // Long texts take time and memory to tokenize: other requests are answered meanwhile, and only a few
+        // are tokenized at a time.
         let place = app.tokenizing.acquire().await.map_err(|_| Refusal::ending())?;
         let ids =
             tokio::task::spawn_blocking(move || counted.engine().prompter().prompt_ids(&subject.prompt()));
@@ -231,8 +232,8 @@ impl Admitted {
         self.ids.len()
     }
 
-    /// Waits for a place, and lets the model answer; each piece is passed to `pieces` as it comes. Dropping it before it is ready
-    /// cancels the work.
+    /// Waits for a place, and lets the model answer; each piece is passed to `pieces` as it comes. Dropping
+    /// it before it is ready cancels the work.
     ///
     /// # Errors
     /// The engine's, or the deadline has passed, or nobody takes the pieces any more.

@@ -31,7 +31,8 @@ pub(super) fn of_value<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> 
     })
 }
 
-/// Refuses unsupported fields that would change the reply; unset fields, and those without effect, are accepted.
+/// Refuses unsupported fields that would change the reply; unset fields, and those without effect, are
+/// accepted.
 ///
 /// # Errors
 /// The first of them.

@@ -1,7 +1,8 @@
 //! An API-neutral dialogue, line by line as clients send it, converted to what the engine reads.
 //!
-//! The engine's conversation alternates: the agent hears a text, and replies or calls a tool, whose result it hears next. Neighbouring
-//! lines of one side are joined; several calls of one message become calls one after another, each with its result.
+//! The engine's conversation alternates: the agent hears a text, and replies or calls a tool, whose result it
+//! hears next. Neighbouring lines of one side are joined; several calls of one message become calls one after
+//! another, each with its result.
 
 use super::error::Refusal;
 use greenroom_engine::{Call, Completion, Conversation, Exchange, ReplyContent, ToolCalls, Tools};
@@ -56,7 +57,8 @@ struct Draft {
 }
 
 impl Dialogue {
-    /// A dialogue of these lines. System lines before all others are the system text; later ones are heard as a user's.
+    /// A dialogue of these lines. System lines before all others are the system text; later ones are heard as
+    /// a user's.
     ///
     /// # Errors
     /// Nothing is left to answer, or calls and results don't match; `field` names the messages.
@@ -107,8 +109,8 @@ impl Dialogue {
     pub(super) fn with_reply(&self, completion: &Completion) -> Digest {
         let last = self.chain.last().unwrap_or(&self.root);
         let said = match &completion.call {
-            // With several calls, only the first: they are read again one after another, each after the previous
-            // one's result.
+            // With several calls, only the first: they are read again one after another, each after the
+            // previous one's result.
             Some(ToolCalls::Complete(calls)) => calls.first().map_or(Said::Text(""), Said::Call),
             _ => Said::Text(&completion.text),
         };

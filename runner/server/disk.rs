@@ -11,7 +11,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_secs(1);
 /// What runs write is not counted, so the folder is also looked at once in this many ticks.
 const ANYWAY: u32 = 600;
-/// The share of the limit that is written between two looks at the folder, at most; it may be exceeded by that.
+/// The share of the limit that is written between two looks at the folder, at most; it may be exceeded by
+/// that.
 const SHARE: u64 = 16;
 
 /// Removes the least valuable memories whenever much was written.

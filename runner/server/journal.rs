@@ -1,7 +1,8 @@
-//! Records that outlive the server: a file of JSON lines, appended to while it runs and rewritten when it starts.
+//! Records that outlive the server: a file of JSON lines, appended to while it runs and rewritten when it
+//! starts.
 //!
-//! A line that can't be read is skipped: the last one may be incomplete if the server was killed. A line that can't be written causes a
-//! warning; its content is known until the server ends.
+//! A line that can't be read is skipped: the last one may be incomplete if the server was killed. A line that
+//! can't be written causes a warning; its content is known until the server ends.
 
 use crate::files::{self, Kind, Lines};
 use anyhow::Context as _;
@@ -16,7 +17,8 @@ use std::path::Path;
 pub(super) struct Journal(Option<File>);
 
 impl Journal {
-    /// Reads a folder's file of that name, passes each line to `absorb`, and rewrites it with the lines that `all` then returns.
+    /// Reads a folder's file of that name, passes each line to `absorb`, and rewrites it with the lines that
+    /// `all` then returns.
     ///
     /// # Errors
     /// The file can't be read or written, or another server has it.

@@ -1,10 +1,11 @@
 //! The server: memories that last, for clients of other providers' APIs.
 //!
-//! It has no memory rules of its own. A request becomes an engine request with the whole conversation, and the engine finds what was
-//! read before. `sessions` decides which session a conversation continues.
+//! It has no memory rules of its own. A request becomes an engine request with the whole conversation, and
+//! the engine finds what was read before. `sessions` decides which session a conversation continues.
 //!
-//! An API (`openai/`) reads bodies into an `ask`, which waits in the `queue` for its turn, and formats the answer, whole or as
-//! a `stream`. `tenants` identifies clients, `models` keeps the models, `live` tracks current activity.
+//! An API (`openai/`) reads bodies into an `ask`, which waits in the `queue` for its turn, and formats the
+//! answer, whole or as a `stream`. `tenants` identifies clients, `models` keeps the models, `live` tracks
+//! current activity.
 
 mod agents;
 mod anthropic;
@@ -214,8 +215,8 @@ fn admitted(app: &App, request: &Request<Body>) -> Result<Option<Arc<Tenant>>, R
     needs_a_key.then(|| app.tenants.identify(request.headers())).transpose()
 }
 
-/// Refuses a request that calls this machine by another's name: a page from another site can make a browser call any address under that
-/// site's name (DNS rebinding).
+/// Refuses a request that calls this machine by another's name: a page from another site can make a browser
+/// call any address under that site's name (DNS rebinding).
 fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let host = text("host").unwrap_or_default();

@@ -1,10 +1,12 @@
 //! The served models: opened on demand, within a memory limit for their weights.
 //!
-//! If another model needs room, the least recently used idle one is closed; its memories stay on disk. If none is idle and the other
-//! model has waited for a while, no new requests reach the open models, so a busy model can't keep it out.
+//! If another model needs room, the least recently used idle one is closed; its memories stay on disk. If
+//! none is idle and the other model has waited for a while, no new requests reach the open models, so a busy
+//! model can't keep it out.
 //!
-//! Loading and closing belong to the server, not to the request that caused them: they hold [`Opening`] until they are over, even if the
-//! client disconnects meanwhile. So no model is loaded twice, and what is being loaded or closed always counts against the limit.
+//! Loading and closing belong to the server, not to the request that caused them: they hold [`Opening`] until
+//! they are over, even if the client disconnects meanwhile. So no model is loaded twice, and what is being
+//! loaded or closed always counts against the limit.
 
 use super::error::Refusal;
 use crate::backend::{Embedded, EmbeddedConfig, Loading, MemoryBudget, ModelFile, locate};
@@ -65,7 +67,8 @@ impl Served {
 }
 
 impl Models {
-    /// Models, each under its name, with these settings; the memories of all live in one budget. As many are opened as there is room for.
+    /// Models, each under its name, with these settings; the memories of all live in one budget. As many are
+    /// opened as there is room for.
     ///
     /// # Errors
     /// A model can't be found or opened, or is larger than `max_bytes`.
@@ -342,7 +345,8 @@ mod tests {
         assert_eq!(asked("a").await.unwrap().map_err(|refusal| refusal.status()), Ok("a".to_string()));
     }
 
-    /// Back-to-back requests for a model, which keep it always busy, don't keep another one out; nor the other way round.
+    /// Back-to-back requests for a model, which keep it always busy, don't keep another one out; nor the
+    /// other way round.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_model_that_is_always_asked_for_keeps_no_other_out() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! `GET /openapi.json`: all routes in OpenAPI's form, for generated clients.
 //!
-//! The document is written by hand. A test compares its paths with `ROUTES`, so that every route has a description,
-//! and every described route exists.
+//! The document is written by hand. A test compares its paths with `ROUTES`, so that every route has a
+//! description, and every described route exists.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};

@@ -107,7 +107,8 @@ impl Recent {
         } else {
             Reason::Unavailable
         };
-        // What a changed prompt has in common with others need not be what it has in common with the earlier one.
+        // What a changed prompt has in common with others need not be what it has in common with the earlier
+        // one.
         let missed = match reason {
             Reason::Unavailable => earlier.tokens.min(answer.prompt_tokens()).saturating_sub(reused),
             _ => answer.prompt_tokens().saturating_sub(reused).min(earlier.tokens),

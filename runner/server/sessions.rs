@@ -1,13 +1,15 @@
 //! Decides which memory a conversation continues.
 //!
-//! Conversations that begin with the same system text and first message are siblings. A conversation continues a sibling's memory that
-//! contains exactly what it has read and said so far. If there is none, it begins a new memory from the sibling with which it has most
-//! in common. So two clients never rewind each other's memory, their common beginning is read once, and a client needs no session name.
-//! A scope (a key or header that clients send) separates conversations with the same beginning.
+//! Conversations that begin with the same system text and first message are siblings. A conversation
+//! continues a sibling's memory that contains exactly what it has read and said so far. If there is none, it
+//! begins a new memory from the sibling with which it has most in common. So two clients never rewind each
+//! other's memory, their common beginning is read once, and a client needs no session name. A scope (a key or
+//! header that clients send) separates conversations with the same beginning.
 //!
-//! What each memory holds is written down, a line a reply, and read again when the server starts. With it stand the ids that were
-//! sampled: clients send replies back as text, and a text has more than one way to be cut into tokens. So a conversation is read as it
-//! was said, whether or not its keys and values are still there.
+//! What each memory holds is written down, a line a reply, and read again when the server starts. With it
+//! stand the ids that were sampled: clients send replies back as text, and a text has more than one way to be
+//! cut into tokens. So a conversation is read as it was said, whether or not its keys and values are still
+//! there.
 
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
@@ -29,7 +31,8 @@ pub struct Sessions(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     slots: BTreeMap<String, Slot>,
-    /// Memories of prompts without a chat template. They are not recorded: what they have in common is found by content.
+    /// Memories of prompts without a chat template. They are not recorded: what they have in common is found
+    /// by content.
     raw: BTreeMap<String, RawSlot>,
     journal: Journal,
     time: u64,
@@ -257,8 +260,8 @@ impl Said {
     }
 }
 
-/// The engine's key of a memory of that name. The memories of each model are a separate run, because only one engine adds
-/// to a run.
+/// The engine's key of a memory of that name. The memories of each model are a separate run, because only one
+/// engine adds to a run.
 pub(super) fn key(tenant: &str, model: &str, name: &str) -> SessionKey {
     SessionKey { tenant: tenant.to_string(), ..SessionKey::new(run_of(model), name) }
 }

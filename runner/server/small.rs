@@ -1,4 +1,5 @@
-//! The small routes of llama.cpp's server: health, metrics, tokenizing and detokenizing, and current activity.
+//! The small routes of llama.cpp's server: health, metrics, tokenizing and detokenizing, and current
+//! activity.
 //!
 //! If they need a model and only one is served, it need not be named. Only those that tokenize open a model.
 
@@ -133,8 +134,8 @@ async fn apply_template(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// `GET /props`: a model's properties, and the server's. `is_sleeping`: the model is not open, and its context is
-/// unknown.
+/// `GET /props`: a model's properties, and the server's. `is_sleeping`: the model is not open, and its
+/// context is unknown.
 async fn props(State(app): Shared, uri: Uri) -> Result<Json<Value>, Refusal> {
     let name = name_of(&app, parameter(&uri, "model").as_deref())?;
     let open = app.models.at_hand().into_iter().find(|served| served.name == name);

@@ -72,7 +72,8 @@ pub(super) fn respond(admitted: Admitted, wording: impl EventEncoder) -> Respons
     respond_by(limit, play, wording)
 }
 
-/// The same for an answer that `play` gives, piece by piece. A reader who takes longer than the limit is dropped.
+/// The same for an answer that `play` gives, piece by piece. A reader who takes longer than the limit is
+/// dropped.
 pub(super) fn respond_by<P>(
     limit: Duration,
     play: impl FnOnce(Pieces) -> P + Send + 'static,

@@ -1,7 +1,8 @@
 //! Tenants, identified by their keys, and their limits.
 //!
-//! A tenant's name is part of the key of every memory, so tenants share only the weights. Keys are compared by their hashes, all of them
-//! and in constant time, so that neither a key nor its beginning can be guessed from the timing.
+//! A tenant's name is part of the key of every memory, so tenants share only the weights. Keys are compared
+//! by their hashes, all of them and in constant time, so that neither a key nor its beginning can be guessed
+//! from the timing.
 
 use super::error::Refusal;
 use crate::files::{self, Kind};
@@ -50,7 +51,8 @@ pub(super) struct Limits {
 pub(super) struct Tenant {
     pub(super) name: String,
     pub(super) limits: Limits,
-    /// Tokens that were computed for it, counted as they are: a request that is cancelled costs what it has used.
+    /// Tokens that were computed for it, counted as they are: a request that is cancelled costs what it has
+    /// used.
     meter: Meter,
     spent: Mutex<Spent>,
 }

@@ -1,8 +1,8 @@
-//! Turns of a runner on another machine: it sends the same requests as to a local engine ([`wire`]), and keeps the
-//! conversation.
+//! Turns of a runner on another machine: it sends the same requests as to a local engine ([`wire`]), and
+//! keeps the conversation.
 //!
-//! The memory is named by the runner's run and agent. The time of the agent's next turn is on the runner's own clock, which
-//! can't be compared with other clients', so it is left out.
+//! The memory is named by the runner's run and agent. The time of the agent's next turn is on the runner's
+//! own clock, which can't be compared with other clients', so it is left out.
 
 use super::ask::MOST_OPTIONS;
 use super::error::Refusal;

@@ -1,8 +1,8 @@
 //! The unread rest of a request's body.
 //!
-//! An answer that is sent before the whole body is read has two problems: a client that is still sending does not read it, and hyper
-//! then closes the connection without notice, although the client may have sent its next request. So the rest is read first; if it is
-//! too much, the answer says that the connection closes.
+//! An answer that is sent before the whole body is read has two problems: a client that is still sending does
+//! not read it, and hyper then closes the connection without notice, although the client may have sent its
+//! next request. So the rest is read first; if it is too much, the answer says that the connection closes.
 
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;

@@ -1,4 +1,5 @@
-//! Replies that break what only a complete reply can be checked for: they are asked for again, a few times, and recorded.
+//! Replies that break what only a complete reply can be checked for: they are asked for again, a few times,
+//! and recorded.
 
 use crate::backend::{Backend, Progress, Reply, Request, Sampling, Sink};
 use crate::scenario::{MAX_AGAIN, turn_seed};
@@ -36,7 +37,8 @@ pub(super) async fn reply(backend: Arc<dyn Backend>, request: Request, sink: Sin
             piece => quiet(piece),
         });
         let mut reply = backend.reply(asked_again(request.clone(), rejected.len()), quiet).await?;
-        // A reply from a recording comes with those that were rejected before it: to ask for it again returns the same one.
+        // A reply from a recording comes with those that were rejected before it: to ask for it again returns
+        // the same one.
         let is_new = reply.rejected.is_empty() && reply.call.is_none();
         let broken = if is_new { form.broken_by(&reply.text) } else { None };
         if let Some(invalid) = broken.filter(|_| rejected.len() < MAX_AGAIN) {

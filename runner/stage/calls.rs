@@ -11,7 +11,8 @@ use anyhow::anyhow;
 use std::time::Instant;
 
 impl Stage {
-    /// A reply is a call: its result is what a recording says, what the tool gives, or an error that its speaker reads.
+    /// A reply is a call: its result is what a recording says, what the tool gives, or an error that its
+    /// speaker reads.
     pub(super) fn call(
         &mut self,
         asked: Asked,
@@ -64,7 +65,8 @@ impl Stage {
         self.ask_again(id, answers, run_loop);
     }
 
-    /// The characters of a call's result that leave room for what the turn may still need; `None`: all that a result may have.
+    /// The characters of a call's result that leave room for what the turn may still need; `None`: all that a
+    /// result may have.
     fn room_for(&self, asked: &Asked, made: &Made) -> anyhow::Result<Option<usize>> {
         let backend = self.backend_of(self.plan.turn(asked.id));
         let fits = |room| {

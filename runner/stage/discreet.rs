@@ -1,8 +1,10 @@
-//! What a human who plays may see of a run: what the human's agent knows by then, and no more until the run is over.
+//! What a human who plays may see of a run: what the human's agent knows by then, and no more until the run
+//! is over.
 //!
-//! A turn is shown once no human will be asked anything before the turn at which its agent hears it; so choices that are made at once
-//! stay hidden until the humans among them have chosen. What a human's agent never hears (whispers between others, ballots, calls of
-//! tools, whom a route picks) is shown after the run, as are the odds of options.
+//! A turn is shown once no human will be asked anything before the turn at which its agent hears it; so
+//! choices that are made at once stay hidden until the humans among them have chosen. What a human's agent
+//! never hears (whispers between others, ballots, calls of tools, whom a route picks) is shown after the run,
+//! as are the odds of options.
 
 use super::{Scene, Watch};
 use crate::backend::Usage;
@@ -85,8 +87,8 @@ impl<'a> Discreet<'a> {
         held.into_iter().for_each(|(id, held)| self.show(id, &held));
     }
 
-    /// True if a human knows what is said in a turn, and it is not secret from another human. (Several humans share the terminal: what
-    /// is said in public to one of them is shown, though another one is not there.)
+    /// True if a human knows what is said in a turn, and it is not secret from another human. (Several humans
+    /// share the terminal: what is said in public to one of them is shown, though another one is not there.)
     fn may_show(&self, id: TurnId) -> bool {
         let turn = self.plan.turn(id);
         let is_known = |human: &Human| turn.speaker == human.agent || human.hears.contains_key(&id);

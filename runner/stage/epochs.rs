@@ -1,4 +1,5 @@
-//! Full memories: a summary is asked for, or pieces of the past are kept; then the turn continues in the new epoch.
+//! Full memories: a summary is asked for, or pieces of the past are kept; then the turn continues in the new
+//! epoch.
 
 use super::{Answer, RunLoop, Stage, State, TaskResult};
 use crate::backend::Request;
@@ -10,7 +11,8 @@ use anyhow::Context as _;
 use std::time::Instant;
 
 impl Stage {
-    /// Returns whether the speaker's memory is full, and continues in a new epoch then: one for a turn, at most, and before its first call.
+    /// Returns whether the speaker's memory is full, and continues in a new epoch then: one for a turn, at
+    /// most, and before its first call.
     pub(super) fn is_full(&self, id: TurnId, request: &Request) -> anyhow::Result<bool> {
         let is_begun = self.memories.is_anew(id) || self.memories.n_calls(id) > 0;
         let goes_on = self.memories.keep_of(id) != Keep::All && !is_begun;

@@ -8,7 +8,8 @@ use crate::transcript::InterTurnRecord;
 use anyhow::Context as _;
 
 impl Stage {
-    /// Sees to it that those who speak in a turn's phase are picked; `false`: they are not yet, and the turn begins when they are.
+    /// Sees to it that those who speak in a turn's phase are picked; `false`: they are not yet, and the turn
+    /// begins when they are.
     ///
     /// # Errors
     /// The query can't be computed.

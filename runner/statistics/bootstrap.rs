@@ -1,25 +1,29 @@
-//! Intervals by resampling whole runs: of means, of shares over several rounds, of differences between paired cells.
+//! Intervals by resampling whole runs: of means, of shares over several rounds, of differences between paired
+//! cells.
 //!
-//! A run is a cluster: its rounds are played by agents that remember each other, so they are no independent trials. What
-//! is resampled is runs, with all that is in them (A. C. Davison and D. V. Hinkley, "Bootstrap methods and their
-//! application", 1997, section 3.8); in a difference of cells, seeds, each with its run in either cell.
+//! A run is a cluster: its rounds are played by agents that remember each other, so they are no independent
+//! trials. What is resampled is runs, with all that is in them (A. C. Davison and D. V. Hinkley, "Bootstrap
+//! methods and their application", 1997, section 3.8); in a difference of cells, seeds, each with its run in
+//! either cell.
 //!
-//! Ends are those of the bias-corrected and accelerated bootstrap (BCa: B. Efron, "Better bootstrap confidence
-//! intervals", Journal of the American Statistical Association 82 (1987), 171-185), with levels moved outwards for small
-//! samples as T. C. Hesterberg proposes ("What teachers should know about the bootstrap", The American Statistician 69
-//! (2015), 371-386, section 5.3): `Φ(-√(n/(n-1)) · t)`, where t is Student's quantile with n-1 degrees of freedom. The
-//! percentile interval alone is too narrow below thirty runs; the studentized one reaches its level but breaks down where
-//! a resample has no variation, which short games often have. Tests simulate the coverage.
+//! Ends are those of the bias-corrected and accelerated bootstrap (BCa: B. Efron, "Better bootstrap
+//! confidence intervals", Journal of the American Statistical Association 82 (1987), 171-185), with levels
+//! moved outwards for small samples as T. C. Hesterberg proposes ("What teachers should know about the
+//! bootstrap", The American Statistician 69 (2015), 371-386, section 5.3): `Φ(-√(n/(n-1)) · t)`, where t is
+//! Student's quantile with n-1 degrees of freedom. The percentile interval alone is too narrow below thirty
+//! runs; the studentized one reaches its level but breaks down where a resample has no variation, which short
+//! games often have. Tests simulate the coverage.
 //!
-//! Whole runs are resampled, never rounds: in a simulated game, rounds taken for trials hold the truth in two thirds of samples
-//! instead of 95 of 100.
+//! Whole runs are resampled, never rounds: in a simulated game, rounds taken for trials hold the truth in two
+//! thirds of samples instead of 95 of 100.
 
 use super::distribution::{normal, normal_quantile, t_quantile};
 use super::interval::{Estimate, Method, TAIL, wilson};
 
 /// Resamples of an interval.
 const N_RESAMPLES: usize = 1999;
-/// Fewest runs of an interval: of four, even the least and the greatest of all would hold the truth too seldom.
+/// Fewest runs of an interval: of four, even the least and the greatest of all would hold the truth too
+/// seldom.
 const MIN_RUNS: usize = 5;
 
 /// One run's contribution to a mean: a sum, and its number of observations.
@@ -157,7 +161,8 @@ fn quantile(sorted: &[f64], level: f64) -> f64 {
     sorted[below] + part * (sorted[(below + 1).min(last)] - sorted[below])
 }
 
-/// Indices below a bound, equally likely, from a name: the same on every machine and in whatever order figures come.
+/// Indices below a bound, equally likely, from a name: the same on every machine and in whatever order
+/// figures come.
 struct Draws {
     bytes: blake3::OutputReader,
     buffer: [u8; 1024],

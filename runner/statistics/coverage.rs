@@ -1,6 +1,8 @@
-//! Tests that intervals hold the truth as often as they say: by the exact distribution for rates, else by simulation.
+//! Tests that intervals hold the truth as often as they say: by the exact distribution for rates, else by
+//! simulation.
 //!
-//! The simulated runs are those of repeated games: rounds of one run are correlated, since each run leans its own way.
+//! The simulated runs are those of repeated games: rounds of one run are correlated, since each run leans its
+//! own way.
 
 use super::bootstrap::{Kind, Part, difference, mean};
 use super::clustered;
@@ -43,8 +45,8 @@ fn wilson_coverage(p: f64, n: usize) -> f64 {
     covered
 }
 
-/// Probability that Tango's interval holds a difference of paired rates, over all outcomes of n pairs; a pair is a hit in the first
-/// run alone with probability `first`, in the second alone with `second`.
+/// Probability that Tango's interval holds a difference of paired rates, over all outcomes of n pairs; a pair
+/// is a hit in the first run alone with probability `first`, in the second alone with `second`.
 fn tango_coverage(first: f64, second: f64, n: usize) -> f64 {
     let log = |k: usize| libm::lgamma(k as f64 + 1.0);
     let times = |k: usize, p: f64| if k == 0 { 0.0 } else { k as f64 * libm::log(p) };
@@ -188,7 +190,8 @@ fn wilson_holds_rates_as_often_as_it_says() {
     for n in [10, 50, 200] {
         for p in [0.05, 0.2, 0.5, 0.9] {
             let coverage = wilson_coverage(p, n);
-            // Counts are few and discrete, so that single cases lie beside the level (Brown, Cai and DasGupta 2001).
+            // Counts are few and discrete, so that single cases lie beside the level (Brown, Cai and DasGupta
+            // 2001).
             assert!((0.90..=0.99).contains(&coverage), "p {p}, n {n}: {coverage}");
             all.push(coverage);
         }
@@ -296,7 +299,8 @@ const DATA_SETS: [DataSet; 6] = [
 ];
 
 impl DataSet {
-    /// Share of data sets of `n` cases whose interval holds the truth: by case, and if every run were a trial.
+    /// Share of data sets of `n` cases whose interval holds the truth: by case, and if every run were a
+    /// trial.
     fn coverage(&self, n: usize, n_samples: usize) -> [f64; 2] {
         let mut random = Random::new(&format!("{} of {n}", self.name));
         let mut covered = [0.0; 2];

@@ -1,5 +1,5 @@
-//! The normal distribution and Student's, on the `libm` crate alone: a platform's own `exp` and `log` differ in last digits, and
-//! equal runs are to give equal figures on every machine.
+//! The normal distribution and Student's, on the `libm` crate alone: a platform's own `exp` and `log` differ
+//! in last digits, and equal runs are to give equal figures on every machine.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
@@ -20,13 +20,14 @@ pub(super) fn t_quantile(p: f64, freedom: usize) -> f64 {
     if p < 0.5 { -t } else { t }
 }
 
-/// Probability that Student's t lies between -t and t: M. Abramowitz and I. A. Stegun, "Handbook of mathematical functions" (1964),
-/// formulas 26.7.3 (odd degrees of freedom) and 26.7.4 (even ones).
+/// Probability that Student's t lies between -t and t: M. Abramowitz and I. A. Stegun, "Handbook of
+/// mathematical functions" (1964), formulas 26.7.3 (odd degrees of freedom) and 26.7.4 (even ones).
 fn t_within(t: f64, freedom: usize) -> f64 {
     let n = freedom as f64;
     let (sin, cos2) = (t / (n + t * t).sqrt(), n / (n + t * t));
     let is_odd = freedom % 2 == 1;
-    // The sum's terms, each from the one before: 1, 2/3 cos², 2·4/(3·5) cos⁴, …; or 1, 1/2 cos², 1·3/(2·4) cos⁴, ….
+    // The sum's terms, each from the one before: 1, 2/3 cos², 2·4/(3·5) cos⁴, …; or 1, 1/2 cos², 1·3/(2·4)
+    // cos⁴, ….
     let (mut term, mut sum) = (1.0, if freedom == 1 { 0.0 } else { 1.0 });
     let first = if is_odd { 3 } else { 2 };
     for k in (first..freedom.saturating_sub(1)).step_by(2) {

@@ -1,12 +1,12 @@
 //! Tables as files: CSV for every tool, Parquet for those that want types.
 //!
-//! CSV follows RFC 4180: UTF-8, a head line, lines end in CRLF, texts that hold commas, quotes or line ends are quoted.
-//! Null is the empty field; so is an empty text, which only Parquet tells apart. Texts stand as they were said: `NA` is
-//! a text (pandas: `keep_default_na=False`), and a spreadsheet may take a text that begins with `=`, `+`, `-` or `@` for
-//! a formula, so open Parquet there or import such columns as text.
+//! CSV follows RFC 4180: UTF-8, a head line, lines end in CRLF, texts that hold commas, quotes or line ends
+//! are quoted. Null is the empty field; so is an empty text, which only Parquet tells apart. Texts stand as
+//! they were said: `NA` is a text (pandas: `keep_default_na=False`), and a spreadsheet may take a text that
+//! begins with `=`, `+`, `-` or `@` for a formula, so open Parquet there or import such columns as text.
 //!
-//! Parquet has columns that may be null, of UTF-8 strings, 64-bit integers (seeds unsigned), doubles and booleans;
-//! dictionaries keep repeated keys small, and nothing is compressed.
+//! Parquet has columns that may be null, of UTF-8 strings, 64-bit integers (seeds unsigned), doubles and
+//! booleans; dictionaries keep repeated keys small, and nothing is compressed.
 
 use super::table::{Column, Table, Values};
 use super::tables::Tables;
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl Tables {
-    /// Writes each table as `NAME.csv` and `NAME.parquet` into a folder, which is made if it is not there, and
-    /// says which files those are.
+    /// Writes each table as `NAME.csv` and `NAME.parquet` into a folder, which is made if it is not there,
+    /// and says which files those are.
     ///
     /// # Errors
     /// The folder or a file can't be written.

@@ -1,4 +1,5 @@
-//! Runs in groups: by cell, or by condition, where the cells of all cases are pooled. Runs of one cluster are not independent.
+//! Runs in groups: by cell, or by condition, where the cells of all cases are pooled. Runs of one cluster are
+//! not independent.
 
 use super::{Cell, Run, Sample};
 use crate::scenario::text_of;
@@ -30,7 +31,8 @@ impl Groups {
         Self { values: sample.cells.clone(), by_cell: None }
     }
 
-    /// A group for each combination of the values that are not given by cases; `None`: the sample has no cases.
+    /// A group for each combination of the values that are not given by cases; `None`: the sample has no
+    /// cases.
     pub(super) fn of_conditions(sample: &Sample) -> Option<Self> {
         let has_cases = |run: &Run| {
             let cell = sample.cells.get(run.cell).and_then(case_of);

@@ -1,7 +1,7 @@
 //! A figure and the interval around it; intervals of rates where each run is one trial.
 //!
-//! Paired differences of rates have Tango's score interval, means BCa with Hesterberg's expanded levels: simulated at few runs,
-//! plain forms hold less often than they say.
+//! Paired differences of rates have Tango's score interval, means BCa with Hesterberg's expanded levels:
+//! simulated at few runs, plain forms hold less often than they say.
 
 use super::distribution::crossing;
 use serde::Serialize;
@@ -36,8 +36,8 @@ pub struct Estimate {
 pub enum Method {
     /// Wilson's score interval: each run is one trial.
     Wilson,
-    /// Wilson's score interval with runs as trials: all trials of all runs came out alike, so nothing is known of how
-    /// runs differ, and rounds of one run are not taken for independent.
+    /// Wilson's score interval with runs as trials: all trials of all runs came out alike, so nothing is
+    /// known of how runs differ, and rounds of one run are not taken for independent.
     WilsonByRun,
     /// Tango's score interval of a difference of rates: each pair of runs is one trial.
     Tango,
@@ -45,11 +45,13 @@ pub enum Method {
     Bootstrap,
     /// An interval by Student's t, with a standard error that is clustered by case.
     Clustered,
-    /// Wilson's score interval with the effective number of observations: runs of one case are not independent.
+    /// Wilson's score interval with the effective number of observations: runs of one case are not
+    /// independent.
     WilsonClustered,
     /// Wilson's score interval with cases as trials: all runs of all cases came out alike.
     WilsonByCase,
-    /// An interval of a difference of rates, put together from the intervals of both and from how they vary together over cases.
+    /// An interval of a difference of rates, put together from the intervals of both and from how they vary
+    /// together over cases.
     Joined,
     /// No interval: fewer runs than a bootstrap can say anything from.
     TooFewRuns,
@@ -80,8 +82,8 @@ impl Estimate {
         }
     }
 
-    /// The rate of the first runs of `n` pairs minus that of the second runs, with Tango's interval: `first` pairs have a hit in the
-    /// first run alone, `second` pairs in the second alone.
+    /// The rate of the first runs of `n` pairs minus that of the second runs, with Tango's interval: `first`
+    /// pairs have a hit in the first run alone, `second` pairs in the second alone.
     pub(super) fn paired_rates(first: usize, second: usize, n: usize) -> Self {
         let value = (n > 0).then(|| (first as f64 - second as f64) / n as f64);
         match n {
@@ -98,14 +100,16 @@ impl Estimate {
 /// Wilson's score interval of a rate: the values that a two-sided score test does not reject,
 /// `(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)`.
 ///
-/// E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the American
-/// Statistical Association 22 (1927), 209-212; recommended for small n by L. D. Brown, T. T. Cai and A. DasGupta,
-/// "Interval estimation for a binomial proportion", Statistical Science 16 (2001), 101-133, equation (4).
+/// E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
+/// American Statistical Association 22 (1927), 209-212; recommended for small n by L. D. Brown, T. T. Cai and
+/// A. DasGupta, "Interval estimation for a binomial proportion", Statistical Science 16 (2001), 101-133,
+/// equation (4).
 pub(super) fn wilson(hits: f64, n: f64) -> (f64, f64) {
     score(hits / n, n, Z)
 }
 
-/// The same of a rate p among n trials, which may be no whole number, with another quantile than the normal one.
+/// The same of a rate p among n trials, which may be no whole number, with another quantile than the normal
+/// one.
 pub(super) fn score(p: f64, n: f64, z: f64) -> (f64, f64) {
     let z2 = z * z;
     let middle = (p + z2 / (2.0 * n)) / (1.0 + z2 / n);
@@ -116,13 +120,15 @@ pub(super) fn score(p: f64, n: f64, z: f64) -> (f64, f64) {
     (low, high)
 }
 
-/// Tango's score interval of a difference of paired rates: the values that a two-sided score test does not reject. With `b` and `c`
-/// pairs in which the first alone, or the second alone, is a hit, the test of a difference d is
-/// `(b - c - n d) / √(n (2 q + d (1 - d)))`, where q is the most likely rate of the latter under d.
+/// Tango's score interval of a difference of paired rates: the values that a two-sided score test does not
+/// reject. With `b` and `c` pairs in which the first alone, or the second alone, is a hit, the test of a
+/// difference d is `(b - c - n d) / √(n (2 q + d (1 - d)))`, where q is the most likely rate of the latter
+/// under d.
 ///
-/// T. Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design", Statistics in
-/// Medicine 17 (1998), 891-908. It is to pairs what Wilson's interval is to single trials; the other one that is recommended for few
-/// pairs, R. G. Newcombe's method 10 (the same volume, 2635-2650), puts two of Wilson's together by an estimated correlation.
+/// T. Tango, "Equivalence test and confidence interval for the difference in proportions for the
+/// paired-sample design", Statistics in Medicine 17 (1998), 891-908. It is to pairs what Wilson's interval is
+/// to single trials; the other one that is recommended for few pairs, R. G. Newcombe's method 10 (the same
+/// volume, 2635-2650), puts two of Wilson's together by an estimated correlation.
 fn tango(b: f64, c: f64, n: f64) -> (f64, f64) {
     let score = |d: f64| {
         let half = (2.0 * n - b + c) * d - b - c;
@@ -164,7 +170,8 @@ mod tests {
         assert_eq!(Estimate::rate(0, 0).value, None);
     }
 
-    /// Values of an inversion of the score test that maximizes the likelihood under each difference numerically (scipy 1.17).
+    /// Values of an inversion of the score test that maximizes the likelihood under each difference
+    /// numerically (scipy 1.17).
     #[test]
     fn tango_agrees_with_the_definition() {
         for (b, c, n, low, high) in [

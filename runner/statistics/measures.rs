@@ -183,7 +183,8 @@ impl<'a> Measures<'a> {
         }
     }
 
-    /// Adds a choice: which option was chosen, or that none was if its question is among the `unread`, and how likely each was.
+    /// Adds a choice: which option was chosen, or that none was if its question is among the `unread`, and
+    /// how likely each was.
     fn choice(&mut self, turn: &Observed<'a>, unread: &HashSet<Question>) {
         let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
         let (Some(choice), Some(question)) = (&place.choice, question(turn)) else { return };
@@ -227,7 +228,8 @@ impl<'a> Measures<'a> {
     }
 }
 
-/// The question of a choice that could not be read as an option: with these, the rates of a question's options add up to one.
+/// The question of a choice that could not be read as an option: with these, the rates of a question's
+/// options add up to one.
 fn unread(turn: &Observed<'_>) -> Option<Question> {
     turn.choice().filter(|choice| choice.chosen.is_null()).and_then(|_| question(turn))
 }

@@ -17,7 +17,8 @@ use crate::scenario::text_of;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Columns of either table that swept variables could be taken for; a variable of such a name is `variable.NAME`.
+/// Columns of either table that swept variables could be taken for; a variable of such a name is
+/// `variable.NAME`.
 const COLUMNS: [&str; 17] = [
     "condition",
     "case",
@@ -60,7 +61,8 @@ pub struct CaseRow<'a> {
     pub runs: usize,
     /// The figure of each column; `None`: no run has it.
     pub figures: Vec<Option<&'a InCell>>,
-    /// Distance from the figures of all cases of the condition: the sum over the columns, each in units of its greatest distance.
+    /// Distance from the figures of all cases of the condition: the sum over the columns, each in units of
+    /// its greatest distance.
     pub distance: f64,
 }
 

@@ -43,7 +43,8 @@ pub enum Subject {
     InvalidChoice(Question),
     /// Mean of the numbers that were chosen where all options are numbers; only where there are cases.
     Number(Question),
-    /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from it, so it varies less.
+    /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from
+    /// it, so it varies less.
     Share(Offer),
     /// Probability that the model says any of the options, at temperature 1.
     Mass(Question),
@@ -102,7 +103,8 @@ pub enum Rounds {
 }
 
 impl Subject {
-    /// True of what a run comes to: outcomes, payoffs, decisions, assertions, and whether its choices were valid.
+    /// True of what a run comes to: outcomes, payoffs, decisions, assertions, and whether its choices were
+    /// valid.
     pub fn is_result(&self) -> bool {
         match self {
             Self::Outcome { .. }

@@ -1,5 +1,5 @@
-//! Figures of a sample with their intervals, by cell, and how cells differ from the first one. Where cells are cases, they are not
-//! compared, but pooled.
+//! Figures of a sample with their intervals, by cell, and how cells differ from the first one. Where cells
+//! are cases, they are not compared, but pooled.
 
 use super::bootstrap::{self, Kind, Part};
 use super::clustered;
@@ -31,8 +31,8 @@ pub struct Summary {
     /// The assertions that need only a share of runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<Threshold>,
-    /// The same with all cases of a condition pooled, if the sample has cases: its cells are the combinations of the values that cases
-    /// do not give.
+    /// The same with all cases of a condition pooled, if the sample has cases: its cells are the combinations
+    /// of the values that cases do not give.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pooled: Option<Box<Summary>>,
 }
@@ -42,7 +42,8 @@ pub struct Summary {
 pub struct CellSummary {
     /// The swept variables' values.
     pub values: IndexMap<String, Value>,
-    /// The condition that it belongs to, by its number among the pooled cells; its own number where nothing is pooled.
+    /// The condition that it belongs to, by its number among the pooled cells; its own number where nothing
+    /// is pooled.
     #[serde(skip)]
     pub condition: usize,
     /// Cases, where they are pooled.
@@ -82,7 +83,8 @@ pub struct Figure {
 pub struct InCell {
     /// The cell.
     pub cell: usize,
-    /// Runs of the cell that have no value of it: the result was null, the turn was skipped. The figure is over the others.
+    /// Runs of the cell that have no value of it: the result was null, the turn was skipped. The figure is
+    /// over the others.
     pub missing: usize,
     /// Observations in all runs: choices, rounds, results.
     pub observations: usize,
@@ -90,7 +92,8 @@ pub struct InCell {
     pub count: Option<usize>,
     /// The mean over the observations.
     pub estimate: Estimate,
-    /// The mean minus the first cell's, over the seeds, or the cases, that both have; null in the first cell, and between cases.
+    /// The mean minus the first cell's, over the seeds, or the cases, that both have; null in the first cell,
+    /// and between cases.
     pub difference: Option<Estimate>,
 }
 

@@ -8,11 +8,11 @@
 //! | `options` | an option of such a choice | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `position` (as listed), `option`, `text`, `logprob`, `share`, `chosen` |
 //! | `payoffs` | what a round was worth to an agent | `phase`, `round`, `agent`, `choice`, `payoff`, `unit` |
 //!
-//! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table of their
-//! own, since a list within a cell would have to be parsed before it could be used. `logprob` is the model's own, at
-//! temperature 1. `share` is the probability with which the option was drawn, at the temperature of its turn; `mass` that of
-//! any of the options, at temperature 1, among all that the model might have said. Both are null where a strategy or a
-//! human chose.
+//! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table
+//! of their own, since a list within a cell would have to be parsed before it could be used. `logprob` is the
+//! model's own, at temperature 1. `share` is the probability with which the option was drawn, at the
+//! temperature of its turn; `mass` that of any of the options, at temperature 1, among all that the model
+//! might have said. Both are null where a strategy or a human chose.
 
 use super::observations::{Observed, observe};
 use super::table::{Kind, Table, Values};
@@ -26,7 +26,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tables(pub Vec<Table>);
 
-/// Columns that swept variables could be taken for; a variable of such a name is `variable.NAME` in every table.
+/// Columns that swept variables could be taken for; a variable of such a name is `variable.NAME` in every
+/// table.
 const COLUMNS: [&str; 30] = [
     "cell",
     "seed",

@@ -1,4 +1,5 @@
-//! Assertions that need only a share of runs: over all runs of a cell, or of a condition where cases are pooled.
+//! Assertions that need only a share of runs: over all runs of a cell, or of a condition where cases are
+//! pooled.
 
 use super::Sample;
 use super::groups::Groups;
@@ -73,7 +74,8 @@ impl Held {
 /// Counts of the runs of a cell: all, those in which it held, those in which the expression failed.
 type Counts = BTreeMap<usize, [usize; 3]>;
 
-/// Compares all such assertions with the shares that they need; `estimate` gives a subject's figure in a group.
+/// Compares all such assertions with the shares that they need; `estimate` gives a subject's figure in a
+/// group.
 pub(super) fn thresholds(
     sample: &Sample,
     groups: &Groups,

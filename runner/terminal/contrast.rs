@@ -1,7 +1,7 @@
 //! Colours of names that can be read on dark and on light terminals, whose background nobody tells.
 //!
-//! A colour keeps its hue and is made lighter or darker until its relative luminance (WCAG 2.2) lies where it has a contrast of at
-//! least 4 : 1 to black and to white both.
+//! A colour keeps its hue and is made lighter or darker until its relative luminance (WCAG 2.2) lies where it
+//! has a contrast of at least 4 : 1 to black and to white both.
 
 use crate::scenario::Color;
 use console::{Color as Ink, Style};
@@ -9,8 +9,9 @@ use console::{Color as Ink, Style};
 /// Relative luminances with a contrast of 4 : 1 to black, (L + 0.05) / 0.05, and to white, 1.05 / (L + 0.05).
 const READABLE: [f64; 2] = [0.15, 0.2125];
 
-/// The style of a name in a scenario's colour. The terminal's own sixteen colours are its theme's affair, but for black, greys and
-/// white, one of which every theme has as its background: such a name stands in the colour of the text.
+/// The style of a name in a scenario's colour. The terminal's own sixteen colours are its theme's affair, but
+/// for black, greys and white, one of which every theme has as its background: such a name stands in the
+/// colour of the text.
 pub(super) fn style(color: Color) -> Style {
     match color {
         Color::Indexed(0 | 7 | 8 | 15) => Style::new(),
@@ -23,7 +24,8 @@ pub(super) fn style(color: Color) -> Style {
     }
 }
 
-/// Red, green and blue of a colour of the 256 from the sixteenth on, as xterm has them: a cube of six steps, then greys.
+/// Red, green and blue of a colour of the 256 from the sixteenth on, as xterm has them: a cube of six steps,
+/// then greys.
 fn rgb(n: u8) -> [u8; 3] {
     const STEPS: [u8; 6] = [0, 95, 135, 175, 215, 255];
     match n.saturating_sub(16) {
@@ -32,7 +34,8 @@ fn rgb(n: u8) -> [u8; 3] {
     }
 }
 
-/// The one of the 256 colours, but the first sixteen, that is nearest to a colour, of those that are as readable.
+/// The one of the 256 colours, but the first sixteen, that is nearest to a colour, of those that are as
+/// readable.
 fn nearest(wanted: [u8; 3]) -> u8 {
     /// A luminance that has a contrast of 3 : 1 to both: the cube has few colours.
     const LARGE_TEXT: [f64; 2] = [0.1, 0.3];

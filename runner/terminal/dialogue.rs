@@ -1,6 +1,8 @@
-//! Shows a run as it is played: phases, rounds, what the stage says, names in their colours, text as it is generated.
+//! Shows a run as it is played: phases, rounds, what the stage says, names in their colours, text as it is
+//! generated.
 //!
-//! Of turns that run together, the one whose line is next in the transcript is shown live; the others follow in that order.
+//! Of turns that run together, the one whose line is next in the transcript is shown live; the others follow
+//! in that order.
 
 use super::contrast;
 use super::page::Page;
@@ -106,7 +108,8 @@ impl Dialogue {
         }
     }
 
-    /// Shows where a turn or a line of the stage stands, if that is news: the phase, and its round where there are several.
+    /// Shows where a turn or a line of the stage stands, if that is news: the phase, and its round where
+    /// there are several.
     fn place(&mut self, id: PhaseId, round: usize) {
         let phase = self.scenario.phase(id);
         if self.phase != Some(id) {

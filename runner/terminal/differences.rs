@@ -6,8 +6,8 @@ use crate::verify::{Difference, What};
 use console::Style;
 use std::fmt::Write as _;
 
-/// Settings and results a line each; of the turns the first that differs (or all), as a diff, and how many do. `n_turns`: those of the
-/// first recording.
+/// Settings and results a line each; of the turns the first that differs (or all), as a diff, and how many
+/// do. `n_turns`: those of the first recording.
 pub fn show_differences(found: &[Difference], n_turns: usize, all: bool, fancy: bool) -> String {
     let mut out = String::new();
     if found.is_empty() {

@@ -1,10 +1,12 @@
-//! The one writer of what the program says: nothing gets lost without a word, and nothing in it steers the terminal.
+//! The one writer of what the program says: nothing gets lost without a word, and nothing in it steers the
+//! terminal.
 //!
-//! A reader that goes away (`greenroom graph … | head`) ends nothing: what it would not read is dropped, and the command ends as it
-//! would have. Any other failure is kept, and [`finish`] tells it when the command has done its work.
+//! A reader that goes away (`greenroom graph … | head`) ends nothing: what it would not read is dropped, and
+//! the command ends as it would have. Any other failure is kept, and [`finish`] tells it when the command has
+//! done its work.
 //!
-//! A reader that goes away ends nothing: neither the play nor its exit code. Output that is lost for any other reason is exit
-//! code 4.
+//! A reader that goes away ends nothing: neither the play nor its exit code. Output that is lost for any
+//! other reason is exit code 4.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
@@ -43,7 +45,8 @@ pub fn flush() {
 /// Ends all output.
 ///
 /// # Errors
-/// Something that was written before, or now, has not reached standard output, which was not closed by its reader.
+/// Something that was written before, or now, has not reached standard output, which was not closed by its
+/// reader.
 pub fn finish() -> io::Result<()> {
     flush();
     match std::mem::replace(&mut *STATE.lock().unwrap_or_else(PoisonError::into_inner), State::Unread) {
@@ -77,7 +80,8 @@ impl Write for Stdout {
     }
 }
 
-/// A text in which nothing steers a terminal but colours: these are ours, and whatever else is in a text was put there by a file.
+/// A text in which nothing steers a terminal but colours: these are ours, and whatever else is in a text was
+/// put there by a file.
 fn safe(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(steers) {
@@ -96,7 +100,8 @@ fn safe(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe + rest)
 }
 
-/// Bytes of the sequence that sets a colour or style (`ESC [ 1 ; 31 m`) at a text's beginning; 0: there is none.
+/// Bytes of the sequence that sets a colour or style (`ESC [ 1 ; 31 m`) at a text's beginning; 0: there is
+/// none.
 fn colour(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     let n = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();

@@ -1,4 +1,5 @@
-//! What is counted over many runs: assertions that need a share of them, and the cases of a data set beside each other.
+//! What is counted over many runs: assertions that need a share of them, and the cases of a data set beside
+//! each other.
 
 use super::scale::{Scale, shortened};
 use super::tables::{Row, row};

@@ -1,7 +1,8 @@
-//! How far a run has come: turns done of at most so many, the time, and how long the rest takes where that can be told.
+//! How far a run has come: turns done of at most so many, the time, and how long the rest takes where that
+//! can be told.
 //!
-//! On a terminal a line at the bottom that comes and goes; where standard error is no terminal, a line of it now and then.
-//! Standard output never shows any of this: equal runs print the same.
+//! On a terminal a line at the bottom that comes and goes; where standard error is no terminal, a line of it
+//! now and then. Standard output never shows any of this: equal runs print the same.
 
 use super::output;
 use crate::diagnostic::printable;

@@ -10,7 +10,8 @@ use serde_json::Value;
 /// As wide as a label.
 const LABEL: &str = "           ";
 
-/// Choices, decisions, payoffs, outcomes and assertions, a line each; empty where a scenario has none of them.
+/// Choices, decisions, payoffs, outcomes and assertions, a line each; empty where a scenario has none of
+/// them.
 pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     let name = |key: &String| {
         scenario.agent_by_key(key).map_or(key.clone(), |agent| scenario.agent(agent).name.clone())
@@ -97,7 +98,8 @@ pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fan
         + "\n"
 }
 
-/// The lines of an assertion that did not hold in the share of runs that it needs, one for each cell in which it failed.
+/// The lines of an assertion that did not hold in the share of runs that it needs, one for each cell in which
+/// it failed.
 pub fn too_few(assertion: &Threshold, summary: &Summary, fancy: bool) -> String {
     let has_cells = summary.cells.len() > 1;
     let line = |cell: &Held| {

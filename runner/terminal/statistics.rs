@@ -176,7 +176,8 @@ impl Overview<'_> {
         self.section("Results", rows, numbers_from);
     }
 
-    /// Shows what was drawn; beside it, how likely it was to be drawn, and how likely any of the options was to be said.
+    /// Shows what was drawn; beside it, how likely it was to be drawn, and how likely any of the options was
+    /// to be said.
     fn choices(&mut self) {
         let (mut rows, mut is_low) = (Vec::new(), false);
         for figure in &self.summary.figures {

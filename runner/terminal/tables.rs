@@ -23,8 +23,8 @@ const LEAST: usize = 8;
 /// Columns between two of a table's.
 const GAP: usize = 2;
 
-/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that find no place stand in further tables below, after
-/// the texts that tell the rows apart.
+/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that find no place stand in
+/// further tables below, after the texts that tell the rows apart.
 pub fn table_within(
     width: Option<usize>,
     head: &[&str],

@@ -1,6 +1,7 @@
 //! The calculator: arithmetic on decimal numbers, the same on every platform.
 //!
-//! `+ - * / % ^`, brackets, and `sqrt abs round floor ceil min max`; also what models write for them (`×`, `÷`, `−`, `1,000`).
+//! `+ - * / % ^`, brackets, and `sqrt abs round floor ceil min max`; also what models write for them (`×`,
+//! `÷`, `−`, `1,000`).
 
 /// Maximum nesting of brackets and functions.
 const MAX_DEPTH: usize = 64;
@@ -178,8 +179,8 @@ impl Reader<'_> {
     }
 }
 
-/// The length of the number that a text begins with: digits, a point, an exponent, and if it may have `groups`, those of thousands
-/// (`1,000`).
+/// The length of the number that a text begins with: digits, a point, an exponent, and if it may have
+/// `groups`, those of thousands (`1,000`).
 fn number_end(text: &str, groups: bool) -> usize {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);

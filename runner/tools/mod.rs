@@ -1,7 +1,8 @@
 //! Tools at work: what agents are told of them, and what a call results in.
 //!
-//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again ([`builtin_result`]). Programs and
-//! servers run only where a model answers and they were allowed; what they gave is taken from the record afterwards.
+//! What is built in is a function of the scenario, the call and its seed, so a replay works it out again
+//! ([`builtin_result`]). Programs and servers run only where a model answers and they were allowed; what they
+//! gave is taken from the record afterwards.
 
 mod built_in;
 mod calculator;
@@ -217,7 +218,8 @@ fn fitting(spec: &ToolSpec, arguments: &Value) -> Result<Value, String> {
     accepted.map(|()| ordered).map_err(|mismatch| format!("the arguments do not fit: {mismatch}"))
 }
 
-/// The tool of that name which an agent may call; of a server's, whether it has one of that name is not known here.
+/// The tool of that name which an agent may call; of a server's, whether it has one of that name is not known
+/// here.
 pub fn named(scenario: &Scenario, agent: &Agent, name: &str) -> Option<ToolId> {
     let is_named = |id: &&ToolId| {
         let tool = &scenario.tools[id.0];
@@ -229,7 +231,8 @@ pub fn named(scenario: &Scenario, agent: &Agent, name: &str) -> Option<ToolId> {
     agent.tools.iter().find(is_named).copied()
 }
 
-/// The folder in which a scenario's programs start: that of its file, or of the file of that name which a run's own copy was made of.
+/// The folder in which a scenario's programs start: that of its file, or of the file of that name which a
+/// run's own copy was made of.
 ///
 /// # Errors
 /// There is no such file here.
@@ -244,7 +247,8 @@ pub fn folder<'a>(scenario: &'a Scenario, copied_from: Option<&'a str>) -> anyho
     Ok(file.parent().unwrap_or(Path::new("")))
 }
 
-/// A result as it is read and recorded: of one that is longer, the first characters and an ellipsis, `most` in all (at least 1).
+/// A result as it is read and recorded: of one that is longer, the first characters and an ellipsis, `most`
+/// in all (at least 1).
 pub fn bounded(result: &str, most: usize) -> String {
     if result.chars().count() <= most {
         return result.to_string();

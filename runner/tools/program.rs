@@ -1,4 +1,5 @@
-//! Programs that are called: the arguments as JSON on their standard input, their standard output is the result.
+//! Programs that are called: the arguments as JSON on their standard input, their standard output is the
+//! result.
 //!
 //! Each is the leader of a process group of its own, which ends with it, and at the latest with this program.
 

@@ -1,4 +1,5 @@
-//! Servers of the Model Context Protocol, on their standard streams: which tools they have, and calls of these.
+//! Servers of the Model Context Protocol, on their standard streams: which tools they have, and calls of
+//! these.
 
 use super::program::{Process, REPLACED};
 use super::streams::Heard;

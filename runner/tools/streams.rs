@@ -1,7 +1,7 @@
 //! What a program writes beside its result, and bytes that are not UTF-8: so that a failure names its cause.
 //!
-//! A server's messages are JSON in UTF-8, one a line. What is not UTF-8 is replaced instead of being lost with its whole message, and a
-//! line that is no message is kept for the reason of a failure.
+//! A server's messages are JSON in UTF-8, one a line. What is not UTF-8 is replaced instead of being lost
+//! with its whole message, and a line that is no message is kept for the reason of a failure.
 
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
-//! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once more, since a
-//! transcript is read without an engine. `tests/runner/odds.rs` checks the one against the other.
+//! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once
+//! more, since a transcript is read without an engine. `tests/runner/odds.rs` checks the one against the
+//! other.
 
 use super::Transcript;
 use super::record::{ChoiceRecord, Header, OptionRecord, TurnRecord};
@@ -8,11 +9,12 @@ use crate::diagnostic::printable;
 /// Probabilities of a choice's options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Odds {
-    /// Probability with which each option was drawn: in proportion to `exp(log-probability / temperature)`; at temperature 0 all
-    /// of it is the most likely option's, the first among equals. Filters and penalties of tokens have no part in it.
+    /// Probability with which each option was drawn: in proportion to `exp(log-probability / temperature)`;
+    /// at temperature 0 all of it is the most likely option's, the first among equals. Filters and penalties
+    /// of tokens have no part in it.
     pub shares: Vec<f64>,
-    /// Probability that the model's own reply is one of these options, whichever: all that it might say is 1, and the temperature
-    /// has no part in it.
+    /// Probability that the model's own reply is one of these options, whichever: all that it might say is 1,
+    /// and the temperature has no part in it.
     pub mass: f64,
 }
 
@@ -36,14 +38,16 @@ impl Odds {
 }
 
 impl Header {
-    /// The odds of the choice of a turn, the line `line` (from 0) of them, at the temperature at which it was drawn; `None` where no model was asked.
+    /// The odds of the choice of a turn, the line `line` (from 0) of them, at the temperature at which it was
+    /// drawn; `None` where no model was asked.
     pub fn odds(&self, turn: &TurnRecord, line: usize) -> Option<Odds> {
         turn.constraint.as_ref()?.odds(self.sampling_of(turn, line).temperature)
     }
 }
 
 impl Transcript {
-    /// The options of a turn and how likely each was drawn, in words, e.g. `kept 31 %, broken 69 %`; `None` where no model was asked.
+    /// The options of a turn and how likely each was drawn, in words, e.g. `kept 31 %, broken 69 %`; `None`
+    /// where no model was asked.
     pub fn shares(&self, path: &str) -> Option<String> {
         let line = self.turns.iter().position(|turn| turn.record.path == path)?;
         let turn = &self.turns[line].record;
@@ -61,12 +65,14 @@ impl ChoiceRecord {
         self.options.iter().zip(&odds.shares).map(share).collect::<Vec<_>>().join(", ")
     }
 
-    /// The odds of each option being drawn at a temperature, and of any being said; `None` where no model was asked.
+    /// The odds of each option being drawn at a temperature, and of any being said; `None` where no model was
+    /// asked.
     pub fn odds(&self, temperature: f32) -> Option<Odds> {
         if self.options.iter().all(|option| option.logprob.is_none()) {
             return None;
         }
-        // JSON has no infinity: beside options that have a log-probability, null is that of an impossible one.
+        // JSON has no infinity: beside options that have a log-probability, null is that of an impossible
+        // one.
         let logprob = |logprob: Option<f32>| logprob.map_or(f64::NEG_INFINITY, f64::from);
         let logprobs: Vec<f64> = self.options.iter().map(|option| logprob(option.logprob)).collect();
         let mass: f64 = logprobs.iter().map(|logprob| libm::exp(*logprob)).sum();
@@ -76,7 +82,8 @@ impl ChoiceRecord {
 }
 
 impl ChoiceRecord {
-    /// Log-probabilities by byte of the texts, times the mean number of bytes: as the engine weighs them (`by_length`).
+    /// Log-probabilities by byte of the texts, times the mean number of bytes: as the engine weighs them
+    /// (`by_length`).
     fn by_length(&self, logprobs: &[f64]) -> Vec<f64> {
         let lengths: Vec<f32> = self.options.iter().map(|option| option.text.len().max(1) as f32).collect();
         let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;

@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-/// Most lists and mappings that a line may hold; a header has one for each agent. Each of them takes much more memory than text.
+/// Most lists and mappings that a line may hold; a header has one for each agent. Each of them takes much
+/// more memory than text.
 const MAX_COLLECTIONS: usize = 100_000;
 
 /// A transcript as found on disk.
@@ -162,7 +163,8 @@ impl Transcript {
         Ok(Self::from_lines(path, lines.with_context(|| format!("can't read {}", path.display()))?)?)
     }
 
-    /// Reads the file of a run that may have been interrupted. `None`: there is none, or no whole line of it stands.
+    /// Reads the file of a run that may have been interrupted. `None`: there is none, or no whole line of it
+    /// stands.
     ///
     /// # Errors
     /// As [`Self::open`].

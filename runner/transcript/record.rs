@@ -43,8 +43,9 @@ pub struct Header {
     /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<(String, serde_json::Value)>,
-    /// Version of the rules by which texts keep their line breaks, strategies remember and replies are read as choices. Absent (1): each
-    /// line break after a tag was removed, and strategies began again at each phase.
+    /// Version of the rules by which texts keep their line breaks, strategies remember and replies are read
+    /// as choices. Absent (1): each line break after a tag was removed, and strategies began again at each
+    /// phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<u32>,
     /// The cast, by key.
@@ -62,7 +63,8 @@ pub struct Header {
     /// Settings that the scenario gives for all replies.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
     pub hints: Hints,
-    /// Settings that the command line gave, so that the scenario's had no effect; absent where the scenario gives none.
+    /// Settings that the command line gave, so that the scenario's had no effect; absent where the scenario
+    /// gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<Given>,
     /// The models that the scenario names, as far as they were to answer.
@@ -73,8 +75,9 @@ pub struct Header {
     pub tools: BTreeMap<String, Vec<ToolSpec>>,
     /// The run's seed: the root of all turns' seeds or, with `case`, what their root is derived from.
     pub seed: u64,
-    /// The case that was played. Its content is part of the root of the turns' seeds, so cases have different random numbers. Absent where
-    /// no case was played, and in runs of earlier versions, in which all cases share random numbers.
+    /// The case that was played. Its content is part of the root of the turns' seeds, so cases have different
+    /// random numbers. Absent where no case was played, and in runs of earlier versions, in which all cases
+    /// share random numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub case: Option<CaseId>,
     /// The run whose memories this one carries on.
@@ -82,7 +85,8 @@ pub struct Header {
     /// The run that this one was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked: Option<Forked>,
-    /// Hash of the last line of the recording whose replies were carried over to other prompts: no model has read these.
+    /// Hash of the last line of the recording whose replies were carried over to other prompts: no model has
+    /// read these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<String>,
 }
@@ -307,7 +311,8 @@ pub struct ToldRecord {
 }
 
 impl Header {
-    /// The temperature at which the line of a turn was sampled that has no settings of its own, by its number among them, from 0.
+    /// The temperature at which the line of a turn was sampled that has no settings of its own, by its number
+    /// among them, from 0.
     pub fn temperature_at(&self, line: usize) -> f32 {
         let mut earlier = self.forked.iter().flat_map(|forked| &forked.settings);
         let earlier = earlier.find(|settings| line < settings.lines);
@@ -333,7 +338,8 @@ pub struct TurnRecord {
     pub spoken: String,
     /// The reason why the reply ended.
     pub stop: Stop,
-    /// What an engine elsewhere said after `raw`: it was cut, so nobody heard it and the agent does not remember it.
+    /// What an engine elsewhere said after `raw`: it was cut, so nobody heard it and the agent does not
+    /// remember it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cut: String,
     /// The choice, if the reply was one.
@@ -344,12 +350,14 @@ pub struct TurnRecord {
     /// The call of a tool that the reply is, on a line of its own, and its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRecord>,
-    /// Names of the pieces of its past that a memory starts over with, on the line of that, in the order of time.
+    /// Names of the pieces of its past that a memory starts over with, on the line of that, in the order of
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<String>>,
     /// Seed of the turn.
     pub seed: u64,
-    /// Settings of this reply, where they are not the run's: the scenario gives them for the agent, the phase or the turn.
+    /// Settings of this reply, where they are not the run's: the scenario gives them for the agent, the phase
+    /// or the turn.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
     pub hints: Hints,
 }
@@ -520,7 +528,8 @@ impl CallRecord {
 }
 
 impl TurnRecord {
-    /// True of a line before a turn's own, which nobody hears: what a memory starts over with, or a call of a tool.
+    /// True of a line before a turn's own, which nobody hears: what a memory starts over with, or a call of a
+    /// tool.
     pub fn is_aside(&self) -> bool {
         self.call.is_some() || is_summary(&self.path)
     }
@@ -539,7 +548,8 @@ pub struct FormRecord {
     /// The reason why it is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
-    /// Replies before it that broke what only a complete reply can be checked for, so that it was asked for again; in order.
+    /// Replies before it that broke what only a complete reply can be checked for, so that it was asked for
+    /// again; in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
 }
@@ -652,7 +662,8 @@ pub struct AssertionRecord {
 }
 
 impl AssertionRecord {
-    /// The expression, and the judge whose verdict it is about: the same expression means something else after each judge.
+    /// The expression, and the judge whose verdict it is about: the same expression means something else
+    /// after each judge.
     pub fn name(&self) -> String {
         let judge = self.verdict.as_ref().and_then(|verdict| verdict.turn.split('/').next());
         judge.map_or_else(|| self.that.clone(), |judge| format!("{} (judge {judge})", self.that))

@@ -339,8 +339,8 @@ fn other_form(was: Option<&FormRecord>, now: Option<&FormRecord>) -> (Cause, Str
     }
 }
 
-/// The difference between a recorded choice and the same choice now. The prompt, which is the same, gives the options' texts, but
-/// not their values.
+/// The difference between a recorded choice and the same choice now. The prompt, which is the same, gives the
+/// options' texts, but not their values.
 fn other_choice(
     was: Option<&ChoiceRecord>,
     now: Option<&ChoiceRecord>,
@@ -377,7 +377,8 @@ fn listed(choice: Option<&ChoiceRecord>) -> String {
     format!("{}chosen: {}", options.collect::<String>(), text_of(&choice.chosen))
 }
 
-/// The first result that is another one, causes first. What is asserted may change: it is evaluated again, and nothing was said by it.
+/// The first result that is another one, causes first. What is asserted may change: it is evaluated again,
+/// and nothing was said by it.
 fn other_result(was: &Footer, now: &Footer) -> serde_json::Result<Option<Drift>> {
     let counts = |footer: &Footer| [footer.turns, footer.skipped, footer.choices, footer.invalid];
     if counts(was) != counts(now) {

@@ -35,7 +35,8 @@ pub enum What {
     Prompt,
     /// The text that it says.
     Reply,
-    /// Tokens, the options' values, log-probabilities, or the reason why a reply ended, where the same is said.
+    /// Tokens, the options' values, log-probabilities, or the reason why a reply ended, where the same is
+    /// said.
     Detail,
     /// The chosen option.
     Choice,

@@ -9,8 +9,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
 
-/// Every recording that the given paths name or hold: files as they are; in folders, `transcript.jsonl` and all other `*.jsonl` that
-/// begin with a transcript's header. Each once, in order; links are not followed. A run's folder that is given stays a folder.
+/// Every recording that the given paths name or hold: files as they are; in folders, `transcript.jsonl` and
+/// all other `*.jsonl` that begin with a transcript's header. Each once, in order; links are not followed. A
+/// run's folder that is given stays a folder.
 ///
 /// # Errors
 /// A path does not exist or can't be read, or a folder holds no recording.

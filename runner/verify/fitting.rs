@@ -44,7 +44,8 @@ impl Fitting<'_> {
         replay::memories(self.scenario, &self.transcript.header.record, self.earlier.clone())
     }
 
-    /// Plays the recorded plan with its settings; what was looked up already is not looked up again. Memories stay in RAM.
+    /// Plays the recorded plan with its settings; what was looked up already is not looked up again. Memories
+    /// stay in RAM.
     pub(super) async fn play(
         &self,
         players: Players,
@@ -78,8 +79,8 @@ impl Fitting<'_> {
         stage.play(&mut Unwatched, std::future::pending()).await
     }
 
-    /// The models that answer for it: `model` for the scenario's own, where that names none, and those that it opens for others, as the
-    /// trace beside the recording knows them.
+    /// The models that answer for it: `model` for the scenario's own, where that names none, and those that
+    /// it opens for others, as the trace beside the recording knows them.
     ///
     /// # Errors
     /// A model can't be found or opened, or the scenario does not name it any more.
@@ -100,8 +101,8 @@ impl Fitting<'_> {
         Ok(Players { own, named })
     }
 
-    /// Notes on why this model need not say the same: it is not the recording's, or turns are based on memory that
-    /// another device computed, as the trace beside the recording has it.
+    /// Notes on why this model need not say the same: it is not the recording's, or turns are based on memory
+    /// that another device computed, as the trace beside the recording has it.
     pub(super) fn doubts(&self, players: &Players) -> Vec<String> {
         let header = &self.transcript.header.record;
         let was = ModelCard {

@@ -45,7 +45,8 @@ pub enum Question {
 }
 
 impl Judge {
-    /// Judges one recording: a run's folder, by the copy of its scenario if it has one, or a transcript, by the scenario's file.
+    /// Judges one recording: a run's folder, by the copy of its scenario if it has one, or a transcript, by
+    /// the scenario's file.
     pub fn judge(&self, run: &Path) -> Verdict {
         let began = Instant::now();
         let file = replay::transcript_file(run);

@@ -1,8 +1,9 @@
-//! Judges recordings: does each still fit its scenario, its model, and what it asserts? What was found comes as plain data,
-//! which [`forms`] writes for people and for machines.
+//! Judges recordings: does each still fit its scenario, its model, and what it asserts? What was found comes
+//! as plain data, which [`forms`] writes for people and for machines.
 //!
-//! Without a model a recording is replayed; with one it can also be scored (`score`) or played again (`rerun`). A recording that
-//! drifted leaves what it would be now beside it (`pending`), to be accepted or rejected.
+//! Without a model a recording is replayed; with one it can also be scored (`score`) or played again
+//! (`rerun`). A recording that drifted leaves what it would be now beside it (`pending`), to be accepted or
+//! rejected.
 
 mod compare;
 mod find;

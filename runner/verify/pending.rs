@@ -1,7 +1,8 @@
-//! Pending recordings: a file beside a recording that drifted holds what it would be now, until somebody accepts or rejects it.
+//! Pending recordings: a file beside a recording that drifted holds what it would be now, until somebody
+//! accepts or rejects it.
 //!
-//! After a replay, that is today's texts with the recorded replies, found by their turns' paths. Its header says so (`carried`),
-//! for no model has read these texts. In CI nothing is written.
+//! After a replay, that is today's texts with the recorded replies, found by their turns' paths. Its header
+//! says so (`carried`), for no model has read these texts. In CI nothing is written.
 
 use super::find::plain;
 use crate::transcript::Transcript;
@@ -13,7 +14,8 @@ use walkdir::WalkDir;
 /// Ending of such files, after the recording's whole name.
 const ENDING: &str = ".new";
 
-/// Tells whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is set, and not to `false` or 0.
+/// Tells whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is
+/// set, and not to `false` or 0.
 pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
 }
@@ -52,7 +54,8 @@ pub fn pendings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes what a recording would be now. What can't be known or written is a note: the drift is told all the same.
+/// Writes what a recording would be now. What can't be known or written is a note: the drift is told all the
+/// same.
 pub(super) fn write(
     recording: &Path,
     text: anyhow::Result<String>,
@@ -78,8 +81,8 @@ pub(super) fn write(
     }
 }
 
-/// The recording fits: what was carried over when it did not is of no use any more, and nothing that was played again is if it was
-/// `played_again` now. What a model said otherwise stays to be reviewed until then.
+/// The recording fits: what was carried over when it did not is of no use any more, and nothing that was
+/// played again is if it was `played_again` now. What a model said otherwise stays to be reviewed until then.
 pub(super) fn fits(recording: &Path, played_again: bool) {
     let waits = Transcript::open(&pending_file(recording));
     if played_again || !waits.is_ok_and(|waits| waits.header.record.carried.is_none()) {

@@ -46,8 +46,8 @@ pub(super) struct Again {
 /// Plays a recording that fits once more.
 ///
 /// # Errors
-/// It is to be exact, and another model, cache format or kernel contract recorded it, or memory of another device was adopted; or a
-/// turn failed.
+/// It is to be exact, and another model, cache format or kernel contract recorded it, or memory of another
+/// device was adopted; or a turn failed.
 pub(super) fn rerun(
     fitting: &Fitting<'_>,
     model: &Arc<dyn Backend>,

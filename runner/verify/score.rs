@@ -1,8 +1,9 @@
 //! Lets a model read a recording (teacher forcing): where would its seeded sampler have said something else?
 //!
-//! A score is a play: the stage plays the recording, and each reply is read by the model (`Constraint::Follow`) before the
-//! recorded one is handed on. What is read in one go has the logits of what was decoded, so a surprise is a fact about the model,
-//! never about how it was asked. Choices are weighed again.
+//! A score is a play: the stage plays the recording, and each reply is read by the model
+//! (`Constraint::Follow`) before the recorded one is handed on. What is read in one go has the logits of what
+//! was decoded, so a surprise is a fact about the model, never about how it was asked. Choices are weighed
+//! again.
 
 use super::fitting::Fitting;
 use crate::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink};
@@ -43,7 +44,8 @@ pub struct Surprise {
     pub recorded: String,
     /// The sampler's draw, as text.
     pub drawn: String,
-    /// Natural log-probability, to this model, of what is recorded: a token, or an option of a choice; null at an end.
+    /// Natural log-probability, to this model, of what is recorded: a token, or an option of a choice; null
+    /// at an end.
     pub logprob: Option<f32>,
     /// That of what the sampler draws.
     pub drawn_logprob: Option<f32>,

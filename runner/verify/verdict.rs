@@ -107,7 +107,8 @@ pub enum Kind {
     Environment,
 }
 
-/// Assertions that don't hold. How likely the options of a judge were is told where the footer is that of a `recording`.
+/// Assertions that don't hold. How likely the options of a judge were is told where the footer is that of a
+/// `recording`.
 pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Transcript>) -> Vec<Problem> {
     let all = footer.assertions.iter().enumerate();
     let verdict = |assertion: &AssertionRecord| {

@@ -1,5 +1,5 @@
-//! Agents who call tools, on random models that write calls in their templates' forms: whole runs, replayed, resumed, forked and
-//! played again.
+//! Agents who call tools, on random models that write calls in their templates' forms: whole runs, replayed,
+//! resumed, forked and played again.
 
 use super::{Run, Stage};
 use greenroom_engine::fixtures::RandomModel;
@@ -38,7 +38,8 @@ const CALL: usize = 270;
 /// Takes note of each time it is called.
 const PROGRAM: &str = "read asked\necho called >> called.txt\necho \"sunny, said $asked\"\n";
 
-/// What differs between turns played and turns resumed, forked or played again: nothing, but for the chain after a fork.
+/// What differs between turns played and turns resumed, forked or played again: nothing, but for the chain
+/// after a fork.
 fn lines(text: &str) -> Vec<String> {
     text.lines().skip(1).map(|line| line.split(",\"hash\"").next().unwrap().to_string()).collect()
 }

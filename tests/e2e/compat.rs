@@ -1,4 +1,5 @@
-//! Files of earlier versions, as `docs/compatibility.md` promises them: a scenario, its recording, and the memory that its run left.
+//! Files of earlier versions, as `docs/compatibility.md` promises them: a scenario, its recording, and the
+//! memory that its run left.
 
 use crate::Stage;
 use serde_json::Value;

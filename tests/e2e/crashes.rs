@@ -1,4 +1,5 @@
-//! Kills at every step of a save and at random moments, a disk that fills up: nothing is lost, nothing is wrong.
+//! Kills at every step of a save and at random moments, a disk that fills up: nothing is lost, nothing is
+//! wrong.
 
 use super::{Run, Stage};
 use assert_cmd::Command;
@@ -8,7 +9,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Two agents whose first prompts are longer than a block, and two turns for each: blocks, tails and manifests are written.
+/// Two agents whose first prompts are longer than a block, and two turns for each: blocks, tails and
+/// manifests are written.
 fn scenario(stage: &Stage) -> PathBuf {
     let story =
         "The old mill by the river has a wheel that turns at night although nobody lives there. ".repeat(14);
@@ -41,7 +43,8 @@ fn play(stage: &Stage, out: &str, more: &[&str]) -> Run {
     Run { dir: stage.path(out) }
 }
 
-/// Checks that a killed run goes on to the same transcript, and that every memory is whole or computed again with a reason.
+/// Checks that a killed run goes on to the same transcript, and that every memory is whole or computed again
+/// with a reason.
 fn check_resumed(stage: &Stage, expected: &str, what: &str) {
     let more: &[&str] = if stage.path("run/transcript.jsonl").exists() { &["--resume"] } else { &[] };
     let run = play(stage, "run", more);
@@ -99,7 +102,8 @@ fn kill_at_random(kills: u32) {
         let stage = Stage::new();
         let args = stage.args("prisoners-dilemma", "run");
         let mut resume = false;
-        // One folder is killed again and again, at moments of the golden ratio: never twice the same stage of a turn.
+        // One folder is killed again and again, at moments of the golden ratio: never twice the same stage of
+        // a turn.
         for _ in 0..5 {
             moment += 1;
             let share = (f64::from(moment) * 0.618_034).fract();

@@ -33,8 +33,8 @@ fn a_damaged_cache_costs_time_and_nothing_else() {
     }
 }
 
-/// A read that fails once, at whatever moment of a run whose folder is swept before and after: the play is the same, and no memory
-/// goes for it.
+/// A read that fails once, at whatever moment of a run whose folder is swept before and after: the play is
+/// the same, and no memory goes for it.
 #[test]
 fn a_read_that_fails_once_costs_time_and_nothing_else() {
     let stage = Stage::new();
@@ -128,7 +128,8 @@ fn no_truncation_of_a_model_panics() {
     }
 }
 
-/// Bytes of each family's header set to extreme values in turn: opening says yes or no, and does neither by a panic.
+/// Bytes of each family's header set to extreme values in turn: opening says yes or no, and does neither by a
+/// panic.
 #[test]
 fn no_damage_to_a_models_header_panics() {
     use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, PromptEncoder};

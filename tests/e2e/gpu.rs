@@ -1,5 +1,5 @@
-//! Plays on a GPU, or on software that does its work: they extend, are the same when warm, and go on elsewhere. Replies are short,
-//! for software is slow.
+//! Plays on a GPU, or on software that does its work: they extend, are the same when warm, and go on
+//! elsewhere. Replies are short, for software is slow.
 
 use super::{Run, Stage};
 use serde_json::Value;
@@ -20,8 +20,8 @@ impl Stage {
         self.greenroom(args).env("XDG_RUNTIME_DIR", self.dir.path()).output().unwrap()
     }
 
-    /// The word for the first GPU that can be used. `None`: there is none, which is said; where `GREENROOM_TEST_GPU` is set, as in
-    /// CI, there must be one.
+    /// The word for the first GPU that can be used. `None`: there is none, which is said; where
+    /// `GREENROOM_TEST_GPU` is set, as in CI, there must be one.
     fn gpu(&self, test: &str) -> Option<String> {
         let devices = self.devices();
         let gpus = devices["gpus"].as_array().unwrap();
@@ -129,7 +129,8 @@ fn first_turns(run: &Run) -> Vec<Value> {
     ["warden", "marco", "danny"].map(first).to_vec()
 }
 
-/// From the processor to the GPU and back: nothing is read twice, and each turn that rests on another's memory says so.
+/// From the processor to the GPU and back: nothing is read twice, and each turn that rests on another's
+/// memory says so.
 #[test]
 fn memories_are_adopted_where_that_is_asked_for() {
     let stage = Stage::new();
@@ -175,7 +176,8 @@ fn memories_are_adopted_where_that_is_asked_for() {
     }
     let resume = [&resume[..], &["--adopt"]].concat();
     assert_eq!(stage.play_on(&gpu, scenario, "next", &resume).transcript(), transcript);
-    // Back on the processor: the mark is in the trace alone, and what is played again is not held to be exact.
+    // Back on the processor: the mark is in the trace alone, and what is played again is not held to be
+    // exact.
     let back = stage.play_on("cpu", scenario, "back", &["--continue", &path(&next), "--adopt"]);
     extends(&back);
     assert_eq!(numerics(&back), cpu);
@@ -220,7 +222,8 @@ fn a_device_that_is_not_here_is_told_with_what_is() {
     assert!(said(&wrong).contains("`tpu` is not a device; expected auto, cpu, gpu or gpu:NAME"));
 }
 
-/// Software is no GPU for those who name none: on most machines of CI, `auto` is the processor, with its transcripts.
+/// Software is no GPU for those who name none: on most machines of CI, `auto` is the processor, with its
+/// transcripts.
 #[test]
 fn auto_is_the_processor_where_nothing_is_better() {
     let stage = Stage::new();

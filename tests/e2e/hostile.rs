@@ -1,5 +1,6 @@
-//! The hostile corpus (`tests/hostile`) and special files through the program, each under 512 MB and 10 s: it ends by itself with a
-//! documented exit code, without a panic, and nothing that it says steers a terminal or quotes what is no scenario.
+//! The hostile corpus (`tests/hostile`) and special files through the program, each under 512 MB and 10 s: it
+//! ends by itself with a documented exit code, without a panic, and nothing that it says steers a terminal or
+//! quotes what is no scenario.
 
 use super::limits::{Ended, Limits};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Cache folders as a failing disk or somebody hostile would leave them: whatever stands in the place of whichever file, every
-//! command ends in time, within its memory, with an exit code of its own, and the play is the one of an empty folder.
+//! Cache folders as a failing disk or somebody hostile would leave them: whatever stands in the place of
+//! whichever file, every command ends in time, within its memory, with an exit code of its own, and the play
+//! is the one of an empty folder.
 
 use crate::Stage;
 use crate::limits::{Ended, Limits};
@@ -9,7 +10,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Something that is done to a file or folder; `outside` is a file that the store must neither show nor change.
+/// Something that is done to a file or folder; `outside` is a file that the store must neither show nor
+/// change.
 type Damage = fn(path: &Path, outside: &Path);
 
 /// Damage to files.
@@ -123,7 +125,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Puts all loose blocks into one pack, as the store does with some hundred: images, index, its length, its checksum, a magic.
+/// Puts all loose blocks into one pack, as the store does with some hundred: images, index, its length, its
+/// checksum, a magic.
 fn pack(root: &Path) {
     let (mut images, mut index) = (Vec::new(), Vec::new());
     for path in files(&root.join("blocks")) {

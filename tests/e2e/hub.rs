@@ -1,5 +1,5 @@
-//! A server that speaks what `pull` needs of the Hugging Face Hub's API, and fails on demand: one port for the Hub, and one for the
-//! storage that it sends its clients on to.
+//! A server that speaks what `pull` needs of the Hugging Face Hub's API, and fails on demand: one port for
+//! the Hub, and one for the storage that it sends its clients on to.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,7 +17,8 @@ pub(crate) struct Faults {
     pub(crate) breaks: VecDeque<usize>,
     /// Number of requests to the Hub that are answered with 503 first.
     pub(crate) busy: usize,
-    /// Number of requests to the storage that are answered with 403 first, as if their addresses were out of date.
+    /// Number of requests to the storage that are answered with 403 first, as if their addresses were out of
+    /// date.
     pub(crate) expired: usize,
     /// The content that the storage sends instead.
     pub(crate) content: Option<Vec<u8>>,

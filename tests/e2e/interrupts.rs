@@ -107,7 +107,8 @@ fn end(child: &mut Child, what: &str) -> Duration {
     began.elapsed()
 }
 
-/// Interrupts runs of a play at `n` moments spread over it, up to five times a folder, and lets each go on to its end.
+/// Interrupts runs of a play at `n` moments spread over it, up to five times a folder, and lets each go on to
+/// its end.
 fn interrupt(play: &Play, n: u32) {
     let whole = Stage::new();
     let began = Instant::now();

@@ -71,7 +71,8 @@ fn a_bound_on_disk_is_kept_and_the_worthiest_stay() {
     let dir = stage.path("cache");
     let size = |dir: &Path| files(dir).iter().map(|path| path.metadata().unwrap().len()).sum::<u64>();
     let whole = size(&dir);
-    // Rows that only serve to go back into a block go first: they are most of these memories, and none of them is lost.
+    // Rows that only serve to go back into a block go first: they are most of these memories, and none of
+    // them is lost.
     let bound = whole * 2 / 3;
     cache(&stage, &["gc", "--max-bytes", &bound.to_string()]);
     assert!(size(&dir) <= bound, "{} of {bound}", size(&dir));

@@ -1,5 +1,5 @@
-//! Every construct of the language on the bundled model: permanent agents only ever extend, every run replays, choices
-//! carry their log-probabilities.
+//! Every construct of the language on the bundled model: permanent agents only ever extend, every run
+//! replays, choices carry their log-probabilities.
 
 use super::Stage;
 use std::path::Path;

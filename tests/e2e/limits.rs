@@ -1,6 +1,8 @@
-//! The program under limits: so much memory, so many open files, so much time. It must end by itself, with an exit code of its own.
+//! The program under limits: so much memory, so many open files, so much time. It must end by itself, with an
+//! exit code of its own.
 //!
-//! Limits are set by the shell's `ulimit` before the program takes its place. Main types: [`Limits`], [`Ended`].
+//! Limits are set by the shell's `ulimit` before the program takes its place. Main types: [`Limits`],
+//! [`Ended`].
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -12,11 +14,13 @@ use std::time::{Duration, Instant};
 /// Resources that the program may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of address space (RLIMIT_AS): an allocation beyond it fails, which ends a program in Rust with SIGABRT.
+    /// Bytes of address space (RLIMIT_AS): an allocation beyond it fails, which ends a program in Rust with
+    /// SIGABRT.
     pub(crate) memory: u64,
     /// Open files (RLIMIT_NOFILE).
     pub(crate) files: u64,
-    /// Time on a processor (RLIMIT_CPU, in seconds); on the clock it has [`PATIENCE`] times as long, for the machine has other work.
+    /// Time on a processor (RLIMIT_CPU, in seconds); on the clock it has [`PATIENCE`] times as long, for the
+    /// machine has other work.
     pub(crate) time: Duration,
 }
 
@@ -44,7 +48,8 @@ pub(crate) struct Ended {
 }
 
 impl Limits {
-    /// The program in the repository's root, under these limits: add arguments and variables, then [`Limits::wait`].
+    /// The program in the repository's root, under these limits: add arguments and variables, then
+    /// [`Limits::wait`].
     pub(crate) fn greenroom(&self) -> Command {
         let mut command = self.program(assert_cmd::cargo::cargo_bin!("greenroom"));
         command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("XDG_CACHE_HOME");

@@ -1,4 +1,5 @@
-//! Memories that are looked up and speakers that are picked, on the bundled model: whole runs, replayed, resumed, forked and played again.
+//! Memories that are looked up and speakers that are picked, on the bundled model: whole runs, replayed,
+//! resumed, forked and played again.
 
 use super::{Run, Stage};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `greenroom lsp` as an editor uses it: a client in the words of the protocol, over the program's standard input and output.
+//! `greenroom lsp` as an editor uses it: a client in the words of the protocol, over the program's standard
+//! input and output.
 
 use crate::Stage;
 use serde_json::{Value, json};

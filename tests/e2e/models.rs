@@ -1,4 +1,5 @@
-//! Several models in one run: the bundled one and a random one of another family, within one budget, each with its memories.
+//! Several models in one run: the bundled one and a random one of another family, within one budget, each
+//! with its memories.
 
 use super::{Run, Stage};
 use greenroom_engine::fixtures::RandomModel;

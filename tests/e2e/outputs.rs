@@ -1,4 +1,5 @@
-//! Everything that the program says and writes arrives, or it says so: full disks, readers that go away, many at once.
+//! Everything that the program says and writes arrives, or it says so: full disks, readers that go away, many
+//! at once.
 
 use super::Stage;
 use super::hostile::PLAYABLE;
@@ -7,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 
-/// Each command, with arguments by which it says something on standard output in a folder that is [`furnished`]. OUT stands for a new
-/// path, ID for the one memory there.
+/// Each command, with arguments by which it says something on standard output in a folder that is
+/// [`furnished`]. OUT stands for a new path, ID for the one memory there.
 const COMMANDS: &[&str] = &[
     "run x.yaml --out OUT --threads 1",
     "check x.yaml two-doors.yaml",

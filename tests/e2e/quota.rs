@@ -68,7 +68,8 @@ fn asked(text: &str) -> Request {
     Request::new(SessionKey::new("r", "a"), conversation)
 }
 
-/// Requests of every API that streams, each of which takes long, with what marks the first text of its answer.
+/// Requests of every API that streams, each of which takes long, with what marks the first text of its
+/// answer.
 fn streams() -> Vec<(&'static str, &'static str, Value, &'static str)> {
     let tale = "Tell me all that you know of the old mill. ".repeat(20);
     // Nothing ends before this: digits go on.

@@ -1,4 +1,5 @@
-//! Scenarios on engines elsewhere: `greenroom serve` by all of its APIs, and stand-ins that fail as servers do.
+//! Scenarios on engines elsewhere: `greenroom serve` by all of its APIs, and stand-ins that fail as servers
+//! do.
 
 use super::Stage;
 use super::serve::Server;

@@ -1,4 +1,5 @@
-//! Readers of files from outside (`fuzz/readers.rs`) with the seeds of their fuzz targets and mutations of these: no panic.
+//! Readers of files from outside (`fuzz/readers.rs`) with the seeds of their fuzz targets and mutations of
+//! these: no panic.
 
 #[allow(dead_code, unreachable_pub)] // the fuzz targets' own library
 #[path = "../../fuzz/readers.rs"]

@@ -1,5 +1,6 @@
-//! Random JSON Schemas, played on a model: every reply that ends is valid by another validator (boon), and the same seed says the same
-//! under a narrower schema. Shared by the tests without a model (a random one plays) and those on trained models.
+//! Random JSON Schemas, played on a model: every reply that ends is valid by another validator (boon), and
+//! the same seed says the same under a narrower schema. Shared by the tests without a model (a random one
+//! plays) and those on trained models.
 
 use greenroom_engine::{
     Completion, Constraint, Conversation, Engine, Event, Grammar, Request, Sampling, SessionKey, StopReason,
@@ -29,7 +30,8 @@ impl Dice {
         }
     }
 
-    /// A schema: nested objects, arrays with bounds, bounded numbers, patterns, enumerations, constants, alternatives.
+    /// A schema: nested objects, arrays with bounds, bounded numbers, patterns, enumerations, constants,
+    /// alternatives.
     pub(crate) fn schema(&mut self, depth: u64) -> Value {
         match self.below(if depth == 0 { 8 } else { 12 }) {
             0 => {
@@ -119,7 +121,8 @@ pub(crate) fn said(engine: &Engine, request: Request) -> Completion {
     finished(engine.submit(request).unwrap())
 }
 
-/// Plays so many random schemas, side by side; how many replies ended, and how many were repeated under a narrower schema.
+/// Plays so many random schemas, side by side; how many replies ended, and how many were repeated under a
+/// narrower schema.
 pub(crate) fn play(engine: &Engine, n: u64, temperature: f32) -> (usize, usize) {
     let (mut n_ended, mut n_narrowed) = (0, 0);
     let schemas: Vec<Value> = (0..n).map(|seed| Dice(seed).object(2)).collect();

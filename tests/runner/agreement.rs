@@ -1,5 +1,5 @@
-//! `check` and a run agree on every text and expression: what `check` accepts plays to its end, and what it refuses could not have
-//! been rendered however the play had gone.
+//! `check` and a run agree on every text and expression: what `check` accepts plays to its end, and what it
+//! refuses could not have been rendered however the play had gone.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};

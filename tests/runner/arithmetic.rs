@@ -1,7 +1,9 @@
-//! Figures are the same on every machine: no source that a transcript, a table or a comparison may depend on calls the platform's
-//! own mathematics library (`exp`, `ln`, `powf`, …, which differ in last digits). The `libm` crate has the same functions for all.
+//! Figures are the same on every machine: no source that a transcript, a table or a comparison may depend on
+//! calls the platform's own mathematics library (`exp`, `ln`, `powf`, …, which differ in last digits). The
+//! `libm` crate has the same functions for all.
 //!
-//! Functions that IEEE 754 rounds exactly (`sqrt`, `mul_add`, `floor`, `abs`) are the same everywhere, so they may be used.
+//! Functions that IEEE 754 rounds exactly (`sqrt`, `mul_add`, `floor`, `abs`) are the same everywhere, so
+//! they may be used.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,8 @@ const PLATFORM: &[&str] = &[
     "atanh", "gamma", "ln_gamma", "erf", "erfc",
 ];
 
-/// Calls of that name that are something else, and how many there are: the kernels' own polynomial, the same in all instruction sets.
+/// Calls of that name that are something else, and how many there are: the kernels' own polynomial, the same
+/// in all instruction sets.
 const OWN: &[(&str, &str, usize)] = &[
     ("engine/device/cpu/kernels/attention/mod.rs", "exp", 3),
     ("engine/device/cpu/kernels/divergence.rs", "exp", 2),
@@ -40,7 +43,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code that is compiled into the program: no comments, and nothing from the file's tests on, which stand at its end.
+/// The code that is compiled into the program: no comments, and nothing from the file's tests on, which stand
+/// at its end.
 fn code(text: &str) -> String {
     let before_tests = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let without = |line: &str| line.split("//").next().unwrap_or_default().to_string() + "\n";

@@ -1,4 +1,5 @@
-//! Every text of a scenario that a reader would take for a template is rendered, or there is an error or a warning at its place.
+//! Every text of a scenario that a reader would take for a template is rendered, or there is an error or a
+//! warning at its place.
 
 use greenroom::scenario::schema::json_schema;
 use greenroom::scenario::{Scenario, load};
@@ -277,7 +278,8 @@ fn names_and_titles_are_those_of_the_case() {
     }
 }
 
-/// A scenario whose agent, model, tool and phase have these names, with braces where nothing is rendered, and where something is.
+/// A scenario whose agent, model, tool and phase have these names, with braces where nothing is rendered, and
+/// where something is.
 fn named([agent, model, tool, phase]: [&str; 4]) -> String {
     format!(
         "variables: {{ v: Bo }}

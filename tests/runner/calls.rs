@@ -1,5 +1,5 @@
-//! Calls of tools as a model says them: a random one, in the forms that chat templates give them. A reply that begins as a call is one,
-//! or was cut; any other is what it would be without tools.
+//! Calls of tools as a model says them: a random one, in the forms that chat templates give them. A reply
+//! that begins as a call is one, or was cut; any other is what it would be without tools.
 
 use crate::grammars::random::{Dice, is_valid, request, said};
 use greenroom_engine::fixtures::RandomModel;
@@ -40,7 +40,8 @@ fn asked(seed: u64, tools: &Arc<Tools>, calls: ToolChoice) -> Request {
     asked
 }
 
-/// Plays replies that may be calls, and the same ones that may not; how many were calls, and how many of those were cut.
+/// Plays replies that may be calls, and the same ones that may not; how many were calls, and how many of
+/// those were cut.
 fn plays(template: Option<&str>, begins: &str) -> (usize, usize) {
     let engine = engine(template);
     let (mut n_calls, mut n_cut) = (0, 0);

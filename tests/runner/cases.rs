@@ -1,4 +1,5 @@
-//! Cases: what a row gives a scenario, that a run of one replays without the file, and that a row which changed is drift.
+//! Cases: what a row gives a scenario, that a run of one replays without the file, and that a row which
+//! changed is drift.
 
 use crate::drift::greenroom_with;
 use crate::play::{checkout, echo, play, without_copy};

@@ -1,4 +1,5 @@
-//! A replay blames what changed: a choice that was renamed, a rule that plays otherwise; and a recording itself says what it is.
+//! A replay blames what changed: a choice that was renamed, a rule that plays otherwise; and a recording
+//! itself says what it is.
 
 use crate::drift::greenroom_with;
 use crate::play::play;

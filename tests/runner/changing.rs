@@ -1,5 +1,6 @@
-//! Random scenarios in which things change: state, blocks, casts, voters, open options, secrets, payoffs of several phases, replies in
-//! a form, judges, languages, settings, tools. All that must hold of any scenario is held against each, in [`crate::extend::holds_of_any_run`].
+//! Random scenarios in which things change: state, blocks, casts, voters, open options, secrets, payoffs of
+//! several phases, replies in a form, judges, languages, settings, tools. All that must hold of any scenario
+//! is held against each, in [`crate::extend::holds_of_any_run`].
 
 use crate::extend::{call, holds_of_any_run};
 use greenroom::backend::Request;

@@ -1,4 +1,5 @@
-//! The example for CI: its script passes on what is committed, and fails on each kind of change with cause and line.
+//! The example for CI: its script passes on what is committed, and fails on each kind of change with cause
+//! and line.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! The report of an experiment: cells side by side, with links to pages of its runs, made from its folder alone.
+//! The report of an experiment: cells side by side, with links to pages of its runs, made from its folder
+//! alone.
 
 use crate::drift::greenroom_with;
 use std::fs;

@@ -1,7 +1,8 @@
-//! Every construct of the language, played by scripted agents: who reads what, what is skipped, what it comes to.
+//! Every construct of the language, played by scripted agents: who reads what, what is skipped, what it comes
+//! to.
 //!
-//! Each file of `tests/scenarios` is played with fixed replies; the snapshot is the whole play. Each also replays, and
-//! every memory's prompts only ever grow.
+//! Each file of `tests/scenarios` is played with fixed replies; the snapshot is the whole play. Each also
+//! replays, and every memory's prompts only ever grow.
 
 use crate::extend::only_grows;
 use crate::play::play;

@@ -1,4 +1,5 @@
-//! A run's folder holds its scenario, so that the run can be replayed, explained, forked, reported and gone on with anywhere.
+//! A run's folder holds its scenario, so that the run can be replayed, explained, forked, reported and gone
+//! on with anywhere.
 
 use assert_cmd::Command;
 use std::fs;

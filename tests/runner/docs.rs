@@ -1,10 +1,11 @@
-//! The documentation is true: the tutorial is followed word by word, every YAML loads and plays, and the generated pages are up
-//! to date.
+//! The documentation is true: the tutorial is followed word by word, every YAML loads and plays, and the
+//! generated pages are up to date.
 //!
-//! In the pages, after three backquotes: `yaml` is a whole scenario; `yaml part` one whose missing agents and phases are
-//! added from [`HEAD`]; `yaml file=NAME` also writes a file; `yaml shows=NAME` repeats one; `yaml wrong=CODE` must be found
-//! wrong with that code. In `console`, a line `$ greenroom …` is run; the lines below it are its output, in which a line
-//! `…` stands for any number of lines, `[..]` for any text, and `[exit N]` at the end for the exit code, if it is not 0.
+//! In the pages, after three backquotes: `yaml` is a whole scenario; `yaml part` one whose missing agents and
+//! phases are added from [`HEAD`]; `yaml file=NAME` also writes a file; `yaml shows=NAME` repeats one;
+//! `yaml wrong=CODE` must be found wrong with that code. In `console`, a line `$ greenroom …` is run; the
+//! lines below it are its output, in which a line `…` stands for any number of lines, `[..]` for any text,
+//! and `[exit N]` at the end for the exit code, if it is not 0.
 
 use crate::play::play;
 use clap::CommandFactory as _;
@@ -475,7 +476,8 @@ fn commands_of(script: &str) -> impl Iterator<Item = Vec<String>> {
     lines.map(split).filter(|words| words.first().is_some_and(|word| word == "greenroom"))
 }
 
-/// Blocks of commands that need a network, another machine or hours: their flags and words are read as the program reads them.
+/// Blocks of commands that need a network, another machine or hours: their flags and words are read as the
+/// program reads them.
 #[test]
 fn commands_that_are_not_run_are_understood() {
     let mut n = 0;

@@ -17,7 +17,8 @@ const FILES: (&[&str], &[&str]) = (
     &["files/mod.rs"],
 );
 
-/// Calls that write to standard output, or end the program where it can't be written, and the file that may make them.
+/// Calls that write to standard output, or end the program where it can't be written, and the file that may
+/// make them.
 const OUTPUT: (&[&str], &[&str]) =
     (&["io::stdout", "std::print", "std::eprint", "stdout()"], &["terminal/output.rs"]);
 

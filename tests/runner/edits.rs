@@ -1,5 +1,5 @@
-//! Forks that change something: a reply, a line of the stage, the settings of sampling. What they change is on record, so
-//! that the fork replays without a model, and every prompt extends what its reader had read.
+//! Forks that change something: a reply, a line of the stage, the settings of sampling. What they change is
+//! on record, so that the fork replays without a model, and every prompt extends what its reader had read.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Backend, Scripted};

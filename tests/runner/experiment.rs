@@ -1,4 +1,5 @@
-//! Experiments: the same runs whatever is played at once, each played once, and gone on with where they stopped.
+//! Experiments: the same runs whatever is played at once, each played once, and gone on with where they
+//! stopped.
 
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};

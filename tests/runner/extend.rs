@@ -1,5 +1,6 @@
-//! EXTEND, over random scenarios with all constructs: every prompt begins with the one before it and the reply, nobody
-//! hears what was said where they were not, every run replays, and what is read never depends on who finished first.
+//! EXTEND, over random scenarios with all constructs: every prompt begins with the one before it and the
+//! reply, nobody hears what was said where they were not, every run replays, and what is read never depends
+//! on who finished first.
 
 use crate::constructs::Noting;
 use crate::play::{Backwards, Shuffled, play, scenario};
@@ -275,7 +276,8 @@ fn begun_anew(transcript: &Transcript) -> BTreeSet<&str> {
     kept.filter_map(|turn| turn.path.strip_suffix(".summary")).collect()
 }
 
-/// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch: after a summary, or with pieces.
+/// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch: after a
+/// summary, or with pieces.
 pub(crate) fn only_grows(seen: &[Request], transcript: &Transcript) {
     let begun_anew = begun_anew(transcript);
     let mut last: HashMap<String, &Request> = HashMap::new();
@@ -312,8 +314,9 @@ fn is_too_long(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(PromptError::TooLong { .. }))
 }
 
-/// Plays a scenario and demands what holds of every run: prompts only grow; it replays; it is the same in whatever order the answers
-/// come in, and if it is interrupted and resumed. Returns what was asked; `None`: a prompt is longer than the context.
+/// Plays a scenario and demands what holds of every run: prompts only grow; it replays; it is the same in
+/// whatever order the answers come in, and if it is interrupted and resumed. Returns what was asked; `None`:
+/// a prompt is longer than the context.
 pub(crate) fn holds_of_any_run(
     scenario: &Arc<Scenario>,
     context: usize,

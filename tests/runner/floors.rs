@@ -287,7 +287,8 @@ fn an_import_that_goes_up_is_seen() {
     assert_eq!(circle(&imports).unwrap(), ["a", "b", "c"]);
 }
 
-/// Above the seam nothing knows what computes; adding a device is a folder in `device/` and an arm in `device::open`.
+/// Above the seam nothing knows what computes; adding a device is a folder in `device/` and an arm in
+/// `device::open`.
 #[test]
 fn only_few_files_name_a_device() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("engine");
@@ -323,7 +324,8 @@ fn only_few_files_name_the_engine() {
     }
 }
 
-/// A named pipe, a device, a link or a terabyte may stand in a file's place: only a guarded reader may open it.
+/// A named pipe, a device, a link or a terabyte may stand in a file's place: only a guarded reader may open
+/// it.
 #[test]
 fn only_two_files_of_the_engine_touch_the_disk() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("engine");

@@ -1,4 +1,5 @@
-//! Forks: what comes before is the recording's, what comes after is played again, and the run that they come from stays as it is.
+//! Forks: what comes before is the recording's, what comes after is played again, and the run that they come
+//! from stays as it is.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Backend, Scripted};
@@ -27,7 +28,8 @@ fn fork(run: &Path, at: &str, seed: u64) -> RunOptions {
     RunOptions { fork: Some(from), seed, ..RunOptions::default() }
 }
 
-/// Says its seed, so that turns with another one say something else; of options it takes the one that is listed first.
+/// Says its seed, so that turns with another one say something else; of options it takes the one that is
+/// listed first.
 fn seeded() -> Arc<dyn Backend> {
     Arc::new(Scripted::new(|request| {
         let open =

@@ -1,4 +1,5 @@
-//! Replies whose schema says more than can be enforced while they are written: checked, asked for again, recorded and replayed.
+//! Replies whose schema says more than can be enforced while they are written: checked, asked for again,
+//! recorded and replayed.
 
 use greenroom::backend::{Request, Scripted};
 use greenroom::replay::replay;

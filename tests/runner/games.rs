@@ -1,5 +1,6 @@
-//! Strategies in repeated games: what they play is held against a second, naive implementation, which goes through the game move by
-//! move and keeps what everybody has seen in plain lists. And what `check` says of scripts.
+//! Strategies in repeated games: what they play is held against a second, naive implementation, which goes
+//! through the game move by move and keeps what everybody has seen in plain lists. And what `check` says of
+//! scripts.
 
 use crate::play::{play, scenario};
 use greenroom::backend::Scripted;
@@ -138,7 +139,8 @@ fn write_parts(out: &mut String, parts: &[Part], indent: usize) {
     }
 }
 
-/// What an agent has seen: the phase instance, and what was chosen there by another (kind and option), or its own reply (none).
+/// What an agent has seen: the phase instance, and what was chosen there by another (kind and option), or its
+/// own reply (none).
 type Seen = (usize, Option<(usize, &'static str)>, String);
 
 struct Naive<'a> {

@@ -176,7 +176,8 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
     }
 }
 
-/// Templates that made minijinja panic, overflow the stack or fill memory, and those that `jinja/tests` refuses in 512 MB.
+/// Templates that made minijinja panic, overflow the stack or fill memory, and those that `jinja/tests`
+/// refuses in 512 MB.
 const HOSTILE: &[&str] = &[
     "5 is divisibleby 0",
     "[5] | select('divisibleby', 0) | list",
@@ -286,7 +287,8 @@ fn what_is_included_may_be_anything() {
     assert!(open(&at("binary.yaml"), &[]).is_err());
 }
 
-/// All constructs in one file: each file's agents and phases, renamed, and one payoff, outcomes and assertions.
+/// All constructs in one file: each file's agents and phases, renamed, and one payoff, outcomes and
+/// assertions.
 fn rich() -> String {
     let mut all = serde_json::json!({"agents": {}, "phases": [], "variables": {}});
     for name in [

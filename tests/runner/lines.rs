@@ -1,4 +1,5 @@
-//! Line breaks of texts: a list in either of Jinja's idioms has a line for each item, and recordings from before are read as they were.
+//! Line breaks of texts: a list in either of Jinja's idioms has a line for each item, and recordings from
+//! before are read as they were.
 
 use greenroom::backend::Scripted;
 use greenroom::replay::{Search, load_scenario, replay};

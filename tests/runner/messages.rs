@@ -1,4 +1,5 @@
-//! An agent's words are heard as text and change nothing else: no template, no turn, no condition, no other line.
+//! An agent's words are heard as text and change nothing else: no template, no turn, no condition, no other
+//! line.
 
 use crate::play::{play, scenario};
 use greenroom::backend::Scripted;

@@ -1,4 +1,5 @@
-//! Models and settings of replies by scenario, agent, phase and turn: who is asked with what, what is recorded, what is drift.
+//! Models and settings of replies by scenario, agent, phase and turn: who is asked with what, what is
+//! recorded, what is drift.
 
 use crate::play::play;
 use greenroom::backend::{
@@ -226,7 +227,8 @@ fn a_changed_setting_is_drift_at_its_line() {
     let agent =
         drift("cas: { lifecycle: ephemeral, model: big }", "cas: { lifecycle: ephemeral, model: small }");
     assert_eq!((agent.0.as_str(), agent.2), ("agents/cas", Cause::AgentChanged));
-    // Another file behind a name is no drift without a model: nothing that was read or said depends on the path.
+    // Another file behind a name is no drift without a model: nothing that was read or said depends on the
+    // path.
     replay(&scenario(&TEXT.replace("a.gguf", "moved.gguf")), &transcript, BTreeMap::new()).unwrap();
     // Carried over, the recording has today's settings.
     let changed = scenario(&TEXT.replace("\ntemperature: 0.9", "\ntemperature: 0.8"));

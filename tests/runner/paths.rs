@@ -1,4 +1,5 @@
-//! Warnings that follow the ways of a run: what can't be reached, can fail, or may not exist; and no false alarms.
+//! Warnings that follow the ways of a run: what can't be reached, can fail, or may not exist; and no false
+//! alarms.
 
 use greenroom::rehearsal::{load, open};
 

@@ -14,7 +14,8 @@ pub(crate) fn checkout() -> tempfile::TempDir {
     folder
 }
 
-/// Leaves a run without the copy of its scenario: it is held against the file, as a recording is that was put somewhere.
+/// Leaves a run without the copy of its scenario: it is held against the file, as a recording is that was put
+/// somewhere.
 pub(crate) fn without_copy(run: &Path) {
     std::fs::remove_file(run.join("scenario.json")).unwrap();
 }

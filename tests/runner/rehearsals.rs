@@ -1,5 +1,6 @@
-//! A rehearsal is a run: what `check` says of the course of a run is what runs do, and the reverse. Scenarios are generated over the
-//! state, open options, changes after rounds, consensus of several rounds, nested blocks, and conditions on passes.
+//! A rehearsal is a run: what `check` says of the course of a run is what runs do, and the reverse. Scenarios
+//! are generated over the state, open options, changes after rounds, consensus of several rounds, nested
+//! blocks, and conditions on passes.
 
 use crate::play::play;
 use greenroom::backend::{Request, Scripted};

@@ -1,4 +1,5 @@
-//! Reports of runs: complete, self-contained, safe whatever a model or an author wrote, and honest about what is missing.
+//! Reports of runs: complete, self-contained, safe whatever a model or an author wrote, and honest about what
+//! is missing.
 
 use crate::play::{play, without_copy};
 use greenroom::backend::{
@@ -71,7 +72,8 @@ fn record(folder: &Path, text: &str, backend: Arc<dyn Backend>) -> PathBuf {
     folder.join("run")
 }
 
-/// Writes a trace of a run as if a model had played it: cold at first, then from memory, the last one from disk.
+/// Writes a trace of a run as if a model had played it: cold at first, then from memory, the last one from
+/// disk.
 fn trace(run: &Path, reason: Option<&str>) {
     let transcript = Transcript::open(&run.join("transcript.jsonl")).unwrap();
     let first = TraceLine::Run {

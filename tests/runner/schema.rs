@@ -1,4 +1,5 @@
-//! The JSON Schema and the reader are of one mind: what is shipped validates, mistakes of shape and of words don't.
+//! The JSON Schema and the reader are of one mind: what is shipped validates, mistakes of shape and of words
+//! don't.
 
 use greenroom::scenario::load;
 use greenroom::scenario::schema::json_schema;
@@ -49,8 +50,8 @@ fn what_is_right_validates() {
     }
 }
 
-/// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each other.
-/// `auto_rounds: 0` is right before a vote.
+/// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each
+/// other. `auto_rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "assertion_share_turned",
     "parse_choice_crossed",

@@ -8,7 +8,8 @@ use greenroom::transcript::Stop;
 use greenroom::verify::{Judge, Question, Verdict};
 use std::sync::Arc;
 
-/// A model that reads what was recorded as its own, but would choose otherwise, with these log-probabilities of the two doors.
+/// A model that reads what was recorded as its own, but would choose otherwise, with these log-probabilities
+/// of the two doors.
 struct Otherwise {
     script: Scripted,
     logprobs: [f32; 2],

@@ -1,5 +1,5 @@
-//! A run with changes of the state, replies in a form and settings of its own: whatever is done to a line is drift at that line, and
-//! cut after any line it is resumed to the same file.
+//! A run with changes of the state, replies in a form and settings of its own: whatever is done to a line is
+//! drift at that line, and cut after any line it is resumed to the same file.
 
 use crate::drift::greenroom_with;
 use crate::play::{play, without_copy};
@@ -95,7 +95,8 @@ fn lines_of_the_state_are_guarded() {
     let states: Vec<usize> = states.map(|(at, _)| at).collect();
     assert_eq!(states, [3, 4, 6, 8, 11, 12, 14, 16]);
     type Edit = fn(&mut Vec<String>);
-    // With the hashes as they were the line is altered; with hashes that fit, the state comes to something else.
+    // With the hashes as they were the line is altered; with hashes that fit, the state comes to something
+    // else.
     let values: [(Edit, &str, &str); 3] = [
         (
             |lines| lines[3] = lines[3].replacen("\"pot\":", "\"pot\":1", 1),

@@ -23,7 +23,8 @@ impl Write for Kept {
     }
 }
 
-/// Streams each reply character by character, as a model would, so that parallel turns mix; the reply to this turn reaches its limit.
+/// Streams each reply character by character, as a model would, so that parallel turns mix; the reply to this
+/// turn reaches its limit.
 struct Streaming(Scripted, Option<(usize, Stop)>);
 
 impl Backend for Streaming {

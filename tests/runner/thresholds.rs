@@ -1,4 +1,5 @@
-//! Assertions that need a share of many runs: exit codes, JUnit, single runs, and a threshold that changes after the runs.
+//! Assertions that need a share of many runs: exit codes, JUnit, single runs, and a threshold that changes
+//! after the runs.
 
 use crate::drift::greenroom_with;
 use crate::play::checkout;

@@ -240,7 +240,8 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
         let drift = drift(&scenario, &other);
         assert_eq!((drift.cause, &*drift.path), (cause, "talk/1/ann.call1"), "{drift}");
     }
-    // What a program gave can't be told from what it would give, so it is taken from the record; the next prompt holds it all the same.
+    // What a program gave can't be told from what it would give, so it is taken from the record; the next
+    // prompt holds it all the same.
     let other = forged(&transcript, |lines| {
         let is_it = |line: &Line| matches!(line, Line::Turn(turn) if turn.path == "talk/1/ann.call1");
         let at = lines.iter().position(is_it).unwrap();

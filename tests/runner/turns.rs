@@ -1,5 +1,5 @@
-//! Turns of a written-out order: a choice on a single turn counts as one of the phase; and every turn of any plan has a path,
-//! and so a seed, of its own.
+//! Turns of a written-out order: a choice on a single turn counts as one of the phase; and every turn of any
+//! plan has a path, and so a seed, of its own.
 
 use crate::constructs::Noting;
 use crate::play::{play, scenario};
@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Plays a scenario by the turns' seeds, replays it: every turn's path and what was read and said, and what it came to.
+/// Plays a scenario by the turns' seeds, replays it: every turn's path and what was read and said, and what
+/// it came to.
 fn played(scenario: &Arc<Scenario>, salt: u64) -> (Vec<(String, String, String)>, Footer) {
     let answer = move |request: &Request| {
         let drawn = turn_seed(salt, &request.path) as usize;

@@ -32,7 +32,8 @@ fn what_answers_a_question_is_near_it() {
         ranks.push(1 + scores.iter().filter(|score| **score > scores[at]).count());
         eprintln!("{}: {scores:.3?}", PAIRS[at][0]);
     }
-    // By chance they would add up to 21. Measured: 1, 2, 1, 2, 2, 1. So small a model finds short texts near to everything.
+    // By chance they would add up to 21. Measured: 1, 2, 1, 2, 2, 1. So small a model finds short texts near
+    // to everything.
     assert!(ranks.iter().all(|rank| *rank <= 2), "{ranks:?}");
     // The format of the cache has no part in it.
     let other = open(&path, KvChoice::Uniform(KvFormat::Q8), None);

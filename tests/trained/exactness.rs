@@ -38,8 +38,8 @@ fn end(turn: &mut Turn) -> Completion {
     }
 }
 
-/// Reads the text turn by turn but for its last paragraph, and answers each time. The request after that follows this
-/// paragraph as if it had been said, and goes on.
+/// Reads the text turn by turn but for its last paragraph, and answers each time. The request after that
+/// follows this paragraph as if it had been said, and goes on.
 fn talk(engine: &Engine) -> Request {
     let paragraphs: Vec<&str> = TEXT.trim_end().split("\n\n").collect();
     let (last, read) = paragraphs.split_last().unwrap();

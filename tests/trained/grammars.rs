@@ -1,4 +1,5 @@
-//! Replies under grammars on models that were trained: valid, the same under narrower schemas, and what they cost.
+//! Replies under grammars on models that were trained: valid, the same under narrower schemas, and what they
+//! cost.
 
 #[path = "../grammars/mod.rs"]
 mod random;

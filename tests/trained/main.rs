@@ -1,5 +1,5 @@
-//! Trained models: log-probabilities against llama.cpp, the cost of the default cache format, exactness over a long talk, a played
-//! scenario.
+//! Trained models: log-probabilities against llama.cpp, the cost of the default cache format, exactness over
+//! a long talk, a played scenario.
 //!
 //! `tests/models.py` fetches the models. A test whose model is missing passes and says that it was skipped.
 

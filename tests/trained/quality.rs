@@ -1,4 +1,5 @@
-//! The cost of the default cache format: next tokens' distributions and the text's perplexity against an f16 cache.
+//! The cost of the default cache format: next tokens' distributions and the text's perplexity against an f16
+//! cache.
 
 use super::{GEMMA3, SMOLLM2, Trained, open};
 use greenroom_engine::{KvChoice, KvFormat};
@@ -11,7 +12,8 @@ struct Bound {
     percent: f64,
 }
 
-/// Measured: 0.0041 and +0.0 %. Most of the divergence is rounding of activations, not of the cache (docs/figures.md, "What four bits cost").
+/// Measured: 0.0041 and +0.0 %. Most of the divergence is rounding of activations, not of the cache
+/// (docs/figures.md, "What four bits cost").
 const BOUND_SMOLLM2: Bound = Bound { divergence: 0.0047, percent: 1.0 };
 /// Measured: 0.0059 and +0.4 %.
 const BOUND_GEMMA3: Bound = Bound { divergence: 0.0066, percent: 2.0 };

@@ -31,7 +31,8 @@ pub(super) struct Attention<'a> {
     pub(super) pass: &'a Pass,
 }
 
-/// Rows that share unpacked tiles, at most: few enough that their states stay in cache, aligned so that they share a tile.
+/// Rows that share unpacked tiles, at most: few enough that their states stay in cache, aligned so that they
+/// share a tile.
 const ROWS_PER_TASK: usize = 16;
 const _: () = assert!(TILE % ROWS_PER_TASK == 0 && BLOCK % TILE == 0);
 /// Query heads of a task, at most: what goes through a tile together.
@@ -70,8 +71,8 @@ struct Projected {
 }
 
 impl Attention<'_> {
-    /// The products with [`weights::Attention::input`], `[n_rows, …]` each → contexts, `[n_rows, n_heads * width of a head's values]`.
-    /// `watch` takes note of queries, keys and values.
+    /// The products with [`weights::Attention::input`], `[n_rows, …]` each → contexts,
+    /// `[n_rows, n_heads * width of a head's values]`. `watch` takes note of queries, keys and values.
     pub(super) fn run(&self, x: Vec<Floats>, cache: &mut CpuCache, watch: Option<&mut Measured>) -> Floats {
         let n_rows = self.pass.ids.len();
         let mut projected = match &self.weights.heads {
@@ -153,7 +154,8 @@ impl Attention<'_> {
         Projected { q: q.into(), k: k.into(), v: Floats::new(0) }
     }
 
-    /// Splits the rows of all spans over heads and aligned groups of rows, and attends to each: `[n_rows, n_heads, v_dim]`.
+    /// Splits the rows of all spans over heads and aligned groups of rows, and attends to each:
+    /// `[n_rows, n_heads, v_dim]`.
     fn attend(&self, q: &[f32], n_rows: usize, cache: &CpuCache) -> Floats {
         let DecoderSpec { n_heads, n_kv_heads, v_dim, .. } = *self.spec;
         let group = n_heads / n_kv_heads;
@@ -225,7 +227,8 @@ impl Attention<'_> {
         contexts
     }
 
-    /// All rows of the pass in groups: rows of one sequence that share a tile, or last rows of several sequences that begin alike.
+    /// All rows of the pass in groups: rows of one sequence that share a tile, or last rows of several
+    /// sequences that begin alike.
     fn together(&self, group: usize) -> Vec<Together<'_>> {
         let rows_per_task =
             (ROWS_PER_TASK * 4 / group.min(HEADS_PER_TASK).next_power_of_two()).clamp(1, ROWS_PER_TASK);
@@ -246,7 +249,8 @@ impl Attention<'_> {
         groups
     }
 
-    /// Adds a sequence's only row to those of others that have as much in common with it as they have with each other.
+    /// Adds a sequence's only row to those of others that have as much in common with it as they have with
+    /// each other.
     fn join<'a>(&self, groups: &mut [Together<'a>], rows: Rows<'a>) -> bool {
         if rows.span.n > 1 || self.layout.window.is_some() {
             return false;
@@ -298,7 +302,8 @@ fn columns(x: &[f32], width: usize, first: usize, n: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| &row[first..first + n]).copied().collect()
 }
 
-/// Each head of `x: [n_rows, n_heads, width]`, its first elements, through a matrix of its own: `[n_rows, n_heads, n_out]`.
+/// Each head of `x: [n_rows, n_heads, width]`, its first elements, through a matrix of its own:
+/// `[n_rows, n_heads, n_out]`.
 fn by_head(isa: Isa, x: &[f32], width: usize, weights: &[Packed]) -> Floats {
     let (n_heads, n_out) = (weights.len(), weights.first().map_or(0, |w| w.n_out));
     let products = map(n_heads, |head| {

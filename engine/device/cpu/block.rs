@@ -339,7 +339,8 @@ impl Rows {
         bytemuck::cast_slice(&out).to_vec()
     }
 
-    /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads share them.
+    /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads
+    /// share them.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8], layout: &KvLayout) {
         let widths = layout.layers.iter().map(LayerLayout::row_bytes);
         let starts: Vec<usize> = widths

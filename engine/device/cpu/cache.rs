@@ -69,8 +69,8 @@ impl CpuCache {
 
     /// Writes keys and values of a span's tokens to a layer, and seals what they complete.
     ///
-    /// `k: [n, k_row]`, `v: [n, v_row]` (empty where values are a view of the keys), f32, rotated as the layout's formats want it;
-    /// `shaping`: by what keys were scaled, if they were.
+    /// `k: [n, k_row]`, `v: [n, v_row]` (empty where values are a view of the keys), f32, rotated as the
+    /// layout's formats want it; `shaping`: by what keys were scaled, if they were.
     pub(crate) fn write(
         &mut self,
         isa: Isa,
@@ -319,8 +319,9 @@ mod tests {
         assert!(ratio > 0.26, "{ratio}: scales, means and open blocks take something");
     }
 
-    /// Compares the memory that caches of real shapes take with what `greenroom models` promises. The papers' 4-bit caches take
-    /// 108 KiB a token for Gemma 3 12B (all layers), 76 KiB for DeepSeek-V2-Lite (expanded heads), 36 KiB for Llama 3.1 8B.
+    /// Compares the memory that caches of real shapes take with what `greenroom models` promises. The papers'
+    /// 4-bit caches take 108 KiB a token for Gemma 3 12B (all layers), 76 KiB for DeepSeek-V2-Lite (expanded
+    /// heads), 36 KiB for Llama 3.1 8B.
     #[test]
     fn real_shapes_keep_what_models_promises() {
         let same = |n_layers: usize, n_heads, dim, every: usize, window| {
@@ -369,7 +370,8 @@ mod tests {
         }
     }
 
-    /// Attention on the packed cache is attention, with every params, for rows alone and together, on all instruction sets.
+    /// Attention on the packed cache is attention, with every params, for rows alone and together, on all
+    /// instruction sets.
     #[test]
     fn attention_is_right_with_windows_caps_sinks_and_latents() {
         let sinks = [0.5, -1.0, 2.0];

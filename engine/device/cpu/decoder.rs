@@ -14,7 +14,8 @@ use crate::model::weights::Layer;
 use crate::{Error, ErrorKind, Result};
 
 impl Cpu {
-    /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` takes note of what it says of queries, keys and values.
+    /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` takes note of what it says of
+    /// queries, keys and values.
     pub(super) fn pass(
         &self,
         pass: &Pass,

@@ -1,7 +1,7 @@
 //! Vectors of floats that a pass uses again from layer to layer.
 //!
-//! A layer of a long prompt makes some dozen vectors of megabytes. Taken from the system each time, they would cost as much to be cleared as
-//! an eighth of the pass.
+//! A layer of a long prompt makes some dozen vectors of megabytes. Taken from the system each time, they
+//! would cost as much to be cleared as an eighth of the pass.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};

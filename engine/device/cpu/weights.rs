@@ -65,8 +65,8 @@ impl Format {
     }
 }
 
-/// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or, where they are no
-/// multiple of 32 either, F32.
+/// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or,
+/// where they are no multiple of 32 either, F32.
 fn convert(
     slabs: &mut Slabs,
     n_out: usize,

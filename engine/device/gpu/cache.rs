@@ -1,4 +1,5 @@
-//! Keys and values on the GPU: for each layer a buffer of sealed blocks, one of exact rows and one of open rows, in slots of one size.
+//! Keys and values on the GPU: for each layer a buffer of sealed blocks, one of exact rows and one of open
+//! rows, in slots of one size.
 
 use super::context::Context;
 use super::plan::layer_bytes;

@@ -1,4 +1,5 @@
-//! The way to a GPU: adapters, buffers, errors. What goes wrong on the driver's side comes back as an error, never as a panic.
+//! The way to a GPU: adapters, buffers, errors. What goes wrong on the driver's side comes back as an error,
+//! never as a panic.
 
 use crate::device::GpuInfo;
 use crate::{Error, Result};
@@ -49,7 +50,8 @@ impl GpuInfo {
 
 /// All adapters, the best first: discrete, integrated, virtual, other, software.
 fn adapters() -> Vec<Adapter> {
-    /// One for the process, kept: NVIDIA's driver, loaded again after it was unloaded, finds no GPU, or crashes where threads of it are left.
+    /// One for the process, kept: NVIDIA's driver, loaded again after it was unloaded, finds no GPU, or
+    /// crashes where threads of it are left.
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     let backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
     let descriptor =
@@ -88,8 +90,8 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Opens the best adapter whose name holds `name` (of any case), one that lacks nothing if there is one; none that is software unless
-    /// it is named.
+    /// Opens the best adapter whose name holds `name` (of any case), one that lacks nothing if there is one;
+    /// none that is software unless it is named.
     ///
     /// # Errors
     /// There is none; it lacks something; the driver refuses.
@@ -179,7 +181,8 @@ impl Context {
         })
     }
 
-    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one after the other, after `encoder`'s work, which is `what`.
+    /// Copies pieces of buffers, `(buffer, offset, bytes)`, to the host, one after the other, after
+    /// `encoder`'s work, which is `what`.
     ///
     /// # Errors
     /// As [`Context::checked`].

@@ -1,14 +1,17 @@
 //! A GPU: kernels in WGSL, on Vulkan, Metal or DX12 through wgpu.
 //!
-//! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its cache and a [`Shape`] of passes, and
-//! bound to buffers until one of these is replaced. What a pass knows of its tokens (slots, positions, tiles) goes to the GPU as small
-//! tables before it; wanted logits come back after it.
+//! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its
+//! cache and a [`Shape`] of passes, and bound to buffers until one of these is replaced. What a pass knows of
+//! its tokens (slots, positions, tiles) goes to the GPU as small tables before it; wanted logits come back
+//! after it.
 //!
-//! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a sum meet in a tree, pieces of a
-//! softmax are merged block by block. Neither the rows beside it nor the size of a subgroup has a part in it. So the law of
-//! exactness holds on each adapter for itself, and [`Device::numerics`] names it.
+//! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a
+//! sum meet in a tree, pieces of a softmax are merged block by block. Neither the rows beside it nor the size
+//! of a subgroup has a part in it. So the law of exactness holds on each adapter for itself, and
+//! [`Device::numerics`] names it.
 //!
-//! Embedding rows are read from the file on the host, some KiB a token, so that no table of them takes memory on the GPU.
+//! Embedding rows are read from the file on the host, some KiB a token, so that no table of them takes memory
+//! on the GPU.
 
 mod cache;
 mod context;
@@ -76,8 +79,8 @@ struct ScratchBuffers {
 }
 
 impl Gpu {
-    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` is told of bytes of the file packed, and
-    /// of all there are.
+    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` is told of
+    /// bytes of the file packed, and of all there are.
     ///
     /// # Errors
     /// There is no such GPU, it lacks something, or its memory is too small; else as [`Weights::load`].
@@ -134,8 +137,8 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Tells whether a row gives the same bits alone as among others: kernels that are compiled for other numbers of rows are other programs
-    /// to a driver, and all exactness rests on this.
+    /// Tells whether a row gives the same bits alone as among others: kernels that are compiled for other
+    /// numbers of rows are other programs to a driver, and all exactness rests on this.
     ///
     /// # Errors
     /// It does not; or a pass fails.
@@ -344,7 +347,8 @@ impl Gpu {
         Ok(Output::Hidden(norm.into_vec()))
     }
 
-    /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded nor rotated.
+    /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded
+    /// nor rotated.
     fn watched(
         &self,
         pass: &Pass,

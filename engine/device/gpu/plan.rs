@@ -1,5 +1,6 @@
-//! The steps of a pass: which kernel, with which constants, on which buffers, by how many workgroups. Pure data, made once for a model, a
-//! layout of its cache and a [`Shape`](super::steps::Shape) of passes; how far it reaches in one pass say the figures of that pass.
+//! The steps of a pass: which kernel, with which constants, on which buffers, by how many workgroups. Pure
+//! data, made once for a model, a layout of its cache and a [`Shape`](super::steps::Shape) of passes; how far
+//! it reaches in one pass say the figures of that pass.
 
 use super::kernels::{ATTEND, CANDIDATES, COMBINE, Constants, HEADS, SEAL};
 use super::products::{Products, RowsOf};
@@ -253,7 +254,8 @@ pub(super) fn layer_bytes(layout: LayerLayout) -> [usize; 2] {
 }
 
 impl Constants {
-    /// Keys or values in a block that begins at byte `base`; `view` is their layout where nothing is stored for them.
+    /// Keys or values in a block that begins at byte `base`; `view` is their layout where nothing is stored
+    /// for them.
     fn side(self, name: &str, base: usize, of: Option<&SideFormat>, view: TensorLayout) -> Self {
         let bits = view.bits().unwrap_or(0);
         let place = |range: &Range<usize>| range.start.saturating_sub(base) / 4;

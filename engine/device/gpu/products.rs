@@ -24,7 +24,8 @@ pub(super) enum Epilogue {
 pub(super) enum RowsOf {
     All,
     Wanted,
-    /// A row of y for each slot of a row of x: its experts, then so many parts of what every row goes through.
+    /// A row of y for each slot of a row of x: its experts, then so many parts of what every row goes
+    /// through.
     Experts {
         shared: usize,
     },
@@ -37,7 +38,8 @@ pub(super) enum RowsOf {
 /// Products of rows of one buffer with matrices, into another.
 #[derive(Clone)]
 pub(super) struct Products<'a> {
-    /// Each with the column of its first output. Of experts the first one; after it, or after both that are gated, what is shared.
+    /// Each with the column of its first output. Of experts the first one; after it, or after both that are
+    /// gated, what is shared.
     pub(super) matrices: Vec<(&'a GpuMatrix, usize)>,
     pub(super) x: Scratch,
     /// Width of a row of x.
@@ -49,7 +51,8 @@ pub(super) struct Products<'a> {
     pub(super) rows_of: RowsOf,
     /// Matrices go by two, whose products are gated.
     pub(super) pair: bool,
-    /// Matrices by head, of which the first is given: their number, and the distance of what they meet in a row of x.
+    /// Matrices by head, of which the first is given: their number, and the distance of what they meet in a
+    /// row of x.
     pub(super) heads: (usize, usize),
 }
 
@@ -67,7 +70,8 @@ impl<'a> Products<'a> {
 /// Parts of matrices that one step takes.
 type Group<'a> = Vec<(&'a GpuMatrix, Piece, usize)>;
 
-/// Tells whether one step can take a piece of a matrix beside others: from one slab, coded like them, of no third type.
+/// Tells whether one step can take a piece of a matrix beside others: from one slab, coded like them, of no
+/// third type.
 fn joins(group: &Group<'_>, matrix: &GpuMatrix, piece: &Piece) -> bool {
     let (first, at, _) = &group[0];
     let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
@@ -148,7 +152,8 @@ impl Planner<'_> {
         self.products(plan, Products { matrices, epilogue: Epilogue::Gate, ..products });
     }
 
-    /// The feed-forward of experts, and of what every row goes through beside them: as further slots of a row where their matrices can join.
+    /// The feed-forward of experts, and of what every row goes through beside them: as further slots of a row
+    /// where their matrices can join.
     pub(super) fn experts(
         &self,
         plan: &mut Plan,

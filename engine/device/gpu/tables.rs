@@ -1,4 +1,5 @@
-//! What a pass tells the GPU of its tokens: figures, positions, slots, tiles of rows that attend together; and how much memory it takes.
+//! What a pass tells the GPU of its tokens: figures, positions, slots, tiles of rows that attend together;
+//! and how much memory it takes.
 
 use super::Gpu;
 use super::cache::GpuCache;

@@ -1,7 +1,7 @@
 //! A model's matrices on the GPU: the file's bits, in planes that kernels read in whole words.
 //!
-//! A row falls into units of 32 numbers, the last one filled up with zeros. A matrix lies in a slab as planes, each for all units in order
-//! and beginning at 16 bytes: first the codes, then what belongs to them.
+//! A row falls into units of 32 numbers, the last one filled up with zeros. A matrix lies in a slab as
+//! planes, each for all units in order and beginning at 16 bytes: first the codes, then what belongs to them.
 //!
 //! | type | codes | further planes |
 //! |---|---|---|
@@ -284,7 +284,8 @@ pub(super) struct GpuMatrix {
     pub(super) n_out: usize,
     pub(super) k: usize,
     pub(super) pieces: Vec<Piece>,
-    /// First of its biases among the vectors. Where a tensor holds several matrices, their units and their biases follow one another.
+    /// First of its biases among the vectors. Where a tensor holds several matrices, their units and their
+    /// biases follow one another.
     pub(super) bias: Option<u32>,
 }
 
@@ -368,7 +369,8 @@ impl Packer {
         self.slab(n_bytes.max(SLAB.min(self.rest)))
     }
 
-    /// Makes room for a layer in one slab, so that its matrices can share steps; a new slab has room for whole layers.
+    /// Makes room for a layer in one slab, so that its matrices can share steps; a new slab has room for
+    /// whole layers.
     fn reserve_layer(&mut self, gguf: &Gguf, l: usize) -> Result<()> {
         let most = SLAB.min(self.limit);
         let mut layers = (l..).map(|l| layer_bytes(gguf, l)).take_while(|n| *n > 0).peekable();

@@ -20,7 +20,8 @@ pub(super) fn hadamard(x: &Tensor, widths: &[usize]) -> Result<Tensor> {
     x.reshape(((), dim))?.matmul(&Tensor::from_vec(rotation(widths), (dim, dim), &HERE)?)?.reshape(x.shape())
 }
 
-/// The Hadamard matrix, `[dim, dim]`. (Sylvester's: the sign of an element is the parity of the bits that its indices share.)
+/// The Hadamard matrix, `[dim, dim]`. (Sylvester's: the sign of an element is the parity of the bits that its
+/// indices share.)
 fn rotation(widths: &[usize]) -> Vec<f32> {
     let dim: usize = widths.iter().sum();
     let (mut matrix, mut first) = (vec![0.0; dim * dim], 0);
@@ -163,7 +164,8 @@ impl ReferenceCache {
         Ok(())
     }
 
-    /// Keys and values of a layer, `[tokens, n_heads, dim]`, from block `oldest` on: blocks before `own` sealed, of that one `n` rows.
+    /// Keys and values of a layer, `[tokens, n_heads, dim]`, from block `oldest` on: blocks before `own`
+    /// sealed, of that one `n` rows.
     pub(super) fn seen(
         &self,
         l: usize,
@@ -198,7 +200,8 @@ impl ReferenceCache {
     }
 }
 
-/// Place of the code of a head's token and column: its byte in the side's codes, and its shift in that byte, in bits.
+/// Place of the code of a head's token and column: its byte in the side's codes, and its shift in that byte,
+/// in bits.
 fn place(side: &SideFormat, bits: u32, head: usize, token: usize, column: usize) -> (usize, u32) {
     let words = side.words(bits);
     match (side.side, bits) {
@@ -324,7 +327,8 @@ fn nearest(x: f32, bits: u32) -> u8 {
     (0..16).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(0)
 }
 
-/// The scale of a group: in 8 bits the smallest that reaches its largest number, in 4 bits that of the least squared error.
+/// The scale of a group: in 8 bits the smallest that reaches its largest number, in 4 bits that of the least
+/// squared error.
 fn fit(x: &[f32], bits: u32) -> Scale {
     let largest = x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
     if bits == 8 {

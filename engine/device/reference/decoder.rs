@@ -24,8 +24,8 @@ fn rms_norm(x: &Tensor, weight: &[f32], eps: f32) -> Result<Tensor> {
     x.broadcast_mul(&Tensor::new(weight, &HERE)?)
 }
 
-/// Rotary embedding (Su et al. 2021) of elements `first ..` of the heads `x: [n, n_heads, dim]`; `tables[r]`: row r's cosines, then
-/// sines.
+/// Rotary embedding (Su et al. 2021) of elements `first ..` of the heads `x: [n, n_heads, dim]`; `tables[r]`:
+/// row r's cosines, then sines.
 fn apply_rope(x: &Tensor, first: usize, pairs: RopeLayout, tables: &[Vec<f32>]) -> Result<Tensor> {
     let (n, heads, dim) = x.dims3()?;
     let n_rot = tables[0].len();
@@ -54,7 +54,8 @@ fn apply_rope(x: &Tensor, first: usize, pairs: RopeLayout, tables: &[Vec<f32>]) 
     Tensor::cat(&[x.narrow(2, 0, first)?, turned, x.narrow(2, rest, dim - rest)?], 2)
 }
 
-/// Queries, keys and values of a layer, `[n, n_heads, dim]` each; no values where they are a view of the keys.
+/// Queries, keys and values of a layer, `[n, n_heads, dim]` each; no values where they are a view of the
+/// keys.
 struct Projected {
     q: Tensor,
     k: Tensor,
@@ -192,7 +193,8 @@ impl Reference {
         Ok(Projected { q: turned(&q)?, k: turned(&k)?, v: Some(heads(2, spec.n_kv_heads)?) })
     }
 
-    /// MLA (DeepSeek-V2, section 2.1, appendix C): all heads read one latent, to which their queries are brought.
+    /// MLA (DeepSeek-V2, section 2.1, appendix C): all heads read one latent, to which their queries are
+    /// brought.
     fn latent(
         &self,
         x: &Tensor,
@@ -217,8 +219,8 @@ impl Reference {
         Ok(Projected { q, k: apply_rope(&k, rank, pairs, tables)?, v: None })
     }
 
-    /// Softmax attention of a span's queries `[n, n_heads, k_dim]` → `[n, n_heads, v_dim]`: the rows of a block see all blocks before
-    /// it sealed, and its own as they are.
+    /// Softmax attention of a span's queries `[n, n_heads, k_dim]` → `[n, n_heads, v_dim]`: the rows of a
+    /// block see all blocks before it sealed, and its own as they are.
     fn attend(
         &self,
         q: &Tensor,

@@ -1,7 +1,8 @@
-//! The mathematics of every family in plain candle tensors: f32, weights dequantized, nothing packed, no step taken for speed.
+//! The mathematics of every family in plain candle tensors: f32, weights dequantized, nothing packed, no step
+//! taken for speed.
 //!
-//! It is written to be read, and other devices are tested against it. [`decoder`] is the forward pass, [`cache`] turns rows into the
-//! bytes of a sealed block and back.
+//! It is written to be read, and other devices are tested against it. [`decoder`] is the forward pass,
+//! [`cache`] turns rows into the bytes of a sealed block and back.
 
 mod cache;
 mod decoder;

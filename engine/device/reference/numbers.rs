@@ -1,4 +1,5 @@
-//! Numbers of quantized tensors, as candle reads ggml's types, and of those that it does not know, by their definitions.
+//! Numbers of quantized tensors, as candle reads ggml's types, and of those that it does not know, by their
+//! definitions.
 
 use crate::model::gguf::TensorType;
 use crate::model::tensors::plain;
@@ -26,7 +27,8 @@ pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
         _ => return plain(kind, bytes),
     };
     let n = bytes.len() / dtype.type_size() * dtype.block_size();
-    // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand anywhere.
+    // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand
+    // anywhere.
     let storage = QStorage::from_data(Cow::Owned(bytes.to_vec()), &Device::Cpu, dtype).ok()?;
     let floats = QTensor::new(storage, n).and_then(|tensor| tensor.dequantize(&Device::Cpu)).ok()?;
     floats.to_vec1().ok()
@@ -53,7 +55,8 @@ fn iq4_nl(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(18).flat_map(|block| halves(&block[2..], &IQ4, half_at(block))).collect()
 }
 
-/// Blocks of 256: a scale (f16), for each 32 codes the two high bits of their own (u16), the four low ones, codes.
+/// Blocks of 256: a scale (f16), for each 32 codes the two high bits of their own (u16), the four low ones,
+/// codes.
 fn iq4_xs(bytes: &[u8]) -> Vec<f32> {
     let block = |block: &[u8]| {
         let (d, high) = (half_at(block), u16::from_le_bytes([block[2], block[3]]));

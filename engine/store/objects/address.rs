@@ -19,8 +19,8 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Attempts at a request beside the first.
 const RETRIES: usize = 6;
 
-/// Where an object store is, and how it is used. Credentials are none of it: they stand where the provider's own tools look for them
-/// in the environment.
+/// Where an object store is, and how it is used. Credentials are none of it: they stand where the provider's
+/// own tools look for them in the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectsAddress {
     text: String,

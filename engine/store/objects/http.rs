@@ -1,4 +1,5 @@
-//! The HTTP client below the object stores: ureq, on the thread that waits for the answer anyway. What goes over the wire is counted.
+//! The HTTP client below the object stores: ureq, on the thread that waits for the answer anyway. What goes
+//! over the wire is counted.
 
 use crate::store::medium::Traffic;
 use async_trait::async_trait;
@@ -22,7 +23,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Bytes of an object, at most.
 const MOST: u64 = crate::store::pack::MOST;
 
-/// Counts of [`Traffic`], kept while requests are under way: of requests, of bytes sent and of bytes received.
+/// Counts of [`Traffic`], kept while requests are under way: of requests, of bytes sent and of bytes
+/// received.
 #[derive(Debug, Default)]
 pub(super) struct TrafficCounts([AtomicU64; 3]);
 
@@ -99,8 +101,8 @@ fn is_loopback(uri: &Uri) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-/// What a failure means to those who decide whether to ask again. Every request may be made twice, for what is written is written under a
-/// condition or is the same again: so none counts as one that may have arrived.
+/// What a failure means to those who decide whether to ask again. Every request may be made twice, for what
+/// is written is written under a condition or is the same again: so none counts as one that may have arrived.
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => HttpErrorKind::Connect,

@@ -1,11 +1,12 @@
 //! Leases in an object store: the right to write what goes by a name, as long as it is renewed.
 //!
-//! A lease is an object, made if there is none, renewed by compare-and-swap every third of its time, and removed when it is given back.
-//! Whoever finds one watches it: if it has not changed for its time, its owner is gone, and it is taken over by compare-and-swap.
-//! So no clock of another machine counts. An owner that could not renew in time holds it for lost until it could.
+//! A lease is an object, made if there is none, renewed by compare-and-swap every third of its time, and
+//! removed when it is given back. Whoever finds one watches it: if it has not changed for its time, its owner
+//! is gone, and it is taken over by compare-and-swap. So no clock of another machine counts. An owner that
+//! could not renew in time holds it for lost until it could.
 //!
-//! Every process that uses the store has a lease of its own; whoever wants to be alone writes that first and looks for others then,
-//! and they look the other way round, so that one of two sees the other.
+//! Every process that uses the store has a lease of its own; whoever wants to be alone writes that first and
+//! looks for others then, and they look the other way round, so that one of two sees the other.
 
 use super::REQUESTS;
 use super::origin::{Origin, Put};
@@ -138,7 +139,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Takes the lease of this process by all that may be done to one; `None` if something else came of it than conditions say.
+    /// Takes the lease of this process by all that may be done to one; `None` if something else came of it
+    /// than conditions say.
     fn probe(&self) -> Result<Option<Lease>> {
         let origin = &self.shared.origin;
         let name = format!("{USERS}/{:032x}", u128::from_le_bytes(files::random()?));
@@ -155,7 +157,8 @@ impl Leases {
         Ok(None)
     }
 
-    /// Takes a lease; `None`: somebody else has it and is alive. Waits for its time where that is to be found out.
+    /// Takes a lease; `None`: somebody else has it and is alive. Waits for its time where that is to be found
+    /// out.
     pub(super) fn claim(&self, name: &str) -> Result<Option<Lease>> {
         let mut mode = PutMode::Create;
         loop {

@@ -1,16 +1,19 @@
 //! A store in an object store (S3, Google Cloud Storage, Azure), with a folder in front of it.
 //!
-//! An agent that slept on one machine wakes on another. Names are those of a folder ([`super`]), below the address's prefix.
+//! An agent that slept on one machine wakes on another. Names are those of a folder ([`super`]), below the
+//! address's prefix.
 //!
-//! - **Blocks, windows and tails** never change: their names are hashes or random. They are put if absent, and once they are in the
-//!   folder in front they are read from there.
-//! - **Manifests** are read from the object store each time, and written by compare-and-swap with the version that was read. Nothing
-//!   grows by appending: a manifest is written whole, a turn's tail is a new object.
-//! - **Leases** ([`leases`]) are objects that expire: one of each process that uses the store, one of each run that it adds to. Whoever
-//!   has lost one overwrites nothing that has changed since. What nobody needs is removed by a process that is alone.
+//! - **Blocks, windows and tails** never change: their names are hashes or random. They are put if absent,
+//!   and once they are in the folder in front they are read from there.
+//! - **Manifests** are read from the object store each time, and written by compare-and-swap with the version
+//!   that was read. Nothing grows by appending: a manifest is written whole, a turn's tail is a new object.
+//! - **Leases** ([`leases`]) are objects that expire: one of each process that uses the store, one of each
+//!   run that it adds to. Whoever has lost one overwrites nothing that has changed since. What nobody needs
+//!   is removed by a process that is alone.
 //! - Everything is encrypted before it leaves, with the names, unless the address says `plaintext=true`.
 //!
-//! A memory is a function of the tokens that were read, so whoever writes second writes nothing wrong: at worst tokens are computed again.
+//! A memory is a function of the tokens that were read, so whoever writes second writes nothing wrong: at
+//! worst tokens are computed again.
 
 mod address;
 mod http;
@@ -62,7 +65,8 @@ impl Objects {
     /// Opens the store at an address; `root` is the folder in it of one store version and key.
     ///
     /// # Errors
-    /// It can't be reached or written, does not heed conditions, or is being cleaned; or memories would lie there in the clear.
+    /// It can't be reached or written, does not heed conditions, or is being cleaned; or memories would lie
+    /// there in the clear.
     pub(super) fn open(
         address: &ObjectsAddress,
         root: &str,
@@ -117,7 +121,8 @@ impl Objects {
         Ok(is_new)
     }
 
-    /// Replaces what has not changed since it was last read or written, or has by somebody who had no right to.
+    /// Replaces what has not changed since it was last read or written, or has by somebody who had no right
+    /// to.
     fn swap(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.leases.renew_lost()?;
         let known = self.state().versions.get(name).cloned();

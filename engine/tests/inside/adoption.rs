@@ -1,5 +1,5 @@
-//! Memories that one device computed and another goes on with: only where that is asked for, marked, and apart from what either of
-//! them computes alone.
+//! Memories that one device computed and another goes on with: only where that is asked for, marked, and
+//! apart from what either of them computes alone.
 
 use super::exactness::{Bench, N, files_with, models, request};
 use crate::device::cpu::Cpu;
@@ -170,7 +170,8 @@ fn what_is_damaged_of_it_is_computed_again() {
     assert!(logits == reference.logits_after(&cpu, kept));
 }
 
-/// Two that begin with one memory, while it is at rest under the other device's addresses: each has it, and so has the disk.
+/// Two that begin with one memory, while it is at rest under the other device's addresses: each has it, and
+/// so has the disk.
 #[test]
 fn a_memory_is_adopted_by_several() {
     let [plain, ..] = models();
@@ -208,8 +209,8 @@ fn keys_by_other_constants_are_not_adopted() {
     assert!(recalled.reason.is_some_and(|reason| reason.contains("keys by others")));
 }
 
-/// A process: an engine on the reference or on the processor, in which an agent with a past speaks some turns. Returns the
-/// engine's numerics and what the turns cost.
+/// A process: an engine on the reference or on the processor, in which an agent with a past speaks some
+/// turns. Returns the engine's numerics and what the turns cost.
 fn talk(
     dir: &Path,
     (on_reference, adopt): (bool, bool),

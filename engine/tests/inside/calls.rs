@@ -123,7 +123,8 @@ fn a_reply_that_must_be_a_call_is_one() {
             let expected = tool.arguments["properties"].as_object().unwrap();
             assert!(call.arguments.as_object().unwrap().keys().eq(expected.keys()), "{}", done.text);
             called.insert(call.tool);
-            // It is drawn again where it is followed, and what is said of its tokens is the model's own opinion.
+            // It is drawn again where it is followed, and what is said of its tokens is the model's own
+            // opinion.
             let follow = Some(Constraint::Follow(done.ids.clone()));
             let again = Request {
                 constraint: follow,

@@ -297,7 +297,8 @@ fn another_engine_another_tenant_and_another_model_read_it_again() {
     assert_eq!(ids, ask(&another, key("control"), &told).ids);
 }
 
-/// While the engine runs, the least valuable memories are removed; sessions at work, or used again, give the same replies as before.
+/// While the engine runs, the least valuable memories are removed; sessions at work, or used again, give the
+/// same replies as before.
 #[test]
 fn a_running_engine_keeps_its_folder_within_a_bound() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,8 +327,8 @@ fn agents(engine: &Engine) -> Vec<String> {
     engine.stored("").unwrap().into_iter().map(|entry| entry.session.agent).collect()
 }
 
-/// Where a file can't be read, what it may need stays, so that removing sessions would free next to nothing: none goes, whether the folder
-/// is in use or not.
+/// Where a file can't be read, what it may need stays, so that removing sessions would free next to nothing:
+/// none goes, whether the folder is in use or not.
 #[test]
 fn nothing_goes_while_something_can_not_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -371,7 +372,8 @@ fn nothing_goes_while_something_can_not_be_read() {
     assert_eq!(folder.shrink(0).unwrap().sessions, 4);
 }
 
-/// A pack in which blocks are damaged is set aside by a removal, as by a sweep: else what is removed would stay in it for ever.
+/// A pack in which blocks are damaged is set aside by a removal, as by a sweep: else what is removed would
+/// stay in it for ever.
 #[test]
 fn a_removal_sets_damaged_packs_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -401,7 +403,8 @@ fn a_removal_sets_damaged_packs_aside() {
     assert_eq!(packs().len(), 0);
 }
 
-/// What belongs to other keys and versions can't be freed, so no memory goes for it; only what is left of the bound counts.
+/// What belongs to other keys and versions can't be freed, so no memory goes for it; only what is left of the
+/// bound counts.
 #[test]
 fn no_memory_goes_for_what_is_not_ours() {
     let dir = tempfile::tempdir().unwrap();

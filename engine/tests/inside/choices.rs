@@ -1,5 +1,5 @@
-//! Choices within turns, from outside: what an option is given is what the model gives it, and a choice leaves the cache as a reply
-//! of the same ids would.
+//! Choices within turns, from outside: what an option is given is what the model gives it, and a choice
+//! leaves the cache as a reply of the same ids would.
 
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
@@ -149,7 +149,8 @@ fn answered(conversation: &Conversation, said: &Completion) -> Vec<Exchange> {
     [&conversation.exchanges[..], &[last]].concat()
 }
 
-/// The next turn reads nothing again, and finds what a cold one would: a choice's figures show any bit that differs.
+/// The next turn reads nothing again, and finds what a cold one would: a choice's figures show any bit that
+/// differs.
 fn check_next(bench: &Bench, agent: &str, conversation: &Conversation, said: &Completion) -> Completion {
     let known = bench.prompt(conversation).len() + said.ids.len();
     let exchanges = answered(conversation, said);

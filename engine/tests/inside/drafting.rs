@@ -1,4 +1,5 @@
-//! Replies whose tokens are guessed before they are drawn: the same to the bit, and so is what is remembered of them.
+//! Replies whose tokens are guessed before they are drawn: the same to the bit, and so is what is remembered
+//! of them.
 
 use crate::fixtures::RandomModel;
 use crate::turns::schedule::Guessing;
@@ -165,7 +166,8 @@ fn with_draft_model(model: &RandomModel, draft: &RandomModel, cache_memory: u64)
     Engine::open(EngineConfig { draft_model, guessing, cache_memory, kv, ..EngineConfig::new(model) })
 }
 
-/// By a model that is always right but where the cache's formats differ, by one that seldom is, and by one that soon forgets what it read.
+/// By a model that is always right but where the cache's formats differ, by one that seldom is, and by one
+/// that soon forgets what it read.
 #[test]
 fn replies_are_the_same_whatever_a_draft_model_guesses() {
     let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };

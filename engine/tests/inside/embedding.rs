@@ -1,4 +1,5 @@
-//! Embeddings: near the reference in each family, and the same bits however a text is read and whatever is at work beside it.
+//! Embeddings: near the reference in each family, and the same bits however a text is read and whatever is at
+//! work beside it.
 
 use super::exactness::{self, Bench};
 use super::oracle;

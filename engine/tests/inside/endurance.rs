@@ -1,9 +1,10 @@
 //! Random appends, forks, trims, evictions, reloads, kills and damage, against a plain model in memory.
 //!
-//! The model of an agent is the list of what it has read and said, and the list that its last commit put on disk. Keys and
-//! values are made up from the ids before them, so a block or a row in a wrong place shows. Some thousand steps belong to every
-//! test run; a million to `cargo test -p greenroom-engine --lib -- --ignored endurance` (GREENROOM_STEPS and GREENROOM_SEED
-//! choose others).
+//! The model of an agent is the list of what it has read and said, and the list that its last commit put on
+//! disk. Keys and values are made up from the ids before them, so a block or a row in a wrong place shows.
+//! Some thousand steps belong to every test run; a million to
+//! `cargo test -p greenroom-engine --lib -- --ignored endurance` (GREENROOM_STEPS and GREENROOM_SEED choose
+//! others).
 
 use crate::KvFormat;
 use crate::device::Device;
@@ -335,7 +336,8 @@ impl Trial {
         tokens: &[u32],
         arena: &mut Arena,
     ) {
-        // What a position holds depends on all ids so far: the chain of blocks before, and the open block's own ids.
+        // What a position holds depends on all ids so far: the chain of blocks before, and the open block's
+        // own ids.
         let chain = self.root.chain(&tokens[..range.end / BLOCK * BLOCK]);
         let mut prefixes = Vec::new();
         let mut pos = range.start;
@@ -365,7 +367,8 @@ impl Trial {
         write_pass(Isa::detect(), sequence, (known, start + range.len()), arena, rows);
     }
 
-    /// Flushes after a pass. Windowed layers that memory let go of can't be written again where the disk lost them.
+    /// Flushes after a pass. Windowed layers that memory let go of can't be written again where the disk lost
+    /// them.
     fn flush(&mut self, request: &Request, session: &mut Session) {
         let settled = self.memory.flush_now(request, session);
         assert!(self.damage || settled.is_ok(), "{settled:?}");

@@ -1,7 +1,8 @@
 //! The central invariant as one test matrix: however tokens arrive, the same logits, bit for bit.
 //!
-//! One prefill = any chunking = hot = rewound = restored from disk = batched with strangers = any number of threads =
-//! any instruction set, for every KV format, at every length around the borders of the first blocks.
+//! One prefill = any chunking = hot = rewound = restored from disk = batched with strangers = any number of
+//! threads = any instruction set, for every KV format, at every length around the borders of the first
+//! blocks.
 
 use crate::device::cpu::Cpu;
 use crate::device::cpu::kernels::Isa;
@@ -180,7 +181,8 @@ impl Bench {
         memory.commit_now(saved.0).expect("a commit");
     }
 
-    /// Checks, after any fault on disk, that the logits of what follows are the reference's, whatever is recalled.
+    /// Checks, after any fault on disk, that the logits of what follows are the reference's, whatever is
+    /// recalled.
     pub(crate) fn check_recall(&self, dir: &Path, n: usize, reference: &[f32]) -> crate::memory::Recalled {
         let mut memory = self.memory(dir);
         let mut recalled = self.recall(&mut memory, n);
@@ -190,7 +192,8 @@ impl Bench {
         recalled
     }
 
-    /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several blocks.
+    /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several
+    /// blocks.
     pub(crate) fn check_steps(&self, steps: &[(usize, usize, usize)]) {
         let reference = self.reference();
         for (from, to, step) in steps.iter().copied() {
@@ -227,7 +230,8 @@ impl Bench {
             assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} rewound to {n}");
             let logits = bench.feed(&mut fork, &mut arena, N, 33);
             assert_eq!(logits, bench.rows(&reference, n..N), "{format:?} forked at {n}");
-            // Deep in the past the f16 rows are gone: back to the border of the block. So are windows, maybe: further back.
+            // Deep in the past the f16 rows are gone: back to the border of the block. So are windows, maybe:
+            // further back.
             sequence.end_turn(&mut arena);
             sequence.trim_window(usize::MAX, &mut arena);
             let kept = sequence.truncate(n, &mut arena);
@@ -301,7 +305,8 @@ impl Bench {
         }
     }
 
-    /// Beside forks of its own that stand elsewhere, a row each in every pass: they share blocks, some more than others.
+    /// Beside forks of its own that stand elsewhere, a row each in every pass: they share blocks, some more
+    /// than others.
     pub(crate) fn check_forks_together(&self) {
         let reference = self.reference();
         for order in 0..4 {
@@ -415,8 +420,8 @@ fn restored_from_disk() {
     Bench::all().for_each(|bench| bench.check_restored(&LENGTHS));
 }
 
-/// An agent that has read on is taken back to where another prompt parts from what it read: windows that left memory come
-/// back from disk; without a disk they are computed again, with all before them.
+/// An agent that has read on is taken back to where another prompt parts from what it read: windows that left
+/// memory come back from disk; without a disk they are computed again, with all before them.
 #[test]
 fn windows_leave_memory_and_come_back() {
     for bench in Bench::all().filter(|bench| bench.context.layout.window().is_some()) {
@@ -526,8 +531,8 @@ fn file_with(dir: &Path, part: &str) -> PathBuf {
     files_with(dir, part).into_iter().next().expect("such a file")
 }
 
-/// Every kind of file, cut at many places, with a bit flipped at many places, empty, foreign, gone: the answer is right, and what
-/// is lost has a reason.
+/// Every kind of file, cut at many places, with a bit flipped at many places, empty, foreign, gone: the
+/// answer is right, and what is lost has a reason.
 #[test]
 fn no_damage_to_a_file_gives_a_wrong_answer() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -608,7 +613,8 @@ fn swapped_files_are_not_each_others() {
     }
 }
 
-/// Packed, two processes see the same; a store of an older version is not looked at, and goes with the next removal.
+/// Packed, two processes see the same; a store of an older version is not looked at, and goes with the next
+/// removal.
 #[test]
 fn packs_and_older_versions() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());

@@ -1,4 +1,5 @@
-//! Cache folders as nobody should find them: what `verify` sees, what a sweep spares, and what one process may hold open.
+//! Cache folders as nobody should find them: what `verify` sees, what a sweep spares, and what one process
+//! may hold open.
 
 use crate::device::cpu::kernels::Isa;
 use crate::fault::fail_read;
@@ -70,7 +71,8 @@ fn verify_sees_every_damage() {
             damaged(&format!("a bit of byte {at}"), &flipped);
         }
         damaged("garbage behind the end", &[&bytes[..], &b"what nobody wrote ".repeat(4)].concat());
-        // (A log without its last record is the turn before, as after a crash; a tail must have what its manifest says.)
+        // (A log without its last record is the turn before, as after a crash; a tail must have what its
+        // manifest says.)
         if !bytes.is_empty() {
             damaged("nothing left", &[]);
         }
@@ -83,7 +85,8 @@ fn verify_sees_every_damage() {
     assert_eq!(problems(dir.path()), [""; 0]);
 }
 
-/// The pack of blocks that have whole files of their own too is read all the same, and so is the other way round.
+/// The pack of blocks that have whole files of their own too is read all the same, and so is the other way
+/// round.
 #[test]
 fn verify_reads_twins() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -110,7 +113,8 @@ fn verify_reads_twins() {
     }
 }
 
-/// Each thing that does not belong into a cache folder is named by `verify`, and no sweep removes it or stumbles over it.
+/// Each thing that does not belong into a cache folder is named by `verify`, and no sweep removes it or
+/// stumbles over it.
 #[cfg(unix)]
 #[test]
 fn what_is_not_ours_is_told_and_spared() {
@@ -145,7 +149,8 @@ fn what_is_not_ours_is_told_and_spared() {
     assert!(strangers.iter().all(|path| path.exists()));
 }
 
-/// A read that fails during a sweep of any kind damages nothing that stays, and removes nothing that was to stay.
+/// A read that fails during a sweep of any kind damages nothing that stays, and removes nothing that was to
+/// stay.
 #[test]
 fn a_read_that_fails_costs_no_memory() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -225,7 +230,8 @@ fn what_is_damaged_is_set_aside_before_it_goes() {
     }
 }
 
-/// A process that plays many runs holds the locks of a few only, and what rested is whole when it is needed again.
+/// A process that plays many runs holds the locks of a few only, and what rested is whole when it is needed
+/// again.
 #[cfg(target_os = "linux")]
 #[test]
 fn many_runs_do_not_hold_many_files() {
@@ -273,8 +279,8 @@ fn many_runs_do_not_hold_many_files() {
     memory.take_back(key(7), recalled.session, None);
 }
 
-/// Three turns of a session, each ended before any is committed; whatever is committed in whatever order, the manifest says the
-/// latest state that was, and it is whole.
+/// Three turns of a session, each ended before any is committed; whatever is committed in whatever order, the
+/// manifest says the latest state that was, and it is whole.
 #[test]
 fn commits_out_of_order_do_not_take_a_manifest_back() {
     let model: &'static [u8] = RandomModel::tiny(5).bytes().leak();

@@ -1,4 +1,5 @@
-//! Going back below a block: a session, or one that begins with its memory, to the end of any of its last turns.
+//! Going back below a block: a session, or one that begins with its memory, to the end of any of its last
+//! turns.
 
 use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;
@@ -100,7 +101,8 @@ fn sessions_and_their_children_go_back_to_any_of_the_last_turns() {
         }
         drop(second);
         sound("after the session went back");
-        // What was the past of a session that went elsewhere is its children's no more; what is removed is gone.
+        // What was the past of a session that went elsewhere is its children's no more; what is removed is
+        // gone.
         let third = engine(&model, Some(folder.path()), 1 << 30);
         check(&third, asked("a", &rules, &exchanges[..2], "Once more?"), 2, "itself, from disk");
         third.blocking_remove(&SessionKey::new("r", "a")).unwrap();
@@ -126,8 +128,8 @@ fn few_tails_of_sealed_blocks_stay_and_none_of_what_was_removed() {
     assert_eq!(n_tails(), 0, "what is removed is gone");
 }
 
-/// Where room is needed, rows that only serve to go back are removed first: no memory is lost for them, and what they would have given
-/// is computed again.
+/// Where room is needed, rows that only serve to go back are removed first: no memory is lost for them, and
+/// what they would have given is computed again.
 #[test]
 fn rows_to_go_back_go_before_any_memory() {
     for model in models() {
@@ -165,7 +167,8 @@ fn rows_to_go_back_go_before_any_memory() {
     }
 }
 
-/// The same while an engine runs, whether the memory is in RAM or on disk alone: it goes on with it, and what it saves then is whole.
+/// The same while an engine runs, whether the memory is in RAM or on disk alone: it goes on with it, and what
+/// it saves then is whole.
 #[test]
 fn a_running_engine_drops_rows_to_go_back_before_any_memory() {
     for model in models() {
@@ -207,8 +210,8 @@ fn a_running_engine_drops_rows_to_go_back_before_any_memory() {
     }
 }
 
-/// A manifest whose last record is damaged stays as it is, however much room is needed: written again it would be whole, and say an
-/// earlier turn.
+/// A manifest whose last record is damaged stays as it is, however much room is needed: written again it
+/// would be whole, and say an earlier turn.
 #[test]
 fn rows_of_a_damaged_manifest_stay() {
     let (folder, model) = (tempfile::tempdir().unwrap(), &models()[0]);

@@ -61,8 +61,8 @@ fn bench(model: &RandomModel, format: KvFormat) -> Bench {
 /// Around the borders of blocks, by so many rows as have kernels of their own.
 const STEPS: [(usize, usize, usize); 4] = [(250, 262, 1), (505, 519, 1), (505, 519, 2), (498, 519, 7)];
 
-/// The law, on this adapter: read in chunks and restored, every family in every format; taken back, forked and beside others, a family in
-/// every format, the others in four bits. Or of all this what finds most.
+/// The law, on this adapter: read in chunks and restored, every family in every format; taken back, forked
+/// and beside others, a family in every format, the others in four bits. Or of all this what finds most.
 #[test]
 fn the_gpu_is_exact() {
     if !is_here("the_gpu_is_exact") {
@@ -264,7 +264,8 @@ fn an_order_that_depends_on_rows_is_seen() {
     assert!(std::panic::catch_unwind(law).is_err(), "pieces merged backwards");
 }
 
-/// A GPU that is lost, out of memory, or given a kernel that it can't take says so; nothing panics, and nothing wrong is read.
+/// A GPU that is lost, out of memory, or given a kernel that it can't take says so; nothing panics, and
+/// nothing wrong is read.
 #[test]
 fn failures_are_told() {
     if !is_here("failures_are_told") {

@@ -1,4 +1,5 @@
-//! Kernels and plans without a GPU: what every kernel becomes for Metal, and how much a pass hands over and reads.
+//! Kernels and plans without a GPU: what every kernel becomes for Metal, and how much a pass hands over and
+//! reads.
 
 use super::kernels::{Constants, Source, text};
 use super::plan::CANDIDATE_WORDS;
@@ -56,8 +57,8 @@ fn families() -> Vec<RandomModel> {
     all
 }
 
-/// Every kernel with all its constants is valid, becomes Metal's language, and stays within what Apple's GPUs have: 31 buffers, 32 KiB
-/// of threadgroup memory, 1,024 threads.
+/// Every kernel with all its constants is valid, becomes Metal's language, and stays within what Apple's GPUs
+/// have: 31 buffers, 32 KiB of threadgroup memory, 1,024 threads.
 #[test]
 fn every_kernel_becomes_metal() {
     let mut kernels: HashMap<(&str, Constants), &'static Source> = HashMap::new();

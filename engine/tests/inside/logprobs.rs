@@ -1,4 +1,5 @@
-//! Log-probabilities of a reply's tokens: the model's own, told as the tokens become certain, and without effect on what is said.
+//! Log-probabilities of a reply's tokens: the model's own, told as the tokens become certain, and without
+//! effect on what is said.
 
 use crate::fixtures::RandomModel;
 use crate::turns::schedule::Guessing;

@@ -54,8 +54,8 @@ impl Reader {
     }
 }
 
-/// Root mean square of the difference of rows of logits over that of `a`: the 90th percentile, for an expert that is chosen by a
-/// hair changes a row altogether.
+/// Root mean square of the difference of rows of logits over that of `a`: the 90th percentile, for an expert
+/// that is chosen by a hair changes a row altogether.
 fn distance(a: &[f32], b: &[f32], n_vocab: usize) -> f64 {
     assert_eq!(a.len(), b.len());
     let square = |x: f32| f64::from(x) * f64::from(x);
@@ -68,7 +68,8 @@ fn distance(a: &[f32], b: &[f32], n_vocab: usize) -> f64 {
     rows[rows.len() * 9 / 10]
 }
 
-/// The families, with float weights: what differs is the cache and the order of sums. With coded weights activations are rounded.
+/// The families, with float weights: what differs is the cache and the order of sums. With coded weights
+/// activations are rounded.
 pub(crate) fn models() -> Vec<(RandomModel, &'static str)> {
     let family = |name| RandomModel { dtype: Dtype::F32, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
     vec![
@@ -123,7 +124,8 @@ fn the_processor_is_near_the_reference() {
 pub(crate) const BOUNDS: [(KvFormat, f64); 3] =
     [(KvFormat::Q4, 0.03), (KvFormat::Q8, 2e-3), (KvFormat::F16, 2e-4)];
 
-/// Tells whether a device is near the reference: on its own memory, and where one goes on with what the other wrote.
+/// Tells whether a device is near the reference: on its own memory, and where one goes on with what the other
+/// wrote.
 pub(crate) fn near(
     name: &str,
     ours: &Arc<dyn Device>,

@@ -1,4 +1,5 @@
-//! First prompts that part within a block: what they have in common is read once, and the bits are those of each alone.
+//! First prompts that part within a block: what they have in common is read once, and the bits are those of
+//! each alone.
 
 use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;

@@ -1,5 +1,5 @@
-//! Writes that take their time or fail: whoever decodes does not wait for them, what is on disk is complete at any moment, and what
-//! could not be written is said.
+//! Writes that take their time or fail: whoever decodes does not wait for them, what is on disk is complete
+//! at any moment, and what could not be written is said.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
@@ -322,7 +322,8 @@ fn whoever_decodes_waits_for_no_commit() {
     assert_eq!((third.usage.kind, third.usage.recomputed, third.usage.reason), (MatchKind::Extend, 0, None));
 }
 
-/// Whenever the process is killed, each manifest names what is there, and each block and tail that it names is whole.
+/// Whenever the process is killed, each manifest names what is there, and each block and tail that it names
+/// is whole.
 #[test]
 fn whatever_is_written_by_then_is_complete() {
     let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 7) };
@@ -437,8 +438,8 @@ fn whoever_asked_for_a_commit_learns_its_end_though_the_engine_closes() {
     assert!(matches!(store.read_manifest(&SessionKey::new("r", "a")), Found::Whole(_)));
 }
 
-/// Windowed layers leave memory when they are on disk, not before; a session that has gone elsewhere meanwhile counts what it
-/// still has.
+/// Windowed layers leave memory when they are on disk, not before; a session that has gone elsewhere
+/// meanwhile counts what it still has.
 #[test]
 fn nothing_leaves_memory_before_it_is_on_disk() {
     for goes_back in [false, true] {

@@ -56,7 +56,8 @@ fn real_vocabularies_give_the_references_ids() {
     }
 }
 
-/// `tests/goldens/tokenizers.py` says where the lines and their sums come from. Each line comes back as it was.
+/// `tests/goldens/tokenizers.py` says where the lines and their sums come from. Each line comes back as it
+/// was.
 fn lines_give_the_references_ids(name: &str) {
     let tokenizer = vocabulary(name);
     let lines = String::from_utf8(unpacked("lines.jsonl")).expect("UTF-8");
@@ -68,7 +69,8 @@ fn lines_give_the_references_ids(name: &str) {
         let mut found = flate2::Crc::new();
         ids.iter().for_each(|id| found.update(&id.to_le_bytes()));
         assert_eq!(found.sum().to_le_bytes(), sum, "{name}, line {}: {text:?} became {ids:?}", i + 1);
-        // SentencePiece knows no `▁` that is not a space, and begins a text with one where the vocabulary says so.
+        // SentencePiece knows no `▁` that is not a space, and begins a text with one where the vocabulary
+        // says so.
         let (space, back) = match name {
             "llama-spm" if !text.is_empty() => (" ", text.replace('▁', " ")),
             "llama-spm" | "gemma" => ("", text.replace('▁', " ")),
@@ -358,8 +360,8 @@ fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
     }
 }
 
-/// What a session has read is known from memory, from disk and by its parent: none of it is tokenized again. (These segments are none
-/// that a tokenizer would give.)
+/// What a session has read is known from memory, from disk and by its parent: none of it is tokenized again.
+/// (These segments are none that a tokenizer would give.)
 #[test]
 fn what_was_read_is_known_wherever_it_lies() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -383,7 +385,8 @@ fn what_was_read_is_known_wherever_it_lies() {
     assert_eq!(other, ErrorKind::InUse);
 }
 
-/// An option is cut into tokens as the same text is where it stands in history, with the space that a vocabulary begins it with.
+/// An option is cut into tokens as the same text is where it stands in history, with the space that a
+/// vocabulary begins it with.
 #[test]
 fn options_are_spelled_as_replies_are() {
     let inst = "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}\
@@ -527,7 +530,8 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
     insta::assert_snapshot!("prompts", shown.join("\n"));
 }
 
-/// What stands before replies with reasoning, where a template has a switch for it; what was read stays as it was read.
+/// What stands before replies with reasoning, where a template has a switch for it; what was read stays as it
+/// was read.
 #[test]
 fn reasoning_is_asked_for_reply_by_reply() {
     let shown = TEMPLATES.iter().filter_map(|(name, control)| {
@@ -556,7 +560,8 @@ fn reasoning_is_asked_for_reply_by_reply() {
     insta::assert_snapshot!("reasoning", shown.join("\n"));
 }
 
-/// An agent with tools that calls one, reads its result and speaks: what its prompt is, by the template where that knows tools.
+/// An agent with tools that calls one, reads its result and speaks: what its prompt is, by the template where
+/// that knows tools.
 fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     let arguments = serde_json::json!({ "type": "object", "properties": { "sides": { "type": "integer" } } });
     let dice = Tool { name: "dice".to_owned(), about: "Rolls a die".to_owned(), arguments };

@@ -1,4 +1,5 @@
-//! Turns that are given up while they read their prompt: nothing of the session changes, and what was read is not read again.
+//! Turns that are given up while they read their prompt: nothing of the session changes, and what was read is
+//! not read again.
 
 use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;

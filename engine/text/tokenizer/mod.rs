@@ -1,11 +1,12 @@
 //! Text to ids and back, from a GGUF's own metadata: byte-level BPE, and SentencePiece's BPE.
 //!
-//! There are two encoders. Template text may name special tokens; in a message nothing is special, so that one which
-//! says `<|im_end|>` is seven ordinary characters and more, never an end of turn. User-defined tokens are of both
-//! sorts: those that look like structure (`<think>`) are special, plain ones (a run of newlines) are found everywhere.
+//! There are two encoders. Template text may name special tokens; in a message nothing is special, so that
+//! one which says `<|im_end|>` is seven ordinary characters and more, never an end of turn. User-defined
+//! tokens are of both sorts: those that look like structure (`<think>`) are special, plain ones (a run of
+//! newlines) are found everywhere.
 //!
-//! Gemma's markup tokens, user-defined tokens: whitespace runs and HTML element names are plain text, markup is not found in
-//! messages.
+//! Gemma's markup tokens, user-defined tokens: whitespace runs and HTML element names are plain text, markup
+//! is not found in messages.
 
 mod bpe;
 mod finder;
@@ -52,8 +53,9 @@ enum Merger {
 
 /// Kind of the text before a piece of a prompt.
 ///
-/// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it stands at the
-/// start of a prompt and after every special token; after other text there is none, though each is tokenized alone.
+/// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it
+/// stands at the start of a prompt and after every special token; after other text there is none, though each
+/// is tokenized alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// Nothing, or a special token.
@@ -226,7 +228,8 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Text of the begin-of-sequence token, and whether prompts begin with it even if the template does not say so.
+    /// Text of the begin-of-sequence token, and whether prompts begin with it even if the template does not
+    /// say so.
     pub(crate) fn bos(&self) -> (Option<String>, bool) {
         (self.bos.map(|id| self.decode(&[id])), self.adds_bos)
     }
@@ -247,7 +250,8 @@ impl Tokenizer {
         &self.eog
     }
 
-    /// Tells whether a token after a reply ends it: a control token, but for the one that ends only a part of a turn.
+    /// Tells whether a token after a reply ends it: a control token, but for the one that ends only a part of
+    /// a turn.
     pub(crate) fn may_end_turn(&self, id: u32) -> bool {
         self.is_control(id) && self.goes_on != Some(id)
     }

@@ -1,8 +1,8 @@
 //! SentencePiece's BPE: characters are merged, the pair whose token has the highest score first.
 //!
-//! Google's `bpe_model.cc` and llama.cpp's `llm_tokenizer_spm_session` do the same. There are no lists of merges: two
-//! neighbours merge if what they spell together is a token. A space is written `▁`, and a character that no token
-//! spells becomes its bytes' tokens.
+//! Google's `bpe_model.cc` and llama.cpp's `llm_tokenizer_spm_session` do the same. There are no lists of
+//! merges: two neighbours merge if what they spell together is a token. A space is written `▁`, and a
+//! character that no token spells becomes its bytes' tokens.
 
 use super::vocabulary::{Kind, Vocabulary};
 use crate::Result;

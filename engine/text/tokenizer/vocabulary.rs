@@ -20,8 +20,9 @@ pub(super) enum Kind {
     Byte(u8),
 }
 
-/// Texts that end a turn in one family or another; llama.cpp keeps the same list. They are control tokens, whatever
-/// type the file gives them. `</s>` is not here: it is struck-through text in gemma, and elsewhere the file names it.
+/// Texts that end a turn in one family or another; llama.cpp keeps the same list. They are control tokens,
+/// whatever type the file gives them. `</s>` is not here: it is struck-through text in gemma, and elsewhere
+/// the file names it.
 const EOG_TEXTS: [&str; 18] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -47,7 +48,8 @@ const EOG_TEXTS: [&str; 18] = [
 const MESSAGE_END: &str = "<|end|>";
 const TURN_ENDS: [[&str; 2]; 2] = [["<|return|>", "<|call|>"], ["<|calls|>", "<|flush|>"]];
 
-/// Elements of HTML that are tokens in gemma. `s` is not here: `<s>` and `</s>` begin and end a text elsewhere.
+/// Elements of HTML that are tokens in gemma. `s` is not here: `<s>` and `</s>` begin and end a text
+/// elsewhere.
 const HTML: [&str; 24] = [
     "table",
     "caption",
@@ -177,8 +179,9 @@ fn byte(text: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
 }
 
-/// Tells whether a user-defined token could be structure: it holds ASCII punctuation, as all delimiters do, and is not an
-/// element of HTML. What is left is plain text: runs of spaces and newlines (gemma), single letters (deepseek).
+/// Tells whether a user-defined token could be structure: it holds ASCII punctuation, as all delimiters do,
+/// and is not an element of HTML. What is left is plain text: runs of spaces and newlines (gemma), single
+/// letters (deepseek).
 fn is_markup(text: &str) -> bool {
     let tag = text.strip_prefix('<').and_then(|t| t.strip_suffix('>'));
     let html = tag.is_some_and(|tag| HTML.contains(&tag.strip_prefix('/').unwrap_or(tag)));

@@ -117,7 +117,8 @@ fn an_incomplete_character_is_cut_with_its_token() {
     assert_eq!(play(&[&[b'a', snow[0]], &snow[1..2]], &[]), (0, String::new(), String::new(), false));
 }
 
-/// Tokens of one byte each; those refused are left out. Ids kept, text, text streamed, and whether the limit cut it.
+/// Tokens of one byte each; those refused are left out. Ids kept, text, text streamed, and whether the limit
+/// cut it.
 fn said(bytes: &[u8], stops: &[&str], whole_sentences: bool) -> (usize, String, String, bool) {
     let mut reply = empty(stops, whole_sentences);
     let (mut streamed, mut stopped) = (String::new(), false);

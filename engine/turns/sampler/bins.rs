@@ -1,9 +1,9 @@
-//! Draws among all tokens of a row without sorting them: tokens are counted and weighed by bins of equal width, and only the bins in
-//! which a filter or the draw ends are sorted.
+//! Draws among all tokens of a row without sorting them: tokens are counted and weighed by bins of equal
+//! width, and only the bins in which a filter or the draw ends are sorted.
 //!
-//! Sums are taken in another order than the rule's (see [`likely`](super::likely)), so places are found twice, with a margin above the
-//! difference on either side. Where the two differ, nothing is said, and the caller sorts. That is rare: among 262,144 tokens that
-//! are equally likely, one draw in 7,000.
+//! Sums are taken in another order than the rule's (see [`likely`](super::likely)), so places are found
+//! twice, with a margin above the difference on either side. Where the two differ, nothing is said, and the
+//! caller sorts. That is rare: among 262,144 tokens that are equally likely, one draw in 7,000.
 
 use super::likely::likelier;
 use crate::Sampling;
@@ -144,8 +144,8 @@ impl<'a> Bins<'a> {
         whole + within.iter().map(|(_, _, weight)| weight).sum::<f64>()
     }
 
-    /// The place after the token with which the weight from the first one on reaches `target`. `None`: it is not certain which that
-    /// is, or whether it comes before `end`.
+    /// The place after the token with which the weight from the first one on reaches `target`. `None`: it is
+    /// not certain which that is, or whether it comes before `end`.
     fn reach(&mut self, target: f64, end: Place) -> Option<Place> {
         let least = self.reach_exactly(target - self.margin)?;
         let most = self.reach_exactly(target + self.margin)?;

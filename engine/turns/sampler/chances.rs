@@ -1,5 +1,6 @@
-//! Frequencies of draws against probabilities that are worked out here, from the definitions of the filters alone: a chi-square test for
-//! every combination of settings. Seeds are fixed, so that it passes always or never.
+//! Frequencies of draws against probabilities that are worked out here, from the definitions of the filters
+//! alone: a chi-square test for every combination of settings. Seeds are fixed, so that it passes always or
+//! never.
 
 use super::tests::drawn;
 use super::*;
@@ -47,8 +48,8 @@ fn probabilities(logits: &[f32], reply: &[u32], penalties: &[(u32, f64)], sampli
     p
 }
 
-/// How far counts are from what is expected, in standard deviations of a normal variable (Wilson and Hilferty 1931); cells of which
-/// fewer than 5 are expected count as one. `None`: there is one cell.
+/// How far counts are from what is expected, in standard deviations of a normal variable (Wilson and Hilferty
+/// 1931); cells of which fewer than 5 are expected count as one. `None`: there is one cell.
 fn deviation(counts: &[usize], p: &[f64]) -> Option<f64> {
     let n: usize = counts.iter().sum();
     let mut cells: Vec<(f64, f64)> = Vec::new();

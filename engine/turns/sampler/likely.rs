@@ -1,9 +1,9 @@
 //! Draws among tokens in the order of their logits, as far as the likeliest of them decide.
 //!
-//! The rule, which recordings rely on: tokens stand in the order of their logits, greatest first, equals by id. Each weighs
-//! `exp((logit - top) / temperature)`. `top_k` keeps the first k, `min_p` those before the first one whose weight is less, `top_p` as
-//! few of these as have that share of their weight. The draw is a number from 0 to 1 of the kept weight, counted from the first token.
-//! Sums are taken in that order, in f64.
+//! The rule, which recordings rely on: tokens stand in the order of their logits, greatest first, equals by
+//! id. Each weighs `exp((logit - top) / temperature)`. `top_k` keeps the first k, `min_p` those before the
+//! first one whose weight is less, `top_p` as few of these as have that share of their weight. The draw is a
+//! number from 0 to 1 of the kept weight, counted from the first token. Sums are taken in that order, in f64.
 
 use crate::Sampling;
 use crate::device::Best;
@@ -30,7 +30,8 @@ pub(super) struct Likely {
 const MARGIN: f64 = 1e-9;
 
 impl Likely {
-    /// Sorts what is known of a row; `error`: that of the others' weight, relative. `None`: `top_k` reaches farther, or nothing is known.
+    /// Sorts what is known of a row; `error`: that of the others' weight, relative. `None`: `top_k` reaches
+    /// farther, or nothing is known.
     pub(super) fn new(best: Best, error: f64, sampling: &Sampling) -> Option<Self> {
         let Best { candidates: mut tokens, least, top: highest, rest, .. } = best;
         let n_all = tokens.len();
@@ -99,7 +100,8 @@ impl Likely {
         (kept, mass)
     }
 
-    /// The place of the token drawn if the whole weight is at a bound; the number of known ones if it is none of them.
+    /// The place of the token drawn if the whole weight is at a bound; the number of known ones if it is none
+    /// of them.
     fn place(&self, bound: Bound, number: f64) -> usize {
         let (kept, mass) = self.n_kept(bound);
         let goes_beyond = kept == self.weights.len() && self.has_others;

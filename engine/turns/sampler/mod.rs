@@ -1,14 +1,16 @@
-//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on every machine: `exp` and
-//! `log` are those of the libm crate, since the platforms' own differ in last digits.
+//! Seeded sampling: from logits to a token. The n-th choice of a request depends on its seed and n alone, on
+//! every machine: `exp` and `log` are those of the libm crate, since the platforms' own differ in last
+//! digits.
 //!
-//! Sampling randomness is blake3(seed, index): the same in every version of every library. [`likely`] has the rule by which a number
-//! draws a token.
+//! Sampling randomness is blake3(seed, index): the same in every version of every library. [`likely`] has the
+//! rule by which a number draws a token.
 //!
-//! A draw takes a few passes over the vocabulary and no more: the likeliest tokens are sorted, and the weight of the others is estimated;
-//! where that leaves doubt, tokens are weighed by [`bins`]; only where that does, too, is everything sorted. All three draw the same
-//! token, because each of the first two knows its error.
+//! A draw takes a few passes over the vocabulary and no more: the likeliest tokens are sorted, and the weight
+//! of the others is estimated; where that leaves doubt, tokens are weighed by [`bins`]; only where that does,
+//! too, is everything sorted. All three draw the same token, because each of the first two knows its error.
 //!
-//! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties them.
+//! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties
+//! them.
 
 mod bins;
 #[cfg(test)]
@@ -28,7 +30,8 @@ use likely::{Likely, likelier};
 
 pub(crate) use row::Row;
 
-/// Pieces of a row whose greatest logits are among the likeliest tokens, at least: these are sorted for every draw.
+/// Pieces of a row whose greatest logits are among the likeliest tokens, at least: these are sorted for every
+/// draw.
 const SORTED: usize = 256;
 /// Tokens that are sorted for a draw, at most; where there are more, they are weighed by bins.
 const MOST_SORTED: usize = 4096;
@@ -114,8 +117,9 @@ fn kept(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Vec<(u3
     kept.or_else(|| Some(sorted(&logits, sampling)?.kept()?.to_vec())).unwrap_or_default()
 }
 
-/// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see `turns/grammar`); `None`:
-/// there are none, or the logits are not probabilities. What the filters leave of all tokens comes first; where nothing of it is allowed, all that is allowed counts.
+/// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see
+/// `turns/grammar`); `None`: there are none, or the logits are not probabilities. What the filters leave of
+/// all tokens comes first; where nothing of it is allowed, all that is allowed counts.
 pub(crate) fn choose_allowed(
     row: &Row<'_>,
     sampling: &Sampling,
@@ -145,7 +149,8 @@ pub(crate) fn choose_allowed(
 /// Tokens whose noise is read at once.
 const NOISE: usize = 512;
 
-/// The token of the greatest log-weight + Gumbel noise, which is that of the least exponential noise / weight.
+/// The token of the greatest log-weight + Gumbel noise, which is that of the least exponential noise /
+/// weight.
 fn first_to_arrive(candidates: &[(u32, f32)], top: f32, n: usize, sampling: &Sampling) -> Option<u32> {
     let mut noise = blake3::Hasher::new_derive_key("greenroom 2026 sampling under a grammar");
     noise.update(&sampling.seed.to_le_bytes()).update(&(n as u64).to_le_bytes());
@@ -186,8 +191,8 @@ fn first_to_arrive(candidates: &[(u32, f32)], top: f32, n: usize, sampling: &Sam
     best.1
 }
 
-/// The token that [`choose`] chooses, if the likeliest tokens determine it, at the sampling's temperature. Penalties lower logits, so
-/// what is not among the candidates stays below them.
+/// The token that [`choose`] chooses, if the likeliest tokens determine it, at the sampling's temperature.
+/// Penalties lower logits, so what is not among the candidates stays below them.
 pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &Sampling) -> Option<u32> {
     if sampling.repetition_penalty < 1.0 {
         return None;
@@ -208,10 +213,12 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
     Likely::new(best, DEVICE_ERROR, sampling)?.draw(uniform(sampling.seed, reply.len()))
 }
 
-/// Draws one of several wholes by their log-probabilities: each with a probability in proportion to `exp(logprob / temperature)`;
-/// at temperature 0 the most likely one, the first among equals. What filters and penalizes tokens has no part in it.
+/// Draws one of several wholes by their log-probabilities: each with a probability in proportion to
+/// `exp(logprob / temperature)`; at temperature 0 the most likely one, the first among equals. What filters
+/// and penalizes tokens has no part in it.
 ///
-/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`] found.
+/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`]
+/// found.
 ///
 /// ```
 /// use greenroom_engine::{Sampling, draw};
@@ -238,9 +245,10 @@ pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
     weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(best)
 }
 
-/// Length-normalized log-probabilities of whole texts: each by byte of its text, times the mean number of bytes, so that they stay as
-/// far apart as before where all are of one length. (By bytes and not by tokens, as in lm-eval's `acc_norm`: another vocabulary
-/// changes nothing.) [`draw`] takes them as it takes log-probabilities.
+/// Length-normalized log-probabilities of whole texts: each by byte of its text, times the mean number of
+/// bytes, so that they stay as far apart as before where all are of one length. (By bytes and not by tokens,
+/// as in lm-eval's `acc_norm`: another vocabulary changes nothing.) [`draw`] takes them as it takes
+/// log-probabilities.
 pub fn by_length<'a>(logprobs: &[f32], texts: impl IntoIterator<Item = &'a str>) -> Vec<f32> {
     let lengths: Vec<f32> = texts.into_iter().map(|text| text.len().max(1) as f32).collect();
     let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;

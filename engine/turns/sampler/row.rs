@@ -1,4 +1,5 @@
-//! A row of logits with the few that penalties and exclusions change, and passes over it that copy no more than a piece at a time.
+//! A row of logits with the few that penalties and exclusions change, and passes over it that copy no more
+//! than a piece at a time.
 
 use crate::Sampling;
 use crate::device::{Below, PIECE, maxima, weights_below};
@@ -17,7 +18,8 @@ pub(crate) struct Row<'a> {
 impl<'a> Row<'a> {
     /// Logits with all penalties; `reply` are the reply's tokens so far, `said` those and all earlier ones.
     ///
-    /// The repetition penalty looks at the reply alone: what others said, their names above all, may be repeated.
+    /// The repetition penalty looks at the reply alone: what others said, their names above all, may be
+    /// repeated.
     pub(crate) fn new(logits: &'a [f32], reply: &[u32], said: &Said, sampling: &Sampling) -> Self {
         let mut row = Self { logits, changed: BTreeMap::new(), n: reply.len() };
         if sampling.repetition_penalty != 1.0 {
@@ -68,7 +70,8 @@ impl<'a> Row<'a> {
         self.with_changes(maxima)
     }
 
-    /// The sum of weights below a threshold, with a relative error of [`ERROR`](crate::device::ERROR) at most.
+    /// The sum of weights below a threshold, with a relative error of [`ERROR`](crate::device::ERROR) at
+    /// most.
     pub(super) fn weights_below(&self, below: Below) -> f64 {
         self.with_changes(|logits| weights_below(logits, below)).into_iter().map(f64::from).sum()
     }
@@ -95,8 +98,8 @@ impl<'a> Row<'a> {
         &buffer[..logits.len()]
     }
 
-    /// Tokens whose logit is at least `least`, in the order of their ids; `None`: there are more than `most`. `maxima` are those of
-    /// the pieces.
+    /// Tokens whose logit is at least `least`, in the order of their ids; `None`: there are more than `most`.
+    /// `maxima` are those of the pieces.
     pub(super) fn at_least(&self, least: f32, maxima: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
         let mut found = Vec::new();
         let mut buffer = [0.0; PIECE];

@@ -103,7 +103,8 @@ impl Worker {
         self.memory.drop_rows(session, at_work)
     }
 
-    /// Drops a session for good; answers once its files are gone. `to_make_room`: not one whose last turn waits for its commit.
+    /// Drops a session for good; answers once its files are gone. `to_make_room`: not one whose last turn
+    /// waits for its commit.
     pub(super) fn remove(
         &mut self,
         session: &SessionKey,

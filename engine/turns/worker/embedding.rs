@@ -1,5 +1,5 @@
-//! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is kept for the one at work as for a
-//! turn; one that waits for room begins before turns that wait.
+//! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is kept for
+//! the one at work as for a turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
 use crate::scoring::embedding::{Answer, Embedder};

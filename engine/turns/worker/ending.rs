@@ -1,8 +1,9 @@
-//! The end of a turn: what the disk lacks of its session is handed over to be written, then the session is at rest and the turn
-//! done; its manifest waits for the turn's commit.
+//! The end of a turn: what the disk lacks of its session is handed over to be written, then the session is at
+//! rest and the turn done; its manifest waits for the turn's commit.
 //!
-//! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn waits. So a turn's last
-//! event says what was written of it, and what it would lose by a crash from then on is its manifest alone.
+//! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn
+//! waits. So a turn's last event says what was written of it, and what it would lose by a crash from then on
+//! is its manifest alone.
 
 use super::Worker;
 use crate::memory::session::Pending;
@@ -99,7 +100,8 @@ impl Worker {
         let mut finished = self.finished.remove(i);
         let mut pending = finished.pending.take();
         if let Some(pending) = &mut pending {
-            // This manifest says all that those of the session's earlier turns would, so they are written no more.
+            // This manifest says all that those of the session's earlier turns would, so they are written no
+            // more.
             let earlier = self.finished[..i].iter_mut().filter(|f| f.session == finished.session);
             for before in earlier.filter_map(|f| f.pending.take()) {
                 pending.obsolete.extend(before.obsolete);
@@ -144,7 +146,8 @@ impl Worker {
         }
     }
 
-    /// Blocks of a session are written, or could not be: then they stay in memory; the turn's end tries again, and says so.
+    /// Blocks of a session are written, or could not be: then they stay in memory; the turn's end tries
+    /// again, and says so.
     fn blocks_written(&mut self, session: &SessionKey, id: u64, stored: &Stored) {
         if let Some(e) = &stored.error {
             tracing::debug!("`{}`: {e}", session.agent);
@@ -166,7 +169,8 @@ impl Worker {
         self.take_answers();
     }
 
-    /// Tells whether a session's manifest is still to be written: its turn has ended, and waits for its commit.
+    /// Tells whether a session's manifest is still to be written: its turn has ended, and waits for its
+    /// commit.
     pub(super) fn awaits_commit(&self, session: &SessionKey) -> bool {
         self.finished.iter().any(|finished| finished.session == *session && finished.pending.is_some())
     }

@@ -1,10 +1,11 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
 //!
-//! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the turn ends when the answer
-//! comes; so its last event says what was written, and the others decode meanwhile.
+//! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the
+//! turn ends when the answer comes; so its last event says what was written, and the others decode meanwhile.
 //!
-//! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes it the same bits.
-//! A fault of the engine itself (a panic on its thread) is told to all turns, as `ErrorKind::Internal`.
+//! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes
+//! it the same bits. A fault of the engine itself (a panic on its thread) is told to all turns, as
+//! `ErrorKind::Internal`.
 
 pub(crate) mod carry;
 mod embedding;
@@ -86,7 +87,8 @@ pub(crate) enum Command {
     /// A session goes for good.
     Remove {
         session: SessionKey,
-        /// True if nobody asked for just this session to go: then one whose last turn waits for its commit stays.
+        /// True if nobody asked for just this session to go: then one whose last turn waits for its commit
+        /// stays.
         to_make_room: bool,
         answer: oneshot::Sender<Result<Removed>>,
     },
@@ -146,8 +148,8 @@ pub(crate) struct Worker {
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     embedding: Embedding,
-    /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn begins, which could find what is
-    /// about to go.
+    /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn
+    /// begins, which could find what is about to go.
     removals: VecDeque<oneshot::Sender<Result<Removed>>>,
     /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
@@ -192,8 +194,8 @@ impl Worker {
         }
     }
 
-    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then, and every turn that had
-    /// not ended is told.
+    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then,
+    /// and every turn that had not ended is told.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
         let end =
             match catch_unwind(AssertUnwindSafe(|| {
@@ -444,8 +446,8 @@ impl Worker {
         self.enforce_budget();
     }
 
-    /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted logits of each, or `best` the
-    /// likeliest tokens. (Of these all logits can be had until the next pass.)
+    /// The next `feed[i]` tokens of each of the turns `fed` (ascending) go through the model; the wanted
+    /// logits of each, or `best` the likeliest tokens. (Of these all logits can be had until the next pass.)
     fn pass(&mut self, fed: &[usize], feed: &[usize], best: bool) -> Result<Vec<SpanLogits>> {
         let callers: Vec<_> = fed.iter().map(|i| self.active[*i].events.clone()).collect();
         let is_awaited = Box::new(move || callers.iter().any(|events| !events.is_closed()));
@@ -524,8 +526,8 @@ impl Worker {
         }
     }
 
-    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits any more breaks off after
-    /// one of its layers.
+    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits
+    /// any more breaks off after one of its layers.
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =
             std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);

@@ -1,10 +1,12 @@
-//! Templates that eat the machine or make minijinja panic: each is an error, in 512 MB of memory and on a stack of 2 MB.
+//! Templates that eat the machine or make minijinja panic: each is an error, in 512 MB of memory and on a
+//! stack of 2 MB.
 
 use crate::{jinja, names, rendered};
 use greenroom_jinja::Bound;
 use std::process::Command;
 
-/// Templates that are refused, and the bound that they meet; `None` for what has no answer, or takes too many steps.
+/// Templates that are refused, and the bound that they meet; `None` for what has no answer, or takes too many
+/// steps.
 fn refused() -> Vec<(String, Option<Bound>)> {
     use Bound::*;
     let doubled = |how: &str| {

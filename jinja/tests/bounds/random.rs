@@ -1,4 +1,5 @@
-//! Random templates of all the language's pieces: no panic, no end that does not come, no output beyond the bound.
+//! Random templates of all the language's pieces: no panic, no end that does not come, no output beyond the
+//! bound.
 
 use crate::rendered;
 use greenroom_jinja::bounds::MAX_WRITTEN;

@@ -68,7 +68,8 @@ pub(super) struct Said {
     /// Name and arguments of the tool that is called.
     pub(super) call: Option<(String, String)>,
     pub(super) finish: Option<Finish>,
-    /// Tokens of the prompt, those of it that were cached, and tokens of the reply, as the engine counts them.
+    /// Tokens of the prompt, those of it that were cached, and tokens of the reply, as the engine counts
+    /// them.
     pub(super) prompt_tokens: Option<usize>,
     pub(super) cached: Option<usize>,
     pub(super) reply_tokens: Option<usize>,

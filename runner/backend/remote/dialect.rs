@@ -1,9 +1,9 @@
 //! The APIs of engines: how a turn is asked in each, and how its events are read.
 //!
-//! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's chat completions and
-//! Anthropic's messages. All answers but llama.cpp's are streamed. Of the settings of sampling an
-//! API gets those that it knows (docs/engines.md); anything else that it has no word for is refused by name.
-//! No API gets stop strings: it would not say what it cut ([`crate::prompt::StopStrings`]).
+//! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's
+//! chat completions and Anthropic's messages. All answers but llama.cpp's are streamed. Of the settings of
+//! sampling an API gets those that it knows (docs/engines.md); anything else that it has no word for is
+//! refused by name. No API gets stop strings: it would not say what it cut ([`crate::prompt::StopStrings`]).
 
 use super::ask::{Ask, Bounds, Finish, Message, Prompt, Said};
 use crate::scenario::Api;

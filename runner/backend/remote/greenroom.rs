@@ -1,4 +1,5 @@
-//! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies are the same to the bit.
+//! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies
+//! are the same to the bit.
 
 use super::http::{Failure, Http, with_retries};
 use super::opening::choose;
@@ -68,7 +69,8 @@ impl Served {
         Ok(reply_of(completion, open, None))
     }
 
-    /// Asks until there is an answer, or asking again has no use. What was read for an answer that broke off is not read again.
+    /// Asks until there is an answer, or asking again has no use. What was read for an answer that broke off
+    /// is not read again.
     async fn asked(&self, body: &Value, sink: &Sink) -> anyhow::Result<engine::Completion> {
         let shown = &Shown::new(sink);
         let attempt = || async move {
@@ -103,7 +105,8 @@ impl Served {
         Err(Failure::Transient(anyhow!("{}: the answer ended early", self.address.host()), None))
     }
 
-    /// Tokens that a turn may take, without calls and with them; asked of the server only where the prompt's length does not say.
+    /// Tokens that a turn may take, without calls and with them; asked of the server only where the prompt's
+    /// length does not say.
     fn room(&self, request: &Request) -> anyhow::Result<(usize, usize)> {
         let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
         let for_calls = needed_for_calls(request);

@@ -1,6 +1,8 @@
-//! HTTP to an engine: whole answers and streams of events, what may be asked again, and what went wrong in words.
+//! HTTP to an engine: whole answers and streams of events, what may be asked again, and what went wrong in
+//! words.
 //!
-//! The key goes into one header and nowhere else: what a server says is searched for it before anybody reads that.
+//! The key goes into one header and nowhere else: what a server says is searched for it before anybody reads
+//! that.
 
 use super::pace::Pace;
 use crate::scenario::{Address, Api};
@@ -52,7 +54,8 @@ impl Failure {
     }
 }
 
-/// Asks at the pace that is allowed until there is an answer, or asking again has no use. An attempt gives the answer and its tokens.
+/// Asks at the pace that is allowed until there is an answer, or asking again has no use. An attempt gives
+/// the answer and its tokens.
 pub(super) async fn with_retries<T, F>(pace: &Pace, attempt: impl Fn() -> F) -> anyhow::Result<T>
 where
     F: Future<Output = Result<(T, usize), Failure>>,
@@ -186,8 +189,8 @@ impl Http {
         value.map_err(|error| Failure::Permanent(anyhow!("the answer of {url} is not JSON: {error}")))
     }
 
-    /// Sends a value, and hands over each event of the answer as it comes, from a thread of its own. An answer that is dropped is given
-    /// up.
+    /// Sends a value, and hands over each event of the answer as it comes, from a thread of its own. An
+    /// answer that is dropped is given up.
     pub(super) fn stream(
         &self,
         path: &str,
@@ -295,7 +298,8 @@ impl Http {
     }
 }
 
-/// The wait before attempt number `n` (from 1): longer each time, and by chance, so that many don't come back at once.
+/// The wait before attempt number `n` (from 1): longer each time, and by chance, so that many don't come back
+/// at once.
 fn wait_before(n: u32, after: Option<Duration>) -> Duration {
     let longest = Duration::from_millis(500).saturating_mul(1 << n.min(10)).min(LONGEST_WAIT);
     let chance = getrandom::u32().unwrap_or(u32::MAX / 2);

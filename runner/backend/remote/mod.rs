@@ -1,8 +1,10 @@
-//! Engines in other processes or on other machines: the same plan, prompts laid out so that their prefix caches hit.
+//! Engines in other processes or on other machines: the same plan, prompts laid out so that their prefix
+//! caches hit.
 //!
-//! Where an engine takes token ids ([`Api::takes_ids`]) and the model's tokenizer is here, a prompt is the ids sent before, the ids that
-//! came back, and new ones. Elsewhere it is messages, each sent again as it was. `greenroom serve` is asked in the engine's own words
-//! ([`greenroom`]). What was reused of a prompt is compared with what could be ([`held`]).
+//! Where an engine takes token ids ([`Api::takes_ids`]) and the model's tokenizer is here, a prompt is the
+//! ids sent before, the ids that came back, and new ones. Elsewhere it is messages, each sent again as it
+//! was. `greenroom serve` is asked in the engine's own words ([`greenroom`]). What was reused of a prompt is
+//! compared with what could be ([`held`]).
 
 mod ask;
 mod dialect;
@@ -127,7 +129,8 @@ impl Remote {
             (Some(form), true) => Bounds::Grammar(form.elsewhere()),
             (None, true) => Bounds::Free,
         };
-        // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows no other form.
+        // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows
+        // no other form.
         let longest = options.iter().map(|option| option.len()).max();
         let max_tokens = longest.map_or(request.max_tokens, |bytes| bytes + 64);
         let is_free = bounds == Bounds::Free;
@@ -163,7 +166,8 @@ impl Remote {
         };
         let mut past = past.unwrap_or_default();
         past.ids = if ids.is_empty() { Vec::new() } else { [ids, &reply.ids].concat() };
-        // The token that was said last was not read, unless another one was drawn after it, which was cut or ended the turn.
+        // The token that was said last was not read, unless another one was drawn after it, which was cut or
+        // ended the turn.
         past.read.push(match &prompt {
             Prompt::Ids(ids) => {
                 let is_last_read = reply.stop == Stop::EndOfTurn || said.ids.len() > reply.ids.len();
@@ -172,7 +176,8 @@ impl Remote {
             Prompt::Messages(_) if reply.text == said.text => {
                 outcome.prompt_tokens + outcome.reply_tokens.saturating_sub(1)
             }
-            // The engine's reply was another text than the one that it will read: how far it goes back for that is its own affair.
+            // The engine's reply was another text than the one that it will read: how far it goes back for
+            // that is its own affair.
             Prompt::Messages(_) => 0,
         });
         self.held.keep(request.session, past);
@@ -180,7 +185,8 @@ impl Remote {
         Ok(reply)
     }
 
-    /// Asks until there is an answer, or asking again has no use. Text is shown as it becomes certain, if it is known how it is cut.
+    /// Asks until there is an answer, or asking again has no use. Text is shown as it becomes certain, if it
+    /// is known how it is cut.
     async fn asked(
         &self,
         body: &Value,

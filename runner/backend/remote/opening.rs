@@ -1,4 +1,5 @@
-//! What is found out about an engine before its first turn: the model's name, its context, and whether the tokenizer here is the model's.
+//! What is found out about an engine before its first turn: the model's name, its context, and whether the
+//! tokenizer here is the model's.
 
 use super::http::{Failure, Http};
 use crate::scenario::{Address, Api};

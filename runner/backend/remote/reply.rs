@@ -26,7 +26,8 @@ impl Cutting<'_> {
         with(begin, StopConditions { stop: &stop, head: &head, whole_sentences, is_full })
     }
 
-    /// The speech of a reply that streams and begins so, and the offset at which it begins; `None`: it is not known yet how it is cut.
+    /// The speech of a reply that streams and begins so, and the offset at which it begins; `None`: it is not
+    /// known yet how it is cut.
     pub(super) fn streamed(self, said: &str) -> Option<(usize, StreamedReply)> {
         let Cut { begin, stop, head } = self.stops.cut_so_far(said, self.may_reason)?;
         let whole_sentences = self.whole_sentences;
@@ -97,7 +98,8 @@ pub(super) fn by_ids(
     Ok(Reply { call: called, ..cut_at(ids, text, stop.into(), &cut) })
 }
 
-/// A reply of which something was cut. An incomplete sentence at its limit is no loss, nor is the token that ends a turn.
+/// A reply of which something was cut. An incomplete sentence at its limit is no loss, nor is the token that
+/// ends a turn.
 fn cut_at(ids: Vec<u32>, text: String, stop: Stop, cut: &str) -> Reply {
     let cut = if stop == Stop::StopString { cut.to_string() } else { String::new() };
     Reply { cut, ..Reply::of(ids, text, stop) }

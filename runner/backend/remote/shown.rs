@@ -1,4 +1,5 @@
-//! What of a reply was shown while it streams, over all attempts at it: where it is asked for again, it comes from its beginning.
+//! What of a reply was shown while it streams, over all attempts at it: where it is asked for again, it comes
+//! from its beginning.
 
 use crate::backend::{Progress, Sink};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,8 @@ impl<'a> Shown<'a> {
         self.sink
     }
 
-    /// Shows the part of `text` that no earlier attempt has shown; `said` is what the present attempt has said before, in bytes.
+    /// Shows the part of `text` that no earlier attempt has shown; `said` is what the present attempt has
+    /// said before, in bytes.
     pub(super) fn show(&self, said: &mut usize, text: &str) {
         let before = *said;
         *said += text.len();

@@ -27,8 +27,8 @@ pub(super) struct Bound {
     pub(super) tokens: usize,
 }
 
-/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case; without a tokenizer, only
-/// turns.
+/// Plays the scenario with unknown replies and counts what each memory holds at the end in the worst case;
+/// without a tokenizer, only turns.
 pub(super) fn bounds(
     scenario: &Arc<Scenario>,
     prompter: Option<&PromptEncoder>,
@@ -37,8 +37,9 @@ pub(super) fn bounds(
     bounds_until(scenario, prompter, max_tokens, PhaseId(scenario.phases.len()))
 }
 
-/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if it is available,
-/// otherwise the bundled one's. Empty if that is unknown, as where only a remote engine can count.
+/// The most tokens that agents remember at the end of a phase, with the tokenizer of the scenario's model, if
+/// it is available, otherwise the bundled one's. Empty if that is unknown, as where only a remote engine can
+/// count.
 pub(in crate::commands) fn at_most(scenario: &Arc<Scenario>, last: PhaseId) -> BTreeMap<AgentId, usize> {
     let open = |model: &str| -> anyhow::Result<Option<PromptEncoder>> {
         Ok(tokenizer(model)?.map(|file| PromptEncoder::open(&source(&file))).transpose()?)
@@ -78,7 +79,8 @@ fn bounds_until(
     Ok(worst)
 }
 
-/// What each memory holds at the end if nothing takes place but what no condition decides about, without calls of tools.
+/// What each memory holds at the end if nothing takes place but what no condition decides about, without
+/// calls of tools.
 pub(super) fn certain(
     scenario: &Arc<Scenario>,
     prompter: &PromptEncoder,

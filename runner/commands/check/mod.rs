@@ -24,13 +24,13 @@ use std::sync::Arc;
 
 /// Check scenarios: list every error with its place and a suggestion, and an upper bound on tokens
 ///
-/// The bound counts all fixed text with the model's tokenizer. It assumes that each reply, and each line heard or
-/// quoted from it, takes --max-tokens plus 4 tokens of slack. A remote engine that takes messages counts tokens
-/// itself, so there is no bound for it.
+/// The bound counts all fixed text with the model's tokenizer. It assumes that each reply, and each line
+/// heard or quoted from it, takes --max-tokens plus 4 tokens of slack. A remote engine that takes messages
+/// counts tokens itself, so there is no bound for it.
 ///
-/// Texts and conditions that use results are tried without a model: with every combination of choices if there are few,
-/// else with representative ones. The effort is limited in steps, not in time, so a check reports the same on every
-/// machine.
+/// Texts and conditions that use results are tried without a model: with every combination of choices if
+/// there are few, else with representative ones. The effort is limited in steps, not in time, so a check
+/// reports the same on every machine.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run"
@@ -39,9 +39,9 @@ pub(super) struct Args {
     /// Scenarios
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`, for its tokenizer and
-    /// context; NAME=MODEL replaces a model that the scenario names (repeatable) [default: the scenario's, else
-    /// understudy]
+    /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`, for its
+    /// tokenizer and context; NAME=MODEL replaces a model that the scenario names (repeatable) [default: the
+    /// scenario's, else understudy]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
     models: Vec<casting::Given>,
     /// Maximum tokens in a reply [default: the scenario's, else 80]
@@ -217,7 +217,8 @@ fn twice(
     )
 }
 
-/// Memories that may outgrow the context: an error if what no condition decides about is too much already, else a warning.
+/// Memories that may outgrow the context: an error if what no condition decides about is too much already,
+/// else a warning.
 fn too_long(
     scenario: &Arc<Scenario>,
     bounds: &BTreeMap<TimelineId, Bound>,

@@ -20,8 +20,9 @@ pub(super) struct Counting<'a> {
 }
 
 impl<'a> Counting<'a> {
-    /// Opens what is not open yet. If a model that the scenario names is missing, this is reported, and the scenario's own is used
-    /// for counting. The tokens of a remote engine that takes messages are not counted; this is reported, too.
+    /// Opens what is not open yet. If a model that the scenario names is missing, this is reported, and the
+    /// scenario's own is used for counting. The tokens of a remote engine that takes messages are not
+    /// counted; this is reported, too.
     ///
     /// # Errors
     /// The scenario's own model can't be found or opened, or one that the command line gives.

@@ -11,7 +11,8 @@ use greenroom_engine::{PromptEncoder, ReplyContent};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The tokenizer and chat template of the model that answered a turn: of the one given, or else of the one that the run's trace names.
+/// The tokenizer and chat template of the model that answered a turn: of the one given, or else of the one
+/// that the run's trace names.
 ///
 /// # Errors
 /// It can't be found or read, or is a remote engine.
@@ -45,8 +46,8 @@ pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &Turn
     })
 }
 
-/// The whole prompt, special tokens spelled out. The ids of another model's replies mean nothing to this one (`is_other`), so its texts
-/// stand for them.
+/// The whole prompt, special tokens spelled out. The ids of another model's replies mean nothing to this one
+/// (`is_other`), so its texts stand for them.
 pub(super) fn rendered(
     prompter: &PromptEncoder,
     read: Conversation,
@@ -68,7 +69,8 @@ pub(super) fn rendered(
     Ok(prompter.render(&read)?)
 }
 
-/// What a model reads of its tools before the first message: what the template adds to the same prompt without tools.
+/// What a model reads of its tools before the first message: what the template adds to the same prompt
+/// without tools.
 pub(super) fn tools(prompter: &PromptEncoder, read: &Conversation, offer: &Offer) -> anyhow::Result<String> {
     // The form of calls may be another without tools; the beginning is the same.
     let opening = Conversation { exchanges: Vec::new(), ..read.clone() };

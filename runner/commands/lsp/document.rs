@@ -31,8 +31,8 @@ impl Document {
         Some(Self { uri: uri.clone(), path, text, report: None, scenario: None, told: Vec::new() })
     }
 
-    /// Checks the text; returns the diagnostics by the address of their file. A YAML file without `phases` is not a scenario, and is
-    /// ignored.
+    /// Checks the text; returns the diagnostics by the address of their file. A YAML file without `phases` is
+    /// not a scenario, and is ignored.
     pub(super) fn check(&mut self, root: Option<&Path>) -> BTreeMap<String, Vec<lsp_types::Diagnostic>> {
         self.report = None;
         if !is_scenario(&self.text) {

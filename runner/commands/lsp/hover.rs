@@ -1,4 +1,5 @@
-//! Information about the name at a place: a field's meaning, an agent's memory, a phase's speakers and readers.
+//! Information about the name at a place: a field's meaning, an agent's memory, a phase's speakers and
+//! readers.
 
 use super::document::Document;
 use super::names::{Forms, Named, referent, type_of};

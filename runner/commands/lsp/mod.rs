@@ -1,4 +1,5 @@
-//! `greenroom lsp`: scenarios in an editor, using the Language Server Protocol over standard input and output.
+//! `greenroom lsp`: scenarios in an editor, using the Language Server Protocol over standard input and
+//! output.
 //!
 //! It reports the same as `check`: an editor's text is loaded like a file, with the files beside it.
 

@@ -15,7 +15,8 @@ pub(super) enum Named {
     Phase(String),
     Model(String),
     Tool(String),
-    /// A name for texts and expressions, and the field that declares it: `variables`, `state`, `let` or `outcome`.
+    /// A name for texts and expressions, and the field that declares it: `variables`, `state`, `let` or
+    /// `outcome`.
     Value(&'static str, String),
     /// Another file.
     File(String),

@@ -4,7 +4,8 @@ use super::*;
 use crate::prompt::Memories;
 use crate::scenario::{compile, load, turn_seed};
 
-/// What the strategy of a turn's speaker remembers, by all turns before it, as [`Recollections::recall`] says.
+/// What the strategy of a turn's speaker remembers, by all turns before it, as [`Recollections::recall`]
+/// says.
 fn from_the_start(scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past) -> Option<Recalled> {
     let turn = plan.turn(id);
     let (hears, counts) = match scenario.strategy_of(turn)? {
@@ -35,7 +36,8 @@ fn from_the_start(scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past)
     Some(Recalled { last: others.last().copied(), has_defected, n_replies })
 }
 
-/// The latest phase up to a turn's own that is fresh and in which the speaker was. A memory of one phase begins with that.
+/// The latest phase up to a turn's own that is fresh and in which the speaker was. A memory of one phase
+/// begins with that.
 fn latest_fresh(scenario: &Scenario, turn: &Turn, past: &dyn Past) -> Option<Option<PhaseId>> {
     let begin = turn.timeline.phase.map_or(0, |phase| phase.0);
     for id in (begin..=turn.phase.0).rev().map(PhaseId) {

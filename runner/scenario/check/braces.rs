@@ -1,5 +1,5 @@
-//! Templates in fields that are not read in the course of a run: names, titles, options, tools. They are rendered before it, from
-//! variables alone; where nothing is rendered, they are rejected.
+//! Templates in fields that are not read in the course of a run: names, titles, options, tools. They are
+//! rendered before it, from variables alone; where nothing is rendered, they are rejected.
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, Severity};
@@ -15,8 +15,8 @@ const LITERAL: &str = "for braces that stay in the text, write `{{ '{{' }}`";
 /// Types in the schema whose texts are templates or expressions: these have errors of their own.
 const CODE: [&str; 6] = ["Template", "Text", "Expression", "Assertion", "Cast", "Count"];
 
-/// Types in the schema in which all texts have errors of their own: options and fixed answers are rendered, texts of the stage have
-/// placeholders, and a grammar has its own syntax.
+/// Types in the schema in which all texts have errors of their own: options and fixed answers are rendered,
+/// texts of the stage have placeholders, and a grammar has its own syntax.
 const WHOLE: [&str; 4] = ["Choice", "Strategies", "Language", "Grammar"];
 
 /// What a text with braces is.

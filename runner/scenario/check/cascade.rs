@@ -1,5 +1,5 @@
-//! Consequences of a mistake are not reported: a field that could not be read is not missing as well, and a name
-//! that is in what could not be read is not unknown.
+//! Consequences of a mistake are not reported: a field that could not be read is not missing as well, and a
+//! name that is in what could not be read is not unknown.
 
 use super::Checker;
 use crate::diagnostic::{Diagnostic, Severity};
@@ -66,7 +66,8 @@ impl Checker {
         self.broken.meant.get(parent).is_some_and(|meant| meant.contains(field))
     }
 
-    /// True if any of these mappings of names may hold more than could be read, so that no name is known to be unknown.
+    /// True if any of these mappings of names may hold more than could be read, so that no name is known to
+    /// be unknown.
     pub(super) fn is_open(&mut self, mappings: &[&str]) -> bool {
         self.broken.note(&self.found);
         let broken = &self.broken;
@@ -75,7 +76,8 @@ impl Checker {
         unread || self.names.partial || (mappings != ["phases"] && broken.within.contains("include"))
     }
 
-    /// An error about something that is absent; not told where it was found under another name, or could not be read.
+    /// An error about something that is absent; not told where it was found under another name, or could not
+    /// be read.
     pub(super) fn missing(&mut self, path: &Path, message: &str, help: &str) {
         if !self.is_broken(path) {
             self.error("missing", path, message).help = Some(help.to_string());

@@ -19,7 +19,8 @@ const MAX_OPTIONS: usize = 100;
 const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
 /// Maximum number of votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
-/// Options are of very unequal length where the longest has so many characters, and so many times those of the shortest.
+/// Options are of very unequal length where the longest has so many characters, and so many times those of
+/// the shortest.
 const MANY_CHARACTERS: usize = 24;
 const UNEQUAL: usize = 4;
 
@@ -128,8 +129,8 @@ impl Checker {
         self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
-    /// Rejects options that no reply in words can choose: those without words, and those with the words of another. Of agents, not all of
-    /// whom need be open, there are warnings.
+    /// Rejects options that no reply in words can choose: those without words, and those with the words of
+    /// another. Of agents, not all of whom need be open, there are warnings.
     fn told_apart(&mut self, options: &[ChoiceOption], path: &Path, is_of_agents: bool) {
         let language = self.language.clone();
         let words =

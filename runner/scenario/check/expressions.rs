@@ -88,7 +88,8 @@ impl Checker {
             || self.is_pass_name(path, name)
     }
 
-    /// True of a name of passes where something stands in a block, or is a condition of one; of `outer` in a block in a block.
+    /// True of a name of passes where something stands in a block, or is a condition of one; of `outer` in a
+    /// block in a block.
     pub(super) fn is_pass_name(&self, path: &Path, name: &str) -> bool {
         // `phases`, an index; in a block, its field and so on.
         let in_lists = path

@@ -1,4 +1,5 @@
-//! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed answers are in it.
+//! Checks forms of replies: the schema or grammar itself, what it can't be combined with, and that fixed
+//! answers are in it.
 
 use super::Checker;
 use super::strategies::placed;
@@ -135,7 +136,8 @@ impl Checker {
         }
     }
 
-    /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be invalid.
+    /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be
+    /// invalid.
     pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             for (path, played, part) in placed(agent, phases) {

@@ -32,7 +32,8 @@ const FIELDS: [&str; 15] = [
     "assertions",
 ];
 
-/// The reason why a text is not a scenario, in words that tell nothing of what is in it; `None`: it has the shape of one.
+/// The reason why a text is not a scenario, in words that tell nothing of what is in it; `None`: it has the
+/// shape of one.
 pub(super) fn not_a_scenario_reason(text: &str) -> Option<String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (tree, found) = Tree::read(&source, 0);

@@ -1,5 +1,6 @@
-//! Checks judges. Each becomes a phase after all others with one turn, which nobody hears; where no member of the cast is asked, an
-//! agent from outside is added for it. All else about them is what phases, turns and agents are.
+//! Checks judges. Each becomes a phase after all others with one turn, which nobody hears; where no member of
+//! the cast is asked, an agent from outside is added for it. All else about them is what phases, turns and
+//! agents are.
 
 use super::{Checker, is_identifier, named};
 use crate::diagnostic::Diagnostic;

@@ -102,8 +102,8 @@ impl Loaded {
     }
 }
 
-/// Reads and checks a scenario's text, which may not include files. `name` is what messages call it. What depends on the course of a
-/// run is not tried here: [`crate::rehearsal::load`] does that too.
+/// Reads and checks a scenario's text, which may not include files. `name` is what messages call it. What
+/// depends on the course of a run is not tried here: [`crate::rehearsal::load`] does that too.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     let none = |_: &str, _: Kind| {
         Err(std::io::Error::other("only a scenario that is read from a file can name other files"))
@@ -111,7 +111,8 @@ pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     load_with(name, text, overrides, &none)
 }
 
-/// Reads and checks a scenario file and the files that it includes, which lie in its checkout, or else in its folder.
+/// Reads and checks a scenario file and the files that it includes, which lie in its checkout, or else in its
+/// folder.
 ///
 /// # Errors
 /// The file can't be read, or is not a text. Everything else is in the report.
@@ -152,8 +153,8 @@ pub fn open_text(
     Ok(load_with(&path.display().to_string(), text, overrides, &read))
 }
 
-/// The same for a scenario that another file names: one that is none is not quoted, because the author of that file may not be meant to
-/// see it.
+/// The same for a scenario that another file names: one that is none is not quoted, because the author of
+/// that file may not be meant to see it.
 ///
 /// # Errors
 /// As [`open_below`]; the file is not a scenario.
@@ -173,8 +174,8 @@ pub fn open_named(
     open_below(path, root, overrides)
 }
 
-/// The scenario that a person may mean by a path at which there is none: one of a similar name in the same folder, or in `scenarios`
-/// below it.
+/// The scenario that a person may mean by a path at which there is none: one of a similar name in the same
+/// folder, or in `scenarios` below it.
 fn meant(path: &std::path::Path) -> Option<std::path::PathBuf> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     [folder.to_path_buf(), folder.join("scenarios")].into_iter().find_map(|folder| {

@@ -117,7 +117,8 @@ impl Checker {
         Some(Payoff { phases: valued, players, choices, unit, rule })
     }
 
-    /// The choice put to each player. A player whose turns have different options has no one choice that could be valued.
+    /// The choice put to each player. A player whose turns have different options has no one choice that
+    /// could be valued.
     fn choices_of_players(
         &mut self,
         players: &[AgentId],
@@ -196,8 +197,8 @@ impl Checker {
         players
     }
 
-    /// One level of the matrix for each player; a list of values at the bottom. False: a level is missing, and so
-    /// probably everywhere.
+    /// One level of the matrix for each player; a list of values at the bottom. False: a level is missing,
+    /// and so probably everywhere.
     fn cells(
         &mut self,
         given: &Matrix,

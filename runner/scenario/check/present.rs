@@ -50,8 +50,8 @@ impl Checker {
         }
     }
 
-    /// The agents that an expression over variables alone returns, in the order of `agents`. `None`: it depends on what happens, or does not
-    /// return keys of agents.
+    /// The agents that an expression over variables alone returns, in the order of `agents`. `None`: it
+    /// depends on what happens, or does not return keys of agents.
     fn known_cast(&self, present: &Expression) -> Option<Vec<AgentId>> {
         let Scope { state, payoffs, verdict, .. } = &present.scope;
         if !present.phases.is_empty() || *state || *payoffs || verdict.is_some() {
@@ -72,8 +72,8 @@ impl Checker {
         (!cast.is_empty()).then_some(cast)
     }
 
-    /// True if nobody else has a part in a phase. A variable may be set otherwise, so a part of somebody who is absent is not a mistake: then the
-    /// cast stays open.
+    /// True if nobody else has a part in a phase. A variable may be set otherwise, so a part of somebody who
+    /// is absent is not a mistake: then the cast stays open.
     fn is_cast_of(&self, written: &WrittenPhase, cast: &[AgentId]) -> bool {
         let has_role = |role: &str| {
             cast.iter().filter(|id| self.names.agents[id.0].role.eq_ignore_ascii_case(role)).count() == 1

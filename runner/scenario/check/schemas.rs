@@ -1,4 +1,5 @@
-//! Reads schemas of replies that are in files of their own: from here on they are as if they stood in the scenario.
+//! Reads schemas of replies that are in files of their own: from here on they are as if they stood in the
+//! scenario.
 
 use super::{Checker, ReadNamed};
 use crate::diagnostic::{Diagnostic, Source, Span};

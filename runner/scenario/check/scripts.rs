@@ -1,4 +1,5 @@
-//! Replies that are written out, held against the turns of the plan: `list` and `script`, and which strategy plays which phase.
+//! Replies that are written out, held against the turns of the plan: `list` and `script`, and which strategy
+//! plays which phase.
 
 use super::Checker;
 use super::strategies::placed;

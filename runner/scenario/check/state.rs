@@ -31,7 +31,8 @@ impl Checker {
         state
     }
 
-    /// Reads the intermediate values. Where one may be used depends on what it uses, which is checked where it is.
+    /// Reads the intermediate values. Where one may be used depends on what it uses, which is checked where
+    /// it is.
     pub(super) fn intermediate(&mut self, written: IndexMap<String, Option<WrittenExpression>>, path: &Path) {
         let end = PhaseId(self.names.phases.len());
         for (name, value) in written {

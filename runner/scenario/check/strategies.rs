@@ -1,4 +1,5 @@
-//! Checks who answers instead of the model: the rule, and that what it says is an option where options are given.
+//! Checks who answers instead of the model: the rule, and that what it says is an option where options are
+//! given.
 
 use super::Checker;
 use crate::diagnostic::Diagnostic;

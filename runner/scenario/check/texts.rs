@@ -180,7 +180,8 @@ impl Checker {
         self.error_at("varying-system-prompt", path, (line, name), message).help = Some(help.into());
     }
 
-    /// Checks the names in a text of the stage, and notes which phases it uses: earlier ones, in a round its own too.
+    /// Checks the names in a text of the stage, and notes which phases it uses: earlier ones, in a round its
+    /// own too.
     fn stage_names(&mut self, here: PhaseId, in_round: bool, text: &mut Template) {
         let end = PhaseId(here.0 + usize::from(in_round));
         let names = match template::names(&text.text) {
@@ -263,7 +264,8 @@ impl Checker {
         self.error_at("undefined-variable", path, (line, name), message).help = Some(help);
     }
 
-    /// Renders every text that depends on nothing said, so that no run ends in its last template. Others are rehearsed.
+    /// Renders every text that depends on nothing said, so that no run ends in its last template. Others are
+    /// rehearsed.
     pub(super) fn try_texts(&mut self, scenario: Scenario) -> Arc<Scenario> {
         let scenario = Arc::new(scenario);
         if self.has_errors() {
@@ -322,7 +324,8 @@ impl Checker {
     }
 }
 
-/// The rounds in which a text of rounds is tried: the first, and where it names the round, more, and the last.
+/// The rounds in which a text of rounds is tried: the first, and where it names the round, more, and the
+/// last.
 fn rounds_of(phase: &Phase, text: &Template) -> impl Iterator<Item = usize> {
     let n_rounds =
         if text.text.contains("round") { phase.rounds.max(1) + n_rounds_between(phase) } else { 1 };

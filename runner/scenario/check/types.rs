@@ -1,7 +1,8 @@
-//! Types of variables: a value from outside has the type of the value that the scenario gives, in all its parts.
+//! Types of variables: a value from outside has the type of the value that the scenario gives, in all its
+//! parts.
 //!
-//! A value that is declared as null may be anything, an empty list may hold anything, and a mapping may have other keys. An item of a list
-//! has the type of one of the items that are declared.
+//! A value that is declared as null may be anything, an empty list may hold anything, and a mapping may have
+//! other keys. An item of a list has the type of one of the items that are declared.
 
 use crate::scenario::choice::text_of;
 use crate::scenario::evaluate::kind;
@@ -73,7 +74,8 @@ pub(super) fn exactly(declared: &Value, mut value: Value) -> Result<Value, Misty
     fitting(declared, value, false)
 }
 
-/// A value from outside in the declared type: a whole number or a truth value is a text where one is declared.
+/// A value from outside in the declared type: a whole number or a truth value is a text where one is
+/// declared.
 ///
 /// # Errors
 /// The first part that has another type.

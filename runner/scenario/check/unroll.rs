@@ -1,5 +1,6 @@
-//! Unrolls blocks: each of their phases becomes one for each pass. What texts and expressions name is found among them, and what they
-//! depend on beyond that is computed: what the state has come to, and which passes were played.
+//! Unrolls blocks: each of their phases becomes one for each pass. What texts and expressions name is found
+//! among them, and what they depend on beyond that is computed: what the state has come to, and which passes
+//! were played.
 
 use crate::scenario::template::{Expression, Scope, Template};
 use crate::scenario::{Assignment, Choice, Pass, PassId, Payoff, Phase, PhaseId, Scenario, Topology};
@@ -241,7 +242,8 @@ impl Unrolling<'_> {
         condition.scope.pass = Some(pass);
     }
 
-    /// The phases that are meant where some are named as they are written, and further ones on which this or the state depends.
+    /// The phases that are meant where some are named as they are written, and further ones on which this or
+    /// the state depends.
     fn meant(
         &self,
         named: &[PhaseId],
@@ -261,8 +263,8 @@ impl Unrolling<'_> {
         (phases.into_iter().collect(), waits.into_iter().collect())
     }
 
-    /// Adds the phases that may be meant by a name: the latest, if its pass is played wherever this is read; else all of which one
-    /// is the latest that was played, and what tells which.
+    /// Adds the phases that may be meant by a name: the latest, if its pass is played wherever this is read;
+    /// else all of which one is the latest that was played, and what tells which.
     fn meant_by(
         &self,
         named: usize,

@@ -45,7 +45,8 @@ pub fn compile(scenario: &Scenario) -> Plan {
         first_use: compiler.first_use,
         unread: compiler.unread.into_iter().collect(),
     };
-    // petgraph's own test for cycles calls itself once a turn: a plan of thousands overflows the stack of a thread.
+    // petgraph's own test for cycles calls itself once a turn: a plan of thousands overflows the stack of a
+    // thread.
     let is_onward = plan.graph.raw_edges().iter().all(|edge| edge.source() < edge.target());
     assert!(is_onward, "edges only go from earlier to later turns");
     // A path names a turn in transcripts and seeds it.
@@ -262,7 +263,8 @@ impl Compiler<'_> {
                 Input::Heard(turn) => read.push(*turn),
                 Input::Announced(Announced { phase, round, index, known }) => {
                     let here = self.scenario.phase(*phase);
-                    // Whether the round is played is known by then: the phase may end before, or a vote be unanimous.
+                    // Whether the round is played is known by then: the phase may end before, or a vote be
+                    // unanimous.
                     let until = here.until.iter().filter(|_| *round > 1);
                     let own = (until.clone().next().is_some() || *round > here.rounds).then_some(phase);
                     let opens = self.scenario.opens_if(*phase).chain(&here.cast);
@@ -284,7 +286,8 @@ impl Compiler<'_> {
         read
     }
 
-    /// Of each other phase whose speakers are picked, and of which a turn reads something, the first turn: by then it is known who they are.
+    /// Of each other phase whose speakers are picked, and of which a turn reads something, the first turn: by
+    /// then it is known who they are.
     fn picked(&self, turn: &Turn) -> Vec<TurnId> {
         let phase_of = |input: &Input| match input {
             Input::Opening(phase) | Input::Vote(phase, _) | Input::Record(phase) => *phase,
@@ -299,7 +302,8 @@ impl Compiler<'_> {
         routed.filter_map(|phase| self.spoken_in[phase.0].first().copied()).collect()
     }
 
-    /// The point at which speakers are picked: all that the candidates have read by then, and what the query names.
+    /// The point at which speakers are picked: all that the candidates have read by then, and what the query
+    /// names.
     fn route_point(&self, route: &Arc<Route>) -> RoutePoint {
         let mut point = RoutePoint { route: route.clone(), unread: BTreeMap::new(), waits: Vec::new() };
         let named = route.query.needs().flat_map(|phase| self.spoken_in[phase.0].clone());

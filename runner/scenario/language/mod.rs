@@ -1,4 +1,5 @@
-//! The texts that the stage itself says, by language: a table that is built in (`texts`), or one of the scenario's own over it.
+//! The texts that the stage itself says, by language: a table that is built in (`texts`), or one of the
+//! scenario's own over it.
 //!
 //! A text is filled in one pass, so that a name with braces in it stays as it is.
 
@@ -163,7 +164,8 @@ impl Language {
         self.text(Text::Elisions).split_whitespace().any(|known| known == word)
     }
 
-    /// blake3 (hex) of all texts but those that judges read, which came later; `None`: it is plain English, of which plans say nothing.
+    /// blake3 (hex) of all texts but those that judges read, which came later; `None`: it is plain English,
+    /// of which plans say nothing.
     pub fn hash(&self) -> Option<String> {
         if *self == Self::default() {
             return None;

@@ -1,10 +1,12 @@
-//! Words that negate a sentence, or leave open what it says, in the languages and scripts that replies are likely to be in.
+//! Words that negate a sentence, or leave open what it says, in the languages and scripts that replies are
+//! likely to be in.
 //!
-//! They stand beside the texts `negations` of the table, and a scenario's own `negations` replace all of them. They are not part of a plan:
-//! what a reply chose stands in the transcript.
+//! They stand beside the texts `negations` of the table, and a scenario's own `negations` replace all of
+//! them. They are not part of a plan: what a reply chose stands in the transcript.
 //!
-//! An entry is a word or several, and entries are separated by commas. `*` at the beginning or end of a word stands for anything; `^` means
-//! first in its clause, and `=` not written together with other characters (for scripts whose characters are words here).
+//! An entry is a word or several, and entries are separated by commas. `*` at the beginning or end of a word
+//! stands for anything; `^` means first in its clause, and `=` not written together with other characters
+//! (for scripts whose characters are words here).
 
 use super::words::{Words, is_unspaced};
 use super::{LANGUAGES, Language, ROWS, Text};
@@ -13,8 +15,8 @@ use std::sync::LazyLock;
 /// Words of the table that mean something else in another of its languages: there they negate nothing.
 const AMBIGUOUS: &[&str] = &["not", "ne", "ni", "sin", "plutôt"];
 
-/// Words beside the table's that negate in whatever language a scenario is. What has another meaning in one of the table's languages
-/// stands in [`MORE_IN`].
+/// Words beside the table's that negate in whatever language a scenario is. What has another meaning in one
+/// of the table's languages stands in [`MORE_IN`].
 const MORE: &[&str] = &[
     // English
     "refuses, refused, refusing, *n't've, nobody, none, noone, no one, nothing, nowhere, nope, nay, except, excepting, excluding",
@@ -48,7 +50,8 @@ const MORE: &[&str] = &[
     "ไม่, อย่า, ห้าม, ยกเว้น, นอกจาก, เว้นแต่, ปราศจาก, งดออกเสียง, มิได้, มิใช่, ບໍ່, ຢ່າ, មិន, កុំ, គ្មាន, ဘူး, မဟုတ်",
 ];
 
-/// Words beside the table's that negate in one of its languages, and mean something else in another, by language.
+/// Words beside the table's that negate in one of its languages, and mean something else in another, by
+/// language.
 const MORE_IN: [&str; LANGUAGES.len()] =
     ["ne", "nix", "not, nul, nulle, ^personne, pour personne", "ne, not, salvo, menos, apenas"];
 

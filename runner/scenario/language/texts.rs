@@ -1,4 +1,5 @@
-//! The table: each text of the stage in each language. English is what recordings hold; not a byte of it changes.
+//! The table: each text of the stage in each language. English is what recordings hold; not a byte of it
+//! changes.
 
 /// A text of the stage.
 pub(super) struct Row {
@@ -113,7 +114,8 @@ table! {
     Remembered "remembered" ["!summary"]:
         "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
-    /// Says how tools are called, to a model whose chat template knows no tools; after it stand the form and a list of them.
+    /// Says how tools are called, to a model whose chat template knows no tools; after it stand the form and
+    /// a list of them.
     Tools "tools" []:
         "You can use the tools below. To use one, reply with nothing but JSON of this form; what you read next is its result.",
         "Du kannst die Werkzeuge unten benutzen. Antworte dazu nur mit JSON in dieser Form; als Nächstes liest du das Ergebnis.",

@@ -1,10 +1,10 @@
 //! A reply as words: in lower case, with the sentence and the clause of each.
 //!
-//! Where a script puts no spaces between words (Chinese, Japanese, Korean with its particles, Thai, …), each character is a word, so that
-//! a name is found wherever its characters stand.
+//! Where a script puts no spaces between words (Chinese, Japanese, Korean with its particles, Thai, …), each
+//! character is a word, so that a name is found wherever its characters stand.
 //!
-//! A number is one word, with its sign and its decimal point: `-1` is not a `1`, and `3.5` is not a `3`. A plus changes no number and is
-//! left out.
+//! A number is one word, with its sign and its decimal point: `-1` is not a `1`, and `3.5` is not a `3`. A
+//! plus changes no number and is left out.
 
 use super::Language;
 

@@ -1,5 +1,6 @@
-//! How a scenario of the papers' format ends: choices read by a pattern from what was said in its last phase, votes counted, or the
-//! last word; and how that is shown. A function of what was said alone, so a replay gives the same.
+//! How a scenario of the papers' format ends: choices read by a pattern from what was said in its last phase,
+//! votes counted, or the last word; and how that is shown. A function of what was said alone, so a replay
+//! gives the same.
 
 use super::pattern::compile;
 use crate::diagnostic::{Diagnostic, suggest};
@@ -272,7 +273,8 @@ impl Ending {
         out
     }
 
-    /// The choice that a message is, if it is one: the last that the pattern finds in it, else the only one that it names.
+    /// The choice that a message is, if it is one: the last that the pattern finds in it, else the only one
+    /// that it names.
     fn choice(&self, text: &str) -> Result<Option<String>, String> {
         let known = |found: &str| {
             let found = found.trim();

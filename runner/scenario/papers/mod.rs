@@ -1,10 +1,11 @@
-//! Scenarios in the format of the papers' own system: brought to ours in the tree, so that all that follows knows one format and
-//! each mistake stands where its author made it.
+//! Scenarios in the format of the papers' own system: brought to ours in the tree, so that all that follows
+//! knows one format and each mistake stands where its author made it.
 //!
-//! Told by what only that format has: `from_agent` or `channel` in an interaction, an `outcome` with a `type`, a `payoff` with
-//! `labels`, `debate_format: free_form`; or by `format: papers` at its head. What differs in meaning: a memory lasts for a phase
-//! unless its `lifecycle` says otherwise, three rounds are played where nothing is said, `max_turns: 0` is no bound, a decision
-//! may name no options, and the outcome is read from what was said in the last phase ([`Ending`]).
+//! Told by what only that format has: `from_agent` or `channel` in an interaction, an `outcome` with a
+//! `type`, a `payoff` with `labels`, `debate_format: free_form`; or by `format: papers` at its head. What
+//! differs in meaning: a memory lasts for a phase unless its `lifecycle` says otherwise, three rounds are
+//! played where nothing is said, `max_turns: 0` is no bound, a decision may name no options, and the outcome
+//! is read from what was said in the last phase ([`Ending`]).
 
 mod ending;
 mod pattern;
@@ -43,7 +44,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Brings a file of the papers' format to ours. Returns how it ends, which is evaluated apart; `None`: it is one of ours.
+/// Brings a file of the papers' format to ours. Returns how it ends, which is evaluated apart; `None`: it is
+/// one of ours.
 pub(super) fn translate(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> Option<Ending> {
     let top = Path::default();
     if !is_of_papers(tree) {
@@ -148,8 +150,9 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.len() <= 30 && name.chars().all(is_plain)
 }
 
-/// Edges by our names. Of those who whisper somewhere in the phase, what is public is left out: the whisper is what was meant to be
-/// kept. A pair of a whisper phase is listed once, and without any all whisper to all.
+/// Edges by our names. Of those who whisper somewhere in the phase, what is public is left out: the whisper
+/// is what was meant to be kept. A pair of a whisper phase is listed once, and without any all whisper to
+/// all.
 fn interactions(tree: &mut Tree, path: &Path, written: &Value, present: &[String]) {
     let is_whispered = written["topology"] == "whisper" || written["order"] == "whisper";
     let list = path.key("interactions");
@@ -201,8 +204,8 @@ fn interactions(tree: &mut Tree, path: &Path, written: &Value, present: &[String
     }
 }
 
-/// What a decision is over: the choices of the outcome, else agreement. Who decides for all: the agent whose role is coordinator,
-/// else moderator, else judge, else the first.
+/// What a decision is over: the choices of the outcome, else agreement. Who decides for all: the agent whose
+/// role is coordinator, else moderator, else judge, else the first.
 fn decision(
     tree: &mut Tree,
     path: &Path,

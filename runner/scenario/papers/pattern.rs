@@ -19,7 +19,8 @@ pub(super) fn compile(python: &str) -> Result<Regex, String> {
     RegexBuilder::new(&pattern).backtrack_limit(MAX_STEPS).build().map_err(|error| error.to_string())
 }
 
-/// What is written otherwise: `\Z` is `\z`, `{,3}` is `{0,3}`, and a bracket within brackets is plain in Python.
+/// What is written otherwise: `\Z` is `\z`, `{,3}` is `{0,3}`, and a bracket within brackets is plain in
+/// Python.
 fn translated(python: &str) -> Result<String, String> {
     let (mut out, mut chars) = (String::new(), python.chars().peekable());
     let mut class: Option<usize> = None;

@@ -1,7 +1,7 @@
 //! Everything said, and what it amounts to: choices, votes, decisions, payoffs. Pure: from lines to values.
 //!
-//! Nothing here guesses: a choice that was not made, or could not be read, is null, and counted as invalid where
-//! it was asked for.
+//! Nothing here guesses: a choice that was not made, or could not be read, is null, and counted as invalid
+//! where it was asked for.
 
 mod payoff;
 mod vote;
@@ -75,7 +75,8 @@ pub enum Outcome {
 }
 
 impl History {
-    /// Everything said in some phases by turns before `end`, in plan order whatever the order of playing. It holds no state.
+    /// Everything said in some phases by turns before `end`, in plan order whatever the order of playing. It
+    /// holds no state.
     pub fn before(plan: &Plan, outcomes: &[Outcome], phases: &[PhaseId], end: TurnId) -> Self {
         let mut said = Self::default();
         if phases.is_empty() {
@@ -234,7 +235,8 @@ pub fn results(scenario: &Scenario, phase: PhaseId, said: &History) -> Results {
     results
 }
 
-/// The number of times each option of a phase's turns was chosen. An option that several turns offer counts in each.
+/// The number of times each option of a phase's turns was chosen. An option that several turns offer counts
+/// in each.
 fn chosen(phase: &Phase, lines: &[Utterance]) -> BTreeMap<String, usize> {
     let offered = phase.choices().flat_map(|choice| &choice.options);
     let mut votes: BTreeMap<String, usize> = offered.map(|option| (text_of(&option.value), 0)).collect();

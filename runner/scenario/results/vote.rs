@@ -61,13 +61,14 @@ fn most(votes: &[usize]) -> (Option<usize>, bool) {
     }
 }
 
-/// Instant run-off: the options with fewest first places go, all that are level at once, until one option has more than
-/// half; if those that are left are level, nothing is decided. So the order in which options are listed decides nothing.
-/// A ballot without any option that is left no longer counts.
+/// Instant run-off: the options with fewest first places go, all that are level at once, until one option has
+/// more than half; if those that are left are level, nothing is decided. So the order in which options are
+/// listed decides nothing. A ballot without any option that is left no longer counts.
 fn run_off(mut ballots: Vec<Vec<Option<usize>>>, n_options: usize) -> (Option<usize>, bool) {
     let mut left: Vec<usize> = (0..n_options).collect();
     for ballot in &mut ballots {
-        // The options that a full ballot does not name share its last place: with one of them, it is that one.
+        // The options that a full ballot does not name share its last place: with one of them, it is that
+        // one.
         let named: Vec<usize> = ballot.iter().flatten().copied().collect();
         let rest: Vec<usize> = left.iter().copied().filter(|id| !named.contains(id)).collect();
         if let (true, [only]) = (!named.is_empty(), rest.as_slice()) {

@@ -21,18 +21,19 @@ pub struct WrittenAgent {
     /// `moderator` gives the floor in `moderated` phases, and a `coordinator` decides if `decision_mode` is
     /// `coordinator_decides`.
     pub role: Option<WrittenText>,
-    /// The system prompt. It is read once and never changes, so it can use variables, `me` and `role`, but nothing that
-    /// happens during a run. Default: "You are NAME, ROLE."
+    /// The system prompt. It is read once and never changes, so it can use variables, `me` and `role`, but
+    /// nothing that happens during a run. Default: "You are NAME, ROLE."
     pub system_prompt: Option<WrittenTemplate>,
     /// How long its memory lasts.
     pub lifecycle: Option<Lifecycle>,
     /// Colour on a terminal and in pictures: a name such as `teal`, or `#rrggbb`.
     #[schemars(extend("oneOf" = colors()))]
     pub color: Option<String>,
-    /// What answers instead of the model: a fixed strategy as a control for experiments, or a human at the terminal.
+    /// What answers instead of the model: a fixed strategy as a control for experiments, or a human at the
+    /// terminal.
     pub strategy: Option<WrittenStrategy>,
-    /// The tools that the agent may call, by their names under `tools`. It may call them whenever it speaks, but not when it chooses, votes
-    /// or replies in a fixed form.
+    /// The tools that the agent may call, by their names under `tools`. It may call them whenever it speaks,
+    /// but not when it chooses, votes or replies in a fixed form.
     pub tools: Option<Vec<Option<String>>>,
     /// Maximum number of tool calls in one turn, after which the agent must reply. Default: 4.
     #[schemars(range(min = 1, max = 16))]
@@ -48,27 +49,30 @@ pub struct WrittenAgent {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Tool", untagged)]
 pub enum WrittenTool {
-    /// `calculator`, `dice` (rolled with the turn's seed) or `notes` (kept for ever, even when a full memory loses other things).
+    /// `calculator`, `dice` (rolled with the turn's seed) or `notes` (kept for ever, even when a full memory
+    /// loses other things).
     Text(String),
     /// Another tool, or a built-in one with its own description.
     Long(Box<LongTool>),
 }
 
-/// A tool: exactly one of `built_in`, `lookup`, `command` and `mcp`. Programs and servers run with the rights of the user who plays the
-/// scenario, and only if `--allow-tools` permits them.
+/// A tool: exactly one of `built_in`, `lookup`, `command` and `mcp`. Programs and servers run with the rights
+/// of the user who plays the scenario, and only if `--allow-tools` permits them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
 pub struct LongTool {
     /// `calculator`, `dice` or `notes`, with its own `about`.
     pub built_in: Option<String>,
-    /// A `.csv` or `.jsonl` file, with a path relative to this file. A call finds rows by their value in the column `key`.
+    /// A `.csv` or `.jsonl` file, with a path relative to this file. A call finds rows by their value in the
+    /// column `key`.
     #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
     pub lookup: Option<String>,
     /// The column that a `lookup` searches.
     pub key: Option<String>,
-    /// A program and its arguments. It is started in this file's folder, reads the call's arguments as JSON and writes the result. If
-    /// its exit code is not 0, the call has failed, and the last line of its standard error is the reason.
+    /// A program and its arguments. It is started in this file's folder, reads the call's arguments as JSON
+    /// and writes the result. If its exit code is not 0, the call has failed, and the last line of its
+    /// standard error is the reason.
     #[schemars(extend("minItems" = 1))]
     pub command: Option<Vec<Option<String>>>,
     /// A Model Context Protocol server: a program and its arguments. Its tools are named `NAME_TOOL`.
@@ -86,9 +90,10 @@ pub struct LongTool {
     pub timeout: Option<u64>,
 }
 
-/// A full memory continues in a new epoch, which begins with the system prompt and what is kept. A piece is a message that the agent has heard
-/// or said, or a paragraph of what the stage has told it. Each piece that is kept is quoted with the turn or phase it comes from. What is kept
-/// takes at most half of the context. `keep` is required.
+/// A full memory continues in a new epoch, which begins with the system prompt and what is kept. A piece is a
+/// message that the agent has heard or said, or a paragraph of what the stage has told it. Each piece that is
+/// kept is quoted with the turn or phase it comes from. What is kept takes at most half of the context.
+/// `keep` is required.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Memory", deny_unknown_fields, extend("required" = ["keep"]))]
@@ -97,8 +102,8 @@ pub struct WrittenMemory {
     pub keep: Option<Keep>,
     /// Maximum number of recent pieces to keep. Default: with `window` as many as fit, with `retrieve` 4.
     pub recent: Option<u64>,
-    /// With `retrieve`, the maximum number of further pieces to keep: those nearest to what the agent has just heard, by the embeddings of its
-    /// own model or of `embeddings`. Default: 8.
+    /// With `retrieve`, the maximum number of further pieces to keep: those nearest to what the agent has
+    /// just heard, by the embeddings of its own model or of `embeddings`. Default: 8.
     #[schemars(extend("minimum" = 1))]
     pub nearest: Option<u64>,
 }
@@ -114,14 +119,16 @@ pub enum Overflow {
     Summarize,
 }
 
-/// A rule or a person that answers instead of the model: one of those below, or a mapping from the names of all phases in which the
-/// agent has a turn to one of those below, e.g. `{game: tit_for_tat, vote: {always: leave}}`.
+/// A rule or a person that answers instead of the model: one of those below, or a mapping from the names of
+/// all phases in which the agent has a turn to one of those below, e.g.
+/// `{game: tit_for_tat, vote: {always: leave}}`.
 ///
-/// A strategy knows what its agent has heard: it remembers the choices of others in all earlier rounds, phases and passes of a
-/// block, unless a phase is `fresh`. Choices are alike if their options have the same results. If no choice is asked for,
-/// `always`, `list` and `script` say their texts, and `tit_for_tat`, `grim` and `random` say nothing. A reply of `always`, `list`
-/// or `script` that is not open is an error; only in a ranking, `always` and `list` name the last option that remains instead of
-/// one that is ranked already. A phase named like one of the strategies can't have an entry.
+/// A strategy knows what its agent has heard: it remembers the choices of others in all earlier rounds,
+/// phases and passes of a block, unless a phase is `fresh`. Choices are alike if their options have the same
+/// results. If no choice is asked for, `always`, `list` and `script` say their texts, and `tit_for_tat`,
+/// `grim` and `random` say nothing. A reply of `always`, `list` or `script` that is not open is an error;
+/// only in a ranking, `always` and `list` name the last option that remains instead of one that is ranked
+/// already. A phase named like one of the strategies can't have an entry.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Strategies", untagged)]
 pub enum WrittenStrategy {
@@ -136,7 +143,8 @@ pub enum WrittenStrategy {
 #[schemars(rename = "Strategy", rename_all = "snake_case")]
 #[allow(dead_code, reason = "only a description")]
 enum StrategyKind {
-    /// The first option, then whatever another player chose last. If that is not open, the first or the last that is.
+    /// The first option, then whatever another player chose last. If that is not open, the first or the last
+    /// that is.
     TitForTat,
     /// The first option until another player chooses a different one, then the last option for ever.
     Grim,
@@ -146,15 +154,16 @@ enum StrategyKind {
     Always(Scalar),
     /// The first option with this probability, from 0 to 1; otherwise one of the others.
     Random(#[schemars(range(min = 0, max = 1))] f64),
-    /// One after the other over all turns of the agent, talk and choices alike, then again from the start. In a mapping by phase,
-    /// over its turns in that phase, in all passes.
+    /// One after the other over all turns of the agent, talk and choices alike, then again from the start. In
+    /// a mapping by phase, over its turns in that phase, in all passes.
     List(#[schemars(extend("minItems" = 1))] Vec<Scalar>),
-    /// A reply for each turn of the agent, by the turn's path in the transcript, `PHASE/ROUND/AGENT`, e.g. `game/1/ann` or, in a block,
-    /// `game.2/1/ann`.
+    /// A reply for each turn of the agent, by the turn's path in the transcript, `PHASE/ROUND/AGENT`, e.g.
+    /// `game/1/ann` or, in a block, `game.2/1/ann`.
     Script(#[schemars(extend("minProperties" = 1))] IndexMap<String, Scalar>),
 }
 
-/// Entries of a mapping under `strategy`, in the order of the file: kinds of strategy, or strategies by phase.
+/// Entries of a mapping under `strategy`, in the order of the file: kinds of strategy, or strategies by
+/// phase.
 #[derive(Clone, Debug)]
 pub struct StrategyFields(pub Vec<(String, StrategyField)>);
 

@@ -1,8 +1,8 @@
 //! The scenario file as written: every field optional, nothing resolved.
 //!
-//! `read` makes a [`Written`] of a file; what the fields mean is decided in `check`. Its documentation is the author's:
-//! `greenroom schema` and the reference of all fields are made from it. Every field accepts null, which is how a value that could
-//! not be read is set aside.
+//! `read` makes a [`Written`] of a file; what the fields mean is decided in `check`. Its documentation is the
+//! author's: `greenroom schema` and the reference of all fields are made from it. Every field accepts null,
+//! which is how a value that could not be read is set aside.
 
 mod agents;
 mod phases;
@@ -36,37 +36,41 @@ pub struct Written {
     pub title: Option<WrittenText>,
     /// What the scenario is about.
     pub description: Option<WrittenText>,
-    /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides a variable,
-    /// `--set name.part=value` a part of one. A value from elsewhere must have the type of the value here, unless that is null.
+    /// Values for templates and expressions: texts, numbers, lists, mappings. `--set name=value` overrides a
+    /// variable, `--set name.part=value` a part of one. A value from elsewhere must have the type of the
+    /// value here, unless that is null.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub variables: Option<IndexMap<String, Value>>,
-    /// A table of cases; the scenario is played once for each. It is a `.csv` file whose first line names variables (or parts of them, such
-    /// as `stakes.reward`), or a `.jsonl` file with one object per line, with a path relative to this file. Values must have the types that
-    /// the variables have here. A column `case` names the cases; without it they are numbered from 1.
+    /// A table of cases; the scenario is played once for each. It is a `.csv` file whose first line names
+    /// variables (or parts of them, such as `stakes.reward`), or a `.jsonl` file with one object per line,
+    /// with a path relative to this file. Values must have the types that the variables have here. A column
+    /// `case` names the cases; without it they are numbered from 1.
     #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
     pub cases: Option<String>,
-    /// Values that change while the scenario is played, by name, with their initial value: a number, a text, true or false, a
-    /// list, or a mapping (for example by agent). `set` changes them; texts and expressions use them like variables. A value
-    /// keeps its type, unless it begins as null.
+    /// Values that change while the scenario is played, by name, with their initial value: a number, a text,
+    /// true or false, a list, or a mapping (for example by agent). `set` changes them; texts and expressions
+    /// use them like variables. A value keeps its type, unless it begins as null.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub state: Option<IndexMap<String, Value>>,
-    /// Intermediate values, by name: expressions that texts and other expressions can use by name. An expression can use
-    /// those above it. It is evaluated wherever it is used, with the values available there.
+    /// Intermediate values, by name: expressions that texts and other expressions can use by name. An
+    /// expression can use those above it. It is evaluated wherever it is used, with the values available
+    /// there.
     #[serde(rename = "let")]
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
     pub lets: Option<IndexMap<String, Option<WrittenExpression>>>,
-    /// Files whose `agents`, `variables` and `models` are included, with paths relative to this file. Definitions in this file take
-    /// precedence.
+    /// Files whose `agents`, `variables` and `models` are included, with paths relative to this file.
+    /// Definitions in this file take precedence.
     pub include: Option<Vec<Option<String>>>,
-    /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that `greenroom pull` lists,
-    /// `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or a remote engine (`remote`). `--model NAME=…` replaces it with another.
+    /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that
+    /// `greenroom pull` lists, `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or a remote engine
+    /// (`remote`). `--model NAME=…` replaces it with another.
     #[schemars(with = "Option<IndexMap<String, WrittenModel>>", extend("propertyNames" = { "pattern": NAME }))]
     pub models: Option<IndexMap<String, Option<WrittenModel>>>,
-    /// The model whose embeddings are used to look up memories: a name under `models`. Any model of a known family works; an embedding model
-    /// works best. Default: each agent's own model.
+    /// The model whose embeddings are used to look up memories: a name under `models`. Any model of a known
+    /// family works; an embedding model works best. Default: each agent's own model.
     pub embeddings: Option<String>,
-    /// Tools that agents may call before they reply, by name. A call and its result stay in the agent's own memory; nobody hears them.
-    /// The transcript records both, so a replay calls no tools.
+    /// Tools that agents may call before they reply, by name. A call and its result stay in the agent's own
+    /// memory; nobody hears them. The transcript records both, so a replay calls no tools.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub tools: Option<IndexMap<String, Option<WrittenTool>>>,
     /// The language of the stage's own texts: cues, votes, debate rules. Default: `en`.
@@ -104,7 +108,8 @@ pub enum WrittenModel {
     Long(Box<RemoteModel>),
 }
 
-/// An engine in another process or on another machine. What agents read is sent to it, but only if `--allow-remote` permits it.
+/// An engine in another process or on another machine. What agents read is sent to it, but only if
+/// `--allow-remote` permits it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields, extend("required" = ["remote", "api"]))]
@@ -112,16 +117,16 @@ pub struct RemoteModel {
     /// Its base URL, e.g. `http://127.0.0.1:8080`; for `openai`, include `/v1`.
     #[schemars(regex(pattern = r"^https?://[^/@\s]+(/\S*)?$"))]
     pub remote: Option<String>,
-    /// The API that it is called with: `greenroom` (`greenroom serve`), `llamacpp`, `vllm`, `sglang` (all by token ids), `openai` or
-    /// `anthropic` (by messages).
+    /// The API that it is called with: `greenroom` (`greenroom serve`), `llamacpp`, `vllm`, `sglang` (all by
+    /// token ids), `openai` or `anthropic` (by messages).
     #[schemars(extend("enum" = Api::ALL.map(|(name, _)| name)))]
     pub api: Option<String>,
     /// The model's name on that engine. Default: its only model.
     pub model: Option<String>,
     /// The environment variable that contains its API key.
     pub key_env: Option<String>,
-    /// A local model file with the model's tokenizer and chat template. Required for `llamacpp`, `vllm` and `sglang`. Its weights are
-    /// not read.
+    /// A local model file with the model's tokenizer and chat template. Required for `llamacpp`, `vllm` and
+    /// `sglang`. Its weights are not read.
     pub tokenizer: Option<String>,
     /// Maximum number of concurrent requests. Default: 4.
     #[schemars(extend("minimum" = 1))]
@@ -143,8 +148,8 @@ pub struct RemoteModel {
     pub context: Option<u64>,
 }
 
-/// The stage's own texts: a language by name, or a table of texts that replace those of a language. In a text, `{name}` is a
-/// placeholder; the placeholders of each text are listed with it.
+/// The stage's own texts: a language by name, or a table of texts that replace those of a language. In a
+/// text, `{name}` is a placeholder; the placeholders of each text are listed with it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Language", untagged)]
 pub enum WrittenLanguage {

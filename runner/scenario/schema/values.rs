@@ -56,7 +56,8 @@ pub enum WrittenCast {
 #[schemars(rename = "Template")]
 pub struct WrittenTemplate(pub String);
 
-/// A text in which `{{ … }}` is replaced by a value before the run: it can use variables, and nothing that is known only during a run.
+/// A text in which `{{ … }}` is replaced by a value before the run: it can use variables, and nothing that is
+/// known only during a run.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Text")]
 pub struct WrittenText(pub String);

@@ -51,7 +51,8 @@ pub(super) fn added(jinja: Jinja) -> Jinja {
         .with_filter("only", |of: Value, those: Value| kept(&of, &those, true))
 }
 
-/// Values by key: looked up by key, by a number or truth value that is written like it, or by an agent itself.
+/// Values by key: looked up by key, by a number or truth value that is written like it, or by an agent
+/// itself.
 #[derive(Debug)]
 pub(in crate::scenario) struct ByKey(BTreeMap<String, Value>);
 

@@ -1,16 +1,18 @@
 //! Line breaks of templates: a line of tags alone leaves no line, and every other line stays a line.
 //!
-//! Jinja keeps all line breaks, unless its `trim_blocks` takes each one after a tag. The first leaves empty lines where
-//! `{% for … %}` stands alone on its line; the second joins lines that end in `{% endif %}`, and those of a list whose tags
-//! already take the line break before them (`{%- for … %}`). Here what `trim_blocks` and `lstrip_blocks` do is limited to lines
-//! without any text: elsewhere Jinja's own `+` is added to the tags, which keeps what is beside them.
+//! Jinja keeps all line breaks, unless its `trim_blocks` takes each one after a tag. The first leaves empty
+//! lines where `{% for … %}` stands alone on its line; the second joins lines that end in `{% endif %}`, and
+//! those of a list whose tags already take the line break before them (`{%- for … %}`). Here what
+//! `trim_blocks` and `lstrip_blocks` do is limited to lines without any text: elsewhere Jinja's own `+` is
+//! added to the tags, which keeps what is beside them.
 //!
 //! Recordings from before this rule are read with the options alone ([`FIRST_RULES`]).
 
 use super::code::{end_of_code, end_of_raw, is_raw};
 use std::borrow::Cow;
 
-/// The override with which a scenario is read for a recording by the first rules; no variable can have this name.
+/// The override with which a scenario is read for a recording by the first rules; no variable can have this
+/// name.
 pub(crate) const FIRST_RULES: &str = "{% %}";
 
 /// A `{% … %}` or `{# … #}`.

@@ -36,13 +36,16 @@ pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "di
 /// Names that only a stage text may use, beside agents and earlier phases.
 pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs"];
 
-/// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the most rounds of the phase.
+/// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the
+/// most rounds of the phase.
 pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
 
-/// Names that only texts and conditions in a block, and its own conditions, may use: the number of its pass, and the most passes.
+/// Names that only texts and conditions in a block, and its own conditions, may use: the number of its pass,
+/// and the most passes.
 pub const PASS_NAMES: &[&str] = &["pass", "passes"];
 
-/// The name by which what is in a block in a block uses the pass of the outer one: `outer.pass` and `outer.passes`.
+/// The name by which what is in a block in a block uses the pass of the outer one: `outer.pass` and
+/// `outer.passes`.
 pub const OUTER: &str = "outer";
 
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
@@ -74,9 +77,11 @@ pub const PHASE_FIELDS: &[&str] = &[
 pub struct Scope {
     /// The phase in which it stands; none for what is computed before the run or at its end.
     pub at: Option<PhaseId>,
-    /// The pass that a condition of a block is about, if it is not the innermost one in which the phase stands.
+    /// The pass that a condition of a block is about, if it is not the innermost one in which the phase
+    /// stands.
     pub pass: Option<PassId>,
-    /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that order.
+    /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that
+    /// order.
     pub lets: Vec<usize>,
     /// True if it uses the state.
     pub state: bool,
@@ -219,8 +224,8 @@ fn all_known(unknown: Option<(Use<'_>, usize)>) -> Result<(), TemplateError> {
     Err(TemplateError { kind, message, line })
 }
 
-/// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of these for
-/// the end of the expression, so that `a && b` would mean `a`.
+/// A character that expressions don't have, or a quote that is not closed. minijinja's parser takes most of
+/// these for the end of the expression, so that `a && b` would mean `a`.
 fn odd_character(text: &str) -> Option<char> {
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {

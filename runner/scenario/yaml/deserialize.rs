@@ -1,7 +1,8 @@
 //! serde's way into the tree. What does not fit is told by its kind, so that the author can be told in words.
 //!
-//! A union (an enum whose variants begin with capitals, such as `List` and `Texts`) is chosen by the shape of the value, any other
-//! enum by its word. A value that was set aside reads as null, which every field accepts.
+//! A union (an enum whose variants begin with capitals, such as `List` and `Texts`) is chosen by the shape of
+//! the value, any other enum by its word. A value that was set aside reads as null, which every field
+//! accepts.
 
 use super::scalar::Leaf;
 use super::tree::{Data, Entry, Tree};

@@ -1,4 +1,5 @@
-//! Changes to a tree before it is read: a file of another format becomes one of ours, and what is new stands where it comes from.
+//! Changes to a tree before it is read: a file of another format becomes one of ours, and what is new stands
+//! where it comes from.
 
 use super::path::Path;
 use super::scalar::Leaf;
@@ -24,7 +25,8 @@ impl Tree {
         }
     }
 
-    /// Puts a field into the mapping at a path, or another value in its place; both stand where the field stood, else the mapping.
+    /// Puts a field into the mapping at a path, or another value in its place; both stand where the field
+    /// stood, else the mapping.
     pub(in crate::scenario) fn put(&mut self, path: &Path, key: &str, value: &Value) {
         let Some(mapping) = self.find(path).or_else(|| self.root().filter(|_| path.0.is_empty())) else {
             return;

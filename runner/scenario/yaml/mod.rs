@@ -1,7 +1,9 @@
-//! YAML in one reading: a tree of values, each with its place (`tree`), and serde's way into it (`deserialize`).
+//! YAML in one reading: a tree of values, each with its place (`tree`), and serde's way into it
+//! (`deserialize`).
 //!
-//! The events come from saphyr-parser. No reader of its kind does what a scenario's author needs: saphyr's own tree ends at the
-//! first key that appears twice, and so does serde-saphyr, which has no tree; here all mistakes of a file are told at once.
+//! The events come from saphyr-parser. No reader of its kind does what a scenario's author needs: saphyr's
+//! own tree ends at the first key that appears twice, and so does serde-saphyr, which has no tree; here all
+//! mistakes of a file are told at once.
 
 mod deserialize;
 mod edit;

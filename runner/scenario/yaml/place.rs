@@ -19,7 +19,8 @@ pub struct Place {
 }
 
 impl Tree {
-    /// All keys and values, each after what it is in. What an alias repeats is listed once more, in its first place.
+    /// All keys and values, each after what it is in. What an alias repeats is listed once more, in its first
+    /// place.
     pub fn places(&self) -> Vec<Place> {
         let mut places = Vec::new();
         let mut left: Vec<(Path, usize)> =

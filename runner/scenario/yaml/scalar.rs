@@ -58,7 +58,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As another reader of YAML reads it, as an item of a list; `None`: to that reader it is not a scalar (`-` begins a list).
+    /// As another reader of YAML reads it, as an item of a list; `None`: to that reader it is not a scalar
+    /// (`-` begins a list).
     fn other(text: &str) -> Option<serde_json::Value> {
         let read: [serde_yaml::Value; 1] = serde_yaml::from_str(&format!("- {text}")).ok()?;
         let value = serde_json::to_value(&read[0]).ok()?;

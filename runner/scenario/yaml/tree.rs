@@ -13,7 +13,8 @@ use std::collections::HashMap;
 
 /// Maximum nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of values that are accepted, what aliases stand for spelled out; scenarios need some hundred.
+/// Maximum number of values that are accepted, what aliases stand for spelled out; scenarios need some
+/// hundred.
 const MAX_VALUES: usize = 20_000;
 
 /// The values of one file.
@@ -65,7 +66,8 @@ impl Entry {
 }
 
 impl Tree {
-    /// Reads the tree of the `file`-th source; mistakes of YAML itself and duplicate keys come back as diagnostics.
+    /// Reads the tree of the `file`-th source; mistakes of YAML itself and duplicate keys come back as
+    /// diagnostics.
     pub fn read(source: &Source, file: usize) -> (Self, Vec<Diagnostic>) {
         let mut builder = Builder::new(&source.text, file);
         for event in Parser::new_from_str(&source.text) {
@@ -198,8 +200,8 @@ impl Tree {
         }
     }
 
-    /// Gives a field of an item of the list at a path another name, or takes it out; what an alias repeats elsewhere stays as it is.
-    /// False: there is no such field.
+    /// Gives a field of an item of the list at a path another name, or takes it out; what an alias repeats
+    /// elsewhere stays as it is. False: there is no such field.
     pub(in crate::scenario) fn rename(
         &mut self,
         list: &Path,
@@ -336,7 +338,8 @@ impl<'a> Builder<'a> {
     fn byte(&self, marker: &Marker) -> usize {
         let (line, column) = (marker.line().saturating_sub(1), marker.col());
         let Some(start) = self.lines.get(line) else { return self.text.len() };
-        // Most events are further along the same line; from its start each time, a long line would take for ever.
+        // Most events are further along the same line; from its start each time, a long line would take for
+        // ever.
         let (last_line, last_column, last) = self.last.get();
         let ahead = last_line == line && last_column <= column;
         let (from, skip) = if ahead { (last, column - last_column) } else { (*start, column) };

@@ -1,7 +1,8 @@
-//! An agent as the roster keeps it: its definition, all that it has read and said, and the name of its memory.
+//! An agent as the roster keeps it: its definition, all that it has read and said, and the name of its
+//! memory.
 //!
-//! Replies are kept as the sampled ids, so that the conversation is read exactly as it was said, together with their texts for
-//! display.
+//! Replies are kept as the sampled ids, so that the conversation is read exactly as it was said, together
+//! with their texts for display.
 
 use super::super::ask::{Answer, fresh_id};
 use super::super::models::now;

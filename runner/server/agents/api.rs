@@ -144,8 +144,8 @@ pub(super) async fn delete(
     Ok(Json(json!({ "name": name, "deleted": true })))
 }
 
-/// `POST /v1/agents/{name}/fork`: an agent with the same past, which begins with this one's memory. A reply in progress is not part of
-/// it.
+/// `POST /v1/agents/{name}/fork`: an agent with the same past, which begins with this one's memory. A reply
+/// in progress is not part of it.
 pub(super) async fn fork(
     State(app): Shared,
     AuthTenant(tenant): AuthTenant,
@@ -170,12 +170,14 @@ pub(super) async fn fork(
     Ok((StatusCode::CREATED, Json(words::described(&other, &forked))))
 }
 
-/// `POST /v1/agents/{name}/prewarm`: brings an agent's memory into RAM, from disk or by reading the conversation.
+/// `POST /v1/agents/{name}/prewarm`: brings an agent's memory into RAM, from disk or by reading the
+/// conversation.
 ///
-/// That needs a prompt, so the conversation is read with an empty message after it. The memory then also contains the beginning of that
-/// message and the markup that a reply begins with, about ten tokens. The next turn differs from it where its message begins; it goes
-/// back there and continues. So it reports `diverge`, and reads nothing twice, or less than a block if one was sealed just there. A
-/// memory that is in RAM already is left as it is.
+/// That needs a prompt, so the conversation is read with an empty message after it. The memory then also
+/// contains the beginning of that message and the markup that a reply begins with, about ten tokens. The next
+/// turn differs from it where its message begins; it goes back there and continues. So it reports `diverge`,
+/// and reads nothing twice, or less than a block if one was sealed just there. A memory that is in RAM
+/// already is left as it is.
 pub(super) async fn prewarm(
     State(app): Shared,
     AuthTenant(tenant): AuthTenant,
@@ -201,8 +203,8 @@ pub(super) async fn prewarm(
     Ok(Json(json!({ "name": name, "memory": words::memory(known.as_ref()) })))
 }
 
-/// `POST /v1/agents/{name}/pin`: the memory of a pinned agent always counts as needed next, so that others are evicted from
-/// RAM before it.
+/// `POST /v1/agents/{name}/pin`: the memory of a pinned agent always counts as needed next, so that others
+/// are evicted from RAM before it.
 pub(super) async fn pin(
     State(app): Shared,
     AuthTenant(tenant): AuthTenant,

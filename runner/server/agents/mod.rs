@@ -1,8 +1,9 @@
-//! Named agents with a memory that lasts: a client sends only the new message, the server keeps the conversation.
+//! Named agents with a memory that lasts: a client sends only the new message, the server keeps the
+//! conversation.
 //!
-//! An [`agent`] is a definition, everything that was read and said, and the name of a memory in the engine; the [`roster`] keeps the
-//! agents of all tenants, and lets one request at a time change each. The engine decides what the memory holds: if something is missing
-//! or different, the conversation is read again.
+//! An [`agent`] is a definition, everything that was read and said, and the name of a memory in the engine;
+//! the [`roster`] keeps the agents of all tenants, and lets one request at a time change each. The engine
+//! decides what the memory holds: if something is missing or different, the conversation is read again.
 
 mod agent;
 mod api;

@@ -1,7 +1,7 @@
 //! How likely options are as an agent's reply, without playing a turn.
 //!
-//! A temporary memory begins with the agent's, reads the message, and weighs the options; then it is removed. The agent is locked
-//! meanwhile, so that the ranking comes after earlier turns.
+//! A temporary memory begins with the agent's, reads the message, and weighs the options; then it is removed.
+//! The agent is locked meanwhile, so that the ranking comes after earlier turns.
 
 use super::super::ask::{MOST_OPTIONS, random};
 use super::super::error::Refusal;

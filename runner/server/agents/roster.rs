@@ -1,7 +1,8 @@
 //! The agents of all tenants, by tenant and name, and the journal in which they outlive the server.
 //!
-//! A request that changes an agent locks it; others wait in the order in which they came. Reading an agent does not wait. An agent is
-//! locked from the beginning of a turn to the line that records it, so a turn that fails or is cancelled leaves no trace.
+//! A request that changes an agent locks it; others wait in the order in which they came. Reading an agent
+//! does not wait. An agent is locked from the beginning of a turn to the line that records it, so a turn that
+//! fails or is cancelled leaves no trace.
 
 use super::super::error::Refusal;
 use super::super::journal::Journal;

@@ -1,8 +1,9 @@
-//! Agents as files: a line of JSON with the definition and the conversation, followed by the memory as the engine exports it.
+//! Agents as files: a line of JSON with the definition and the conversation, followed by the memory as the
+//! engine exports it.
 //!
-//! Nothing is buffered in memory or on disk: the engine's thread writes directly to the answer, and reads from the request. A file is
-//! checked, never trusted. Its first line says what was read and said; if the keys and values after it belong to something else, the
-//! engine does not use them and reads what differs.
+//! Nothing is buffered in memory or on disk: the engine's thread writes directly to the answer, and reads
+//! from the request. A file is checked, never trusted. Its first line says what was read and said; if the
+//! keys and values after it belong to something else, the engine does not use them and reads what differs.
 
 use super::super::error::Refusal;
 use super::super::{AuthTenant, Shared, sessions};
@@ -56,7 +57,8 @@ pub(super) async fn export(
     let (pieces, mut written) = mpsc::channel(MOST_WAITING);
     tokio::task::spawn_blocking(move || {
         let _held = held;
-        // The first line leaves the buffer together with the memory's beginning, so that a refusal can replace both.
+        // The first line leaves the buffer together with the memory's beginning, so that a refusal can
+        // replace both.
         let room = head.len() + 1 + PIECE_BYTES;
         let mut file = BufWriter::with_capacity(room, Pieces(pieces.clone()));
         let exported =
@@ -113,8 +115,8 @@ pub(super) async fn import(
     Ok((StatusCode::CREATED, Json(told)))
 }
 
-/// Imports the memory after the first line, and reports the result; an agent that has not spoken has none. The engine reads again what
-/// it can't import.
+/// Imports the memory after the first line, and reports the result; an agent that has not spoken has none.
+/// The engine reads again what it can't import.
 fn import_memory(
     engine: &Engine,
     key: &SessionKey,

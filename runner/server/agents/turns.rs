@@ -1,7 +1,7 @@
 //! Turns: an agent hears a message, and its answer becomes part of its past.
 //!
-//! The answer is recorded before it is confirmed. If the client disconnects before that, or the turn fails, the agent is unchanged;
-//! the engine need not read again what it has read by then.
+//! The answer is recorded before it is confirmed. If the client disconnects before that, or the turn fails,
+//! the agent is unchanged; the engine need not read again what it has read by then.
 
 use super::super::ask::{Answer, Ask, MOST_OPTIONS, Piece, Settings, Subject, random_seed};
 use super::super::error::Refusal;

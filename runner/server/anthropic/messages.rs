@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Display;
 
-/// Beginning of a line that Claude Code puts before its system text. It is for accounting, not for models, and differs in each
-/// request, so nothing after it could be reused.
+/// Beginning of a line that Claude Code puts before its system text. It is for accounting, not for models,
+/// and differs in each request, so nothing after it could be reused.
 const ACCOUNT: &str = "x-anthropic-billing-header:";
 
 /// A message.
@@ -104,8 +104,8 @@ fn heard(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
     Ok(lines)
 }
 
-/// The lines of an assistant's message: texts, and calls. Thinking is ignored; a message with nothing else is an empty reply, as it
-/// was said.
+/// The lines of an assistant's message: texts, and calls. Thinking is ignored; a message with nothing else is
+/// an empty reply, as it was said.
 fn said(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
     let blocks = match content {
         Content::Text(text) => return Ok(vec![Line::Assistant(text)]),

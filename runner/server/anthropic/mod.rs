@@ -1,6 +1,7 @@
 //! Anthropic's API: messages, and how many tokens they are.
 //!
-//! `messages` and `tools` read the request, `reply` formats the answer. Errors on these routes get Anthropic's format here.
+//! `messages` and `tools` read the request, `reply` formats the answer. Errors on these routes get
+//! Anthropic's format here.
 
 mod messages;
 mod reply;
@@ -102,8 +103,9 @@ impl Body {
 
     /// How it is answered, by a model with a context of so many tokens.
     ///
-    /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context or more, the reply may be
-    /// as long as there is room, and then ends with `model_context_window_exceeded`.
+    /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context
+    /// or more, the reply may be as long as there is room, and then ends with
+    /// `model_context_window_exceeded`.
     fn settings(&mut self, calls: ToolChoice, context: usize) -> Result<Settings, Refusal> {
         let max_tokens = self.max_tokens.ok_or_else(|| {
             Refusal::field("max_tokens", "`max_tokens` is missing: the maximum number of tokens in the reply")

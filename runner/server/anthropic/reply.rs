@@ -150,8 +150,9 @@ fn tool_use(tool: &str, input: &Value) -> Value {
 
 /// Tokens of prompt and reply.
 ///
-/// As Anthropic defines them, the prompt is the sum of three counts: tokens that were read from the cache, tokens that were written to
-/// it, and `input_tokens`, which were neither. The engine keeps everything that it computes of a prompt, so the last count is 0.
+/// As Anthropic defines them, the prompt is the sum of three counts: tokens that were read from the cache,
+/// tokens that were written to it, and `input_tokens`, which were neither. The engine keeps everything that
+/// it computes of a prompt, so the last count is 0.
 fn usage(answer: &Answer) -> Value {
     let cost = &answer.completion.usage;
     counts(cost.prefilled + cost.recomputed, cost.reused, answer.completion.ids.len())

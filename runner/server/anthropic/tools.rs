@@ -28,8 +28,8 @@ pub(super) struct WrittenToolChoice {
 }
 
 impl WrittenToolChoice {
-    /// True if a reply may be several calls. It is off by default, because small models that may make several make
-    /// many.
+    /// True if a reply may be several calls. It is off by default, because small models that may make several
+    /// make many.
     pub(super) fn is_joint(&self) -> bool {
         self.disable_parallel_tool_use == Some(false)
     }

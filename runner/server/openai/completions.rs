@@ -1,4 +1,5 @@
-//! Completions of texts and token ids, without a chat template. Several prompts are answered one after another.
+//! Completions of texts and token ids, without a chat template. Several prompts are answered one after
+//! another.
 
 use super::super::ask::{Ask, MOST_OPTIONS, Pieces, Settings, Subject, fresh_id, random_seed, scope};
 use super::super::error::Refusal;

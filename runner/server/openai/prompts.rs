@@ -1,4 +1,5 @@
-//! Prompts without a chat template, one or several: a text, a list of strings, a list of token ids, or a list of such lists.
+//! Prompts without a chat template, one or several: a text, a list of strings, a list of token ids, or a list
+//! of such lists.
 
 use super::super::error::Refusal;
 use greenroom_engine::Prompt;

@@ -97,8 +97,8 @@ impl TextCompletion {
     }
 }
 
-/// Tokens with their log-probabilities, in the form of text completions. The first token begins at the character `offset`, which is then
-/// where the next one begins.
+/// Tokens with their log-probabilities, in the form of text completions. The first token begins at the
+/// character `offset`, which is then where the next one begins.
 fn logprobs(tokens: &[TokenLogprob], n: usize, offset: &mut usize) -> Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let offset_of = |token: &TokenLogprob| {

@@ -1,8 +1,8 @@
 //! Scenarios that are played on request: `POST /v1/runs`, whose answer is the run, event by event.
 //!
-//! An external scenario is only text: it names no files, calls no programs, and uses only served models, by its own names or theirs.
-//! A run occupies a place in the queue until it ends. It also ends if its client disconnects; its memories and record are then
-//! removed.
+//! An external scenario is only text: it names no files, calls no programs, and uses only served models, by
+//! its own names or theirs. A run occupies a place in the queue until it ends. It also ends if its client
+//! disconnects; its memories and record are then removed.
 
 mod player;
 mod telling;
@@ -151,8 +151,9 @@ impl Body {
     }
 }
 
-/// The served model for each model that a scenario names, and for the scenario itself under the empty name: the requested one, or its
-/// own, or the only one. All have an entry, so that no name is ever looked up as a file.
+/// The served model for each model that a scenario names, and for the scenario itself under the empty name:
+/// the requested one, or its own, or the only one. All have an entry, so that no name is ever looked up as a
+/// file.
 fn models(app: &App, scenario: &Scenario, asked: Option<&str>) -> Result<BTreeMap<String, String>, Refusal> {
     let served: Vec<&str> = app.models.names().collect();
     let mut models = BTreeMap::new();

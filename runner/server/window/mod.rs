@@ -1,9 +1,10 @@
 //! The status page, which shows a tenant what the server is doing.
 //!
-//! `pages` has the page and its two files, which contain no data and need no key. They request `GET /window/events`, a stream of
-//! changes (`state`); `GET /window/state` returns the state once. Scenarios are played through `/v1/runs`, whose events the page
-//! draws. The same page shows a run that plays in another command (`run`: `greenroom run --watch`): there `/window/events` says so,
-//! and `/window/run` streams the run's events, in the words of `/v1/runs`.
+//! `pages` has the page and its two files, which contain no data and need no key. They request
+//! `GET /window/events`, a stream of changes (`state`); `GET /window/state` returns the state once. Scenarios
+//! are played through `/v1/runs`, whose events the page draws. The same page shows a run that plays in
+//! another command (`run`: `greenroom run --watch`): there `/window/events` says so, and `/window/run`
+//! streams the run's events, in the words of `/v1/runs`.
 
 mod pages;
 mod run;

@@ -1,6 +1,7 @@
 //! A run in this process, shown on the status page: `greenroom run --watch`.
 //!
-//! The player reports to a [`Watched`] what happens, as events of `/v1/runs`; [`watch`] serves the page that shows it.
+//! The player reports to a [`Watched`] what happens, as events of `/v1/runs`; [`watch`] serves the page that
+//! shows it.
 
 use super::super::names_this_machine;
 use super::{Event, pages, stream};

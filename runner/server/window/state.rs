@@ -270,7 +270,8 @@ impl Told {
         value
     }
 
-    /// A memory's displayed name: its agent's, or its own. After `#` and `?` comes what is asked of it besides its turns.
+    /// A memory's displayed name: its agent's, or its own. After `#` and `?` comes what is asked of it
+    /// besides its turns.
     fn shown(&self, memory: &str) -> String {
         let (own, more) = memory.split_at(memory.find(['#', '?']).unwrap_or(memory.len()));
         match self.names.get(own) {

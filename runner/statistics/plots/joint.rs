@@ -1,4 +1,5 @@
-//! Joint choices of two agents: a heat map for each cell, rows the first agent's options, columns the second's.
+//! Joint choices of two agents: a heat map for each cell, rows the first agent's options, columns the
+//! second's.
 
 use super::super::subject::{Rounds, Subject};
 use super::super::summary::{InCell, Summary};

@@ -1,5 +1,5 @@
-//! Pictures of a sample: choices by round, payoffs, joint choices. One self-contained SVG each, as wide as a phone
-//! makes legible, readable on light and on dark paper.
+//! Pictures of a sample: choices by round, payoffs, joint choices. One self-contained SVG each, as wide as a
+//! phone makes legible, readable on light and on dark paper.
 
 mod choices;
 mod joint;
@@ -16,8 +16,9 @@ use svg::node::element::Line;
 /// Most panels of a picture; what has no panel is in the tables and the summary.
 const MAX_PANELS: usize = 24;
 
-/// Draws what there is to draw, of each cell, or of each condition where cases are pooled, as `choices.svg`, `payoffs.svg` and `joint.svg`, into a folder that is made if it is not
-/// there, and says which files those are.
+/// Draws what there is to draw, of each cell, or of each condition where cases are pooled, as `choices.svg`,
+/// `payoffs.svg` and `joint.svg`, into a folder that is made if it is not there, and says which files those
+/// are.
 ///
 /// # Errors
 /// The folder or a file can't be written.

@@ -1,5 +1,6 @@
-//! Distributions of payoffs: a panel for each agent, a column for each cell. The wider a bar, the more runs came to that
-//! value, so that few runs and many, equal values and different ones, are all seen for what they are.
+//! Distributions of payoffs: a panel for each agent, a column for each cell. The wider a bar, the more runs
+//! came to that value, so that few runs and many, equal values and different ones, are all seen for what they
+//! are.
 
 use super::super::Sample;
 use super::super::bootstrap::Part;
@@ -108,7 +109,8 @@ impl Bars {
         // Where all runs are alike, so much around them that the bar is seen as one value.
         let room = if edges.len() == 1 { (high - low) * 5.0 } else { (high - low) * 0.06 };
         let range = low - room..high + room;
-        // Beyond the greatest numbers there is no scale, and among those next to each other there are no round ones.
+        // Beyond the greatest numbers there is no scale, and among those next to each other there are no
+        // round ones.
         let (span, size) = (range.end - range.start, low.abs().max(high.abs()));
         if !(span.is_finite() && span > 1e-9 * size && span > 1e-290) {
             return None;

@@ -5,8 +5,9 @@ use crate::diagnostic::printable;
 use crate::verify::Verdict;
 use std::path::Path;
 
-/// An `::error` line for each problem: on the scenario's line if it comes from there, else on the recording's; a `::notice` for each
-/// note, on the recording's first line. Files are named from `root` on, the checkout's folder, if they lie below it.
+/// An `::error` line for each problem: on the scenario's line if it comes from there, else on the
+/// recording's; a `::notice` for each note, on the recording's first line. Files are named from `root` on,
+/// the checkout's folder, if they lie below it.
 pub fn github(verdicts: &[Verdict], root: Option<&Path>) -> String {
     let mut out = String::new();
     for (verdict, problem) in verdicts.iter().flat_map(|v| v.problems.iter().map(move |problem| (v, problem)))

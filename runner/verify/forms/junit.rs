@@ -1,4 +1,5 @@
-//! JUnit XML, as CI systems read it: a test case for each recording, and for what an experiment asserts over many runs.
+//! JUnit XML, as CI systems read it: a test case for each recording, and for what an experiment asserts over
+//! many runs.
 
 use crate::verify::{Kind, Verdict};
 use anyhow::Context as _;

@@ -34,7 +34,8 @@ assertions:
   - rate.invalid == 0
 ";
 
-/// Plays each case with seeds 0, 1, …, with and without a hint. Each case has a difficulty, so its runs resemble each other.
+/// Plays each case with seeds 0, 1, …, with and without a hint. Each case has a difficulty, so its runs
+/// resemble each other.
 fn played(n_cases: u64, seeds: u64, hints: &[bool]) -> Sample {
     let folder = checkout();
     let file = folder.path().join("quiz.yaml");
@@ -231,7 +232,8 @@ fn an_expression_that_fails_counts_against_either_bound() {
             assertion.error = (at == 9).then(|| "division by zero".to_string());
         }
     }
-    // Two of ten hold; what the last came to is unknown: at least 50 % fails anyway, at most 20 % may be exceeded.
+    // Two of ten hold; what the last came to is unknown: at least 50 % fails anyway, at most 20 % may be
+    // exceeded.
     let summary = summarize(&sample);
     let [least, most] = summary.assertions.as_slice() else { panic!("{:?}", summary.assertions) };
     assert_eq!((most.cells[0].held, most.cells[0].failed, most.cells[0].runs), (2, 1, 10));

@@ -1,4 +1,5 @@
-//! Statistics of many runs: scenarios are played by agents that lean towards an option, more or less in each run.
+//! Statistics of many runs: scenarios are played by agents that lean towards an option, more or less in each
+//! run.
 
 mod cases;
 mod figures;
@@ -100,8 +101,8 @@ impl Backend for Leaning {
     }
 }
 
-/// Plays a scenario with seeds 0, 1, … in each cell (`name=value`). `lean` gives the probability of the first option, by
-/// cell and seed; what is no choice is answered with `speech`.
+/// Plays a scenario with seeds 0, 1, … in each cell (`name=value`). `lean` gives the probability of the first
+/// option, by cell and seed; what is no choice is answered with `speech`.
 pub(crate) fn sample(
     text: &str,
     cells: &[&[&str]],

@@ -1,7 +1,8 @@
 //! What weights are multiplied with: rows of activations, rounded to 8 bits for coded weights.
 //!
-//! Groups of 32 have a scale `max|x| / 127`; the loss is that of rounding (about 0.5 % of a group's spread, as in llama.cpp's Q8_0, while
-//! its k-quants take groups of 256): less where activations have outliers. Float weights meet them in f32.
+//! Groups of 32 have a scale `max|x| / 127`; the loss is that of rounding (about 0.5 % of a group's spread,
+//! as in llama.cpp's Q8_0, while its k-quants take groups of 256): less where activations have outliers.
+//! Float weights meet them in f32.
 
 use super::panel::Packed;
 use super::pointwise::{RmsNorm, rms_norm};
@@ -32,7 +33,8 @@ pub(super) struct Coded {
     codes: Floats,
     /// `[n_rows, k / 32]`.
     pub(super) steps: Vec<StepOf>,
-    /// What sums of products with weights of a scheme's offset begin with: `-offset * sum of codes`, by offset.
+    /// What sums of products with weights of a scheme's offset begin with: `-offset * sum of codes`, by
+    /// offset.
     starts: Vec<(i32, Vec<Start>)>,
 }
 

@@ -32,8 +32,8 @@ pub(crate) unsafe fn run_vnni<K: Kernel>(kernel: K) -> K::Output {
 
 /// One expression over both halves.
 ///
-/// SAFETY of all that follows: an `Avx2` method is reached through [`run`] alone, whose caller has detected the
-/// features; every pointer comes from an array reference of at least the width that is read or written.
+/// SAFETY of all that follows: an `Avx2` method is reached through [`run`] alone, whose caller has detected
+/// the features; every pointer comes from an array reference of at least the width that is read or written.
 macro_rules! both {
     ($a:ident, $f:expr) => {
         unsafe { Avx2($f($a.0), $f($a.1)) }
@@ -359,7 +359,8 @@ impl<const VNNI: bool> Words for Avx2Words<VNNI> {
     }
 }
 
-/// All of them are there before any of them is used: no instruction, but the compiler believes that it changes them.
+/// All of them are there before any of them is used: no instruction, but the compiler believes that it
+/// changes them.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn all_at_once([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [__m256i; 8]) -> [__m256i; 8] {

@@ -20,8 +20,8 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
 }
 
-// SAFETY of all that follows: an `Avx512` method is reached through `run` alone, whose caller has detected the
-// features; every pointer comes from an array reference of at least the width that is read or written.
+// SAFETY of all that follows: an `Avx512` method is reached through `run` alone, whose caller has detected
+// the features; every pointer comes from an array reference of at least the width that is read or written.
 #[allow(clippy::undocumented_unsafe_blocks)] // the comment above holds for each
 impl Lanes for Avx512 {
     type Words = Avx512Words;
@@ -239,7 +239,8 @@ impl Words for Avx512Words {
     }
 }
 
-/// All of them are there before any of them is used: no instruction, but the compiler believes that it changes them.
+/// All of them are there before any of them is used: no instruction, but the compiler believes that it
+/// changes them.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn all_at_once([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [__m512i; 8]) -> [__m512i; 8] {

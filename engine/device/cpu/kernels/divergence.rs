@@ -10,7 +10,8 @@ const PIECE: usize = 1024;
 pub(crate) struct Divergence {
     /// Kullback–Leibler divergence of the second from the first, `Σ p ln(p / q)`, in nats.
     pub(crate) nats: f64,
-    /// Logarithm of the sum of the exponentials of the second one's logits: what a logit is less to be a log-probability.
+    /// Logarithm of the sum of the exponentials of the second one's logits: what a logit is less to be a
+    /// log-probability.
     pub(crate) log_sum: f64,
 }
 

@@ -4,7 +4,8 @@ use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
 use half::f16;
 use std::ops::Range;
 
-/// What is too large for half precision becomes the largest number, so that no infinity spoils a neighbour's sum.
+/// What is too large for half precision becomes the largest number, so that no infinity spoils a neighbour's
+/// sum.
 #[inline(always)]
 fn within<L: Lanes>(x: L) -> L {
     x.max(L::splat(f16::MIN.to_f32())).min(L::splat(f16::MAX.to_f32()))
@@ -128,7 +129,8 @@ impl Kernel for RowsOfVectors<'_> {
 mod tests {
     use super::*;
 
-    /// What is rounded comes back near, whatever tokens it came with, and large numbers stay finite; all sets agree.
+    /// What is rounded comes back near, whatever tokens it came with, and large numbers stay finite; all sets
+    /// agree.
     #[test]
     fn rows_come_back_as_they_were_put() {
         const ROW: usize = 48;

@@ -1,6 +1,7 @@
 //! Weights × activations: `y[r, o] = Σ_k x[r, k] · w[o, k]`.
 //!
-//! Panels are given to threads, one or two at a time; in each, all rows are walked over in [tiles](super::tiles).
+//! Panels are given to threads, one or two at a time; in each, all rows are walked over in
+//! [tiles](super::tiles).
 
 use super::activations::Activations;
 use super::panel::{Format, Packed, with_scheme};
@@ -72,8 +73,8 @@ pub(crate) fn gated(
     out
 }
 
-/// Runs `task` on all panels of some matrices, one or two at a time: the matrix's number, its panels, and places for `n` sums of
-/// all rows with each, `[n, n_panels, n_rows, 16]`.
+/// Runs `task` on all panels of some matrices, one or two at a time: the matrix's number, its panels, and
+/// places for `n` sums of all rows with each, `[n, n_panels, n_rows, 16]`.
 fn for_panels(
     x: &Activations<'_>,
     weights: &[&Packed],
@@ -111,7 +112,8 @@ impl Packed {
         }
     }
 
-    /// Hands over each row of sums with some panels, `[n_panels, n_rows, 16]`, and its place in `[n_rows, n_out]`.
+    /// Hands over each row of sums with some panels, `[n_panels, n_rows, 16]`, and its place in
+    /// `[n_rows, n_out]`.
     #[inline(always)]
     fn each_row(&self, panels: &Range<usize>, sums: &[f32], put: impl Fn(usize, &[f32])) {
         let n_rows = sums.len() / LANES / panels.len();

@@ -1,23 +1,26 @@
 //! The kernels' contract: what every instruction set computes, to the bit.
 //!
-//! Every kernel is written once, over a vector of **16 lanes** ([`Lanes`] of f32, [`Words`] of 32-bit integers), and
-//! instantiated for each instruction set. A lane is an output (of a matrix product), a token (of scores) or a column (of
-//! a context row), so a sum never crosses lanes and its order is written in the kernel, not in the width of a register:
+//! Every kernel is written once, over a vector of **16 lanes** ([`Lanes`] of f32, [`Words`] of 32-bit
+//! integers), and instantiated for each instruction set. A lane is an output (of a matrix product), a token
+//! (of scores) or a column (of a context row), so a sum never crosses lanes and its order is written in the
+//! kernel, not in the width of a register:
 //!
 //! - products of codes are exact integers; floats are combined in one fixed order by fused multiply-adds;
 //! - the few sums over lanes use one tree, `exp` is one polynomial;
 //! - a row's arithmetic never depends on which rows stand beside it, on chunking, or on the number of
 //!   threads: work is split over outputs, heads and rows only, never inside a sum.
 //!
-//! So the scalar twin gives the same bits as AVX2, AVX-512 VNNI and NEON, and the [`NUMERICS`] id names the contract, not
-//! the machine. Whoever changes the order of any operation must change the id: caches computed before are
-//! then missed, never mixed.
+//! So the scalar twin gives the same bits as AVX2, AVX-512 VNNI and NEON, and the [`NUMERICS`] id names the
+//! contract, not the machine. Whoever changes the order of any operation must change the id: caches computed
+//! before are then missed, never mixed.
 //!
 //! Nothing here knows models, blocks or sequences; inputs are slices, and tiles of the KV cache come through
-//! [`attention::Tiles`]. A device back end implements the same operations: [`linear`], [`attention`], [`pointwise`].
+//! [`attention::Tiles`]. A device back end implements the same operations: [`linear`], [`attention`],
+//! [`pointwise`].
 //!
-//! No kernel hands a closure with vectors in it to the standard library (`array::map`, `Option::get_or_insert_with`): it is compiled
-//! without the kernel's instruction set, and each of its instructions becomes a call.
+//! No kernel hands a closure with vectors in it to the standard library (`array::map`,
+//! `Option::get_or_insert_with`): it is compiled without the kernel's instruction set, and each of its
+//! instructions becomes a call.
 
 pub(crate) mod activations;
 pub(crate) mod attention;
@@ -47,8 +50,8 @@ use std::sync::OnceLock;
 /// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
 pub(crate) const NUMERICS: &str = "lanes16/5";
 
-/// An instruction set that the kernels are compiled for, and that this machine has: there is no way to one but
-/// [`Isa::detect`], [`Isa::available`] and [`Isa::SCALAR`].
+/// An instruction set that the kernels are compiled for, and that this machine has: there is no way to one
+/// but [`Isa::detect`], [`Isa::available`] and [`Isa::SCALAR`].
 ///
 /// ```compile_fail
 /// let anywhere = greenroom_engine::Isa::Avx512; // no machine was asked
@@ -178,8 +181,8 @@ impl Isa {
     }
 }
 
-/// A kernel: arguments bound, generic over the instruction set. `run` must be `#[inline(always)]`, so that it is
-/// compiled with the features of the set that runs it.
+/// A kernel: arguments bound, generic over the instruction set. `run` must be `#[inline(always)]`, so that it
+/// is compiled with the features of the set that runs it.
 pub(crate) trait Kernel {
     /// Result of the kernel.
     type Output;
@@ -195,14 +198,14 @@ pub(crate) const STEP: usize = 32;
 
 /// A vector of 16 f32 lanes. All operations are IEEE single precision, rounded once.
 ///
-/// The methods are safe to call, though they are intrinsics that not every processor has: the types of an instruction set are private
-/// to its file, so that only the `unsafe` functions there can name them, and [`Isa::run`] calls these where the set was detected. Code
-/// that has an `L` already runs there.
+/// The methods are safe to call, though they are intrinsics that not every processor has: the types of an
+/// instruction set are private to its file, so that only the `unsafe` functions there can name them, and
+/// [`Isa::run`] calls these where the set was detected. Code that has an `L` already runs there.
 pub(crate) trait Lanes: Copy {
     /// The integers that go with it.
     type Words: Words;
-    /// Panels of weights that are unpacked for many rows and meet them together: 2 if there are registers enough, in tiles of 8 rows
-    /// instead of 4; 0: panels are unpacked tile by tile.
+    /// Panels of weights that are unpacked for many rows and meet them together: 2 if there are registers
+    /// enough, in tiles of 8 rows instead of 4; 0: panels are unpacked tile by tile.
     const PANELS: usize;
     /// Vectors of sums that an inner loop can keep in registers, beside the operands.
     const SUMS: usize;
@@ -302,8 +305,8 @@ pub(crate) trait Lanes: Copy {
 
 /// A vector of 16 words of 32 bits, each also seen as 4 bytes.
 pub(crate) trait Words: Copy {
-    /// The largest number that sums of products hold ([`Words::products`]): those of `n` pairs are exact while `n * 2 * 127 * code`
-    /// is no more.
+    /// The largest number that sums of products hold ([`Words::products`]): those of `n` pairs are exact
+    /// while `n * 2 * 127 * code` is no more.
     const LARGEST_SUM: i32 = i32::MAX;
     /// True if [`Words::dot_wide`] takes codes as 128 less than they are.
     const LESS_128: bool;
@@ -320,8 +323,8 @@ pub(crate) trait Words: Copy {
     fn shr(self, n: u32) -> Self;
     /// Each word shifted left by `n` bits.
     fn shl(self, n: u32) -> Self;
-    /// `self + Σ_b codes[b] * x[b]` over the 4 bytes of each word; codes are 0 to 127, x (the same for all words) is -127 to
-    /// 127.
+    /// `self + Σ_b codes[b] * x[b]` over the 4 bytes of each word; codes are 0 to 127, x (the same for all
+    /// words) is -127 to 127.
     fn dot(self, codes: Self, x: i32) -> Self;
     /// Each byte, 0 to 15, replaced by that entry of a table.
     fn look_up(self, table: &[u8; 16]) -> Self;
@@ -342,10 +345,11 @@ pub(crate) trait Words: Copy {
     fn end(self, sums: Self) -> Self {
         sums
     }
-    /// True of a set that multiplies pairs of rows with pairs of quads: a step that many rows meet is then arranged for that by
-    /// [`Words::pair`], once.
+    /// True of a set that multiplies pairs of rows with pairs of quads: a step that many rows meet is then
+    /// arranged for that by [`Words::pair`], once.
     const PAIRS: bool = false;
-    /// Arranges the quads of a step for [`Words::pair_products`]; `wide`: their codes are as in [`Words::dot_wide`].
+    /// Arranges the quads of a step for [`Words::pair_products`]; `wide`: their codes are as in
+    /// [`Words::dot_wide`].
     #[inline(always)]
     fn pair(_quads: &mut [Self; 8], _wide: bool) {}
     /// Arranges the sums of some rows for [`Words::pair_products`].
@@ -357,8 +361,8 @@ pub(crate) trait Words: Copy {
     /// Takes [`Words::begin_pairs`] back.
     #[inline(always)]
     fn end_pairs<const R: usize>(_sums: &mut [Self; R]) {}
-    /// Tells the compiler that these words are there now, all of them. Without that it adds up one row after another, and so reads each
-    /// quad of weights once a row.
+    /// Tells the compiler that these words are there now, all of them. Without that it adds up one row after
+    /// another, and so reads each quad of weights once a row.
     #[inline(always)]
     fn in_order<const R: usize, const P: usize>(_: &mut [[Self; R]; P]) {}
 }

@@ -1,5 +1,5 @@
-//! NEON, with dot products (ARMv8.2 `dotprod`) and products of matrices (ARMv8.6 `i8mm`) where there are such: 16 lanes as four
-//! registers of 4.
+//! NEON, with dot products (ARMv8.2 `dotprod`) and products of matrices (ARMv8.6 `i8mm`) where there are
+//! such: 16 lanes as four registers of 4.
 
 use super::{Kernel, LANES, Lanes, Words};
 use crate::kv::quant::Scale;
@@ -48,8 +48,9 @@ pub(crate) unsafe fn run_i8mm<K: Kernel>(kernel: K) -> K::Output {
 
 /// One expression over all four quarters.
 ///
-/// SAFETY of all that follows: a method is reached through [`run`], [`run_dot`] or [`run_i8mm`] alone, whose caller has detected the
-/// features; every pointer comes from an array reference of at least the width that is read or written.
+/// SAFETY of all that follows: a method is reached through [`run`], [`run_dot`] or [`run_i8mm`] alone, whose
+/// caller has detected the features; every pointer comes from an array reference of at least the width that
+/// is read or written.
 macro_rules! quarters {
     ($a:ident, $f:expr) => {
         unsafe { Self($f($a.0), $f($a.1), $f($a.2), $f($a.3)) }
@@ -349,8 +350,8 @@ impl<const EXTENSION: u8> Words for NeonWords<EXTENSION> {
         self.dot(quarters!(codes, flip, |a, b| veorq_s32(a, b)), x)
     }
 
-    // Sums of two rows are tiles of two rows by two outputs, two to each quarter of outputs; codes of two quads are registers of two
-    // outputs by eight k.
+    // Sums of two rows are tiles of two rows by two outputs, two to each quarter of outputs; codes of two
+    // quads are registers of two outputs by eight k.
     const PAIRS: bool = EXTENSION >= I8MM;
 
     #[inline(always)]
@@ -481,6 +482,7 @@ add_products! {
     add_dot, "dotprod", "sdot"
 }
 add_products! {
-    /// `sum`, two rows by two outputs, and the products of two rows of eight (`a`) with two outputs' codes of eight (`b`).
+    /// `sum`, two rows by two outputs, and the products of two rows of eight (`a`) with two outputs' codes of
+    /// eight (`b`).
     add_tile, "i8mm", "smmla"
 }

@@ -1,11 +1,11 @@
 //! Weights as the kernels read them: panels of 16 outputs, one to a lane, in the same bits that the file has.
 //!
-//! A panel holds the scales of its 16 rows, then their codes for k = 0, 1, 2, … Codes come in *steps* of 32 k: for
-//! each quad of 4 k one vector of 16 words, word o holding output o's codes of that quad, one to a byte. Codes of
-//! fewer than 8 bits share these vectors:
+//! A panel holds the scales of its 16 rows, then their codes for k = 0, 1, 2, … Codes come in *steps* of 32
+//! k: for each quad of 4 k one vector of 16 words, word o holding output o's codes of that quad, one to a
+//! byte. Codes of fewer than 8 bits share these vectors:
 //!
-//! Weights are packed once, in the file's own bits: 16 rows interleaved, a byte of four k to a lane. Packed bytes equal the
-//! file's bytes; its pages are given back matrix by matrix. They lie on huge pages.
+//! Weights are packed once, in the file's own bits: 16 rows interleaved, a byte of four k to a lane. Packed
+//! bytes equal the file's bytes; its pages are given back matrix by matrix. They lie on huge pages.
 //!
 //! | bits | vectors of a step |
 //! |---|---|
@@ -220,8 +220,9 @@ fn pack_step(bits: usize, codes: &[u8], o: usize, out: &mut [u8]) {
     }
 }
 
-// The functions below run inside of kernels. Closures there would be compiled without the kernel's instruction set, and
-// called instead of inlined: loops and `#[inline(always)]` functions stand in their place.
+// The functions below run inside of kernels. Closures there would be compiled without the kernel's
+// instruction set, and called instead of inlined: loops and `#[inline(always)]` functions stand in their
+// place.
 
 /// The 8 quads of a step as bytes.
 #[inline(always)]

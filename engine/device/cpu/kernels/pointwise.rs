@@ -138,7 +138,8 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place: elements `first ..` of each head turn.
+/// Rotary embedding (Su et al. 2021) of `x: [n_rows, n_heads, head_dim]`, in place: elements `first ..` of
+/// each head turn.
 ///
 /// `tables[r]` holds the cosines and then the sines of row r's position; as many elements turn as it is long.
 pub(crate) fn rope(
@@ -197,8 +198,8 @@ fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
 
 /// The block-diagonal Hadamard rotation of rows of `x`, in place; it is its own inverse.
 ///
-/// A row is made of parts `widths` wide, side by side (one for a plain head), and each part of blocks: its powers of
-/// two, the largest first (96 = 64 + 32). A block of n is multiplied by `H / sqrt(n)`.
+/// A row is made of parts `widths` wide, side by side (one for a plain head), and each part of blocks: its
+/// powers of two, the largest first (96 = 64 + 32). A block of n is multiplied by `H / sqrt(n)`.
 pub(crate) fn hadamard(isa: Isa, x: &mut [f32], widths: &[usize]) {
     let blocks: Vec<usize> = widths.iter().flat_map(|width| powers_of_two(*width)).collect();
     for_rows(x, widths.iter().sum(), |_, x| isa.run(Hadamard { x, blocks: &blocks }));

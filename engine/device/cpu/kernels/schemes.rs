@@ -1,7 +1,7 @@
 //! The quantized formats of weights: how ggml's blocks are read, and how scales lie in a panel's head.
 //!
-//! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: codes go through a table of 16 bytes to the numbers that they stand for,
-//! moved up so that none is negative.
+//! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: codes go through a table of 16 bytes to the numbers
+//! that they stand for, moved up so that none is negative.
 
 use super::scalar::Scalar;
 use super::{LANES, Lanes, STEP, Words, vector};
@@ -148,7 +148,8 @@ fn lane(x: Scalar) -> f32 {
 #[inline(always)]
 fn halves<L: Lanes>(head: &[u8], at: usize) -> L {
     let bytes = &head[at..at + 2 * LANES];
-    // SAFETY: 32 bytes at an even address: heads start at even offsets of a panel, and panels at lines of the cache.
+    // SAFETY: 32 bytes at an even address: heads start at even offsets of a panel, and panels at lines of the
+    // cache.
     L::load_f16(unsafe { &*bytes.as_ptr().cast::<[f16; LANES]>() })
 }
 
@@ -304,7 +305,8 @@ impl Scheme for Q8_0 {
     }
 }
 
-/// Codes of 2 bits: 32 neighbours in bits 0 and 1 of 32 bytes, the next 32 in bits 2 and 3, and so on; then the next 32 bytes.
+/// Codes of 2 bits: 32 neighbours in bits 0 and 1 of 32 bytes, the next 32 in bits 2 and 3, and so on; then
+/// the next 32 bytes.
 fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256]) {
     for (i, code) in codes.iter_mut().enumerate() {
         *code = bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
@@ -320,7 +322,8 @@ impl Scheme for Q2K {
     const BITS: usize = 2;
     const BLOCK: usize = 256;
     const BYTES: usize = 84;
-    /// Sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then the blocks' own as halves.
+    /// Sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then the blocks'
+    /// own as halves.
     const SCALE_BYTES: usize = 16 * LANES + 4 * LANES;
     const OFFSET: i32 = 0;
 
@@ -382,12 +385,13 @@ impl Scheme for Q3K {
     }
 }
 
-/// A head of Q4_K and Q5_K: three words a lane (the low 4 bits of the 8 scales; of the 8 minima; the high 2 bits of
-/// the scales, then of the minima), then the blocks' scales and minima as halves.
+/// A head of Q4_K and Q5_K: three words a lane (the low 4 bits of the 8 scales; of the 8 minima; the high 2
+/// bits of the scales, then of the minima), then the blocks' scales and minima as halves.
 const K_WORDS: usize = 3 * 4 * LANES;
 
 fn read_k(block: &[u8], o: usize, head: &mut [u8]) {
-    // ggml packs eight 6-bit scales and minima into 12 bytes, the last four of each in spare bits of the first.
+    // ggml packs eight 6-bit scales and minima into 12 bytes, the last four of each in spare bits of the
+    // first.
     let packed = &block[4..16];
     let pair = |j: usize| match j {
         0..4 => (packed[j] & 63, packed[j + 4] & 63),

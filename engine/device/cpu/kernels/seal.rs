@@ -22,8 +22,8 @@ pub(crate) fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows 
     CodedRows { codes, scales }
 }
 
-/// Quantizes `x: [n_rows, dim]` to codes of 4 bits whose errors make up for each other by `feedback` (see [`super::shaping`]); rows
-/// come 64 at a time.
+/// Quantizes `x: [n_rows, dim]` to codes of 4 bits whose errors make up for each other by `feedback` (see
+/// [`super::shaping`]); rows come 64 at a time.
 pub(crate) fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32]) -> CodedRows {
     assert!(x.len() % (AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim, "rows come 64 at a time");
     let n_groups = x.len() / dim * dim.div_ceil(GROUP);
@@ -32,7 +32,8 @@ pub(crate) fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32])
     CodedRows { codes, scales }
 }
 
-/// Takes the mean of the rows from `first` on off all rows of `x: [n_rows, dim]`, rounded to half precision, and returns it.
+/// Takes the mean of the rows from `first` on off all rows of `x: [n_rows, dim]`, rounded to half precision,
+/// and returns it.
 pub(crate) fn center(isa: Isa, x: &mut [f32], dim: usize, first: usize) -> Vec<f16> {
     assert!(x.len() > first * dim && dim % LANES == 0, "there are rows, and they are whole vectors");
     isa.run(Center { x, dim, first })
@@ -127,8 +128,8 @@ fn store_codes<L: Lanes>(codes: L) -> [u8; LANES] {
     bytes.map(i8::cast_unsigned)
 }
 
-/// 4 bits: of the scales around a Gaussian's, that of the least squared error; further up for as long as the error falls (a group
-/// may have one large number).
+/// 4 bits: of the scales around a Gaussian's, that of the least squared error; further up for as long as the
+/// error falls (a group may have one large number).
 #[inline(always)]
 fn fit_scale<L: Lanes>(x: &[f32]) -> Scale {
     let mut squares = L::splat(0.0);
@@ -153,7 +154,8 @@ fn fit_scale<L: Lanes>(x: &[f32]) -> Scale {
 /// Scales that are tried below and above a Gaussian's, at least: they reach from about 0.75 to 1.35 of it.
 const AROUND: u8 = 3;
 
-/// Vectors of rows that [`QuantizeShaped`] takes at once: as many sums as the processor needs to wait for none.
+/// Vectors of rows that [`QuantizeShaped`] takes at once: as many sums as the processor needs to wait for
+/// none.
 const AT_ONCE: usize = 4;
 
 struct QuantizeShaped<'a> {
@@ -303,7 +305,8 @@ mod tests {
                 x.iter().zip(y).map(|(x, y)| (x - y) * (x - y)).sum::<f32>()
             })
             .sum();
-        // Max (1960) has 0.0095 of the variance at 16 levels; groups of 64 fit their own scale, and these sums have short tails.
+        // Max (1960) has 0.0095 of the variance at 16 levels; groups of 64 fit their own scale, and these
+        // sums have short tails.
         let share = lost / mean_square(x.iter().copied()) / x.len() as f32;
         assert!((0.006..0.008).contains(&share), "{share}");
     }

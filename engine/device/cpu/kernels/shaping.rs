@@ -1,13 +1,14 @@
 //! Constants by which a layer's keys are coded in 4 bits so that scores feel little of it.
 //!
-//! A key that is off by e changes the score of query q by q·e, so what counts is not e² but eᵀCe, C being the second moment of queries.
-//! Two things make it small. Elements of keys are multiplied by scales, and those of queries divided by them, so that no element's
-//! variance drowns another's. And the errors of elements that are rounded already are made up for by those that follow (the
-//! feedback of GPTQ, Frantar et al. 2022, which has it for weights): with C = BᵀΔB, B lower unitriangular and Δ diagonal,
-//! eᵀCe is the sum of Δᵢ (eᵢ + Σⱼ₍ⱼ﹤ᵢ₎ Bᵢⱼ eⱼ)², and each term but the rounding of element i itself can be 0.
+//! A key that is off by e changes the score of query q by q·e, so what counts is not e² but eᵀCe, C being the
+//! second moment of queries. Two things make it small. Elements of keys are multiplied by scales, and those
+//! of queries divided by them, so that no element's variance drowns another's. And the errors of elements
+//! that are rounded already are made up for by those that follow (the feedback of GPTQ, Frantar et al. 2022,
+//! which has it for weights): with C = BᵀΔB, B lower unitriangular and Δ diagonal, eᵀCe is the sum of Δᵢ
+//! (eᵢ + Σⱼ₍ⱼ﹤ᵢ₎ Bᵢⱼ eⱼ)², and each term but the rounding of element i itself can be 0.
 //!
-//! C is taken as diagonal in the basis in which positions turn keys: over many distances pairs of elements turn by all angles,
-//! and different pairs by unrelated ones.
+//! C is taken as diagonal in the basis in which positions turn keys: over many distances pairs of elements
+//! turn by all angles, and different pairs by unrelated ones.
 
 use super::{Isa, pointwise};
 use crate::model::calibration::DAMPING;
@@ -18,15 +19,16 @@ pub(crate) struct Shaping {
     dim: usize,
     /// Factors applied to keys before the rotation, `[n_heads, dim]`.
     scales: Vec<f32>,
-    /// Factors applied to a KV head's queries before the rotation, the inverses of `scales`, `[n_heads, dim]`.
+    /// Factors applied to a KV head's queries before the rotation, the inverses of `scales`,
+    /// `[n_heads, dim]`.
     inverse: Vec<f32>,
     /// B of each head in the rotated basis, `[n_heads, dim, dim]`.
     feedback: Vec<f32>,
 }
 
 impl Shaping {
-    /// Computes them from the energy of queries (mean squares) and the variance of keys, `[n_heads, dim]` each, in any unit; all
-    /// numbers are positive.
+    /// Computes them from the energy of queries (mean squares) and the variance of keys, `[n_heads, dim]`
+    /// each, in any unit; all numbers are positive.
     pub(crate) fn new(isa: Isa, queries: &[f32], keys: &[f32], dim: usize) -> Self {
         let mut shaping = Self { dim, scales: vec![], inverse: vec![], feedback: vec![] };
         for (queries, keys) in queries.chunks_exact(dim).zip(keys.chunks_exact(dim)) {
@@ -59,7 +61,8 @@ impl Shaping {
         }
     }
 
-    /// Factors of keys, of queries, `[n_heads, dim]`, and B, `[n_heads, dim, dim]`: for devices with kernels of their own.
+    /// Factors of keys, of queries, `[n_heads, dim]`, and B, `[n_heads, dim, dim]`: for devices with kernels
+    /// of their own.
     #[cfg(feature = "gpu")]
     pub(crate) fn parts(&self) -> [&[f32]; 3] {
         [&self.scales, &self.inverse, &self.feedback]

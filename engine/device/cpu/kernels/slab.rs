@@ -1,13 +1,14 @@
 //! Memory for weights: a few large mappings on huge pages, cut into slabs.
 //!
-//! A token reads all weights once; with pages of 4 KiB the walk through the page tables costs nearly half of the
-//! bandwidth (a plain read of 640 MB: 26 to 35 GB/s, against 51 to 58 on huge pages, two cores of an EPYC). Pages that are never touched take no memory.
+//! A token reads all weights once; with pages of 4 KiB the walk through the page tables costs nearly half of
+//! the bandwidth (a plain read of 640 MB: 26 to 35 GB/s, against 51 to 58 on huge pages, two cores of an
+//! EPYC). Pages that are never touched take no memory.
 
 use memmap2::{MmapMut, MmapRaw};
 use std::sync::Arc;
 
-/// Bytes of the first mapping, unless a slab needs more; each later one has twice as many as the one before, up to [`CHUNK`]. So a
-/// small model takes little address space.
+/// Bytes of the first mapping, unless a slab needs more; each later one has twice as many as the one before,
+/// up to [`CHUNK`]. So a small model takes little address space.
 const FIRST_CHUNK: usize = 16 << 20;
 /// Bytes of a mapping, unless a slab needs more.
 const CHUNK: usize = 256 << 20;

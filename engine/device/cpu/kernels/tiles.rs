@@ -1,4 +1,5 @@
-//! Products in tiles: some rows at a time meet one panel of weights, or two that share what is read of the activations.
+//! Products in tiles: some rows at a time meet one panel of weights, or two that share what is read of the
+//! activations.
 //!
 //! Products of codes are exact integers. An output adds up its steps (32 k, or one) in order.
 
@@ -11,7 +12,8 @@ use std::ops::Range;
 
 /// `P` panels, or parts of them, that some rows at a time are multiplied with.
 pub(super) trait Tile<L: Lanes, const P: usize> {
-    /// Rows `first .. first + R`, each to 16 outputs of each panel; parts of panels are added to what the rows have `so_far`.
+    /// Rows `first .. first + R`, each to 16 outputs of each panel; parts of panels are added to what the
+    /// rows have `so_far`.
     fn tile<const R: usize>(&mut self, first: usize, so_far: [[L; R]; P]) -> [[L; R]; P];
 }
 
@@ -51,7 +53,8 @@ fn some_rows<L: Lanes, const P: usize, const R: usize>(
     }
 }
 
-/// Distance in bytes at which weights are prefetched ahead of their use: about what memory delivers during one access.
+/// Distance in bytes at which weights are prefetched ahead of their use: about what memory delivers during
+/// one access.
 const PREFETCH: usize = 4096;
 
 /// Rows up to which nothing is unpacked beforehand.
@@ -377,8 +380,8 @@ impl<S: Scheme> CodedProduct<'_, S, 1> {
 impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
     #[inline(always)]
     fn tile<const R: usize>(&mut self, first: usize, _: [[L; R]; 1]) -> [[L; R]; 1] {
-        // Few rows wait for memory: its next lines are asked for in time. With each step go the lines of its share of the
-        // panel, as far ahead as the scales are long and then some.
+        // Few rows wait for memory: its next lines are asked for in time. With each step go the lines of its
+        // share of the panel, as far ahead as the scales are long and then some.
         let share = S::SCALE_BYTES / Self::STEPS + Self::STEP_BYTES;
         let mut next = self.heads[0].as_ptr().wrapping_add(self.heads[0].len() + PREFETCH);
         let rows = self.x.rows::<R>(first);
@@ -401,8 +404,9 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
     }
 }
 
-/// All rows times some steps of `P` panels from step `first` on, unpacked; added to `out: [P, n_rows, 16]`. A function of its own for each
-/// form, not for each scheme: inlined, the kernels would take twice as long to compile.
+/// All rows times some steps of `P` panels from step `first` on, unpacked; added to `out: [P, n_rows, 16]`. A
+/// function of its own for each form, not for each scheme: inlined, the kernels would take twice as long to
+/// compile.
 struct Unpacked<'a, F, L: Lanes, const P: usize> {
     x: CodedSource<'a>,
     steps: &'a [[Step<L>; P]],

@@ -1,14 +1,15 @@
-//! Passes over a row of logits, for the sampler: the greatest logit of each piece, sums of weights, exponentials.
+//! Passes over a row of logits, for the sampler: the greatest logit of each piece, sums of weights,
+//! exponentials.
 //!
-//! Sums of weights are estimates with a known error ([`ERROR`]); the sampler allows for it, so that no draw depends on their order.
-//! Exponentials are those of `libm`, bit for bit.
+//! Sums of weights are estimates with a known error ([`ERROR`]); the sampler allows for it, so that no draw
+//! depends on their order. Exponentials are those of `libm`, bit for bit.
 
 use super::{Isa, Kernel, LANES, Lanes, padded};
 
 /// Logits of a piece.
 pub(crate) const PIECE: usize = 128;
-/// Relative error of [`weights_below`], at most: the exponent's roundings, [`Lanes::exp`] and a piece's sum come to 2e-5. (Weights
-/// under 1e-37 count as such.)
+/// Relative error of [`weights_below`], at most: the exponent's roundings, [`Lanes::exp`] and a piece's sum
+/// come to 2e-5. (Weights under 1e-37 count as such.)
 pub(crate) const ERROR: f64 = 1e-4;
 
 /// The greatest logit of each piece; NaN where one of its logits is.
@@ -61,7 +62,8 @@ fn greater(x: f32, y: f32) -> f32 {
     if x > y { x } else { y }
 }
 
-/// Logits whose weights are summed up: those below a threshold. A weight is `exp((logit - top) / temperature)`.
+/// Logits whose weights are summed up: those below a threshold. A weight is
+/// `exp((logit - top) / temperature)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Below {
     pub(crate) threshold: f32,
@@ -69,7 +71,8 @@ pub(crate) struct Below {
     pub(crate) temperature: f32,
 }
 
-/// Estimates the sum of weights below a threshold, by piece. No logit is above `top`, or the threshold is lower than that one.
+/// Estimates the sum of weights below a threshold, by piece. No logit is above `top`, or the threshold is
+/// lower than that one.
 pub(crate) fn weights_below(isa: Isa, logits: &[f32], below: Below) -> Vec<f32> {
     let mut sums = vec![0.0; logits.len().div_ceil(PIECE)];
     isa.run(Weights { logits, below, sums: &mut sums });
@@ -142,8 +145,8 @@ impl Kernel for Exps<'_> {
     }
 }
 
-/// The algorithm of [`libm::exp`] (FreeBSD's `e_exp.c`) for -708 to 0, with selections in place of its branches: every operation that
-/// takes part in a result is the same one.
+/// The algorithm of [`libm::exp`] (FreeBSD's `e_exp.c`) for -708 to 0, with selections in place of its
+/// branches: every operation that takes part in a result is the same one.
 #[inline(always)]
 #[expect(clippy::excessive_precision, clippy::unreadable_literal)] // as they stand there
 fn exp(x: f64) -> f64 {
@@ -178,8 +181,8 @@ fn exp(x: f64) -> f64 {
     if size >= TINY { y * power } else { 1.0 + x }
 }
 
-/// Replaces numbers of no more than 0 by their exponentials, with a relative error of 1e-14; those below -700 count as that. In less
-/// than half the time of [`exps`], for nothing is divided.
+/// Replaces numbers of no more than 0 by their exponentials, with a relative error of 1e-14; those below -700
+/// count as that. In less than half the time of [`exps`], for nothing is divided.
 pub(crate) fn near_exps(isa: Isa, numbers: &mut [f64]) {
     isa.run(NearExps(numbers));
 }

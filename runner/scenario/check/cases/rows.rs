@@ -177,7 +177,8 @@ fn other_separator(head: &csv::StringRecord) -> Option<&'static str> {
     separators.into_iter().find(|(separator, _)| first.contains(*separator)).map(|(_, name)| name)
 }
 
-/// Where the fields of a record are in a text: each after the one before; the whole record, where one is written otherwise.
+/// Where the fields of a record are in a text: each after the one before; the whole record, where one is
+/// written otherwise.
 fn places(text: &str, (start, end): (usize, usize), record: &csv::StringRecord) -> Vec<(usize, usize)> {
     let mut from = start;
     let place = |field: &str| match text[from..end].find(field).map(|at| from + at) {

@@ -1,4 +1,5 @@
-//! Items: inputs and outputs of a response, as the API shows them; read from requests, and converted to lines of a dialogue.
+//! Items: inputs and outputs of a response, as the API shows them; read from requests, and converted to lines
+//! of a dialogue.
 
 use super::super::messages;
 use crate::server::ask::fresh_id;
@@ -126,7 +127,8 @@ impl Part {
 /// Reads the items of an input; a text is a user's message. Reasoning of other models is ignored.
 ///
 /// # Errors
-/// An item is of a type that is not supported, lacks a field, or has a part that is not text: its place is named.
+/// An item is of a type that is not supported, lacks a field, or has a part that is not text: its place is
+/// named.
 pub(super) fn items(input: &Value) -> Result<Vec<Item>, Refusal> {
     match input {
         Value::String(text) => Ok(vec![Item::message(None, Role::User, vec![text.clone()])]),

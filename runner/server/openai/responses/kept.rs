@@ -1,7 +1,7 @@
 //! Stored responses, which later ones can continue and clients can retrieve.
 //!
-//! Only texts are kept: `server/sessions` finds the sampled ids and their memory. A response includes everything that it was given,
-//! including earlier responses, so it does not depend on these being kept.
+//! Only texts are kept: `server/sessions` finds the sampled ids and their memory. A response includes
+//! everything that it was given, including earlier responses, so it does not depend on these being kept.
 
 use super::input::Item;
 use super::output::ResponseObject;
@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const MOST: usize = 2_000;
 /// Maximum size of all of them as JSON, in bytes.
 const MOST_BYTES: usize = 64 << 20;
-/// Maximum size of a recorded response in bytes, because a journal is read in lines of 8 MiB. A larger one is known until the server
-/// ends.
+/// Maximum size of a recorded response in bytes, because a journal is read in lines of 8 MiB. A larger one is
+/// known until the server ends.
 const MOST_LINE_BYTES: usize = (8 << 20) - 64;
-/// Maximum bytes recorded until the server restarts, because a journal is read up to 1 GiB. Removals are always recorded.
+/// Maximum bytes recorded until the server restarts, because a journal is read up to 1 GiB. Removals are
+/// always recorded.
 const MOST_WRITTEN_BYTES: usize = 512 << 20;
 
 /// The responses of all tenants.

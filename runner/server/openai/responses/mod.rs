@@ -1,7 +1,8 @@
 //! Responses: OpenAI's API with a memory of what was said, by the ids of responses.
 //!
-//! A request is read (`request`, `input`) into a dialogue, which includes the earlier response and its input. `stream` turns the
-//! pieces of the answer into `events` and the resulting response object (`output`), which is then `kept`.
+//! A request is read (`request`, `input`) into a dialogue, which includes the earlier response and its input.
+//! `stream` turns the pieces of the answer into `events` and the resulting response object (`output`), which
+//! is then `kept`.
 
 mod events;
 mod input;

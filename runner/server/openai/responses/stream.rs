@@ -1,5 +1,5 @@
-//! A response as it is generated, event by event. A request without a stream uses the same code, so both give the same
-//! response.
+//! A response as it is generated, event by event. A request without a stream uses the same code, so both give
+//! the same response.
 
 use super::super::words::{diagnostics, explained};
 use super::events::Events;

@@ -1,12 +1,14 @@
 //! Attention over tiles of a cache: packed codes in, context out, online softmax, no score matrix.
 //!
 //! Tiles are 64 tokens, aligned to absolute positions. A query walks tiles 0, 1, 2, … up to its own position,
-//! whatever queries stand beside it, so its arithmetic is fixed by its position alone. Scores have one token to a lane:
-//! coded keys meet the query in 8 bits (16 for 8-bit keys) in exact integer products, f16 keys meet it in f32. Contexts have
-//! one column to a lane; a tile's values are unpacked once for all queries of a task, and nothing larger than a tile ever is.
+//! whatever queries stand beside it, so its arithmetic is fixed by its position alone. Scores have one token
+//! to a lane: coded keys meet the query in 8 bits (16 for 8-bit keys) in exact integer products, f16 keys
+//! meet it in f32. Contexts have one column to a lane; a tile's values are unpacked once for all queries of a
+//! task, and nothing larger than a tile ever is.
 //!
-//! Keys are stored 16 tokens to a vector (f16 rows too), so that scores have a token to a lane; queries meet coded keys in 8
-//! bits, 8-bit keys in 16. Values are stored by token; contexts have a column to a lane and are summed in f32.
+//! Keys are stored 16 tokens to a vector (f16 rows too), so that scores have a token to a lane; queries meet
+//! coded keys in 8 bits, 8-bit keys in 16. Values are stored by token; contexts have a column to a lane and
+//! are summed in f32.
 
 mod scores;
 mod values;
@@ -20,13 +22,14 @@ use values::{gather, unpack};
 /// Tokens of a tile.
 pub(crate) const TILE: usize = 64;
 
-/// Keys of the tokens of one tile, for one KV head: one token to a lane. The same bytes may be read as values.
+/// Keys of the tokens of one tile, for one KV head: one token to a lane. The same bytes may be read as
+/// values.
 #[derive(Clone, Copy)]
 pub(crate) enum Keys<'a> {
     /// Column d of tokens 16 v to 16 v + 15 is the vector at `v * stride + 16 * d`.
     F16 { vectors: &'a [f16], stride: usize },
-    /// See [`Codes`]; for each 16 tokens one vector of words for 8 columns (4 bits: columns 8j to 8j + 3 in the low halves of
-    /// the bytes, 8j + 4 to 8j + 7 in the high ones) or 4 columns (8 bits).
+    /// See [`Codes`]; for each 16 tokens one vector of words for 8 columns (4 bits: columns 8j to 8j + 3 in
+    /// the low halves of the bytes, 8j + 4 to 8j + 7 in the high ones) or 4 columns (8 bits).
     Coded {
         codes: Codes<'a>,
         /// Mean of the block's keys, subtracted before coding, `[k_dim]`; empty if it was not.
@@ -43,17 +46,18 @@ pub(crate) enum Values<'a> {
     Keys(Keys<'a>),
     /// Token t starts at `t * stride`; one column to a lane, as below.
     F16 { rows: &'a [f16], stride: usize },
-    /// See [`Codes`]; for each token and 32 columns 16 bytes, columns 0 to 15 in their low halves, 16 to 31 in the high ones
-    /// (4 bits), or one byte a column (8 bits).
+    /// See [`Codes`]; for each token and 32 columns 16 bytes, columns 0 to 15 in their low halves, 16 to 31
+    /// in the high ones (4 bits), or one byte a column (8 bits).
     Coded {
         codes: Codes<'a>,
-        /// The tile's first values, whole and exact, `[n, v_dim]`: they are read instead of their codes, and have a scale of 1.
+        /// The tile's first values, whole and exact, `[n, v_dim]`: they are read instead of their codes, and
+        /// have a scale of 1.
         exact: &'a [f16],
     },
 }
 
-/// Codes of a tile (`scale * level`, see [`crate::kv::quant`]), and for each group of columns the tokens' scales: group g from
-/// `g * stride` on.
+/// Codes of a tile (`scale * level`, see [`crate::kv::quant`]), and for each group of columns the tokens'
+/// scales: group g from `g * stride` on.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<'a> {
     pub(crate) bits: u32,
@@ -62,13 +66,15 @@ pub(crate) struct Codes<'a> {
     pub(crate) stride: usize,
 }
 
-/// Source of the tiles of a KV head of one sequence. All of a sequence's rows in a task see the same bytes in a tile.
+/// Source of the tiles of a KV head of one sequence. All of a sequence's rows in a task see the same bytes in
+/// a tile.
 pub(crate) trait Tiles: Sync {
     /// Keys and values of tile `tile` (tokens `64 * tile ..`), as rows of the task's block see them.
     fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>);
 }
 
-/// Query rows of one KV head, of one sequence or of several that begin with the same tiles: `q: [Σ n_rows, group, k_dim]`.
+/// Query rows of one KV head, of one sequence or of several that begin with the same tiles:
+/// `q: [Σ n_rows, group, k_dim]`.
 pub(crate) struct Queries<'a> {
     pub(crate) q: &'a [f32],
     /// The sequences' rows, one after another.
@@ -106,8 +112,8 @@ pub(crate) struct AttnParams<'a> {
 
 /// Causal softmax attention, into `[Σ n_rows, group, v_dim]`.
 ///
-/// Online softmax as in Milakov & Gimelshein 2018 and FlashAttention (Dao et al. 2022); sinks as in gpt-oss, soft cap as in
-/// Gemma 2. Tiles that sequences have in common are unpacked once for all of them.
+/// Online softmax as in Milakov & Gimelshein 2018 and FlashAttention (Dao et al. 2022); sinks as in gpt-oss,
+/// soft cap as in Gemma 2. Tiles that sequences have in common are unpacked once for all of them.
 pub(crate) fn attend(isa: Isa, queries: &Queries<'_>) -> Vec<f32> {
     let Queries { rows, n_common, k_dim, v_dim, params, .. } = *queries;
     assert!(k_dim % LANES == 0 && v_dim % LANES == 0, "head sizes are multiples of {LANES}");
@@ -131,7 +137,8 @@ struct Running {
 
 /// Softmax weights of a tile's tokens, for the queries that go through it together.
 struct Weights {
-    /// Each query's weights of the tokens, for each group of columns, the values' scales included: `[n_groups, 8, 64]`.
+    /// Each query's weights of the tokens, for each group of columns, the values' scales included:
+    /// `[n_groups, 8, 64]`.
     tokens: Vec<[[f32; TILE]; TOGETHER]>,
     /// Factor for what the queries have accumulated so far.
     rescale: [f32; TOGETHER],
@@ -304,7 +311,8 @@ fn ask_for_bytes<L: Lanes>(bytes: &[u8]) {
     }
 }
 
-/// One step of a query's online softmax: scores become weights of the tokens that it sees (`seen.0 .. seen.1`).
+/// One step of a query's online softmax: scores become weights of the tokens that it sees
+/// (`seen.0 .. seen.1`).
 #[inline(always)]
 fn online_softmax<L: Lanes>(
     scores: &mut [f32; TILE],

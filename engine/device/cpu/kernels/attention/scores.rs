@@ -209,7 +209,8 @@ fn digit_of<L: Lanes>(rest: &mut [f32], codes: &mut [i8]) -> (f32, i32) {
     (scale, sum)
 }
 
-/// Product of a block's mean key with each of the queries `q: [n, dim]`, to be added to their scores; 0 if `mean` is empty.
+/// Product of a block's mean key with each of the queries `q: [n, dim]`, to be added to their scores; 0 if
+/// `mean` is empty.
 #[inline(always)]
 pub(super) fn common<L: Lanes>(q: &[f32], dim: usize, mean: &[f16]) -> [f32; TOGETHER] {
     let mut shared = [0.0; TOGETHER];

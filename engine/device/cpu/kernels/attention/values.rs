@@ -154,7 +154,8 @@ fn transpose<L: Lanes>(keys: Keys<'_>, n: usize, v_dim: usize, out: &mut [f32]) 
                 }
             }
             Keys::Coded { codes: k, .. } => {
-                // 16 columns of 16 tokens at a time: 2 vectors of words (4 bits) or 4 (8 bits), a token to a word.
+                // 16 columns of 16 tokens at a time: 2 vectors of words (4 bits) or 4 (8 bits), a token to a
+                // word.
                 let row_words = k.codes.len() / TILE / 4;
                 let vectors = k.codes[v * row_words * 64..].chunks_exact(32 * k.bits as usize);
                 for (c, vectors) in vectors.take(v_dim / LANES).enumerate() {
