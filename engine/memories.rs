@@ -121,7 +121,7 @@ impl Engine {
     /// Removes rows that only serve to go back, then the least valuable sessions of all tenants, from the
     /// cache folder until it takes at most `limit` bytes, while the engine runs. The rules are those of
     /// [`Folder::shrink`](crate::cache::Folder::shrink), but what no session needs stays. Sessions at work,
-    /// those whose last turn waits for its commit, and those of runs that other engines add to, stay as they
+    /// those with a request or a commit that waits, and those of runs that other engines add to, stay as they
     /// are. Nothing happens without a folder. Call it where blocking is allowed.
     ///
     /// # Errors

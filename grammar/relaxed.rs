@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
 use crate::schema::{EXACT, Exact, KEYWORD, SOURCES, escaped, integer, is_grounded, is_usable, violation};
 use serde_json::{Map, Number, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 mod references;
@@ -102,8 +102,8 @@ impl Relaxed {
 fn without_sources(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            if let Some(Value::Object(bounds)) = fields.get_mut(KEYWORD) {
-                bounds.shift_remove(SOURCES);
+            if let Some(bounds) = fields.get_mut(KEYWORD).filter(|value| is_exact(value)) {
+                bounds.as_object_mut().into_iter().for_each(|bounds| _ = bounds.shift_remove(SOURCES));
             }
             fields.values_mut().for_each(without_sources);
         }
@@ -116,12 +116,20 @@ fn without_sources(schema: &mut Value) {
 fn without_exact(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            fields.shift_remove(KEYWORD);
+            if fields.get(KEYWORD).is_some_and(is_exact) {
+                fields.shift_remove(KEYWORD);
+            }
             fields.values_mut().for_each(without_exact);
         }
         Value::Array(items) => items.iter_mut().for_each(without_exact),
         _ => {}
     }
+}
+
+/// True of exact bounds; a property may have the name of their keyword.
+fn is_exact(value: &Value) -> bool {
+    let known = |keyword: &String| ["minimum", "maximum", SOURCES].contains(&keyword.as_str());
+    value.as_object().is_some_and(|fields| fields.keys().all(known))
 }
 
 /// True if alternatives of a schema can't be distinguished.
@@ -198,6 +206,8 @@ const ANNOTATIONS: &[&str] =
 #[derive(Default)]
 struct Work {
     left: Vec<Left>,
+    /// Their numbers.
+    numbers: HashMap<(String, String, bool), usize>,
     /// Times that something was left out, also where it was left out before.
     n_left: usize,
     /// True where `oneOf` becomes `anyOf`.
@@ -248,14 +258,14 @@ impl Work {
     /// Takes note of a keyword that is left out, and gives its number.
     fn leave(&mut self, keyword: &str, place: &str, is_checked: bool) -> u64 {
         let (keyword, place) = (keyword.to_string(), place.to_string());
-        let left = Left { keyword, place, is_checked, is_followed: false };
         self.n_left += 1;
-        let known = self.left.iter().position(|known| *known == left);
-        let number = known.unwrap_or_else(|| {
-            self.left.push(left);
-            self.left.len() - 1
-        });
-        number as u64
+        let number =
+            self.numbers.entry((keyword, place, is_checked)).or_insert_with_key(|(keyword, place, _)| {
+                let (keyword, place) = (keyword.clone(), place.clone());
+                self.left.push(Left { keyword, place, is_checked, is_followed: false });
+                self.left.len() - 1
+            });
+        *number as u64
     }
 
     fn schema(&mut self, schema: &Value, place: &str) -> Value {
@@ -268,6 +278,12 @@ impl Work {
                 word if CHECKED.contains(&word) => _ = self.leave(keyword, place, true),
                 word if IGNORED.contains(&word) => _ = self.leave(keyword, place, false),
                 word if ANNOTATIONS.contains(&word) => {}
+                // Exact bounds of a grammar that is enforced again; what they stand for is known here alone.
+                KEYWORD if is_exact(value) => {
+                    let mut bounds = value.clone();
+                    bounds.as_object_mut().into_iter().for_each(|bounds| _ = bounds.shift_remove(SOURCES));
+                    kept.fields.insert(keyword.clone(), bounds);
+                }
                 "format" if !is_enforced(&json!({ "type": "string", "format": value })) => {
                     // By the standard it is an annotation.
                     self.leave(keyword, place, false);

@@ -49,20 +49,31 @@ impl Vocabulary {
         Ok(Self { factory, is_text, compiled: Mutex::default() })
     }
 
-    /// A matcher at the beginning of a reply. What has been matched before has no part in what it costs.
+    /// A matcher at the beginning of a reply: its masks enforce all of the grammar ([`Grammar::enforced`]).
+    /// What has been matched before has no part in what it costs.
     ///
     /// # Errors
     /// The grammar can't be used.
     pub fn matcher(&self, grammar: &Grammar) -> Result<Matcher> {
-        self.spaced(grammar, Spacing::One)
+        self.known(grammar, Spacing::One, || self.compile(&grammar.enforced()?, Spacing::One))
     }
 
     pub(crate) fn spaced(&self, grammar: &Grammar, spacing: Spacing) -> Result<Matcher> {
+        self.known(grammar, spacing, || self.compile(grammar, spacing))
+    }
+
+    /// The matcher of a grammar, compiled where it is not known.
+    fn known(
+        &self,
+        grammar: &Grammar,
+        spacing: Spacing,
+        compile: impl FnOnce() -> Result<Matcher>,
+    ) -> Result<Matcher> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let known = compiled.iter().position(|((known, how), _)| known == grammar && *how == spacing);
         let entry = match known {
             Some(at) => compiled.remove(at),
-            None => ((grammar.clone(), spacing), self.compile(grammar, spacing)?),
+            None => ((grammar.clone(), spacing), compile()?),
         };
         let matcher = entry.1.fresh();
         compiled.push(entry);

@@ -140,7 +140,8 @@ impl Memory {
         }
         self.wait_for_commits(&to);
         let is_stored = self.store.as_ref().is_some_and(|store| store.has_session(&to));
-        if is_stored && !replace {
+        // (Where nothing is stored, the first call of the two, without `replace`, has done it.)
+        if is_stored != replace {
             return;
         }
         let mut stats = LoadStats::default();

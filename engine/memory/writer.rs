@@ -172,8 +172,13 @@ impl Memory {
                     idle.session.trim_window(true, &mut self.arena);
                 }
             }
-            Written::Session(_) | Written::Removed(_) => {}
-            // Whoever became known meanwhile may have been read from the manifest before.
+            Written::Session(_) => {}
+            // It may have become known meanwhile, by the manifest from before.
+            Written::Removed(removed) => {
+                if removed.is_ok() {
+                    self.forget(&answer.session);
+                }
+            }
             Written::RowsDropped(_) => self.forget_rows(&answer.session),
             Written::Manifest(result, journal) => {
                 self.settle(&answer.session, result.is_ok(), journal.take());

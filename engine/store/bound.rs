@@ -4,8 +4,8 @@
 //! ([`Engine::shrink`](crate::Engine::shrink)); only the ways to remove something differ ([`Removal`]).
 //!
 //! Nothing goes in vain: while something can't be read, blocks that it may need stay, so no session is
-//! removed either; and what belongs to other keys or versions can't be freed here, so where it alone exceeds
-//! the bound, all sessions stay.
+//! removed either; and what belongs to other keys or versions, or to no session, can't be freed by removing
+//! sessions, so where it alone exceeds the bound, all sessions stay.
 //!
 //! An engine keeps the bound when it opens and when it goes, if it is alone in the folder then; a run may
 //! exceed it meanwhile. A server keeps it while it runs.
@@ -13,7 +13,7 @@
 use super::cipher::Cipher;
 use super::contents::Contents;
 use super::disk::Disk;
-use super::inventory::{Entry, Folder};
+use super::inventory::{Entry, Folder, Listing};
 use super::medium::Logs;
 use super::sweep::Removed;
 use super::{Bound, Failure, STORE_VERSION, files, manifest, short, tail};
@@ -96,23 +96,23 @@ impl Folder {
     pub(crate) fn shrink_by(&self, limit: u64, removal: &mut dyn Removal) -> Result<Removed> {
         let mut removed = removal.sweep()?;
         let foreign = self.foreign_bytes()?;
-        let Some(left) = limit.checked_sub(foreign) else {
-            if !self.place.is_warned.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    "{} can't be kept within {limit} bytes: its folders of other keys or versions take {foreign} \
-                     bytes; no memory is removed",
-                    self.place
-                );
-            }
-            return Ok(removed);
-        };
-        let excess = || self.own_bytes().saturating_sub(left);
+        let excess = || self.own_bytes().saturating_add(foreign).saturating_sub(limit);
         let over = excess();
         if over == 0 {
             return Ok(removed);
         }
-        let (mut entries, unread) = self.least_valuable_first();
+        let Listing { mut entries, unnamed, unread } = self.least_valuable_first();
         removed.unread = removed.unread.max(unread);
+        if unread == 0 && foreign.saturating_add(unnamed) > limit {
+            if !self.place.is_warned.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "{} can't be kept within {limit} bytes: its folders of other keys or versions take {foreign} \
+                     bytes, and {unnamed} belong to no memory; no memory is removed",
+                    self.place
+                );
+            }
+            return Ok(removed);
+        }
         let mut freed = 0;
         for entry in entries.iter().filter(|entry| entry.rows_to_go_back > 0) {
             if removed.unread > 0 || freed >= over {
@@ -123,7 +123,7 @@ impl Folder {
             removed += more;
         }
         if freed > 0 {
-            (entries, _) = self.least_valuable_first();
+            entries = self.least_valuable_first().entries;
         }
         let mut candidates = entries.into_iter();
         loop {
@@ -151,13 +151,14 @@ impl Folder {
         }
     }
 
-    /// All sessions, by how much they are worth keeping now, and the number of things that can't be read.
-    fn least_valuable_first(&self) -> (Vec<Entry>, usize) {
+    /// All sessions, by how much they are worth keeping now.
+    fn least_valuable_first(&self) -> Listing {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let (mut entries, unread) = self.entries();
-        entries
+        let mut listing = self.entries();
+        listing
+            .entries
             .sort_by(|a, b| a.worth(now).total_cmp(&b.worth(now)).then_with(|| a.saved_at.cmp(&b.saved_at)));
-        (entries, unread)
+        listing
     }
 
     /// [`Folder::shrink`], if nobody else uses the folder now: what it did, or why not, is logged.

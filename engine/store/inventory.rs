@@ -82,6 +82,15 @@ pub struct Details {
 /// Sessions with their manifests.
 type Sessions = Vec<(String, Manifest)>;
 
+/// The sessions of a folder, and what beside them takes room there.
+pub(super) struct Listing {
+    pub(super) entries: Vec<Entry>,
+    /// Bytes of blocks and rows that no manifest names: of turns at work, or left by a process that ended.
+    pub(super) unnamed: u64,
+    /// Number of folders, manifests and packs that can't be read.
+    pub(super) unread: usize,
+}
+
 impl Folder {
     /// The folder at `dir`; with a key, the part of it that is encrypted with that key.
     pub fn new(dir: &Path, key: Option<&CacheKey>) -> Self {
@@ -111,15 +120,16 @@ impl Folder {
     /// # Errors
     /// The folder can't be read.
     pub fn list(&self) -> Result<Vec<Entry>> {
-        let (mut entries, _) = self.entries();
+        let mut entries = self.entries().entries;
         entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
         Ok(entries)
     }
 
-    /// All sessions whose manifests can be read, in no order, and the number of things that can't be.
-    pub(super) fn entries(&self) -> (Vec<Entry>, usize) {
+    /// All sessions whose manifests can be read, in no order.
+    pub(super) fn entries(&self) -> Listing {
         let (manifests, census) = self.sessions();
-        (manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect(), census.unread)
+        let entries = manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect();
+        Listing { entries, unnamed: census.unnamed, unread: census.unread }
     }
 
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
@@ -295,6 +305,8 @@ struct Census {
     /// Milliseconds of a token by model: how many sessions were measured, and their sum. One measure alone is
     /// noisy.
     token_ms: HashMap<String, (f64, f64)>,
+    /// Bytes of blocks and rows that no manifest names.
+    unnamed: u64,
     /// Number of folders, manifests and packs that can't be read.
     unread: usize,
 }
@@ -317,7 +329,16 @@ impl Census {
                 token_ms.entry(manifest.owner.identity.model.clone()).or_default();
             *measured = (measured.0 + 1.0, measured.1 + manifest.worth.token_ms);
         }
-        Self { sizes, owners, own, rows_to_go_back, token_ms, unread: contents.unread.len() }
+        let named: HashSet<&str> =
+            manifests.iter().flat_map(|(_, m)| m.tails().map(|tail| &*tail.file)).collect();
+        let rows = contents
+            .tails
+            .iter()
+            .filter(|(name, _)| !named.contains(name.as_str()))
+            .map(|(_, file)| file.bytes);
+        let blocks = sizes.iter().filter(|(key, _)| !owners.contains_key(&key.0)).map(|(_, bytes)| *bytes);
+        let unnamed = rows.chain(blocks).sum();
+        Self { sizes, owners, own, rows_to_go_back, token_ms, unnamed, unread: contents.unread.len() }
     }
 
     /// Bytes of all parts of a block on disk.

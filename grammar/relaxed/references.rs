@@ -6,7 +6,7 @@ use crate::bounds::MAX_BYTES;
 use crate::error::{Error, Result};
 use crate::schema::{pointer_to, redirect, references, target};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 impl Work {
     /// Makes each `$ref` of a relaxed schema lead to the relaxed form of the schema that it led to before.
@@ -17,14 +17,21 @@ impl Work {
     pub(super) fn keep_references(&mut self, schema: &Value, relaxed: &mut Value) -> Result<()> {
         let (mut moved, mut definitions) = (BTreeMap::new(), Map::new());
         let (mut open, mut known, mut n_bytes) = (references_in(relaxed), BTreeSet::new(), 0);
+        // New references of schemas by their places, whatever they were referred to by; none where they stay.
+        let mut places: HashMap<String, Option<String>> = HashMap::new();
         while let Some(reference) = open.pop() {
             if !known.insert(reference.clone()) {
                 continue;
             }
             let Ok(target_before) = target(schema, &reference) else { continue };
             let place = pointer_to(schema, target_before).unwrap_or_default();
+            if let Some(known) = places.get(&place) {
+                moved.extend(known.clone().map(|now| (reference, now)));
+                continue;
+            }
             let wanted = self.schema(target_before, &place);
             if target(relaxed, &reference).is_ok_and(|found| *found == wanted) {
+                places.insert(place, None);
                 continue;
             }
             n_bytes += wanted.to_string().len();
@@ -38,7 +45,9 @@ impl Work {
                     && schema.get("$defs").is_none_or(|defs| defs.get(name).is_none())
             };
             let Some(name) = (0..).map(|n| format!("moved-{n}")).find(is_free) else { continue };
-            moved.insert(reference, format!("#/$defs/{name}"));
+            let now = format!("#/$defs/{name}");
+            places.insert(place, Some(now.clone()));
+            moved.insert(reference, now);
             definitions.insert(name, wanted);
         }
         if let Value::Object(fields) = &mut *relaxed

@@ -324,15 +324,15 @@ impl Exact {
             if fields.contains_key("multipleOf") {
                 return None;
             }
-            ranges = common(&ranges, &own(fields));
+            ranges = few(common(&ranges, &own(fields)))?;
             let any = fields.get("anyOf").and_then(Value::as_array).map_or(0, Vec::len);
             if any > 0 {
                 let options = (0..any).map(|index| self.option(&format!("{at}/anyOf/{index}")));
-                ranges = common(&ranges, &options.collect::<Option<Vec<_>>>()?.concat());
+                ranges = few(common(&ranges, &options.collect::<Option<Vec<_>>>()?.concat()))?;
                 is_integer = true;
             }
         }
-        (is_integer && ranges.len() <= MAX_RANGES).then_some(ranges)
+        is_integer.then_some(ranges)
     }
 
     /// Where an integer may be by one of several alternatives; `None`: it is not known, or need not be an
@@ -483,6 +483,11 @@ fn common(one: &[Range], other: &[Range]) -> Vec<Range> {
     let both =
         one.iter().flat_map(|one| other.iter().map(move |other| (one.0.max(other.0), one.1.min(other.1))));
     both.filter(|(least, most)| least <= most).take(MAX_RANGES + 1).collect()
+}
+
+/// Ranges of which none was left out.
+fn few(ranges: Vec<Range>) -> Option<Vec<Range>> {
+    (ranges.len() <= MAX_RANGES).then_some(ranges)
 }
 
 /// An integer as it is written: its sign and its digits; `None`: it is longer than what is compared.

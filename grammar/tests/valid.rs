@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use boon::{Compiler, Draft, Schemas};
-use greenroom_grammar::Grammar;
+use greenroom_grammar::{Grammar, Vocabulary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -187,6 +187,8 @@ fn integers_are_followed_to_their_bounds_wherever_they_stand() {
 #[test]
 fn bounds_that_masks_follow_exactly_are_enforced() {
     const N: i64 = 1 << 53;
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let vocabulary = Vocabulary::new(bytes.iter().map(|byte| Some(&byte[..]))).unwrap();
     let nullable = json!({ "anyOf": [{ "type": "integer", "minimum": N + 1 }, { "type": "null" }] });
     for (schema, good, bad) in [
         (
@@ -214,6 +216,16 @@ fn bounds_that_masks_follow_exactly_are_enforced() {
         enforced.accepts(&good).unwrap();
         assert!(enforced.accepts(&bad).is_err(), "{schema}: {bad}");
         assert!(grammar.relaxed().unwrap().left.iter().all(|left| left.is_followed), "{schema}");
+        // Masks of the grammar as it is written follow them, too.
+        let is_whole = |text: &str| {
+            let mut matcher = vocabulary.matcher(&grammar).unwrap();
+            let mut bytes = text.bytes().map(u32::from);
+            bytes.all(|byte| matcher.allows(byte).unwrap() && matcher.take(byte).is_ok())
+                && matcher.may_end().unwrap()
+        };
+        if !good.starts_with('{') {
+            assert!(is_whole(&good) && !is_whole(&bad), "{schema}");
+        }
     }
     // In alternatives of objects they are not.
     let bound =
@@ -266,6 +278,34 @@ fn references_lead_where_they_led() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_named_as_exact_bounds_are_stays() {
+    const N: i64 = (1 << 53) + 1;
+    let schema = json!({
+        "type": "object",
+        "properties": { "x-bounds": { "type": "string" }, "n": { "type": "integer", "minimum": N } },
+        "required": ["x-bounds"],
+    });
+    let relaxed = Grammar::json_schema(&schema).relaxed().unwrap();
+    assert!(
+        relaxed.elsewhere.text().contains(r#""x-bounds":{"type":"string"}"#),
+        "{}",
+        relaxed.elsewhere.text()
+    );
+    let forged = json!({ "type": "array", "uniqueItems": true, "items": { "type": "integer", "x-bounds": { "minimum": N, "sources": [0] } } });
+    assert!(Grammar::json_schema(&forged).check().is_err(), "nothing stands for `uniqueItems`");
+}
+
+#[test]
+fn more_ranges_than_are_followed_are_not_cut() {
+    const N: i64 = (1 << 53) + 1;
+    let all: Vec<i64> = (0..300).map(|n| N + 2 * n).collect();
+    let schema = json!({ "allOf": [{ "enum": all }, { "type": "integer", "minimum": all[280] }] });
+    let relaxed = Grammar::json_schema(&schema).relaxed().unwrap();
+    relaxed.accepts(&all[290].to_string()).unwrap();
+    assert!(relaxed.accepts(&all[270].to_string()).is_err());
 }
 
 #[test]

@@ -9,10 +9,11 @@ use super::sampling::Sampling;
 use super::{Bounds, Exit, open_scenario, repeat};
 use crate::diagnostic::printable;
 use crate::experiment::{self, CASE, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
+use crate::replay::transcript_file;
 use crate::run::{MAX_TOKENS, RunOptions, Seeding};
 use crate::scenario::{Case, Given, Hints, Overrides, Scenario, parse_cast, parse_override};
 use crate::trace;
-use crate::transcript;
+use crate::transcript::{self, Transcript};
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -117,6 +118,13 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
     }
     // Runs of a resumed experiment are below its folder.
     let runs: Vec<PathBuf> = if args.resume { runs_in(&folder) } else { Vec::new() };
+    if let Some(by_rules) = runs.first().filter(|_| begun.is_none()).and_then(|run| rules_of(run)) {
+        // All of its runs follow the same rules.
+        args.overrides.insert(0, by_rules);
+        let opened = open_scenario(&args.file, &args.bounds, &args.overrides, true)?;
+        let Some(reopened) = opened else { return Ok(Exit::Invalid) };
+        scenario = reopened;
+    }
     let earlier: Vec<&Path> = runs.iter().map(PathBuf::as_path).collect();
     let has_cases = plays_cases(&scenario);
     let seeding = match &begun {
@@ -188,6 +196,12 @@ fn seeding_in(folder: &Path, is_of_one: bool, quiet: bool) -> anyhow::Result<See
         );
     }
     Ok(Seeding::Recorded(None))
+}
+
+/// The override with which the scenario of a run is read, if an earlier version began it. (A run that can't
+/// be read is reported when it is resumed.)
+fn rules_of(run: &Path) -> Option<(String, serde_json::Value)> {
+    Transcript::open_begun(&transcript_file(run)).ok()??.header.record.read_with()
 }
 
 /// Names of the settings given on the command line.

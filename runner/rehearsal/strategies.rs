@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Default)]
 pub(super) struct Replies {
     tried: RefCell<BTreeMap<TurnId, Tried>>,
-    /// Turns that replied in the plays since the last call of [`Replies::settle`].
-    recent: RefCell<BTreeSet<TurnId>>,
+    /// Turns that replied in the plays since the last call of [`Replies::settle`], and whether all failed.
+    recent: RefCell<BTreeMap<TurnId, bool>>,
 }
 
 #[derive(Default)]
@@ -22,8 +22,9 @@ struct Tried {
     n: usize,
     n_failed: usize,
     failed: Option<NoReply>,
-    /// True if some of the plays stood for others, or depended on invented words: another one may go well.
-    is_sampled: bool,
+    /// True if it failed in all plays of a piece whose plays were all that can happen: none stood for others,
+    /// or depended on invented words.
+    is_certain: bool,
 }
 
 /// What is known in a play of some phases; ids are those of the whole plan.
@@ -96,7 +97,7 @@ impl Replies {
         let stuck = |(id, tried): (TurnId, Tried)| {
             let (error, turn) = (tried.failed?, plan.turn(id));
             let key = scenario.agent(turn.speaker).key.clone();
-            let is_certain = tried.n_failed == tried.n && !tried.is_sampled;
+            let is_certain = tried.n_failed == tried.n && tried.is_certain;
             let may = match (is_certain, tried.n_failed == tried.n) {
                 (true, _) => "",
                 (false, true) => "in all courses that were tried, ",
@@ -118,13 +119,13 @@ impl Replies {
     pub(super) fn settle(&self, is_whole: bool) {
         let recent = self.recent.take();
         let mut tried = self.tried.borrow_mut();
-        for turn in recent.iter().filter(|_| !is_whole) {
-            tried.entry(*turn).or_default().is_sampled = true;
+        for (turn, _) in recent.iter().filter(|(_, has_failed)| is_whole && **has_failed) {
+            tried.entry(*turn).or_default().is_certain = true;
         }
     }
 
     fn note(&self, turn: TurnId, reply: &Result<String, NoReply>) {
-        self.recent.borrow_mut().insert(turn);
+        *self.recent.borrow_mut().entry(turn).or_insert(true) &= reply.is_err();
         let mut all = self.tried.borrow_mut();
         let tried = all.entry(turn).or_default();
         tried.n += 1;

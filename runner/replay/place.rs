@@ -170,7 +170,7 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
     match drift.cause {
         Cause::ToolsChanged => tool(scenario, &drift.path),
         Cause::PromptChanged => prompt(scenario, header, drift),
-        Cause::ChoiceChanged | Cause::FormChanged => choice(scenario, &drift.path),
+        Cause::ChoiceChanged | Cause::FormChanged | Cause::ReadingChanged => choice(scenario, &drift.path),
         Cause::RuleChanged => rule(scenario, &drift.path),
         Cause::ResultsChanged => {
             let builtin_result = || change(scenario, drift).or_else(|| result(scenario, &drift.path));

@@ -21,6 +21,8 @@ pub enum Cause {
     ResultsChanged,
     /// The model says something else.
     ReplyChanged,
+    /// The version that wrote the recording read the reply by other rules.
+    ReadingChanged,
     /// The line's content does not fit its hash, or the reply its parts.
     RecordAltered,
     /// The plan has a turn that the recording lacks.
@@ -66,6 +68,7 @@ impl Cause {
             Self::ToolsChanged => "the tools changed",
             Self::ResultsChanged => "the results changed",
             Self::ReplyChanged => "the model says something else",
+            Self::ReadingChanged => "the reply is read differently now",
             Self::RecordAltered => "the recorded line was altered",
             Self::LineMissing => "a line is missing",
             Self::LineTooMany => "an extra line",

@@ -43,10 +43,11 @@ pub struct Header {
     /// The overrides (`--set`): a replay takes these from here, and all other values from the scenario.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<(String, serde_json::Value)>,
-    /// Version of the rules by which texts keep their line breaks, strategies remember and replies are read
-    /// as choices. Absent (1): each line break after a tag was removed, and strategies began again at each
-    /// phase.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Version of the rules by which texts keep their line breaks, strategies remember and replies are read.
+    /// Absent (1): each line break after a tag was removed, and strategies began again at each phase; such
+    /// recordings are replayed by these rules. Replies are read by the present ones, and a difference is
+    /// reported.
+    #[serde(default, alias = "lines", skip_serializing_if = "Option::is_none")]
     pub rules: Option<u32>,
     /// The cast, by key.
     pub agents: BTreeMap<String, AgentRecord>,
@@ -92,9 +93,14 @@ pub struct Header {
 }
 
 impl Header {
+    /// True if the recording is by the first rules (see [`Header::rules`]).
+    pub fn is_by_first_rules(&self) -> bool {
+        self.rules.unwrap_or(1) < 2
+    }
+
     /// The override with which the scenario is read, if the recording is by the first rules.
     pub fn read_with(&self) -> Option<(String, serde_json::Value)> {
-        self.rules.is_none().then(|| (FIRST_RULES.to_string(), serde_json::Value::Null))
+        self.is_by_first_rules().then(|| (FIRST_RULES.to_string(), serde_json::Value::Null))
     }
 }
 

@@ -40,7 +40,7 @@ impl Recorder {
         }
         let file = Some((file, path.to_path_buf()));
         let (recorded, between, hash) = Default::default();
-        let by_first_rules = header.rules.is_none();
+        let by_first_rules = header.is_by_first_rules();
         let (footer, n_turns, n_between, line) = Default::default();
         let mut recorder =
             Self { file, recorded, between, footer, by_first_rules, n_turns, n_between, line, hash };
@@ -88,7 +88,7 @@ impl Recorder {
             recorded: transcript.turns.clone(),
             between: transcript.between.clone(),
             footer: transcript.footer.clone(),
-            by_first_rules: transcript.header.record.rules.is_none(),
+            by_first_rules: transcript.header.record.is_by_first_rules(),
             n_turns: 0,
             n_between: 0,
             line: 1,
@@ -273,7 +273,10 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord, by_first_rules: bo
         return found.map(|found| found.texts(&was.raw, &now.raw));
     }
     if was.spoken != now.spoken {
-        let found = drift(Cause::RecordAltered, "what others heard is not what was sampled");
+        let found = match by_first_rules && recorded.intact {
+            true => drift(Cause::ReadingChanged, "an earlier version took another part of it as spoken"),
+            false => drift(Cause::RecordAltered, "what others heard is not what was sampled"),
+        };
         return found.map(|found| found.texts(&was.spoken, &now.spoken));
     }
     if was.hints != now.hints && recorded.intact {
@@ -364,7 +367,7 @@ fn other_choice(
     let (was, now) = (text_of(&was.chosen), text_of(&now.chosen));
     if by_first_rules && is_parsed {
         let detail = format!("an earlier version read the reply as `{was}`; now it is read as `{now}`");
-        return (Cause::ChoiceChanged, detail);
+        return (Cause::ReadingChanged, detail);
     }
     (Cause::RecordAltered, format!("the reply is read as `{now}`, but `{was}` is recorded"))
 }
@@ -420,6 +423,11 @@ pub fn same_settings(recorded: &Header, now: &Header) -> anyhow::Result<()> {
     // A header without `case` has another rule, not another value.
     if recorded.case.is_none() && now.case.is_some() {
         let detail = "an earlier version began the run, with random numbers that all cases share; play it again in another folder";
+        return Err(Drift::new("header", Cause::Settings, detail).into());
+    }
+    // So is one without `rules`.
+    if recorded.is_by_first_rules() && !now.is_by_first_rules() {
+        let detail = "an earlier version began the run, by rules that differ from this one's; play it again in another folder";
         return Err(Drift::new("header", Cause::Settings, detail).into());
     }
     let (was, is) = (serde_json::to_value(recorded)?, serde_json::to_value(now)?);

@@ -352,6 +352,85 @@ phases:
         |turn| turn.constraint.as_mut().unwrap().chosen = "ben".into(),
     );
     let (_, title, detail, line) = blamed(&folder);
-    assert_eq!((title.as_str(), line), ("the choice changed", Some(5)));
+    assert_eq!((title.as_str(), line), ("the reply is read differently now", Some(5)));
     assert!(detail.contains("an earlier version read the reply as `ben`"), "{detail}");
+}
+
+#[test]
+fn an_experiment_that_an_earlier_version_began_continues_by_its_rules() {
+    const TEXT: &str = "
+id: list
+agents: {ann: {strategy: {always: Done.}}}
+phases:
+  - name: t
+    agents: [ann]
+    prompt: \"{% if true %}One{% endif %}\\ntwo\"
+";
+    let folder = crate::play::checkout();
+    std::fs::write(folder.path().join("list.yaml"), TEXT).unwrap();
+    let run = |more: &[&str]| {
+        let args = [&["run", "list.yaml", "--repeat", "2", "--out", "all", "--quiet"], more].concat();
+        let (code, text) = greenroom_with(folder.path(), &args, &[]);
+        assert_eq!(code, 0, "{text}");
+    };
+    run(&[]);
+    let file = |seed: usize| folder.path().join(format!("all/seed-{seed}/transcript.jsonl"));
+    let read = |seed: usize| {
+        let transcript = Transcript::open(&file(seed)).unwrap();
+        (transcript.header.record.rules, transcript.turns[0].record.delta.clone())
+    };
+    let (rules, delta) = read(1);
+    assert!(rules == Some(2) && delta.contains("One\ntwo"), "{delta}");
+    rewrite(
+        &file(0),
+        |header| header.rules = None,
+        |turn| turn.delta = turn.delta.replace("One\ntwo", "Onetwo"),
+    );
+    std::fs::remove_dir_all(folder.path().join("all/seed-1")).unwrap();
+    run(&["--resume"]);
+    let (rules, delta) = read(1);
+    assert!(rules.is_none() && delta.contains("Onetwo"), "{delta}");
+    // One that was begun by other rules than its settings say is not continued by these.
+    let header = |rules| Header { rules, ..Transcript::open(&file(1)).unwrap().header.record };
+    let error = same_settings(&header(None), &header(Some(2))).unwrap_err().to_string();
+    assert!(error.contains("an earlier version began the run"), "{error}");
+}
+
+#[test]
+fn options_that_are_errors_now_replay_where_they_were_recorded() {
+    const TEXT: &str = "
+id: rating
+agents: {ann: {}, ben: {}}
+phases:
+  - {name: rate, agents: [ann, ben], parse_choice: [5, 5%, {more: +}]}
+";
+    let options = TEXT.replace("[5, 5%, {more: +}]", "{a: 5, b: 5%, more: +}");
+    let first_rules = vec![("{% %}".to_string(), serde_json::Value::Null)];
+    assert!(load("rating.yaml", &options, &[]).scenario.is_none());
+    let loaded = load("rating.yaml", &options, &first_rules);
+    assert!(loaded.scenario.is_some(), "{}", loaded.report.render(false));
+    assert_eq!(loaded.report.diagnostics.len(), 2, "{}", loaded.report.render(false));
+}
+
+#[test]
+fn what_an_earlier_version_took_as_spoken_is_not_called_altered() {
+    let folder = recorded(&[]);
+    rewrite(
+        &file(&folder),
+        |header| header.rules = None,
+        |turn| {
+            if turn.path == "talk/1/a" {
+                turn.spoken = "something else".into();
+            }
+        },
+    );
+    let (at, title, detail, _) = blamed(&folder);
+    assert_eq!(
+        (at.as_str(), title.as_str(), detail.as_str()),
+        (
+            "talk/1/a",
+            "the reply is read differently now",
+            "an earlier version took another part of it as spoken"
+        )
+    );
 }

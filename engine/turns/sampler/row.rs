@@ -37,7 +37,8 @@ impl<'a> Row<'a> {
 
     /// Takes a token out: it can't be drawn.
     pub(crate) fn exclude(&mut self, id: u32) {
-        self.change(id, |_| f32::NEG_INFINITY);
+        // A row that is not one of probabilities stays recognizable.
+        self.change(id, |logit| if logit < f32::INFINITY { f32::NEG_INFINITY } else { logit });
     }
 
     fn change(&mut self, id: u32, to: impl Fn(f32) -> f32) {
@@ -65,7 +66,7 @@ impl<'a> Row<'a> {
         logits
     }
 
-    /// The greatest logit of each piece, -∞ where there is no number.
+    /// The greatest logit of each piece, NaN where one of its logits is.
     pub(super) fn maxima(&self) -> Vec<f32> {
         self.with_changes(maxima)
     }

@@ -28,8 +28,18 @@ impl Worker {
         Ok(())
     }
 
+    fn not_awaited(&self, session: &SessionKey) -> Result<()> {
+        if self.waiting.iter().any(|waiting| waiting.request.session == *session) {
+            let found = format!("a request of agent `{}` is waiting for its turn", session.agent);
+            return Err(Error::new(ErrorKind::InUse, found));
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing is about to happen to a session.
     fn committed_at_rest(&self, session: &SessionKey) -> Result<()> {
         self.at_rest(session)?;
+        self.not_awaited(session)?;
         if self.awaits_commit(session) {
             let found = format!("the last turn of agent `{}` waits for its commit", session.agent);
             return Err(Error::new(ErrorKind::InUse, found));
@@ -66,10 +76,7 @@ impl Worker {
     fn prepare(&mut self, import: Import) -> Result<(Request, Prepared)> {
         let Import { session, segments, memory, replace } = import;
         self.at_rest(&session)?;
-        if self.waiting.iter().any(|waiting| waiting.request.session == session) {
-            let found = format!("a request of agent `{}` is waiting for its turn", session.agent);
-            return Err(Error::new(ErrorKind::InUse, found));
-        }
+        self.not_awaited(&session)?;
         if self.memory.knows(&session) && !replace {
             let SessionKey { run, agent, .. } = &session;
             return Err(Error::request(format!(
@@ -127,6 +134,7 @@ impl Worker {
         let pending = pending.flat_map(|pending| pending.manifest.blocks.iter().copied());
         let needed: Vec<_> = at_work.chain(pending).collect();
         let begun = self.memory.remove(session, needed.into_iter())?;
+        self.draft_model.iter_mut().for_each(|model| model.forget(session));
         self.forget_pending(session);
         Ok(begun)
     }

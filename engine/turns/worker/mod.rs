@@ -271,7 +271,6 @@ impl Worker {
             Command::Export { session, answer } => drop(answer.send(self.export(&session))),
             Command::Import { id, import, events } => self.import(id, *import, events),
             Command::Remove { session, to_make_room, answer } => {
-                self.draft_model.iter_mut().for_each(|model| model.forget(&session));
                 self.remove(&session, to_make_room, answer);
             }
             Command::DropRows { session, answer } => self.drop_rows(&session, answer),

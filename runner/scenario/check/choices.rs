@@ -11,6 +11,7 @@ use crate::scenario::template;
 use crate::scenario::yaml::Path;
 use crate::scenario::{Agent, AgentId, PhaseId};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Maximum number of options of a choice; each is scored.
@@ -101,7 +102,7 @@ impl Checker {
         }
         match method {
             Method::Decode if normalize.is_none() && !is_of_agents => self.like_lengths(&options, &at),
-            Method::Parse => self.told_apart(&options, &at, is_of_agents),
+            Method::Parse => self.distinct(&options, &at, is_of_agents),
             _ => {}
         }
         let shuffle = shuffle.unwrap_or(false);
@@ -129,26 +130,31 @@ impl Checker {
         self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
-    /// Rejects options that no reply in words can choose: those without words, and those with the words of
-    /// another. Of agents, not all of whom need be open, there are warnings.
-    fn told_apart(&mut self, options: &[ChoiceOption], path: &Path, is_of_agents: bool) {
+    /// Rejects options whose texts choose nothing: those without words, and those with the words of another.
+    /// There are warnings of agents, not all of whom need be open, and in recordings by the first rules, which
+    /// had no such check.
+    fn distinct(&mut self, options: &[ChoiceOption], path: &Path, is_of_agents: bool) {
         let language = self.language.clone();
         let words =
             |name: &str| language.words(name).all.into_iter().map(|word| word.text).collect::<Vec<_>>();
-        let names = options.iter().map(|option| [words(&option.text), words(&text_of(&option.value))]);
-        let names: Vec<_> = names.collect();
+        // The first option with these words.
+        let mut first: BTreeMap<Vec<String>, usize> = BTreeMap::new();
         let is_list = self.tree.find(&path.index(0)).is_some();
         let remedy = "or write `choice` instead of `parse_choice`";
         for (n, option) in options.iter().enumerate() {
-            let shared =
-                |at: usize| names[at].iter().find(|name| !name.is_empty() && names[n].contains(name));
-            let (code, message, help) = if names[n][0].is_empty() {
+            let names = [words(&option.text), words(&text_of(&option.value))];
+            let shared = names.iter().find_map(|name| Some((*first.get(name)?, name.clone())));
+            let has_words = !names[0].is_empty();
+            for name in names.into_iter().filter(|name| !name.is_empty()) {
+                first.entry(name).or_insert(n);
+            }
+            let (code, message, help) = if !has_words {
                 let message = format!(
                     "`{}` has no letters or digits, so a reply that names it is invalid",
                     option.text
                 );
                 ("bad-value", message, format!("name it in words, {remedy}"))
-            } else if let Some((other, shared)) = (0..n).find_map(|at| Some((at, shared(at)?))) {
+            } else if let Some((other, shared)) = shared {
                 let message = format!(
                     "`{}` names two options, `{}` and `{}`, so a reply with it is invalid",
                     shared.join(" "),
@@ -160,11 +166,13 @@ impl Checker {
             } else {
                 continue;
             };
-            let (severity, here) = match (is_of_agents, is_list) {
-                (true, _) => (Severity::Warning, path.clone()),
-                (_, true) => (Severity::Error, path.index(n)),
-                _ => (Severity::Error, path.key(text_of(&option.value))),
+            let here = match (is_of_agents, is_list) {
+                (true, _) => path.clone(),
+                (_, true) => path.index(n),
+                _ => path.key(text_of(&option.value)),
             };
+            let is_warning = is_of_agents || self.by_first_rules;
+            let severity = if is_warning { Severity::Warning } else { Severity::Error };
             let found = self.error(code, &here, message);
             (found.severity, found.help) = (severity, Some(help));
         }

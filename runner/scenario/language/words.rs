@@ -154,7 +154,7 @@ impl Words {
 }
 
 fn is_minus(c: char) -> bool {
-    matches!(c, '-' | '\u{2212}' | '\u{FF0D}')
+    matches!(c, '-' | '\u{2010}' | '\u{2011}' | '\u{2013}' | '\u{2212}' | '\u{FE63}' | '\u{FF0D}')
 }
 
 fn is_sign(c: char) -> bool {
