@@ -431,6 +431,52 @@ fn no_memory_goes_for_what_is_not_ours() {
     assert_eq!((removed.sessions, folder.list().unwrap().len()), (0, n));
 }
 
+/// What a process left that was killed belongs to no session, and goes when the folder is at rest.
+#[test]
+fn no_memory_goes_for_what_belongs_to_none() {
+    const LEFT: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    begin(&engine, key("a"), 60);
+    begin(&engine, key("b"), 3);
+    let own = engine.inner.store_handle.folder().unwrap().own_bytes();
+    let block = dir.path().join(format!("v4/blocks/ab/{}.safetensors", "ab".repeat(32)));
+    std::fs::create_dir_all(block.parent().unwrap()).unwrap();
+    std::fs::File::create(&block).and_then(|file| file.set_len(LEFT)).unwrap();
+    for limit in [0, own / 2, LEFT - 1] {
+        assert_eq!(engine.shrink(limit).unwrap(), cache::Removed::default(), "{limit}");
+    }
+    // Where memories help, they go.
+    let removed = engine.shrink(LEFT + own / 2).unwrap();
+    assert!(removed.sessions > 0 && block.exists(), "{removed:?}");
+    let left = agents(&engine).len();
+    drop(engine);
+    let folder = cache::Folder::new(dir.path(), None);
+    assert_eq!(folder.shrink(LEFT).unwrap().sessions, 0);
+    assert!(!block.exists() && folder.list().unwrap().len() == left);
+}
+
+/// A session that becomes known again while it is removed is not known afterwards.
+#[test]
+fn a_session_that_is_removed_is_not_known_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(model(1), Some(dir.path()));
+    begin(&engine, key("a"), 60);
+    for _ in 0..20 {
+        begin(&engine, key("b"), 60);
+        let removal = std::thread::scope(|scope| {
+            let removal = scope.spawn(|| engine.blocking_remove(&key("b")));
+            (0..50).for_each(|n| engine.hint_next_use(&key("b"), n));
+            removal.join().unwrap()
+        });
+        assert_eq!(removal.unwrap().sessions, 1);
+        assert_eq!(agents(&engine), ["a"]);
+        let begun = ask(&engine, key("b"), &Conversation { next: "Who?".into(), ..Conversation::default() });
+        assert_ne!(begun.usage.kind, MatchKind::Diverge);
+        engine.blocking_remove(&key("b")).unwrap();
+    }
+}
+
 /// A turn that has ended is committed whatever was removed meanwhile to make room.
 #[test]
 fn a_turn_that_waits_for_its_commit_keeps_its_session() {
