@@ -7,7 +7,9 @@ use crate::verify::{DOORS, file, judged, recorded, write};
 use greenroom::backend::{Request, Scripted};
 use greenroom::run::{ForkFrom, RunOptions};
 use greenroom::scenario::load;
-use greenroom::transcript::{Cause, Drift, Header, Line, PROGRAM, Transcript, TurnRecord, chain};
+use greenroom::transcript::{
+    Cause, Drift, Header, Line, PROGRAM, Transcript, TurnRecord, chain, same_settings,
+};
 use greenroom::verify::forms::{github, json, junit, markdown};
 use greenroom::verify::{Kind, accept};
 use std::path::Path;
@@ -381,9 +383,11 @@ phases:
     };
     let (rules, delta) = read(1);
     assert!(rules == Some(2) && delta.contains("One\ntwo"), "{delta}");
+    let first_rules = vec![("{% %}".to_string(), serde_json::Value::Null)];
+    let templates = load("list.yaml", TEXT, &first_rules).scenario.unwrap().template_hashes();
     rewrite(
         &file(0),
-        |header| header.rules = None,
+        |header| (header.rules, header.templates) = (None, templates.clone()),
         |turn| turn.delta = turn.delta.replace("One\ntwo", "Onetwo"),
     );
     std::fs::remove_dir_all(folder.path().join("all/seed-1")).unwrap();
