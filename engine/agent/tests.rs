@@ -122,6 +122,11 @@ fn a_fork_of_a_name_that_was_used_reads_nothing_again_either() {
         assert_eq!(account(&said.usage), (MatchKind::Extend, known, 0));
         let next = say(&mut busy, "And?");
         assert_eq!(account(&next.usage), (MatchKind::Extend, total(&said), 0));
+        // What a fork began with stays where there is nothing to replace, whatever its parent has heard since.
+        let early = ada.fork("early");
+        say(&mut ada, "And?");
+        let said = say(&mut early.replace(), "So?");
+        assert_eq!(account(&said.usage), (MatchKind::Extend, known, 0));
         drop((ada, busy, engine));
         if let Some(folder) = folder {
             let folder = cache::Folder::new(folder, None);

@@ -133,6 +133,7 @@ fn no_truncation_of_a_model_panics() {
 #[test]
 fn no_damage_to_a_models_header_panics() {
     use greenroom_engine::{Engine, EngineConfig, KvChoice, ModelSource, PromptEncoder};
+    let step = if crate::is_deep() { 3 } else { 30 };
     for family in ["llama", "qwen2", "qwen3", "gemma3", "deepseek2", "gpt-oss"] {
         let model = RandomModel { n_layers: 2, ..RandomModel::tiny_of(family, 1) }.bytes();
         let position = |what: &[u8]| model.windows(what.len()).position(|w| w == what).unwrap();
@@ -140,7 +141,7 @@ fn no_damage_to_a_models_header_panics() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let source = ModelSource::Path(file.path().to_owned());
         let mut refused = 0;
-        for at in (0..tokens + 64).step_by(3) {
+        for at in (0..tokens + 64).step_by(step) {
             for value in [0x00, 0x01, 0x7f, 0xff] {
                 let mut bytes = model.clone();
                 bytes[at] = value;
@@ -159,7 +160,7 @@ fn no_damage_to_a_models_header_panics() {
                 }
             }
         }
-        assert!(refused > 100, "{family}: only {refused} damaged headers were refused");
+        assert!(refused * step > 300, "{family}: only {refused} damaged headers were refused");
     }
 }
 

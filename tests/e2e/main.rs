@@ -43,6 +43,11 @@ use assert_cmd::Command;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+/// True where everything is tried, as in CI; else a part of it, every day.
+fn is_deep() -> bool {
+    std::env::var_os("GREENROOM_DEEP").is_some()
+}
+
 /// A folder of its own for a test: a home, runs and caches.
 struct Stage {
     dir: tempfile::TempDir,

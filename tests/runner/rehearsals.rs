@@ -165,7 +165,7 @@ fn parts() -> impl Strategy<Value = Parts> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if crate::is_deep() { 192 } else { 24 }, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() })]
     // The seed is fixed: of a scenario that can go in more than 256 ways a rehearsal is a sample.
     /// What passes plays; what always fails never plays; what is never played is never played.
     #[test]

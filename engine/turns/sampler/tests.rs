@@ -259,6 +259,11 @@ fn what_is_not_a_row_of_probabilities_draws_nothing() {
                 let mut logits: Vec<f32> = (0..700).map(|i| number(i) * 9.0).collect();
                 logits[at] = odd;
                 assert_eq!(found(&logits, temperature), None, "{odd} at {at}");
+                // Nor where that token can't be drawn.
+                let sampling = Sampling { temperature, ..Sampling::default() };
+                let mut row = Row::new(&logits, &[], &Said::default(), &sampling);
+                row.exclude(at as u32);
+                assert_eq!(choose(&row, &sampling), None, "{odd} at {at}, excluded");
             }
         }
     }

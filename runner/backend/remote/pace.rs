@@ -108,6 +108,6 @@ mod tests {
         assert_eq!(pace.wait(Instant::now()).unwrap(), None);
         pace.spend(11);
         let error = pace.wait(Instant::now()).unwrap_err().to_string();
-        assert!(error.contains("budget of 10 tokens is used up (11 were"), "{error}");
+        assert!(error.contains("budget of 10 tokens is used up (11 prompt and reply tokens)"), "{error}");
     }
 }
