@@ -263,7 +263,7 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
     let talk = editor.hover("name: talk");
     assert!(talk.contains("**At the pot**: 6 turns") && talk.contains("Speakers: Ann, Bob, Cas"), "{talk}");
     assert!(
-        talk.contains("Hear what is said here: Ann, Bob, Cas") && talk.contains("at most: Ann "),
+        talk.contains("Hear what is said here: Ann, Bob, Cas") && talk.contains("max tokens: Ann "),
         "{talk}"
     );
     let tokens = |text: &str| -> usize {

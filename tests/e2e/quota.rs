@@ -121,7 +121,7 @@ fn streams() -> Vec<(&'static str, &'static str, Value, &'static str)> {
         (
             "/v1/turns",
             "turns",
-            json!({ "version": 1, "model": "understudy", "request": turn }),
+            json!({ "version": greenroom::backend::wire::VERSION, "model": "understudy", "request": turn }),
             "\"text\":\"",
         ),
         ("/v1/runs", "runs", json!({ "scenario": scenario }), "event: text"),

@@ -233,7 +233,7 @@ fn a_vocabulary_that_contradicts_itself_is_an_error_that_says_where() {
         (true, "scores", Some(Floats(&[f32::NAN; 6])), "expected a number"),
         (true, "token_type", Some(Ints(&[1; 7])), "7 types for 6 tokens"),
         (true, "token_type", Some(Ints(&[2, 3, 3, 1, 1, 9])), "a type from 0 to 6"),
-        (true, "token_type", Some(Ints(&[2, 3, 3, 1, 1, 6])), "a text such as <0x0A>"),
+        (true, "token_type", Some(Ints(&[2, 3, 3, 1, 1, 6])), "a string such as <0x0A>"),
         (true, "token_type", Some(Ints(&[1; 6])), "0 of 256 byte tokens and no unknown token"),
         (true, "bos_token_id", Some(Id(6)), "`tokenizer.ggml.bos_token_id` is 6, but there are 6 tokens"),
         (true, "eot_token_id", Some(Id(u32::MAX)), "there are 6 tokens"),
