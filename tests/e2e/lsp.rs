@@ -267,7 +267,7 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
         "{talk}"
     );
     let tokens = |text: &str| -> usize {
-        let of_ann = text.split("at most: Ann ").nth(1).and_then(|rest| rest.split(',').next());
+        let of_ann = text.split("max tokens: Ann ").nth(1).and_then(|rest| rest.split(',').next());
         of_ann.and_then(|tokens| tokens.parse().ok()).unwrap_or_else(|| panic!("{text}"))
     };
     let vote = editor.hover("name: vote");
