@@ -56,7 +56,7 @@ fn guide() -> Result<Usage> {
 }
 
 #[test]
-#[ignore = "a process of `the_guide_goes_on_after_a_restart`"]
+#[ignore = "a process of another test: cargo test -p greenroom-engine --test examples the_guide_goes_on"]
 fn guide_in_the_current_folder() {
     let usage = guide().unwrap();
     println!("\n{:?} {} {} {}", usage.kind, usage.reused, usage.recomputed, known(&usage));

@@ -224,7 +224,7 @@ fn what_is_hostile_is_refused() {
 }
 
 #[test]
-#[ignore = "run by what_is_hostile_is_refused, within its limits"]
+#[ignore = "run within limits by another test: cargo test -p greenroom-jinja what_is_hostile_is_refused"]
 fn in_a_small_machine() {
     let all = || {
         let mut wrong = Vec::new();
