@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The default scenario.
-const BUNDLED: &str = greenroom::scenario::PRISONERS_DILEMMA;
+const BUNDLED: &str = include_str!("../../scenarios/prisoners-dilemma.yaml");
 
 /// A scenario played with persistent memories and cold: time to first token by phase, and wall time
 #[derive(Clone, Debug, clap::Args)]

@@ -5,7 +5,7 @@ use super::http::{Failure, Http, with_retries};
 use super::opening::choose;
 use super::pace::Pace;
 use super::shown::Shown;
-use crate::backend::embedded::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
+use crate::backend::engine::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
 use crate::backend::wire::{self, Event, VERSION};
 use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
 use crate::scenario::Address;

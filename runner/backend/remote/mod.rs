@@ -16,11 +16,13 @@ mod pace;
 mod reply;
 mod shown;
 
-use super::embedded::{conversation, in_file_order, source};
-use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate};
+use super::embedded::source;
+use super::engine::{conversation, in_file_order, room};
+use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, locate};
 use crate::prompt::{StopStrings, opens_reasoning};
 use crate::scenario::{Address, Api, Method, Reasoning};
 use crate::transcript::ModelRecord;
+use crate::transcript::Stop;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ask::{Ask, Bounds, Prompt, Said, messages};
 use greenroom::Served;
@@ -320,12 +322,12 @@ impl Backend for Remote {
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         let (Some(prompter), Some(context)) = (&self.prompter, self.context) else { return Ok(false) };
-        Ok(super::embedded::room(prompter, request)?.1 > context)
+        Ok(room(prompter, request)?.1 > context)
     }
 
     fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
         let (Some(prompter), Some(context)) = (&self.prompter, self.context) else { return Ok(false) };
-        let (needed, with_calls) = super::embedded::room(prompter, request)?;
+        let (needed, with_calls) = room(prompter, request)?;
         Ok(needed > context / 2 || with_calls > context)
     }
 

@@ -1,10 +1,11 @@
 //! What an engine has said as a reply: checked against its tokenizer, and cut as a reply is cut here.
 
 use super::ask::{Bounds, Finish, Said};
-use crate::backend::embedded::conversation;
-use crate::backend::{Reply, Request, Stop};
+use crate::backend::conversation;
+use crate::backend::{Reply, Request};
 use crate::prompt::{Conversation, Cut, StopStrings};
 use crate::tools::Call;
+use crate::transcript::Stop;
 use anyhow::{bail, ensure};
 use greenroom_engine::{PromptEncoder, StopConditions, StopReason, StreamedReply, cut_reply};
 use serde_json::{Value, json};
