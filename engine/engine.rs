@@ -17,7 +17,6 @@ use crate::store::numerics::Numerics;
 use crate::store::objects::ObjectsAddress;
 use crate::store::{Bound, Place, STORE_VERSION, Store};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::threads::ThreadPool;
 use crate::turns::draft_model::DraftModel;
 use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
@@ -26,6 +25,7 @@ use crate::{
     ModelInfo, ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
+use greenroom_kernels::threads::ThreadPool;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};

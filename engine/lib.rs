@@ -55,17 +55,15 @@ mod store;
 #[path = "tests/inside/mod.rs"]
 mod tests;
 mod text;
-#[allow(unsafe_code)] // outputs that threads share, each a part of its own
-mod threads;
 mod turns;
 
 pub use agent::{Agent, Reply};
 pub use answer::*;
 pub use conversation::*;
-pub use device::cpu::kernels::Isa;
 pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, default_gpu, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
+pub use greenroom_kernels::Isa;
 pub use info::*;
 pub use meter::Meter;
 pub use prompter::{PromptEncoder, StopConditions, cut_reply};

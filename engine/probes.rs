@@ -4,11 +4,6 @@
 use crate::device::Device;
 use crate::device::cpu::Cpu;
 use crate::device::cpu::block::{Rows, Sealing};
-use crate::device::cpu::kernels::attention::{AttnParams, Queries, QueryRows, attend};
-use crate::device::cpu::kernels::panel::{Format, Packed};
-use crate::device::cpu::kernels::slab::Slabs;
-use crate::device::cpu::kernels::{Isa, seal};
-use crate::device::cpu::kernels::{activations::Activations, linear};
 use crate::fixtures::Dtype;
 use crate::fixtures::pass::{cache_of, write_pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -32,6 +27,11 @@ use crate::turns::dry::Said;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{self, Row};
 use crate::{Error, KvChoice, KvFormat, PromptEncoder, Result, Sampling};
+use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, attend};
+use greenroom_kernels::panel::{Format, Packed};
+use greenroom_kernels::slab::Slabs;
+use greenroom_kernels::{Isa, seal};
+use greenroom_kernels::{activations::Activations, linear};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 

@@ -23,7 +23,7 @@ use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::{Error, ErrorKind, KvChoice, KvFormat, Result};
-use cpu::kernels::{Isa, vocabulary};
+use greenroom_kernels::{Isa, divergence, vocabulary};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub(crate) fn open(
         #[cfg(not(feature = "gpu"))]
         DeviceChoice::Auto => {}
     }
-    Ok(Box::new(cpu::Cpu::load(gguf, cpu::kernels::Isa::detect(), on_progress)?))
+    Ok(Box::new(cpu::Cpu::load(gguf, Isa::detect(), on_progress)?))
 }
 
 /// GPUs of this machine, the best first; none where the program was built without them.
@@ -308,8 +308,8 @@ pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
 
 /// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever
 /// the device.
-pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Divergence {
-    cpu::kernels::divergence::divergence(Isa::of_host(), p, q)
+pub(crate) fn divergence(p: &[f32], q: &[f32]) -> divergence::Divergence {
+    divergence::divergence(Isa::of_host(), p, q)
 }
 
 /// The greatest logit of each piece of a row ([`PIECE`]), NaN where one of its logits is; on the host, as are

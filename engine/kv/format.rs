@@ -12,14 +12,14 @@
 //! | tensor   | type | shape, keys                                              | shape, values              |
 //! |----------|------|----------------------------------------------------------|----------------------------|
 //! | codes    | u32  | `[n_heads, 16, words, 16]`: token `16 i + j` at `i`, `j` | `[n_heads, 256, words]`    |
-//! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](crate::kv::quant::Scale) | the same             |
+//! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](greenroom_kernels::quant::Scale) | the same             |
 //! | means    | f16  | `[n_heads, dim]`, if [`TensorLayout::centered`]          | none                       |
 //!
 //! or, not coded, one tensor of f16: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`. A word of
 //! 4-bit keys holds columns `8 w .. 8 w + 8` of a token: the first four in the low halves of its bytes, the
 //! others in the high ones; a word of 8-bit keys columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for
 //! 32 columns, the first 16 columns in their low halves; of 8-bit values one for each column. What codes
-//! stand for says [`quant`](crate::kv::quant).
+//! stand for says [`quant`](greenroom_kernels::quant).
 //!
 //! After all layers of a session's first block stand, in the same order, its first rows as they were: f16,
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
@@ -27,11 +27,9 @@
 //! **f16 rows** are token by token, layer by layer: a token's keys, `[n_heads, dim]`, then its values.
 
 use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::kv::quant::EXACT;
+use greenroom_kernels::LANES;
+use greenroom_kernels::quant::EXACT;
 use std::ops::Range;
-
-/// Tokens whose keys stand beside each other.
-pub(crate) const LANES: usize = 16;
 
 /// The bytes of a sealed block, where u32 and f16 can be read in place.
 #[derive(Clone, Debug, PartialEq)]

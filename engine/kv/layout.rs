@@ -4,8 +4,8 @@
 //! turned around tile by tile. The up-projections are absorbed into queries and contexts. Latent and rotary
 //! part are rotated (Hadamard) apart, so that the view can be turned back.
 
-use crate::kv::quant::{EXACT, GROUP};
 use crate::{KvCost, KvFormat};
+use greenroom_kernels::quant::{EXACT, GROUP};
 
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 256;

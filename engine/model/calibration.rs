@@ -12,9 +12,10 @@
 //! head in memory: 16 MiB for Llama 3.1 8B, 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
 use super::spec::{DecoderSpec, RopeLayout, sensitive};
-use crate::kv::quant::{EXACT, Scale};
-use crate::threads;
-use libm::{exp, log};
+use greenroom_kernels::quant::{EXACT, Scale};
+use greenroom_kernels::shaping::noise;
+use greenroom_kernels::threads;
+use libm::exp;
 
 /// Tokens that are read, at most.
 pub(crate) const TOKENS: usize = 512;
@@ -25,10 +26,6 @@ const STRIDE: usize = 8;
 /// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is
 /// little beside it.
 const LOUDER: f64 = 4.0;
-
-/// Share of the mean energy of queries that is added to each element's: what a sample says is not all there
-/// will be.
-pub(crate) const DAMPING: f32 = 0.1;
 
 /// The rows that are looked at, of all.
 fn sampled<T>(rows: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
@@ -218,22 +215,6 @@ impl Calibration {
     }
 }
 
-/// Mean square error of the 4-bit levels for a Gaussian of variance 1 (Max 1960).
-const CODING: f64 = 0.0095;
-
-/// Mean square of what 4 bits leave in the products of a head's queries and keys, from the energy of queries
-/// and the variance of keys, `[dim]` each: scaled and rotated keys have the mean deviation as their variance,
-/// and feedback leaves the geometric mean of Δ.
-pub(crate) fn noise(queries: &[f64], keys: &[f64]) -> f64 {
-    let dim = keys.len() as f64;
-    let deviations = keys.iter().map(|variance| variance.sqrt());
-    let energies: Vec<f64> =
-        queries.iter().zip(deviations.clone()).map(|(query, sigma)| query * sigma).collect();
-    let damping = f64::from(DAMPING) * energies.iter().sum::<f64>() / dim;
-    let log_mean = energies.iter().map(|energy| log(energy + damping)).sum::<f64>() / dim;
-    CODING * deviations.sum::<f64>() * exp(log_mean)
-}
-
 /// The mean over rows, but the first, of what `of` makes of each element; 0 where there are no rows.
 fn mean<'a>(
     dim: usize,
@@ -310,11 +291,11 @@ fn level_pairs(x: &mut [f64], pairs: RopeLayout) {
 mod tests {
     use super::*;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::device::{Device, measure};
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::{KvChoice, KvFormat, ModelSource};
+    use greenroom_kernels::Isa;
     use std::sync::Arc;
 
     /// A model of six layers, whose values are `size` times as large in layer 4.

@@ -16,30 +16,11 @@
 //! papers' expanded 4-bit cache.
 
 use super::rope::RopeSpec;
-use crate::kv::format::LANES;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
 use crate::{KvChoice, KvFormat, KvLayer, Remedy, Result};
-
-/// Activation of a gated feed-forward: `act(gate) · up`, elementwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activation {
-    /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
-    Silu,
-    /// GeGLU (Shazeer 2020) with the tanh form of GELU (Hendrycks & Gimpel 2016).
-    Gelu,
-    /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
-    Clamped,
-}
-
-/// Pairs of a head's elements that turn together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RopeLayout {
-    /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
-    Interleaved,
-    /// `(i, i + n_rot / 2)` ("NEOX").
-    NeoX,
-}
+use greenroom_kernels::LANES;
+pub(crate) use greenroom_kernels::pointwise::{Activation, RopeLayout};
 
 /// Properties of a family that its files don't state.
 #[derive(Debug)]

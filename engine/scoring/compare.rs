@@ -9,7 +9,8 @@ use crate::kv::layout::KvLayout;
 use crate::memory::pass::{Wanted, most_wanted};
 use crate::scoring::distribution::argmax;
 use crate::scoring::scratch::Scratch;
-use crate::{FormatDivergence, Result, threads};
+use crate::{FormatDivergence, Result};
+use greenroom_kernels::threads;
 use std::sync::Arc;
 
 /// A text that is read with a cache of each layout, the first of which is what the others are compared with.

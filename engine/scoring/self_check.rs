@@ -213,10 +213,10 @@ mod tests {
     use super::*;
     use crate::ModelSource;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::store::Place;
+    use greenroom_kernels::Isa;
 
     struct Model {
         device: Arc<dyn Device>,

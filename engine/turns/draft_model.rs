@@ -202,11 +202,11 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::scoring::distribution::argmax;
     use crate::{KvChoice, KvFormat, ModelSource};
+    use greenroom_kernels::Isa;
 
     fn opened(model: &RandomModel, budget: u64) -> DraftModel {
         let gguf = Gguf::open(&ModelSource::Bundled("tiny", model.bytes().leak())).expect("a model");

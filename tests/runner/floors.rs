@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Folders of the crates.
-const CRATES: &[&str] = &["runner", "play", "scenario", "yaml", "engine", "grammar", "jinja", "lab"];
+const CRATES: &[&str] =
+    &["runner", "play", "scenario", "yaml", "engine", "kernels", "grammar", "jinja", "lab"];
 
 /// Files of the runner that may name the engine; all of the server may, which is a face of it.
 const MAY_NAME_ENGINE: &[&str] = &[
@@ -171,9 +172,12 @@ fn only_few_files_name_a_device() {
         let text = std::fs::read_to_string(&file).unwrap();
         let code = without_tests(&text);
         let may = ["device/", "fixtures/", "probes.rs", "engine.rs", "lib.rs"];
-        let named = ["device::cpu", "device::reference", "device::gpu", "kernels::"]
-            .iter()
-            .find(|name| code.contains(**name));
+        let is_named = |name: &str| code.contains(name);
+        let kernels = code.split("greenroom_kernels::").skip(1);
+        let named = ["device::cpu", "device::reference", "device::gpu"]
+            .into_iter()
+            .find(|name| is_named(name))
+            .or(kernels.into_iter().find(|rest| !rest.starts_with("threads") && !rest.starts_with("quant")));
         assert!(
             may.iter().any(|may| inside.starts_with(may)) || named.is_none(),
             "{inside}: `{}`",

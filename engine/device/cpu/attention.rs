@@ -1,20 +1,20 @@
 //! Attention of one layer: applies positions, writes the cache, seals, attends.
 
 use super::cache::{CpuCache, View};
-use super::floats::Floats;
-use super::kernels::activations::Activations;
-use super::kernels::attention::{AttnParams, Queries, QueryRows, TILE, attend};
-use super::kernels::linear::linear;
-use super::kernels::panel::Packed;
-use super::kernels::shaping::Shaping;
-use super::kernels::{Isa, pointwise};
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, LayerLayout, Part};
 use crate::kv::table::Parts;
 use crate::model::calibration::Measured;
 use crate::model::spec::{DecoderSpec, LatentSpec};
 use crate::model::weights::{self, Heads};
-use crate::threads::{for_rows, map, n_threads};
+use greenroom_kernels::activations::Activations;
+use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, TILE, attend};
+use greenroom_kernels::floats::Floats;
+use greenroom_kernels::linear::linear;
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::shaping::Shaping;
+use greenroom_kernels::threads::{for_rows, map, n_threads};
+use greenroom_kernels::{Isa, pointwise};
 use std::ops::Range;
 
 /// Attention of one layer in a pass.

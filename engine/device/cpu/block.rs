@@ -3,13 +3,13 @@
 //! Keys are kept 16 tokens to a vector ([`Keys`]), values token by token ([`Values`]); sealed, as
 //! [`format`](crate::kv::format) has them.
 
-use super::kernels::attention::{Codes, Keys, TILE, Values};
-use super::kernels::shaping::Shaping;
-use super::kernels::{Isa, LANES, halves, seal};
 use crate::kv::format::{LayerFormat, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
-use crate::kv::quant::{EXACT, Scale};
-use crate::threads::{self, for_rows};
+use greenroom_kernels::attention::{Codes, Keys, TILE, Values};
+use greenroom_kernels::quant::{EXACT, Scale};
+use greenroom_kernels::shaping::Shaping;
+use greenroom_kernels::threads::{self, for_rows};
+use greenroom_kernels::{Isa, LANES, halves, seal};
 use half::f16;
 use std::ops::Range;
 

@@ -1,14 +1,14 @@
 //! Keys and values of many sequences in memory: sealed blocks and f16 rows by their ids.
 
 use super::block::{Rows, Sealing, tile};
-use super::kernels::Isa;
-use super::kernels::attention::{Keys, TILE, Tiles, Values};
-use super::kernels::shaping::Shaping;
 use crate::Result;
 use crate::device::{Cache, Pass, PassSpan};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
 use crate::kv::table::{BlockId, RowsId};
+use greenroom_kernels::Isa;
+use greenroom_kernels::attention::{Keys, TILE, Tiles, Values};
+use greenroom_kernels::shaping::Shaping;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -201,17 +201,17 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::LANES;
-    use crate::device::cpu::kernels::attention::{AttnParams, Codes, Queries, QueryRows, attend};
     use crate::fixtures::RandomModel;
     use crate::fixtures::pass::{cache_of, write_pass};
     use crate::kv::layout::LayerLayout;
-    use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS};
     use crate::kv::table::BlockHash;
     use crate::memory::arena::Arena;
     use crate::memory::sequence::Sequence;
     use crate::model::gguf::Gguf;
     use crate::{KvFormat, ModelSource};
+    use greenroom_kernels::LANES;
+    use greenroom_kernels::attention::{AttnParams, Codes, Queries, QueryRows, attend};
+    use greenroom_kernels::quant::{BYTES_ZERO, GROUP, LEVELS};
 
     const GROUP_OF_HEADS: usize = 3;
 

@@ -3,15 +3,15 @@
 use super::Cpu;
 use super::attention::Attention;
 use super::cache::CpuCache;
-use super::floats::{Floats, reusing};
-use super::kernels::activations::Activations;
-use super::kernels::linear::{linear, linear_onto};
-use super::kernels::panel::Packed;
-use super::kernels::pointwise::{rms_norm, rms_norm_onto};
 use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
 use crate::model::weights::Layer;
 use crate::{Error, ErrorKind, Result};
+use greenroom_kernels::activations::Activations;
+use greenroom_kernels::floats::{Floats, reusing};
+use greenroom_kernels::linear::{linear, linear_onto};
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::pointwise::{rms_norm, rms_norm_onto};
 
 impl Cpu {
     /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` takes note of what it says of

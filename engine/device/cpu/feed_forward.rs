@@ -4,13 +4,13 @@
 //! beside it.
 
 use super::Cpu;
-use super::floats::Floats;
-use super::kernels::activations::Activations;
-use super::kernels::linear::gated;
-use super::kernels::panel::Packed;
-use super::kernels::pointwise::{rms_norm, softmax};
 use crate::model::spec::{ExpertSpec, Gating};
 use crate::model::weights::{FeedForward, Mlp};
+use greenroom_kernels::activations::Activations;
+use greenroom_kernels::floats::Floats;
+use greenroom_kernels::linear::gated;
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::pointwise::{rms_norm, softmax};
 
 impl Cpu {
     /// `x: [n_rows, d_model]`, its norm, and what the result is added to.

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use crate::Result;
-use crate::kv::quant::LEVELS;
+use greenroom_kernels::quant::LEVELS;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -25,7 +25,6 @@ mod steps;
 mod tables;
 mod weights;
 
-use super::cpu::kernels::{Isa, pointwise::rms_norm, shaping::Shaping};
 use super::{Best, Cache, Device, Output, Pass, PassSpan, own};
 use crate::kv::layout::KvLayout;
 use crate::kv::table::RowsId;
@@ -37,6 +36,7 @@ use crate::{Error, KvChoice, Result};
 use cache::{Bound, GpuCache};
 use context::Context;
 pub(crate) use context::list;
+use greenroom_kernels::{Isa, pointwise::rms_norm, shaping::Shaping};
 use half::f16;
 use kernels::Kernels;
 use plan::CANDIDATE_WORDS;

@@ -8,9 +8,9 @@ use super::steps::{Extent, Place, Plan, Planner, Scratch};
 use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
-use crate::kv::quant::{EXACT, OUTERMOST};
 use crate::model::spec::RopeLayout;
 use crate::model::weights::{FeedForward, Heads, Layer};
+use greenroom_kernels::quant::{EXACT, OUTERMOST};
 use std::ops::Range;
 
 impl Planner<'_> {

@@ -19,11 +19,11 @@
 
 use super::context::Context;
 use crate::device::cpu::numbers;
-use crate::kv::quant::q8_0;
 use crate::model::gguf::{Gguf, TensorType};
 use crate::model::tensors::{Numbers, converted};
 use crate::model::weights::{Matrix, Pack};
 use crate::{Error, Result};
+use greenroom_kernels::quant::q8_0;
 use std::sync::Arc;
 
 /// Numbers of a unit.

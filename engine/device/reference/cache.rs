@@ -2,12 +2,13 @@
 
 use super::HERE;
 use crate::device::{Cache, PassSpan};
-use crate::kv::format::{BlockBytes, BlockFormat, LANES, Side, SideFormat};
+use crate::kv::format::{BlockBytes, BlockFormat, Side, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::kv::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
 use crate::kv::table::{BlockId, RowsId};
-use crate::model::calibration::DAMPING;
 use candle_core::{Result, Tensor};
+use greenroom_kernels::LANES;
+use greenroom_kernels::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
+use greenroom_kernels::shaping::DAMPING;
 use half::f16;
 use std::collections::HashMap;
 use std::ops::Range;

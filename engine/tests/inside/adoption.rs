@@ -3,7 +3,6 @@
 
 use super::exactness::{Bench, N, files_with, models, request};
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::device::reference::Reference;
 use crate::device::{self, Device, measure};
 use crate::fixtures::RandomModel;
@@ -15,6 +14,7 @@ use crate::{
     DeviceChoice, Engine, EngineConfig, Exchange, KvFormat, MatchKind, ModelSource, Request, Result,
     SessionKey, Source, Usage,
 };
+use greenroom_kernels::Isa;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -9,7 +9,6 @@
 use crate::KvFormat;
 use crate::device::Device;
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::fixtures::pass::write_pass;
 use crate::kv::layout::{BLOCK, KvLayout};
@@ -25,6 +24,7 @@ use crate::store::inventory::Folder;
 use crate::store::{Place, Store};
 use crate::text::prefix::{Segment, SegmentKind, compare, flatten};
 use crate::{Conversation, MatchKind, ModelSource, Request, Retention, SessionKey};
+use greenroom_kernels::Isa;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,7 +5,6 @@
 //! blocks.
 
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
 use crate::kv::layout::Part;
@@ -19,11 +18,12 @@ use crate::scoring::self_check::calibration_root;
 use crate::store::inventory::Folder;
 use crate::store::{Found, Place, Store};
 use crate::text::prefix::{Segment, SegmentKind};
-use crate::threads::ThreadPool;
 use crate::{
     Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource, Request,
     Retention, SessionKey, Source,
 };
+use greenroom_kernels::Isa;
+use greenroom_kernels::threads::ThreadPool;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

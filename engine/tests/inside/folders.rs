@@ -1,7 +1,6 @@
 //! Cache folders as nobody should find them: what `verify` sees, what a sweep spares, and what one process
 //! may hold open.
 
-use crate::device::cpu::kernels::Isa;
 use crate::fault::fail_read;
 use crate::fixtures::RandomModel;
 use crate::memory::Memory;
@@ -11,6 +10,7 @@ use crate::{
     Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvFormat, MatchKind, ModelSource,
     ReplyContent, Request, SessionKey, Turn,
 };
+use greenroom_kernels::Isa;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

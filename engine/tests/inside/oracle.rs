@@ -1,7 +1,6 @@
 //! Devices against the reference: every family and format of the cache, logits and bytes.
 
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::device::reference::Reference;
 use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
@@ -12,6 +11,7 @@ use crate::memory::pass::{Span, Wanted, forward};
 use crate::memory::sequence::Sequence;
 use crate::model::gguf::Gguf;
 use crate::{KvChoice, KvFormat, ModelSource};
+use greenroom_kernels::Isa;
 use std::sync::Arc;
 
 /// Past the border of the second block.

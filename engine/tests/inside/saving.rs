@@ -3,7 +3,6 @@
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::memory::Memory;
 use crate::memory::session::CacheContext;
@@ -21,6 +20,7 @@ use crate::{
     Completion, Conversation, Error, Event, Exchange, KvChoice, KvFormat, MatchKind, ModelSource,
     ReplyContent, Request, Result, SessionKey, Source,
 };
+use greenroom_kernels::Isa;
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};

@@ -1,6 +1,5 @@
 //! Tests of tokenizers and chat templates on real ones: vocabularies and templates in `tests/fixtures`.
 
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
 use crate::tests::exactness::{Bench, request};
@@ -12,6 +11,7 @@ use crate::{
     Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning, ReplyContent,
     Request, Sampling, SessionKey, Tool, Tools,
 };
+use greenroom_kernels::Isa;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};

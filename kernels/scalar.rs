@@ -1,7 +1,7 @@
 //! The scalar twin: 16 lanes in plain Rust. The reference that the SIMD variants equal bit for bit.
 
 use super::{Kernel, LANES, Lanes, Words};
-use crate::kv::quant::Scale;
+use crate::quant::Scale;
 use half::f16;
 
 /// Sixteen floats in an array.

@@ -1,7 +1,7 @@
 //! AVX-512 (F, BW and VNNI): 16 lanes in one register.
 
 use super::{Kernel, LANES, Lanes, Words};
-use crate::kv::quant::Scale;
+use crate::quant::Scale;
 use half::f16;
 use std::arch::asm;
 use std::arch::x86_64::*;

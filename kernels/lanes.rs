@@ -1,185 +1,7 @@
-//! The kernels' contract: what every instruction set computes, to the bit.
-//!
-//! Every kernel is written once, over a vector of **16 lanes** ([`Lanes`] of f32, [`Words`] of 32-bit
-//! integers), and instantiated for each instruction set. A lane is an output (of a matrix product), a token
-//! (of scores) or a column (of a context row), so a sum never crosses lanes and its order is written in the
-//! kernel, not in the width of a register:
-//!
-//! - products of codes are exact integers; floats are combined in one fixed order by fused multiply-adds;
-//! - the few sums over lanes use one tree, `exp` is one polynomial;
-//! - a row's arithmetic never depends on which rows stand beside it, on chunking, or on the number of
-//!   threads: work is split over outputs, heads and rows only, never inside a sum.
-//!
-//! So the scalar twin gives the same bits as AVX2, AVX-512 VNNI and NEON, and the [`NUMERICS`] id names the
-//! contract, not the machine. Whoever changes the order of any operation must change the id: caches computed
-//! before are then missed, never mixed.
-//!
-//! Nothing here knows models, blocks or sequences; inputs are slices, and tiles of the KV cache come through
-//! [`attention::Tiles`]. A device back end implements the same operations: [`linear`], [`attention`],
-//! [`pointwise`].
-//!
-//! No kernel hands a closure with vectors in it to the standard library (`array::map`,
-//! `Option::get_or_insert_with`): it is compiled without the kernel's instruction set, and each of its
-//! instructions becomes a call.
+//! Vectors of 16 lanes: the operations that every instruction set has, with the same bits.
 
-pub(crate) mod activations;
-pub(crate) mod attention;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-pub(crate) mod divergence;
-pub(crate) mod halves;
-pub(crate) mod linear;
-#[cfg(target_arch = "aarch64")]
-mod neon;
-pub(crate) mod panel;
-pub(crate) mod pointwise;
-mod scalar;
-pub(crate) mod schemes;
-pub(crate) mod seal;
-pub(crate) mod shaping;
-pub(crate) mod slab;
-mod tiles;
-pub(crate) mod vocabulary;
-
-use crate::kv::quant::Scale;
+use crate::quant::Scale;
 use half::f16;
-use std::sync::OnceLock;
-
-/// Name and version of the kernels' contract: part of every cache's identity and of every transcript.
-pub(crate) const NUMERICS: &str = "lanes16/5";
-
-/// An instruction set that the kernels are compiled for, and that this machine has: there is no way to one
-/// but [`Isa::detect`], [`Isa::available`] and [`Isa::SCALAR`].
-///
-/// ```compile_fail
-/// let anywhere = greenroom_engine::Isa::Avx512; // no machine was asked
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isa(Set);
-
-/// The instruction sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Set {
-    Scalar,
-    /// With FMA and F16C.
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    /// The same with AVX-VNNI.
-    #[cfg(target_arch = "x86_64")]
-    AvxVnni,
-    /// F, BW and VNNI.
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "aarch64")]
-    Neon,
-    /// The same with dot products.
-    #[cfg(target_arch = "aarch64")]
-    NeonDot,
-    /// The same with products of matrices.
-    #[cfg(target_arch = "aarch64")]
-    NeonI8mm,
-}
-
-impl Isa {
-    /// Plain Rust: the reference, on every machine.
-    pub const SCALAR: Self = Self(Set::Scalar);
-
-    /// The best instruction set of this machine, or the one that `GREENROOM_ISA` names (`scalar`, `avx2`,
-    /// `avxvnni`, `avx512`, `neon`, `neondot`, `neoni8mm`) where the machine has it.
-    pub fn detect() -> Self {
-        let wanted = std::env::var("GREENROOM_ISA").ok();
-        let available = Self::available();
-        match wanted.as_deref() {
-            None => available[0],
-            Some(name) => available.iter().copied().find(|isa| isa.name() == name).unwrap_or_else(|| {
-                tracing::warn!("GREENROOM_ISA={name} is not available here; using {}", available[0].name());
-                available[0]
-            }),
-        }
-    }
-
-    /// The set of [`Isa::detect`], for work on the host that belongs to no device.
-    pub(crate) fn of_host() -> Self {
-        static FOUND: OnceLock<Isa> = OnceLock::new();
-        *FOUND.get_or_init(Self::detect)
-    }
-
-    /// All instruction sets that can run here, best first; the scalar reference is always the last.
-    pub fn available() -> Vec<Self> {
-        let mut sets = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") {
-                sets.push(Self(Set::Avx512));
-            }
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            if avx2 && is_x86_feature_detected!("f16c") {
-                if is_x86_feature_detected!("avxvnni") {
-                    sets.push(Self(Set::AvxVnni));
-                }
-                sets.push(Self(Set::Avx2));
-            }
-        }
-        #[cfg(target_arch = "aarch64")]
-        if std::arch::is_aarch64_feature_detected!("neon") {
-            if std::arch::is_aarch64_feature_detected!("dotprod") {
-                if std::arch::is_aarch64_feature_detected!("i8mm") {
-                    sets.push(Self(Set::NeonI8mm));
-                }
-                sets.push(Self(Set::NeonDot));
-            }
-            sets.push(Self(Set::Neon));
-        }
-        sets.push(Self::SCALAR);
-        sets
-    }
-
-    /// Name as logged and as taken by `GREENROOM_ISA`.
-    pub fn name(self) -> &'static str {
-        match self.0 {
-            Set::Scalar => "scalar",
-            #[cfg(target_arch = "x86_64")]
-            Set::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Set::AvxVnni => "avxvnni",
-            #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => "avx512",
-            #[cfg(target_arch = "aarch64")]
-            Set::Neon => "neon",
-            #[cfg(target_arch = "aarch64")]
-            Set::NeonDot => "neondot",
-            #[cfg(target_arch = "aarch64")]
-            Set::NeonI8mm => "neoni8mm",
-        }
-    }
-
-    /// Runs a kernel on this instruction set.
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self.0 {
-            Set::Scalar => kernel.run::<scalar::Scalar>(),
-            // SAFETY: only `Isa::available` makes an `Isa` of this set, where its features were detected.
-            #[cfg(target_arch = "x86_64")]
-            Set::Avx2 => unsafe { avx2::run(kernel) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Set::AvxVnni => unsafe { avx2::run_vnni(kernel) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => unsafe { avx512::run(kernel) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            Set::Neon => unsafe { neon::run(kernel) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            Set::NeonDot => unsafe { neon::run_dot(kernel) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            Set::NeonI8mm => unsafe { neon::run_i8mm(kernel) },
-        }
-    }
-}
 
 /// A kernel: arguments bound, generic over the instruction set. `run` must be `#[inline(always)]`, so that it
 /// is compiled with the features of the set that runs it.
@@ -190,17 +12,17 @@ pub(crate) trait Kernel {
     fn run<L: Lanes>(self) -> Self::Output;
 }
 
-/// Lanes, the same for every instruction set.
-pub(crate) use crate::kv::format::LANES;
+/// Tokens whose keys stand beside each other.
+pub const LANES: usize = 16;
 
 /// k of a step: codes that are multiplied together.
-pub(crate) const STEP: usize = 32;
+pub const STEP: usize = 32;
 
 /// A vector of 16 f32 lanes. All operations are IEEE single precision, rounded once.
 ///
 /// The methods are safe to call, though they are intrinsics that not every processor has: the types of an
 /// instruction set are private to its file, so that only the `unsafe` functions there can name them, and
-/// [`Isa::run`] calls these where the set was detected. Code that has an `L` already runs there.
+/// [`Isa::run`](crate::Isa::run) calls these where the set was detected. Code that has an `L` already runs there.
 pub(crate) trait Lanes: Copy {
     /// The integers that go with it.
     type Words: Words;
@@ -397,7 +219,8 @@ pub(crate) fn lanes_mut<T>(from: &mut [T]) -> &mut [T; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::quant::LEVELS;
+    use crate::Isa;
+    use crate::quant::LEVELS;
 
     #[test]
     fn no_closure_with_vectors_is_handed_over() {
@@ -406,7 +229,7 @@ mod tests {
             let closure = line.split_once("(|").and_then(|(_, rest)| rest.split_once('|'));
             closure.is_some_and(|(_, body)| of_vectors(body))
         };
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("device/cpu/kernels");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let files = ["", "attention"].map(|sub| std::fs::read_dir(folder.join(sub)).unwrap());
         let files: Vec<_> = files.into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
         // NEON belongs to its architecture: no function lacks it.

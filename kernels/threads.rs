@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Threads that work on one job at a time, the caller among them.
-pub(crate) struct ThreadPool {
+pub struct ThreadPool {
     board: Arc<Board>,
     members: Vec<JoinHandle<()>>,
 }
@@ -55,7 +55,7 @@ impl ThreadPool {
     ///
     /// # Errors
     /// A thread can't be started.
-    pub(crate) fn new(n_threads: usize) -> std::io::Result<Self> {
+    pub fn new(n_threads: usize) -> std::io::Result<Self> {
         let board = Arc::new(Board {
             state: AtomicU64::new(0),
             job: AtomicUsize::new(0),
@@ -80,7 +80,7 @@ impl ThreadPool {
 
     /// Runs `body` on this thread; jobs in it go to the pool. The board holds one job at a time, so nobody
     /// else may give it one meanwhile: hence `&mut`.
-    pub(crate) fn install<T>(&mut self, body: impl FnOnce() -> T) -> T {
+    pub fn install<T>(&mut self, body: impl FnOnce() -> T) -> T {
         struct Restore(Option<Arc<Board>>);
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -184,14 +184,14 @@ impl Board {
 }
 
 /// Threads that jobs of this thread are shared by.
-pub(crate) fn n_threads() -> usize {
+pub fn n_threads() -> usize {
     POOL.with_borrow(|pool| pool.as_ref().map_or(1, |board| board.n_threads))
 }
 
 /// Runs `task(0) .. task(n - 1)` on this thread's pool, in no particular order.
 ///
 /// Tasks write to places of their own and never add to a common sum: which thread runs which changes nothing.
-pub(crate) fn for_each(n: usize, task: impl Fn(usize) + Sync) {
+pub fn for_each(n: usize, task: impl Fn(usize) + Sync) {
     // A task's own jobs are done where it runs: the pool is taken off while it works.
     let pool = if n > 1 { POOL.take() } else { None };
     match pool {
@@ -213,7 +213,7 @@ impl Drop for Installed {
 }
 
 /// Runs a task for each item.
-pub(crate) fn for_items<T: Send>(items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
+pub fn for_items<T: Send>(items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
     let shared = Shared::new(items);
     for_each(shared.len, |i| {
         // SAFETY: each task has an item of its own.
@@ -223,14 +223,14 @@ pub(crate) fn for_items<T: Send>(items: &mut [T], task: impl Fn(usize, &mut T) +
 }
 
 /// Collects the results of `task(0) .. task(n - 1)`, in order.
-pub(crate) fn map<T: Send>(n: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub fn map<T: Send>(n: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut out: Vec<Option<T>> = (0..n).map(|_| None).collect();
     for_items(&mut out, |i, place| *place = Some(task(i)));
     out.into_iter().map(|x| x.expect("every task has run")).collect()
 }
 
 /// Cuts `n` items into ranges, about eight for each thread, of at least `least` items.
-pub(crate) fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + Sync) {
+pub fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + Sync) {
     let pieces = (8 * n_threads()).min(n / least.max(1)).max(1);
     let start = |piece: usize| n * piece / pieces;
     for_each(pieces, |piece| task(start(piece)..start(piece + 1)));
@@ -238,7 +238,7 @@ pub(crate) fn for_ranges(n: usize, least: usize, task: impl Fn(Range<usize>) + S
 
 /// Cuts slices of `n_rows` rows each at the same rows, into about eight ranges for each thread, of at least
 /// `least` rows, and runs `task` on them: the rows' numbers, and these rows of each slice.
-pub(crate) fn for_rows<T: Send, const N: usize>(
+pub fn for_rows<T: Send, const N: usize>(
     slices: [&mut [T]; N],
     n_rows: usize,
     least: usize,
@@ -258,7 +258,7 @@ pub(crate) fn for_rows<T: Send, const N: usize>(
 }
 
 /// A slice that several tasks write to, each to parts of its own.
-pub(crate) struct Shared<'a, T> {
+pub struct Shared<'a, T> {
     start: *mut T,
     len: usize,
     slice: PhantomData<&'a mut [T]>,
@@ -269,7 +269,7 @@ unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     /// Shares a slice.
-    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+    pub fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
@@ -278,7 +278,7 @@ impl<'a, T> Shared<'a, T> {
     /// # Safety
     /// While the part lives, no other part overlaps it.
     #[allow(clippy::mut_from_ref)] // disjointness is the caller's promise
-    pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+    pub unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "a part lies inside of its slice");
         // SAFETY: in bounds by the assertion, unshared by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }

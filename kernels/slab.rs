@@ -19,13 +19,13 @@ const HUGE: usize = 2 << 20;
 
 /// Cuts slabs one after another.
 #[derive(Default)]
-pub(crate) struct Slabs {
+pub struct Slabs {
     chunk: Option<Arc<MmapRaw>>,
     used: usize,
 }
 
 /// Some bytes of a mapping, of which nobody else has any.
-pub(crate) struct Slab {
+pub struct Slab {
     chunk: Arc<MmapRaw>,
     start: usize,
     len: usize,
@@ -36,7 +36,7 @@ impl Slabs {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(crate) fn cut(&mut self, len: usize) -> std::io::Result<Slab> {
+    pub fn cut(&mut self, len: usize) -> std::io::Result<Slab> {
         let chunk = match &self.chunk {
             Some(chunk) if chunk.len() - self.used >= len => chunk.clone(),
             last => {
@@ -56,13 +56,13 @@ impl Slabs {
 
 impl Slab {
     /// The bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the range lies in the mapping, which lives as long as the slab; slabs do not overlap.
         unsafe { std::slice::from_raw_parts(self.chunk.as_ptr().add(self.start), self.len) }
     }
 
     /// The bytes, to be written.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed for as long as they are.
         unsafe { std::slice::from_raw_parts_mut(self.chunk.as_mut_ptr().add(self.start), self.len) }
     }

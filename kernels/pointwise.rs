@@ -1,9 +1,28 @@
 //! Operations on single rows: RMS norm, rotary embedding, gated activations, softmax, Hadamard rotation.
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut, padded};
-use crate::device::cpu::floats::Floats;
-use crate::model::spec::{Activation, RopeLayout};
+use crate::floats::Floats;
 use crate::threads;
+
+/// Activation of a gated feed-forward: `act(gate) · up`, elementwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
+    Silu,
+    /// GeGLU (Shazeer 2020) with the tanh form of GELU (Hendrycks & Gimpel 2016).
+    Gelu,
+    /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
+    Clamped,
+}
+
+/// Pairs of a head's elements that turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeLayout {
+    /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
+    Interleaved,
+    /// `(i, i + n_rot / 2)` ("NEOX").
+    NeoX,
+}
 
 /// Rows are given to threads in pieces of at least this many floats.
 const FLOATS_PER_TASK: usize = 1 << 14;
@@ -15,19 +34,19 @@ fn for_rows(x: &mut [f32], width: usize, task: impl Fn(usize, &mut [f32]) + Sync
 }
 
 /// RMS norm (Zhang & Sennrich 2019) of `x: [n_rows, n]`: `x / sqrt(mean(x²) + eps) * weight`.
-pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32) -> Floats {
+pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32) -> Floats {
     let mut out = Floats::copy(x);
     rms_norm_in_place(isa, &mut out, weight, eps);
     out
 }
 
 /// [`rms_norm`], in the place of its input.
-pub(crate) fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
+pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
     for_rows(x, weight.len(), |_, rows| isa.run(RmsNorm { rows, weight, eps }));
 }
 
 /// [`rms_norm`] in the place of its input, and `base` added to it.
-pub(crate) fn rms_norm_onto(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32, base: &[f32]) {
+pub fn rms_norm_onto(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32, base: &[f32]) {
     for_rows(x, weight.len(), |row, rows| {
         isa.run(RmsNorm { rows, weight, eps });
         rows.iter_mut().zip(&base[row * weight.len()..]).for_each(|(x, base)| *x += base);
@@ -109,7 +128,7 @@ fn silu<L: Lanes>(x: L, slope: f32) -> L {
 }
 
 /// Softmax of one row, in place.
-pub(crate) fn softmax(isa: Isa, x: &mut [f32]) {
+pub fn softmax(isa: Isa, x: &mut [f32]) {
     isa.run(Softmax(x));
 }
 
@@ -142,14 +161,7 @@ impl Kernel for Softmax<'_> {
 /// each head turn.
 ///
 /// `tables[r]` holds the cosines and then the sines of row r's position; as many elements turn as it is long.
-pub(crate) fn rope(
-    isa: Isa,
-    x: &mut [f32],
-    head_dim: usize,
-    first: usize,
-    pairs: RopeLayout,
-    tables: &[Vec<f32>],
-) {
+pub fn rope(isa: Isa, x: &mut [f32], head_dim: usize, first: usize, pairs: RopeLayout, tables: &[Vec<f32>]) {
     let width = x.len() / tables.len();
     for_rows(x, width, |row, rows| {
         for (row, table) in rows.chunks_exact_mut(width).zip(&tables[row..]) {
@@ -200,7 +212,7 @@ fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
 ///
 /// A row is made of parts `widths` wide, side by side (one for a plain head), and each part of blocks: its
 /// powers of two, the largest first (96 = 64 + 32). A block of n is multiplied by `H / sqrt(n)`.
-pub(crate) fn hadamard(isa: Isa, x: &mut [f32], widths: &[usize]) {
+pub fn hadamard(isa: Isa, x: &mut [f32], widths: &[usize]) {
     let blocks: Vec<usize> = widths.iter().flat_map(|width| powers_of_two(*width)).collect();
     for_rows(x, widths.iter().sum(), |_, x| isa.run(Hadamard { x, blocks: &blocks }));
 }

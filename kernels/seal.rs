@@ -1,20 +1,20 @@
 //! Quantizing rows of keys and values: groups of up to 64 neighbours, `scale * level`.
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
-use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS, OUTERMOST, Scale};
+use crate::quant::{BYTES_ZERO, GROUP, LEVELS, OUTERMOST, Scale};
 use half::f16;
 
 /// Rows of a head in codes.
 #[derive(Debug, PartialEq)]
-pub(crate) struct CodedRows {
+pub struct CodedRows {
     /// `[n_rows, dim]`, a byte each.
-    pub(crate) codes: Vec<u8>,
+    pub codes: Vec<u8>,
     /// `[n_rows, n_groups]`.
-    pub(crate) scales: Vec<Scale>,
+    pub scales: Vec<Scale>,
 }
 
 /// Quantizes `x: [n_rows, dim]` to codes of `bits` bits (4 or 8); `dim` is a multiple of 16.
-pub(crate) fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows {
+pub fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows {
     assert!(x.len() % dim == 0 && dim % LANES == 0, "rows are whole vectors");
     let n_groups = x.len() / dim * dim.div_ceil(GROUP);
     let (mut codes, mut scales) = (vec![0; x.len()], vec![Scale(0); n_groups]);
@@ -24,7 +24,7 @@ pub(crate) fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows 
 
 /// Quantizes `x: [n_rows, dim]` to codes of 4 bits whose errors make up for each other by `feedback` (see
 /// [`super::shaping`]); rows come 64 at a time.
-pub(crate) fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32]) -> CodedRows {
+pub fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32]) -> CodedRows {
     assert!(x.len() % (AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim, "rows come 64 at a time");
     let n_groups = x.len() / dim * dim.div_ceil(GROUP);
     let (mut codes, mut scales) = (vec![0; x.len()], vec![Scale(0); n_groups]);
@@ -34,7 +34,7 @@ pub(crate) fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32])
 
 /// Takes the mean of the rows from `first` on off all rows of `x: [n_rows, dim]`, rounded to half precision,
 /// and returns it.
-pub(crate) fn center(isa: Isa, x: &mut [f32], dim: usize, first: usize) -> Vec<f16> {
+pub fn center(isa: Isa, x: &mut [f32], dim: usize, first: usize) -> Vec<f16> {
     assert!(x.len() > first * dim && dim % LANES == 0, "there are rows, and they are whole vectors");
     isa.run(Center { x, dim, first })
 }
@@ -254,8 +254,8 @@ fn code_of<L: Lanes>(x: L) -> L {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cpu::kernels::pointwise;
-    use crate::device::cpu::kernels::shaping::Shaping;
+    use crate::pointwise;
+    use crate::shaping::Shaping;
     use proptest::prelude::*;
 
     fn roundtrip(x: &[f32], bits: u32) -> Vec<f32> {
@@ -341,8 +341,7 @@ mod tests {
             let shaped = lost(&coded, &scaled, &|errors| shaping.scale_queries(errors, 1));
             assert!(shaped < 0.4 * unshaped, "{dim}: {shaped}, {unshaped}");
             let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
-            let expected =
-                128.0 * crate::model::calibration::noise(&squares(&energies), &squares(&variances));
+            let expected = 128.0 * crate::shaping::noise(&squares(&energies), &squares(&variances));
             let ratio = f64::from(shaped) / expected;
             assert!((0.5..1.2).contains(&ratio), "{dim}: {ratio} of what was expected");
             for isa in Isa::available() {

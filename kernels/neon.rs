@@ -2,7 +2,7 @@
 //! such: 16 lanes as four registers of 4.
 
 use super::{Kernel, LANES, Lanes, Words};
-use crate::kv::quant::Scale;
+use crate::quant::Scale;
 use half::f16;
 use std::arch::aarch64::*;
 use std::arch::asm;

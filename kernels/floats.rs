@@ -12,14 +12,14 @@ thread_local! {
 }
 
 /// Some floats. Their vector goes back to the pass when they are dropped.
-pub(crate) struct Floats {
+pub struct Floats {
     vector: Vec<f32>,
     n: usize,
 }
 
 impl Floats {
     /// `n` floats of any values: they are to be written.
-    pub(crate) fn new(n: usize) -> Self {
+    pub fn new(n: usize) -> Self {
         let vector = FREE.with_borrow_mut(|free| {
             let free = free.as_mut()?;
             let fits = (0..free.len()).filter(|i| free[*i].len() >= n);
@@ -30,14 +30,14 @@ impl Floats {
     }
 
     /// A copy.
-    pub(crate) fn copy(x: &[f32]) -> Self {
+    pub fn copy(x: &[f32]) -> Self {
         let mut floats = Self::new(x.len());
         floats.copy_from_slice(x);
         floats
     }
 
     /// The floats as a vector of their own.
-    pub(crate) fn into_vec(mut self) -> Vec<f32> {
+    pub fn into_vec(mut self) -> Vec<f32> {
         let mut vector = std::mem::take(&mut self.vector);
         vector.truncate(self.n);
         vector
@@ -76,7 +76,7 @@ impl Drop for Floats {
 }
 
 /// Runs a pass, on this thread; what it used is freed after it.
-pub(crate) fn reusing<T>(pass: impl FnOnce() -> T) -> T {
+pub fn reusing<T>(pass: impl FnOnce() -> T) -> T {
     struct Free;
     impl Drop for Free {
         fn drop(&mut self) {

@@ -7,16 +7,16 @@ const PIECE: usize = 1024;
 
 /// Two distributions over a vocabulary, given by their logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Divergence {
+pub struct Divergence {
     /// Kullback–Leibler divergence of the second from the first, `Σ p ln(p / q)`, in nats.
-    pub(crate) nats: f64,
+    pub nats: f64,
     /// Logarithm of the sum of the exponentials of the second one's logits: what a logit is less to be a
     /// log-probability.
-    pub(crate) log_sum: f64,
+    pub log_sum: f64,
 }
 
 /// Compares the distributions of logits `p` and `q`, both `[n_vocab]` and finite.
-pub(crate) fn divergence(isa: Isa, p: &[f32], q: &[f32]) -> Divergence {
+pub fn divergence(isa: Isa, p: &[f32], q: &[f32]) -> Divergence {
     assert_eq!(p.len(), q.len(), "two rows of one vocabulary");
     let largest = |x: &[f32]| x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let (p_max, q_max) = (largest(p), largest(q));

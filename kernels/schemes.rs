@@ -11,11 +11,11 @@ use half::f16;
 #[derive(Clone, Copy)]
 pub(crate) struct Scales<L> {
     /// Scales of the first 16 k.
-    pub(crate) first: L,
+    pub first: L,
     /// Scales of the last 16 k; equal to the first unless the scheme says [`Form::HALVES`].
-    pub(crate) last: L,
+    pub last: L,
     /// Biases of the first and the last 16 k; zero unless the scheme says [`Form::BIAS`].
-    pub(crate) bias: [L; 2],
+    pub bias: [L; 2],
 }
 
 impl<L: Lanes> Scales<L> {

@@ -24,19 +24,32 @@ use super::{LANES, Lanes, STEP, Words, vector};
 
 /// A number format of weights that products are computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
+    /// IEEE single precision.
     F32,
+    /// IEEE half precision.
     F16,
+    /// bfloat16.
     Bf16,
+    /// 4 bits, a scale for 32 weights.
     Q4_0,
+    /// 4 bits, a scale and a minimum for 32 weights.
     Q4_1,
+    /// 5 bits, a scale for 32 weights.
     Q5_0,
+    /// 5 bits, a scale and a minimum for 32 weights.
     Q5_1,
+    /// 8 bits, a scale for 32 weights.
     Q8_0,
+    /// 2 bits in blocks of 256, scales and minima of 4 bits for 16 weights.
     Q2K,
+    /// 3 bits in blocks of 256, scales of 6 bits for 16 weights.
     Q3K,
+    /// 4 bits in blocks of 256, scales and minima of 6 bits for 32 weights.
     Q4K,
+    /// 5 bits in blocks of 256, scales and minima of 6 bits for 32 weights.
     Q5K,
+    /// 6 bits in blocks of 256, scales of 8 bits for 16 weights.
     Q6K,
     /// Codes are places in a table of 16 numbers, fitted to what weights look like.
     Iq4Nl,
@@ -55,7 +68,7 @@ macro_rules! with_scheme {
     (@ $format:expr, $scheme:ident, $coded:expr, $floats:expr, $($name:ident)*) => {
         match $format {
             $(Format::$name => {
-                type $scheme = $crate::device::cpu::kernels::schemes::$name;
+                type $scheme = $crate::schemes::$name;
                 $coded
             })*
             Format::F32 | Format::F16 | Format::Bf16 => $floats,
@@ -65,6 +78,29 @@ macro_rules! with_scheme {
 pub(crate) use with_scheme;
 
 impl Format {
+    /// The format that tensors of a ggml type (its number in GGUF files) are packed in as they are.
+    pub fn of(ggml_type: u32) -> Option<Self> {
+        Some(match ggml_type {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
+            8 => Self::Q8_0,
+            10 => Self::Q2K,
+            11 => Self::Q3K,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            20 => Self::Iq4Nl,
+            23 => Self::Iq4Xs,
+            30 => Self::Bf16,
+            39 => Self::Mxfp4,
+            _ => return None,
+        })
+    }
+
     /// Bits of a weight, without scales.
     const fn bits(self) -> usize {
         with_scheme!(self, S => S::BITS, _ => if matches!(self, Self::F32) { 32 } else { 16 })
@@ -76,37 +112,41 @@ impl Format {
     }
 
     /// k of a block in the file.
-    pub(crate) const fn block(self) -> usize {
+    pub const fn block(self) -> usize {
         self.head().0
     }
 
     /// Bytes of a row in the file.
-    pub(crate) const fn row_bytes(self, k: usize) -> usize {
+    pub const fn row_bytes(self, k: usize) -> usize {
         with_scheme!(self, S => k / S::BLOCK * S::BYTES, _ => k * self.bits() / 8)
     }
 
     /// Numbers of whole blocks in the file, of a coded format.
-    pub(crate) fn numbers(self, bytes: &[u8]) -> Vec<f32> {
+    pub fn numbers(self, bytes: &[u8]) -> Vec<f32> {
         with_scheme!(self, S => numbers_of::<S>(bytes), _ => Vec::new())
     }
 
     /// What is subtracted from its codes.
-    pub(crate) fn offset(self) -> i32 {
+    pub fn offset(self) -> i32 {
         with_scheme!(self, S => S::OFFSET, _ => 0)
     }
 
     /// Tells whether activations are quantized for it.
-    pub(crate) fn coded(self) -> bool {
+    pub fn coded(self) -> bool {
         with_scheme!(self, _S => true, _ => false)
     }
 }
 
 /// A weight matrix `[n_out, k]` in panels, with the bias of its outputs if it has one.
-pub(crate) struct Packed {
-    pub(crate) format: Format,
-    pub(crate) n_out: usize,
-    pub(crate) k: usize,
-    pub(crate) bias: Option<Vec<f32>>,
+pub struct Packed {
+    /// The format of its weights.
+    pub format: Format,
+    /// Number of outputs (rows).
+    pub n_out: usize,
+    /// Number of inputs (columns).
+    pub k: usize,
+    /// Bias of the outputs, `[n_out]`.
+    pub bias: Option<Vec<f32>>,
     slab: Slab,
 }
 
@@ -116,7 +156,7 @@ impl Packed {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(crate) fn pack(
+    pub fn pack(
         slabs: &mut Slabs,
         format: Format,
         n_out: usize,
@@ -142,12 +182,12 @@ impl Packed {
     }
 
     /// Number of panels.
-    pub(crate) fn n_panels(&self) -> usize {
+    pub fn n_panels(&self) -> usize {
         self.n_out.div_ceil(LANES)
     }
 
     /// Panel `p`: outputs `16 p ..`.
-    pub(crate) fn panel(&self, p: usize) -> &[u8] {
+    pub fn panel(&self, p: usize) -> &[u8] {
         let size = panel_bytes(self.format, self.k);
         &self.slab.bytes()[p * size..(p + 1) * size]
     }
@@ -159,7 +199,7 @@ const fn code_bytes(format: Format, k: usize) -> usize {
 }
 
 /// Bytes of the scales of a panel, before its codes: whole cache lines.
-pub(crate) const fn scale_bytes(format: Format, k: usize) -> usize {
+pub const fn scale_bytes(format: Format, k: usize) -> usize {
     let (block, head) = format.head();
     (k / block * head).next_multiple_of(64)
 }

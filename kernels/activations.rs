@@ -7,11 +7,11 @@
 use super::panel::Packed;
 use super::pointwise::{RmsNorm, rms_norm};
 use super::{Isa, Kernel, LANES, Lanes, STEP, lanes, lanes_mut};
-use crate::device::cpu::floats::Floats;
+use crate::floats::Floats;
 use crate::threads::{Shared, for_ranges};
 
 /// Activations `[n_rows, k]`, ready for weights of every format.
-pub(crate) struct Activations<'a> {
+pub struct Activations<'a> {
     floats: Source<'a>,
     pub(super) n_rows: usize,
     pub(super) k: usize,
@@ -57,14 +57,14 @@ pub(super) struct StepOf {
 
 impl<'a> Activations<'a> {
     /// Rows of `k` activations, for products with all of `weights`.
-    pub(crate) fn new(isa: Isa, x: &'a [f32], k: usize, weights: &[&Packed]) -> Self {
+    pub fn new(isa: Isa, x: &'a [f32], k: usize, weights: &[&Packed]) -> Self {
         assert!(weights.iter().all(|w| w.k == k), "weights are [n_out, {k}]");
         let coded = weights.iter().any(|w| w.format.coded()).then(|| Coded::new(isa, x, k, None, weights));
         Self { floats: Source::Given(x), n_rows: x.len() / k, k, coded }
     }
 
     /// The RMS norm ([`rms_norm`]) of rows, for products with all of `weights`.
-    pub(crate) fn normed(isa: Isa, x: &[f32], norm: &[f32], eps: f32, weights: &[&Packed]) -> Self {
+    pub fn normed(isa: Isa, x: &[f32], norm: &[f32], eps: f32, weights: &[&Packed]) -> Self {
         let (k, n_rows) = (norm.len(), x.len() / norm.len());
         assert!(weights.iter().all(|w| w.k == k), "weights are [n_out, {k}]");
         let coded = weights.iter().any(|w| w.format.coded());

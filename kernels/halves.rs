@@ -12,7 +12,7 @@ fn within<L: Lanes>(x: L) -> L {
 }
 
 /// Rounds `x`, a multiple of 16 long.
-pub(crate) fn round(isa: Isa, x: &[f32], out: &mut [f16]) {
+pub fn round(isa: Isa, x: &[f32], out: &mut [f16]) {
     assert!(x.len() == out.len() && x.len() % LANES == 0, "rows are whole vectors");
     isa.run(Round { x, out });
 }
@@ -33,7 +33,7 @@ impl Kernel for Round<'_> {
 }
 
 /// Rounds the rows of some tokens, `[n, row]`, to lanes `first ..` of `vectors: [row, 16]`; other lanes stay.
-pub(crate) fn interleave(isa: Isa, x: &[f32], row: usize, first: usize, vectors: &mut [f16]) {
+pub fn interleave(isa: Isa, x: &[f32], row: usize, first: usize, vectors: &mut [f16]) {
     assert!(vectors.len() == row * LANES && first + x.len() / row <= LANES, "tokens share vectors");
     isa.run(Interleave { x, row, first, vectors });
 }
@@ -63,7 +63,7 @@ impl Kernel for Interleave<'_> {
 }
 
 /// Columns of rows, `[n, row]`, as floats: `[n, columns.len()]`.
-pub(crate) fn columns(isa: Isa, rows: &[f16], row: usize, columns: Range<usize>) -> Vec<f32> {
+pub fn columns(isa: Isa, rows: &[f16], row: usize, columns: Range<usize>) -> Vec<f32> {
     assert!(columns.end <= row && columns.len() % LANES == 0, "columns are whole vectors");
     let mut out = vec![0.0; rows.len() / row * columns.len()];
     isa.run(Columns { rows, row, columns, out: &mut out });
@@ -92,7 +92,7 @@ impl Kernel for Columns<'_> {
 }
 
 /// The same of tokens that share vectors, `[n / 16, row, 16]`: `[n, columns.len()]`.
-pub(crate) fn rows_of_vectors(isa: Isa, vectors: &[f16], row: usize, columns: Range<usize>) -> Vec<f32> {
+pub fn rows_of_vectors(isa: Isa, vectors: &[f16], row: usize, columns: Range<usize>) -> Vec<f32> {
     assert!(columns.end <= row && vectors.len() % (row * LANES) == 0, "tokens come 16 at a time");
     let mut out = vec![0.0; vectors.len() / row * columns.len()];
     isa.run(RowsOfVectors { vectors, row, columns, out: &mut out });

@@ -1,7 +1,7 @@
 //! AVX2 with FMA and F16C, and with AVX-VNNI where there is that: 16 lanes as two registers of 8.
 
 use super::{Kernel, LANES, Lanes, Words};
-use crate::kv::quant::Scale;
+use crate::quant::Scale;
 use half::f16;
 use std::arch::asm;
 use std::arch::x86_64::*;

@@ -16,27 +16,27 @@ use half::f16;
 /// 32 weights of GGUF type Q8_0: `d * qs[i]`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-pub(crate) struct BlockQ8_0 {
+pub struct BlockQ8_0 {
     /// Scale, as IEEE half bits.
-    pub(crate) d: u16,
+    pub d: u16,
     /// Codes.
-    pub(crate) qs: [i8; 32],
+    pub qs: [i8; 32],
 }
 const _: () = assert!(size_of::<BlockQ8_0>() == 34);
 
 /// Values of a group.
-pub(crate) const GROUP: usize = 64;
+pub const GROUP: usize = 64;
 
 /// First keys and values of a session that are kept as they were: every later token attends to them much, and
 /// these keys lie far from all others (Xiao et al. 2023, "attention sinks").
-pub(crate) const EXACT: usize = 4;
+pub const EXACT: usize = 4;
 
 /// Levels of 4-bit codes, for rows that are nearly Gaussian once they are rotated: the quantizer of least
 /// squared error of Max (1960), its outermost level at 63.
-pub(crate) const LEVELS: [i8; 16] = [-63, -48, -37, -29, -22, -15, -9, -3, 3, 9, 15, 22, 29, 37, 48, 63];
+pub const LEVELS: [i8; 16] = [-63, -48, -37, -29, -22, -15, -9, -3, 3, 9, 15, 22, 29, 37, 48, 63];
 
 /// [`LEVELS`] made positive, as integer products want them: less [`LEVELS_ZERO`] they are levels.
-pub(crate) const LEVELS_RAISED: [u8; 16] = {
+pub const LEVELS_RAISED: [u8; 16] = {
     let mut raised = [0; 16];
     let mut i = 0;
     while i < 16 {
@@ -47,51 +47,51 @@ pub(crate) const LEVELS_RAISED: [u8; 16] = {
 };
 
 /// Number that stands for 0 in [`LEVELS_RAISED`].
-pub(crate) const LEVELS_ZERO: i32 = 64;
+pub const LEVELS_ZERO: i32 = 64;
 
 /// Number that stands for 0 among 8-bit codes.
-pub(crate) const BYTES_ZERO: i32 = 128;
+pub const BYTES_ZERO: i32 = 128;
 
 /// Outermost level in standard deviations of a Gaussian.
-pub(crate) const OUTERMOST: f32 = 2.733;
+pub const OUTERMOST: f32 = 2.733;
 
 /// A float of 8 bits: 5 of exponent, 3 of mantissa, no sign, no zero; `2^(e - 20) (1 + m / 8)`, so from 1e-6
 /// to 3,840.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-pub(crate) struct Scale(pub(crate) u8);
+pub struct Scale(pub u8);
 
 impl Scale {
     /// Number to add to a scale's bits, shifted left by [`Scale::SHIFT`], to get those of the f32.
-    pub(crate) const BASE: u32 = (127 - 20) << 23;
+    pub const BASE: u32 = (127 - 20) << 23;
     /// Position of a scale's lowest bit in an f32.
-    pub(crate) const SHIFT: u32 = 20;
+    pub const SHIFT: u32 = 20;
 
     /// The nearest scale (in steps of its exponent); `x` is not negative.
-    pub(crate) fn nearest(x: f32) -> Self {
+    pub fn nearest(x: f32) -> Self {
         Self::of_bits(x.to_bits().saturating_add(1 << (Self::SHIFT - 1)))
     }
 
     /// The smallest scale that is not below `x`, or the largest of all.
-    pub(crate) fn at_least(x: f32) -> Self {
+    pub fn at_least(x: f32) -> Self {
         Self::of_bits(x.to_bits().saturating_add((1 << Self::SHIFT) - 1))
     }
 
     /// 1.
-    pub(crate) const ONE: Self = Self(20 << 3);
+    pub const ONE: Self = Self(20 << 3);
 
     fn of_bits(bits: u32) -> Self {
         Self((bits.saturating_sub(Self::BASE) >> Self::SHIFT).min(255) as u8)
     }
 
     /// The number.
-    pub(crate) fn to_f32(self) -> f32 {
+    pub fn to_f32(self) -> f32 {
         f32::from_bits((u32::from(self.0) << Self::SHIFT) + Self::BASE)
     }
 }
 
 /// Weights as GGUF Q8_0: blocks of 32 with scale `max|x| / 127`. `x.len()` is a multiple of 32.
-pub(crate) fn q8_0(x: &[f32]) -> Vec<BlockQ8_0> {
+pub fn q8_0(x: &[f32]) -> Vec<BlockQ8_0> {
     x.chunks_exact(32)
         .map(|x| {
             let d = f16::from_f32(x.iter().fold(0.0f32, |m, v| m.max(v.abs())) / 127.0);

@@ -8,8 +8,8 @@ use super::panel::{Format, Packed, with_scheme};
 use super::pointwise::Gate;
 use super::tiles::{CodedProduct, FEW, Tile, rows};
 use super::{Isa, Kernel, LANES, Lanes, lanes, padded};
-use crate::device::cpu::floats::Floats;
-use crate::model::spec::Activation;
+use crate::floats::Floats;
+use crate::pointwise::Activation;
 use crate::threads::{Shared, for_ranges};
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use std::ops::Range;
 const SERIAL_MACS: usize = 1 << 16;
 
 /// The products with some matrices (biases added), `[n_rows, n_out]` each.
-pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<Floats> {
+pub fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<Floats> {
     let mut out: Vec<Floats> = weights.iter().map(|w| Floats::new(x.n_rows * w.n_out)).collect();
     let shared: Vec<Shared<'_, f32>> = out.iter_mut().map(|out| Shared::new(out)).collect();
     for_panels(x, weights, 1, |m, panels, sums| {
@@ -33,7 +33,7 @@ pub(crate) fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<
 }
 
 /// The product with a matrix (bias added) and `base`, `[n_rows, n_out]`, added up.
-pub(crate) fn linear_onto(isa: Isa, x: &Activations<'_>, weights: &Packed, base: &[f32]) -> Floats {
+pub fn linear_onto(isa: Isa, x: &Activations<'_>, weights: &Packed, base: &[f32]) -> Floats {
     assert_eq!(base.len(), x.n_rows * weights.n_out, "what is added to is as wide as the product");
     let mut out = Floats::new(base.len());
     let shared = Shared::new(&mut out);
@@ -49,13 +49,7 @@ pub(crate) fn linear_onto(isa: Isa, x: &Activations<'_>, weights: &Packed, base:
 }
 
 /// A gated activation of two products (biases added): `[n_rows, n_out]`.
-pub(crate) fn gated(
-    isa: Isa,
-    activation: Activation,
-    x: &Activations<'_>,
-    gate: &Packed,
-    up: &Packed,
-) -> Floats {
+pub fn gated(isa: Isa, activation: Activation, x: &Activations<'_>, gate: &Packed, up: &Packed) -> Floats {
     assert_eq!(gate.n_out, up.n_out, "gate and up have equal widths");
     let mut out = Floats::new(x.n_rows * gate.n_out);
     let shared = Shared::new(&mut out);
@@ -204,9 +198,8 @@ float_tile!(Bf16, u16, load_bf16);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cpu::kernels::STEP;
-    use crate::device::cpu::kernels::slab::Slabs;
-    use crate::fixtures::Dtype;
+    use crate::STEP;
+    use crate::slab::Slabs;
     use candle_core::Device;
     use candle_core::quantized::{GgmlDType, QStorage, QTensor};
     use half::{bf16, f16};
@@ -244,8 +237,8 @@ mod tests {
             Format::Q4K => GgmlDType::Q4K,
             Format::Q5K => GgmlDType::Q5K,
             Format::Q6K => GgmlDType::Q6K,
-            Format::Iq4Nl => return iq4(Dtype::IQ4NL, format, n_out * k),
-            Format::Iq4Xs => return iq4(Dtype::IQ4XS, format, n_out * k),
+            Format::Iq4Nl => return iq4(format, n_out * k),
+            Format::Iq4Xs => return iq4(format, n_out * k),
             Format::Mxfp4 => return mxfp4(n_out * k),
         };
         // Bytes at random try every bit of a block; halves are kept small.
@@ -284,14 +277,38 @@ mod tests {
     }
 
     /// Blocks at random and what they stand for.
-    fn iq4(dtype: Dtype, format: Format, n: usize) -> (Vec<u8>, Vec<f32>) {
+    fn iq4(format: Format, n: usize) -> (Vec<u8>, Vec<f32>) {
         let mut bytes: Vec<u8> =
             noise(format.row_bytes(n), 3).iter().map(|x| (x * 256.0) as i8 as u8).collect();
         for block in bytes.chunks_exact_mut(format.row_bytes(format.block())) {
             block[1] = 0x10 | block[1] & 0x8f;
         }
-        let floats = crate::fixtures::iq4(dtype, &bytes);
+        let floats = read_iq4(format, &bytes);
         (bytes, floats)
+    }
+
+    /// Numbers that blocks of IQ4_NL or IQ4_XS stand for, by ggml's `dequantize_row_iq4_nl` and
+    /// `dequantize_row_iq4_xs`.
+    fn read_iq4(format: Format, bytes: &[u8]) -> Vec<f32> {
+        let table =
+            [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113].map(|x| x as f32);
+        let mut floats = Vec::new();
+        for block in bytes.chunks_exact(format.row_bytes(format.block())) {
+            let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
+            let (scales, codes) = if format == Format::Iq4Nl {
+                (vec![1.0], &block[2..])
+            } else {
+                let high = u16::from_le_bytes([block[2], block[3]]);
+                let scale =
+                    |i: usize| block[4 + i / 2] >> (4 * (i % 2)) & 15 | ((high >> (2 * i) & 3) as u8) << 4;
+                ((0..8).map(|i| f32::from(scale(i)) - 32.0).collect(), &block[8..])
+            };
+            for (scale, codes) in scales.iter().zip(codes.chunks_exact(16)) {
+                let codes = codes.iter().map(|b| b & 15).chain(codes.iter().map(|b| b >> 4));
+                floats.extend(codes.map(|code| d * scale * table[usize::from(code)]));
+            }
+        }
+        floats
     }
 
     const FORMATS: [Format; 16] = [

@@ -1,8 +1,8 @@
 //! Scores of some queries against a tile's keys: a token to a lane.
 
 use super::{Codes, TILE, TOGETHER};
-use crate::device::cpu::kernels::{LANES, Lanes, Words, lanes, lanes_mut};
-use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
+use crate::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
+use crate::{LANES, Lanes, Words, lanes, lanes_mut};
 use half::f16;
 
 /// Scores over f16 keys: each column in turn, queries in f32.

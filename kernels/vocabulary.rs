@@ -7,13 +7,13 @@
 use super::{Isa, Kernel, LANES, Lanes, padded};
 
 /// Logits of a piece.
-pub(crate) const PIECE: usize = 128;
+pub const PIECE: usize = 128;
 /// Relative error of [`weights_below`], at most: the exponent's roundings, [`Lanes::exp`] and a piece's sum
 /// come to 2e-5. (Weights under 1e-37 count as such.)
-pub(crate) const ERROR: f64 = 1e-4;
+pub const ERROR: f64 = 1e-4;
 
 /// The greatest logit of each piece; NaN where one of its logits is.
-pub(crate) fn maxima(isa: Isa, logits: &[f32]) -> Vec<f32> {
+pub fn maxima(isa: Isa, logits: &[f32]) -> Vec<f32> {
     let mut maxima = vec![f32::NEG_INFINITY; logits.len().div_ceil(PIECE)];
     isa.run(Maxima { logits, maxima: &mut maxima });
     maxima
@@ -65,15 +65,18 @@ fn greater(x: f32, y: f32) -> f32 {
 /// Logits whose weights are summed up: those below a threshold. A weight is
 /// `exp((logit - top) / temperature)`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Below {
-    pub(crate) threshold: f32,
-    pub(crate) top: f32,
-    pub(crate) temperature: f32,
+pub struct Below {
+    /// Logits below this one are summed up.
+    pub threshold: f32,
+    /// The logit whose weight is 1.
+    pub top: f32,
+    /// Temperature of the weights, above 0.
+    pub temperature: f32,
 }
 
 /// Estimates the sum of weights below a threshold, by piece. No logit is above `top`, or the threshold is
 /// lower than that one.
-pub(crate) fn weights_below(isa: Isa, logits: &[f32], below: Below) -> Vec<f32> {
+pub fn weights_below(isa: Isa, logits: &[f32], below: Below) -> Vec<f32> {
     let mut sums = vec![0.0; logits.len().div_ceil(PIECE)];
     isa.run(Weights { logits, below, sums: &mut sums });
     sums
@@ -108,7 +111,7 @@ impl Kernel for Weights<'_> {
 }
 
 /// Replaces numbers of no more than 0 by their exponentials, the bits of which are those of [`libm::exp`].
-pub(crate) fn exps(isa: Isa, numbers: &mut [f64]) {
+pub fn exps(isa: Isa, numbers: &mut [f64]) {
     isa.run(Exps(numbers));
 }
 
@@ -183,7 +186,7 @@ fn exp(x: f64) -> f64 {
 
 /// Replaces numbers of no more than 0 by their exponentials, with a relative error of 1e-14; those below -700
 /// count as that. In less than half the time of [`exps`], for nothing is divided.
-pub(crate) fn near_exps(isa: Isa, numbers: &mut [f64]) {
+pub fn near_exps(isa: Isa, numbers: &mut [f64]) {
     isa.run(NearExps(numbers));
 }
 

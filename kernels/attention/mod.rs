@@ -14,23 +14,29 @@ mod scores;
 mod values;
 
 use super::{Isa, Kernel, LANES, Lanes, lanes, lanes_mut};
-use crate::kv::quant::{GROUP, Scale};
+use crate::quant::{GROUP, Scale};
 use half::f16;
 use scores::{CodedQueries, HalfKeys, common, put_exact};
 use values::{gather, unpack};
 
 /// Tokens of a tile.
-pub(crate) const TILE: usize = 64;
+pub const TILE: usize = 64;
 
 /// Keys of the tokens of one tile, for one KV head: one token to a lane. The same bytes may be read as
 /// values.
 #[derive(Clone, Copy)]
-pub(crate) enum Keys<'a> {
+pub enum Keys<'a> {
     /// Column d of tokens 16 v to 16 v + 15 is the vector at `v * stride + 16 * d`.
-    F16 { vectors: &'a [f16], stride: usize },
+    F16 {
+        /// The columns' vectors.
+        vectors: &'a [f16],
+        /// Elements from 16 tokens to the next 16.
+        stride: usize,
+    },
     /// See [`Codes`]; for each 16 tokens one vector of words for 8 columns (4 bits: columns 8j to 8j + 3 in
     /// the low halves of the bytes, 8j + 4 to 8j + 7 in the high ones) or 4 columns (8 bits).
     Coded {
+        /// Codes and scales.
         codes: Codes<'a>,
         /// Mean of the block's keys, subtracted before coding, `[k_dim]`; empty if it was not.
         mean: &'a [f16],
@@ -41,14 +47,20 @@ pub(crate) enum Keys<'a> {
 
 /// Values of the tokens of one tile, for one KV head.
 #[derive(Clone, Copy)]
-pub(crate) enum Values<'a> {
+pub enum Values<'a> {
     /// The first columns of the keys (the latent of MLA).
     Keys(Keys<'a>),
     /// Token t starts at `t * stride`; one column to a lane, as below.
-    F16 { rows: &'a [f16], stride: usize },
+    F16 {
+        /// The tokens' rows.
+        rows: &'a [f16],
+        /// Elements from a token to the next.
+        stride: usize,
+    },
     /// See [`Codes`]; for each token and 32 columns 16 bytes, columns 0 to 15 in their low halves, 16 to 31
     /// in the high ones (4 bits), or one byte a column (8 bits).
     Coded {
+        /// Codes and scales.
         codes: Codes<'a>,
         /// The tile's first values, whole and exact, `[n, v_dim]`: they are read instead of their codes, and
         /// have a scale of 1.
@@ -56,65 +68,75 @@ pub(crate) enum Values<'a> {
     },
 }
 
-/// Codes of a tile (`scale * level`, see [`crate::kv::quant`]), and for each group of columns the tokens'
+/// Codes of a tile (`scale * level`, see [`crate::quant`]), and for each group of columns the tokens'
 /// scales: group g from `g * stride` on.
 #[derive(Clone, Copy)]
-pub(crate) struct Codes<'a> {
-    pub(crate) bits: u32,
-    pub(crate) codes: &'a [u8],
-    pub(crate) scales: &'a [Scale],
-    pub(crate) stride: usize,
+pub struct Codes<'a> {
+    /// Bits of a code: 4 or 8.
+    pub bits: u32,
+    /// The codes, packed as [`Keys`] and [`Values`] say.
+    pub codes: &'a [u8],
+    /// Scales, `[groups, stride]`.
+    pub scales: &'a [Scale],
+    /// Scales from a group to the next.
+    pub stride: usize,
 }
 
 /// Source of the tiles of a KV head of one sequence. All of a sequence's rows in a task see the same bytes in
 /// a tile.
-pub(crate) trait Tiles: Sync {
+pub trait Tiles: Sync {
     /// Keys and values of tile `tile` (tokens `64 * tile ..`), as rows of the task's block see them.
     fn tile(&self, tile: usize) -> (Keys<'_>, Values<'_>);
 }
 
 /// Query rows of one KV head, of one sequence or of several that begin with the same tiles:
 /// `q: [Σ n_rows, group, k_dim]`.
-pub(crate) struct Queries<'a> {
-    pub(crate) q: &'a [f32],
+pub struct Queries<'a> {
+    /// Queries, `[Σ n_rows, group, k_dim]`.
+    pub q: &'a [f32],
     /// The sequences' rows, one after another.
-    pub(crate) rows: &'a [QueryRows<'a>],
+    pub rows: &'a [QueryRows<'a>],
     /// Leading tiles that are the same for all sequences; none if there is a window.
-    pub(crate) n_common: usize,
-    pub(crate) group: usize,
+    pub n_common: usize,
+    /// Query heads that share the KV head.
+    pub group: usize,
     /// Width of queries and keys.
-    pub(crate) k_dim: usize,
+    pub k_dim: usize,
     /// Width of values.
-    pub(crate) v_dim: usize,
-    pub(crate) params: AttnParams<'a>,
+    pub v_dim: usize,
+    /// What turns scores into weights.
+    pub params: AttnParams<'a>,
 }
 
 /// Rows of one sequence: row r at position `first + r`. All lie in one tile.
 #[derive(Clone, Copy)]
-pub(crate) struct QueryRows<'a> {
-    pub(crate) first: usize,
-    pub(crate) n: usize,
-    pub(crate) tiles: &'a dyn Tiles,
+pub struct QueryRows<'a> {
+    /// Position of the first row.
+    pub first: usize,
+    /// Number of rows.
+    pub n: usize,
+    /// The sequence's keys and values.
+    pub tiles: &'a dyn Tiles,
 }
 
 /// Parameters that turn scores into weights.
 #[derive(Clone, Copy)]
-pub(crate) struct AttnParams<'a> {
+pub struct AttnParams<'a> {
     /// Factor of the scores, usually `1 / sqrt(head_dim)`.
-    pub(crate) scale: f32,
+    pub scale: f32,
     /// Number of tokens that a row attends to, itself included; `None`: all before it.
-    pub(crate) window: Option<usize>,
+    pub window: Option<usize>,
     /// Scores become `cap * tanh(score / cap)`.
-    pub(crate) soft_cap: Option<f32>,
+    pub soft_cap: Option<f32>,
     /// Score, for each head of the group, of a token that is not there: it takes weight and gives nothing.
-    pub(crate) sinks: Option<&'a [f32]>,
+    pub sinks: Option<&'a [f32]>,
 }
 
 /// Causal softmax attention, into `[Σ n_rows, group, v_dim]`.
 ///
 /// Online softmax as in Milakov & Gimelshein 2018 and FlashAttention (Dao et al. 2022); sinks as in gpt-oss,
 /// soft cap as in Gemma 2. Tiles that sequences have in common are unpacked once for all of them.
-pub(crate) fn attend(isa: Isa, queries: &Queries<'_>) -> Vec<f32> {
+pub fn attend(isa: Isa, queries: &Queries<'_>) -> Vec<f32> {
     let Queries { rows, n_common, k_dim, v_dim, params, .. } = *queries;
     assert!(k_dim % LANES == 0 && v_dim % LANES == 0, "head sizes are multiples of {LANES}");
     let in_one_tile = |rows: &QueryRows<'_>| rows.first / TILE == (rows.first + rows.n - 1) / TILE;

@@ -1,8 +1,8 @@
 //! Values of a tile: unpacked once for all queries, then gathered with their weights. A column to a lane.
 
 use super::{Codes, Keys, TILE, Values, Weights};
-use crate::device::cpu::kernels::{LANES, Lanes, lanes, lanes_mut};
-use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS};
+use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
+use crate::{LANES, Lanes, lanes, lanes_mut};
 use half::f16;
 
 /// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.
