@@ -453,6 +453,12 @@ impl Stage {
 
     /// Writes the answered turns whose line is next, saves their memories, and lets their speakers continue.
     async fn flush_ready(&mut self, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
+        let written = self.write_ready(run_loop).await;
+        self.recorder.sync()?;
+        written
+    }
+
+    async fn write_ready(&mut self, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         loop {
             let id = TurnId(self.next);
             self.write_changes(id)?;
@@ -498,7 +504,10 @@ impl Stage {
         let Answer { line, usage, commit, at } = answer;
         let is_new = self.recorder.turn(line.clone())?;
         let usage = match commit {
-            Some(commit) => Some(commit.commit().await?),
+            Some(commit) => {
+                self.recorder.sync()?; // a memory never has a turn that the transcript could lose
+                Some(commit.commit().await?)
+            }
             None => usage,
         };
         if is_new {

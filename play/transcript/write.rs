@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Takes the lines of a run in plan order. Lines that are recorded already are compared; later ones are
-/// appended and forced to disk, one by one, or refused if there is nothing to append to.
+/// appended, and are on disk after the next [`Recorder::sync`], or refused if there is nothing to append to.
 #[derive(Debug)]
 pub struct Recorder {
     file: Option<(File, PathBuf)>,
@@ -25,6 +25,8 @@ pub struct Recorder {
     /// The last line, from 1, that was taken.
     line: usize,
     hash: String,
+    /// True if all lines are on disk.
+    is_synced: bool,
 }
 
 impl Recorder {
@@ -41,10 +43,21 @@ impl Recorder {
         let file = Some((file, path.to_path_buf()));
         let (recorded, between, hash) = Default::default();
         let by_first_rules = header.is_by_first_rules();
-        let (footer, n_turns, n_between, line) = Default::default();
-        let mut recorder =
-            Self { file, recorded, between, footer, by_first_rules, n_turns, n_between, line, hash };
+        let (footer, n_turns, n_between, line, is_synced) = Default::default();
+        let mut recorder = Self {
+            file,
+            recorded,
+            between,
+            footer,
+            by_first_rules,
+            n_turns,
+            n_between,
+            line,
+            hash,
+            is_synced,
+        };
         recorder.append(&Line::Header(Box::new(header)))?;
+        recorder.sync()?;
         Ok(recorder)
     }
 
@@ -93,6 +106,7 @@ impl Recorder {
             n_between: 0,
             line: 1,
             hash: transcript.header.hash.clone(),
+            is_synced: true,
         }
     }
 
@@ -192,6 +206,7 @@ impl Recorder {
         }
         if self.file.is_some() {
             self.append(&Line::Footer(footer))?;
+            self.sync()?;
             return Ok(self.hash.clone());
         }
         let Some(recorded) = &self.footer else {
@@ -214,9 +229,21 @@ impl Recorder {
     fn append(&mut self, line: &Line) -> anyhow::Result<()> {
         let Some((file, path)) = &mut self.file else { bail!("this recording is read only") };
         let (hash, text) = line.chained(&self.hash)?;
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        written.with_context(|| format!("can't write {}", path.display()))?;
+        file.write_all(text.as_bytes()).with_context(|| format!("can't write {}", path.display()))?;
         self.hash = hash;
+        self.is_synced = false;
+        Ok(())
+    }
+
+    /// Waits until all lines are on disk.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(&mut self) -> anyhow::Result<()> {
+        if let Some((file, path)) = self.file.as_ref().filter(|_| !self.is_synced) {
+            file.sync_data().with_context(|| format!("can't write {}", path.display()))?;
+        }
+        self.is_synced = true;
         Ok(())
     }
 }
