@@ -6,7 +6,9 @@
 //! the models prove that the comparison can fail.
 
 use greenroom_engine::fixtures::RandomModel;
-use greenroom_engine::{DeviceChoice, Engine, EngineConfig, KvChoice, KvFormat, ModelSource, gpus};
+#[cfg(feature = "gpu")]
+use greenroom_engine::gpus;
+use greenroom_engine::{DeviceChoice, Engine, EngineConfig, KvChoice, KvFormat, ModelSource};
 use serde_json::Value;
 use std::cell::Cell;
 use std::io::Write;
@@ -142,6 +144,7 @@ fn log_probabilities_are_those_of_the_reference() {
 }
 
 /// Every family on the first GPU of this machine, or software that does its work.
+#[cfg(feature = "gpu")]
 #[test]
 fn log_probabilities_on_a_gpu_are_those_of_the_reference() {
     let Some(gpu) = gpus().into_iter().next() else {

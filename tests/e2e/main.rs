@@ -9,6 +9,7 @@ mod exact;
 mod families;
 mod faults;
 mod formats;
+#[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(target_os = "linux")]
 mod hostile;

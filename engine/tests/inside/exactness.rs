@@ -192,6 +192,7 @@ impl Bench {
         recalled
     }
 
+    #[cfg(feature = "gpu")]
     /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several
     /// blocks.
     pub(crate) fn check_steps(&self, steps: &[(usize, usize, usize)]) {
