@@ -192,9 +192,9 @@ impl Bench {
         recalled
     }
 
-    #[cfg(feature = "gpu")]
     /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several
     /// blocks.
+    #[cfg(feature = "gpu")]
     pub(crate) fn check_steps(&self, steps: &[(usize, usize, usize)]) {
         let reference = self.reference();
         for (from, to, step) in steps.iter().copied() {
