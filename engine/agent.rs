@@ -1,7 +1,7 @@
 //! An agent as a value: a session of the engine, with its conversation and its settings.
 //!
-//! What it stands on is never lost unasked: until its first turn is saved, each turn is compared with the
-//! memory that is stored under its name, and refused where it would replace that.
+//! The stored memory of its name is never replaced unasked: until the agent's first turn is saved, each turn
+//! is compared with that memory, and refused if it would replace it.
 
 use crate::engine::{Engine, Turn};
 use crate::store::Found;
@@ -419,10 +419,10 @@ impl Agent {
 
     /// An agent of the same run with the same past and the same settings: it reads none of it again.
     ///
-    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. An earlier agent of its
-    /// name, perhaps a fork that was not saved, loses what it had in RAM alone. If another memory is stored
-    /// under its name, its turns are refused, as those of [`Engine::agent`], unless [`Agent::replace`] allows
-    /// to replace that; then, too, it reads none of its past again.
+    /// Its memory is a copy of this agent's current memory, in RAM or in the cache folder. An earlier agent
+    /// of its name, such as a fork that was not saved, loses what it had only in RAM. If another memory is
+    /// stored under its name, its turns are refused, like those of [`Engine::agent`], unless
+    /// [`Agent::replace`] permits replacing it; even then, none of its past is read again.
     #[must_use]
     pub fn fork(&self, agent: impl Into<String>) -> Agent {
         let key = SessionKey { agent: agent.into(), ..self.key.clone() };
@@ -454,9 +454,9 @@ impl Agent {
 /// A reply on its way: an iterator over its text, piece by piece. [`Reply::stream`] is the same without
 /// blocking.
 ///
-/// [`Reply::finish`] makes the turn a part of the agent. Dropped without that, the agent is as it was before:
-/// a turn at work is cancelled, and of one that had ended nothing is kept on disk, while the engine's memory
-/// goes back to before it at the agent's next turn (which then says
+/// [`Reply::finish`] makes the turn part of the agent. If the reply is dropped without that, the agent is as
+/// it was before: an active turn is cancelled; of a finished one, nothing is kept on disk, and the agent's
+/// next turn rolls the engine's memory back to before it (and reports
 /// [`MatchKind::Diverge`](crate::MatchKind::Diverge)).
 #[must_use = "a reply that is not finished is taken back"]
 pub struct Reply<'a> {

@@ -49,8 +49,8 @@ pub struct TokenLogprob {
     pub bytes: Vec<u8>,
     /// Its log-probability after the prompt and the reply's tokens before it.
     pub logprob: f32,
-    /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as
-    /// were asked for.
+    /// The most likely tokens at this position, most likely first (ties: lowest id first): as many as were
+    /// requested.
     pub top: Vec<TopLogprob>,
 }
 
@@ -85,7 +85,7 @@ pub enum StopReason {
     EndOfTurn,
     /// A stop string was met; the reply was cut before it.
     StopString,
-    /// `max_tokens` was reached, and the reply ends wherever it had come to.
+    /// `max_tokens` was reached, and the reply ends at that token.
     Length,
     /// `max_tokens` was reached, and the reply was cut after its last whole sentence
     /// ([`Request::whole_sentences`](crate::Request::whole_sentences)).
@@ -104,7 +104,7 @@ pub enum MatchKind {
     Extend,
     /// The prompt is exactly what was cached.
     Exact,
-    /// The prompt differs from what was cached; what stands before the difference was reused.
+    /// The prompt differs from what was cached; everything before the difference was reused.
     Diverge,
 }
 
@@ -136,12 +136,12 @@ pub struct Usage {
     /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the
     /// options.
     pub generated: usize,
-    /// Tokens of the reply that were guessed before they were drawn. (Those that were guessed wrong went
-    /// through the model, too: they are not among `layer0_rows`.)
+    /// Tokens of the reply that were guessed correctly before they were drawn. (Wrong guesses went through
+    /// the model, too; `layer0_rows` does not count them.)
     pub guessed: usize,
     /// Those of them that were drawn.
     pub guessed_right: usize,
-    /// Rows that really went through layer 0, counted there, but for guesses that were wrong.
+    /// Rows that went through layer 0, counted there, without wrong guesses.
     pub layer0_rows: usize,
     /// Milliseconds from the start of the turn's work to its first token.
     pub ttft_ms: f64,
@@ -183,7 +183,7 @@ pub struct Divergence {
     /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on:
     /// [`Divergence::LENGTH`] characters at most.
     pub held: String,
-    /// Text that was asked for, from the same place on.
+    /// Text that was requested, from the same position on.
     pub asked: String,
 }
 
@@ -218,25 +218,25 @@ pub struct Completion {
     pub choice: Option<Choice>,
     /// The calls of tools that the reply is; `None`: it is none.
     pub call: Option<ToolCalls>,
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each complete call.
     pub call_ends: Vec<usize>,
     /// Findings at each recorded token, if it followed a recording
     /// ([`Constraint::Follow`](crate::Constraint::Follow)).
     pub followed: Vec<ForcedToken>,
-    /// The log-probability of each of `ids`, if that was asked for
-    /// ([`Request::logprobs`](crate::Request::logprobs)); else empty.
+    /// The log-probability of each of `ids`, if requested ([`Request::logprobs`](crate::Request::logprobs));
+    /// else empty.
     pub logprobs: Vec<TokenLogprob>,
     /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the
     /// same whether the prompt was read from scratch, cached, restored, forked or read beside others, and
     /// names no tenant and no session.
     ///
-    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity
+    /// Hashes, in this order, the text `greenroom completion 1`; the model's identity
     /// ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and formats of the cache, and the
     /// numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
-    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the
-    /// session held it); the reply's ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length
-    /// in bytes and its UTF-8, each list of ids its length and each id as 4 bytes; lengths, the version and
-    /// the seed are 8 bytes; all numbers are little-endian.
+    /// are in the session (a past reply that was given as text has the ids that were sampled, if the session
+    /// held it); the reply's ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length in bytes
+    /// and its UTF-8, each list of ids its length and each id as 4 bytes; lengths, the version and the seed
+    /// are 8 bytes; all numbers are little-endian.
     pub digest: String,
     /// Cost of the turn.
     pub usage: Usage,
@@ -259,13 +259,13 @@ pub enum Event {
     /// [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all of them together. A
     /// reply's pieces are all text, or all of a call.
     Call(String),
-    /// Log-probabilities of the reply's next tokens, if they were asked for
+    /// Log-probabilities of the reply's next tokens, if requested
     /// ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or `Call` with which
-    /// these tokens became certain. Tokens without text of their own that is streamed come at the turn's end.
-    /// All of them together are [`Completion::logprobs`].
+    /// these tokens became certain. Tokens that stream no text of their own come at the end of the turn. The
+    /// complete list is [`Completion::logprobs`].
     Logprobs(Vec<TokenLogprob>),
-    /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
-    /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].
+    /// The reply is committed to the cache in memory, but not saved yet: the moment for a caller to write its
+    /// own record. The manifest on disk follows only after [`crate::Turn::commit`].
     Done(Box<Completion>),
     /// The turn failed; the session is as it was before.
     Failed(crate::Error),
@@ -276,7 +276,7 @@ pub enum Event {
 pub struct TokenScore {
     /// Position of the scored token (the first token has no score).
     pub pos: usize,
-    /// The token that stands there.
+    /// The token at this position.
     pub id: u32,
     /// Its natural log-probability given the tokens before it.
     pub logprob: f32,
@@ -309,6 +309,6 @@ pub struct Ranking {
 pub struct RankedOption {
     /// Its natural log-probability, all its tokens taken together.
     pub logprob: f32,
-    /// True if each of its tokens is the most likely one where it stands.
+    /// True if each of its tokens is the most likely one at its position.
     pub greedy: bool,
 }

@@ -160,9 +160,9 @@ impl From<Conversation> for Prompt {
 pub struct Tools {
     /// The tools.
     pub list: Vec<Tool>,
-    /// How they are called, in words, for a model whose chat template knows no tools: it stands after the
-    /// system text. Such a model calls by `{"tool": NAME, "arguments": {…}}`; any other one as its template
-    /// writes calls.
+    /// How to call them, in words, for a model whose chat template has no tools: inserted after the system
+    /// text. Such a model calls by `{"tool": NAME, "arguments": {…}}`, any other as its template writes
+    /// calls.
     pub instructions: String,
 }
 

@@ -92,7 +92,7 @@ pub struct EngineConfig {
     /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It
     /// changes no reply, only how long it takes. The processor alone does it.
     pub drafts: bool,
-    /// How it is decided which guesses are worth their time.
+    /// Rule that decides which guesses are worth their time.
     pub(crate) guessing: Guessing,
     /// A smaller model of the same vocabulary, which guesses the tokens that were not said before
     /// ([`EngineConfig::drafts`]). What it has read stays in memory, in an eighth of `cache_memory` at most.
@@ -390,8 +390,8 @@ impl Engine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What went to the object store of the memories and came back, since the engine was opened; `None` where
-    /// they lie in a folder.
+    /// Traffic with the object store of the memories since the engine was opened; `None` if they are in a
+    /// folder.
     pub fn traffic(&self) -> Option<Traffic> {
         self.inner.store_handle.store.as_ref()?.traffic()
     }
@@ -442,8 +442,8 @@ impl Engine {
         self.inner.worker.closed()
     }
 
-    /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so
-    /// at its first turn, from RAM or disk. `replace`: what is stored of the session may be replaced.
+    /// Gives a session a copy of another's current memory, if that is in RAM; [`Request::parent`] does so at
+    /// its first turn, from RAM or disk. `replace`: the session's stored memory may be replaced.
     pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey, replace: bool) {
         let _ = self.inner.worker.send(Command::Fork { from: from.clone(), to: to.clone(), replace });
     }
@@ -454,8 +454,7 @@ impl Engine {
         let _ = self.inner.worker.send(Command::HintNextUse { session: session.clone(), next_use });
     }
 
-    /// What is at work, what waits, and what of which session is in memory. It is put together when asked
-    /// for, between two passes.
+    /// Active turns, waiting turns, and the sessions in memory. Computed on request, between two passes.
     ///
     /// # Errors
     /// The engine's thread has ended.
@@ -478,8 +477,8 @@ impl Engine {
         let _ = self.inner.worker.send(Command::Forget { session: session.clone() });
     }
 
-    /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys,
-    /// values), or `mixed-` and a hash.
+    /// The formats of sealed keys and values, by their name in transcripts: `q4`, `q8/q4` (keys, values), or
+    /// `mixed-` and a hash.
     pub fn kv(&self) -> &str {
         &self.inner.kv
     }
@@ -546,8 +545,8 @@ impl Engine {
 
     /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states
     /// ([`ModelInfo::d_model`]). It is the direction of the mean, over all positions, of the hidden state
-    /// after the final norm. Equal texts give equal bits on one device, whatever is embedded or played beside
-    /// them. No memory is left behind; dropping the future cancels.
+    /// after the final norm. Equal texts give equal bits on one device, whatever else is embedded or played
+    /// at the same time. Nothing is kept in memory; dropping the future cancels.
     ///
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
@@ -628,8 +627,9 @@ impl Turn {
     }
 
     /// Lets the engine write the session's manifest, and waits until it has: call it once the turn's own
-    /// record (the transcript line) is on disk. A turn dropped without it leaves the stored session as it was
-    /// before the turn, while the one in memory goes on. The completion comes back with the final account.
+    /// record (the transcript line) is on disk. If a turn is dropped without it, the stored session stays as
+    /// it was before the turn, while the one in memory continues. Returns the completion with the final
+    /// account.
     ///
     /// # Errors
     /// The turn has not ended. A manifest that can't be written is said in [`crate::Usage::reason`].
@@ -709,9 +709,9 @@ fn place(config: &EngineConfig) -> Result<Option<Place>> {
     }
 }
 
-/// Opens the place of memories, if there is to be one; beside it the reason why they stay in RAM all the
-/// same. A folder that can't be used costs time, as a full disk does; one that is in use will be free soon.
-/// An object store was asked for by its name.
+/// Opens the place of memories, if there is to be one, or returns the reason why they stay in RAM all the
+/// same. A folder that can't be used only costs time, like a full disk, and one in use will soon be free; but
+/// an object store was requested by name.
 fn open_store(place: Option<&Place>) -> Result<(Option<Store>, Option<String>)> {
     let Some(place) = place else { return Ok((None, None)) };
     match Store::open(place) {

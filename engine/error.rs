@@ -12,7 +12,7 @@ pub enum ErrorKind {
     NotFound,
     /// The model file is missing, damaged, or of a kind that this engine does not serve.
     Model,
-    /// A request can't be served as it stands (empty prompt, context too long, bad parameter).
+    /// A request can't be served as it is (empty prompt, context too long, bad parameter).
     Request,
     /// A chat template can't be rendered.
     Template,

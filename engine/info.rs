@@ -40,11 +40,11 @@ pub enum KvChoice {
     /// number. Which they are is measured when a model is opened for the first time. Layers that see
     /// everything and layers with a window are counted apart; a model of fewer than six has none.
     Mixture,
-    /// Keys and values of all layers alike.
+    /// The same format for the keys and values of all layers.
     Uniform(KvFormat),
-    /// All layers alike, keys and values each in their own.
+    /// The same formats in all layers, one for keys and one for values.
     Sides(KvLayer),
-    /// All alike, and codes not rotated: to measure what the rotation is worth.
+    /// The same format everywhere, with codes not rotated: to measure the effect of the rotation.
     Unrotated(KvFormat),
     /// Layer by layer.
     Mixed(Vec<KvLayer>),
@@ -101,7 +101,7 @@ impl KvCost {
         };
         let rest = rest.saturating_sub(self.exact);
         let sealed = match rest.checked_sub(self.windowed.saturating_mul(self.window)) {
-            // The window is full: what is left goes to the layers that see everything.
+            // The window is full: the rest of the budget goes to the layers with full attention.
             Some(rest) if rest / self.global.max(1) >= self.window => rest / self.global.max(1),
             _ => rest / self.global.saturating_add(self.windowed).max(1),
         };
@@ -118,7 +118,7 @@ pub struct ModelInfo {
     pub family: String,
     /// blake3 (hex) over weights, tokenizer and chat template: what transcripts and caches name.
     pub identity: String,
-    /// Kernel contract and its version, as it stands in caches and transcripts.
+    /// Kernel contract and its version, as recorded in caches and transcripts.
     pub numerics: String,
     /// Number of layers.
     pub n_layers: usize,

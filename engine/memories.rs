@@ -56,8 +56,8 @@ impl Engine {
     /// them again; [`Imported::reason`] says why. A damaged part of the keys and values is such a reason,
     /// too.
     ///
-    /// What the session had before goes only if `replace` says so. Call it where blocking is allowed: it
-    /// waits until the memory is read and saved.
+    /// The session's previous memory is removed only if `replace` is set. Call it where blocking is allowed:
+    /// it waits until the memory is read and saved.
     ///
     /// # Errors
     /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or
@@ -93,13 +93,12 @@ impl Engine {
         Ok(Imported { tokens, is_verbatim, reason })
     }
 
-    /// Drops a session for good: from RAM, and its manifest, tail and blocks from the cache folder, as far as
-    /// no other session needs them. Turns of it that were not committed can't be saved any more. While it
-    /// goes no turn begins.
+    /// Deletes a session: from RAM, and its manifest, tail and blocks from the cache folder, unless other
+    /// sessions need them. Its uncommitted turns can't be saved any more. No turn begins while it is deleted.
     ///
-    /// The folder may be in use by other processes. What one of them has just found there, and not yet
-    /// committed, may go; it is computed again then. The result says how many sessions (0 or 1) and bytes
-    /// went; where a manifest could not be read ([`Removed::unread`]) blocks stay until `cache gc`.
+    /// The folder may be in use by other processes. What one of them has just found there and not yet
+    /// committed may be removed; it is then computed again. The result counts the sessions (0 or 1) and bytes
+    /// removed; where a manifest could not be read ([`Removed::unread`]) blocks stay until `cache gc`.
     ///
     /// # Errors
     /// `InUse`: a turn of the session is at work, or another process adds to its run; `Store`: a file can't
@@ -135,8 +134,8 @@ impl Engine {
     }
 
     /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder.
-    /// The folder's files are read on this thread, while the engine goes on: a session that is being saved is
-    /// told as it was before or after. Manifests that can't be read are left out.
+    /// The folder's files are read on this thread, while the engine continues: a session that is being saved
+    /// is reported as it was before or after. Manifests that can't be read are left out.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -181,7 +180,8 @@ impl Engine {
 struct InUse<'a>(&'a Engine);
 
 impl Removal for InUse<'_> {
-    /// What turns at work have written no manifest names yet, so it can't be told from what no session needs.
+    /// No manifest names yet what active turns have written, so it can't be distinguished from what no
+    /// session needs.
     fn sweep(&mut self) -> Result<Removed> {
         Ok(Removed::default())
     }

@@ -236,7 +236,7 @@ pub fn read_block(bytes: &[u8]) -> Result<(), String> {
     verify(bytes).map_err(|failure| failure.to_string())
 }
 
-/// A log with right checksums whose payloads stand in `bytes`, each after its length (u16, little endian);
+/// A log with correct checksums whose payloads are in `bytes`, each after its length (u16, little endian);
 /// and its end.
 fn log_of(bytes: &[u8]) -> Result<(Vec<u8>, End)> {
     let (mut log, mut end, mut rest) = (Vec::new(), End::empty(LOG), bytes);

@@ -92,7 +92,7 @@ impl PromptEncoder {
         Ok(self.spec.kv_layout(kv)?.cost())
     }
 
-    /// The formats by the name that stands in transcripts, as [`Engine::kv`](crate::Engine::kv).
+    /// The formats by their name in transcripts, as [`Engine::kv`](crate::Engine::kv).
     ///
     /// # Errors
     /// The formats are for another model.

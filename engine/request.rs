@@ -1,4 +1,4 @@
-//! What is asked for: a [`Request`] for one reply of one agent, with all that bounds it.
+//! A [`Request`] for one reply of one agent, with its limits.
 
 use crate::{Meter, Prompt, SessionKey};
 pub use greenroom_grammar::Grammar;
@@ -63,13 +63,13 @@ impl Default for Sampling {
     }
 }
 
-/// DRY, "don't repeat yourself": a token that would continue a sequence of n tokens as it went on before
-/// loses `multiplier * base^(n - allowed_length)` of its logit.
+/// DRY, "don't repeat yourself": a token that would continue an earlier sequence of n tokens loses
+/// `multiplier * base^(n - allowed_length)` of its logit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dry {
     /// Penalty for a sequence of `allowed_length` tokens.
     pub multiplier: f32,
-    /// Factor by which the penalty grows with each further token.
+    /// Growth factor of the penalty for each further token.
     pub base: f32,
     /// Shorter sequences cost nothing.
     pub allowed_length: usize,
@@ -165,10 +165,10 @@ pub struct Request {
     /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of
     /// its own is never a call.
     pub calls: ToolChoice,
-    /// True if a reply that is a call may go on with another one, where the model's template can write
-    /// several: after each the model ends the reply or begins the next, whichever it draws. The reply's ids
-    /// end with the last whole call. (What the agent reads next is the result of one call; several are
-    /// remembered as calls one after another.)
+    /// True if a reply that is a call may continue with another, where the model's template can write
+    /// several: after each the model draws whether to end the reply or begin the next. The reply's ids end
+    /// with the last whole call. (The agent's next input is the result of one call; several calls are
+    /// remembered one after another.)
     pub parallel_tool_calls: bool,
     /// `Some(n)`: the log-probability of each token of the reply comes with it
     /// ([`Completion::logprobs`](crate::Completion::logprobs)), and the `n` most likely tokens in its place,
@@ -247,7 +247,7 @@ impl Request {
     }
 }
 
-/// Likely tokens that are told for each token of a reply, at most ([`Request::logprobs`]).
+/// Maximum number of likely tokens reported for each token of a reply ([`Request::logprobs`]).
 pub const MOST_TOP_LOGPROBS: usize = 20;
 
 /// Constraint on a reply.
@@ -262,12 +262,12 @@ pub enum Constraint {
     /// says what each option's log-probability was ([`Choice::logprobs`](crate::Choice::logprobs) says what
     /// that means).
     ///
-    /// Refused: an empty list, an empty option, a text that stands there twice, two texts that are the same
-    /// tokens, and one that the vocabulary can't spell.
+    /// Rejected: an empty list, an empty option, a duplicate text, two texts that are the same tokens, and
+    /// one that the vocabulary can't spell.
     OneOf(Vec<String>),
-    /// These token ids, recorded earlier: they are read in one go instead of being sampled (teacher forcing),
-    /// and [`Completion::followed`](crate::Completion::followed) says at each of them what would have been
-    /// drawn. After them the reply goes on freely, so that it ends as recorded or shows that it would not.
+    /// These token ids, recorded earlier: they are read in one prefill instead of being sampled (teacher
+    /// forcing), and [`Completion::followed`](crate::Completion::followed) has what would have been drawn at
+    /// each. After them the reply continues freely, so that it ends as recorded or shows that it would not.
     ///
     /// Refused: an id that the vocabulary has not.
     Follow(Vec<u32>),

@@ -1,9 +1,9 @@
 //! One budget of memory, and the cores of one machine, for the engines of several models.
 //!
-//! Each engine says what its memory takes and what its turns at work may come to take. It lets go of what is
-//! not needed soon as if the others' part were not there, so what is at rest makes room for what is at work,
-//! whosever it is; a turn begins when it fits beside all that others have reserved. Passes take turns, in the
-//! order in which they were asked for: each has all threads of its engine, and those of the others sleep.
+//! Each engine registers what its memory takes and what its active turns may still take. It evicts what is
+//! not needed soon regardless of the others' part, so what is at rest makes room for active turns of any
+//! engine; a turn begins when it fits beside all that the others have reserved. Passes take turns, in the
+//! order of their requests: each has all threads of its engine, while those of the others sleep.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

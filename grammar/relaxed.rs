@@ -98,7 +98,7 @@ impl Relaxed {
     }
 }
 
-/// Removes from exact bounds what they stand for.
+/// Removes the numbers of keywords from exact bounds.
 fn without_sources(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -212,7 +212,7 @@ struct Work {
     n_left: usize,
     /// True where `oneOf` becomes `anyOf`.
     one_of_as_any: bool,
-    /// Numbers of those that stand for bounds some of which can't be exact.
+    /// Numbers of the keywords some of whose bounds can't be exact.
     inexact: BTreeSet<u64>,
 }
 
@@ -278,7 +278,7 @@ impl Work {
                 word if CHECKED.contains(&word) => _ = self.leave(keyword, place, true),
                 word if IGNORED.contains(&word) => _ = self.leave(keyword, place, false),
                 word if ANNOTATIONS.contains(&word) => {}
-                // Exact bounds of a grammar that is enforced again; what they stand for is known here alone.
+                // Exact bounds of a grammar that is enforced again; their keywords are known only here.
                 KEYWORD if is_exact(value) => {
                     let mut bounds = value.clone();
                     bounds.as_object_mut().into_iter().for_each(|bounds| _ = bounds.shift_remove(SOURCES));
@@ -413,8 +413,7 @@ impl Work {
         }
     }
 
-    /// Leaves the exact bound that a keyword stands for to the matcher, or the narrower one if there is
-    /// another.
+    /// Leaves a keyword's exact bound to the matcher, or the narrower one if there is another.
     fn follow_bound(
         &mut self,
         kept: &mut Map<String, Value>,

@@ -17,7 +17,7 @@ const MAX_TOKEN_BYTES: usize = 1024;
 /// Tokens that replies are made of.
 pub struct Vocabulary {
     factory: ParserFactory,
-    /// Tokens that stand for text; the last one is nobody's.
+    /// Tokens that spell text; the last one is nobody's.
     is_text: Arc<[bool]>,
     /// Latest last.
     compiled: Mutex<Vec<((Grammar, Spacing), Matcher)>>,

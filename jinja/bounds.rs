@@ -22,7 +22,7 @@ pub const MAX_NESTED_CALLS: usize = 16;
 /// Frames within each other (loops, `with`; a macro's call counts as four): minijinja's own limit, lowered so
 /// that a stack of 2 MB is enough in a debug build.
 pub const MAX_FRAMES: usize = 250;
-/// Widest padding, indentation and number of pieces that a filter is asked for.
+/// Maximum width of padding and indentation, and number of pieces, that a filter may be called with.
 pub const MAX_WIDTH: i64 = 10_000;
 /// Words and signs of a single `{{ … }}` or `{% … %}`. A parser goes down a level at each link of a chain
 /// (`1+1+1…`).

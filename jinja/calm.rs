@@ -12,7 +12,7 @@ thread_local! {
 
 /// Runs `work`; a panic in it is an error.
 ///
-/// Anything that it leaves behind is dropped with its state: environments don't change while they are used.
+/// Leftovers are dropped with its state: environments don't change while they are used.
 pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -9,8 +9,8 @@ use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 
-/// Rejects source that is too long for a parser that goes down a level at each link and branch. Errors of its
-/// syntax are the parser's to tell.
+/// Rejects source that is too long for a parser that goes down a level at each link and branch. Syntax errors
+/// are left to the parser.
 pub(crate) fn is_short(source: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut code, mut piece, mut first) = (0, 0, false);
     let mut branches: Vec<usize> = Vec::new();

@@ -32,7 +32,7 @@ pub(crate) mod names {
     pub(crate) const MADE: &str = "\u{1}made";
     /// A value that a namespace is to hold.
     pub(crate) const HELD: &str = "\u{1}held";
-    /// A value that is gone through.
+    /// A value that is iterated.
     pub(crate) const ITERATED: &str = "\u{1}iterated";
     /// A value that is about to be used: steps are counted.
     pub(crate) const PASSED: &str = "\u{1}passed";

@@ -62,7 +62,7 @@ impl Jinja {
         Self { env }
     }
 
-    /// Errors know the code that they are about, and where it stands.
+    /// Errors have the source that they are about, and the position.
     pub fn with_ranges(mut self) -> Self {
         self.env.set_debug(true);
         self
@@ -217,7 +217,7 @@ impl Expression<'_> {
         let root = context.into();
         let value = run(&self.jinja.env, &self.program, &BTreeMap::new(), root, &mut out)?;
         calm::caught(|| {
-            // Anyone who asked for it will write it out.
+            // The caller will write it out.
             let size = values::weigh(&value, &mut Meter::default())?;
             if size.made() > bounds::MAX_TEXT { Err(Bound::Text.into()) } else { Ok(value) }
         })

@@ -11,7 +11,7 @@ thread_local! {
     static FREE: RefCell<Option<Vec<Vec<f32>>>> = const { RefCell::new(None) };
 }
 
-/// Some floats. Their vector goes back to the pass when they are dropped.
+/// Floats of a pass's buffer, which gets their vector back when they are dropped.
 pub struct Floats {
     vector: Vec<f32>,
     n: usize,

@@ -13,7 +13,7 @@ use crate::pointwise::Activation;
 use crate::threads::{Shared, for_ranges};
 use std::ops::Range;
 
-/// Multiply-adds below which a product is not worth a second thread.
+/// Multiply-adds below which a product does not pay for a second thread.
 const SERIAL_MACS: usize = 1 << 16;
 
 /// The products with some matrices (biases added), `[n_rows, n_out]` each.
@@ -214,7 +214,7 @@ mod tests {
             .collect()
     }
 
-    /// Rows of a format as a file would have them, and what they stand for by candle's own reading.
+    /// Rows of a format as a file would have them, and their values as candle reads them.
     fn weights(format: Format, n_out: usize, k: usize) -> (Vec<u8>, Vec<f32>) {
         let x = noise(n_out * k, 2);
         let dtype = match format {
@@ -261,7 +261,7 @@ mod tests {
         (bytes, floats)
     }
 
-    /// Blocks at random and what they stand for, by the microscaling standard.
+    /// Random blocks and their values, by the microscaling standard.
     fn mxfp4(n: usize) -> (Vec<u8>, Vec<f32>) {
         let e2m1 = |code: u8| [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
         let value = |code: u8| if code & 8 == 0 { e2m1(code) } else { -e2m1(code) };

@@ -409,7 +409,7 @@ impl<const EXTENSION: u8> Words for NeonWords<EXTENSION> {
             r += 2;
         }
         if r < R {
-            // A row alone: each output's two quads stand side by side.
+            // A row alone: each output's two quads are adjacent.
             unsafe {
                 let x = vreinterpretq_s8_s64(vdupq_n_s64(x[r]));
                 let zero = vdupq_n_s32(0);

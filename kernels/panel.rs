@@ -261,8 +261,7 @@ fn pack_step(bits: usize, codes: &[u8], o: usize, out: &mut [u8]) {
 }
 
 // The functions below run inside of kernels. Closures there would be compiled without the kernel's
-// instruction set, and called instead of inlined: loops and `#[inline(always)]` functions stand in their
-// place.
+// instruction set, and called instead of inlined: hence loops and `#[inline(always)]` functions.
 
 /// The 8 quads of a step as bytes.
 #[inline(always)]

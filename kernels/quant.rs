@@ -46,10 +46,10 @@ pub const LEVELS_RAISED: [u8; 16] = {
     raised
 };
 
-/// Number that stands for 0 in [`LEVELS_RAISED`].
+/// Index of 0 in [`LEVELS_RAISED`].
 pub const LEVELS_ZERO: i32 = 64;
 
-/// Number that stands for 0 among 8-bit codes.
+/// The 8-bit code of 0.
 pub const BYTES_ZERO: i32 = 128;
 
 /// Outermost level in standard deviations of a Gaussian.

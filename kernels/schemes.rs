@@ -1,7 +1,7 @@
 //! The quantized formats of weights: how ggml's blocks are read, and how scales lie in a panel's head.
 //!
-//! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: codes go through a table of 16 bytes to the numbers
-//! that they stand for, moved up so that none is negative.
+//! MXFP4, IQ4_NL and IQ4_XS are multiplied as they are: a table of 16 bytes maps codes to their values,
+//! shifted so that none is negative.
 
 use super::scalar::Scalar;
 use super::{LANES, Lanes, STEP, Words, vector};
@@ -40,7 +40,7 @@ pub(crate) trait Form {
     const HALVES: bool;
     /// True if there is a bias beside the scale.
     const BIAS: bool;
-    /// The largest number that a code stands for, before the offset is subtracted.
+    /// The largest value of a code, before the offset is subtracted.
     const LARGEST: i32;
 }
 
@@ -71,11 +71,11 @@ pub(crate) trait Scheme {
     const BYTES: usize;
     /// Bytes of a block's scales for 16 outputs.
     const SCALE_BYTES: usize;
-    /// Number that a code of zero stands for, negated: it is subtracted from every code.
+    /// Value of a code of zero, negated: it is subtracted from every code.
     const OFFSET: i32;
     /// What products with its codes are made of.
     type Form: Form;
-    /// Numbers that 4-bit codes stand for, before `OFFSET` is subtracted; `None`: the codes themselves.
+    /// Values of 4-bit codes, before `OFFSET` is subtracted; `None`: the codes themselves.
     const TABLE: Option<&'static [u8; 16]> = None;
 
     /// A block's scales, being read.
@@ -87,11 +87,11 @@ pub(crate) trait Scheme {
     /// Begins to read a head, `Self::SCALE_BYTES` bytes.
     fn open<L: Lanes>(head: &[u8]) -> Self::Head<'_, L>;
 
-    /// Scales of step `s`; steps are asked for in order.
+    /// Scales of step `s`; steps are requested in order.
     fn scales<L: Lanes>(head: &mut Self::Head<'_, L>, s: usize) -> Scales<L>;
 }
 
-/// The largest number that a code stands for, before `OFFSET` is subtracted.
+/// The largest value of a code, before `OFFSET` is subtracted.
 const fn largest_code<S: Scheme>() -> i32 {
     let Some(table) = S::TABLE else { return (1 << S::BITS) - 1 };
     let (mut largest, mut i) = (0, 0);
@@ -104,7 +104,7 @@ const fn largest_code<S: Scheme>() -> i32 {
     largest as i32
 }
 
-/// Tells whether the numbers that codes stand for take more than 7 bits.
+/// Tells whether the values of codes take more than 7 bits.
 pub(crate) const fn is_wide<F: Form>() -> bool {
     F::LARGEST >= 128
 }
@@ -119,7 +119,7 @@ pub(crate) const fn check<S: Scheme>() {
 /// Numbers of whole blocks in the file.
 pub(super) fn numbers_of<S: Scheme>(bytes: &[u8]) -> Vec<f32> {
     let (mut numbers, mut codes) = (Vec::with_capacity(bytes.len() / S::BYTES * S::BLOCK), [0u8; 256]);
-    // Aligned as a panel's; a block stands in lane 0.
+    // Aligned as a panel's; a block is in lane 0.
     let mut head = vec![0u64; S::SCALE_BYTES / 8];
     for block in bytes.chunks_exact(S::BYTES) {
         S::read(block, &mut codes, 0, bytemuck::cast_slice_mut(&mut head));
@@ -361,7 +361,7 @@ impl Scheme for Q3K {
     const OFFSET: i32 = 4;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
-        // Of each 6-bit scale the low 4 bits stand in the first eight bytes, the high 2 in the last four.
+        // The first eight bytes hold the low 4 bits of each 6-bit scale, the last four the high 2.
         let packed = &block[96..108];
         for i in 0..16 {
             let low = packed[i % 8] >> (i / 8 * 4) & 15;
@@ -541,7 +541,7 @@ impl Scheme for Q6K {
     }
 }
 
-/// Numbers that codes of IQ4_NL and IQ4_XS stand for (-127 to 113), moved up by 128.
+/// Values of the codes of IQ4_NL and IQ4_XS (-127 to 113), plus 128.
 const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 /// See [`Format::Iq4Nl`].
@@ -585,7 +585,7 @@ impl Scheme for Iq4Xs {
     const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
-        // Of each 6-bit scale the high 2 bits stand in two bytes, the low 4 in the next four.
+        // Two bytes hold the high 2 bits of each 6-bit scale, the next four the low 4.
         for i in 0..8 {
             let low = block[4 + i / 2] >> (i % 2 * 4) & 15;
             let high = block[2 + i / 4] >> (i % 4 * 2) & 3;
@@ -606,7 +606,7 @@ impl Scheme for Iq4Xs {
     }
 }
 
-/// Numbers that codes of MXFP4 stand for, doubled and moved up by 12 so that none is negative.
+/// Values of the codes of MXFP4, doubled, plus 12 so that none is negative.
 const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// See [`Format::Mxfp4`].

@@ -1,4 +1,4 @@
-//! Constants by which a layer's keys are coded in 4 bits so that scores feel little of it.
+//! Constants for coding a layer's keys in 4 bits with little effect on scores.
 //!
 //! A key that is off by e changes the score of query q by q·e, so what counts is not e² but eᵀCe, C being the
 //! second moment of queries. Two things make it small. Elements of keys are multiplied by scales, and those
@@ -71,7 +71,7 @@ impl Shaping {
         [&self.scales, &self.inverse, &self.feedback]
     }
 
-    /// B of a head, `[dim, dim]`: what lies below its diagonal.
+    /// B of a head, `[dim, dim]`: the part below its diagonal.
     pub fn feedback(&self, head: usize) -> &[f32] {
         &self.feedback[head * self.dim * self.dim..][..self.dim * self.dim]
     }

@@ -24,7 +24,7 @@ pub struct Slabs {
     used: usize,
 }
 
-/// Some bytes of a mapping, of which nobody else has any.
+/// A range of a mapping's bytes, owned exclusively.
 pub struct Slab {
     chunk: Arc<MmapRaw>,
     start: usize,

@@ -42,7 +42,7 @@ struct Board {
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
 
-/// A job as it lies on the caller's stack.
+/// A job as it is on the caller's stack.
 struct Job<'a>(&'a (dyn Fn(usize) + Sync));
 
 thread_local! {

@@ -137,7 +137,7 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
         (&self.codes[p][b * bytes..][..bytes], &self.heads[p][b * S::SCALE_BYTES..][..S::SCALE_BYTES])
     }
 
-    /// All of so many rows that steps are unpacked beforehand, into `out: [P, n_rows, 16]`.
+    /// All rows, for so many that unpacking steps beforehand pays, into `out: [P, n_rows, 16]`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // s indexes two things
     pub(super) fn many_rows<L: Lanes>(&self, out: &mut [f32]) {
@@ -380,8 +380,8 @@ impl<S: Scheme> CodedProduct<'_, S, 1> {
 impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
     #[inline(always)]
     fn tile<const R: usize>(&mut self, first: usize, _: [[L; R]; 1]) -> [[L; R]; 1] {
-        // Few rows wait for memory: its next lines are asked for in time. With each step go the lines of its
-        // share of the panel, as far ahead as the scales are long and then some.
+        // With few rows memory bandwidth is the limit, so the next lines are prefetched. Each step prefetches
+        // its share of the panel's lines, a little further ahead than the scales are long.
         let share = S::SCALE_BYTES / Self::STEPS + Self::STEP_BYTES;
         let mut next = self.heads[0].as_ptr().wrapping_add(self.heads[0].len() + PREFETCH);
         let rows = self.x.rows::<R>(first);

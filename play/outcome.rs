@@ -33,7 +33,7 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     }
     let deciding = scenario.phases.iter().enumerate().filter(|(_, phase)| phase.decision.is_some());
     let decision = |id: usize| results(scenario, PhaseId(id), &said).decision;
-    // Of the passes of a block those are told of that were played.
+    // Of the passes of a block, those that were played.
     let told = deciding.filter(|(id, phase)| phase.pass.is_none() || said.has(PhaseId(*id)));
     let decisions = told.map(|(id, phase)| (phase.part.clone(), decision(id))).collect();
     let payoffs = payoffs(scenario, &said).unwrap_or_else(|error| {

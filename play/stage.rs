@@ -44,7 +44,7 @@ use watch::{direct, show};
 pub enum End {
     /// All turns were played; these are the results.
     Complete(Box<Footer>),
-    /// It was stopped; what is on record stands.
+    /// It was stopped; the record is kept.
     Stopped,
 }
 
@@ -176,15 +176,14 @@ impl Stage {
         let is_open = |(id, _): &(TurnId, &Turn)| *self.memories.outcome(*id) == Outcome::Open;
         self.next = self.plan.order().find(is_open).map_or(self.plan.end(), |(id, _)| id).0;
         (0..self.next).for_each(|id| self.drop_ephemeral(TurnId(id)));
-        // The walk has told of all that comes before the turn at which it ended.
+        // The walk has reported everything before the turn at which it ended.
         self.n_changes = self.memories.changes(0, TurnId(self.next))?.0;
         Ok(())
     }
 
     /// Plays to the end, or until `stop` is ready.
     ///
-    /// # Errors
-    /// The first turn, in plan order, that failed. What is on record stands and can be resumed.
+    /// # Errors The first turn, in plan order, that failed. The record is kept and can be resumed.
     pub async fn play(
         &mut self,
         watch: &mut dyn Watch,

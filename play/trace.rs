@@ -55,7 +55,7 @@ pub struct TurnTrace {
     pub ttft_ms: Option<f64>,
     /// Milliseconds of the turn.
     pub total_ms: Option<f64>,
-    /// Milliseconds from the beginning of the play to the answer; a run that goes on begins at 0 again.
+    /// Milliseconds from the beginning of the play to the answer; a resumed run begins at 0 again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_ms: Option<f64>,
     /// Bytes read from the store.
@@ -166,7 +166,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Goes on with the trace of an interrupted run; a damaged one is started over, with a warning.
+    /// Continues the trace of an interrupted run; a damaged one is started over, with a warning.
     ///
     /// # Errors
     /// The file can't be written.
@@ -303,8 +303,8 @@ pub struct CacheSummary {
     pub bytes_written: u64,
     /// Most bytes in RAM at the end of a turn.
     pub peak_bytes: u64,
-    /// What went to the object store of the memories and came back while the run was at work, for other runs
-    /// of the process too; left out where they lie in a folder.
+    /// Traffic with the object store of the memories while the run was active, including that of other runs
+    /// of the process; left out where they are in a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<Traffic>,
     /// Turns that rested on memory of another device; left out where there are none.

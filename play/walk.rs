@@ -160,7 +160,7 @@ pub fn replay_epoch(memories: &mut Memories, id: TurnId, lines: &mut impl LineSo
     answer(memories, asked, &was, lines)
 }
 
-/// Goes through the recorded calls of a turn, before its reply.
+/// Replays the recorded calls of a turn, before its reply.
 ///
 /// # Errors
 /// As [`walk`].

@@ -52,7 +52,7 @@ pub enum Method {
 pub enum Chosen {
     /// An option, by index.
     Option(usize),
-    /// None that could be told.
+    /// None that could be determined.
     Invalid,
 }
 
@@ -65,7 +65,7 @@ pub enum Decision {
     RankedChoice,
     /// The option that one agent chooses.
     Coordinator(AgentId),
-    /// All must agree, in so many votes.
+    /// All must agree, out of this many votes.
     Consensus {
         /// Votes, with a round of talk between them.
         attempts: usize,

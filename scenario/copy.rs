@@ -1,8 +1,8 @@
-//! The copy of a scenario in a run's folder: its file and all that it includes, as they were played, so that
-//! the run can be replayed, forked and reported wherever its folder is taken.
+//! The copy of a scenario in a run's folder: its file and everything that it includes, as they were played,
+//! so that the run can be replayed, forked and reported wherever its folder is moved.
 //!
-//! Files are below [`FOLDER`] as they stood to each other, below the deepest folder that holds them all;
-//! [`INDEX`] names the scenario's own file. It is written last: without it there is no copy.
+//! Files are below [`FOLDER`], with the same relative paths as before, below the deepest folder that contains
+//! them all; [`INDEX`] names the scenario's own file. It is written last: without it there is no copy.
 
 use super::Scenario;
 use crate::files::{self, Kind};
@@ -33,7 +33,7 @@ pub struct Copied {
     pub root: PathBuf,
 }
 
-/// Finds the copy in a run's folder, if there is one whose file lies in it.
+/// Finds the copy in a run's folder, if there is one whose file is inside it.
 pub fn copied(run: &Path) -> Option<Copied> {
     let text = files::read_text(&run.join(INDEX), Kind::Scenario).ok()?;
     let Index { main } = serde_json::from_str(&text).ok()?;

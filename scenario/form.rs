@@ -4,8 +4,7 @@ use greenroom_grammar::{Grammar, Mismatch, Relaxed};
 use greenroom_yaml::Path;
 use serde_json::Value;
 
-/// Times that a reply is asked for again, at most, if it breaks what only a complete reply can be checked
-/// for.
+/// Maximum number of retries of a reply that fails a check of complete replies.
 pub const MAX_AGAIN: usize = 4;
 
 /// A form of replies.

@@ -2,13 +2,13 @@
 //!
 //! It would rather say that a reply is invalid than guess. A reply chooses an option if it names that one, no
 //! other, in no sentence with a negation, and not only in questions or in words of doubt. `Not A. B it is.`
-//! and `B, not A.` name B: where nothing stands in a whole sentence, or at the end of one, but a negation and
-//! an option, that option is left out.
+//! and `B, not A.` name B: if a whole sentence, or the end of one, is only a negation and an option, that
+//! option is left out.
 
 use super::language::{Language, Words};
 use std::cmp::Reverse;
 
-/// A place where an option stands, by its words: from and to.
+/// A mention of an option: the indices of its first and last words.
 #[derive(Clone, Copy, Debug)]
 struct Mention {
     option: usize,
@@ -47,9 +47,8 @@ pub(super) fn parse(options: &[Vec<&str>], reply: &str, language: &Language) -> 
     votes.next().filter(|_| !is_unclear).map(|vote| vote.option)
 }
 
-/// All places where an option's name stands as whole words, in whatever case. An option that is part of a
-/// longer one that is there does not count; of several with the same words, each does, so that none of them
-/// is chosen.
+/// All places of an option's name as whole words, in any case. An option that is part of a longer one that is
+/// there does not count; of several with the same words, each does, so that none of them is chosen.
 fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Mention> {
     let names =
         options.iter().enumerate().flat_map(|(option, names)| names.iter().map(move |name| (option, name)));
@@ -67,7 +66,7 @@ fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Me
                     && (other.option == option || (other.from, other.to) != (from, to))
             };
             let is_same = here.iter().zip(&name.all).all(|(word, wanted)| word.text == wanted.text);
-            // One character of a script without spaces is a word only where it stands alone.
+            // A single character of a script without spaces is a word only if it is alone.
             if is_same
                 && !found.iter().any(is_taken)
                 && (!name.is_one_character() || words.are_apart(from, to))
@@ -80,8 +79,7 @@ fn mentions(options: &[Vec<&str>], words: &Words, language: &Language) -> Vec<Me
     found
 }
 
-/// True if nothing stands in a mention's clause but a negation, and that clause is a whole sentence or the
-/// end of one.
+/// True if a mention's clause is only a negation and the mention, and is a whole sentence or the end of one.
 fn is_left_out(mention: Mention, words: &Words, denials: &[(usize, usize)]) -> bool {
     let (first, last) = (&words.all[mention.from], &words.all[mention.to - 1]);
     if first.clause != last.clause {

@@ -11,7 +11,7 @@ impl Scenario {
         &self.passes[id.0]
     }
 
-    /// The passes in which a phase stands, the innermost first.
+    /// The passes that contain a phase, the innermost first.
     pub fn passes_of(&self, phase: PhaseId) -> impl Iterator<Item = PassId> {
         std::iter::successors(self.phase(phase).pass, |pass| self.pass(*pass).within)
     }
@@ -21,7 +21,7 @@ impl Scenario {
         std::iter::successors(Some(pass), |pass| self.pass(*pass).before)
     }
 
-    /// The conditions of a phase and of the blocks in which it stands, on which it depends whether it opens.
+    /// The conditions of a phase and of the blocks that contain it, which determine whether it opens.
     pub fn opens_if(&self, phase: PhaseId) -> impl Iterator<Item = &Expression> {
         let of_pass = move |pass: PassId| {
             self.up_to(pass).flat_map(move |before| {

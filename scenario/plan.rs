@@ -77,7 +77,7 @@ pub enum Input {
     Opening(PhaseId),
     /// Somebody spoke.
     Heard(TurnId),
-    /// A vote is over: how it went, this attempt of the phase.
+    /// A vote is over: its result, in this attempt of the phase.
     Vote(PhaseId, usize),
     /// The stage announces something of a round.
     Announced(Announced),

@@ -167,7 +167,7 @@ fn named(field: &str, around: &str) -> Option<&'static str> {
     })
 }
 
-/// A type behind its references; of a union the form that has fields.
+/// A type with its references resolved; of a union, the form that has fields.
 fn resolved(root: &'static serde_json::Value, at: &'static serde_json::Value) -> &'static serde_json::Value {
     if let Some(forms) = at.get("anyOf").and_then(|any| any.as_array()) {
         let mut forms = forms.iter().map(|form| resolved(root, form));

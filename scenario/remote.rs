@@ -1,5 +1,5 @@
 //! Addresses of other engines: `API+URL`, with settings as parameters of the URL. So a scenario, a command
-//! line and a trace name an engine by one text, wherever they would name a file.
+//! line and a trace name an engine by one text, in place of a file.
 //!
 //! `llamacpp+http://127.0.0.1:8080?tokenizer=model.gguf&slots=4`
 

@@ -72,8 +72,8 @@ pub fn render_stage(
     Ok(environment().template(NAME, &template.text)?.render(context)?)
 }
 
-/// What [`ROUND_NAMES`](super::template::ROUND_NAMES) stand for in a round of a phase; a scenario's own names
-/// come first.
+/// Values of [`ROUND_NAMES`](super::template::ROUND_NAMES) in a round of a phase; a scenario's own names come
+/// first.
 pub fn round_names(
     scenario: &Scenario,
     phase: PhaseId,
@@ -82,8 +82,8 @@ pub fn round_names(
     free(scenario, [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))])
 }
 
-/// What [`PASS_NAMES`](super::template::PASS_NAMES) and [`OUTER`] stand for in a pass of a block; a
-/// scenario's own names come first.
+/// Values of [`PASS_NAMES`](super::template::PASS_NAMES) and [`OUTER`] in a pass of a block; a scenario's own
+/// names come first.
 pub fn pass_names(
     scenario: &Scenario,
     pass: Option<PassId>,

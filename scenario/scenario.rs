@@ -169,7 +169,7 @@ pub struct Pass {
     pub number: usize,
     /// The number of passes that there can be.
     pub of: usize,
-    /// The pass of another block in which it stands.
+    /// The pass of another block that contains it.
     pub within: Option<PassId>,
     /// The pass before it, of the same block.
     pub before: Option<PassId>,
@@ -202,9 +202,9 @@ pub struct Phase {
     pub route: Option<Arc<Route>>,
     /// The agents who can vote, where not all who speak do, and an expression for those of them who do.
     pub voters: Option<Voters>,
-    /// True if choices are heard by nobody, and how a vote went is not told.
+    /// True if choices are heard by nobody, and the result of a vote is not announced.
     pub secret: bool,
-    /// True if nobody hears what is said.
+    /// True if nobody hears it.
     pub is_unheard: bool,
     /// True of the question to a judge, after all that the cast plays.
     pub is_judge: bool,

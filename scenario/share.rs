@@ -16,8 +16,8 @@ pub struct Share {
 }
 
 impl Share {
-    /// True if the share of `held` among `runs` is within the bounds, wherever the `failed` runs, of which
-    /// nothing is known, belong.
+    /// True if the share of `held` among `runs` is within the bounds, however the `failed` runs, whose result
+    /// is unknown, are counted.
     pub fn admits(&self, held: usize, failed: usize, runs: usize) -> bool {
         let share = |n: usize| n as f64 / runs.max(1) as f64;
         self.at_least.is_none_or(|least| share(held) >= least)

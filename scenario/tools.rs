@@ -79,7 +79,7 @@ pub struct Server {
     pub timeout: u64,
 }
 
-/// What a model is told of a tool.
+/// The description of a tool for models.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSpec {

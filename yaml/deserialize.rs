@@ -1,4 +1,4 @@
-//! serde's way into the tree. What does not fit is told by its kind, so that the author can be told in words.
+//! serde's way into the tree. A mismatch is an error of a kind, which a message can explain to the author.
 //!
 //! A union (an enum whose variants begin with capitals, such as `List` and `Texts`) is chosen by the shape of
 //! the value, any other enum by its word. A value that was set aside reads as null, which every field

@@ -1,7 +1,7 @@
 //! Diagnostics for files that people write: what is wrong, with file, line, column, code and help.
 //!
 //! [`Sources`] are the texts of a scenario's files; a [`Report`] the diagnostics found in them, all at once.
-//! How a report looks on a terminal is decided here too, so that every command shows mistakes alike.
+//! The layout on a terminal is here too, so that every command shows mistakes the same way.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -60,7 +60,7 @@ pub struct Diagnostic {
     pub related: Option<(Span, String)>,
     /// Advice on what to do.
     pub help: Option<String>,
-    /// Known fields that an unknown field may stand for; a single entry is a near match.
+    /// Known fields that an unknown field may be a misspelling of; a single entry is a near match.
     pub meant: Vec<String>,
 }
 
@@ -127,7 +127,7 @@ impl Sources {
         self.0.iter().map(Arc::as_ref)
     }
 
-    /// The file that a span lies in.
+    /// The file of a span.
     pub fn of(&self, span: Span) -> &Source {
         self.0.get(span.file).unwrap_or(&self.0[0])
     }

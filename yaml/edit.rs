@@ -1,5 +1,5 @@
-//! Changes to a tree before it is read: a file of another format becomes one of ours, and what is new stands
-//! where it comes from.
+//! Changes to a tree before it is read: a file of another format becomes one of ours, and new nodes have the
+//! place of their origin.
 
 use super::path::Path;
 use super::scalar::Leaf;

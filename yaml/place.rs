@@ -1,4 +1,4 @@
-//! Where a file's keys and values stand, for who asks by place: an editor.
+//! The places of a file's keys and values, for queries by place: an editor's.
 
 use super::path::Path;
 use super::scalar::Leaf;

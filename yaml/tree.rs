@@ -1,6 +1,6 @@
 //! A YAML file as a tree of values with their places: line and column for diagnostics.
 //!
-//! It also finds what data can't show: duplicate keys, of which the first stands.
+//! It also finds what data can't show: duplicate keys, of which the first counts.
 
 use super::explain::{Mistake, explain};
 use super::path::{Path, Step};
@@ -13,8 +13,7 @@ use std::collections::HashMap;
 
 /// Maximum nesting that is accepted; scenarios need about six levels.
 const MAX_DEPTH: usize = 64;
-/// Maximum number of values that are accepted, what aliases stand for spelled out; scenarios need some
-/// hundred.
+/// Maximum number of accepted values, with aliases expanded; scenarios need some hundred.
 const MAX_VALUES: usize = 20_000;
 
 /// The values of one file.
@@ -293,14 +292,14 @@ struct Builder<'a> {
     file: usize,
     /// Byte where each line starts.
     lines: Vec<usize>,
-    /// Line, column and byte that were asked for last.
+    /// The last line, column and byte that were looked up.
     last: Cell<(usize, usize, usize)>,
     tree: Tree,
     found: Vec<Diagnostic>,
     open: Vec<Open>,
     /// Finished nodes with the number of values in them.
     anchors: HashMap<usize, (usize, usize)>,
-    /// Values so far, what aliases stand for included.
+    /// Values so far, with aliases expanded.
     n_values: usize,
     n_documents: usize,
 }

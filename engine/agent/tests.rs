@@ -252,7 +252,7 @@ fn a_stored_memory_is_never_replaced_unasked() {
     let second = say(&mut resumed, "Two.");
     assert_eq!(account(&second.usage), (MatchKind::Extend, total(&first), 0));
     assert_eq!(past(&engine.resume("r", "ada").unwrap()).len(), 2);
-    // Replacing a memory is allowed when asked for.
+    // A memory is replaced if that was requested.
     let mut fresh = ada(&engine).replace();
     let _ = say(&mut fresh, "Zero.");
     assert_eq!(past(&engine.resume("r", "ada").unwrap())[0].0, "Zero.");

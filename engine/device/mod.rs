@@ -1,10 +1,10 @@
 //! The seam between what is planned and what computes it.
 //!
-//! Above it stand ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it
+//! Above it are ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it
 //! weights, rows, sealed blocks and arithmetic. A [`Device`] owns a model's weights and runs [`Pass`]es; a
 //! [`Cache`] that it made owns the keys and values of many sequences in one layout, and gives and takes bytes
-//! as [`format`](crate::kv::format) has them. Blocks and rows are known by ids that whoever is above hands
-//! out.
+//! as [`format`](crate::kv::format) has them. Blocks and rows are identified by ids that the layer above
+//! assigns.
 //!
 //! [`cpu`] has the kernels. [`reference`] is the same mathematics in plain tensors: to be read, and to test
 //! the others against.
@@ -46,7 +46,7 @@ pub enum DeviceChoice {
     Gpu(Option<String>),
 }
 
-/// Opens a model on a device. `on_progress` is told of bytes of the file packed, and of all there are.
+/// Opens a model on a device. `on_progress` gets the bytes of the file packed so far, and the total.
 ///
 /// # Errors
 /// The model can't be served; the GPU is missing or can't hold it.
@@ -106,7 +106,7 @@ impl GpuInfo {
 pub struct GpuInfo {
     /// Its own name.
     pub name: String,
-    /// Interface by which it is reached: `vulkan`, `metal`, `dx12`.
+    /// Graphics API of the adapter: `vulkan`, `metal`, `dx12`.
     pub backend: String,
     /// `discrete`, `integrated`, `virtual`, `software` or `other`.
     pub kind: &'static str,

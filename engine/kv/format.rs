@@ -18,10 +18,10 @@
 //! or, not coded, one tensor of f16: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`. A word of
 //! 4-bit keys holds columns `8 w .. 8 w + 8` of a token: the first four in the low halves of its bytes, the
 //! others in the high ones; a word of 8-bit keys columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for
-//! 32 columns, the first 16 columns in their low halves; of 8-bit values one for each column. What codes
-//! stand for says [`quant`](greenroom_kernels::quant).
+//! 32 columns, the first 16 columns in their low halves; of 8-bit values one for each column.
+//! [`quant`](greenroom_kernels::quant) defines the values of codes.
 //!
-//! After all layers of a session's first block stand, in the same order, its first rows as they were: f16,
+//! All layers of a session's first block are followed, in the same order, by its first rows, not coded: f16,
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
 //!
 //! **f16 rows** are token by token, layer by layer: a token's keys, `[n_heads, dim]`, then its values.

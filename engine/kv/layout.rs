@@ -24,7 +24,7 @@ pub(crate) struct TensorLayout {
     /// True if the session's first rows are kept exact beside their codes: where rows are coded, and keys are
     /// not read as values.
     pub(crate) exact: bool,
-    /// True if codes stand for what lies around the block's mean: of such keys.
+    /// True if codes are offsets from the block's mean: for such keys.
     pub(crate) centered: bool,
 }
 
@@ -112,7 +112,7 @@ impl LayerLayout {
     }
 }
 
-/// Layers whose share of a block comes and goes together.
+/// Layers whose shares of a block are loaded and evicted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Part {
     /// Layers that see all tokens: needed for as long as the sequence is in memory.
@@ -193,10 +193,10 @@ impl KvLayout {
         KvCost { global, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
     }
 
-    /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16
-    /// rows of the block in which the turn began and of the last sealed one, for the turn can be taken back;
-    /// `in_rows` tokens more stand in f16 where the sequence goes to and fro. (What a pass adds for its own
-    /// time is not in it.)
+    /// Maximum memory that an active agent takes until it has `tokens` tokens: besides its cache, f16 rows of
+    /// the block in which the turn began and of the last sealed one, as the turn can be undone; `in_rows`
+    /// more tokens are in f16 where the sequence moves back and forth. (Working memory of passes is not
+    /// included.)
     pub(crate) fn at_work(&self, tokens: usize, in_rows: usize) -> u64 {
         let in_rows = (2 * BLOCK).saturating_add(in_rows).min(tokens);
         let rows = (in_rows as u64).saturating_mul(self.row_bytes() as u64);

@@ -215,7 +215,7 @@ impl Arena {
         self.free_rows.push(id);
     }
 
-    /// Bytes by which all of it and `others` exceed the budget.
+    /// Bytes by which its total plus `others` exceeds the budget.
     #[cfg(test)]
     pub(crate) fn excess(&self, others: u64) -> u64 {
         (self.bytes() + others).saturating_sub(self.budget)

@@ -119,7 +119,7 @@ mod tests {
     use crate::memory::session::CacheContext;
     use std::sync::Arc;
 
-    /// Whatever comes, goes and is expected: the same as looking at all of them.
+    /// Whatever is added, removed and expected, the result is that of looking at all of them.
     #[test]
     fn order_and_bytes_are_those_of_the_sessions() {
         let context = CacheContext::of_test(Arc::new(KvLayout::uniform(1, 1, 64, KvFormat::Q4)));

@@ -86,7 +86,8 @@ impl Memory {
         Ok(SessionExport { identity, segments: session.segments.clone(), blocks, n_rows, rows })
     }
 
-    /// Makes a session of a memory from outside that this one is to take as it is; what its name had is gone.
+    /// Creates a session of an external memory that this one will take over as it is; the previous one of its
+    /// name is gone.
     ///
     /// # Errors
     /// Another process adds to the run.
@@ -146,7 +147,7 @@ impl Memory {
             self.claim_to_clean(key)?;
         }
         self.wait_for(key, &mut LoadStats::default());
-        // A session that went back, or was forked, may go on with the rows of a block that another one has
+        // A session that went back, or was forked, may continue with the rows of a block that another one has
         // sealed.
         spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
         self.forget_rows(key);
@@ -166,8 +167,8 @@ impl Memory {
         self.journals.remove(key);
     }
 
-    /// Drops a session that is not at work from memory, and hands over the removal of its files; `None`:
-    /// there is no disk, and so many sessions were dropped. `others` are the blocks that turns at work need.
+    /// Drops a session that is not active from memory, and hands over the removal of its files; `None`: there
+    /// is no disk, and this many sessions were dropped. `others` are the blocks that active turns need.
     ///
     /// # Errors
     /// Another process adds to the run.

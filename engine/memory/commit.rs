@@ -89,8 +89,7 @@ impl Memory {
             return;
         }
         self.saved(key);
-        // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has
-        // none.
+        // The next one begins with this one's journal, whose file it reads; a forgotten session has none.
         if !self.is_committing(key) && (self.idle.contains_key(key) || self.claims.is_at_work(key)) {
             self.journals.extend(journal.map(|journal| (key.clone(), journal)));
         }

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 type Task = Box<dyn FnOnce(&Store) + Send>;
 
-/// Who goes first where threads want a core.
+/// Priority of threads that compete for a core.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     /// As those that compute: somebody waits for what they do.
@@ -29,7 +29,7 @@ pub(super) struct IoPool {
 }
 
 impl IoPool {
-    /// So many threads with nothing to do.
+    /// A pool of `n_threads` idle threads.
     ///
     /// # Errors
     /// One can't be started.
@@ -57,7 +57,7 @@ impl IoPool {
         Ok(io_pool)
     }
 
-    /// Hands a task over; `then` is told, on the task's thread, what came of it or which panic ended it.
+    /// Submits a task; `then` is called on the task's thread with its result, or the panic that ended it.
     pub(super) fn push<T>(
         &self,
         task: impl FnOnce(&Store) -> T + Send + 'static,

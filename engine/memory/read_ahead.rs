@@ -47,7 +47,7 @@ pub(super) struct Fetched {
     room: u64,
 }
 
-/// Threads that read ahead, and what they were told to read.
+/// Threads that read ahead, and their tasks.
 pub(super) struct Ahead {
     io_pool: IoPool,
     layout: Arc<KvLayout>,
@@ -150,7 +150,7 @@ impl Memory {
     pub(super) fn collect(&mut self, session: Option<&SessionKey>) {
         let Some(ahead) = &mut self.ahead else { return };
         for fetched in ahead.collect(session) {
-            // Whoever is at work by now, or has gone, has no use for it.
+            // A session that is active by now, or gone, does not need it.
             let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
             let bytes = match fetched.bytes {
                 Bytes::Block(index, key, Found::Whole((block, bytes))) => {
@@ -180,8 +180,8 @@ impl Memory {
         }
     }
 
-    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes
-    /// room by evicting whoever is needed later.
+    /// Begins to read what the agents that are needed next lack, for as many as are active now; makes room by
+    /// evicting agents that are needed later.
     pub(crate) fn look_ahead(&mut self, n_active: usize) {
         self.collect(None);
         if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {

@@ -117,7 +117,7 @@ impl Memory {
         let tail = if request.cold { None } else { self.begin_tail(&session) };
         self.restore(&mut session, matched.n_tokens, &mut stats);
         if !request.cold {
-            // A session that goes on reads what nobody has read, but for turns that did not end.
+            // A session that continues reads what nothing has read yet, except for unfinished turns.
             let anyone = fresh || !self.unfinished.is_empty();
             let end = if anyone { ids.len() } else { read_before };
             let persists = self.persists(request);

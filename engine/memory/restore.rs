@@ -105,7 +105,7 @@ impl Memory {
         self.restore_begun_tail(session, tail, stats);
     }
 
-    /// The same, with what was begun to be read; the session may have gone back since, so that its rows are
+    /// The same, with a read that has begun; the session may have gone back since, so that its rows are
     /// others.
     pub(super) fn restore_begun_tail(
         &mut self,

@@ -84,8 +84,8 @@ pub(crate) struct Session {
     sent_blocks: usize,
     /// The rows of the open block on disk.
     pub(crate) tail: Option<Tail>,
-    /// Rows on disk of blocks that have sealed since, in order: where the session goes back into one they
-    /// need not be computed again.
+    /// Rows on disk of blocks that have sealed since, in order: a session that goes back into one need not
+    /// compute them again.
     earlier: Vec<Tail>,
     /// Tail files that the next manifest no longer names.
     obsolete: Vec<String>,
@@ -102,7 +102,7 @@ pub(crate) struct Tail {
 enum File {
     /// Rows follow those that are there.
     Open,
-    /// It is read: more rows stand in it than count, or its block has sealed.
+    /// It is reread: the file has more rows than count, or its block has sealed.
     Closed,
     /// It is another session's, and read.
     Borrowed,
@@ -256,7 +256,7 @@ impl Session {
         self.retire(own);
     }
 
-    /// File of the rows of its open block, whoever it belongs to.
+    /// File of the rows of its open block, whatever session owns it.
     pub(crate) fn tail_file(&self) -> Option<&str> {
         self.tail.as_ref().map(|tail| &*tail.at.file)
     }
@@ -272,7 +272,7 @@ impl Session {
         self.earlier.iter().chain(&self.tail)
     }
 
-    /// Files of its tails, whoever they belong to.
+    /// Files of its tails, whatever session owns them.
     pub(super) fn files(&self) -> impl Iterator<Item = String> {
         self.tails().map(|tail| tail.at.file.clone())
     }
@@ -396,8 +396,8 @@ impl Session {
         self.earlier.iter_mut().for_each(Tail::close);
     }
 
-    /// Takes note of what is on disk by now. (It may have gone back since it was handed over, and elsewhere
-    /// from there.)
+    /// Records what is on disk by now. (The session may have gone back and diverged since it was handed
+    /// over.)
     pub(crate) fn note(&mut self, stored: &Stored) {
         for (index, hash) in &stored.blocks {
             if *index == self.stored_blocks && self.sequence.table().hash(*index) == Some(*hash) {
@@ -446,14 +446,14 @@ impl Tail {
     }
 }
 
-/// Bytes of what is known of a session with these segments and so many tokens: ids, texts and addresses.
+/// Bytes of the metadata of a session with these segments and `n` tokens: ids, texts and addresses.
 pub(crate) fn known_bytes(segments: &[Segment], n_tokens: usize) -> u64 {
     let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
     let segments: usize = segments.iter().map(segment).sum();
     (segments + 4 * n_tokens + 48 * (n_tokens / BLOCK)) as u64
 }
 
-/// A name that no earlier tail of the session has: what a crash left behind is never appended to.
+/// A name that no earlier tail of the session has: the remains of a crash are never appended to.
 fn tail_name(store: &Store, key: &SessionKey) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     format!("{}.{now:x}.log", store.session_id(key))

@@ -35,13 +35,13 @@ pub(crate) enum Written {
     Session(Stored),
     /// A manifest: its bytes, and what it holds by now.
     Manifest(Result<u64>, Option<Journal>),
-    /// The files of a session are gone, or could not be removed.
+    /// The files of a session were removed, or could not be.
     Removed(Result<Removed>),
-    /// The rows that a session kept only to go back are gone, or could not be removed.
+    /// The rows that a session kept only to go back were removed, or could not be.
     RowsDropped(Result<Removed>),
 }
 
-/// The thread that writes, and what it was told to write.
+/// The writer thread and its jobs.
 pub(super) struct Writer {
     io_pool: IoPool,
     done: Sender<thread::Result<Written>>,
@@ -58,7 +58,7 @@ struct UnderWay {
     session: SessionKey,
     turn: u64,
     cost: Cost,
-    /// True for a manifest: whoever reads it must wait.
+    /// True for a manifest: readers must wait for it.
     is_manifest: bool,
 }
 
@@ -129,7 +129,7 @@ impl Writer {
         self.under_way.iter().any(|under_way| under_way.is_manifest && under_way.session == *session)
     }
 
-    /// The next answer that nobody has taken, if there is one; a panic goes on here.
+    /// The next answer not taken yet, if any; rethrows a panic.
     fn answer(&mut self) -> Option<Answer> {
         if self.early.is_empty() {
             let written = self.answers.try_recv().ok()?;

@@ -20,7 +20,7 @@ use libm::exp;
 /// Tokens that are read, at most.
 pub(crate) const TOKENS: usize = 512;
 
-/// One row in so many is looked at for what errors of keys do to it.
+/// Sampling interval of the rows measured for effects of key errors.
 const STRIDE: usize = 8;
 
 /// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is

@@ -138,7 +138,7 @@ impl Gguf {
         let wrong = |what: &str, e: std::io::Error| {
             Error::model(format!("can't {what} the model file {}: {e}", path.display())).with_source(e)
         };
-        // Hubs keep models behind links.
+        // Hubs store models behind links.
         let (file, _) = open(path, Links::Follow, OpenOptions::new().read(true)).map_err(|e| match e {
             Unopened::Failed(e) => wrong("open", e),
             Unopened::Foreign(kind) => {
@@ -200,7 +200,7 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Checks that not much lies after the last tensor: all of a file is read, to name what is in it.
+    /// Checks that little follows the last tensor: the whole file is read, to identify its content.
     fn ends(&self) -> Result<()> {
         const SLACK: u64 = 16 << 20;
         let end = |info: &TensorInfo| {

@@ -1,15 +1,15 @@
 //! A family as data: what the decoder needs to know about a model, read from the file's metadata.
 //!
 //! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how
-//! experts are chosen. Biases and rotary factors are taken where the file has them; a tensor that nobody
-//! asked for is refused by name.
+//! experts are chosen. Biases and rotary factors are taken where the file has them; an unexpected tensor is
+//! rejected by name.
 //!
-//! Formats are chosen by layer and side ([`KvChoice`]) and stand in the cache's identity. The default,
-//! `q4-m`, is q4 with q8 keys in one layer of six (4.49 bits a number), those whose keys bear 4 bits worst;
-//! of layers that see everything and of layers with a window, each by themselves. That is measured with the
-//! constants of keys: errors as large as 4 bits would make them are drawn for the scores of 63 rows, and what
-//! they change in the residual stream after the layer's attention, over the stream itself, is the layer's
-//! sensitivity. Exact keys are left out of it: a head that rests on them in one text is at work in another.
+//! Formats are chosen by layer and side ([`KvChoice`]) and are part of the cache's identity. The default,
+//! `q4-m`, is q4 with q8 keys in one layer of six (4.49 bits a number), those most sensitive to 4 bits;
+//! layers with full attention and layers with a window are ranked separately. Sensitivity is measured
+//! together with the constants of keys: errors of the size that 4 bits cause are drawn for the scores of 63
+//! rows, and their change to the residual stream after the layer's attention, relative to the stream, is the
+//! layer's sensitivity. Exact keys are left out: a head that rests on them in one text is active in another.
 //! On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it
 //! would fall by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias
 //! (qwen2, gpt-oss) are q8, and so is a latent: all heads share it, and in 8 bits it is a fifth of the
@@ -141,7 +141,7 @@ pub(crate) struct DecoderSpec {
     pub(crate) experts: Option<ExpertSpec>,
 }
 
-/// [`KvChoice::Mixture`] keeps the keys of one layer in so many in 8 bits: 4.16 bits a number become 4.49.
+/// [`KvChoice::Mixture`] keeps the keys of every n-th layer in 8 bits: 4.16 bits a number become 4.49.
 const LAYERS_PER_SENSITIVE: usize = 6;
 
 /// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window:
@@ -185,9 +185,9 @@ pub(crate) struct LatentSpec {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertSpec {
     pub(crate) n: usize,
-    /// Experts that a row goes through.
+    /// Experts selected for a row.
     pub(crate) used: usize,
-    /// Width of the experts that every row goes through, side by side; 0: there are none.
+    /// Width of the shared experts together; 0: there are none.
     pub(crate) shared_ff: usize,
     pub(crate) d_ff: usize,
     pub(crate) gating: Gating,

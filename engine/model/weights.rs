@@ -96,7 +96,7 @@ pub(crate) struct Mlp<M> {
 }
 
 impl<M> Weights<M> {
-    /// Loads all tensors. `on_progress` is told of bytes of the file taken, and of all there are.
+    /// Loads all tensors. `on_progress` gets the bytes of the file read so far, and the total.
     ///
     /// # Errors
     /// A tensor is missing, has another shape or a type for which there is no conversion; one has no place;
@@ -130,7 +130,7 @@ struct Loader<'a, M> {
     done: u64,
     /// Matrices by what was made of them, for the log.
     made: BTreeMap<String, usize>,
-    /// Tensors that were asked for.
+    /// Tensors that were requested.
     taken: HashSet<String>,
 }
 
@@ -265,8 +265,7 @@ impl<M> Loader<'_, M> {
 
     /// All is loaded: says what the matrices are.
     ///
-    /// # Errors
-    /// The file has a tensor that nobody asked for: silence would mean wrong answers.
+    /// # Errors The file has an unexpected tensor: ignoring it would mean wrong answers.
     fn finish(self, family: &str) -> Result<()> {
         let all = self.gguf.tensors().map(|(name, _)| name);
         let mut unknown: Vec<&str> = all.filter(|name| !self.taken.contains(*name)).collect();

@@ -80,7 +80,7 @@ impl Embedder {
 
     /// Gives the answer, or tells what failed.
     pub(crate) fn answer(self, outcome: Result<()>) {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = self.answer.send(outcome.map(|()| self.embedded));
     }
 }

@@ -1,5 +1,5 @@
-//! Scoring, comparing and ranking as jobs: the engine's thread goes on with them a pass at a time, between
-//! passes over turns. One that nobody listens to any more ends at its next figure.
+//! Scoring, comparing and ranking as jobs: the engine's thread runs them a pass at a time, between passes
+//! over turns. A job whose receiver is dropped ends at its next figure.
 
 use super::compare::Comparison;
 use super::distribution::{argmax, logprob};
@@ -16,11 +16,11 @@ pub(crate) trait Job: Send {
     /// It fails, or nobody listens any more.
     fn step(&mut self) -> Result<bool>;
 
-    /// Tells whoever asked that it failed.
+    /// Reports the failure to the caller.
     fn fail(&self, e: Error);
 }
 
-/// The error when whoever asked for figures has gone.
+/// The error when the caller has gone.
 fn nobody_listens<T>(_: SendError<T>) -> Error {
     Error::new(ErrorKind::Closed, "the receiver of the figures has gone")
 }

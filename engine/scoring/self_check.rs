@@ -2,9 +2,9 @@
 //! and whether it can be run with its coded cache, which is compared with an f16 cache.
 //!
 //! A self-check compares a coded cache with f16 on 320 tokens of a built-in dialogue before a model's first
-//! run with it: two short prompts' time, once; the verdict lies in the cache folder. Above 0.1 nats a token
-//! (mean KL divergence) the default format gives way to 8-bit keys, then values, and a format that was asked
-//! for gets a warning. Without a folder there is no check.
+//! run with it: two short prompts' time, once; the verdict is kept in the cache folder. Above 0.1 nats a
+//! token (mean KL divergence) the default format is replaced by 8-bit keys, then values, and an explicit
+//! format gets a warning. Without a folder there is no check.
 
 use crate::device::{Device, measure};
 use crate::kv::layout::{BLOCK, KvLayout};

@@ -3,12 +3,12 @@
 //! These rules are the same for a folder that nobody uses ([`Folder::shrink`]) and for one in use
 //! ([`Engine::shrink`](crate::Engine::shrink)); only the ways to remove something differ ([`Removal`]).
 //!
-//! Nothing goes in vain: while something can't be read, blocks that it may need stay, so no session is
+//! Nothing is removed in vain: while something can't be read, blocks that it may need stay, so no session is
 //! removed either; and what belongs to other keys or versions, or to no session, can't be freed by removing
-//! sessions, so where it alone exceeds the bound, all sessions stay.
+//! sessions, so if it alone exceeds the bound, all sessions stay.
 //!
-//! An engine keeps the bound when it opens and when it goes, if it is alone in the folder then; a run may
-//! exceed it meanwhile. A server keeps it while it runs.
+//! An engine enforces the bound when it opens and closes, if it is alone in the folder then; a run may exceed
+//! it in between. A server enforces it while it runs.
 
 use super::cipher::Cipher;
 use super::contents::Contents;
@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Ways to remove things from a folder.
 pub(crate) trait Removal {
-    /// Removes what no session needs, if that can be told.
+    /// Removes what no session needs, if that can be determined.
     ///
     /// # Errors
     /// A file can't be removed.
@@ -63,9 +63,8 @@ impl Removal for Alone<'_> {
 }
 
 impl Entry {
-    /// How much a session is worth keeping at `now` (seconds since the epoch): (seconds to compute again ×
-    /// expected use) ÷ bytes, shared ones in equal parts. [`Folder::shrink`] removes those first that are
-    /// worth least.
+    /// Value of a session at `now` (seconds since the epoch): (seconds to compute again × expected use) ÷
+    /// bytes, shared ones in equal parts. [`Folder::shrink`] removes the least valuable first.
     pub fn worth(&self, now: u64) -> f64 {
         let hours = now.saturating_sub(self.saved_at) as f64 / 3600.0;
         let use_ = self.turns as f64 / (1.0 + hours);
@@ -138,7 +137,7 @@ impl Folder {
                 );
                 return Ok(removed);
             }
-            // A shared block goes with its last owner, so removing what seems enough may not be.
+            // A shared block is removed with its last owner, so removing what seems enough may not be.
             let (mut chosen, mut sum) = (Vec::new(), 0.0);
             while let Some(entry) = (sum < over as f64).then(|| candidates.next()).flatten() {
                 sum += entry.share;
@@ -151,7 +150,7 @@ impl Folder {
         }
     }
 
-    /// All sessions, by how much they are worth keeping now.
+    /// All sessions, ordered by their current value.
     fn least_valuable_first(&self) -> Listing {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut listing = self.entries();
@@ -200,9 +199,8 @@ impl Folder {
 }
 
 /// Removes the rows of sealed blocks that the session of an id keeps to go back into them, except `spared`
-/// files. Whoever goes back there then computes a part of a block again. A manifest that is not whole stays
-/// as it is: what its last record says is not known, and to write it again without that would hide the
-/// damage.
+/// files. Going back there then computes part of a block again. A manifest that is not whole stays as it is:
+/// what its last record says is not known, and to write it again without that would hide the damage.
 pub(super) fn drop_rows(
     medium: &dyn Logs,
     cipher: &Cipher,

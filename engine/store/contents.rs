@@ -1,4 +1,4 @@
-//! Contents of a cache folder, told apart by names and kinds of file; nothing is read.
+//! Contents of a cache folder, distinguished by names and kinds of file; nothing is read.
 
 use super::files::TEMPORARY;
 use super::medium::{Entry, Kind, Listing, Logs};

@@ -49,7 +49,7 @@ impl Disk {
         Ok(Self { root, _lock: Some(lock) })
     }
 
-    /// The folder as it is, for whoever holds it in another way.
+    /// The folder itself, for code that holds it in another way.
     pub(super) fn at(root: &Path) -> Self {
         Self { root: root.to_owned(), _lock: None }
     }
@@ -75,8 +75,8 @@ impl Disk {
         Ok(found)
     }
 
-    /// Removes what was written longest ago until the rest takes at most `limit` bytes: for copies of what
-    /// lies elsewhere.
+    /// Removes the oldest files until the rest take at most `limit` bytes: for copies of what is stored
+    /// elsewhere.
     pub(super) fn trim(&self, limit: u64) -> Result<()> {
         let mut copies = self.files("")?;
         copies.retain(|copy| copy.file() != Ok(0)); // locks

@@ -1,4 +1,4 @@
-//! A store that is gone with the process: what a folder keeps, without one.
+//! A store that ends with the process: what a folder keeps, without one.
 
 use super::found::Failure;
 use super::medium::{Blobs, Lease, Logs};

@@ -183,7 +183,7 @@ impl Folder {
         })
     }
 
-    /// Bytes of all files of the folder, whoever they belong to; in an object store, of this key.
+    /// Bytes of all files of the folder, whatever they belong to; in an object store, of this key.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -202,8 +202,8 @@ impl Folder {
         Ok(self.others()?.iter().filter(|(_, version)| *version == STORE_VERSION).count())
     }
 
-    /// Folders of other versions and keys, with their versions. Those in an object store are for whoever has
-    /// their keys.
+    /// Folders of other versions and keys, with their versions. Those in an object store are left to the
+    /// holders of their keys.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -257,7 +257,7 @@ impl Folder {
         (sessions, census)
     }
 
-    /// The sessions whose manifests can be read, and all that lies beside them.
+    /// The sessions whose manifests can be read, and everything else there.
     fn manifests(&self) -> (Sessions, Contents) {
         let mut contents = Contents::read(&*self.medium);
         contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));

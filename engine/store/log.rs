@@ -23,7 +23,7 @@ pub(super) const HEAD: usize = 4 + 32;
 /// Bytes of a record, at most.
 pub(super) const MOST: u64 = 1 << 30;
 
-/// End of a log: the bytes that count, and the last checksum, which stands for all before it.
+/// End of a log: the bytes that count, and the last checksum, which covers all before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct End {

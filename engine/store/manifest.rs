@@ -35,7 +35,7 @@ pub(crate) struct Owner {
     pub(crate) identity: Identity,
 }
 
-/// Figures that tell how much a session is worth keeping.
+/// Figures for the value of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Worth {

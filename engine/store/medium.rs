@@ -1,8 +1,8 @@
 //! Media for a store's bytes: blobs, which are put whole and never change, and logs, which grow.
 //!
 //! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a
-//! folder, [`objects`](super::objects) an object store with a folder in front,
-//! [`in_memory`](super::in_memory) is gone with the process.
+//! folder, [`objects`](super::objects) an object store behind a folder of copies,
+//! [`in_memory`](super::in_memory) ends with the process.
 
 use super::found::Failure;
 use super::source::Input;
@@ -19,7 +19,7 @@ pub(crate) trait Blobs: Send + Sync {
     /// Bytes of a thing; `None` if it is not there.
     fn size(&self, name: &str) -> Option<u64>;
 
-    /// Puts a thing in its place, whole or not at all; another one of that name goes.
+    /// Writes a file completely or not at all, replacing one of the same name.
     ///
     /// # Errors
     /// It can't be written.
@@ -48,7 +48,7 @@ pub(crate) trait Blobs: Send + Sync {
     /// The folder can't be read.
     fn list(&self, folder: &str) -> Result<Vec<(String, u64)>>;
 
-    /// All that lies there, to be looked through folder by folder.
+    /// Everything there, to be walked folder by folder.
     ///
     /// # Errors
     /// It can't be read.
@@ -71,7 +71,7 @@ pub(crate) trait Blobs: Send + Sync {
 
 /// Blobs, and things among them that grow by appending.
 pub(crate) trait Logs: Blobs {
-    /// Appends to a log whose first `at` bytes count; what lies after them is cut off.
+    /// Appends to a log of which the first `at` bytes count; the rest is cut off.
     ///
     /// # Errors
     /// It is shorter, or can't be written.
@@ -80,7 +80,7 @@ pub(crate) trait Logs: Blobs {
     /// Tells whether a log can be appended to after its first `at` bytes.
     fn can_append(&self, name: &str, at: u64) -> bool;
 
-    /// The right to write what goes by a name, until it is dropped; `None`: somebody else has it.
+    /// The exclusive right to write a name, until it is dropped; `None`: another process has it.
     ///
     /// # Errors
     /// Nobody can have it.
@@ -92,12 +92,12 @@ pub(crate) trait Logs: Blobs {
     /// Nobody can have it.
     fn alone(&self) -> Result<Option<Lease>>;
 
-    /// Reads that gain by being done side by side, where so many cores compute.
+    /// Number of reads worth doing in parallel, given the number of cores that compute.
     fn n_readers(&self, n_cores: usize) -> usize {
         n_cores
     }
 
-    /// What went over the wire so far; `None` where nothing does.
+    /// Network traffic so far; `None` where there is none.
     fn traffic(&self) -> Option<Traffic> {
         None
     }
@@ -120,14 +120,14 @@ pub(crate) struct Entry {
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A regular file of so many bytes.
+    /// A regular file of this many bytes.
     File(u64),
     Folder,
     /// Something else, in words.
     Other(&'static str),
 }
 
-/// What went to an object store and came back, since it was opened.
+/// Traffic with an object store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// HTTP requests, those that were repeated too.

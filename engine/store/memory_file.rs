@@ -97,8 +97,8 @@ impl SessionExport {
         Ok(out.n_bytes)
     }
 
-    /// Reads a file for a cache of an identity. Beside it the reason why its blocks and rows are not given:
-    /// they are then left out, and the segments have to be checked by whoever takes them.
+    /// Reads a file for a cache of an identity, with the reason if its blocks and rows are not returned: they
+    /// are then left out, and the caller must check the segments.
     ///
     /// # Errors
     /// The file is not whole, or can't be read.
@@ -218,7 +218,7 @@ fn unwritten(e: &std::io::Error) -> Error {
     Error::store(format!("can't write the export: {e}"))
 }
 
-/// A writer that signs what goes through it.
+/// A writer that signs its output.
 struct Signed<'a> {
     mac: blake3::Hasher,
     to: &'a mut dyn Write,
@@ -239,7 +239,7 @@ impl Signed<'_> {
     }
 }
 
-/// A reader that signs what goes through it, and says where it ends too early.
+/// A reader that signs its input, and reports a premature end.
 struct Checked<'a> {
     mac: Option<blake3::Hasher>,
     from: &'a mut dyn Read,

@@ -128,8 +128,8 @@ impl Place {
         })
     }
 
-    /// Lets the folder take at most so many bytes, if nobody else uses it now; what it did, or why not, is
-    /// logged. Of copies those go that were made longest ago; what lies in an object store stays.
+    /// Bounds the folder at this many bytes, if no other process uses it now; logs what was done, or why not.
+    /// Of copies, the oldest are removed; what is in an object store stays.
     pub(crate) fn keep_within(&self, bound: Bound) {
         if self.objects.is_none() {
             return Folder::on(self.clone(), Arc::new(Disk::at(&self.root()))).keep_within(bound);
@@ -150,7 +150,7 @@ impl std::fmt::Display for Place {
 }
 
 impl Store {
-    /// A block's file up to so many bytes is small.
+    /// A block's file of up to this many bytes is small.
     const SMALL: u64 = 1 << 20;
     /// Number of small files from which on they are packed.
     const MANY: usize = 256;
@@ -165,7 +165,7 @@ impl Store {
         Ok(Self::on(place.open()?, place.key.as_ref()))
     }
 
-    /// A store of what lies in a medium.
+    /// A store on a medium.
     pub(crate) fn on(medium: Arc<dyn Logs>, key: Option<&CacheKey>) -> Self {
         let mut packs = Packs::default();
         if medium.gathers()
@@ -208,12 +208,12 @@ impl Store {
         Folder::on(place, self.medium.clone())
     }
 
-    /// Reads that gain by being done side by side, where so many cores compute.
+    /// Number of reads worth doing in parallel, given the number of cores that compute.
     pub(crate) fn n_readers(&self, n_cores: usize) -> usize {
         self.medium.n_readers(n_cores)
     }
 
-    /// What went over the wire so far; `None` where nothing does.
+    /// Network traffic so far; `None` where there is none.
     pub(crate) fn traffic(&self) -> Option<Traffic> {
         self.medium.traffic()
     }
@@ -410,7 +410,7 @@ impl Store {
     ) -> Result<u64> {
         let id = self.session_id(&manifest.session());
         let name = manifest_name(&id);
-        // A file that lost what the journal stands on (by hand, or set aside) starts over.
+        // A file that lost what the journal depends on (by hand, or set aside) starts over.
         let goes_on = |journal: &Journal| self.medium.can_append(&name, journal.bytes());
         let (write, after) = Journal::update(journal.as_ref(), goes_on, manifest, &id, &self.cipher)?;
         let n = match &write {
@@ -484,7 +484,7 @@ fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Res
     })
 }
 
-/// Hands a block's image to `read`: from where it lies, or decrypted.
+/// Passes a block's image to `read`: in place, or decrypted.
 fn open_image<T>(
     cipher: &Cipher,
     input: &mut Input,
@@ -500,7 +500,7 @@ fn open_image<T>(
     read(&mut Cursor::new(bytes), (0, len))
 }
 
-/// A block's image as it lies on disk, checked by itself.
+/// A block's image as it is on disk, checked by itself.
 fn whole_image(
     cipher: &Cipher,
     input: &mut Input,

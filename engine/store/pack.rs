@@ -47,8 +47,8 @@ pub(super) struct Packs {
 }
 
 impl Packs {
-    /// Looks at packs that came or went since the last look; one whose index is damaged is said and passed
-    /// over.
+    /// Looks at packs that were added or removed since the last look; one whose index is damaged is reported
+    /// and skipped.
     pub(super) fn refresh(&mut self, blobs: &dyn Blobs) -> Result<()> {
         let packs = blobs.list("packs")?.into_iter().map(|(name, _)| name);
         let now: HashSet<String> = packs.filter(|name| name.ends_with(".pack")).collect();
@@ -63,7 +63,7 @@ impl Packs {
                 Err(Failure::Damaged(reason)) => {
                     tracing::warn!("{} is damaged: {reason}", short(name));
                 }
-                // Gone again, or perhaps readable the next time.
+                // Gone again, or readable the next time.
                 Err(failure) => {
                     tracing::debug!("{}: {failure}", short(name));
                     known.remove(name);

@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 pub(crate) trait Source: Read + Seek {}
 impl<S: Read + Seek> Source for S {}
 
-/// The `n` bytes from `start` on. Memory for them is asked for, not taken.
+/// The `n` bytes from `start` on. Allocation failures are errors.
 pub(super) fn stretch(source: &mut dyn Source, span: (u64, u64)) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     stretch_into(&mut bytes, source, span)?;

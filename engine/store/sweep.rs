@@ -1,9 +1,9 @@
 //! Removing memories, and what no memory needs. Which memories go to keep a folder within a bound is in
 //! [`super::bound`].
 //!
-//! Removal takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could
-//! not be read: what is damaged is set aside first (and goes with a later sweep), and where something can't
-//! be read, what it may need stays.
+//! Removal needs the folder exclusively: no other process may use it meanwhile. Nothing is removed because it
+//! could not be read: what is damaged is set aside first (and removed by a later sweep), and where something
+//! can't be read, what it may need stays.
 
 use super::contents::{Contents, File};
 use super::disk::Disk;

@@ -1,7 +1,7 @@
 //! A tail: the f16 rows of a session's open block, a log that grows turn by turn. A manifest names its end.
 //!
-//! A tail belongs to one block. When the block seals, a new file begins; of the old ones the latest stay:
-//! where a session, or one that begins as it did, goes back into a sealed block, they have its rows.
+//! A tail belongs to one block. When the block seals, a new file begins; the latest of the old ones stay:
+//! they have the rows for a session, or one with the same beginning, that goes back into a sealed block.
 
 use super::cipher::{Cipher, OVERHEAD};
 use super::found::Failure;
@@ -116,8 +116,8 @@ pub(super) fn most(layout: &KvLayout) -> u64 {
     (BLOCK * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
 }
 
-/// Checks a tail's whole file, what lies after its end too: rows of a turn that was not committed, or a
-/// record that a crash tore. Without a manifest's `tail` all of it is such.
+/// Checks a tail's whole file, including what follows its end: rows of an uncommitted turn, or a record that
+/// a crash tore. Without a manifest's `tail` all of it is such.
 ///
 /// # Errors
 /// It is damaged, or can't be read.

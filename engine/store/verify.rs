@@ -23,8 +23,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Counts a file, and a problem if there is one. (What went while the folder was read was no longer
-    /// needed.)
+    /// Counts a file, and a problem if there is one. (A file that disappeared while the folder was read was
+    /// no longer needed.)
     fn file(&mut self, name: &str, checked: Result<(), Failure>) {
         self.files += 1;
         self.part(short(name), checked);
@@ -107,7 +107,7 @@ impl Folder {
         let mut named: HashMap<String, (TailRef, String)> = HashMap::new();
         for (id, file) in &contents.manifests {
             let read = self.read_manifest(id, &file.name);
-            // A torn record is what a crash leaves: the turn before stands.
+            // A torn record is the trace of a crash: the turn before it counts.
             let damaged = |broken: &Broken| (!broken.torn).then(|| broken.reason.as_str().into());
             let checked = match &read {
                 Ok((_, broken)) => broken.as_ref().and_then(damaged).map_or(Ok(()), Err),

@@ -134,7 +134,7 @@ fn log_probabilities_are_those_of_the_reference() {
             let off = Off::of(&golden, &gguf, kv);
             eprintln!("{name}, {kv:?}: {off:?}");
             assert!(off.most < most, "{name}, {kv:?}: {off:?}, bound {most}");
-            // Formats that gave equal scores would be one format: the setting went nowhere.
+            // Formats that gave equal scores would be one format: the setting had no effect.
             assert!(off.most > coarser, "{name}, {kv:?} is not coarser than the format before it: {off:?}");
             coarser = off.most;
         }

@@ -1,4 +1,4 @@
-//! Calls of tools: how a model writes them, and how it is told their results.
+//! Tool calls: how a model writes them, and how their results are given to it.
 //!
 //! A chat template that knows tools says both itself: it renders a conversation with a call of a made-up
 //! tool, and what it printed around the name, the arguments and the result is the form. Markup before a call
@@ -12,7 +12,7 @@ use crate::{Call, CallSoFar, Tool, Tools};
 use greenroom_grammar::Grammar;
 use serde_json::json;
 
-/// How calls are written, and what stands between a call and the next reply.
+/// How calls are written, and the text between a call and the next reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// Ids of the markup that begins a call; empty: it begins with text.
@@ -30,7 +30,7 @@ pub(crate) struct CallForm {
     pub(crate) joint: Option<Joint>,
 }
 
-/// What stands between the calls of one reply.
+/// The text between the calls of one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joint {
     /// Ids after every call.
@@ -44,7 +44,7 @@ pub(crate) struct Joint {
 }
 
 impl Joint {
-    /// `between` stands between a call and the next one's head, `after` after the last one.
+    /// `between` separates a call from the next one's head, `after` after the last one.
     fn new(between: &str, after: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let ids = tokenizer.encode_template(between, After::Text).ok()?;
         let last = tokenizer.encode_template(after, After::Text).ok()?;
@@ -128,9 +128,8 @@ impl CallForm {
         self.lark(start, self.head.trim_start(), tools.list.iter())
     }
 
-    /// What a call is that is asked for, of any tool or the one with a name, after its opening: as the
-    /// template writes it. (With white space let pass, a model that would rather say something else could go
-    /// on with that for ever.)
+    /// Grammar of a requested call, of any tool or a given one, after its opening: as the template writes it.
+    /// (If white space were allowed, a model that would rather say something else could write it for ever.)
     pub(crate) fn forced_grammar(&self, tools: &Tools, name: Option<&str>) -> Grammar {
         let named = tools.list.iter().filter(|tool| name.is_none_or(|name| tool.name == name));
         self.lark("start: call\n", self.forced_head(), named)
@@ -200,8 +199,8 @@ impl CallForm {
         calls
     }
 
-    /// The call that a text begins with, its opening left out, and what stands after its arguments if they
-    /// are whole.
+    /// The call at the beginning of a text, without its opening, and what follows its arguments if they are
+    /// complete.
     fn first_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<(CallSoFar<'a>, Option<&'a str>)> {
         let rest = text.trim_start().strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {

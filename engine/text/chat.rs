@@ -1,10 +1,10 @@
 //! The model's chat template, made append-only.
 //!
 //! The template T is rendered three times, over placeholders instead of texts: the first prompt with and
-//! without a system message, and the least conversation [user, assistant, user]. What stands after the
-//! assistant's placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn
-//! is then always `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders'
-//! places afterwards, so nothing in a message is ever interpreted by T.
+//! without a system message, and the least conversation [user, assistant, user]. What follows the assistant's
+//! placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn is then
+//! always `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders' places
+//! afterwards, so nothing in a message is ever interpreted by T.
 //!
 //! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its
 //! result as T has it (see [`calls`](super::calls)). Else the system text says how they are called.
@@ -22,7 +22,7 @@ const SYSTEM: usize = 0;
 const USER: usize = 1;
 const ASSISTANT: usize = 2;
 const NEXT: usize = 3;
-/// What stands between the system text and instructions after it.
+/// Text between the system text and the instructions after it.
 pub(super) const PARAGRAPH: &str = "\n\n";
 /// Openings with tools that are remembered.
 const MAX_OPENINGS: usize = 8;
@@ -197,7 +197,7 @@ impl Chat {
         self.skeleton(reasoning).result.is_some()
     }
 
-    /// What stands between a reply, or a call, and the next one.
+    /// Text between a reply, or a call, and the next one.
     pub(super) fn between(&self, is_call: bool, reasoning: Reasoning) -> &[Piece] {
         let Skeleton { delta, result, .. } = self.skeleton(reasoning);
         result.as_deref().filter(|_| is_call).unwrap_or(delta)
@@ -231,7 +231,7 @@ impl Chat {
             return Ok(known.pieces.clone());
         }
         for tool in &tools.list {
-            // What stands in a template's text may be special; what an outsider wrote must not.
+            // A template's own text may be special; an outsider's must not.
             let told = tool.as_json().to_string();
             if tokenizer.end_of_special(&told) > 0 {
                 let found = format!(
@@ -259,7 +259,7 @@ impl Chat {
         Ok(pieces)
     }
 
-    /// The first prompt. A system text that the template has no place for stands before the user text.
+    /// The first prompt. A system text that the template has no place for is put before the user text.
     fn begin(
         &self,
         pieces: &[Piece],

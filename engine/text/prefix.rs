@@ -132,7 +132,7 @@ pub(crate) fn raw(ids: &[u32], text: &dyn Fn(&[u32]) -> String) -> Segment {
     Segment { kind: SegmentKind::Raw, text: text(ids), ids: ids.into(), guessed: false }
 }
 
-/// Number of ids that two sequences begin with alike.
+/// Length of the common prefix of two sequences.
 ///
 /// ```
 /// assert_eq!(greenroom_engine::common_prefix(&[1, 2, 3], &[1, 2, 4, 5]), 2);

@@ -1,4 +1,5 @@
-//! The conversation that a stored memory is of, read from its segments: so an agent goes on after a restart.
+//! The conversation of a stored memory, read from its segments, so that an agent can continue after a
+//! restart.
 //!
 //! Texts and ids are the segments' own. What a chat template says around them tells how much each reply was
 //! to be thought about, and which replies were calls. The tools themselves can't be read back from a prompt:
@@ -83,8 +84,7 @@ pub(crate) fn conversation(
     Ok(Conversation { system, tools: tools.cloned(), exchanges, next: String::new(), reasoning })
 }
 
-/// The system text alone, where instructions stand after it; both may have been put before the first user
-/// text.
+/// The system text alone, where instructions follow it; both may have been put before the first user text.
 fn without_instructions(system: Option<String>, user: &mut String, instructions: &str) -> Option<String> {
     let own = |told: &str| {
         let own = told.strip_suffix(instructions)?;

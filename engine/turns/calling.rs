@@ -5,9 +5,9 @@
 //! have been. A reply that must be a call begins with a call's markup, whatever is drawn, and is in a grammar
 //! of calls from there on.
 //!
-//! After a call, where several may be made together, the ids are said that stand there in any case; then the
-//! model draws whether the reply ends or another call begins. What stands after the last whole call does not
-//! stay in the reply.
+//! After a call, where several are allowed, the ids that follow in any case are appended; then the model
+//! draws whether the reply ends or another call begins. What follows the last whole call is removed from the
+//! reply.
 
 use crate::text::calls::{CallForm, Joint};
 use crate::text::tokenizer::Tokenizer;
@@ -25,7 +25,7 @@ pub(crate) struct Calling {
     is_forced: bool,
     /// Each further call.
     further: Option<Matcher>,
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each whole call.
     ends: Vec<usize>,
     /// True after a whole call, before the next one.
     is_between: bool,
@@ -113,7 +113,7 @@ impl Calling {
         self.is_between
     }
 
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each whole call.
     pub(crate) fn ends(&self) -> &[usize] {
         &self.ends
     }
@@ -123,14 +123,14 @@ impl Calling {
         self.is_between
     }
 
-    /// Ids after the last whole call, and what may stand there.
+    /// Ids after the last whole call, and what may follow it.
     fn joint<'a>(&'a self, ids: &'a [u32]) -> Option<(&'a [u32], &'a Joint)> {
         let joint = self.form.joint.as_ref().filter(|_| self.is_between)?;
         Some((&ids[*self.ends.last()?..], joint))
     }
 
-    /// The ids of which one is drawn after a call: the one by which another call begins, and the one by which
-    /// none does, if that ends no reply.
+    /// The ids of which one is drawn after a call: the one that begins another call, and the one that begins
+    /// none, if that ends no reply.
     pub(crate) fn fork(&self, ids: &[u32]) -> Option<(u32, Option<u32>)> {
         let (said, joint) = self.joint(ids)?;
         (said.len() == joint.tail.len()).then(|| (joint.more[0], joint.end))

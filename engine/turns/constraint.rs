@@ -5,8 +5,8 @@
 //! branches.
 //!
 //! A choice is drawn among whole options by their log-probabilities, not token by token under a mask: a mask
-//! gives all that it forbids to what is left at each token, so an option that begins well wins though the
-//! model would never have gone on with it, and no figure says how likely it was. Whole options have the
+//! gives all that it forbids to what is left at each token, so an option with a likely beginning wins though
+//! the model would never have continued it, and no figure says how likely it was. Whole options have the
 //! probabilities of `Engine::rank`. That costs a row for each inner node of the trie of their ids, after a
 //! prompt that is read once; between branches the sequence goes back (`Sequence::hold`), and nothing is
 //! written before the option is known.
@@ -34,16 +34,14 @@ pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
-    /// Likely tokens to tell for each token of the option that is chosen; `None`: nothing is told of its
-    /// tokens.
+    /// Number of likely tokens to report for each token of the chosen option; `None`: nothing is reported.
     n_top: Option<usize>,
     /// Then: findings at each token seen so far, by option.
     tokens: Vec<Vec<TokenLogprob>>,
     /// True if the draw weighs them by length.
     by_length: bool,
-    /// Options in the order of their ids, those that are walked: what begins alike stands together, so this
-    /// is the trie depth first, and what the last branch read does not share with the next one is needed no
-    /// more.
+    /// Options in the order of their ids, the order of the walk: common prefixes are adjacent, so this is the
+    /// trie depth first, and whatever the last branch does not share with the next is needed no more.
     ahead: std::vec::IntoIter<usize>,
     /// Ids after the prompt that are read or about to be: inner nodes of the trie, from its root down.
     path: Vec<u32>,
@@ -55,7 +53,7 @@ pub(crate) struct ScoreOptions {
 pub(crate) struct Chosen {
     pub(crate) option: Spelling,
     pub(crate) choice: Choice,
-    /// Log-probabilities of its tokens, if they are asked for.
+    /// Log-probabilities of its tokens, if requested.
     pub(crate) tokens: Vec<TokenLogprob>,
 }
 

@@ -54,7 +54,7 @@ struct Read {
     session: SessionKey,
     tokens: Vec<u32>,
     sequence: Sequence,
-    /// What it guessed last after so many tokens.
+    /// Its last guess after this many tokens.
     guessed: (usize, Vec<u32>),
 }
 
@@ -91,8 +91,8 @@ impl DraftModel {
         }
     }
 
-    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits after so many
-    /// guesses.
+    /// The tokens that are likely to follow those of a session; `draw` chooses one by the logits and the
+    /// number of guesses before it.
     pub(crate) fn guess(
         &mut self,
         session: &SessionKey,
@@ -222,8 +222,8 @@ mod tests {
         model.guess(&SessionKey::new("r", agent), tokens, &terms, |logits, _| Some(argmax(logits)))
     }
 
-    /// Whatever it guessed before and was wrong with, whoever else it guesses for, and however little it may
-    /// keep.
+    /// Whatever wrong guesses it made before, whatever other session it guesses for, and however little it
+    /// may keep.
     #[test]
     fn a_guess_is_that_of_the_tokens_alone() {
         let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };

@@ -5,13 +5,13 @@
 //! row; from them the token is drawn as ever, and where it is another one than was guessed, the rest of the
 //! rows leave the sequence. So replies are the same with and without.
 //!
-//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. How far:
-//! as long as a guess is more likely right than its row costs, in tokens. Both are learned, and learning
-//! costs nothing: what would have been guessed is compared with what is said, guessed or not.
+//! Guesses what followed when the last tokens occurred in the sequence before: quotes, names, forms. Length:
+//! as long as a guess is expected to save more time than its row costs. Both are learned, and learning costs
+//! nothing: what would have been guessed is compared with the reply, guessed or not.
 
 use std::collections::HashMap;
 
-/// Tokens that must stand alike before a guess.
+/// Minimum number of matching tokens before a guess.
 const LEAST: usize = 3;
 /// Tokens of a guess, at most.
 const MOST: usize = 15;
@@ -20,12 +20,12 @@ const REACH: usize = 1 << 14;
 /// Share of one more guess in what is known of its kind.
 const STEP: f64 = 0.1;
 
-/// Kinds of guesses, by how many tokens stand alike before them.
+/// Kinds of guesses, by the number of matching tokens before them.
 const KINDS: usize = 5;
 /// How often guesses are right before any was seen, by kind.
 const FIRST: [f64; KINDS] = [0.3, 0.4, 0.5, 0.6, 0.7];
 
-/// The kind of a guess before which so many tokens stand alike.
+/// The kind of a guess after this many matching tokens.
 fn kind(n_alike: usize) -> usize {
     match n_alike {
         0..=3 => 0,
@@ -79,8 +79,8 @@ impl Drafter {
         likely[..n].to_vec()
     }
 
-    /// Guesses that pay, where so many tokens stand alike before the first: each is right if all before it
-    /// are, and then saves the time of a token.
+    /// Number of guesses that pay, given the number of matching tokens before the first: each is right if all
+    /// before it are, and then saves the time of a token.
     fn worth(&self, n_alike: usize, cost: f64, most: usize) -> usize {
         let mut likely = 1.0;
         let pays = |n: &usize| {
@@ -128,7 +128,7 @@ mod tests {
             n += 1;
         }
         assert!((1..10).contains(&n), "{n} wrong guesses");
-        // What would have been guessed goes on to be compared.
+        // What would have been guessed is kept for comparison.
         for _ in 0..20 {
             drafter.guess(&text, 0.2, 9);
             drafter.see(8);

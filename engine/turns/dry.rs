@@ -1,10 +1,10 @@
 //! DRY ("don't repeat yourself"): a sequence of tokens that was said before becomes less likely to be said
 //! again.
 //!
-//! A token that would continue a sequence of n tokens as it went on before loses
-//! `multiplier * base^(n - allowed_length)` of its logit (p-e-w, pull request 5677 of text-generation-webui;
-//! llama.cpp's sampler of this name has the same parameters). What an agent read does not count, only what it
-//! said: its earlier replies and the present one.
+//! A token that would continue an earlier sequence of n tokens loses `multiplier * base^(n - allowed_length)`
+//! of its logit (p-e-w, pull request 5677 of text-generation-webui; llama.cpp's sampler of this name has the
+//! same parameters). What an agent read does not count, only what it said: its earlier replies and the
+//! present one.
 //!
 //! DRY looks at what the agent itself has said, never at what it read: facts of a scene, names and others'
 //! words may be repeated.
@@ -14,8 +14,8 @@ use crate::text::tokenizer::Tokenizer;
 use libm::pow;
 use std::collections::BTreeMap;
 
-/// No sequence reaches across a token that holds one of these: lines, names, quotes and emphasis begin alike
-/// by right.
+/// No sequence reaches across a token that holds one of these: repeated beginnings of lines, names, quotes
+/// and emphasis are legitimate.
 const BREAKERS: &[u8] = b"\n:\"*";
 /// Most tokens beyond the allowed length that count: the penalty is prohibitive long before.
 const MOST_BEYOND: usize = 50;
@@ -23,7 +23,7 @@ const MOST_BEYOND: usize = 50;
 /// Ids that an agent has said, as far as it remembers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// `None` stands for what breaks sequences, a reply's end included.
+    /// `None` breaks sequences, as does a reply's end.
     ids: Vec<Option<u32>>,
 }
 
@@ -38,7 +38,7 @@ impl Said {
         said
     }
 
-    /// One more token, which stands for these bytes.
+    /// Appends a token with these bytes.
     pub(crate) fn push(&mut self, id: u32, piece: &[u8]) {
         self.ids.push((!piece.iter().any(|byte| BREAKERS.contains(byte))).then_some(id));
     }

@@ -2,8 +2,8 @@
 //! it would have drawn.
 //!
 //! The ids are known before, so they go through the model as a prompt does, many rows a pass; a row's logits
-//! are those of a decoded token, bit for bit. After the last of them the reply goes on freely, so it ends as
-//! recorded or shows that it would not.
+//! are those of a decoded token, bit for bit. After the last of them the reply continues freely, so it ends
+//! as recorded or shows that it would not.
 
 use crate::scoring::distribution::Distribution;
 use crate::text::tokenizer::Tokenizer;
@@ -43,9 +43,9 @@ impl Following {
         self.found.len() == self.ids.len()
     }
 
-    /// Takes the logits after what was seen so far, and what the sampler draws from them; goes on with the
-    /// recorded id, whose log-probability is noted if `logprobs` asks for it. A reason to stop is one that
-    /// the recording has not, or that its grammar is complete.
+    /// Takes the logits after the tokens so far, and what the sampler draws from them; continues with the
+    /// recorded id, whose log-probability is noted if `logprobs` requests it. A reason to stop is one that
+    /// the recording does not have, or that its grammar is complete.
     ///
     /// # Errors
     /// Its grammar became too costly.

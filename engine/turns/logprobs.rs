@@ -1,4 +1,4 @@
-//! What a row of logits says of a token of a reply, for whoever asks
+//! Figures of a reply's token from its row of logits, if requested
 //! ([`Request::logprobs`](crate::Request::logprobs)).
 
 use crate::device::{PIECE, maxima};

@@ -6,8 +6,8 @@
 //! any case. All cuts are between tokens. Only text that no cut can take back is streamed. In a thought,
 //! which ends with `</think>`, stop strings count for nothing.
 //!
-//! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike,
-//! between tokens.
+//! Replies stream by sentences, because at the limit an incomplete one is removed from cache and record, at a
+//! token boundary.
 
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
@@ -20,7 +20,7 @@ use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob,
 /// The marks around a thought.
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 
-/// Ids sampled so far and the bytes they stand for.
+/// Ids sampled so far and their bytes.
 #[derive(Default)]
 pub(crate) struct ReplyText {
     ids: Vec<u32>,
@@ -41,13 +41,13 @@ pub(crate) struct ReplyText {
     is_opened: bool,
     /// Offset after the reply's thought, once that has ended.
     after_thought: Option<usize>,
-    /// Offset after the spaces that stand first after the thought, or in the whole text.
+    /// Offset after leading spaces, which follow the thought or begin the text.
     begin: usize,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
     sentences: Sentences,
     streamed: usize,
-    /// Log-probabilities of each id, if they are asked for.
+    /// Log-probabilities of each id, if requested.
     logprobs: Vec<TokenLogprob>,
     /// Number of those that were given to the caller.
     n_told: usize,
@@ -149,7 +149,7 @@ impl ReplyText {
         self.stops.get(self.met?).map(|stop| String::from_utf8_lossy(stop).into_owned())
     }
 
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each whole call.
     pub(crate) fn call_ends(&self) -> &[usize] {
         self.calling.as_ref().map_or(&[], Calling::ends)
     }
@@ -343,7 +343,7 @@ impl ReplyText {
     }
 
     /// Offset after the thought that the text begins with, none having ended in its first `known` bytes;
-    /// `None`: it goes on.
+    /// `None`: it has not ended.
     fn end_of_thought(&self, known: usize) -> Option<usize> {
         if self.after_thought.is_some() {
             return self.after_thought;
@@ -416,7 +416,7 @@ impl ReplyText {
         self.stream_to(self.end_of(n))
     }
 
-    /// Cuts after the last whole sentence, if that is asked for and there is one.
+    /// Cuts after the last whole sentence, if requested and there is one.
     pub(crate) fn cut_to_sentences(&mut self) -> bool {
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
         if !self.whole_sentences {
@@ -427,13 +427,13 @@ impl ReplyText {
         true
     }
 
-    /// Number of ids by which the last whole call ends; `None`: there is none.
+    /// Number of ids at the end of the last whole call; `None`: there is none.
     fn end_of_calls(&self) -> Option<usize> {
         self.call_ends().last().copied()
     }
 
-    /// Ends the reply: an incomplete character is cut, and what stands after whole calls. What was not
-    /// streamed yet comes back.
+    /// Ends the reply: removes an incomplete character, and what follows whole calls. Returns what was not
+    /// streamed yet.
     pub(crate) fn finish(&mut self) -> Option<String> {
         self.keep(self.end_of_calls().unwrap_or(self.ids.len()));
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
@@ -497,8 +497,8 @@ impl ReplyText {
         n
     }
 
-    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space after it. While
-    /// the reply goes on, that is known where something follows.
+    /// The largest number of the first `n` tokens that ends with a whole sentence, and perhaps a space after
+    /// it. While the reply is growing, that is known where something follows.
     fn tokens_of_sentences(&mut self, n: usize, has_ended: bool) -> Option<usize> {
         self.sentences.read(&self.bytes[..whole_characters(&self.bytes)], &self.ends);
         let found = if has_ended { self.sentences.last_at_end(n) } else { self.sentences.last(n) };
@@ -516,8 +516,8 @@ impl ReplyText {
 }
 
 /// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled
-/// here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if that is asked for.
-/// Gives its ids, its text and why it ends.
+/// here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if requested. Returns
+/// its ids, its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,

@@ -83,7 +83,7 @@ impl Pace {
         self.row.map_or(0.0, |row| row * 1e3)
     }
 
-    /// A pass in which `n_turns` decoded, with so many rows in all, took so long.
+    /// Records the time of a pass in which `n_turns` decoded, with this many rows in all.
     pub(crate) fn learn_step(&mut self, n_turns: usize, rows: usize, took: Duration) {
         let took = took.as_secs_f64();
         let mix = |old: &mut Option<f64>, new: f64| *old = Some(old.map_or(new, |old| 0.8 * old + 0.2 * new));
@@ -124,7 +124,7 @@ impl Pace {
     }
 }
 
-/// How it is decided whether a guess is worth its row: by the clock, or by given figures.
+/// How to decide whether a guess is worth its row: by the clock, or by given figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Guessing {
     /// Costs of a row beside another one, in the time of a token, taken in turn; empty: as measured.

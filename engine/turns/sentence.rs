@@ -13,10 +13,10 @@
 const SPACED: &[char] = &['.', '!', '?', '…', '؟', '۔', '।'];
 /// Terminators that need none.
 const FULL_WIDTH: &[char] = &['。', '！', '？', '．', '｡'];
-/// Marks that may stand between a terminator and the end of its sentence: quotes, brackets, emphasis.
+/// Marks that may occur between a terminator and the end of its sentence: quotes, brackets, emphasis.
 const CLOSING: &[char] =
     &['"', '\'', '”', '’', '»', '›', ')', ']', '}', '*', '_', '`', '」', '』', '）', '】', '》', '〉', '］'];
-/// Abbreviations that stand before a name or in the middle of a sentence.
+/// Abbreviations that occur before a name or in the middle of a sentence.
 const ABBREVIATIONS: &[&str] = &[
     "mr", "mrs", "ms", "dr", "prof", "st", "rev", "gen", "col", "capt", "lt", "sgt", "vs", "cf", "e.g", "i.e",
 ];
@@ -27,7 +27,7 @@ const LONGEST_WORD: usize = 8;
 /// What is known of a text at its end: all that decides whether a sentence ends there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Place {
-    /// The last terminator, if only closing marks and then spaces stand after it.
+    /// The last terminator, if only closing marks and then spaces follow it.
     terminator: Terminator,
     /// True if it ends with a space.
     is_apart: bool,
@@ -53,7 +53,7 @@ enum Terminator {
 /// last line break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Word {
-    /// True if nothing else stands in its line before it.
+    /// True if nothing else precedes it in its line.
     begins_line: bool,
     /// True if it has begun: a mark before its first letter or digit counts as well.
     has_begun: bool,
@@ -148,8 +148,8 @@ pub(crate) struct Sentences {
     n_tokens: usize,
     /// Numbers of tokens with which a sentence ends.
     whole: Vec<usize>,
-    /// Numbers of tokens after which nothing but spaces stands so far, and the place and the next character
-    /// of each.
+    /// Numbers of tokens after which only spaces follow so far, and for each the offset and the next
+    /// character.
     open: Vec<(usize, Place, Option<char>)>,
     /// Characters and ends of tokens that were looked at.
     #[cfg(test)]

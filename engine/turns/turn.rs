@@ -2,8 +2,8 @@
 //!
 //! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete
 //! before anything was said, the token that completes it is drawn again without it, from the same number. So
-//! is one that begins a call which may not be. The cache never goes back for it, and a recording that is
-//! followed meets the same refusals.
+//! is one that begins a call which is not allowed. The cache never goes back for it, and following a
+//! recording makes the same refusals.
 
 use crate::device::Best;
 use crate::memory::Recalled;
@@ -49,7 +49,7 @@ pub(crate) struct ActiveTurn {
     decode: Decode,
     /// Findings at each recorded token, if a recording was followed.
     followed: Vec<ForcedToken>,
-    /// Guesses what is said next.
+    /// Guesses the next tokens.
     drafter: Drafter,
     /// Guesses among its tokens, after the last one that was said.
     n_guessed: usize,
@@ -258,7 +258,7 @@ impl ActiveTurn {
         self.n_metered = self.n_metered.max(n);
     }
 
-    /// Tells whether the caller has gone.
+    /// Returns whether the caller has gone.
     pub(crate) fn cancelled(&self) -> bool {
         self.events.is_closed()
     }
@@ -280,7 +280,7 @@ impl ActiveTurn {
             _ if self.stop.is_some() => Wanted::None,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
             Decode::Sample(_) if self.n_guessed > 0 => Wanted::All,
-            // What is said of likely tokens is said of all of the vocabulary.
+            // Figures of likely tokens are those of the whole vocabulary.
             Decode::Sample(_) if n == self.pending() && self.request.logprobs.is_none() => {
                 Wanted::Best(self.request.sampling.temperature)
             }
@@ -289,9 +289,9 @@ impl ActiveTurn {
         }
     }
 
-    /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides
-    /// whether the reply ends. What was cut off, or read for another option, leaves the sequence; what is
-    /// said but not fed is fed next.
+    /// Takes the requested logits of rows that were fed: samples or chooses, streams, decides whether the
+    /// reply ends. What was cut off, or read for another option, is removed from the sequence; what is said
+    /// but not fed is fed next.
     ///
     /// # Errors
     /// A row's logits are no probabilities, or the reply's grammar became too costly.
@@ -367,8 +367,8 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a
-    /// pass gives the logits of `most` rows at most.
+    /// Guesses the next tokens, given the relative time of a row that is fed beside another one; a pass gives
+    /// the logits of `most` rows at most.
     pub(crate) fn guess(&mut self, cost: f64, most: usize, eog: &[u32]) {
         if let Some(reply) = self.speaking() {
             let left = reply.n_left(&self.request).min(most).saturating_sub(1);
@@ -421,7 +421,7 @@ impl ActiveTurn {
         self.say(id, self.request.logprobs.map(logprob), tokenizer, eog, arena)
     }
 
-    /// Takes the token that was drawn, and its log-probability if that is asked for.
+    /// Takes the token that was drawn, and its log-probability if requested.
     fn say(
         &mut self,
         id: u32,
@@ -472,8 +472,7 @@ impl ActiveTurn {
         self.stop = Some(stop);
     }
 
-    /// Goes along a recorded reply, the logits of whose rows these are; after its end the turn goes on
-    /// freely.
+    /// Follows a recorded reply, the logits of whose rows these are; after its end the turn continues freely.
     fn follow(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -509,7 +508,7 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// The recording is over: what was read of it stands as if it had been sampled.
+    /// The recording is over: what was read of it counts as if it had been sampled.
     fn speak_freely(&mut self) {
         if let Decode::TeacherForce(Following { reply, found, .. }) = &mut self.decode {
             self.followed = std::mem::take(found);
@@ -567,7 +566,7 @@ impl ActiveTurn {
         self.began.elapsed().as_secs_f64() * 1e3
     }
 
-    /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
+    /// Commits the turn: the session holds prompt and reply, and the completion has the cost.
     pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
         let (mut call_ends, mut stop_string) = (Vec::new(), None);

@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 
 /// The exact bounds of a schema, as `minimum` and `maximum`.
 pub(crate) const KEYWORD: &str = "x-bounds";
-/// Beside these, while a schema is relaxed: numbers of the keywords that they stand for.
+/// Besides, while a schema is relaxed: numbers of their keywords.
 pub(crate) const SOURCES: &str = "sources";
-/// Stand-ins for no bound; every integer that is written is compared only up to [`MAX_DIGITS`].
+/// Values for no bound; every integer that is written is compared only up to [`MAX_DIGITS`].
 const NONE: Range = (i128::MIN / 2, i128::MAX / 2);
 /// Digits of an integer that are compared.
 const MAX_DIGITS: usize = 30;
@@ -418,7 +418,7 @@ fn may_begin_number(bytes: &[u8]) -> bool {
     bytes.iter().any(|byte| byte.is_ascii_digit() || *byte == b'-')
 }
 
-/// Numbers of the keywords that exact bounds stand for.
+/// Numbers of the keywords of exact bounds.
 fn sources(bounds: &Value) -> impl Iterator<Item = u64> {
     bounds.get(SOURCES).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
 }

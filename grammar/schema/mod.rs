@@ -1,4 +1,4 @@
-//! JSON schemas as values: where schemas stand in each other, and where a `$ref` leads.
+//! JSON schemas as values: their direct subschemas, and the targets of `$ref`.
 //!
 //! `exact` follows bounds of integers that masks would round, `validate` checks a complete value against a
 //! whole schema, and `number` compares numbers without rounding them.
@@ -36,7 +36,7 @@ const LIST: &[&str] = &["allOf", "anyOf", "oneOf", "prefixItems", "items"];
 const MAP: &[&str] =
     &["dependentSchemas", "dependencies", "properties", "patternProperties", "$defs", "definitions"];
 
-/// The schemas that stand directly in another one, or only those that apply to the same value.
+/// The direct subschemas of a schema, or only those that apply to the same value.
 fn children(schema: &Value, in_place: bool) -> impl Iterator<Item = &Value> {
     let keywords = |all: &'static [&'static str], n: usize| if in_place { &all[..n] } else { all };
     let one = keywords(ONE, 4).iter().filter_map(|keyword| schema.get(keyword));

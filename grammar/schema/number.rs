@@ -52,7 +52,7 @@ pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
     }
 }
 
-/// A number as digits, and how many of them stand after the point.
+/// A number as digits, and how many of them are after the point.
 fn decimal(number: &Number) -> Option<(i128, u32)> {
     if let Some(whole) = integer(number) {
         return Some((whole, 0));

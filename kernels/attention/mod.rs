@@ -1,7 +1,7 @@
 //! Attention over tiles of a cache: packed codes in, context out, online softmax, no score matrix.
 //!
 //! Tiles are 64 tokens, aligned to absolute positions. A query walks tiles 0, 1, 2, … up to its own position,
-//! whatever queries stand beside it, so its arithmetic is fixed by its position alone. Scores have one token
+//! whatever other queries there are, so its arithmetic is fixed by its position alone. Scores have one token
 //! to a lane: coded keys meet the query in 8 bits (16 for 8-bit keys) in exact integer products, f16 keys
 //! meet it in f32. Contexts have one column to a lane; a tile's values are unpacked once for all queries of a
 //! task, and nothing larger than a tile ever is.

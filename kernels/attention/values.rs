@@ -5,7 +5,7 @@ use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
 use crate::{LANES, Lanes, lanes, lanes_mut};
 use half::f16;
 
-/// Rescales what stands in `out: [n, head_dim]` and adds the tile's values, token by token.
+/// Rescales `out: [n, head_dim]` and adds the tile's values, token by token.
 #[inline(always)]
 pub(super) fn gather<L: Lanes>(
     weights: &Weights,

@@ -27,7 +27,7 @@ pub(super) struct Args {
     extend: usize,
 }
 
-/// What goes on beside the agent.
+/// Load beside the agent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nobody,
@@ -95,7 +95,7 @@ impl Args {
     }
 }
 
-/// Turns of the others, until the speaker's is over. None is kept: each goes back to its beginning.
+/// Turns of the others, until the speaker's is over. None is kept: each is rolled back to its beginning.
 fn turns_beside(
     lab: &Lab,
     others: &[(Player, String)],

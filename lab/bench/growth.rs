@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// New tokens of a measured turn.
 const NEW: usize = 32;
-/// New tokens of a turn by which cores are compared.
+/// New tokens of a turn for comparing cores.
 const LONG: usize = 512;
 /// Numbers of cores that are modelled where there are fewer.
 const MODELLED: [usize; 4] = [2, 4, 8, 16];

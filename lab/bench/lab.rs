@@ -302,7 +302,7 @@ impl Player {
         self.conversation.exchanges.first().map_or("", |exchange| exchange.user.as_str())
     }
 
-    /// The turn becomes part of what the agent has read and said. Without this call the next turn goes back
+    /// The turn becomes part of what the agent has read and said. Without this call the next turn rolls back
     /// to before it.
     pub(super) fn remember(&mut self, timed: &Timed) {
         self.conversation.exchanges.push(timed.exchange.clone());

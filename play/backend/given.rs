@@ -1,4 +1,5 @@
-//! Replies that are given from outside: whoever plays the agent says just that, and remembers having said it.
+//! Replies that are given from outside: whoever plays the agent provides the text, and the agent remembers
+//! having said it.
 
 use super::{Options, Request};
 use anyhow::ensure;

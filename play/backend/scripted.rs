@@ -53,13 +53,13 @@ impl Backend for Scripted {
 
     fn forget(&self, _session: &Session) {}
 
-    /// A stand-in by words: texts that share words are near.
+    /// A substitute by words: texts that share words are near.
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
         Box::pin(async move { Ok(texts.iter().map(|text| bag_of_words(text)).collect()) })
     }
 }
 
-/// How often the words of a text stand in it, each at a place by its hash, as a vector of length 1.
+/// Term frequencies of a text, each word hashed to an index, as a vector of length 1.
 fn bag_of_words(text: &str) -> Vec<f32> {
     let mut counts = vec![0.0f32; 64];
     for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {

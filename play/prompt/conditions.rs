@@ -50,8 +50,8 @@ impl Memories {
         Ok(true)
     }
 
-    /// Takes all phases as played, whatever their conditions: for what could be read at most. A text that
-    /// can't be rendered with what was made up stands for itself.
+    /// Takes all phases as played, whatever their conditions: to find everything that could be read. A text
+    /// that can't be rendered with invented values is used as it is.
     pub fn open_all(&mut self) {
         self.is_made_up = true;
         self.decided = (0..self.scenario.phases.len()).map(|phase| ((PhaseId(phase), 0), true)).collect();
@@ -87,7 +87,7 @@ impl Memories {
         self.holds(path, when, None, self.plan.begin_of(phase, 0))
     }
 
-    /// Returns whether the pass of the block in which a phase stands is played, if it stands in one.
+    /// Returns whether the pass of the block that contains a phase is played, if there is one.
     pub(super) fn is_in_pass(&self, path: &str, phase: PhaseId) -> Result<bool, PromptError> {
         self.scenario.phase(phase).pass.map_or(Ok(true), |pass| self.pass_runs(path, pass))
     }

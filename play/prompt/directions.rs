@@ -63,8 +63,8 @@ impl Directions {
 }
 
 impl Memories {
-    /// The lines of the stage that are before a turn; all turns before it were played or skipped. One that
-    /// can't be told yet is told where somebody reads it.
+    /// The lines of the stage that are before a turn; all turns before it were played or skipped. An error in
+    /// one that can't be rendered yet is reported where somebody reads it.
     pub fn directions(&self, all: &Directions, before: TurnId) -> Vec<Direction> {
         let mut lines = Vec::new();
         for (input, readers) in all.0.get(&before).into_iter().flatten() {
@@ -76,7 +76,7 @@ impl Memories {
                 }
                 Input::Opening(_) | Input::Heard(_) | Input::Record(_) => continue,
             };
-            // Texts by reader: those who read the same stand together.
+            // Texts by reader: readers of the same text are together.
             let mut texts: Vec<(String, Vec<AgentId>)> = Vec::new();
             for reader in readers {
                 let read = self.events("the stage", *reader, std::slice::from_ref(input)).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Edits of a fork, by the turns of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    /// Replies that nobody is asked for.
+    /// Replies that nothing requests.
     pub(super) said: BTreeMap<TurnId, Arc<str>>,
     /// Added lines, the earliest first.
     pub(super) told: Vec<Told>,

@@ -4,10 +4,10 @@
 //! and on what was said alone. It holds no model and does no input or output: playing, checking and replaying
 //! share it.
 //!
-//! A turn goes `takes_place`, else `skip`; then `hear`, `ask`, `say`. Where the reply is a call of a tool
-//! (`calls`), it goes `called` and again `ask`. A full memory is asked for a summary between `hear` and
-//! `ask`. That is a line of its own, `PATH.summary`, before the turn's; that it is there makes a replay begin
-//! the epoch. The engine sees a conversation that diverges after the system text.
+//! A turn is `takes_place`, else `skip`; then `hear`, `ask`, `say`. If the reply is a tool call (`calls`),
+//! `called` and again `ask` follow. A full memory is asked for a summary between `hear` and `ask`: a line of
+//! its own, `PATH.summary`, before the turn's; its presence makes a replay begin the epoch. The engine sees a
+//! conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
@@ -119,7 +119,7 @@ pub(super) struct Unanswered {
 pub struct Heard {
     /// The text that others hear.
     pub spoken: String,
-    /// The result of the choice, where one was asked for.
+    /// The result of the choice, where one was requested.
     pub choice: Option<Chosen>,
     /// The value of a reply that has a form, or the reason why it is not in it.
     pub value: Option<Result<Value, String>>,
@@ -150,7 +150,7 @@ pub enum PromptError {
         /// The agent's key.
         agent: String,
     },
-    /// A turn was asked for before what it waits for.
+    /// A turn was requested before what it waits for.
     #[error("{path}: requested before {needed} was played (a bug in greenroom)")]
     TooEarly {
         /// The turn.
@@ -247,8 +247,7 @@ impl Memories {
     /// Lets what happened since the speaker's last turn happen to it, cue included. Once heard, nothing is
     /// heard again until the turn is answered.
     ///
-    /// # Errors
-    /// A template that fails, or a turn that is asked for too early.
+    /// # Errors A template that fails, or a turn that is requested too early.
     pub fn hear(&mut self, id: TurnId) -> Result<(), PromptError> {
         let of = self.plan.turn(id).timeline;
         if !self.unanswered.contains_key(&of) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Evaluated {
     /// Its place in the file.
     pub path: Path,
-    /// The phase in which it stands, of those that a block unrolls into.
+    /// Its phase, of those that a block unrolls into.
     pub at: Option<PhaseId>,
     /// The pass that it is about, for a condition of a block.
     pub pass: Option<PassId>,

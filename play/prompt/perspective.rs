@@ -128,7 +128,7 @@ impl Memories {
         Ok(if event.is_some() && self.is_present(path, phase, listener)? { event } else { None })
     }
 
-    /// What was said in a turn, as a listener is told of it; none: somebody who was not there.
+    /// What was said in a turn, as a listener hears it; none: somebody who was not there.
     fn told(
         &self,
         path: &str,

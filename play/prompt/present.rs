@@ -35,7 +35,8 @@ impl Memories {
         Ok(Some(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).clone()))
     }
 
-    /// Those present in a phase whose speakers were not picked: it is not played, or was asked for too early.
+    /// The agents present in a phase whose speakers were not picked: it is not played, or was requested too
+    /// early.
     fn unrouted(&self, path: &str, phase: PhaseId) -> Result<Option<Arc<BTreeSet<AgentId>>>, PromptError> {
         if !self.opens(path, phase)? {
             return Ok(None);

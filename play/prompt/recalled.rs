@@ -69,7 +69,7 @@ impl Recollections {
     }
 
     /// What the strategy of a turn's speaker remembers. `None`: the speaker has no strategy, or something
-    /// that it goes by is unknown. The turns of a memory are asked for in their order.
+    /// that it depends on is unknown. The turns of a memory are requested in their order.
     pub fn recall(
         &mut self,
         scenario: &Scenario,

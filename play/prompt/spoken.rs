@@ -12,8 +12,8 @@ pub fn spoken(name: &str, raw: &str) -> String {
     one_line(after_name(name, without_reasoning(raw).trim()))
 }
 
-/// The part of what is said that the rest of the reply can't change any more, for display while it streams.
-/// `may_reason`: the template may have opened the reasoning, so that nothing is certain before that ends.
+/// The part of a reply that the rest can't change any more, for display while it streams. `may_reason`: the
+/// template may have opened the reasoning, so nothing is certain before that ends.
 pub fn spoken_so_far(name: &str, raw: &str, may_reason: bool) -> String {
     let raw = without_open_marker(raw);
     if may_reason && begin_of_speech(raw) == Some(0) {
@@ -63,7 +63,7 @@ pub(super) fn without_open_marker(raw: &str) -> &str {
     &raw[..held.unwrap_or(raw.len())]
 }
 
-/// A text after the name of its speaker, as often as that stands there with a colon.
+/// The text after the name of its speaker and a colon, removed as often as they are repeated.
 pub(super) fn after_name<'a>(name: &str, mut text: &'a str) -> &'a str {
     while let Some(rest) = without_name(name, text) {
         text = rest.trim_start();
@@ -71,7 +71,7 @@ pub(super) fn after_name<'a>(name: &str, mut text: &'a str) -> &'a str {
     text
 }
 
-/// True if a text may become the name of its speaker, with a colon, when it goes on.
+/// True if a text may become the name of its speaker, with a colon, as it grows.
 pub(super) fn may_become_name(name: &str, text: &str) -> bool {
     let (name, unsure) = (name.to_lowercase(), text.trim_start_matches('*').to_lowercase());
     let is_open = |rest: &str| rest.chars().all(|c| c == '*' || c.is_whitespace());

@@ -27,7 +27,7 @@ impl Memories {
         Ok(Arc::new(said))
     }
 
-    /// The state after so many changes of the plan.
+    /// The state after the first `n` changes of the plan.
     fn state(&self, path: &str, n_changes: usize) -> Result<Arc<State>, PromptError> {
         let at = |index: usize| self.states.0.get(index).and_then(OnceLock::get).cloned();
         let (mut done, mut state) = (0..n_changes)

@@ -17,7 +17,7 @@ use crate::timeline::Event;
 use greenroom_scenario::Scenario;
 use std::collections::BTreeSet;
 
-/// Words of a text of the stage by which a copy is known.
+/// Words of a text of the stage that identify a copy.
 const N_WORDS: usize = 3;
 
 /// The strings before which the replies of an agent end.
@@ -94,7 +94,7 @@ impl StopStrings {
         (!is_open).then(|| self.cut(said))
     }
 
-    /// The names of others as they stand before a speech.
+    /// The names of others as they precede a speech.
     fn of_others(&self) -> impl Iterator<Item = String> {
         self.names.iter().filter(|name| **name != self.speaker).flat_map(|name| headers(name))
     }

@@ -51,7 +51,7 @@ impl Chance {
         Self::By(rule)
     }
 
-    /// One of `n` ways of a turn, or of what is said.
+    /// One of `n` alternatives of a turn, or of its text.
     pub(super) fn pick(&mut self, n: usize, turn: Option<&Turn>) -> usize {
         let n = n.max(1);
         match self {
@@ -143,7 +143,7 @@ fn mixed(n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// Rules for so many ways of a turn and so many texts, the most informative first.
+/// Rules for this many alternatives of a turn and this many texts, the most informative first.
 pub(super) fn rules(agents: &BTreeSet<AgentId>, n_ways: usize, n_texts: usize) -> Vec<Rule> {
     let texts = (1..n_texts).map(|text| (Kind::Alike(0), text));
     let rest = (0..n_ways)

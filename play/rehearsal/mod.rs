@@ -1,10 +1,10 @@
 //! Rehearsals: what a scenario can come to, found by playing it without a model, so that a check warns of
 //! what can't be reached, may fail or may be missing.
 //!
-//! `check` rehearses the phases that a text or a condition looks at: every way that they can go up to 256,
-//! else ways that stand for the others. A play is a walk of the plan like any other (`walk`), by the same
-//! conditions, presence, options and state (`prompt`); only the answers are invented. Steps are counted, not
-//! time: the verdict is the same on a busy machine.
+//! `check` rehearses the phases that a text or a condition looks at: all possible courses up to 256, else
+//! representative ones. A play is a walk of the plan like any other (`walk`), by the same conditions,
+//! presence, options and state (`prompt`); only the answers are invented. Steps are counted, not time: so the
+//! verdict does not depend on the machine's load.
 //!
 //! ```
 //! let text = "
@@ -41,7 +41,7 @@ pub fn open(path: &Path, overrides: &[(String, Value)]) -> anyhow::Result<Loaded
     scenario::open(path, overrides).map(rehearsed)
 }
 
-/// The same; what it includes lies in the folder `root`, if one is given.
+/// The same; its includes are in the folder `root`, if one is given.
 ///
 /// # Errors
 /// As [`scenario::open_below`].

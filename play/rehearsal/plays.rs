@@ -1,9 +1,9 @@
 //! Plays of some phases of a scenario without a model: walks of the plan, as of any run, whose answers are
 //! invented.
 //!
-//! Choices are made in every way if there are few, else in ways that stand for the others: all alike, all
-//! different, one against the rest, at random. All is counted in steps, never in time, so a check says the
-//! same on every machine.
+//! Choices are made in every possible way if there are few, else in representative ones: all the same, all
+//! different, one against the rest, at random. All is counted in steps, never in time, so a check gives the
+//! same result on every machine.
 
 use super::chance::{Chance, rules};
 use super::strategies::{Known, Replies};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Most ways to go that are all played.
 const MAX_WAYS: usize = 256;
-/// Fewest plays that stand for all others.
+/// Minimum number of representative plays.
 const FEWEST_PLAYS: usize = 24;
 /// Steps of an expression or a text, apart from what it does: it is compiled, and names are found for it.
 const COMPILED_STEPS: u64 = 300;
@@ -34,7 +34,7 @@ const TURNS_A_STEP: u64 = 4;
 pub(super) enum Extent {
     /// All of it.
     Whole,
-    /// Ways that stand for the others.
+    /// Representative courses.
     Sample,
     /// Less, because the steps were used up.
     Cut,

@@ -22,8 +22,8 @@ struct Tried {
     n: usize,
     n_failed: usize,
     failed: Option<NoReply>,
-    /// True if it failed in all plays of a piece whose plays were all that can happen: none stood for others,
-    /// or depended on invented words.
+    /// True if it failed in all plays of a piece whose plays were all that can happen: none represented
+    /// others, or depended on invented words.
     is_certain: bool,
 }
 

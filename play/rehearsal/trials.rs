@@ -33,7 +33,7 @@ pub(super) struct Trial<'s> {
     pub(super) has_words: bool,
     /// True if it is tried though nothing led to it.
     pub(super) is_forced: bool,
-    /// True if it stands in a pass after the second of a block.
+    /// True if it is in a pass after the second of a block.
     pub(super) is_late: bool,
     /// The code that it runs, with the outcomes and the intermediate values that it uses.
     code: Vec<&'s str>,
@@ -135,7 +135,7 @@ fn of_phase<'s>(scenario: &'s Scenario, id: PhaseId, trials: &mut Vec<Trial<'s>>
 }
 
 impl Subject<'_> {
-    /// The phase in which it stands.
+    /// Its phase.
     fn at(&self) -> Option<PhaseId> {
         match self {
             Self::Opening { phase, .. }

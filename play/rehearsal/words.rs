@@ -21,7 +21,7 @@ pub(super) const LOOKS_BACK: &[&str] = &[
 ];
 /// Words that occur only in code which looks at what was said.
 pub(super) const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "reply_history", "calls"];
-/// Names that stand for something else to each reader.
+/// Names that mean something else to each reader.
 pub(super) const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 /// Maximum number of quoted words of a scenario that are said in rehearsals.
 const MAX_QUOTED: usize = 6;

@@ -39,9 +39,9 @@ pub fn transcript_file(run: &Path) -> PathBuf {
     if run.is_dir() { run.join(crate::transcript::FILE) } else { run.to_path_buf() }
 }
 
-/// Looks for a file that a transcript names: below its folder and that folder's parents, as far as its
-/// checkout goes, then below the current folder. With a `root`, in that folder alone. What leads out of these
-/// is not found.
+/// Looks for a file that a transcript names: below its folder and that folder's parents, up to the root of
+/// its checkout, then below the current folder. With a `root`, only in that folder. A path that leads out of
+/// these is not found.
 ///
 /// # Errors
 /// There is no such folder.

@@ -6,8 +6,8 @@ use crate::transcript::{self, Header};
 use greenroom_scenario::{Copied, Loaded, Overrides, Scenario, copied, open_named};
 use std::path::Path;
 
-/// The copy beside a transcript in a run's folder; `None`: there is none, or it is not what
-/// was played, or it lies outside of the folder that holds all that may be named.
+/// The copy beside a transcript in a run's folder; `None`: there is none, or it is not what was played, or it
+/// is outside of the folder of everything that may be named.
 pub(super) fn own_copy(file: &Path, header: &Header, root: Option<&Path>) -> Option<Copied> {
     let found = beside(file)?;
     let is_inside =

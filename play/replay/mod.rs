@@ -130,8 +130,7 @@ pub fn asked_at(
     Ok((timeline, memories.ask(id)?.conversation))
 }
 
-/// The part of a recording that stands before a turn of the plan, if the scenario still reads the same up to
-/// there.
+/// The part of a recording before a turn of the plan, if the scenario still reads the same up to there.
 ///
 /// # Errors
 /// [`Drift`] before that turn.
@@ -239,7 +238,7 @@ impl<'a> Reading<'a> {
         Ok((Self { plan, transcript, recorder, watch, at: 0, n_between: 0 }, memories))
     }
 
-    /// Says whether a turn's line stands where the plan has it, and if not, what happened to it.
+    /// Returns whether a turn's line is where the plan has it, and if not, what happened to it.
     fn in_order(&self, turn: &Turn, found: &Recorded<TurnRecord>) -> Result<(), Drift> {
         let wanted = &turn.path;
         if found.record.path == *wanted {

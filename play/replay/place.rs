@@ -65,7 +65,7 @@ pub(super) fn cast_differs(header: &Header, memories: &Memories) -> Result<(), D
     }
 }
 
-/// A tool that is told of otherwise now. What a server has is known by the recording alone.
+/// A tool whose description has changed. What a server offers is known from the recording alone.
 pub(super) fn tools_differ(header: &Header, scenario: &Scenario) -> Result<(), Drift> {
     let now = Toolbox::at_rest(scenario).specs_by_key(scenario);
     for tool in &scenario.tools {
@@ -209,7 +209,7 @@ fn tool(scenario: &Scenario, path: &str) -> Option<Place> {
     Some(Place::of(scenario, &Path::default().key("agents").key(agent).key("tools")))
 }
 
-/// The assignment by which the state comes to something else.
+/// The assignment that gives another state.
 fn change(scenario: &Scenario, drift: &Drift) -> Option<Place> {
     let plan = compile(scenario);
     let change = plan.changes.iter().find(|change| *change.path == *drift.path)?;

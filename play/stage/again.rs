@@ -1,5 +1,4 @@
-//! Replies that break what only a complete reply can be checked for: they are asked for again, a few times,
-//! and recorded.
+//! Replies that fail a check of complete replies: they are requested again, a few times, and recorded.
 
 use crate::backend::{Backend, Progress, Reply, Request, Sampling, Sink};
 use crate::transcript::Rejected;

@@ -88,7 +88,7 @@ impl<'a> Discreet<'a> {
     }
 
     /// True if a human knows what is said in a turn, and it is not secret from another human. (Several humans
-    /// share the terminal: what is said in public to one of them is shown, though another one is not there.)
+    /// share the terminal: public speech to one of them is shown, though another one is not there.)
     fn may_show(&self, id: TurnId) -> bool {
         let turn = self.plan.turn(id);
         let is_known = |human: &Human| turn.speaker == human.agent || human.hears.contains_key(&id);

@@ -1,4 +1,4 @@
-//! Full memories: a summary is asked for, or pieces of the past are kept; then the turn continues in the new
+//! Full memories: a summary is requested, or pieces of the past are kept; then the turn continues in the new
 //! epoch.
 
 use super::{Answer, RunLoop, Stage, State, TaskResult};
@@ -19,7 +19,7 @@ impl Stage {
         Ok(goes_on && self.backend_of(self.plan.turn(id)).overflows(request)?)
     }
 
-    /// Lets a full memory start over, as its agent is to; what it keeps may have to be asked for first.
+    /// Starts a full memory over; what it keeps may have to be requested first.
     pub(super) fn make_room(&mut self, id: TurnId, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         match self.memories.keep_of(id) {
             Keep::All | Keep::Summary => {

@@ -1,4 +1,4 @@
-//! Tools at work: what agents are told of them, and what a call results in.
+//! Tools at work: their descriptions for agents, and the results of calls.
 //!
 //! What is built in is a function of the scenario, the call and its seed, so a replay works it out again
 //! ([`builtin_result`]). Programs and servers run only where a model answers and they were allowed; what they
@@ -71,7 +71,7 @@ impl From<&CallRecord> for Call {
 /// What a call gave: a text, or the reason why it failed.
 pub type Outcome = Result<String, String>;
 
-/// What the model of an agent is told of its tools.
+/// The descriptions of its tools for the model of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The tools.
@@ -84,7 +84,7 @@ pub struct Offer {
 #[derive(Debug, Default)]
 pub struct Toolbox {
     tools: Vec<Tool>,
-    /// What models are told of each tool; of a server as many as it has.
+    /// Descriptions of each tool for models; of a server, as many as it has.
     specs: Vec<Vec<ToolSpec>>,
     /// Servers at work, by the index of their tool.
     servers: BTreeMap<usize, Client>,
@@ -154,13 +154,13 @@ impl Toolbox {
         self.folder.is_some()
     }
 
-    /// What models are told of all tools, by their names in the scenario.
+    /// Descriptions of all tools for models, by their names in the scenario.
     pub fn specs_by_key(&self, scenario: &Scenario) -> BTreeMap<String, Vec<ToolSpec>> {
         let specs = scenario.tools.iter().zip(&self.specs);
         specs.map(|(tool, specs)| (tool.key.clone(), specs.clone())).collect()
     }
 
-    /// What the model of an agent is told; `None`: it has no tools.
+    /// Descriptions for the model of an agent; `None`: it has no tools.
     pub fn offer(&self, scenario: &Scenario, agent: &Agent) -> Option<Arc<Offer>> {
         let tools: Vec<ToolSpec> = agent.tools.iter().flat_map(|id| self.specs[id.0].clone()).collect();
         if tools.is_empty() {

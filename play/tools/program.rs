@@ -34,7 +34,7 @@ pub fn end_all() {
 fn end_group(leader: u32) {
     #[cfg(unix)]
     if let Some(leader) = rustix::process::Pid::from_raw(leader.cast_signed()) {
-        // One whose processes have all ended is not there to be told.
+        // A process group that has ended gets no signal.
         let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
     }
     #[cfg(not(unix))]

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// Maximum number of tools of a server that agents can be told of.
+/// Maximum number of tools of a server that agents can be offered.
 const MAX_TOOLS: usize = 128;
 /// Bytes of a server's output that wait to be read.
 const PIPE: usize = 64 << 10;

@@ -29,7 +29,7 @@ pub enum Cause {
     LineMissing,
     /// The recording has a turn that the plan lacks.
     LineTooMany,
-    /// The turns stand in another order.
+    /// The turns are in another order.
     Order,
     /// The run was interrupted: no footer.
     NoFooter,

@@ -48,7 +48,7 @@ pub fn call_of(path: &str, n: usize) -> String {
     format!("{path}.call{n}")
 }
 
-/// Path of the turn that such a line stands before.
+/// Path of the turn after such a line.
 pub fn turn_of(aside: &str) -> &str {
     aside.rsplit_once('.').map_or(aside, |(turn, _)| turn)
 }

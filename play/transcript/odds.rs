@@ -13,8 +13,8 @@ pub struct Odds {
     /// at temperature 0 all of it is the most likely option's, the first among equals. Filters and penalties
     /// of tokens have no part in it.
     pub shares: Vec<f64>,
-    /// Probability that the model's own reply is one of these options, whichever: all that it might say is 1,
-    /// and the temperature has no part in it.
+    /// Probability that the model's own reply is one of these options: all that it might say is 1, regardless
+    /// of the temperature.
     pub mass: f64,
 }
 

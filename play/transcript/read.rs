@@ -18,7 +18,7 @@ pub struct Transcript {
     pub header: Recorded<Header>,
     /// The turns.
     pub turns: Vec<Recorded<TurnRecord>>,
-    /// What stands between them: changes of the state, and who was picked to speak.
+    /// What is between them: changes of the state, and who was picked to speak.
     pub between: Vec<Recorded<InterTurnRecord>>,
     /// The last line, if the run came to its end.
     pub footer: Option<Recorded<Footer>>,
@@ -163,8 +163,8 @@ impl Transcript {
         Ok(Self::from_lines(path, lines.with_context(|| format!("can't read {}", path.display()))?)?)
     }
 
-    /// Reads the file of a run that may have been interrupted. `None`: there is none, or no whole line of it
-    /// stands.
+    /// Reads the file of a run that may have been interrupted. `None`: there is none, or it has no whole
+    /// line.
     ///
     /// # Errors
     /// As [`Self::open`].

@@ -368,7 +368,7 @@ pub struct TurnRecord {
     pub hints: Hints,
 }
 
-/// A change of the state: worked out from what stands above it.
+/// A change of the state: computed from the lines above it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateRecord {
@@ -436,7 +436,7 @@ impl Met {
     }
 }
 
-/// A line that stands between turns.
+/// A line between turns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InterTurnRecord {
     /// A change of the state.

@@ -1,4 +1,4 @@
-//! Writes a transcript, or holds what would be written against what stands there.
+//! Writes a transcript, or compares what would be written with the existing file.
 
 use super::drift::{Cause, Drift};
 use super::read::{Recorded, Transcript};
@@ -61,7 +61,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Goes on with an interrupted file: what is torn at its end is cut off.
+    /// Continues an interrupted file: a torn line at its end is cut off.
     ///
     /// # Errors
     /// The run was made with other settings, is complete or damaged, or the file can't be written.
@@ -110,7 +110,7 @@ impl Recorder {
         }
     }
 
-    /// Takes the next turn. True if it is new on disk, false if it stood there already.
+    /// Takes the next turn. True if it is new on disk, false if it was there already.
     ///
     /// # Errors
     /// [`Drift`] where a recorded line says something else; else the disk's.
@@ -442,7 +442,8 @@ fn drift<T: serde::Serialize>(path: String, was: T, now: T) -> serde_json::Resul
     Ok(Some(drift.texts(was, now)))
 }
 
-/// Says which setting of a recorded run is another one now: a run goes on only with those that it began with.
+/// Reports the setting of a recorded run that has changed: a run continues only with those that it began
+/// with.
 ///
 /// # Errors
 /// [`Drift`] for the first setting that differs.

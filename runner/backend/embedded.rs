@@ -134,7 +134,7 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
 }
 
 impl Embedded {
-    /// Opens the engine; `on_progress` is told what takes a while.
+    /// Opens the engine; `on_progress` is called with what takes a while.
     ///
     /// # Errors
     /// The engine's error about the model or the cache folder.

@@ -17,7 +17,7 @@ pub struct Kv {
     measured_on: Option<String>,
 }
 
-/// The words that stand for a choice.
+/// The names of the choices of formats.
 const WORDS: [(&str, KvChoice); 8] = [
     ("auto", KvChoice::Auto),
     ("f16", KvChoice::Uniform(KvFormat::F16)),

@@ -1,5 +1,5 @@
-//! Several models of one run: opened when they are first asked for, each once; those in this process within
-//! one budget of memory.
+//! Several models of one run: opened on first use, each once; those in this process within one budget of
+//! memory.
 
 use super::{
     Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, MemoryBudget, ModelCard, ModelFile,
@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Makes what is told of opening a model.
+/// Creates the observer of opening a model.
 type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
 
 /// The scenario's own model, and others as they are needed.
@@ -25,7 +25,7 @@ pub struct Pool {
     on_progress: Box<Progress>,
 }
 
-/// The engines elsewhere that may be asked: what agents read goes there, and keys that scenarios name.
+/// The engines elsewhere that may be used: agents' texts are sent there, with the keys that scenarios name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All.

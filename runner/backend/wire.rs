@@ -17,7 +17,7 @@ pub struct Turn {
     pub version: u32,
     /// Name of the model that is served.
     pub model: String,
-    /// The engine's request. Its tenant is whoever asks.
+    /// The engine's request. Its tenant is the requester's.
     pub request: Request,
 }
 

@@ -42,7 +42,7 @@ struct Section {
     heading: &'static str,
     /// Its place in a file.
     place: &'static str,
-    /// The word by which fields refer to it.
+    /// The keyword by which fields refer to it.
     word: &'static str,
     example: &'static str,
 }

@@ -1,4 +1,4 @@
-//! The axes of a plot: amounts go up, with lines at round ones; places stand side by side, with names.
+//! The axes of a plot: amounts upwards, with lines at round values; categories side by side, with names.
 
 use super::ink::{fitted, width};
 use super::shapes::{centred, line, round, text};

@@ -1,7 +1,7 @@
 //! The plan of a scenario as a picture: a lane for each agent, a box for each turn, a band for each phase.
 //!
-//! Time goes right; turns in one column may run at the same time. Solid lines are memories, dashed ones what
-//! is heard.
+//! Time runs to the right; turns in one column may run at the same time. Solid lines are memories, dashed
+//! ones what is heard.
 
 use super::ink::{color, fitted, plain, width};
 use super::layout::{Band, Layout, Link};
@@ -57,7 +57,7 @@ pub fn svg(plan: &Plan, scenario: &Scenario) -> Option<String> {
     Some(page.document().to_string() + "\n")
 }
 
-/// A name as it stands at the head of a lane.
+/// A name at the head of a lane.
 fn label(name: &str) -> String {
     fitted(name, SIZE + 1.0, 200.0)
 }

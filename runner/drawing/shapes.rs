@@ -19,7 +19,7 @@ pub(crate) fn rectangle((x, y): (f64, f64), (width, height): (f64, f64)) -> Rect
     Rectangle::new().set("x", x).set("y", y).set("width", width).set("height", height)
 }
 
-/// Words that stand on a point.
+/// A label at a point.
 pub(crate) fn text(words: &str, x: f64, y: f64, size: f64, class: &str) -> Text {
     Text::new(plain(words)).set("class", class).set("x", x).set("y", y).set("font-size", size)
 }

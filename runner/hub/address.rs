@@ -40,7 +40,7 @@ impl Repository {
             let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             is_part(part) && part.chars().all(fits)
         };
-        // Two hyphens stand between organization and repository in the cache.
+        // Two hyphens separate organization and repository in the cache.
         if plain(org) && plain(name) && !org.contains("--") && !name.contains("--") {
             Ok(Self { org: org.into(), name: name.into(), revision: DEFAULT_REVISION.into() })
         } else {

@@ -53,8 +53,8 @@ impl Cache {
         &self.folder
     }
 
-    /// A file that was downloaded: that of the revision, as it was when it was last asked for. Of the default
-    /// revision any download will do, the newest first.
+    /// A downloaded file: that of the revision, as of its last request. For the default revision any download
+    /// will do, the newest first.
     pub fn find(&self, address: &Address) -> Option<PathBuf> {
         let repository = self.repository(&address.repository);
         let snapshots = repository.join("snapshots");
@@ -109,7 +109,7 @@ impl Cache {
             blob: repository.join("blobs").join(&remote.sha256),
             partial: repository.join("blobs").join(format!("{}.incomplete", remote.sha256)),
             pointer: repository.join("snapshots").join(&remote.commit).join(&address.file),
-            // From the snapshot's folder, through those that the file lies in.
+            // From the snapshot's folder, through those that contain the file.
             target: Path::new(&"../".repeat(2 + address.file.matches('/').count()))
                 .join("blobs")
                 .join(&remote.sha256),
@@ -146,7 +146,7 @@ fn folder_name(repository: &Repository) -> String {
 /// A file as the Hub describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remote {
-    /// The commit that the revision stands for.
+    /// The commit of the revision.
     pub(super) commit: String,
     /// Of the whole file, in hexadecimal.
     pub(super) sha256: String,
@@ -175,8 +175,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Keeps other processes from downloading the same file, as long as the lock lives; `wait` is told if one
-    /// is doing so.
+    /// Keeps other processes from downloading the same file while the lock lives; calls `wait` if one is
+    /// doing so.
     ///
     /// # Errors
     /// The system's error.

@@ -1,6 +1,6 @@
 //! The Hub's HTTP API: what is asked, what is answered, and why it was not.
 //!
-//! The access token goes to the Hub alone, never to the servers that it sends its clients on to.
+//! The access token is sent to the Hub alone, never to the servers that it redirects to.
 
 use super::cache::{Remote, is_commit};
 use super::{Address, Repository};
@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Longest time to reach one.
 const REACH: Duration = Duration::from_secs(15);
 
-/// Characters of a path's part that stand for themselves in a URL.
+/// Characters of a path's part that need no encoding in a URL.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Failure of a request.
@@ -179,8 +179,8 @@ impl Client {
         Ok(files.filter(|listed| Address::new(repository.clone(), &listed.file).is_ok()).collect())
     }
 
-    /// Asks, and goes where it is sent on to. What the Hub says of a file (`X-Linked-Etag`) stands in its own
-    /// answer, so `HEAD` follows it only within the Hub.
+    /// Sends a request and follows redirects. What the Hub says of a file (`X-Linked-Etag`) is in its own
+    /// response, so `HEAD` follows redirects only within the Hub.
     fn send(
         &self,
         method: Method,
@@ -324,7 +324,7 @@ fn unanswered(url: &str, error: ureq::Error) -> Failure {
     Failure::Transient(lost(error).context(url.to_owned()))
 }
 
-/// Tells whether a connection that stood has ended.
+/// Returns whether an established connection has ended.
 fn broke(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

@@ -1,5 +1,5 @@
-//! Downloads a file into the cache: goes on where an earlier attempt ended, and publishes nothing that it has
-//! not verified.
+//! Downloads a file into the cache: continues where an earlier attempt ended, and publishes nothing that it
+//! has not verified.
 
 use super::cache::{Remote, Slot};
 use super::client::{Client, Failure};
@@ -35,14 +35,14 @@ pub enum Event {
     Verifying {
         /// Bytes.
         done: u64,
-        /// Of so many.
+        /// Total bytes.
         total: u64,
     },
     /// It arrives.
     Downloading {
         /// Bytes, those of earlier attempts included.
         done: u64,
-        /// Of so many.
+        /// Total bytes.
         total: u64,
     },
     /// An attempt has failed, and the next one begins after a pause.
@@ -92,7 +92,7 @@ pub fn pull(cache: &Cache, address: &Address, on_event: &mut dyn FnMut(Event)) -
     Ok(Pulled { path, size: remote.size, was_there })
 }
 
-/// Verifies a file that was there before; one that is damaged goes.
+/// Verifies a file that was there before; removes a damaged one.
 fn keep(file: &Path, remote: &Remote, on_event: &mut dyn FnMut(Event)) -> anyhow::Result<bool> {
     let mut found = Arrived::new(files::open(file, Kind::Model)?, file, remote.size);
     found.reread(on_event)?;
@@ -189,7 +189,7 @@ impl Arrived {
         Ok(())
     }
 
-    /// One connection's worth of bytes.
+    /// The range of one connection.
     fn transfer(
         &mut self,
         client: &Client,

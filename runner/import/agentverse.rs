@@ -132,7 +132,7 @@ fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
         name: TALK.to_string(),
         agents: agents.iter().map(|agent| agent.key.clone()).collect(),
         order,
-        // The professor stands first: AgentVerse's order says so by index.
+        // The professor comes first: AgentVerse's order refers to it by index.
         moderator: (order == "moderated").then(|| agents[0].key.clone()),
         rounds: if max_turns.is_some() { None } else { Some(n_rounds) },
         max_turns,

@@ -238,7 +238,7 @@ impl Draft {
     }
 }
 
-/// A template that renders to a text as it stands.
+/// A template that renders to a text unchanged.
 fn literal(text: &str) -> String {
     template(&[Piece::Plain(text.to_string())])
 }

@@ -21,7 +21,7 @@ pub const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of agents that are taken over: three rounds of them are still within what a scenario may
 /// hold.
 const MAX_AGENTS: usize = 500;
-/// Rounds to play where the other engine is told at its start, or plays without end.
+/// Rounds to play where the other engine asks for them at its start, or plays without end.
 const DEFAULT_ROUNDS: u64 = 3;
 
 /// The engine that a scenario was written for.

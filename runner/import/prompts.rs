@@ -76,7 +76,7 @@ pub(super) struct Prompts {
     fields: IndexMap<String, String>,
     /// Paths of those that were used.
     pub(super) used: Vec<String>,
-    /// True if the task was asked for.
+    /// True if the task was requested.
     pub(super) task: bool,
 }
 

@@ -39,7 +39,7 @@ fn protect(text: &str, is_followed: bool, out: &mut String) {
         // What follows may begin with a brace, and would then be read together with this.
         let touches = is_followed && rest.is_empty() && run.ends_with(['{', '$']);
         if opens || touches {
-            // `${` must not stand anywhere: it is rewritten before templates are parsed.
+            // `${` must not occur anywhere: it is rewritten before templates are parsed.
             out.push_str(&format!("{{{{ \"{}\" }}}}", run.replace("${", "$\" ~ \"{")));
         } else {
             out.push_str(run);
@@ -92,8 +92,8 @@ pub(super) enum Syntax {
     Braces,
 }
 
-/// Fills a template's placeholders; also returns the lines that went because only placeholders that are left
-/// out stood on them, or on the line after.
+/// Fills a template's placeholders; also returns the lines that were dropped because they, or the line after,
+/// had only placeholders that are left out.
 pub(super) fn fill(
     template: &str,
     syntax: Syntax,

@@ -4,7 +4,7 @@
 //! trace adds what was computed; anything missing or mismatched is a [`Caveat`].
 //!
 //! A report is made from the transcript alone if need be: a replay adds what each agent read, as far as the
-//! recording fits its scenario; what does not fit is told first, and no graph is drawn. All that its
+//! recording fits its scenario; what does not fit is reported first, and no graph is drawn. All that its
 //! templates print is cleaned and escaped in one formatter, and the markup is well-formed XML.
 
 use crate::diff::diff_lines;

@@ -26,7 +26,7 @@ pub struct Tell {
     pub text: String,
 }
 
-/// All changes to what is said and read.
+/// All changes to what is heard and read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Replies.
@@ -160,8 +160,7 @@ impl Tell {
     }
 }
 
-/// Tells whether an agent has a turn, from the given one on, at which it remembers what it was told before
-/// that.
+/// Tells whether an agent has a turn, from the given one on, at which it remembers what it heard before that.
 fn reads(plan: &Plan, scenario: &Scenario, agent: AgentId, before: TurnId) -> bool {
     let phase = plan.turn(before).phase;
     let forgets = scenario.agent(agent).lifecycle == Lifecycle::Ephemeral;

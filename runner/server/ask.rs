@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Headers by which clients name a session.
+/// Headers in which clients name a session.
 const SESSION_HEADERS: [&str; 5] =
     ["x-session-id", "session-id", "x-claude-code-session-id", "x-dynamo-session-id", "thread-id"];
 /// Options of a choice, at most.
@@ -381,7 +381,8 @@ impl Turn<'_> {
         Err(Refusal::ending())
     }
 
-    /// The new pieces of calls; `told` has the bytes of each call's arguments that were sent before.
+    /// The new pieces of calls; `sent` has the number of bytes of each call's arguments that were sent
+    /// before.
     fn called(&self, tools: Option<&Tools>, text: &str, told: &mut Vec<usize>) -> Vec<Piece> {
         let prompter = self.engine.prompter();
         let so_far = tools.map(|tools| prompter.calls_so_far(tools, text)).unwrap_or_default();

@@ -88,7 +88,7 @@ const TOKENIZING: usize = 2;
 pub struct Config {
     /// The models that answer.
     pub models: Models,
-    /// Which memory each conversation goes on with.
+    /// Which memory each conversation continues.
     pub sessions: Sessions,
     /// Responses that clients may get again.
     pub kept: Kept,

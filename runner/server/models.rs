@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum time to wait for room.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Makes what is told of opening a model.
+/// Creates the observer of opening a model.
 type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
 
 /// The right to load and close models; one has it at a time.
@@ -202,7 +202,7 @@ impl Models {
         Ok(served)
     }
 
-    /// True if so many bytes of weights fit beside those that are open; idle models are closed for that.
+    /// True if this many bytes of weights fit beside the open models; idle models are closed for that.
     ///
     /// # Errors
     /// Closing a model failed.

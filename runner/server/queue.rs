@@ -1,8 +1,8 @@
 //! Who is served next: a bounded queue, fair between tenants.
 //!
 //! A place goes to the tenant with the fewest active requests (among equals, to the one that was served
-//! longest ago). Among a tenant's requests, those whose memory is in RAM go first, unless another has waited
-//! longer than a limit; otherwise the oldest.
+//! longest ago). Among a tenant's requests, those whose memory is in RAM come first, unless another has
+//! waited longer than a limit; otherwise the oldest.
 
 use super::error::Refusal;
 use super::tenants::Tenant;

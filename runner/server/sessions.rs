@@ -6,10 +6,9 @@
 //! other's memory, their common beginning is read once, and a client needs no session name. A scope (a key or
 //! header that clients send) separates conversations with the same beginning.
 //!
-//! What each memory holds is written down, a line a reply, and read again when the server starts. With it
-//! stand the ids that were sampled: clients send replies back as text, and a text has more than one way to be
-//! cut into tokens. So a conversation is read as it was said, whether or not its keys and values are still
-//! there.
+//! What each memory holds is written down, a line a reply, and read again when the server starts, with the
+//! ids that were sampled: clients send replies back as text, and a text can be tokenized in more than one
+//! way. So a conversation is read as it was said, whether or not its keys and values are still there.
 
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
@@ -189,7 +188,7 @@ impl Sessions {
     }
 }
 
-/// Beginning of the names of all memories whose conversations begin alike.
+/// Common prefix of the names of all memories whose conversations have the same beginning.
 fn prefix(scope: &Scope<'_>, dialogue: &Dialogue) -> String {
     let root = blake3::Hash::from(dialogue.root);
     format!("{}-{}", &scope.hash()[..32], &root.to_hex()[..32])

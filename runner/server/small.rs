@@ -30,7 +30,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 #[derive(Deserialize)]
 struct TokenizeBody {
     content: String,
-    /// True if the begin-of-sequence token stands before it, where the model's texts begin with it.
+    /// True if the begin-of-sequence token precedes it, where the model's texts begin with it.
     #[serde(default)]
     add_special: bool,
     /// True if special tokens are recognised in it.

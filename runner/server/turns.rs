@@ -126,7 +126,7 @@ impl Admitted {
     }
 }
 
-/// Sends an event; a client that has gone hears nothing.
+/// Sends an event; a client that has gone is ignored.
 async fn send(events: &Events, event: &wire::Event) {
     if let Ok(data) = serde_json::to_string(event) {
         let _ = events.send(Ok(sse::Event::default().data(data))).await;

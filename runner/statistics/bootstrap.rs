@@ -104,7 +104,7 @@ pub(super) fn difference(name: &str, pairs: &[[Part; 2]], kind: Kind) -> Estimat
     resampled(name, &pairs, |[here, there]| here.mean() - there.mean())
 }
 
-/// True of a deviation that is rounding: all runs are alike.
+/// True of a deviation that is only rounding: all runs are equal.
 pub(super) fn is_alike(deviation: f64, value: f64) -> bool {
     deviation.abs() < 1e-12 * value.abs().max(1.0)
 }

@@ -215,7 +215,7 @@ mod tests {
         let (one, ten) = (mean(&once, Kind::Mean), mean(&tenfold, Kind::Mean));
         close(ten.low, one.low.unwrap());
         close(ten.high, one.high.unwrap());
-        // All runs of all cases alike: cases are trials.
+        // All runs of all cases are equal: cases are trials.
         let sure = mean(&parts(&[(4.0, 4.0); 10]), Kind::Rate);
         assert_eq!((sure.method, sure.high), (Method::WilsonByCase, Some(1.0)));
         assert_eq!(sure.low, Estimate::rate(10, 10).low);

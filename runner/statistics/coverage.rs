@@ -94,7 +94,7 @@ const MODELS: [Model; 7] = [
         run: |r| [rounds(r, 0.2, 0.15, 8), NONE],
     },
     Model {
-        // Games end early, whichever way they go.
+        // Games end early, whatever the result.
         name: "share 0.5, 2 to 8 rounds",
         truth: 0.5,
         kind: Kind::Rate,
@@ -128,7 +128,7 @@ const MODELS: [Model; 7] = [
         run: |r| [Part { sum: -libm::log(1.0 - r.next()), n: 1.0 }, NONE],
     },
     Model {
-        // Equal seeds lean alike, so that a pair differs less than two runs do.
+        // Equal seeds have the same tendency, so a pair differs less than two runs do.
         name: "paired difference of shares",
         truth: 0.2,
         kind: Kind::Rate,

@@ -36,8 +36,8 @@ pub struct Estimate {
 pub enum Method {
     /// Wilson's score interval: each run is one trial.
     Wilson,
-    /// Wilson's score interval with runs as trials: all trials of all runs came out alike, so nothing is
-    /// known of how runs differ, and rounds of one run are not taken for independent.
+    /// Wilson's score interval with runs as trials: all trials of all runs had one result, so nothing is
+    /// known about the differences between runs, and rounds of one run are not treated as independent.
     WilsonByRun,
     /// Tango's score interval of a difference of rates: each pair of runs is one trial.
     Tango,
@@ -48,7 +48,7 @@ pub enum Method {
     /// Wilson's score interval with the effective number of observations: runs of one case are not
     /// independent.
     WilsonClustered,
-    /// Wilson's score interval with cases as trials: all runs of all cases came out alike.
+    /// Wilson's score interval with cases as trials: all runs of all cases had one result.
     WilsonByCase,
     /// An interval of a difference of rates, put together from the intervals of both and from how they vary
     /// together over cases.
@@ -57,7 +57,7 @@ pub enum Method {
     TooFewRuns,
     /// No interval: fewer than two cases.
     TooFewCases,
-    /// No interval: all runs are alike.
+    /// No interval: all runs are equal.
     Alike,
     /// No figure: no run has it.
     NoRuns,
@@ -135,7 +135,7 @@ fn tango(b: f64, c: f64, n: f64) -> (f64, f64) {
         let q = ((half * half + 8.0 * n * c * d * (1.0 - d)).max(0.0).sqrt() - half) / (4.0 * n);
         let variance = n * (2.0 * q + d * (1.0 - d));
         let above = b - c - n * d;
-        // Nothing varies at the ends, where all pairs would be alike.
+        // Nothing varies at the ends, where all pairs would be equal.
         if variance > 0.0 { above / variance.sqrt() } else { above * f64::INFINITY }
     };
     let difference = (b - c) / n;

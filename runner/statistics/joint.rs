@@ -5,9 +5,10 @@ use super::subject::{Rounds, Subject};
 use crate::scenario::{AgentId, PhaseId, Purpose, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most agents whose choices are told together; of more, hardly two rounds would be alike.
+/// Maximum number of agents whose choices are reported together; of more, hardly two rounds would be the
+/// same.
 const MAX_AGENTS: usize = 4;
-/// Most combinations of which those that never happened are told too.
+/// Maximum number of combinations of which those that never happened are reported too.
 const MAX_CELLS: usize = 16;
 
 /// Each agent's choice in a round; `None`: invalid.

@@ -24,7 +24,7 @@ pub(super) struct Measure {
     pub(super) parts: IndexMap<usize, Part>,
 }
 
-/// All subjects of a sample, in the order in which they are told.
+/// All subjects of a sample, in the order of reporting.
 pub(super) struct Measures<'a> {
     /// The runs, by cell and seed.
     pub(super) runs: Vec<&'a Run>,

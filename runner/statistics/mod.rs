@@ -1,8 +1,8 @@
 //! Many runs of one scenario as numbers: tidy tables, figures with intervals, plots.
 //!
 //! Everything here is derived from finished transcripts alone, so equal runs give equal files, whatever the
-//! machine's speed and in whatever order the runs came. A [`Sample`] goes in; [`tables`] gives one
-//! observation a row, [`summarize`] the figures with their intervals, [`plots`] the pictures.
+//! machine's speed and the order of the runs. From a [`Sample`], [`tables`] makes one observation a row,
+//! [`summarize`] the figures with their intervals, [`plots`] the pictures.
 //!
 //! ```
 //! use greenroom::backend::Scripted;

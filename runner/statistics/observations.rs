@@ -96,7 +96,7 @@ pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
     observed
 }
 
-/// The place of a line: its turn's, or that of the turn which it stands before.
+/// The place of a line: its turn's, or that of the turn after it.
 fn place_of(line: &TurnRecord, places: &HashMap<String, Planned>) -> Option<Planned> {
     let kind = if line.call.is_some() { LineKind::Call } else { LineKind::Summary };
     let before = || Some(Planned { kind, choice: None, ..places.get(turn_of(&line.path))?.clone() });

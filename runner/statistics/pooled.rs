@@ -217,7 +217,7 @@ fn add_counts<'a>(table: &mut Table, summary: &Summary, cells: impl Iterator<Ite
     table.add("value", Values::Float(cells.map(|cell| cell.estimate.value).collect()));
 }
 
-/// The word by which something is written.
+/// The word for something in a file.
 fn word<T: Serialize>(of: &T) -> String {
     serde_json::to_value(of).ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_string()
 }

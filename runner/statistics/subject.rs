@@ -78,7 +78,7 @@ pub struct Question {
     pub agent: String,
     /// `choice`, `vote` or `floor`.
     pub purpose: &'static str,
-    /// The place of a ranking that is asked for.
+    /// The requested rank of a ranking.
     pub rank: Option<usize>,
 }
 

@@ -28,7 +28,7 @@ pub enum Values {
     Bool(Vec<Option<bool>>),
     /// Whole numbers.
     Int(Vec<Option<i64>>),
-    /// Whole numbers of 64 bits that may stand above 2⁶³: seeds.
+    /// Whole numbers of 64 bits that may be above 2⁶³: seeds.
     Natural(Vec<Option<u64>>),
     /// Numbers.
     Float(Vec<Option<f64>>),

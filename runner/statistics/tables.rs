@@ -136,7 +136,7 @@ fn outcome<'a>(footer: Option<&'a Footer>, name: &str) -> Option<&'a Value> {
     Some(&outcome.value)
 }
 
-/// A table of turns, or of parts of them: the key, and where in the plan they stand.
+/// A table of turns, or of parts of them: the key, and their place in the plan.
 fn placed(name: &'static str, sample: &Sample, rows: &[&Observed<'_>]) -> Table {
     let runs: Vec<&Run> = rows.iter().map(|row| row.run).collect();
     let mut table = keyed(name, sample, &runs);

@@ -108,14 +108,14 @@ impl Dialogue {
         }
     }
 
-    /// Shows where a turn or a line of the stage stands, if that is news: the phase, and its round where
+    /// Shows the place of a turn or a line of the stage, if it has changed: the phase, and its round where
     /// there are several.
     fn place(&mut self, id: PhaseId, round: usize) {
         let phase = self.scenario.phase(id);
         if self.phase != Some(id) {
             (self.phase, self.round) = (Some(id), 0);
             let label = printable(&phase.label);
-            // Two strokes and two spaces stand beside it.
+            // Followed by two strokes and two spaces.
             let most = self.page.width().map_or(60, |width| width.saturating_sub(4).min(60));
             let rule = if self.fancy {
                 let rest = "─".repeat(most.saturating_sub(console::measure_text_width(&label)));
@@ -327,7 +327,7 @@ impl Watch for Dialogue {
                 self.next = id.0;
                 self.finish(spoken, ending(stop, cut), choice, odds);
                 self.next = next;
-                // A line of progress stands between two texts, also where both go to one file.
+                // Two texts may have a line of progress between them, even if both are written to one file.
                 self.progress.written(id, usage.is_some());
             }
             Scene::Called(call) => {
@@ -350,7 +350,7 @@ impl Watch for Dialogue {
     }
 }
 
-/// Note on a reply that was cut: at its limit, or where an engine elsewhere went on as a script.
+/// Note on a reply that was cut: at its limit, or where a remote engine continued it as a script.
 fn ending(stop: Stop, cut: &str) -> Option<String> {
     match stop {
         Stop::Length => Some("(cut off at the token limit)".to_string()),
@@ -373,7 +373,7 @@ impl Drop for Dialogue {
     }
 }
 
-/// Colours for agents that name none, told apart by their place in the cast.
+/// Colours for agents that name none, distinguished by their place in the cast.
 fn default_color(agent: usize) -> Color {
     const WHEEL: [u8; 8] = [6, 3, 5, 2, 4, 1, 208, 37];
     Color::Indexed(WHEEL[agent % WHEEL.len()])

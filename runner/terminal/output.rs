@@ -1,12 +1,12 @@
 //! The one writer of what the program says: nothing gets lost without a word, and nothing in it steers the
 //! terminal.
 //!
-//! A reader that goes away (`greenroom graph … | head`) ends nothing: what it would not read is dropped, and
-//! the command ends as it would have. Any other failure is kept, and [`finish`] tells it when the command has
-//! done its work.
+//! A reader that closes the pipe (`greenroom graph … | head`) ends nothing: what it would not read is
+//! dropped, and the command ends as it would have. Any other failure is kept, and [`finish`] reports it when
+//! the command has done its work.
 //!
-//! A reader that goes away ends nothing: neither the play nor its exit code. Output that is lost for any
-//! other reason is exit code 4.
+//! A reader that closes the pipe ends nothing: neither the play nor its exit code. Output that is lost for
+//! any other reason is exit code 4.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 /// Standard output, as far as it has failed.
 enum State {
     Open,
-    /// The reader has gone away.
+    /// The reader has closed the pipe.
     Unread,
     Failed(io::Error),
 }
@@ -27,7 +27,7 @@ pub fn out(text: &str) {
     attempt(|stdout| stdout.write_all(safe(text).as_bytes()));
 }
 
-/// Writes to standard error, where a failure can't be told to anybody.
+/// Writes to standard error; a failure there can't be reported.
 pub fn err(text: &str) {
     let _ = io::stderr().write_all(safe(text).as_bytes());
 }

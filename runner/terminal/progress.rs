@@ -1,8 +1,8 @@
-//! How far a run has come: turns done of at most so many, the time, and how long the rest takes where that
-//! can be told.
+//! The progress of a run: turns done out of the maximum, the time, and an estimate of the rest if there is
+//! one.
 //!
-//! On a terminal a line at the bottom that comes and goes; where standard error is no terminal, a line of it
-//! now and then. Standard output never shows any of this: equal runs print the same.
+//! On a terminal, a temporary line at the bottom; where standard error is no terminal, a line now and then.
+//! Standard output never shows any of this: equal runs print the same.
 
 use super::output;
 use crate::diagnostic::printable;

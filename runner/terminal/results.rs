@@ -85,7 +85,7 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     out
 }
 
-/// The line of an assertion that failed; `counted`: in so many of so many runs.
+/// The line of an assertion that failed; `counted`: with the number of runs.
 pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fancy: bool) -> String {
     let reason = match (&assertion.error, &assertion.why) {
         (Some(error), _) => format!(": {error}"),

@@ -72,7 +72,7 @@ impl Overview<'_> {
         self.summary.cells.len() > 1
     }
 
-    /// A table with a title; a text that stands above is not repeated in columns before `numbers_from`.
+    /// A table with a title; a text equal to the one above is not repeated in columns before `numbers_from`.
     fn section(&mut self, title: &str, rows: Vec<Row>, numbers_from: usize) {
         let Some(first) = rows.first() else { return };
         let head: Vec<&str> = first.iter().map(|(head, _)| head.as_str()).collect();
@@ -289,7 +289,7 @@ impl Overview<'_> {
             .collect()
     }
 
-    /// What figures leave out: runs without a value, turns that were skipped, rounds that are worth nothing.
+    /// What figures leave out: runs without a value, turns that were skipped, rounds without payoffs.
     fn left_out(&self) -> Vec<String> {
         let (mut lines, mut choices) = (Vec::new(), IndexMap::new());
         let mut has_results = false;
@@ -332,7 +332,7 @@ impl Overview<'_> {
     /// Everything that is shown with an interval.
     fn intervals(&self) -> impl Iterator<Item = &Estimate> {
         let shown = self.summary.figures.iter().filter(|figure| is_shown(figure)).flat_map(|figure| {
-            // Choices stand beside their shares; how they differ between cells is not shown.
+            // Choices are next to their shares; how they differ between cells is not shown.
             let differs = !matches!(
                 figure.subject,
                 Subject::Choice(_)

@@ -5,7 +5,7 @@ use crate::trace::{AgentSummary, CacheSummary, Summary};
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::HashSet;
 
-/// A row: under which head each text stands.
+/// A row: the texts and their columns.
 pub(super) type Row = Vec<(String, String)>;
 
 /// Texts with their heads.
@@ -13,7 +13,7 @@ pub(super) fn row<const N: usize>(texts: [(&str, String); N]) -> Row {
     texts.into_iter().map(|(head, text)| (head.to_string(), text)).collect()
 }
 
-/// A table: head, rows, and from which column on numbers stand; on a terminal no wider than that.
+/// A table: head, rows, and the first column of numbers; on a terminal no wider than that.
 pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> String {
     table_within(super::width(), head, rows, numbers_from)
 }
@@ -23,8 +23,8 @@ const LEAST: usize = 8;
 /// Columns between two of a table's.
 const GAP: usize = 2;
 
-/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that find no place stand in
-/// further tables below, after the texts that tell the rows apart.
+/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that do not fit are in
+/// further tables below, after the texts that identify the rows.
 pub fn table_within(
     width: Option<usize>,
     head: &[&str],
@@ -61,7 +61,7 @@ pub fn table_within(
         }
     }
     let taken: usize = texts.clone().map(|column| wide(&rows, column)).sum();
-    // As many texts as tell the rows apart, unless a row leaves out what stands above.
+    // As many texts as identify the rows, unless a row leaves out a repetition.
     let is_whole = rows.iter().all(|row| row.first().is_some_and(|cell| !cell.is_empty()));
     let apart = |n: &usize| rows.iter().map(|row| row.get(..*n)).collect::<HashSet<_>>().len() == rows.len();
     let keys = (1..texts.end).find(|n| is_whole && apart(n)).unwrap_or(texts.end);

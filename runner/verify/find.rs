@@ -56,6 +56,6 @@ fn is_recording(path: &Path) -> bool {
 }
 
 fn begins_with_header(path: &Path) -> bool {
-    // A header holds all system texts; its type stands in front.
+    // A header holds all system texts; its type comes first.
     files::head(path, 64).is_ok_and(|start| start.starts_with(br#"{"type":"header""#))
 }

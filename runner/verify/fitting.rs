@@ -31,7 +31,7 @@ pub(super) struct Players {
 }
 
 impl Players {
-    /// The same, each behind something else.
+    /// The same, each after a different context.
     pub(super) fn map(self, behind: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
         let seat = |seat: ModelHandle| ModelHandle { backend: behind(seat.backend), ..seat };
         let named = self.named.into_iter().map(|(name, of)| (name, seat(of))).collect();

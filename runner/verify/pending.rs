@@ -54,8 +54,8 @@ pub fn pendings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes what a recording would be now. What can't be known or written is a note: the drift is told all the
-/// same.
+/// Writes what a recording would be now. What can't be known or written is a note: the drift is reported all
+/// the same.
 pub(super) fn write(
     recording: &Path,
     text: anyhow::Result<String>,

@@ -1,4 +1,4 @@
-//! Plays a recorded run again, and holds what is said now against what was said then.
+//! Plays a recorded run again, and compares what is said now with what was said then.
 
 use super::compare::{Difference, What, differences};
 use super::fitting::Fitting;

@@ -33,7 +33,7 @@ pub struct Verdict {
     pub footer: Option<Footer>,
     /// Notes on its origin, and on differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
-    /// The model's score of the recorded replies, if one was asked for.
+    /// The model's score of the recorded replies, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
     /// The part of the run that was compared, if it was played again.
@@ -107,8 +107,8 @@ pub enum Kind {
     Environment,
 }
 
-/// Assertions that don't hold. How likely the options of a judge were is told where the footer is that of a
-/// `recording`.
+/// Assertions that don't hold. With the footer of a `recording`, probabilities of a judge's options are
+/// reported.
 pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Transcript>) -> Vec<Problem> {
     let all = footer.assertions.iter().enumerate();
     let verdict = |assertion: &AssertionRecord| {
@@ -148,7 +148,7 @@ impl Problem {
         }
     }
 
-    /// From what went wrong while a recording was read or replayed.
+    /// From failures in reading or replaying a recording.
     pub(crate) fn of_error(error: &anyhow::Error, of: Option<(&Scenario, &Header)>) -> Self {
         if let Some(drift) = error.downcast_ref::<Drift>() {
             let place = of.and_then(|(scenario, header)| replay::origin(scenario, header, drift));

@@ -76,7 +76,7 @@ impl Checker {
         unread || self.names.partial || (mappings != ["phases"] && broken.within.contains("include"))
     }
 
-    /// An error about something that is absent; not told where it was found under another name, or could not
+    /// An error about something that is absent; not reported if it was found under another name, or could not
     /// be read.
     pub(super) fn missing(&mut self, path: &Path, message: &str, help: &str) {
         if !self.is_broken(path) {

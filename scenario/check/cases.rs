@@ -1,8 +1,8 @@
 //! Checks a file of cases: its rows, the variables that they name, and the types of their values.
 //!
 //! Each column is a variable that the scenario declares, or a part of one (`stakes.reward`), and a value has
-//! the type of the variable's own. So a column that is misspelt is told where it stands, and one that is left
-//! out has the value that the scenario gives it.
+//! the type of the variable's own. So a misspelt column is reported at its place, and a missing one has the
+//! value from the scenario.
 
 pub(super) mod rows;
 

@@ -20,8 +20,8 @@ const MAX_OPTIONS: usize = 100;
 const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
 /// Maximum number of votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
-/// Options are of very unequal length where the longest has so many characters, and so many times those of
-/// the shortest.
+/// Options are of very unequal length if the longest has at least this many characters, and is this many
+/// times as long as the shortest.
 const MANY_CHARACTERS: usize = 24;
 const UNEQUAL: usize = 4;
 

@@ -88,8 +88,7 @@ impl Checker {
             || self.is_pass_name(path, name)
     }
 
-    /// True of a name of passes where something stands in a block, or is a condition of one; of `outer` in a
-    /// block in a block.
+    /// True for a name of passes inside a block or in a block's condition; for `outer` in a nested block.
     pub(super) fn is_pass_name(&self, path: &Path, name: &str) -> bool {
         // `phases`, an index; in a block, its field and so on.
         let in_lists = path
@@ -372,7 +371,7 @@ impl Checker {
     }
 }
 
-/// True if a name stands where a text is compared: after `==` or `!=`, or before them.
+/// True if a name is compared as a text: after `==` or `!=`, or before them.
 fn is_compared(text: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
     text.match_indices(name).any(|(at, _)| {

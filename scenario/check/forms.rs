@@ -136,8 +136,7 @@ impl Checker {
         }
     }
 
-    /// Rejects rules whose answers are not in the form that is asked for: each of these turns would be
-    /// invalid.
+    /// Rejects rules whose answers are not in the requested form: each of these turns would be invalid.
     pub(super) fn answers_in_form(&mut self, agents: &[Agent], phases: &[Phase]) {
         for (id, agent) in agents.iter().enumerate() {
             for (path, played, part) in placed(agent, phases) {

@@ -1,4 +1,4 @@
-//! Checks models and settings of replies, wherever they stand.
+//! Checks models and settings of replies, wherever they are.
 
 use super::{Checker, is_identifier};
 use crate::hints::{Hints, WrittenHints, expected};
@@ -101,7 +101,7 @@ impl Checker {
         Some(address)
     }
 
-    /// Settings that stand together at a path.
+    /// Settings that are together at a path.
     pub(super) fn hints(&mut self, given: WrittenHints, path: &Path) -> Hints {
         let model = given.model.filter(|name| self.has_model(name, &path.key("model")));
         let mut number = |name: &str, value: Option<f64>| {

@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 /// Maximum number of files that a scenario may include.
 const MAX_FILES: usize = 100;
 
-/// Fields by which a scenario is told from any other file.
+/// Fields that distinguish a scenario from any other file.
 const FIELDS: [&str; 15] = [
     "id",
     "title",

@@ -120,7 +120,7 @@ pub fn open(path: &std::path::Path, overrides: &[(String, Value)]) -> anyhow::Re
     open_below(path, None, overrides)
 }
 
-/// The same; what it includes lies in the folder `root`, if one is given.
+/// The same; its includes are in the folder `root`, if one is given.
 ///
 /// # Errors
 /// As [`open`]; there is no folder `root`.
@@ -295,11 +295,11 @@ struct Names {
     values: BTreeMap<String, Value>,
     agents: Vec<Agent>,
     phases: Vec<String>,
-    /// Where each phase stands, and the blocks around it, by their places.
+    /// The position of each phase, and the blocks around it, by their indices.
     places: Vec<Path>,
     state: Vec<String>,
     lets: Vec<state::Intermediate>,
-    /// The phase whose choices are worth something.
+    /// The phase whose choices have payoffs.
     payoff: Vec<PhaseId>,
     /// True if there may be more that could not be read.
     partial: bool,
@@ -351,18 +351,18 @@ impl Names {
         self.agents.iter().any(|agent| agent.key == key)
     }
 
-    /// The phase in which something stands.
+    /// The phase that contains something.
     fn phase_at(&self, path: &Path) -> Option<PhaseId> {
         self.places.iter().position(|place| path.0.starts_with(&place.0)).map(PhaseId)
     }
 
-    /// The outermost block in which something stands.
+    /// The outermost block that contains something.
     fn block_at<'a>(&self, path: &'a Path) -> Option<&'a [Step]> {
         let is_block = matches!(path.0.get(2), Some(Step::Key(key)) if key == "phases");
         is_block.then(|| &path.0[..2])
     }
 
-    /// True if a phase is in the block, or a block in it, in which something else stands.
+    /// True if a phase is in the block that contains something, or in a block within it.
     fn is_in_block_of(&self, phase: PhaseId, path: &Path) -> bool {
         let block = self.block_at(path);
         block.is_some_and(|block| {
@@ -532,7 +532,7 @@ impl Checker {
         hit
     }
 
-    /// Templates name variables, agents and phases alike, so one name can't mean two of them.
+    /// Templates refer to variables, agents and phases by name alone, so one name can't mean two of them.
     fn check_name_collisions(
         &mut self,
         variables: &BTreeMap<String, Value>,

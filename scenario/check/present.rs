@@ -70,8 +70,8 @@ impl Checker {
         (!cast.is_empty()).then_some(cast)
     }
 
-    /// True if nobody else has a part in a phase. A variable may be set otherwise, so a part of somebody who
-    /// is absent is not a mistake: then the cast stays open.
+    /// True if only those present have a part in a phase. A variable may be set otherwise, so a part of
+    /// somebody who is absent is not a mistake: then the cast stays open.
     fn is_cast_of(&self, written: &WrittenPhase, cast: &[AgentId]) -> bool {
         let has_role = |role: &str| {
             cast.iter().filter(|id| self.names.agents[id.0].role.eq_ignore_ascii_case(role)).count() == 1

@@ -7,7 +7,7 @@ use crate::{AgentId, Lifecycle, Phase, PhaseId, Route};
 use greenroom_yaml::Path;
 use std::sync::Arc;
 
-/// Names that stand for something else to each reader: a query is nobody's.
+/// Names that mean something else to each reader: a query is nobody's.
 const OF_READER: &[&str] = &["me", "role", "display_name", "others"];
 
 impl Checker {

@@ -1,4 +1,4 @@
-//! Reads schemas of replies that are in files of their own: from here on they are as if they stood in the
+//! Reads schemas of replies that are in files of their own: from here on they are treated as part of the
 //! scenario.
 
 use super::{Checker, ReadNamed};

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// Maximum number of turns that are named of those without an entry.
 const MAX_NAMED: usize = 3;
 
-/// Most texts of a list among which one may be the reply to a turn: with more, nothing is said of it.
+/// Maximum number of texts of a list that may be the reply to a turn: with more, nothing is checked.
 const MAX_SPAN: usize = 100;
 
 /// The number of replies that a strategy has given before a turn, at least and at most.

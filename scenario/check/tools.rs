@@ -1,4 +1,4 @@
-//! Checks tools: what does their work, what models are told of them, and who may call them.
+//! Checks tools: what implements them, how they are described to models, and who may call them.
 
 use super::cases::rows::{Cell, Given, Rows, csv, jsonl};
 use super::{Checker, ReadNamed, is_identifier};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const MAX_TOOLS: usize = 64;
 /// Maximum number of rows of a file that is looked up in.
 const MAX_ROWS: usize = 10_000;
-/// Maximum number of keys of such a file that a model is told, and most bytes of them.
+/// Maximum number of keys of such a file that a model is shown, and their maximum bytes.
 const MAX_KEYS_TOLD: (usize, usize) = (64, 4 << 10);
 /// Maximum number of calls that an agent may make in one turn.
 const MOST_CALLS: u64 = 16;

@@ -30,7 +30,7 @@ impl Mistyped {
         Self { part: String::new(), expected, found, shown: Some(text).filter(|_| is_short) }
     }
 
-    /// The same for a value of a file without types, as it stands there.
+    /// The same for a value of an untyped file, as it is there.
     pub(super) fn written_as(self, found: String) -> Self {
         Self { found, ..self }
     }

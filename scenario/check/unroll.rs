@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A block as it is written.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
-    /// The block in which it stands.
+    /// Its block.
     pub(super) within: Option<usize>,
     /// Its phases as they are written, those of blocks in it included.
     pub(super) phases: Range<usize>,
@@ -56,7 +56,7 @@ pub(super) fn unroll(scenario: &mut Scenario, blocks: &[Block]) {
 /// The place from which names are looked for.
 #[derive(Clone, Copy)]
 struct Site {
-    /// The phase in which it stands.
+    /// Its phase.
     at: Option<PhaseId>,
     /// The number of phases that something is known of.
     n_known: usize,
@@ -264,7 +264,7 @@ impl Unrolling<'_> {
     }
 
     /// Adds the phases that may be meant by a name: the latest, if its pass is played wherever this is read;
-    /// else all of which one is the latest that was played, and what tells which.
+    /// else all of which one is the latest that was played, and the conditions that determine which.
     fn meant_by(
         &self,
         named: usize,

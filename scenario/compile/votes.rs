@@ -15,7 +15,7 @@ pub(crate) fn n_rounds_between(phase: &Phase) -> usize {
     }
 }
 
-/// Ballots of a phase with so many speakers.
+/// Ballots of a phase with this many speakers.
 pub(super) fn n_ballots(phase: &Phase, n_speakers: usize) -> usize {
     let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());
     match phase.decision {
@@ -28,8 +28,8 @@ pub(super) fn n_ballots(phase: &Phase, n_speakers: usize) -> usize {
 }
 
 impl Compiler<'_> {
-    /// Adds the votes: secret, all at once; how each went is told to everybody present.
-    /// `left` counts the phase's turns down: a consensus whose turns are used up votes again without talk.
+    /// Adds the votes: secret, all at once; each result is announced to everybody present. `left` counts the
+    /// phase's turns down: a consensus whose turns are used up votes again without talk.
     pub(super) fn decide(&mut self, id: PhaseId, decision: Decision, opens: &[Condition], left: &mut usize) {
         let phase = self.scenario.phase(id);
         let n_options = phase.choice.as_ref().map_or(0, |choice| choice.options.len());

@@ -1,4 +1,4 @@
-//! The one door to files: everything that the runner reads or writes by a path goes through here.
+//! The only access to files: everything that the runner reads or writes by a path.
 //!
 //! Only regular files are read, of a size that their [`Kind`] may have: a named pipe would keep its reader
 //! waiting for ever, a device never ends. A failure to write is an error that names the file. [`Root`] limits
@@ -44,7 +44,7 @@ pub enum Kind {
     System,
     /// A model's weights.
     Model,
-    /// The commit that a branch of a model's repository stands for.
+    /// The commit of a branch of a model's repository.
     Revision,
     /// A line that somebody types at a terminal.
     Typed,
@@ -201,10 +201,9 @@ pub fn typed_line(from: impl BufRead) -> io::Result<Option<String>> {
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Writes a regular file, in place of the one that stands there.
+/// Writes a regular file, replacing one that exists.
 ///
-/// # Errors
-/// The file, and what the system says of it, or that something else stands there.
+/// # Errors The file and the system's message, or that it is another kind of file.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let file = open_to_write(path, OpenOptions::new().write(true).create(true).truncate(true));
     let written = file.and_then(|mut file| file.write_all(bytes.as_ref()));

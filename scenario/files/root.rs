@@ -49,7 +49,7 @@ impl Root {
     /// There is no such file; [`ErrorKind::PermissionDenied`] where it leads out of the folder.
     pub fn admit(&self, path: &Path) -> io::Result<PathBuf> {
         let real = path.canonicalize();
-        // That there is no such file is not told of places outside.
+        // Whether a file exists is not revealed for places outside.
         let inside = |path: &Path| path.starts_with(&self.0);
         match real {
             Ok(real) if inside(&real) => Ok(real),
@@ -62,7 +62,7 @@ impl Root {
     }
 }
 
-/// The folder that a file stands in.
+/// The folder of a file.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -22,7 +22,7 @@ use texts::{LANGUAGES, ROWS};
 pub struct Language {
     /// The built-in language that it is, or begins with.
     base: usize,
-    /// Texts of the scenario's own, by their numbers; empty: the table's stand.
+    /// Texts of the scenario's own, by their numbers; empty: those of the table.
     own: Vec<Option<String>>,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Mistake {
     /// It is a template, which this text can't be.
     #[error("the text `{0}` can't use templates")]
     Template(String),
-    /// Something stands for a value that there is not.
+    /// A placeholder for a value that does not exist.
     #[error("`{{{1}}}` is not a placeholder of the text `{0}`")]
     Placeholder(String, String),
     /// What the text is about is not in it.

@@ -1,12 +1,12 @@
 //! Words that negate a sentence, or leave open what it says, in the languages and scripts that replies are
 //! likely to be in.
 //!
-//! They stand beside the texts `negations` of the table, and a scenario's own `negations` replace all of
-//! them. They are not part of a plan: what a reply chose stands in the transcript.
+//! They add to the texts `negations` of the table, and a scenario's own `negations` replace all of them. They
+//! are not part of a plan: the transcript has what a reply chose.
 //!
 //! An entry is a word or several, and entries are separated by commas. `*` at the beginning or end of a word
-//! stands for anything; `^` means first in its clause, and `=` not written together with other characters
-//! (for scripts whose characters are words here).
+//! matches anything; `^` means first in its clause, and `=` not written together with other characters (for
+//! scripts whose characters are words here).
 
 use super::words::{Words, is_unspaced};
 use super::{LANGUAGES, Language, ROWS, Text};
@@ -15,8 +15,8 @@ use std::sync::LazyLock;
 /// Words of the table that mean something else in another of its languages: there they negate nothing.
 const AMBIGUOUS: &[&str] = &["not", "ne", "ni", "sin", "plutôt"];
 
-/// Words beside the table's that negate in whatever language a scenario is. What has another meaning in one
-/// of the table's languages stands in [`MORE_IN`].
+/// Words besides the table's that negate in any scenario's language. Those with another meaning in one of the
+/// table's languages are in [`MORE_IN`].
 const MORE: &[&str] = &[
     // English
     "refuses, refused, refusing, *n't've, nobody, none, noone, no one, nothing, nowhere, nope, nay, except, excepting, excluding",
@@ -149,7 +149,7 @@ fn entries<'a>(list: impl Iterator<Item = &'a str>) -> Vec<Entry> {
         .collect()
 }
 
-/// The places where entries stand, each within a sentence.
+/// The places of entries, each within a sentence.
 fn found(entries: &[Entry], words: &Words) -> Vec<Place> {
     let all = &words.all;
     let stands = |entry: &Entry, from: usize| {

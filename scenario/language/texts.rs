@@ -5,7 +5,7 @@
 pub(super) struct Row {
     /// Its name in a table of a scenario's own.
     pub(super) name: &'static str,
-    /// What stands for a value in it: `{name}`. Those that begin with `!` must be there.
+    /// Its placeholder for a value: `{name}`. Those that begin with `!` are required.
     pub(super) takes: &'static [&'static str],
     /// The text in each of [`LANGUAGES`].
     pub(super) in_language: [&'static str; 4],
@@ -46,7 +46,7 @@ table! {
         "Du bist dran, {name}. Was du sagst, ist nur für {to} bestimmt.",
         "À toi, {name}. Ce que tu dis n'est destiné qu'à {to}.",
         "Tu turno, {name}. Lo que digas es solo para {to}.";
-    /// Goes between names.
+    /// Separates names.
     And "and" []: "and", "und", "et", "y";
     /// Asks a moderator for the next speaker.
     Floor "floor" ["name"]:
@@ -114,8 +114,8 @@ table! {
     Remembered "remembered" ["!summary"]:
         "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
-    /// Says how tools are called, to a model whose chat template knows no tools; after it stand the form and
-    /// a list of them.
+    /// Explains how to call tools, to a model whose chat template has no tools; followed by the form and a
+    /// list of the tools.
     Tools "tools" []:
         "You can use the tools below. To use one, reply with nothing but JSON of this form; what you read next is its result.",
         "Du kannst die Werkzeuge unten benutzen. Antworte dazu nur mit JSON in dieser Form; als Nächstes liest du das Ergebnis.",
@@ -124,7 +124,7 @@ table! {
     /// The result of a call that failed.
     CallFailed "call_failed" ["!reason"]:
         "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";
-    /// Goes below the result of the last call that a turn may make.
+    /// Follows the result of the last call that a turn may make.
     LastCall "last_call" []:
         "(No more tools now: reply.)", "(Jetzt kein Werkzeug mehr: Antworte.)", "(Plus d'outils maintenant : réponds.)",
         "(Ahora sin más herramientas: responde.)";
@@ -173,7 +173,7 @@ table! {
     Speakers "speakers" []:
         "You, User, Assistant, Narrator", "Du, Nutzer, Assistent, Erzähler, User, Assistant",
         "Toi, Utilisateur, Assistant, Narrateur, User", "Tú, Usuario, Asistente, Narrador, User, Assistant";
-    /// Words that negate what `parse_choice` finds in their sentence; `*` stands for a beginning or an end.
+    /// Words that negate what `parse_choice` finds in their sentence; `*` matches a beginning or an end.
     Negations "negations" []:
         "not no never neither nor cannot without refuse instead *n't",
         "nicht nie niemals nein kein keine keinen keinem keiner keines keinesfalls weder ohne statt anstatt stattdessen weigere",

@@ -1,7 +1,7 @@
 //! A reply as words: in lower case, with the sentence and the clause of each.
 //!
 //! Where a script puts no spaces between words (Chinese, Japanese, Korean with its particles, Thai, …), each
-//! character is a word, so that a name is found wherever its characters stand.
+//! character is a word, so that a name is found wherever its characters occur.
 //!
 //! A number is one word, with its sign and its decimal point: `-1` is not a `1`, and `3.5` is not a `3`. A
 //! plus changes no number and is left out.
@@ -146,7 +146,7 @@ impl Words {
     /// True if the point after the word so far ends no sentence, given the next character.
     fn is_abbreviation(&self, next: Option<char>) -> bool {
         let is_letter = |text: &str| text.chars().count() == 1 && text.chars().all(char::is_alphabetic);
-        // `e.g. this`: the first point stands within the abbreviation, the second after it.
+        // `e.g. this`: the first point is within the abbreviation, the second after it.
         let inside = is_letter(&self.word) && next.is_some_and(char::is_alphabetic);
         let after = is_letter(&self.word) && self.is_abbreviated;
         inside || after || ABBREVIATIONS.contains(&self.word.as_str())

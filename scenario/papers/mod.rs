@@ -1,11 +1,11 @@
-//! Scenarios in the format of the papers' own system: brought to ours in the tree, so that all that follows
-//! knows one format and each mistake stands where its author made it.
+//! Scenarios in the format of the papers' own system: converted to ours in the tree, so that later stages
+//! know one format and each mistake is reported where its author made it.
 //!
-//! Told by what only that format has: `from_agent` or `channel` in an interaction, an `outcome` with a
-//! `type`, a `payoff` with `labels`, `debate_format: free_form`; or by `format: papers` at its head. What
-//! differs in meaning: a memory lasts for a phase unless its `lifecycle` says otherwise, three rounds are
-//! played where nothing is said, `max_turns: 0` is no bound, a decision may name no options, and the outcome
-//! is read from what was said in the last phase ([`Ending`]).
+//! Recognized by what only that format has: `from_agent` or `channel` in an interaction, an `outcome` with a
+//! `type`, a `payoff` with `labels`, `debate_format: free_form`; or by `format: papers` at its head.
+//! Differences in meaning: a memory lasts for a phase unless its `lifecycle` says otherwise, the default is
+//! three rounds, `max_turns: 0` is no bound, a decision may name no options, and the outcome is read from
+//! what was said in the last phase ([`Ending`]).
 
 mod ending;
 mod pattern;

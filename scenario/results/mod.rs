@@ -1,7 +1,7 @@
 //! Everything said, and what it amounts to: choices, votes, decisions, payoffs. Pure: from lines to values.
 //!
 //! Nothing here guesses: a choice that was not made, or could not be read, is null, and counted as invalid
-//! where it was asked for.
+//! where it was requested.
 
 mod payoff;
 mod vote;
@@ -65,7 +65,7 @@ pub enum Outcome {
     Said {
         /// The text that others heard.
         text: Arc<str>,
-        /// The option chosen, where a choice was asked for.
+        /// The option chosen, where a choice was requested.
         choice: Option<Chosen>,
         /// The value of the reply, where it has a form; null: it is not in it.
         value: Option<Value>,
@@ -138,7 +138,7 @@ impl Utterance {
         }
     }
 
-    /// True if an agent may be told of it.
+    /// True if it may be shown to an agent.
     pub fn known_to(&self, agent: AgentId) -> bool {
         self.speaker == agent || self.audience.hears(agent)
     }

@@ -79,7 +79,7 @@ pub fn payoffs(scenario: &Arc<Scenario>, said: &History) -> Result<Option<Payoff
     Ok(Some(Payoffs { unit: payoff.unit.clone(), totals, rounds }))
 }
 
-/// What choices are worth to each player.
+/// Payoffs of choices, for each player.
 type Valuation<'a> = Box<dyn Fn(&[(usize, Value)]) -> Result<Vec<f64>, TemplateError> + 'a>;
 
 /// Values the choices of rounds. An expression is compiled once for all of them.

@@ -109,13 +109,13 @@ mod tests {
     #[test]
     fn the_run_off_moves_votes_on() {
         let ballot = |places: &[usize]| places.iter().map(|id| Some(*id)).collect::<Vec<_>>();
-        // 2 goes first; its ballot prefers 1, which then has three of five.
+        // 2 is eliminated first; its ballot prefers 1, which then has three of five.
         let ballots = [[0, 1], [0, 2], [1, 0], [1, 2], [2, 1]].map(|places| ballot(&places));
         assert_eq!(run_off(ballots.to_vec(), 3), (Some(1), false));
         assert_eq!(run_off(vec![vec![None, None]], 3), (None, false));
         let some_invalid = vec![ballot(&[2, 1]), vec![None, Some(0)], vec![None, Some(0)]];
         assert_eq!(run_off(some_invalid, 3), (Some(0), false));
-        // 1 and 2 go at once, whichever is listed first.
+        // 1 and 2 are eliminated together, whichever is listed first.
         let ballots = [[0, 1], [0, 2], [1, 0], [2, 0]].map(|places| ballot(&places));
         assert_eq!(run_off(ballots.to_vec(), 3), (Some(0), false));
     }

@@ -1,4 +1,4 @@
-//! The code and the text of a template, told apart in one pass.
+//! The code and the text of a template, separated in one pass.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Names that stand for what does not change within a run: variables, agents, the scenario.
+//! Names whose meaning does not change within a run: variables, agents, the scenario.
 
 use super::{ByKey, Expression, Fault, NAME, TemplateError, environment};
 use crate::{Agent, AgentId, Scenario};
@@ -36,7 +36,7 @@ pub(crate) fn evaluate_in<'a>(
     plain_value(&program.value(with_names(context, names))?, expression)
 }
 
-/// A name and what it stands for.
+/// A name and its meaning.
 type Named<'a> = (&'a str, serde_json::Value);
 /// The value of an expression.
 type Found = Result<serde_json::Value, TemplateError>;

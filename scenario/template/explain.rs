@@ -42,7 +42,7 @@ fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
     }
 }
 
-/// The remedy for an error, where its cause can be told.
+/// The remedy for an error, if its cause is known.
 pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     let has_blocks = text.contains("{%");
     match &error.kind {

@@ -1,6 +1,6 @@
 //! Filters for what scenarios count: votes, scores, who is left.
 //!
-//! Keys of a mapping and items of a list may be agents themselves (`me`): they stand for their keys.
+//! Keys of a mapping and items of a list may be agents themselves (`me`), which are replaced by their keys.
 
 use super::context::AgentObject;
 use greenroom_jinja::Jinja;

@@ -1,7 +1,7 @@
 //! Line breaks of templates: a line of tags alone leaves no line, and every other line stays a line.
 //!
 //! Jinja keeps all line breaks, unless its `trim_blocks` takes each one after a tag. The first leaves empty
-//! lines where `{% for … %}` stands alone on its line; the second joins lines that end in `{% endif %}`, and
+//! lines where `{% for … %}` is alone on its line; the second joins lines that end in `{% endif %}`, and
 //! those of a list whose tags already take the line break before them (`{%- for … %}`). Here what
 //! `trim_blocks` and `lstrip_blocks` do is limited to lines without any text: elsewhere Jinja's own `+` is
 //! added to the tags, which keeps what is beside them.
@@ -101,7 +101,7 @@ enum Piece {
     Value(usize),
 }
 
-/// What stands at a place of a template.
+/// Element at a position of a template.
 fn next(text: &str, at: usize) -> Piece {
     let rest = &text[at..];
     let closed = |inner: usize, end: &str| {

@@ -1,7 +1,7 @@
 //! minijinja as scenarios use it: what a template may name, and how the seeds' `${…}` becomes safe.
 //!
-//! Strict: an undefined name is an error. What a template printed is data and is never rendered again, so a
-//! reply that holds `{{ }}` or `${ }` is only text. What names stand for is in `render`.
+//! Strict: an undefined name is an error. The output of a template is data and is never rendered again, so a
+//! reply that holds `{{ }}` or `${ }` is only text. `render` has the meanings of names.
 
 mod code;
 mod context;
@@ -44,8 +44,7 @@ pub const ROUND_NAMES: &[&str] = &["round", "rounds"];
 /// and the most passes.
 pub const PASS_NAMES: &[&str] = &["pass", "passes"];
 
-/// The name by which what is in a block in a block uses the pass of the outer one: `outer.pass` and
-/// `outer.passes`.
+/// The name under which a nested block uses the pass of the outer one: `outer.pass` and `outer.passes`.
 pub const OUTER: &str = "outer";
 
 /// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
@@ -75,10 +74,9 @@ pub const PHASE_FIELDS: &[&str] = &[
 /// What else a text or an expression depends on, beside the phases that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// The phase in which it stands; none for what is computed before the run or at its end.
+    /// Its phase; none for what is computed before the run or at its end.
     pub at: Option<PhaseId>,
-    /// The pass that a condition of a block is about, if it is not the innermost one in which the phase
-    /// stands.
+    /// The pass that a condition of a block is about, if it is not the phase's innermost one.
     pub pass: Option<PassId>,
     /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that
     /// order.
@@ -93,7 +91,7 @@ pub struct Scope {
     pub waits: Vec<PhaseId>,
 }
 
-/// A template of a scenario: where it stands and what it says.
+/// A template of a scenario: its place and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     /// Path of the field.
@@ -161,7 +159,7 @@ pub struct TemplateError {
 pub enum Fault {
     /// A bound was met.
     Bound(Bound),
-    /// A name stands for nothing.
+    /// A name is undefined.
     Undefined(String),
     /// There is no filter of this name.
     UnknownFilter(String),
@@ -246,7 +244,7 @@ fn odd_character(text: &str) -> Option<char> {
     None
 }
 
-/// Line of a template on which a name first stands inside braces.
+/// Line of a template on which a name first occurs inside braces.
 pub fn line_of(code: &Code, text: &str, name: &str) -> usize {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut places = text.match_indices(name).map(|(at, _)| at).filter(|at| {

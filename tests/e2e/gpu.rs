@@ -96,7 +96,7 @@ fn a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere() {
     extends(&again);
     let marco = &again.summary()["agents"]["marco"];
     assert!(marco["match"]["prefix"] == 1 && marco["source"]["memory"] == 0, "{marco}");
-    // Cut off, it goes on to the same transcript, where it was begun; elsewhere this is refused.
+    // Cut off, it is resumed to the same transcript on the device where it began; elsewhere this is refused.
     let lines: Vec<&str> = transcript.lines().collect();
     std::fs::write(run.dir.join("transcript.jsonl"), lines[..lines.len() - 4].join("\n") + "\n").unwrap();
     let elsewhere = stage.try_on("cpu", scenario, "run", &["--resume"]);
@@ -164,7 +164,7 @@ fn memories_are_adopted_where_that_is_asked_for() {
     let explained = stage.greenroom(&["explain", &path(&next), "--agent", "marco"]).output().unwrap();
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
     assert!(explained.contains(&format!("adopted from {cpu})")), "{explained}");
-    // Cut off, it goes on to the same transcript; without its constants it would not, and is refused.
+    // Cut off, it is resumed to the same transcript; without its constants it would not be, and is refused.
     let transcript = next.transcript();
     let lines: Vec<&str> = transcript.lines().collect();
     std::fs::write(next.dir.join("transcript.jsonl"), lines[..lines.len() - 4].join("\n") + "\n").unwrap();

@@ -237,7 +237,7 @@ phases:
   - { name: p, agents: [ann, ben], auto_rounds: 2, choice: [one, two] }
 ";
 
-/// Things that can stand where a file is expected: their names, and what is said of them.
+/// Things that can be in the place of an expected file: their names, and the messages about them.
 const SPECIAL: [(&str, &str); 5] = [
     ("pipe", "it is a named pipe"),
     ("zero", "it is a device"),

@@ -1,6 +1,6 @@
-//! Cache folders as a failing disk or somebody hostile would leave them: whatever stands in the place of
-//! whichever file, every command ends in time, within its memory, with an exit code of its own, and the play
-//! is the one of an empty folder.
+//! Cache folders as a failing disk or somebody hostile would leave them: whatever is in the place of any
+//! file, every command ends in time, within its memory, with an exit code of its own, and the play is the one
+//! of an empty folder.
 
 use crate::Stage;
 use crate::limits::{Ended, Limits};
@@ -148,7 +148,7 @@ fn pack(root: &Path) {
 /// A folder that a real run left, the run cut short, and what is played in it.
 struct Theatre {
     stage: Stage,
-    /// Transcripts of a run that goes on, and of one that begins with its memories.
+    /// Transcripts of a run that continues, and of one that begins with its memories.
     expected: [String; 2],
 }
 

@@ -130,7 +130,7 @@ fn cases_are_cells_of_an_experiment() {
     let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
     assert!(table.starts_with("cell,case,seed,run,"), "{table}");
     assert_eq!(table.lines().count(), 7, "{table}");
-    // It goes on where it was, with more runs of each case.
+    // It is resumed where it was, with more runs of each case.
     run(&["--repeat", "3", "--resume"]).success();
     let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
     assert_eq!(table.lines().filter(|line| line.contains("\"dear, and old\"")).count(), 3, "{table}");

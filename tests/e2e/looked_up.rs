@@ -4,7 +4,7 @@
 use super::{Run, Stage};
 use std::path::Path;
 
-/// The memories of Ann and Cas are full once; a question goes to whoever has read what is near.
+/// The memories of Ann and Cas are full once; a question goes to the agents who have read what is near.
 fn scenario() -> String {
     let lines =
         ["The river rose to the third step", "Bread needs salt", "The bees are asleep", "A boat came by"];

@@ -85,7 +85,7 @@ impl Editor {
         serde_json::from_slice(&body).unwrap()
     }
 
-    /// The result of a request; what is told in between is passed over.
+    /// The result of a request; notifications in between are skipped.
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.n += 1;
         let id = self.n;
@@ -130,7 +130,7 @@ impl Editor {
         self.ask(method, json!({ "textDocument": { "uri": uri }, "position": position }))
     }
 
-    /// Labels of what is offered where `¦` stands in the text.
+    /// Labels of the completions at `¦` in the text.
     fn offered(&mut self, text: &str) -> Vec<String> {
         let at = text.find('¦').unwrap();
         self.type_over(&text.replace('¦', ""));
@@ -149,7 +149,7 @@ impl Editor {
         self.at("textDocument/hover", near)["contents"]["value"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Line of the definition of what stands at a place, and its file.
+    /// Line of the definition at a place, and its file.
     fn definition(&mut self, near: &str) -> (u64, String) {
         let found = self.at("textDocument/definition", near);
         (found["range"]["start"]["line"].as_u64().unwrap(), found["uri"].as_str().unwrap().to_owned())

@@ -54,7 +54,7 @@ struct Stage {
     dir: tempfile::TempDir,
 }
 
-/// The folder that a run left behind.
+/// The folder of a finished run.
 struct Run {
     dir: PathBuf,
 }

@@ -78,7 +78,7 @@ fn two_families_in_one_budget_are_exact_resumable_and_restored() {
         let other = run(&stage, &file, budget, &["--max-tokens", "10", "--cache-memory", budget]);
         assert_eq!(other.transcript(), whole, "with {budget}");
     }
-    // Interrupted at any turn it goes on, and needs no model named; its own memories are read from disk.
+    // Interrupted at any turn it is resumed, and needs no model named; its own memories are read from disk.
     for lines in [2, 4, 7] {
         cut(&first, lines);
         let resumed = run(&stage, &file, "first", &["--max-tokens", "10", "--resume"]);

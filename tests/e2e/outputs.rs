@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 
-/// Each command, with arguments by which it says something on standard output in a folder that is
-/// [`furnished`]. OUT stands for a new path, ID for the one memory there.
+/// Each command, with arguments that make it print something on standard output in a folder that is
+/// [`furnished`]. OUT is replaced by a new path, ID by the one memory there.
 const COMMANDS: &[&str] = &[
     "run x.yaml --out OUT --threads 1",
     "check x.yaml two-doors.yaml",
@@ -212,7 +212,7 @@ fn runs_that_begin_at_once_have_folders_of_their_own() {
     let folders: BTreeSet<_> = outputs.iter().map(|output| output.stdout.clone()).collect();
     let runs = std::fs::read_dir(stage.path("runs")).unwrap().count();
     assert_eq!((folders.len(), runs), (6, 6));
-    // What never begins leaves none, and the latest is gone on with.
+    // A run that never begins leaves none, and the latest is resumed.
     let failed = command(&stage, "run x.yaml --model nowhere.gguf", "").output().unwrap();
     assert_eq!(failed.status.code(), Some(4));
     let resumed = command(&stage, "run x.yaml --resume", "").output().unwrap();
@@ -306,7 +306,7 @@ fn what_is_mistyped_is_answered_in_words() {
     }
 }
 
-/// A program that embeds the engine is told as well.
+/// A program that embeds the engine gets the error as well.
 #[test]
 fn the_engine_refuses_numbers_out_of_range() {
     use greenroom_engine::Sampling;

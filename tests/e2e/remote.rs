@@ -1,5 +1,5 @@
-//! Scenarios on engines elsewhere: `greenroom serve` by all of its APIs, and stand-ins that fail as servers
-//! do.
+//! Scenarios on engines elsewhere: `greenroom serve` by all of its APIs, and fake servers that fail as real
+//! ones do.
 
 use super::Stage;
 use super::serve::Server;
@@ -142,7 +142,7 @@ fn a_scenario_needs_permission_to_ask_an_engine_elsewhere() {
 /// Answers each request, by its number from 0, its path and its body.
 type Script = dyn Fn(usize, &str, &Value, &mut TcpStream) + Send + Sync;
 
-/// A server that does as it is told.
+/// A server that follows instructions.
 struct StandIn {
     address: String,
     /// What was asked: path and body, with the headers in front.
@@ -369,7 +369,7 @@ fn a_key_reaches_its_server_and_nobody_else() {
         all.extend(std::fs::read_to_string(path).ok());
     }
     assert!(all.iter().all(|text| !text.contains("sk-a-secret-key")), "{all:?}");
-    // One that is not set is told before anything is asked.
+    // A missing one is reported before any request.
     let unset = model.replace("GREENROOM_TEST_KEY", "GREENROOM_NO_SUCH_KEY");
     let told = said(&run(&stage, &talk(&stage), &unset, &["--resume"]).failure());
     assert!(told.contains("GREENROOM_NO_SUCH_KEY, which is not set"), "{told}");
@@ -474,7 +474,7 @@ fn ids_that_spell_something_else_end_the_run() {
     }
 }
 
-/// Replies of a stand-in, what is heard of each, and what is cut.
+/// Replies of a fake server, what is heard of each, and what is cut.
 const REPLIES: [(&str, &str, &str); 7] = [
     ("Ann: good day to all", "good day to all", ""),
     ("Ben: 2\nCas: 1", "Ben: 2 Cas: 1", ""),

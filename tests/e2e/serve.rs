@@ -97,7 +97,7 @@ fn text(reply: &Value) -> &str {
     reply["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{reply}"))
 }
 
-/// What is said by a server that has read nothing, and knows how replies were said.
+/// What a server says that has read nothing, and knows how replies were said.
 fn alone(stage: &Stage, body: &Value) -> Value {
     let fresh = Stage::new();
     std::fs::create_dir_all(fresh.path("cache/server")).unwrap();
@@ -146,7 +146,7 @@ fn clients_who_begin_alike_share_what_they_read_and_never_disturb_each_other() {
         let cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
         assert!(cached >= first["usage"]["total_tokens"].as_u64().map(|n| n - 1), "{reply}");
     }
-    // Each goes on where it was.
+    // Each is resumed where it was.
     for (branch, reply, seed) in [(&left, &to_left, 4), (&right, &to_right, 5), (&left, &to_left, 4)] {
         let more = [&branch[..], &[("assistant", text(reply)), ("user", "Go on.")]].concat();
         let next = server.chat(&asked(&more, seed));

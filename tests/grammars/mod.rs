@@ -121,8 +121,8 @@ pub(crate) fn said(engine: &Engine, request: Request) -> Completion {
     finished(engine.submit(request).unwrap())
 }
 
-/// Plays so many random schemas, side by side; how many replies ended, and how many were repeated under a
-/// narrower schema.
+/// Plays this many random schemas, in parallel; returns how many replies ended, and how many were repeated
+/// under a narrower schema.
 pub(crate) fn play(engine: &Engine, n: u64, temperature: f32) -> (usize, usize) {
     let (mut n_ended, mut n_narrowed) = (0, 0);
     let schemas: Vec<Value> = (0..n).map(|seed| Dice(seed).object(2)).collect();

@@ -1,5 +1,5 @@
 //! `check` and a run agree on every text and expression: what `check` accepts plays to its end, and what it
-//! refuses could not have been rendered however the play had gone.
+//! rejects could not have been rendered in any play.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};
@@ -143,7 +143,7 @@ fn expression() -> impl Strategy<Value = String> {
     (form, value.clone(), value).prop_map(|(form, a, b)| form.replace('A', a).replace('B', b))
 }
 
-/// Chooses by the turns' seeds, every third play alike, and now and then nothing valid.
+/// Chooses by the turns' seeds, every third play the same, and now and then nothing valid.
 fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'static {
     move |request| {
         let drawn = turn_seed(if salt % 3 == 0 { 0 } else { salt }, &request.path) as usize;
@@ -198,7 +198,7 @@ proptest! {
         if loaded.report.diagnostics.iter().any(|found| !["template", "expression", "may-fail"].contains(&found.code)) {
             return Ok(()); // A name that expressions don't have.
         }
-        // What is refused could not have been rendered, however the play had gone.
+        // What is rejected could not have been rendered in any play.
         let harmless = scenario(&text(first, vote, place, "five"));
         let end = harmless.phase_by_name("end").unwrap();
         let reading = |round| Reading { phase: end, round, agent: AgentId(0) };

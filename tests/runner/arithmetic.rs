@@ -43,8 +43,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code that is compiled into the program: no comments, and nothing from the file's tests on, which stand
-/// at its end.
+/// The code that is compiled into the program: no comments, and not the tests at the file's end.
 fn code(text: &str) -> String {
     let before_tests = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let without = |line: &str| line.split("//").next().unwrap_or_default().to_string() + "\n";

@@ -1,5 +1,4 @@
-//! Every mistake that authors make is explained: a file of `broken/` for each, what is told of it as a
-//! snapshot.
+//! Every mistake that authors make is explained: a file of `broken/` for each, its diagnostics as a snapshot.
 //!
 //! Files named `warn_*` can be played, and warned of; all others can't be.
 

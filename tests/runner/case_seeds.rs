@@ -1,4 +1,4 @@
-//! Random numbers of cases: other rows, other draws; the same row, the same draws, whatever stands beside it.
+//! Random numbers of cases: other rows, other draws; the same row, the same draws, whatever the other rows.
 
 use crate::play::{checkout, play};
 use greenroom::backend::{Backend, Scripted};
@@ -44,7 +44,7 @@ fn opened(folder: &Path, overrides: &[(String, Value)]) -> Arc<Scenario> {
 /// Rows of a table: each a list of cells.
 type Rows = Vec<Vec<String>>;
 
-/// A data set of any size, of which some rows may be alike; its columns, and its rows.
+/// A data set of any size, some of whose rows may be equal; its columns, and its rows.
 fn data_set(number: u64) -> (Vec<&'static str>, Rows) {
     let draw = |at: u64, of: &str| turn_seed(number, &format!("{of} {at}"));
     let n_rows = 2 + draw(0, "rows") % 60;
@@ -140,7 +140,7 @@ fn a_case_keeps_its_draws_whatever_stands_beside_it() {
         let reversed = |row: &Vec<String>| row.iter().rev().cloned().collect::<Vec<_>>();
         let turned: Vec<&str> = columns.iter().rev().copied().collect();
         assert_eq!(ids(&table(&turned, &rows.iter().map(reversed).collect())), before);
-        // Rows in another order; those that are alike are the same rows in any order.
+        // Rows in another order; equal rows are the same in any order.
         let by_row = |rows: &Rows, ids: &[CaseId]| {
             rows.iter().cloned().zip(ids.iter().cloned()).collect::<BTreeSet<_>>()
         };

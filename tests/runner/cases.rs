@@ -208,7 +208,7 @@ fn types_hold_wherever_a_value_comes_from() {
     assert_eq!(told(&[("stakes", json!({ "gain": 2, "more": "x" }))]), None);
     let folder = written("csv", "price\n3\n");
     assert_eq!(opened(folder.path(), &[("goods".into(), json!(7))]).variables["goods"], "7");
-    // Columns, and what lies in them.
+    // Columns, and their values.
     let folder = written("jsonl", "{\"stakes\": {\"loss\": [\"x\"]}}\n");
     let report = open(&folder.path().join("market.yaml"), &[]).unwrap().report.render(false);
     assert!(report.contains("`stakes.loss[0]` is a number, but this value is a text"), "{report}");

@@ -24,7 +24,7 @@ impl Dice<'_> {
         usize::from(number) % n
     }
 
-    /// True in so many of ten cases.
+    /// True in this many of ten cases.
     fn in_ten(&mut self, n: usize) -> bool {
         self.below(10) >= 10 - n
     }
@@ -58,7 +58,7 @@ struct Phase {
 /// A scenario being written.
 struct Author<'a> {
     dice: Dice<'a>,
-    /// All phases, as they will be named: what stands later in a block can be named, too.
+    /// All phases, by their later names: phases later in a block can be named, too.
     phases: Vec<Phase>,
     /// The phases whose choices are valued.
     valued: Vec<usize>,
@@ -209,7 +209,7 @@ impl Author<'_> {
                 self.line(depth + 1, &format!("until: \"{until}\""));
             }
             if begin > 0 && self.dice.in_ten(4) {
-                // What stands before it alone; in a block around it there is the pass before.
+                // Only what is before it; in a block around it there is the pass before.
                 let when = self.holds(Site { phase: begin - 1, own: true, round: false });
                 let when = if when.contains("pass") { "n < 9".into() } else { when };
                 self.line(depth + 1, &format!("when: \"{when}\""));
@@ -409,7 +409,7 @@ impl Author<'_> {
     }
 }
 
-/// Blocks among so many phases, those around others first.
+/// Blocks among this many phases, outer ones first.
 fn blocks(dice: &mut Dice<'_>, n: usize) -> Vec<(usize, usize)> {
     if n < 2 || !dice.in_ten(7) {
         return Vec::new();

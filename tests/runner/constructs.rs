@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A scripted backend that takes note of what it is asked, and whose context holds so many characters.
+/// A scripted backend that records its requests, and whose context is this many characters.
 pub(crate) struct Noting {
     script: Scripted,
     context: usize,
@@ -72,7 +72,7 @@ fn option(request: &Request, wanted: &[(&str, usize)]) -> Option<String> {
     Some(options.choice.options[option].text.clone())
 }
 
-/// Plays a file, replays it, and tells the play: each turn's path, what is read there and what is said.
+/// Plays a file, replays it, and describes the play: each turn's path, what is read there and what is said.
 pub(crate) fn told(
     file: &str,
     context: usize,

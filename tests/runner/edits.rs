@@ -184,7 +184,7 @@ fn temperature_and_limit_change_from_the_fork_on() {
     assert_eq!([3, 4, 9, 10].map(|line| header.temperature_at(line)), [kept, 0.0, 0.0, 1.5]);
     assert_eq!(seen.lock().unwrap()["two/1/a"], (0.0, 7));
     assert_eq!(seen.lock().unwrap()["four/1/c"], (1.5, 9));
-    // Back to what it was: nothing to be told of.
+    // Back to what it was: nothing to report.
     assert!(
         read(&ask(&two, "one/2/a", kept, was.max_tokens)).header.record.forked.unwrap().settings.is_empty()
     );

@@ -1,5 +1,4 @@
-//! Experiments: the same runs whatever is played at once, each played once, and gone on with where they
-//! stopped.
+//! Experiments: the same runs whatever is played at once, each played once, and resumed where they stopped.
 
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};
@@ -195,7 +194,7 @@ fn parts_that_are_merged_are_what_one_machine_would_have_written() {
             let shard = Some(Shard { number, of: 3 });
             let (design, folder) =
                 (Design { shard, ..whole.clone() }, dir.path().join(format!("{name}-{number}")));
-            // One of them is stopped, and goes on.
+            // One of them is stopped, and resumed.
             let stop_after = usize::from(number == 2);
             run(&design, &folder, 1, counted(Arc::default()), stop_after).unwrap();
             run(&design, &folder, 1, counted(Arc::default()), 0).unwrap();

@@ -116,7 +116,7 @@ const MEMORIES: [&str; 5] = [
 /// Tools of an agent.
 const TOOLS: [&str; 3] = ["", ", tools: [sums, roll, diary]", ", tools: [diary, roll], max_calls: 1"];
 
-/// A scenario with these phases; agent 4 is an observer if asked for, agents with a strategy follow it.
+/// A scenario with these phases; agent 4 is an observer if requested, agents with a strategy follow it.
 fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str, tools: &str) -> String {
     let mut out = String::from(
         "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\n\
@@ -409,7 +409,7 @@ phases:
       - {agent: b, to: c}
 ";
     let folder = tempfile::tempdir().unwrap();
-    // b has long spoken when a comes to its second turn; the condition stands before b all the same.
+    // b has long spoken when a's second turn comes; the condition is before b all the same.
     let backwards = Arc::new(Backwards(Arc::new(Noting::new(usize::MAX, |_| Some("words".into())))));
     let played = play(&scenario(text), backwards, folder.path(), &RunOptions::default()).unwrap();
     assert_eq!(played.n_written, 3);

@@ -44,7 +44,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A file without its tests, which stand at its end, or in a file `tests.rs` below it, and may look anywhere.
+/// A file without its tests, which are at its end or in a file `tests.rs` below it, and may import anything.
 fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
 }
@@ -202,8 +202,7 @@ fn only_few_files_name_the_engine() {
     }
 }
 
-/// A named pipe, a device, a link or a terabyte may stand in a file's place: only a guarded reader may open
-/// it.
+/// A named pipe, a device, a link or a terabyte may be in a file's place: only a guarded reader may open it.
 #[test]
 fn only_two_files_of_the_engine_touch_the_disk() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("engine");

@@ -1,4 +1,4 @@
-//! Replies whose schema says more than can be enforced while they are written: checked, asked for again,
+//! Replies whose schema has rules that can't be enforced during generation: checked, requested again,
 //! recorded and replayed.
 
 use greenroom::backend::{Request, Scripted};

@@ -1,4 +1,4 @@
-//! Strategies in repeated games: what they play is held against a second, naive implementation, which goes
+//! Strategies in repeated games: what they play is compared with a second, naive implementation, which goes
 //! through the game move by move and keeps what everybody has seen in plain lists. And what `check` says of
 //! scripts.
 
@@ -294,7 +294,7 @@ fn strategies_play_as_a_naive_implementation_plays() {
     }
 }
 
-/// What is said in a run without a model, by turn.
+/// The replies of a run without a model, by turn.
 fn moves(text: &str, seed: u64) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let nobody = Arc::new(Scripted::new(|_| None));

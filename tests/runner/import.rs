@@ -168,7 +168,7 @@ proptest! {
             "environment": {"env_type": &extra},
         });
         let yaml = import(&extra, &arena.to_string(), Some(Format::ChatArena));
-        // A key of the file's own may stand where a field was expected: then it is refused.
+        // A user-defined key may be where a field was expected: then it is rejected.
         let Ok(imported) = yaml else { return Ok(()) };
         let loaded = load("x.yaml", &imported.yaml, &[]);
         let Some(scenario) = loaded.scenario else {

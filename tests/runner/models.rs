@@ -130,7 +130,7 @@ fn what_stands_closest_counts() {
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();
 }
 
-/// How much is thought before each reply, and before those that the same prompt goes on from.
+/// Amount of reasoning before each reply, and before those that the same prompt continues from.
 #[test]
 fn reasoning_is_a_setting_like_the_others_and_stays_in_what_was_read() {
     let text = "
@@ -200,7 +200,7 @@ fn the_command_line_counts_before_the_file() {
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();
     replay(&scenario(&TEXT.replace("temperature: 0.2", "temperature: 0.6")), &transcript, BTreeMap::new())
         .unwrap();
-    // A run goes on with what it began with, the given settings among them.
+    // A run is resumed with the settings that it began with, the given ones among them.
     let resume = RunOptions { resume: true, ..RunOptions::default() };
     let error = play(&scenario(TEXT), Files::new(&Asked::default()), folder.path(), &resume).unwrap_err();
     assert!(error.to_string().contains("complete"), "{error}");
@@ -227,7 +227,7 @@ fn a_changed_setting_is_drift_at_its_line() {
     let agent =
         drift("cas: { lifecycle: ephemeral, model: big }", "cas: { lifecycle: ephemeral, model: small }");
     assert_eq!((agent.0.as_str(), agent.2), ("agents/cas", Cause::AgentChanged));
-    // Another file behind a name is no drift without a model: nothing that was read or said depends on the
+    // Another file of the same name is no drift without a model: nothing that was read or said depends on the
     // path.
     replay(&scenario(&TEXT.replace("a.gguf", "moved.gguf")), &transcript, BTreeMap::new()).unwrap();
     // Carried over, the recording has today's settings.

@@ -1,5 +1,5 @@
-//! Fields with two names: both mean the same, messages say the one that stands in the file, and one alone
-//! may.
+//! Fields with two names: both mean the same, messages use the one in the file, and a file may have only one
+//! of them.
 
 use greenroom::rehearsal::load;
 use greenroom::scenario::{Loaded, compile};

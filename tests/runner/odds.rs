@@ -1,5 +1,5 @@
-//! Shares are the probabilities with which options are drawn: the engine's own rule draws here, wherever
-//! people and programs read a share it is held against that.
+//! Shares are the probabilities with which options are drawn: the engine's own rule draws here, every share
+//! that people and programs read is compared with that.
 
 use crate::terminal::Kept;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink};

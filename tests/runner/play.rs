@@ -49,7 +49,7 @@ pub(crate) fn scenario(text: &str) -> Arc<Scenario> {
     loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)))
 }
 
-/// Says its own path and how much it has read, so that any difference in reading changes what is said.
+/// Says its own path and how much it has read, so any difference in reading changes the reply.
 pub(crate) fn echo() -> Arc<dyn Backend> {
     Arc::new(Scripted::new(|request| {
         let read: usize = request.conversation.exchanges.iter().map(|past| past.user.len()).sum();

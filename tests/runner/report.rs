@@ -289,7 +289,7 @@ fn a_run_that_fits_no_more_tells_the_cause_first() {
     assert!(with_class(&document, "graph").is_empty(), "a graph of another plan would mislead");
     assert!(with_class(&document, "public").is_empty());
     assert_eq!(with_class(&document, "says").len(), 8);
-    // What was read is told from the scenario as far as it fits, and then as it was recorded.
+    // What was read is derived from the scenario as far as it fits, and then from the record.
     let kinds = |class: &str| with_class(&document, class).len();
     assert_eq!((kinds("heard-from"), kinds("read")), (0, 2));
     assert!(kinds("opening") > 0);
@@ -317,7 +317,7 @@ fn a_transcript_alone_is_enough() {
     assert!(read[2].contains("You are hungry."), "{read:?}");
     assert!(text_of(by_id(&document, "hearing")).contains("needs the scenario"));
     assert!(text_of(by_id(&document, "cache")).contains("has no trace"));
-    // A line that was changed afterwards is told by its hash.
+    // A line that was changed afterwards is detected by its hash.
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("This is talk/2/spy.", "This is talk/2/SPY.")).unwrap();
     let page = report(&file);
@@ -369,7 +369,7 @@ fn what_is_read_from_an_earlier_run_stands_first() {
         brought[0].contains("texts remembered from the earlier run")
             && brought[0].contains("This is talk/2/ben.")
     );
-    // Each text of this run stands once in a memory, the earlier ones aside.
+    // Each text of this run is in a memory once, earlier ones aside.
     let view = with_class(&document, "view")[0];
     let n = view.descendants().filter(|node| node.is_text() && node.text() == Some("This is talk/2/ben."));
     let n = n.count();
@@ -416,7 +416,7 @@ fn a_memory_that_was_summed_up_begins_anew() {
     assert_eq!(with_class(&document, "says").len(), 9);
 }
 
-/// Two agents who speak in turn for so many rounds.
+/// Two agents who speak in turn for this many rounds.
 fn long(rounds: usize) -> String {
     format!(
         "id: long\nagents: {{ann: {{}}, ben: {{}}}}\nphases: [{{name: talk, agents: [ann, ben], auto_rounds: {rounds}}}]\n"

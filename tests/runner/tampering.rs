@@ -216,7 +216,7 @@ fn lines_of_what_was_looked_up_are_guarded() {
             format!("{epoch_at}: the recorded line was altered, nowhere")
         );
     }
-    // Who was picked, how well, and by which scores.
+    // Who was picked, and by which scores.
     for (from, to) in [
         ("\"chosen\":[\"cas\"]", "\"chosen\":[\"ben\"]"),
         ("\"match\":\"partial\"", "\"match\":\"exact\""),

@@ -111,7 +111,7 @@ fn a_human_is_asked_once_all_before_is_shown() {
     let at = |text: &str, n: usize| {
         shown.match_indices(text).nth(n).unwrap_or_else(|| panic!("{text}: {shown}")).0
     };
-    // What Ann says stands in the dialogue first, and then in what the human is asked.
+    // Ann's text is in the dialogue first, and then in the human's prompt.
     let said = |n: usize| shown[at("ann: ", n)..].lines().next().unwrap();
     assert_eq!(said(0), said(1));
     assert_eq!(said(2), said(3));

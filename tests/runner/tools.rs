@@ -216,7 +216,7 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
     let transcript = Transcript::parse(&out.join("transcript.jsonl"), &whole).unwrap();
     replay(&scenario, &transcript, BTreeMap::new()).unwrap();
     assert_eq!(n_called(), 4, "a replay calls nothing");
-    // A run that was interrupted between its calls goes on there.
+    // A run that was interrupted between its calls is resumed there.
     let lines: Vec<&str> = whole.split_inclusive('\n').collect();
     let first = lines.iter().position(|line| line.contains("talk/2/ann.call1")).unwrap();
     std::fs::write(out.join("transcript.jsonl"), lines[..=first].concat()).unwrap();
@@ -240,8 +240,8 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
         let drift = drift(&scenario, &other);
         assert_eq!((drift.cause, &*drift.path), (cause, "talk/1/ann.call1"), "{drift}");
     }
-    // What a program gave can't be told from what it would give, so it is taken from the record; the next
-    // prompt holds it all the same.
+    // What a program gave can't be recomputed, so it is taken from the record; the next prompt holds it all
+    // the same.
     let other = forged(&transcript, |lines| {
         let is_it = |line: &Line| matches!(line, Line::Turn(turn) if turn.path == "talk/1/ann.call1");
         let at = lines.iter().position(is_it).unwrap();

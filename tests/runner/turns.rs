@@ -40,7 +40,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> (Vec<(String, String, String)>
     (turns.map(|turn| (turn.path, turn.delta, turn.spoken)).collect(), *footer)
 }
 
-/// A phase of turns whose choice stands at the phase, or at each turn.
+/// A phase of turns whose choice is given at the phase, or at each turn.
 fn listed(speakers: &[usize], choice: &str, at_turns: bool, rounds: usize, until: &str) -> String {
     let on_turn = if at_turns { format!(", {choice}") } else { String::new() };
     let on_phase = if at_turns { String::new() } else { format!("    {choice}\n") };

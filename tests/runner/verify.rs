@@ -227,7 +227,7 @@ fn what_is_pending_goes_when_the_recording_fits_again() {
     let (code, text) = review("--accept");
     assert!(code == 0 && text.contains("0 accepted, 0 rejected, 1 left") && new.exists(), "{text}");
     assert!(review("--reject").1.contains("0 accepted, 1 rejected, 0 left") && !new.exists());
-    // A turn that nobody recorded can't be carried over: the drift is told, and why there is nothing to
+    // A turn that nobody recorded can't be carried over: the drift is reported, and why there is nothing to
     // accept.
     write(&folder, &DOORS.replace("auto_rounds: 2", "auto_rounds: 3"));
     let verdict = judged(&folder);

@@ -1,4 +1,4 @@
-//! What guesses are worth on a trained model: the same replies, in less time where they quote or have a form.
+//! The effect of guesses on a trained model: the same replies, in less time where they quote or have a form.
 
 use crate::SMOLLM2;
 use greenroom_engine::{

@@ -1,4 +1,5 @@
-//! A long talk goes on with the same log-probabilities and the same tokens, however its memory came about.
+//! A long conversation continues with the same log-probabilities and the same tokens, however its memory was
+//! built.
 
 use super::{GEMMA3, SMOLLM2, TEXT, Trained, open};
 use greenroom_engine::{
@@ -38,8 +39,8 @@ fn end(turn: &mut Turn) -> Completion {
     }
 }
 
-/// Reads the text turn by turn but for its last paragraph, and answers each time. The request after that
-/// follows this paragraph as if it had been said, and goes on.
+/// Reads the text turn by turn except its last paragraph, and answers each time. The request after that
+/// follows this paragraph as if it had been said, and continues.
 fn talk(engine: &Engine) -> Request {
     let paragraphs: Vec<&str> = TEXT.trim_end().split("\n\n").collect();
     let (last, read) = paragraphs.split_last().unwrap();

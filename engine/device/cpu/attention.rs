@@ -35,9 +35,9 @@ pub(super) struct Attention<'a> {
 /// share a tile.
 const ROWS_PER_TASK: usize = 16;
 const _: () = assert!(TILE % ROWS_PER_TASK == 0 && BLOCK % TILE == 0);
-/// Query heads of a task, at most: what goes through a tile together.
+/// Maximum number of query heads of a task, which go through a tile together.
 const HEADS_PER_TASK: usize = 8;
-/// Rows of several sequences that begin with the same blocks share these blocks' tiles, so many at most.
+/// Maximum number of rows of several sequences that share the tiles of a common prefix of blocks.
 const ROWS_TOGETHER: usize = 16;
 
 /// Rows of some sequences that are attended to together.
@@ -228,7 +228,7 @@ impl Attention<'_> {
     }
 
     /// All rows of the pass in groups: rows of one sequence that share a tile, or last rows of several
-    /// sequences that begin alike.
+    /// sequences with a common prefix.
     fn together(&self, group: usize) -> Vec<Together<'_>> {
         let rows_per_task =
             (ROWS_PER_TASK * 4 / group.min(HEADS_PER_TASK).next_power_of_two()).clamp(1, ROWS_PER_TASK);

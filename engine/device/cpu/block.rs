@@ -19,7 +19,7 @@ pub(crate) struct Sealing<'a> {
     pub(crate) isa: Isa,
     /// The block is the session's first one.
     pub(crate) is_first: bool,
-    /// Constants by which keys were scaled and their errors are weighed; `None` if the model has none.
+    /// Constants that scale the keys and weight their errors; `None` if the model has none.
     pub(crate) shaping: Option<&'a Shaping>,
 }
 

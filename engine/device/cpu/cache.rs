@@ -22,7 +22,7 @@ pub(crate) struct CpuCache {
     blocks: Vec<Option<Arc<BlockBytes>>>,
     /// Rows by [`RowsId`].
     rows: Vec<Option<Rows>>,
-    /// Bytes of all rows: they are asked for at every pass, however many sessions are at rest.
+    /// Bytes of all rows, kept up to date: every pass needs them, however many sessions are at rest.
     row_bytes: u64,
 }
 

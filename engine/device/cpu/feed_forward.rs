@@ -61,7 +61,7 @@ impl Cpu {
                 visits[expert].push((row, weight));
             }
         }
-        // A row's experts are added in their own order, whatever rows stand beside it.
+        // A row's experts are added in their own order, whatever other rows are in the pass.
         let mut out = Floats::new(x.len());
         out.fill(0.0);
         for (mlp, visits) in experts.iter().zip(visits).filter(|(_, visits)| !visits.is_empty()) {

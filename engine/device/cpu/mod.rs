@@ -35,7 +35,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Loads a model's weights. `on_progress` is told of bytes of the file packed, and of all there are.
+    /// Loads a model's weights. `on_progress` gets the bytes of the file packed so far, and the total.
     ///
     /// # Errors
     /// As [`Weights::load`].

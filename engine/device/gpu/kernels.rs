@@ -91,7 +91,7 @@ pub(super) static NORM: Source =
 pub(super) static CANDIDATES: Source =
     Source { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
 
-/// Constants that stand in front of a kernel's source.
+/// Constants that precede a kernel's source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Constants(String);
 

@@ -1,9 +1,8 @@
 //! A GPU: kernels in WGSL, on Vulkan, Metal or DX12 through wgpu.
 //!
 //! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its
-//! cache and a [`Shape`] of passes, and bound to buffers until one of these is replaced. What a pass knows of
-//! its tokens (slots, positions, tiles) goes to the GPU as small tables before it; wanted logits come back
-//! after it.
+//! cache and a [`Shape`] of passes, and bound to buffers until one of these is replaced. The tokens' slots,
+//! positions and tiles are uploaded as small tables before it; requested logits are read back after it.
 //!
 //! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a
 //! sum meet in a tree, pieces of a softmax are merged block by block. Neither the rows beside it nor the size
@@ -47,7 +46,7 @@ use tables::Tables;
 use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
 
-/// Version of the kernels: whoever changes the order of any operation changes it.
+/// Version of the kernels: it changes with the order of any operation.
 const VERSION: u32 = 2;
 
 /// A model on a GPU.
@@ -79,8 +78,8 @@ struct ScratchBuffers {
 }
 
 impl Gpu {
-    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` is told of
-    /// bytes of the file packed, and of all there are.
+    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` gets the
+    /// bytes of the file packed so far, and the total.
     ///
     /// # Errors
     /// There is no such GPU, it lacks something, or its memory is too small; else as [`Weights::load`].
@@ -460,7 +459,7 @@ impl Device for Gpu {
     }
 }
 
-/// What goes wrong on a GPU, for tests.
+/// Faults of a GPU, for tests.
 #[cfg(test)]
 impl Gpu {
     /// A kernel that no driver takes.

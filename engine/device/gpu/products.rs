@@ -24,8 +24,7 @@ pub(super) enum Epilogue {
 pub(super) enum RowsOf {
     All,
     Wanted,
-    /// A row of y for each slot of a row of x: its experts, then so many parts of what every row goes
-    /// through.
+    /// A row of y for each slot of a row of x: its experts, then the parts of the shared expert.
     Experts {
         shared: usize,
     },
@@ -152,8 +151,8 @@ impl Planner<'_> {
         self.products(plan, Products { matrices, epilogue: Epilogue::Gate, ..products });
     }
 
-    /// The feed-forward of experts, and of what every row goes through beside them: as further slots of a row
-    /// where their matrices can join.
+    /// The feed-forward of experts, and of the shared expert: as further slots of a row where their matrices
+    /// can be joined.
     pub(super) fn experts(
         &self,
         plan: &mut Plan,
@@ -272,7 +271,8 @@ impl Planner<'_> {
         let n_pairs = if products.pair { 2 } else { 1 };
         let (mut n_groups, mut weight_bytes) = (0, 0);
         for (i, (matrix, piece, column)) in group.iter().enumerate() {
-            // After the experts stands what is shared: parts of one matrix, of its outputs or of its inputs.
+            // After the experts comes the shared expert: parts of one matrix, of its outputs or of its
+            // inputs.
             let (parts, shared) = match products.rows_of {
                 RowsOf::Experts { shared } if i >= n_pairs => (shared, true),
                 RowsOf::Mixed { shared } if i >= n_pairs => (1, shared > 0),

@@ -19,7 +19,7 @@ pub(super) struct Shape {
     pub(super) best: bool,
 }
 
-/// Rows of a workgroup for so many in all: a power of two.
+/// Rows of a workgroup for a given number in all: a power of two.
 pub(super) fn rows_of(n: usize) -> usize {
     n.next_power_of_two().min(16)
 }
@@ -62,7 +62,7 @@ pub(super) enum Scratch {
     Out,
     /// Between the matrices of the feed-forward.
     Hidden,
-    /// The same for what every row goes through beside experts, where it can't join them.
+    /// The same for the shared expert, where it can't be joined to the others.
     Shared,
     /// Scores of experts.
     Scores,
@@ -87,11 +87,11 @@ pub(super) enum Scratch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Fixed(usize),
-    /// One for so many rows of the pass.
+    /// One for each group of this many rows of the pass.
     Rows(usize),
-    /// One for so many rows whose logits are wanted.
+    /// One for each group of this many rows whose logits are wanted.
     Wanted(usize),
-    /// So many for each row of the pass.
+    /// This many for each row of the pass.
     Slots(usize),
     Tiles,
     /// Pieces of what a query sees.

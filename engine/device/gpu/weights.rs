@@ -1,7 +1,8 @@
 //! A model's matrices on the GPU: the file's bits, in planes that kernels read in whole words.
 //!
-//! A row falls into units of 32 numbers, the last one filled up with zeros. A matrix lies in a slab as
-//! planes, each for all units in order and beginning at 16 bytes: first the codes, then what belongs to them.
+//! A row is divided into units of 32 numbers, the last one padded with zeros. A matrix is stored in a slab as
+//! planes, each for all units in order and aligned to 16 bytes: first the codes, then their scales and
+//! biases.
 //!
 //! | type | codes | further planes |
 //! |---|---|---|
@@ -89,7 +90,7 @@ impl Scheme {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Tells whether its codes stand for numbers around a bias.
+    /// Tells whether its codes have a bias.
     pub(super) fn is_biased(self) -> bool {
         self.is_coded() && !matches!(self, Self::Q8_0 | Self::Iq4Nl | Self::Mxfp4)
     }
@@ -130,7 +131,7 @@ impl Scheme {
         Self::Mxfp4,
     ];
 
-    /// The numbers that codes of 4 bits stand for, where a table says it.
+    /// Values of 4-bit codes, where a table defines them.
     pub(super) fn table(self) -> Option<[i8; 16]> {
         match self {
             Self::Iq4Nl => Some([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
@@ -165,7 +166,7 @@ impl Scheme {
         places
     }
 
-    /// Planes of rows of a matrix, `[n_rows, k]`, which stand in the file as `bytes`.
+    /// Planes of rows of a matrix, `[n_rows, k]`, which are `bytes` in the file.
     fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> [Vec<u8>; 4] {
         let (block, size) = self.block();
         let units = k.div_ceil(UNIT);
@@ -214,7 +215,7 @@ impl Scheme {
                         let low: Vec<u8> =
                             (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
                         put(0, 16 * unit, &low);
-                        // What lies above the four bits, by unit.
+                        // The bits above the low four, by unit.
                         let high = |width: usize| {
                             let bits = codes.iter().enumerate();
                             bits.fold(0u64, |all, (j, code)| all | u64::from(code >> 4) << (width * j))
@@ -343,7 +344,7 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 impl Packer {
-    /// Matrices of a file of so many bytes, in slabs of `limit` bytes at most.
+    /// Matrices of a file of `n_bytes` bytes, in slabs of `limit` bytes at most.
     pub(super) fn new(context: Option<Arc<Context>>, limit: u64, file_bytes: u64) -> Self {
         let rest = file_bytes + file_bytes / 64 + (16 << 20);
         Self {
@@ -361,7 +362,7 @@ impl Packer {
         }
     }
 
-    /// Makes room for so many bytes in one slab.
+    /// Makes room for this many bytes in one slab.
     fn reserve(&mut self, n_bytes: u64) -> Result<()> {
         if self.used + n_bytes <= self.size {
             return Ok(());

@@ -1,4 +1,4 @@
-//! BlockRows as numbers, and the bytes of sealed blocks: how they are coded, and what codes stand for.
+//! BlockRows as numbers, and the bytes of sealed blocks: how numbers are coded and decoded.
 
 use super::HERE;
 use crate::device::{Cache, PassSpan};
@@ -40,7 +40,7 @@ fn rotation(widths: &[usize]) -> Vec<f32> {
     matrix
 }
 
-/// Constants by which a layer's keys are coded in 4 bits, see [`calibration`](crate::model::calibration).
+/// Constants for coding a layer's keys in 4 bits, see [`calibration`](crate::model::calibration).
 pub(super) struct Shaping {
     dim: usize,
     /// Factors applied to keys, `[n_heads, dim]`.

@@ -27,17 +27,17 @@ pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
         _ => return plain(kind, bytes),
     };
     let n = bytes.len() / dtype.type_size() * dtype.block_size();
-    // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand
+    // candle reads blocks in place and needs them aligned; a row in a file or in the program may start
     // anywhere.
     let storage = QStorage::from_data(Cow::Owned(bytes.to_vec()), &Device::Cpu, dtype).ok()?;
     let floats = QTensor::new(storage, n).and_then(|tensor| tensor.dequantize(&Device::Cpu)).ok()?;
     floats.to_vec1().ok()
 }
 
-/// Numbers that codes of IQ4_NL and IQ4_XS stand for.
+/// Values of the codes of IQ4_NL and IQ4_XS.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Numbers that codes of MXFP4 stand for, doubled.
+/// Values of the codes of MXFP4, doubled.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 32 codes in 16 bytes: the first half in the low bits.

@@ -1,5 +1,5 @@
-//! The HTTP client below the object stores: ureq, on the thread that waits for the answer anyway. What goes
-//! over the wire is counted.
+//! The HTTP client below the object stores: ureq, on the thread that waits for the answer anyway. Counts
+//! bytes on the wire.
 
 use crate::store::medium::Traffic;
 use async_trait::async_trait;

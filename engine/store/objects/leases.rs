@@ -1,12 +1,12 @@
-//! Leases in an object store: the right to write what goes by a name, as long as it is renewed.
+//! Leases in an object store: the exclusive right to write a name, as long as it is renewed.
 //!
-//! A lease is an object, made if there is none, renewed by compare-and-swap every third of its time, and
-//! removed when it is given back. Whoever finds one watches it: if it has not changed for its time, its owner
-//! is gone, and it is taken over by compare-and-swap. So no clock of another machine counts. An owner that
-//! could not renew in time holds it for lost until it could.
+//! A lease is an object, created if absent, renewed by compare-and-swap at a third of its duration, and
+//! removed when it is given back. A process that finds one watches it: if it has not changed for its
+//! duration, its owner is gone, and it is taken over by compare-and-swap. So no other machine's clock
+//! matters. An owner that could not renew in time considers it lost until it can.
 //!
-//! Every process that uses the store has a lease of its own; whoever wants to be alone writes that first and
-//! looks for others then, and they look the other way round, so that one of two sees the other.
+//! Every process that uses the store has a lease of its own; a process that wants to be alone writes its wish
+//! first and then looks for others, and they do it in the opposite order, so one of two sees the other.
 
 use super::REQUESTS;
 use super::origin::{Origin, Put};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Leases of processes, of runs, of whoever moves what several processes share, of whoever is alone.
+/// Leases of processes, of runs, of a process that moves what several share, of a process that is alone.
 const USERS: &str = "users";
 const RUNS: &str = "runs";
 const SHARED: &str = "packs.lock";
@@ -64,7 +64,7 @@ struct Held {
     taken: bool,
 }
 
-/// A moment by a clock that stands still while the machine sleeps, and by one that can be set.
+/// A moment by a clock that stops while the machine sleeps, and by one that can be set.
 #[derive(Clone, Copy)]
 struct Moment(Instant, SystemTime);
 
@@ -87,7 +87,7 @@ struct Given {
     name: String,
 }
 
-/// What stands in a lease's place.
+/// What is in a lease's place.
 enum Seen {
     Nothing,
     /// It was renewed while it was watched.

@@ -8,12 +8,12 @@
 //! - **Manifests** are read from the object store each time, and written by compare-and-swap with the version
 //!   that was read. Nothing grows by appending: a manifest is written whole, a turn's tail is a new object.
 //! - **Leases** ([`leases`]) are objects that expire: one of each process that uses the store, one of each
-//!   run that it adds to. Whoever has lost one overwrites nothing that has changed since. What nobody needs
-//!   is removed by a process that is alone.
+//!   run that it adds to. A process that has lost one overwrites nothing that has changed since. What nobody
+//!   needs is removed by a process that is alone.
 //! - Everything is encrypted before it leaves, with the names, unless the address says `plaintext=true`.
 //!
-//! A memory is a function of the tokens that were read, so whoever writes second writes nothing wrong: at
-//! worst tokens are computed again.
+//! A memory is a function of the tokens that were read, so a second writer writes nothing wrong: at worst
+//! tokens are computed again.
 
 mod address;
 mod http;
@@ -37,7 +37,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Cursor;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Requests that are worth making side by side: each waits for the network most of its time.
+/// Number of requests worth making in parallel: each waits for the network most of its time.
 const REQUESTS: usize = 16;
 /// Folders of what never changes under its name.
 const FIXED: [&str; 4] = ["blocks/", "windows/", "tails/", "packs/"];
@@ -57,7 +57,7 @@ pub(crate) struct Objects {
 struct State {
     /// Versions of what is swapped, as they were last read or written.
     versions: HashMap<String, UpdateVersion>,
-    /// What is known to be in the object store: nothing goes while this process holds a lease.
+    /// What is known to be in the object store: nothing is removed while this process holds a lease.
     there: HashSet<String>,
 }
 

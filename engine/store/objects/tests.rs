@@ -136,7 +136,7 @@ fn what_one_machine_puts_another_reads() {
     b.put(MANIFEST, "second").expect("a manifest");
     assert_eq!(a.read(MANIFEST), Ok(b"second".to_vec()));
     assert_eq!(a.objects.list("blocks").expect("a list"), [(BLOCK.to_owned(), 3)]);
-    // Leases are none of what lies there.
+    // Leases are not listed as content.
     let listing = a.objects.listing().expect("a listing");
     let topmost: Vec<_> =
         listing("").expect("entries").into_iter().map(|entry| (entry.name, entry.kind)).collect();
@@ -172,7 +172,7 @@ fn copies_in_front_are_read_and_a_damaged_one_is_fetched_again() {
     assert_eq!(b.read(BLOCK), Ok(b"two".to_vec()));
     b.objects.set_aside(BLOCK).expect("a move");
     assert_eq!(b.read(BLOCK), Ok(b"one".to_vec()));
-    // What was fetched and is damaged all the same goes for everybody, and is kept.
+    // A file that was fetched and is damaged all the same is set aside in the store too, and kept.
     b.objects.set_aside(BLOCK).expect("a move");
     assert_eq!(machine(&server).read(BLOCK), Err(Failure::Missing));
     assert_eq!(a.objects.list("damaged").expect("a list").len(), 1);
@@ -249,7 +249,7 @@ fn whoever_cleans_is_alone() {
     let run = b.objects.lease("runs/r").expect("a lease");
     assert!(a.objects.alone().expect("no lease").is_none(), "another machine is at work");
     drop((run, b));
-    // What dead ones left goes.
+    // The remains of dead processes are removed.
     for name in ["users/dead", "runs/dead"] {
         origin(&server).put(name, b"someone 3\n", PutMode::Create).expect("a lease");
     }

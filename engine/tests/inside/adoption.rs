@@ -1,5 +1,5 @@
-//! Memories that one device computed and another goes on with: only where that is asked for, marked, and
-//! apart from what either of them computes alone.
+//! Memories that one device computed and another continues: only on request, marked, and separate from what
+//! either computes alone.
 
 use super::exactness::{Bench, N, files_with, models, request};
 use crate::device::cpu::Cpu;
@@ -73,7 +73,7 @@ impl Bench {
     }
 }
 
-/// A memory of `n` tokens that one device computed and another goes on with, and what comes of it.
+/// A memory of `n` tokens that one device computed and another continues, and the result.
 fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
     // (The reference gives other bits in other chunks.)
     let m = n + 100;
@@ -84,7 +84,7 @@ fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
     let reason = recalled.reason.expect("a reason");
     assert!(reason.contains(names[0]) && reason.contains(names[1]), "{reason}");
 
-    // It goes on as if it had been given the bytes.
+    // It continues as if it had been given the bytes.
     let expected = here.logits_after(there, n);
     let mut memory = here.adopting(dir.path());
     let mut recalled = here.recall_at(&mut memory, &[n, N]);
@@ -271,7 +271,7 @@ fn an_engine_codes_by_the_constants_of_what_it_adopts() {
     let origin = usages[0].adopted.as_ref().expect("a mark");
     assert!(origin.starts_with("reference/1, after ") && origin.ends_with(&here), "{origin}");
 
-    // Without being asked to, the reference goes on with nothing of that.
+    // Unless requested, the reference continues none of that.
     for (agent, kind) in [("a", MatchKind::Cold), ("b", MatchKind::Prefix)] {
         let (numerics, usages) = talk(dir, REFERENCE_ALONE, agent, &mut past.clone(), 1);
         assert_eq!((numerics.as_str(), usages[0].kind), (DEVICES[1], kind));

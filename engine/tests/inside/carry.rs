@@ -34,7 +34,7 @@ fn ask(engine: &Engine, session: SessionKey, conversation: &Conversation) -> Com
     *turn.blocking_commit().unwrap()
 }
 
-/// A turn of `n` words, and the conversation that goes on after it.
+/// A turn of `n` words, and the conversation after it.
 fn begin(engine: &Engine, session: SessionKey, n: usize) -> (Conversation, usize) {
     let told = Conversation { next: "And then? ".repeat(n), ..Conversation::default() };
     let said = ask(engine, session, &told);
@@ -327,8 +327,8 @@ fn agents(engine: &Engine) -> Vec<String> {
     engine.stored("").unwrap().into_iter().map(|entry| entry.session.agent).collect()
 }
 
-/// Where a file can't be read, what it may need stays, so that removing sessions would free next to nothing:
-/// none goes, whether the folder is in use or not.
+/// If a file can't be read, what it may need stays, so removing sessions would free next to nothing: none is
+/// removed, whether the folder is in use or not.
 #[test]
 fn nothing_goes_while_something_can_not_be_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -403,8 +403,8 @@ fn a_removal_sets_damaged_packs_aside() {
     assert_eq!(packs().len(), 0);
 }
 
-/// What belongs to other keys and versions can't be freed, so no memory goes for it; only what is left of the
-/// bound counts.
+/// What belongs to other keys and versions can't be freed, so no memory is removed for it; only the rest of
+/// the bound counts.
 #[test]
 fn no_memory_goes_for_what_is_not_ours() {
     let dir = tempfile::tempdir().unwrap();
@@ -431,7 +431,7 @@ fn no_memory_goes_for_what_is_not_ours() {
     assert_eq!((removed.sessions, folder.list().unwrap().len()), (0, n));
 }
 
-/// What a process left that was killed belongs to no session, and goes when the folder is at rest.
+/// What a killed process left belongs to no session, and is removed when the folder is at rest.
 #[test]
 fn no_memory_goes_for_what_belongs_to_none() {
     const LEFT: u64 = 1 << 20;
@@ -467,7 +467,7 @@ fn a_session_that_is_removed_is_not_known_again() {
         let session = key("b");
         let mut removal = std::pin::pin!(engine.remove(&session));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        // Asked for first; what is asked for next comes while the files go.
+        // Requested first; the second request comes while the files are being removed.
         let mut removed = removal.as_mut().poll(&mut context);
         engine.hint_next_use(&session, 1);
         while removed.is_pending() {
@@ -623,7 +623,7 @@ fn a_removed_session_takes_its_blocks_out_of_packs() {
     assert_eq!(packs().len(), 0);
 }
 
-/// A turn that was not committed does not bring a removed session back, and who waits begins when it is gone.
+/// An uncommitted turn does not bring a removed session back, and waiting turns begin when it is gone.
 #[test]
 fn turns_around_a_removal() {
     let dir = tempfile::tempdir().unwrap();

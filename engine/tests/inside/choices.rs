@@ -108,7 +108,7 @@ impl Bench {
         self.engine.submit(request).expect("a turn")
     }
 
-    /// A choice, with all that can be said of it without knowing its figures.
+    /// A choice, with everything known about it except its figures.
     fn choose(&self, agent: &str, conversation: &Conversation, options: &[String], i: usize) -> Completion {
         let turn = self.submit(agent, conversation, options, drawing(i, options.len()));
         let (streamed, said) = finished(turn).expect("a reply");

@@ -160,7 +160,7 @@ fn turns_side_by_side_are_the_same_with_guesses_and_without() {
 /// An engine beside a smaller model that drafts for it.
 fn with_draft_model(model: &RandomModel, draft: &RandomModel, cache_memory: u64) -> Result<Engine> {
     let [model, draft] = [model, draft].map(|it| ModelSource::Bundled("tiny", it.bytes().leak()));
-    // The draft model's own formats: the same model is right wherever no grammar is.
+    // The draft model's own formats: the same model guesses right wherever there is no grammar.
     let kv = KvChoice::Uniform(KvFormat::F16);
     let (draft_model, guessing) = (Some(draft), Guessing::NEAR_AND_FAR);
     Engine::open(EngineConfig { draft_model, guessing, cache_memory, kv, ..EngineConfig::new(model) })

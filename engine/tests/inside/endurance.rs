@@ -129,7 +129,7 @@ impl Trial {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    /// One of a few texts, so that agents begin alike.
+    /// One of a few texts, so that agents have common beginnings.
     fn segment(&mut self, kind: SegmentKind) -> Segment {
         let text = self.below(6);
         let n = [1, 40, 90, 150, 256, 300][text as usize];
@@ -174,7 +174,7 @@ impl Trial {
     /// The process ends without a word; another one begins, with another budget.
     fn kill(&mut self) {
         self.budget = [0, 20_000, 90_000, u64::MAX][self.below(4) as usize];
-        // Two stores can't claim one run: the old one goes first.
+        // Two stores can't claim one run: the old one is dropped first.
         let none = Stored::Memory(InMemory::default());
         self.memory = Self::memory(&self.device, &self.context, &none, 0);
         if self.below(8) == 0 {

@@ -192,7 +192,7 @@ impl Bench {
         recalled
     }
 
-    /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several
+    /// Fed up to a position, then in steps of this many tokens to another: as replies are, over several
     /// blocks.
     #[cfg(feature = "gpu")]
     pub(crate) fn check_steps(&self, steps: &[(usize, usize, usize)]) {
@@ -274,7 +274,7 @@ impl Bench {
         }
     }
 
-    /// Beside so many others.
+    /// Beside this many others.
     pub(crate) fn check_batches(&self, strangers: std::ops::RangeInclusive<usize>) {
         let (bench, format) = (self, self.format);
         let reference = bench.reference();
@@ -306,7 +306,7 @@ impl Bench {
         }
     }
 
-    /// Beside forks of its own that stand elsewhere, a row each in every pass: they share blocks, some more
+    /// Beside forks of its own at other positions, a row each in every pass: they share blocks, some more
     /// than others.
     pub(crate) fn check_forks_together(&self) {
         let reference = self.reference();
@@ -376,7 +376,7 @@ fn hot_rewound_and_forked() {
     Bench::all().for_each(|bench| bench.check_rewound(&LENGTHS));
 }
 
-/// A sequence that is held goes back exactly to wherever it came by since, however far it went.
+/// A sequence that is held goes back exactly to any position since, however far it went.
 #[test]
 fn held_and_taken_back() {
     for bench in Bench::all() {
@@ -532,8 +532,8 @@ fn file_with(dir: &Path, part: &str) -> PathBuf {
     files_with(dir, part).into_iter().next().expect("such a file")
 }
 
-/// Every kind of file, cut at many places, with a bit flipped at many places, empty, foreign, gone: the
-/// answer is right, and what is lost has a reason.
+/// Every kind of file, cut at many places, with a bit flipped at many places, empty, foreign, missing: the
+/// answer is right, and every loss has a reason.
 #[test]
 fn no_damage_to_a_file_gives_a_wrong_answer() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -614,8 +614,8 @@ fn swapped_files_are_not_each_others() {
     }
 }
 
-/// Packed, two processes see the same; a store of an older version is not looked at, and goes with the next
-/// removal.
+/// Packed, two processes see the same; a store of an older version is not looked at, and is removed with the
+/// next removal.
 #[test]
 fn packs_and_older_versions() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());

@@ -47,7 +47,7 @@ fn problems(dir: &Path) -> Vec<String> {
     Folder::new(dir, None).verify().expect("a verdict").problems
 }
 
-/// A bit of any file, wherever it lies; a file's end; what was put after it: `verify` says so.
+/// A flipped bit anywhere in any file, a file's end, appended bytes: `verify` reports it.
 #[test]
 fn verify_sees_every_damage() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -140,7 +140,7 @@ fn what_is_not_ours_is_told_and_spared() {
     assert_eq!(told.len(), strangers.len(), "{told:#?}");
     let folder = Folder::new(dir.path(), None);
     assert_eq!(folder.remove(&|_| false).expect("a sweep").unread, 0);
-    // However much others put there, no memory goes for it.
+    // However much others put there, no memory is removed for it.
     std::fs::File::create(root.join("notes.txt"))
         .and_then(|file| file.set_len(1 << 40))
         .expect("a large file");

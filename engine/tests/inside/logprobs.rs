@@ -1,5 +1,5 @@
-//! Log-probabilities of a reply's tokens: the model's own, told as the tokens become certain, and without
-//! effect on what is said.
+//! Log-probabilities of a reply's tokens: the model's own, reported as the tokens become certain, without
+//! effect on the reply.
 
 use crate::fixtures::RandomModel;
 use crate::turns::schedule::Guessing;

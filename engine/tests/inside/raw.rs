@@ -105,11 +105,11 @@ fn raw_prompts_and_conversations_take_turns_in_one_session() {
     let told = conversation("And then? ");
     let chat = said(&engine, "a", told.clone());
     let held = [engine.prompter().prompt_ids(&told.clone().into()).unwrap(), chat.ids.clone()].concat();
-    // A raw prompt goes on with what was rendered.
+    // A raw prompt continues a rendered one.
     let raw = said(&engine, "a", ids(&[&held, &[60; 10]]));
     assert_eq!((raw.usage.kind, raw.usage.reused), (MatchKind::Extend, held.len()));
     assert_eq!(raw.ids, said(&engine, "b", ids(&[&held, &[60; 10]])).ids);
-    // The conversation goes on, too, where it and the raw prompt were one.
+    // The conversation continues, too, where it and the raw prompt were one.
     let exchange = Exchange::new(told.next.clone(), ReplyContent::Ids(chat.ids.clone().into()));
     let on = Conversation { exchanges: vec![exchange], next: "Why?".into(), ..told.clone() };
     let back = said(&engine, "a", on.clone());

@@ -1,5 +1,5 @@
-//! Writes that take their time or fail: whoever decodes does not wait for them, what is on disk is complete
-//! at any moment, and what could not be written is said.
+//! Writes that take long or fail: decoding does not wait for them, the disk is complete at any moment, and
+//! what could not be written is reported.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
@@ -160,7 +160,7 @@ struct Stage {
     next_id: u64,
 }
 
-/// A turn that was asked for.
+/// A requested turn.
 struct Asked {
     id: u64,
     events: UnboundedReceiver<Event>,
@@ -438,8 +438,8 @@ fn whoever_asked_for_a_commit_learns_its_end_though_the_engine_closes() {
     assert!(matches!(store.read_manifest(&SessionKey::new("r", "a")), Found::Whole(_)));
 }
 
-/// Windowed layers leave memory when they are on disk, not before; a session that has gone elsewhere
-/// meanwhile counts what it still has.
+/// Windowed layers leave memory when they are on disk, not before; a session that has diverged meanwhile
+/// counts what it still has.
 #[test]
 fn nothing_leaves_memory_before_it_is_on_disk() {
     for goes_back in [false, true] {

@@ -341,7 +341,7 @@ fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
                 }
             };
             let held = conversation(&mut next);
-            // Often the same, some replies told in other ways.
+            // Often the same, some replies in other words.
             let mut asked = if next(3) == 0 { conversation(&mut next) } else { held.clone() };
             for exchange in &mut asked.exchanges {
                 if let (ReplyContent::Ids(ids), 0) = (&exchange.reply, next(2)) {
@@ -385,8 +385,8 @@ fn what_was_read_is_known_wherever_it_lies() {
     assert_eq!(other, ErrorKind::InUse);
 }
 
-/// An option is cut into tokens as the same text is where it stands in history, with the space that a
-/// vocabulary begins it with.
+/// An option is cut into tokens as the same text is in history, with the space that a vocabulary begins it
+/// with.
 #[test]
 fn options_are_spelled_as_replies_are() {
     let inst = "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}\
@@ -530,7 +530,7 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
     insta::assert_snapshot!("prompts", shown.join("\n"));
 }
 
-/// What stands before replies with reasoning, where a template has a switch for it; what was read stays as it
+/// The text before replies with reasoning, where a template has a switch for it; what was read stays as it
 /// was read.
 #[test]
 fn reasoning_is_asked_for_reply_by_reply() {

@@ -197,13 +197,14 @@ impl Bpe {
     }
 }
 
-/// The bytes that a token's text spells: GPT-2's printable stand-ins turned back.
+/// The bytes that a token's text spells: GPT-2's printable substitutes reversed.
 pub(super) fn bytes_of(text: &str) -> Box<[u8]> {
     let bytes: Option<Vec<u8>> = text.chars().map(stand_in_to_byte).collect();
     bytes.unwrap_or_else(|| text.as_bytes().to_vec()).into()
 }
 
-/// GPT-2's byte table backwards: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on.
+/// GPT-2's byte table reversed: printable Latin-1 characters are themselves, the other 68 bytes are U+0100
+/// and up.
 fn stand_in_to_byte(c: char) -> Option<u8> {
     let code = u32::from(c);
     let printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);

@@ -53,9 +53,9 @@ enum Merger {
 
 /// Kind of the text before a piece of a prompt.
 ///
-/// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it
-/// stands at the start of a prompt and after every special token; after other text there is none, though each
-/// is tokenized alone.
+/// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it is
+/// at the start of a prompt and after every special token; after other text there is none, though each is
+/// tokenized alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// Nothing, or a special token.
@@ -120,7 +120,7 @@ impl Tokenizer {
         })
     }
 
-    /// Ids that stand for the same in another vocabulary: all of the smaller one of both.
+    /// Ids with the same meaning in another vocabulary: all of the smaller of the two.
     ///
     /// # Errors
     /// The first id that does not, in words.
@@ -204,7 +204,7 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes that an id stands for (none for an id outside the vocabulary).
+    /// The bytes of an id (none for an id outside the vocabulary).
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.pieces.get(id as usize).map_or(&[], |p| p)
     }
@@ -276,7 +276,7 @@ impl Merger {
         }
     }
 
-    /// The bytes that a token stands for.
+    /// The bytes of a token.
     fn piece(&self, text: &str, kind: Kind) -> Box<[u8]> {
         match (self, kind) {
             (_, Kind::Byte(byte)) => [byte].into(),

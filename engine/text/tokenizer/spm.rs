@@ -11,7 +11,7 @@ use ahash::AHashMap;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Character that stands for a space.
+/// Character that represents a space.
 pub(super) const SPACE: &str = "▁";
 
 /// An encoder of text without any special token.

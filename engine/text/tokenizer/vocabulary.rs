@@ -8,13 +8,13 @@ use crate::model::gguf::{Gguf, Value};
 pub(super) enum Kind {
     /// A piece of text, found by merging.
     Normal,
-    /// Stands for what no other token spells.
+    /// Used for what no other token spells.
     Unknown,
     /// Structure (`<|im_end|>`): only template text can name it.
     Control,
     /// User-defined and structure by its looks (`<think>`): only template text can name it.
     Markup,
-    /// User-defined and plain text (a run of newlines): taken whole wherever it stands.
+    /// User-defined and plain text (a run of newlines): taken whole wherever it occurs.
     Plain,
     /// A byte of a character that no token spells.
     Byte(u8),
@@ -86,7 +86,7 @@ pub(super) struct Vocabulary {
     pub(super) unknown: Option<u32>,
     /// Tokens that end a turn.
     pub(super) eog: Vec<u32>,
-    /// A token that ends a message, after which the turn goes on.
+    /// A token that ends a message, but not the turn.
     pub(super) goes_on: Option<u32>,
 }
 

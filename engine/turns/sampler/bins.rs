@@ -12,7 +12,7 @@ use libm::{exp, log};
 
 /// Bins: enough that one holds a few hundred tokens, few enough for a processor's first cache.
 const BINS: usize = 2048;
-/// The least weight worth a bin of its own is `exp(-DEPTH)`.
+/// The least weight that gets a bin of its own is `exp(-DEPTH)`.
 const DEPTH: f32 = 60.0;
 
 /// Tokens of a row by bins, likeliest first.

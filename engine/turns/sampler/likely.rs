@@ -1,9 +1,9 @@
 //! Draws among tokens in the order of their logits, as far as the likeliest of them decide.
 //!
-//! The rule, which recordings rely on: tokens stand in the order of their logits, greatest first, equals by
-//! id. Each weighs `exp((logit - top) / temperature)`. `top_k` keeps the first k, `min_p` those before the
-//! first one whose weight is less, `top_p` as few of these as have that share of their weight. The draw is a
-//! number from 0 to 1 of the kept weight, counted from the first token. Sums are taken in that order, in f64.
+//! The rule, which recordings rely on: tokens are ordered by their logits, greatest first, ties by id. Each
+//! weighs `exp((logit - top) / temperature)`. `top_k` keeps the first k, `min_p` those before the first one
+//! whose weight is less, `top_p` as few of these as have that share of their weight. The draw is a number
+//! from 0 to 1 of the kept weight, counted from the first token. Sums are taken in that order, in f64.
 
 use crate::Sampling;
 use crate::device::Best;
@@ -36,7 +36,7 @@ impl Likely {
         let Best { candidates: mut tokens, least, top: highest, rest, .. } = best;
         let n_all = tokens.len();
         tokens.retain(|(_, x)| *x >= least);
-        // What was lowered below the least stands among tokens that are not known.
+        // What was lowered below the least belongs to the unknown tokens.
         let n_lowered = n_all - tokens.len();
         let n_certain = tokens.len();
         if sampling.top_k > 0 && sampling.top_k <= n_certain {

@@ -3,14 +3,13 @@
 //! digits.
 //!
 //! Sampling randomness is blake3(seed, index): the same in every version of every library. [`likely`] has the
-//! rule by which a number draws a token.
+//! rule that maps a number to a token.
 //!
 //! A draw takes a few passes over the vocabulary and no more: the likeliest tokens are sorted, and the weight
 //! of the others is estimated; where that leaves doubt, tokens are weighed by [`bins`]; only where that does,
 //! too, is everything sorted. All three draw the same token, because each of the first two knows its error.
 //!
-//! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties
-//! them.
+//! The rule that draws options exists twice, as the runner shows it without an engine; a test compares both.
 
 mod bins;
 #[cfg(test)]

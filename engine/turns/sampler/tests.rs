@@ -10,7 +10,7 @@ pub(super) fn drawn(logits: &[f32], reply: &[u32], sampling: &Sampling) -> u32 {
     choose(&Row::new(logits, reply, &Said::default(), sampling), sampling).expect("probabilities")
 }
 
-/// The rule, as it stands at the top of [`likely`]: everything is sorted.
+/// The rule, as documented at the top of [`likely`]: everything is sorted.
 fn by_rule(logits: &[f32], number: f64, sampling: &Sampling) -> u32 {
     let tokens = kept_by_rule(logits, sampling);
     let top = tokens[0].1;

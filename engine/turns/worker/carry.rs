@@ -94,7 +94,7 @@ impl Worker {
         Ok((request, prepared))
     }
 
-    /// Drops the rows that a session keeps only to go back; answers once they are gone.
+    /// Drops the rows that a session keeps only to go back; answers once they are removed.
     pub(super) fn drop_rows(&mut self, session: &SessionKey, answer: oneshot::Sender<Result<Removed>>) {
         match self.begin_to_drop_rows(session) {
             Ok(true) => self.removals.push_back(answer),
@@ -110,8 +110,8 @@ impl Worker {
         self.memory.drop_rows(session, at_work)
     }
 
-    /// Drops a session for good; answers once its files are gone. `to_make_room`: not one whose last turn
-    /// waits for its commit.
+    /// Deletes a session; answers once its files are removed. `to_make_room`: not one whose last turn waits
+    /// for its commit.
     pub(super) fn remove(
         &mut self,
         session: &SessionKey,

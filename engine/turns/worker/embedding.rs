@@ -71,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Gives back the room that was kept: whoever waits may begin.
+    /// Releases the room that was kept: waiting turns may begin.
     fn make_way(&mut self) {
         (self.embedding.need, self.embedding.waits, self.held_up) = (0, false, false);
         self.enforce_budget();

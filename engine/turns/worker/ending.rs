@@ -80,7 +80,7 @@ impl Worker {
             None
         });
         if events.is_closed() {
-            // Whoever asked for it went while it was written, and will not say so again.
+            // The requester went away while it was written, and will not say so again.
             self.memory.abandon(&key, pending);
             return self.enforce_budget();
         }
@@ -114,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// A commit is over: its manifest is on disk, with so many bytes, or could not be written.
+    /// A commit is over: its manifest is on disk, with this many bytes, or could not be written.
     fn committed(&mut self, id: u64, written: Result<u64>) {
         let Some(i) = self.committing.iter().position(|committing| committing.finished.id == id) else {
             return;
@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Waits for all that is being written, so that whoever asked for it learns what came of it.
+    /// Waits for all that is being written, so that every requester learns the result.
     pub(super) fn finish_writing(&mut self) {
         while self.memory.wait_for_a_write() {}
         self.take_answers();
@@ -193,7 +193,7 @@ impl Worker {
     }
 }
 
-/// The turn stands in memory; that it can't be kept on disk is said, not hidden.
+/// The turn counts in memory; that it can't be kept on disk is reported.
 fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
     tracing::warn!("can't save agent `{agent}`: {e}");
     completion.usage.reason = Some(format!("not saved: {e}"));

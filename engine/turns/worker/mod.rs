@@ -3,8 +3,8 @@
 //! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the
 //! turn ends when the answer comes; so its last event says what was written, and the others decode meanwhile.
 //!
-//! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes
-//! it the same bits. A fault of the engine itself (a panic on its thread) is told to all turns, as
+//! A pass that fails is taken again turn by turn: the turn at fault fails alone, and row invariance gives the
+//! same bits. A fault of the engine itself (a panic on its thread) is reported to all turns, as
 //! `ErrorKind::Internal`.
 
 pub(crate) mod carry;
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Forget {
         session: SessionKey,
     },
-    /// All of a session is asked for.
+    /// Everything of a session is requested.
     Export {
         session: SessionKey,
         answer: oneshot::Sender<Result<SessionExport>>,
@@ -84,11 +84,11 @@ pub(crate) enum Command {
         import: Box<Import>,
         events: UnboundedSender<Event>,
     },
-    /// A session goes for good.
+    /// Deletes a session.
     Remove {
         session: SessionKey,
-        /// True if nobody asked for just this session to go: then one whose last turn waits for its commit
-        /// stays.
+        /// True if nobody requested the removal of this very session: then one whose last turn waits for its
+        /// commit stays.
         to_make_room: bool,
         answer: oneshot::Sender<Result<Removed>>,
     },
@@ -126,7 +126,7 @@ pub(crate) enum Command {
     Written,
     /// Engines that share the budget have less to take, or need some.
     Shared,
-    /// The front is gone, though turns may still have ways here.
+    /// The front is gone, though turns may still have channels here.
     Close,
 }
 
@@ -194,8 +194,8 @@ impl Worker {
         }
     }
 
-    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then,
-    /// and every turn that had not ended is told.
+    /// Serves commands until the engine is closed. A panic ends it too: its message is then in `fault`, and
+    /// every unfinished turn gets it.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
         let end =
             match catch_unwind(AssertUnwindSafe(|| {
@@ -261,7 +261,7 @@ impl Worker {
             Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to, replace } => self.fork(&from, to, replace),
-            // Whoever is at work says at its end when it is needed next.
+            // An active turn says at its end when the session is needed next.
             Command::HintNextUse { session, .. } if self.is_at_work(&session) => {}
             Command::HintNextUse { session, next_use } => self.memory.hint_next_use(&session, next_use),
             Command::Forget { session } => {
@@ -355,7 +355,7 @@ impl Worker {
         self.memory.is_being_read(&waiting.request.session)
     }
 
-    /// True if so many bytes fit beside all that is at work, or nothing is.
+    /// True if this many bytes fit beside all active turns, or there are none.
     fn fits(&self, need: u64) -> bool {
         let reserved = self.reserved().saturating_add(need);
         let is_alone = self.turns().next().is_none() && self.embedding.need == 0;
@@ -423,7 +423,7 @@ impl Worker {
                 logits.into_iter().map(Ok).collect()
             }
             Err(e) if fed.len() == 1 => vec![Err(e)],
-            // Whoever is to blame fails alone.
+            // The turn at fault fails alone.
             Err(_) => {
                 let alone = |i: &usize| self.pass(&[*i], &feed, false).map(|mut logits| logits.remove(0));
                 fed.iter().map(alone).collect()
@@ -525,8 +525,8 @@ impl Worker {
         }
     }
 
-    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits
-    /// any more breaks off after one of its layers.
+    /// Ends the turns whose callers have gone. This is noticed between two passes; a pass that nobody waits
+    /// for any more breaks off after one of its layers.
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =
             std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);

@@ -13,7 +13,7 @@ fn alone() -> Environment<'static> {
     env
 }
 
-/// All that is said of an error. What has an index that is not there is told by its range alone.
+/// Everything in an error. For an index that does not exist, only the range.
 fn said(error: &Error) -> String {
     let detail =
         error.detail().filter(|detail| error.kind() != ErrorKind::UndefinedError || !detail.contains("]`"));

@@ -148,7 +148,7 @@ fn what_is_carried_forward_is_what_a_look_at_all_turns_says() {
     assert!(n_known > 1000 && n_unknown > 1000 && n_defected > 500, "{n_known} {n_unknown} {n_defected}");
 }
 
-/// The most that a turn of a game of so many rounds looks at, and what all of them do.
+/// The most that a turn of a game of `n` rounds looks at, and the total of all turns.
 fn looked_at(strategy: &str, n_rounds: usize) -> (u64, u64) {
     let text = format!(
         "agents: {{ann: {{strategy: {strategy}}}, ben: {{strategy: {strategy}}}}}

@@ -414,7 +414,7 @@ fn parse_anthropic_event(event: &Value, said: &mut Said) {
         }
         _ => return,
     };
-    // A prompt's tokens are told in three parts, and again at the end.
+    // A prompt's tokens are reported in three parts, and again at the end.
     let [fresh, cached, written] = ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"]
         .map(|name| number(&usage[name]));
     if fresh.or(cached).or(written).is_some() {

@@ -35,7 +35,7 @@ impl Served {
         let http = Http::new(address)?;
         let listed = http.get("/v1/models")?;
         let model = choose(address.model.as_deref(), &listed)?;
-        // A model that is asked for is opened.
+        // Opens a requested model.
         http.post("/tokenize", &json!({ "content": "", "model": model }))?;
         let described = http.get(&format!("/v1/models/{model}"))?;
         let of = &described["greenroom"];

@@ -1,16 +1,16 @@
 //! What an engine should have of a prompt, beside what it says that it had, and why the two differ.
 //!
-//! An agent's prompt begins with its last prompt and reply, so all of that can be in the engine's cache but
-//! the reply's last token, which was said and never read. What is reused less than that was computed again:
-//! somebody paid for it, so it is told, with its likely cause.
+//! An agent's prompt begins with its last prompt and reply, so all of that can be in the engine's cache
+//! except the reply's last token, which was sampled but never read. If less than that is reused, the rest was
+//! computed again, and paid for, so it is reported with its likely cause.
 
 use crate::backend::{Match, Origin, Session, Usage};
 use greenroom_engine::common_prefix;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Tokens by which a text of a reply may differ from the tokens that it was said by, at most, to be taken for
-/// just that.
+/// Maximum number of tokens by which the text of a reply may differ from its sampled tokens and still count
+/// as them.
 const RESPELLED: usize = 8;
 
 /// What engines hold of sessions, as far as this process has asked them.

@@ -1,8 +1,8 @@
-//! HTTP to an engine: whole answers and streams of events, what may be asked again, and what went wrong in
+//! HTTP to an engine: whole answers and streams of events, which requests may be repeated, and failures in
 //! words.
 //!
-//! The key goes into one header and nowhere else: what a server says is searched for it before anybody reads
-//! that.
+//! The key goes into one header and nowhere else: server responses are searched for it before anyone reads
+//! them.
 
 use super::pace::Pace;
 use crate::scenario::{Address, Api};
@@ -36,7 +36,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// The wait before another attempt, after the one of this number (from 1), which is told.
+    /// Reports and waits before attempt `n` (from 1) is repeated.
     ///
     /// # Errors
     /// Another attempt would be of no use, or there were enough.

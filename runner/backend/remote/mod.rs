@@ -179,7 +179,7 @@ impl Remote {
                 outcome.prompt_tokens + outcome.reply_tokens.saturating_sub(1)
             }
             // The engine's reply was another text than the one that it will read: how far it goes back for
-            // that is its own affair.
+            // that is up to it.
             Prompt::Messages(_) => 0,
         });
         self.held.keep(request.session, past);
@@ -221,7 +221,7 @@ impl Remote {
         let mut streamed: Option<StreamedReply> = None;
         while let Some(event) = events.recv().await {
             dialect::take(self.address.api, &event?, &mut said)?;
-            // An engine may take back what it had said of a character.
+            // An engine may retract an incomplete character.
             if said.text.get(n_read..).is_none_or(str::is_empty) {
                 continue;
             }
@@ -280,7 +280,7 @@ fn options(request: &Request) -> Vec<&str> {
     })
 }
 
-/// The name by which an engine may keep a memory apart: of nothing that anybody reads.
+/// A name under which an engine may keep a memory separate: derived from nothing that anyone reads.
 fn key(session: &Session) -> String {
     let name = format!("{}\n{}", session.run, session.agent);
     format!("greenroom-{}", &blake3::hash(name.as_bytes()).to_hex()[..24])

@@ -47,7 +47,7 @@ pub(super) fn describe(address: &Address, http: &Http) -> anyhow::Result<(String
     }
 }
 
-/// The model that is asked for among those of a list in OpenAI's form; the only one, where none is.
+/// The requested model in a list in OpenAI's form; the only one, where none is.
 pub(super) fn choose(asked: Option<&str>, listed: &Value) -> anyhow::Result<String> {
     let all = listed["data"].as_array().into_iter().flatten();
     let names: Vec<&str> = all.filter_map(|model| model["id"].as_str()).collect();

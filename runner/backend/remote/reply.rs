@@ -121,7 +121,7 @@ pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, cutting: Cutting<'_>, ma
         return Reply { call, ..Reply::of(Vec::new(), text, Stop::EndOfTurn) };
     }
     if let Bounds::OneOf(_) = bounds {
-        // It was asked for as JSON: APIs of messages have no other bounds.
+        // It was requested as JSON: message APIs have no other formats.
         let value: Option<Value> = serde_json::from_str(&said.text).ok();
         let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
         return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);

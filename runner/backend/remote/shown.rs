@@ -1,10 +1,9 @@
-//! What of a reply was shown while it streams, over all attempts at it: where it is asked for again, it comes
-//! from its beginning.
+//! The part of a reply shown while it streams, over all attempts: a repeated request starts it over.
 
 use crate::backend::{Progress, Sink};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where a reply's text goes while it streams.
+/// Where a reply's text is sent while it streams.
 pub(super) struct Shown<'a> {
     sink: &'a Sink,
     bytes: AtomicUsize,

@@ -47,7 +47,7 @@ pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &Turn
 }
 
 /// The whole prompt, special tokens spelled out. The ids of another model's replies mean nothing to this one
-/// (`is_other`), so its texts stand for them.
+/// (`is_other`), so its texts replace them.
 pub(super) fn rendered(
     prompter: &PromptEncoder,
     read: Conversation,

@@ -126,7 +126,7 @@ impl Roster {
         Ok(true)
     }
 
-    /// An agent as it stands now.
+    /// The current agent.
     ///
     /// # Errors
     /// There is none of that name.

@@ -170,7 +170,7 @@ fn broken(error: &io::Error) -> Refusal {
     Refusal::request(format!("the transfer failed: {error}"))
 }
 
-/// Passes on a body's pieces, until it ends or the receiver is gone.
+/// Passes on a body's chunks, until it ends or the receiver is gone.
 async fn pass_on(
     mut body: impl Stream<Item = Result<Bytes, axum::Error>> + Unpin,
     pieces: &mpsc::Sender<io::Result<Bytes>>,

@@ -101,7 +101,7 @@ impl Body {
         Ok((Dialogue::new(lines, tools, "messages")?, calls))
     }
 
-    /// How it is answered, by a model with a context of so many tokens.
+    /// The response of a model with a context of `n_ctx` tokens.
     ///
     /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context
     /// or more, the reply may be as long as there is room, and then ends with

@@ -264,7 +264,7 @@ impl Run {
     }
 }
 
-/// Sends an event; a client that has gone hears nothing.
+/// Sends an event; a client that has gone is ignored.
 fn tell(events: &Events, name: &'static str, data: &Value) {
     let _ = events.send(Ok(sse::Event::default().event(name).data(data.to_string())));
 }

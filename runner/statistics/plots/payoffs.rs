@@ -84,7 +84,7 @@ fn edges(totals: &[(usize, f64)]) -> Vec<(f64, f64)> {
     let width = range / MAX_BARS as f64;
     let bin = |at: usize| (low + at as f64 * width, low + (at + 1) as f64 * width);
     let mut bins: Vec<(f64, f64)> = (0..MAX_BARS).map(bin).collect();
-    // The greatest value lies on the last edge, which a bar does not hold.
+    // The greatest value is on the last edge, which belongs to no bar.
     if let Some(last) = bins.last_mut() {
         last.1 += range * 1e-9;
     }
@@ -106,7 +106,7 @@ impl Bars {
     fn new(totals: &[(usize, f64)], n_cells: usize) -> Option<Self> {
         let edges = edges(totals);
         let (low, high) = (edges.first()?.0, edges.last()?.1);
-        // Where all runs are alike, so much around them that the bar is seen as one value.
+        // If all runs are equal, a margin that makes the bar visibly one value.
         let room = if edges.len() == 1 { (high - low) * 5.0 } else { (high - low) * 0.06 };
         let range = low - room..high + room;
         // Beyond the greatest numbers there is no scale, and among those next to each other there are no

@@ -32,7 +32,7 @@ pub(in crate::check) struct Row {
     pub(in crate::check) end: usize,
 }
 
-/// A value of a row, and its place; where that can't be told, the row's.
+/// A value of a row, and its place; where that is not known, the row's.
 #[derive(Debug)]
 pub(in crate::check) struct Cell {
     pub(in crate::check) column: String,
@@ -220,7 +220,7 @@ pub(in crate::check) fn jsonl(text: &str, most: usize) -> Rows {
     found
 }
 
-/// An error without its place, which is told otherwise.
+/// An error without its place, which is reported separately.
 fn plain_words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_string()

@@ -7,7 +7,7 @@ use greenroom::terminal::statistics;
 use greenroom::transcript::{AssertionRecord, VerdictRecord};
 use serde_json::{Value, json};
 
-/// Three cells of a game in which runs of equal seed lean alike.
+/// Three cells of a game in which runs of equal seed have the same tendency.
 fn swept(n: u64) -> Sample {
     let cells: [&[&str]; 3] =
         [&["stakes.temptation=3"], &["stakes.temptation=5"], &["stakes.temptation=7.5"]];

@@ -69,7 +69,7 @@ struct TextOptions {
     format: Option<TextFormat>,
 }
 
-/// The form of what is said.
+/// The format of the reply.
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum TextFormat {
@@ -166,7 +166,7 @@ impl Body {
         self.text.as_ref().and_then(|text| text.format.clone()).unwrap_or(TextFormat::Text)
     }
 
-    /// True if log-probabilities are asked for.
+    /// True if log-probabilities are requested.
     pub(super) fn has_logprobs(&self) -> bool {
         self.include.iter().flatten().any(|name| name == LOGPROBS)
     }
