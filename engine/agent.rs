@@ -39,8 +39,7 @@ use std::task::{Context, Poll, ready};
 /// folder where there is one. There, a later process continues it with [`Engine::resume`]. There is one agent
 /// of a name at a time; of two, each would take the memory back to its own conversation.
 ///
-/// It is a handle to its engine, which lives as long as it. It can be stored and sent to other threads and
-/// tasks.
+/// It is a handle that keeps its engine alive. It can be stored and sent to other threads and tasks.
 pub struct Agent {
     engine: Engine,
     key: SessionKey,
@@ -125,7 +124,8 @@ impl Engine {
         let SessionKey { run, agent, .. } = &resumed.key;
         if self.inner.store_handle.store.is_none() {
             return Err(Error::request(format!(
-                "agent `{agent}` of run `{run}` can't be resumed: this engine stores no memories; set `cache_dir`"
+                "agent `{agent}` of run `{run}` can't be resumed: this engine stores no memories; set \
+                 `cache_dir`"
             )));
         }
         let manifest = self.stored_memory(&resumed.key)?.ok_or_else(|| {
@@ -313,8 +313,8 @@ impl Agent {
         })
     }
 
-    /// Starts a turn: the agent reads `text` and answers. The engine works on it whether or not anybody
-    /// waits.
+    /// Starts a turn: the agent reads `text` and answers. The engine runs it whether or not the reply is
+    /// polled.
     ///
     /// Before its first turn is saved this looks into the cache folder, on this thread.
     ///
@@ -327,7 +327,7 @@ impl Agent {
     }
 
     /// Starts a turn that is answered with one of `options`, by their log-probabilities
-    /// ([`Constraint::OneOf`]), whatever replies must be otherwise.
+    /// ([`Constraint::OneOf`]), overriding the agent's constraint.
     ///
     /// ```
     /// # use greenroom_engine::*;
@@ -391,7 +391,7 @@ impl Agent {
         }
         let Some(manifest) = self.engine.stored_memory(&self.key)? else { return Ok(()) };
         let (held, prompter) = (&manifest.segments, self.engine.prompter());
-        let prompt = prompter.chat.prompt_behind(held, conversation, &prompter.tokenizer)?;
+        let prompt = prompter.chat.prompt_after(held, conversation, &prompter.tokenizer)?;
         let n = compare(held, &prompt).n_segments;
         if n == held.len() {
             return Ok(());
@@ -405,7 +405,8 @@ impl Agent {
         });
         let SessionKey { run, agent, .. } = &self.key;
         let found = format!(
-            "agent `{agent}` of run `{run}` has a stored memory of {} tokens, which this turn does not continue{differs}",
+            "agent `{agent}` of run `{run}` has a stored memory of {} tokens, which this turn does not \
+             continue{differs}",
             manifest.n_tokens()
         );
         let remedy = match self.resumed {

@@ -3,7 +3,7 @@
 use crate::Call;
 use serde::{Deserialize, Serialize};
 
-/// A call of a tool as far as it is said.
+/// A tool call in a partial reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSoFar<'a> {
     /// Name of the tool.
@@ -28,9 +28,9 @@ pub enum ToolCalls {
 pub struct Choice {
     /// Index of the option that was drawn, counted from 0 in the order in which they were given.
     pub chosen: usize,
-    /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it,
-    /// one after the other after the prompt, in the model's own distribution (no temperature, no filter, no
-    /// penalty). It is that of replies that begin with the option, as in [`crate::Engine::rank`].
+    /// The natural log-probability of each option in that order: the sum over its tokens, as the tokenizer
+    /// cuts it, after the prompt, in the model's own distribution (no temperature, no filter, no penalty). It
+    /// is the probability of replies that begin with the option, as in [`crate::Engine::rank`].
     ///
     /// An option whose tokens another one begins with counts only where the model would then end its turn:
     /// how likely that is is added to it. So no reply counts for two options.
@@ -41,6 +41,20 @@ pub struct Choice {
 ///
 /// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no
 /// grammar): what a token has there says nothing of how it was drawn.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let mut ada = engine.agent("demo", "ada").max_tokens(4).logprobs(3);
+/// let reply = ada.extend("Rolf: Who are you?")?.blocking_finish()?;
+/// for token in &reply.logprobs {
+///     let likeliest = &token.top[0];
+///     assert!(token.top.len() == 3 && token.logprob <= likeliest.logprob);
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// The token.
@@ -111,7 +125,7 @@ pub enum MatchKind {
 /// Source of the reused part of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Source {
+pub enum CacheSource {
     /// Nothing was reused.
     None,
     /// It was in memory.
@@ -121,12 +135,26 @@ pub enum Source {
 }
 
 /// Cost of a turn. `prefilled + recomputed + generated == layer0_rows`, always.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let mut ada = engine.agent("demo", "ada").max_tokens(8);
+/// let first = ada.extend("Rolf: Who are you?")?.blocking_finish()?.usage;
+/// assert_eq!((first.kind, first.reused), (MatchKind::Cold, 0));
+/// let second = ada.extend("Rolf: And who am I?")?.blocking_finish()?.usage;
+/// assert_eq!((second.kind, second.source, second.recomputed), (MatchKind::Extend, CacheSource::Memory, 0));
+/// assert_eq!(second.prefilled + second.recomputed + second.generated, second.layer0_rows);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Match between the prompt and the cache.
     pub kind: MatchKind,
     /// Source of the reused tokens.
-    pub source: Source,
+    pub source: CacheSource,
     /// Prompt tokens whose keys and values were reused.
     pub reused: usize,
     /// Prompt tokens that were new to the session.
@@ -153,7 +181,7 @@ pub struct Usage {
     pub bytes_written: u64,
     /// Milliseconds that the turn waited for its memory to be read.
     pub waited_ms: f64,
-    /// Milliseconds that its memory was read ahead, while others were at work.
+    /// Milliseconds that its memory was read ahead, while other turns were active.
     pub prefetch_ms: f64,
     /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's
     /// token.
@@ -226,9 +254,9 @@ pub struct Completion {
     /// The log-probability of each of `ids`, if requested ([`Request::logprobs`](crate::Request::logprobs));
     /// else empty.
     pub logprobs: Vec<TokenLogprob>,
-    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the
-    /// same whether the prompt was read from scratch, cached, restored, forked or read beside others, and
-    /// names no tenant and no session.
+    /// Hash (blake3, in hex) of everything that determines the bits of this reply and of the session. It is
+    /// the same whether the prompt was prefilled, cached, restored, forked or batched with others, and names
+    /// no tenant and no session.
     ///
     /// Hashes, in this order, the text `greenroom completion 1`; the model's identity
     /// ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and formats of the cache, and the

@@ -79,7 +79,7 @@ pub const SAMPLE: &str = include_str!("sample.txt");
 /// Lists, shows, removes, bounds and verifies what a cache folder holds.
 pub mod cache {
     pub use crate::store::cipher::CacheKey;
-    pub use crate::store::inventory::{Details, Entry, Folder};
+    pub use crate::store::inventory::{Details, Folder, StoredSession};
     pub use crate::store::medium::Traffic;
     pub use crate::store::objects::ObjectsAddress;
     pub use crate::store::{Removed, Verdict};

@@ -1,4 +1,4 @@
-//! Counts of computed tokens, kept while requests are at work.
+//! Counts of computed tokens, updated while requests are active.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

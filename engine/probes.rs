@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
-use crate::device::cpu::block::{Rows, Sealing};
+use crate::device::cpu::block::{F16Rows, Sealing};
 use crate::fixtures::Dtype;
 use crate::fixtures::pass::{cache_of, write_pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -12,9 +12,9 @@ use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::sequence::Sequence;
-use crate::model::gguf::{Bytes, Gguf};
+use crate::model::gguf::{FileBytes, Gguf};
 use crate::scoring::distribution::Distribution;
-use crate::scoring::scratch::Scratch;
+use crate::scoring::scratch::ScratchSequence;
 use crate::store::cipher::Cipher;
 use crate::store::log::{self, End};
 use crate::store::manifest::Identity;
@@ -114,7 +114,7 @@ pub fn sealing(bits: u32) -> impl FnMut() -> usize {
 }
 
 fn parse(bytes: &[u8]) -> Result<Gguf> {
-    Gguf::parse("model".to_owned(), Bytes::Held(bytes.to_vec().into()))
+    Gguf::parse("model".to_owned(), FileBytes::Held(bytes.to_vec().into()))
 }
 
 /// Opens a model that lies in memory, without its weights.
@@ -132,7 +132,7 @@ pub fn prompter(bytes: &[u8]) -> Result<PromptEncoder> {
 pub fn next_token(bytes: &[u8]) -> Result<u32> {
     let gguf = Arc::new(parse(bytes)?);
     let device: Arc<dyn Device> = Arc::new(Cpu::load(&gguf, Isa::detect(), &mut |_, _| {})?);
-    let mut scratch = Scratch::new(&device, Arc::new(device.spec().kv_layout(&KvChoice::Auto)?));
+    let mut scratch = ScratchSequence::new(&device, Arc::new(device.spec().kv_layout(&KvChoice::Auto)?));
     let mut logits = Vec::new();
     scratch.read(&[0, 1, 2], Wanted::Last, &mut |_, row| {
         logits = row.to_vec();
@@ -202,7 +202,7 @@ fn block_hash() -> BlockHash {
 /// None.
 pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
     let (layout, part) = (block_layout(), if windowed { Part::Windowed } else { Part::Global });
-    let (mut rows, format) = (Rows::new(&layout), BlockFormat::new(&layout, part));
+    let (mut rows, format) = (F16Rows::new(&layout), BlockFormat::new(&layout, part));
     let mut block = BlockBytes::zeroed(format.len(true));
     for layer in &format.layers {
         let of = layout.layers[layer.layer];

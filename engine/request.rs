@@ -6,6 +6,15 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Whether a reply may be a call of a tool, or must be one.
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::*;
+///
+/// let choice = ToolChoice::Named("weather".into());
+/// assert_ne!(choice, ToolChoice::default());
+/// assert_eq!(ToolChoice::default(), ToolChoice::Never);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ToolChoice {
@@ -17,15 +26,28 @@ pub enum ToolChoice {
     Allowed,
     /// It may not, though there are tools: a token that a call begins with is drawn again.
     Forbidden,
-    /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever
-    /// would have been drawn, and the rest is under the tools' schemas. What the agent reads is the same as
-    /// with [`ToolChoice::Allowed`]. The reply can't have a grammar of its own.
+    /// It is a call of one of the tools: the markup or the text that a call begins with is forced, and the
+    /// rest is under the tools' schemas. What the agent reads is the same as with [`ToolChoice::Allowed`].
+    /// The reply can't have a grammar of its own.
     Required,
     /// The same, of the tool with this name.
     Named(Arc<str>),
 }
 
 /// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::Sampling;
+///
+/// let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+/// assert!(greedy.validate().is_ok());
+/// let impossible = Sampling { top_p: 1.5, ..greedy };
+/// assert_eq!(
+///     impossible.validate().unwrap_err().to_string(),
+///     "the sampling's top_p is 1.5; expected a number from 0 to 1"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 means greedy.
@@ -39,7 +61,7 @@ pub struct Sampling {
     /// Divide positive logits (multiply negative ones) of tokens that this reply has already used by this (1:
     /// off).
     pub repetition_penalty: f32,
-    /// Number of the reply's latest tokens that the penalty looks at.
+    /// Number of the reply's latest tokens that the penalty considers.
     pub repetition_window: usize,
     /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`:
     /// off).
@@ -120,6 +142,37 @@ pub enum Retention {
 }
 
 /// Asks for one reply.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let past = Exchange::new("Rolf: Hello.".into(), ReplyContent::Text("Hello, Rolf.".into()));
+/// let conversation = Conversation {
+///     system: Some("You are Ada.".into()),
+///     exchanges: vec![past],
+///     next: "Rolf: Who are you?".into(),
+///     ..Conversation::default()
+/// };
+/// let request = Request {
+///     max_tokens: 8,
+///     stop: vec!["\nRolf:".into()],
+///     sampling: Sampling { seed: 7, ..Sampling::default() },
+///     ..Request::new(SessionKey::new("demo", "ada"), conversation)
+/// };
+/// let mut turn = engine.submit(request)?;
+/// while let Some(event) = turn.blocking_next() {
+///     match event {
+///         Event::Text(text) => print!("{text}"),
+///         Event::Done(completion) => println!(" ({} tokens)", completion.ids.len()),
+///         Event::Failed(error) => return Err(error),
+///         _ => {}
+///     }
+/// }
+/// turn.blocking_commit()?;
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// Session whose memory is used and extended.
@@ -149,7 +202,7 @@ pub struct Request {
     pub max_call_tokens: usize,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
-    /// True if the options of a choice are drawn by their log-probability by length
+    /// True if the options of a choice are drawn by length-normalized log-probability
     /// ([`by_length`](crate::by_length)), so that a long text is not unlikely for its length alone.
     pub by_length: bool,
     /// Grammar that the reply is in; `None`: any text. It ends when the grammar is complete; what
@@ -172,7 +225,7 @@ pub struct Request {
     pub parallel_tool_calls: bool,
     /// `Some(n)`: the log-probability of each token of the reply comes with it
     /// ([`Completion::logprobs`](crate::Completion::logprobs)), and the `n` most likely tokens in its place,
-    /// [`MOST_TOP_LOGPROBS`] at most. It changes no token.
+    /// [`MAX_TOP_LOGPROBS`] at most. It changes no token.
     pub logprobs: Option<usize>,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
@@ -211,7 +264,7 @@ impl Request {
         }
     }
 
-    /// Tells whether the request is one that an engine can take, as far as that shows without the model.
+    /// Checks whether an engine can take the request, as far as that can be determined without the model.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Request`]: the first fault, and what was expected.
@@ -220,8 +273,8 @@ impl Request {
         if self.parent.as_ref().is_some_and(|parent| parent.tenant != self.session.tenant) {
             return Err(crate::Error::request("a session can't begin with the memory of another tenant"));
         }
-        if let Some(n) = self.logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
-            let found = format!("logprobs is {n}; expected at most {MOST_TOP_LOGPROBS}");
+        if let Some(n) = self.logprobs.filter(|n| *n > MAX_TOP_LOGPROBS) {
+            let found = format!("logprobs is {n}; expected at most {MAX_TOP_LOGPROBS}");
             return Err(crate::Error::request(found));
         }
         self.validate_calls()
@@ -248,9 +301,23 @@ impl Request {
 }
 
 /// Maximum number of likely tokens reported for each token of a reply ([`Request::logprobs`]).
-pub const MOST_TOP_LOGPROBS: usize = 20;
+pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Constraint on a reply.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let options = ["left", "right"].map(String::from).to_vec();
+/// let mut ada = engine.agent("demo", "ada").constraint(Constraint::OneOf(options.clone()));
+/// let reply = ada.extend("Rolf: Left or right?")?.blocking_finish()?;
+/// let choice = reply.choice.expect("a choice");
+/// assert_eq!(reply.text, options[choice.chosen]);
+/// assert_eq!(choice.logprobs.len(), options.len());
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Constraint {

@@ -183,7 +183,8 @@ fn add_own(env: &mut Environment<'static>) {
         if value.as_object().is_some_and(|object| object.type_name().ends_with("::Loop")) {
             Err(Error::new(
                 ErrorKind::InvalidOperation,
-                "`loop(…)` stands directly within its loop: it has no other name, and no macro or block calls it",
+                "`loop(…)` stands directly within its loop: it has no other name, and no macro or block \
+                 calls it",
             ))
         } else {
             Ok(value)

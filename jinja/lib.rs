@@ -265,9 +265,9 @@ fn run(
 
 /// A message, cut where it continues for long: minijinja quotes names and values whole.
 pub fn shortened(mut message: String) -> String {
-    const MOST: usize = 1_000;
-    if message.len() > MOST {
-        message.truncate(message.floor_char_boundary(MOST));
+    const MAX_CHARACTERS: usize = 1_000;
+    if message.len() > MAX_CHARACTERS {
+        message.truncate(message.floor_char_boundary(MAX_CHARACTERS));
         message.push('…');
     }
     message

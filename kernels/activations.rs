@@ -8,19 +8,19 @@ use super::panel::Packed;
 use super::pointwise::{RmsNorm, rms_norm};
 use super::{Isa, Kernel, LANES, Lanes, STEP, lanes, lanes_mut};
 use crate::floats::Floats;
-use crate::threads::{Shared, for_ranges};
+use crate::threads::{SharedSlice, for_ranges};
 
 /// Activations `[n_rows, k]`, ready for weights of every format.
 pub struct Activations<'a> {
-    floats: Source<'a>,
+    floats: ActivationSource<'a>,
     pub(super) n_rows: usize,
     pub(super) k: usize,
     /// What coded weights are multiplied with, if there are such.
-    pub(super) coded: Option<Coded>,
+    pub(super) coded: Option<CodedActivations>,
 }
 
 /// Activations as they are.
-enum Source<'a> {
+enum ActivationSource<'a> {
     /// Not kept: no weights are floats.
     None,
     Given(&'a [f32]),
@@ -28,7 +28,7 @@ enum Source<'a> {
 }
 
 /// Activations in 8 bits: `x ≈ scale * code`.
-pub(super) struct Coded {
+pub(super) struct CodedActivations {
     /// `[n_rows, k]`, a byte each.
     codes: Floats,
     /// `[n_rows, k / 32]`.
@@ -59,8 +59,9 @@ impl<'a> Activations<'a> {
     /// Rows of `k` activations, for products with all of `weights`.
     pub fn new(isa: Isa, x: &'a [f32], k: usize, weights: &[&Packed]) -> Self {
         assert!(weights.iter().all(|w| w.k == k), "weights are [n_out, {k}]");
-        let coded = weights.iter().any(|w| w.format.coded()).then(|| Coded::new(isa, x, k, None, weights));
-        Self { floats: Source::Given(x), n_rows: x.len() / k, k, coded }
+        let coded =
+            weights.iter().any(|w| w.format.coded()).then(|| CodedActivations::new(isa, x, k, None, weights));
+        Self { floats: ActivationSource::Given(x), n_rows: x.len() / k, k, coded }
     }
 
     /// The RMS norm ([`rms_norm`]) of rows, for products with all of `weights`.
@@ -68,10 +69,10 @@ impl<'a> Activations<'a> {
         let (k, n_rows) = (norm.len(), x.len() / norm.len());
         assert!(weights.iter().all(|w| w.k == k), "weights are [n_out, {k}]");
         let coded = weights.iter().any(|w| w.format.coded());
-        let coded = coded.then(|| Coded::new(isa, x, k, Some((norm, eps)), weights));
+        let coded = coded.then(|| CodedActivations::new(isa, x, k, Some((norm, eps)), weights));
         let floats = match weights.iter().all(|w| w.format.coded()) {
-            true => Source::None,
-            false => Source::Made(rms_norm(isa, x, norm, eps)),
+            true => ActivationSource::None,
+            false => ActivationSource::Made(rms_norm(isa, x, norm, eps)),
         };
         Self { floats, n_rows, k, coded }
     }
@@ -79,19 +80,19 @@ impl<'a> Activations<'a> {
     /// `[n_rows, k]`.
     pub(super) fn floats(&self) -> &[f32] {
         match &self.floats {
-            Source::None => &[],
-            Source::Given(x) => x,
-            Source::Made(x) => x,
+            ActivationSource::None => &[],
+            ActivationSource::Given(x) => x,
+            ActivationSource::Made(x) => x,
         }
     }
 }
 
-impl Coded {
+impl CodedActivations {
     fn new(isa: Isa, x: &[f32], k: usize, norm: Option<(&[f32], f32)>, weights: &[&Packed]) -> Self {
         assert_eq!(x.len() % k, 0, "activations are [n_rows, {k}]");
         let (mut codes, mut steps) = (Floats::new(x.len() / 4), vec![StepOf::default(); x.len() / STEP]);
-        let shared_codes = Shared::new(bytemuck::cast_slice_mut::<f32, i8>(&mut codes));
-        let shared_steps = Shared::new(&mut steps);
+        let shared_codes = SharedSlice::new(bytemuck::cast_slice_mut::<f32, i8>(&mut codes));
+        let shared_steps = SharedSlice::new(&mut steps);
         for_ranges(x.len() / k, (1 << 13) / k, |rows| {
             let mut normed = vec![0.0; if norm.is_some() { k } else { 0 }];
             for row in rows {

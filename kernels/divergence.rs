@@ -3,11 +3,11 @@
 use super::{Isa, Kernel, LANES, Lanes, padded};
 
 /// Columns whose sums are taken in f32 before they are added up in f64.
-const PIECE: usize = 1024;
+const F32_COLUMNS: usize = 1024;
 
 /// Two distributions over a vocabulary, given by their logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Divergence {
+pub struct LogitDivergence {
     /// Kullback–Leibler divergence of the second from the first, `Σ p ln(p / q)`, in nats.
     pub nats: f64,
     /// Logarithm of the sum of the exponentials of the second one's logits: what a logit is less to be a
@@ -16,17 +16,17 @@ pub struct Divergence {
 }
 
 /// Compares the distributions of logits `p` and `q`, both `[n_vocab]` and finite.
-pub fn divergence(isa: Isa, p: &[f32], q: &[f32]) -> Divergence {
+pub fn divergence(isa: Isa, p: &[f32], q: &[f32]) -> LogitDivergence {
     assert_eq!(p.len(), q.len(), "two rows of one vocabulary");
     let largest = |x: &[f32]| x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let (p_max, q_max) = (largest(p), largest(q));
     let (mut p_sum, mut q_sum, mut weighed) = (0.0, 0.0, 0.0);
-    for (p, q) in p.chunks(PIECE).zip(q.chunks(PIECE)) {
+    for (p, q) in p.chunks(F32_COLUMNS).zip(q.chunks(F32_COLUMNS)) {
         let sums = isa.run(Sums { p, q, p_max, q_max });
         (p_sum, q_sum, weighed) = (p_sum + sums[0], q_sum + sums[1], weighed + sums[2]);
     }
     let nats = weighed / p_sum + libm::log(q_sum / p_sum);
-    Divergence { nats, log_sum: f64::from(q_max) + libm::log(q_sum) }
+    LogitDivergence { nats, log_sum: f64::from(q_max) + libm::log(q_sum) }
 }
 
 /// `Σ eᵖ`, `Σ e^q` and `Σ eᵖ (p - q)` of a piece, the largest logit of each side taken off.

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 thread_local! {
-    /// Vectors that nobody uses at the moment; `None` outside of a pass.
+    /// Unused vectors; `None` outside of a pass.
     static FREE: RefCell<Option<Vec<Vec<f32>>>> = const { RefCell::new(None) };
 }
 

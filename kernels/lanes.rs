@@ -29,10 +29,10 @@ pub(crate) trait Lanes: Copy {
     /// Panels of weights that are unpacked for many rows and meet them together: 2 if there are registers
     /// enough, in tiles of 8 rows instead of 4; 0: panels are unpacked tile by tile.
     const PANELS: usize;
-    /// Vectors of sums that an inner loop can keep in registers, beside the operands.
+    /// Vectors of sums that an inner loop can keep in registersin addition to the operands.
     const SUMS: usize;
 
-    /// Runs a kernel in a function of its own: what several others call is compiled once.
+    /// Runs a kernel in a function of its own, so that what several callers use is compiled once.
     fn call<K: Kernel>(kernel: K) -> K::Output;
     /// Asks for the cache line at an address, which need not be valid. A hint: nothing depends on it.
     #[inline(always)]
@@ -242,7 +242,7 @@ mod tests {
         assert!(files.len() > 15);
     }
 
-    /// What [`Lanes`] says of its safety: nobody but a set's own file can name its vectors.
+    /// The safety condition of [`Lanes`]: only a set's own file can name its vectors.
     #[test]
     fn only_the_unsafe_functions_of_a_set_lead_to_its_vectors() {
         for (set, text) in [

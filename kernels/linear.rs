@@ -10,7 +10,7 @@ use super::tiles::{CodedProduct, FEW, Tile, rows};
 use super::{Isa, Kernel, LANES, Lanes, lanes, padded};
 use crate::floats::Floats;
 use crate::pointwise::Activation;
-use crate::threads::{Shared, for_ranges};
+use crate::threads::{SharedSlice, for_ranges};
 use std::ops::Range;
 
 /// Multiply-adds below which a product does not pay for a second thread.
@@ -19,7 +19,7 @@ const SERIAL_MACS: usize = 1 << 16;
 /// The products with some matrices (biases added), `[n_rows, n_out]` each.
 pub fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<Floats> {
     let mut out: Vec<Floats> = weights.iter().map(|w| Floats::new(x.n_rows * w.n_out)).collect();
-    let shared: Vec<Shared<'_, f32>> = out.iter_mut().map(|out| Shared::new(out)).collect();
+    let shared: Vec<SharedSlice<'_, f32>> = out.iter_mut().map(|out| SharedSlice::new(out)).collect();
     for_panels(x, weights, 1, |m, panels, sums| {
         weights[m].multiply(isa, x, &panels, sums);
         weights[m].each_row(&panels, sums, |at, sums| {
@@ -36,7 +36,7 @@ pub fn linear(isa: Isa, x: &Activations<'_>, weights: &[&Packed]) -> Vec<Floats>
 pub fn linear_onto(isa: Isa, x: &Activations<'_>, weights: &Packed, base: &[f32]) -> Floats {
     assert_eq!(base.len(), x.n_rows * weights.n_out, "what is added to is as wide as the product");
     let mut out = Floats::new(base.len());
-    let shared = Shared::new(&mut out);
+    let shared = SharedSlice::new(&mut out);
     for_panels(x, &[weights], 1, |_, panels, sums| {
         weights.multiply(isa, x, &panels, sums);
         weights.each_row(&panels, sums, |at, sums| {
@@ -52,7 +52,7 @@ pub fn linear_onto(isa: Isa, x: &Activations<'_>, weights: &Packed, base: &[f32]
 pub fn gated(isa: Isa, activation: Activation, x: &Activations<'_>, gate: &Packed, up: &Packed) -> Floats {
     assert_eq!(gate.n_out, up.n_out, "gate and up have equal widths");
     let mut out = Floats::new(x.n_rows * gate.n_out);
-    let shared = Shared::new(&mut out);
+    let shared = SharedSlice::new(&mut out);
     for_panels(x, &[gate], 2, |_, panels, sums| {
         let (gates, ups) = sums.split_at_mut(sums.len() / 2);
         gate.multiply(isa, x, &panels, gates);

@@ -166,7 +166,7 @@ impl Packed {
         let row_bytes = format.row_bytes(k);
         assert!(rows.len() == n_out * row_bytes && k % format.block() == 0, "rows are whole blocks");
         let mut slab = slabs.cut(n_out.div_ceil(LANES) * panel_bytes(format, k))?;
-        let panels = crate::threads::Shared::new(slab.bytes_mut());
+        let panels = crate::threads::SharedSlice::new(slab.bytes_mut());
         let size = panel_bytes(format, k);
         crate::threads::for_ranges(n_out.div_ceil(LANES), 1, |range| {
             for p in range {
@@ -211,7 +211,9 @@ const fn panel_bytes(format: Format, k: usize) -> usize {
 
 /// Puts one row of the file into lane `o` of a panel.
 fn pack_row(format: Format, row: &[u8], o: usize, k: usize, panel: &mut [u8]) {
-    with_scheme!(format, S => return pack_codes::<S>(row, o, panel.split_at_mut(scale_bytes(format, k))), _ => ());
+    with_scheme!(
+        format, S => return pack_codes::<S>(row, o, panel.split_at_mut(scale_bytes(format, k))), _ => ()
+    );
     let size = format.bits() / 8;
     for (i, x) in row.chunks_exact(size).enumerate() {
         panel[(i * LANES + o) * size..][..size].copy_from_slice(x);

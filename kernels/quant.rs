@@ -3,13 +3,13 @@
 //! A group is 64 neighbours along the head dimension (the last one may be shorter). Its values are
 //! `scale * level`: in 4 bits a code names one of 16 [`LEVELS`], in 8 bits the level is `code - 128`. Scales
 //! are floats of 8 bits, see [`Scale`]; `kernels/seal.rs` fits them. Keys are coded without their block's
-//! mean, and the first [`EXACT`] keys and values of a session are kept in f16 beside their codes.
+//! mean, and the first [`EXACT`] keys and values of a session are also kept in f16.
 //!
-//! Coded rows are `scale  level`*: in 4 bits one of 16 levels, the quantizer of least error for a Gaussian,
+//! Coded rows are `scale * level`: in 4 bits one of 16 levels, the quantizer of least error for a Gaussian,
 //! which rotated rows nearly are; in 8 bits a byte. Scales are floats of 8 bits, one for 64 numbers. Keys are
-//! coded around their block's mean, because what all keys have in common costs range and tells a softmax
-//! nothing; a session's first four keys and values, which every later token attends to, stay in f16 beside
-//! their codes. That is 4.19 bits a number for keys, 4.13 for values.
+//! coded around their block's mean, because their common part costs range and does not affect a softmax; a
+//! session's first four keys and values, which every later token attends to, are also kept in f16. That is
+//! 4.19 bits a number for keys, 4.13 for values.
 
 use half::f16;
 

@@ -38,7 +38,7 @@ pub(crate) trait Form {
     const OFFSET: bool;
     /// True if the halves of a step have scales of their own.
     const HALVES: bool;
-    /// True if there is a bias beside the scale.
+    /// True if there is a bias in addition to the scale.
     const BIAS: bool;
     /// The largest value of a code, before the offset is subtracted.
     const LARGEST: i32;

@@ -25,7 +25,10 @@ pub fn quantize(isa: Isa, x: &[f32], dim: usize, bits: u32) -> CodedRows {
 /// Quantizes `x: [n_rows, dim]` to codes of 4 bits whose errors make up for each other by `feedback` (see
 /// [`super::shaping`]); rows come 64 at a time.
 pub fn quantize_shaped(isa: Isa, x: &[f32], dim: usize, feedback: &[f32]) -> CodedRows {
-    assert!(x.len() % (AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim, "rows come 64 at a time");
+    assert!(
+        x.len() % (VECTORS_AT_ONCE * LANES * dim) == 0 && feedback.len() == dim * dim,
+        "rows come 64 at a time"
+    );
     let n_groups = x.len() / dim * dim.div_ceil(GROUP);
     let (mut codes, mut scales) = (vec![0; x.len()], vec![Scale(0); n_groups]);
     isa.run(QuantizeShaped { x, dim, feedback, codes: &mut codes, scales: &mut scales });
@@ -156,7 +159,7 @@ const AROUND: u8 = 3;
 
 /// Vectors of rows that [`QuantizeShaped`] takes at once: as many sums as the processor needs to wait for
 /// none.
-const AT_ONCE: usize = 4;
+const VECTORS_AT_ONCE: usize = 4;
 
 struct QuantizeShaped<'a> {
     x: &'a [f32],
@@ -172,7 +175,7 @@ impl Kernel for QuantizeShaped<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Self { x, dim, feedback, codes, scales } = self;
-        const ROWS: usize = AT_ONCE * LANES;
+        const ROWS: usize = VECTORS_AT_ONCE * LANES;
         let n_groups = dim.div_ceil(GROUP);
         // Of 64 rows: elements and their errors, [dim, 64], and scales, [n_groups, 64].
         let mut elements = vec![0.0; dim * ROWS];
@@ -189,7 +192,7 @@ impl Kernel for QuantizeShaped<'_> {
             }
             for i in 0..dim {
                 let element = &elements[i * ROWS..][..ROWS];
-                let mut wanted = [L::splat(0.0); AT_ONCE];
+                let mut wanted = [L::splat(0.0); VECTORS_AT_ONCE];
                 for (wanted, element) in wanted.iter_mut().zip(element.chunks_exact(LANES)) {
                     *wanted = L::load(lanes(element));
                 }
@@ -284,7 +287,9 @@ mod tests {
                 prop_assert!(off <= size * if bits == 4 { 0.2 } else { 0.012 }, "{off} of {size}");
             }
             for isa in Isa::available() {
-                prop_assert_eq!(quantize(isa, &x, 80, bits), quantize(Isa::SCALAR, &x, 80, bits), "{}", isa.name());
+                prop_assert_eq!(
+                    quantize(isa, &x, 80, bits), quantize(Isa::SCALAR, &x, 80, bits), "{}", isa.name()
+                );
             }
         }
     }

@@ -15,7 +15,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// Time for which a member without work stays awake: longer than the gap between two jobs of a pass, shorter
-/// than a pause that anybody would notice on a fan.
+/// than a noticeable pause.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Threads that work on one job at a time, the caller among them.
@@ -43,7 +43,7 @@ struct Board {
 }
 
 /// A job as it is on the caller's stack.
-struct Job<'a>(&'a (dyn Fn(usize) + Sync));
+struct PoolJob<'a>(&'a (dyn Fn(usize) + Sync));
 
 thread_local! {
     /// The pool that this thread's jobs go to; without one, they are done here.
@@ -106,7 +106,7 @@ impl Drop for ThreadPool {
 impl Board {
     /// Publishes a job, takes part in it, and returns when all of it is done.
     fn run(&self, n: usize, task: &(dyn Fn(usize) + Sync)) {
-        let job = Job(task);
+        let job = PoolJob(task);
         // First the old job is closed, so that a member who is late can't take a task of the new one by the
         // old number.
         let old = self.state.fetch_or(u64::from(u32::MAX), Ordering::AcqRel) >> 32;
@@ -151,7 +151,7 @@ impl Board {
             // SAFETY: `job` and `n` were read while `state` held this job's number (the exchange says so),
             // and `run` does not return, nor its job go away, before the task that was just taken is counted
             // as done.
-            let Job(call) = unsafe { &*std::ptr::with_exposed_provenance::<Job<'_>>(job) };
+            let PoolJob(call) = unsafe { &*std::ptr::with_exposed_provenance::<PoolJob<'_>>(job) };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(task))) {
                 self.panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(panic);
             }
@@ -214,9 +214,9 @@ impl Drop for Installed {
 
 /// Runs a task for each item.
 pub fn for_items<T: Send>(items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
-    let shared = Shared::new(items);
+    let shared = SharedSlice::new(items);
     for_each(shared.len, |i| {
-        // SAFETY: each task has an item of its own.
+        // SAFETY: each task has its own item.
         let item = unsafe { shared.part(i..i + 1) };
         task(i, &mut item[0]);
     });
@@ -246,7 +246,7 @@ pub fn for_rows<T: Send, const N: usize>(
 ) {
     let widths = slices.each_ref().map(|slice| slice.len() / n_rows.max(1));
     assert!(slices.iter().zip(widths).all(|(slice, width)| slice.len() == n_rows * width), "rows are whole");
-    let slices = slices.map(Shared::new);
+    let slices = slices.map(SharedSlice::new);
     for_ranges(n_rows, least, |rows| {
         let parts = std::array::from_fn(|i| {
             let width = widths[i];
@@ -258,16 +258,16 @@ pub fn for_rows<T: Send, const N: usize>(
 }
 
 /// A slice that several tasks write to, each to parts of its own.
-pub struct Shared<'a, T> {
+pub struct SharedSlice<'a, T> {
     start: *mut T,
     len: usize,
     slice: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: parts are handed out by `part` alone, whose callers promise that no two overlap.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
-impl<'a, T> Shared<'a, T> {
+impl<'a, T> SharedSlice<'a, T> {
     /// Shares a slice.
     pub fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }

@@ -3,7 +3,7 @@
 //!
 //! Products of codes are exact integers. An output adds up its steps (32 k, or one) in order.
 
-use super::activations::{Activations, Coded, Start, StepOf};
+use super::activations::{Activations, CodedActivations, Start, StepOf};
 use super::panel::{Format, codes, scale_bytes};
 use super::schemes::{Form, Scales, Scheme, check, is_wide};
 use super::{Kernel, LANES, Lanes, STEP, Words, lanes, lanes_mut};
@@ -74,7 +74,7 @@ pub(super) struct CodedProduct<'a, S, const P: usize> {
 /// The activations of a product.
 #[derive(Clone, Copy)]
 struct CodedSource<'a> {
-    coded: &'a Coded,
+    coded: &'a CodedActivations,
     /// Empty if codes have no offset.
     starts: &'a [Start],
     k: usize,
@@ -82,12 +82,12 @@ struct CodedSource<'a> {
 
 /// A step of a panel, unpacked.
 #[derive(Clone, Copy)]
-struct Step<L: Lanes> {
+struct UnpackedStep<L: Lanes> {
     quads: [L::Words; 8],
     scales: Scales<L>,
 }
 
-impl<L: Lanes> Step<L> {
+impl<L: Lanes> UnpackedStep<L> {
     #[inline(always)]
     fn read<S: Scheme>(bytes: &[u8], scales: Scales<L>) -> Self {
         let mut quads = match S::BITS {
@@ -142,7 +142,7 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
     #[allow(clippy::needless_range_loop)] // s indexes two things
     pub(super) fn many_rows<L: Lanes>(&self, out: &mut [f32]) {
         out.fill(0.0);
-        let zero = Step { quads: [L::Words::splat(0); 8], scales: Scales::plain(L::splat(0.0)) };
+        let zero = UnpackedStep { quads: [L::Words::splat(0); 8], scales: Scales::plain(L::splat(0.0)) };
         let (mut steps, mut first, mut n) = ([[zero; P]; UNPACKED], 0, 0);
         for b in 0..self.x.k / S::BLOCK {
             for p in 0..P {
@@ -150,7 +150,7 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
                 let mut head = S::open::<L>(head);
                 for s in 0..Self::STEPS {
                     let bytes = &block[s * Self::STEP_BYTES..][..Self::STEP_BYTES];
-                    let mut step = Step::read::<S>(bytes, S::scales::<L>(&mut head, s));
+                    let mut step = UnpackedStep::read::<S>(bytes, S::scales::<L>(&mut head, s));
                     if L::Words::PAIRS {
                         L::Words::pair(&mut step.quads, const { is_wide::<S::Form>() });
                     }
@@ -171,8 +171,8 @@ impl<'a> CodedSource<'a> {
     /// Rows `first .. first + R`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // r indexes several things at once
-    fn rows<const R: usize>(&self, first: usize) -> CodedRows<'a, R> {
-        let mut rows = CodedRows { codes: [&[]; R], steps: [&[]; R], starts: [&[]; R] };
+    fn rows<const R: usize>(&self, first: usize) -> ActivationRows<'a, R> {
+        let mut rows = ActivationRows { codes: [&[]; R], steps: [&[]; R], starts: [&[]; R] };
         let n = self.k / STEP;
         for r in 0..R {
             rows.codes[r] = &self.coded.codes()[(first + r) * self.k..][..self.k];
@@ -186,14 +186,14 @@ impl<'a> CodedSource<'a> {
 }
 
 /// Some rows of coded activations.
-struct CodedRows<'a, const R: usize> {
+struct ActivationRows<'a, const R: usize> {
     codes: [&'a [i8]; R],
     steps: [&'a [StepOf]; R],
     /// Empty unless codes have an offset.
     starts: [&'a [Start]; R],
 }
 
-impl<const R: usize> CodedRows<'_, R> {
+impl<const R: usize> ActivationRows<'_, R> {
     /// Adds the products of step `s` of each panel to `out`; `paired`: its quads are [paired](Words::pair).
     ///
     /// # Safety
@@ -202,7 +202,7 @@ impl<const R: usize> CodedRows<'_, R> {
     #[allow(clippy::needless_range_loop)] // p and r index several things at once
     unsafe fn add<L: Lanes, F: Form, const P: usize>(
         &self,
-        steps: &[Step<L>; P],
+        steps: &[UnpackedStep<L>; P],
         s: usize,
         paired: bool,
         out: &mut [[L; R]; P],
@@ -262,7 +262,7 @@ impl<const R: usize> CodedRows<'_, R> {
     #[allow(clippy::needless_range_loop)] // p, q and r index several things at once
     unsafe fn dots<L: Lanes, F: Form, const P: usize>(
         &self,
-        steps: &[Step<L>; P],
+        steps: &[UnpackedStep<L>; P],
         s: usize,
         quads: Range<usize>,
         dots: &mut [[L::Words; R]; P],
@@ -318,7 +318,7 @@ impl<const R: usize> CodedRows<'_, R> {
     #[allow(clippy::needless_range_loop)] // p and r index several things at once
     unsafe fn paired_dots<L: Lanes, const P: usize>(
         &self,
-        steps: &[Step<L>; P],
+        steps: &[UnpackedStep<L>; P],
         s: usize,
         quads: Range<usize>,
         dots: &mut [[L::Words; R]; P],
@@ -395,7 +395,7 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
                     L::prefetch(next.wrapping_add(64 * line));
                 }
                 next = next.wrapping_add(share);
-                let step = [Step::read::<S>(bytes, scales)];
+                let step = [UnpackedStep::read::<S>(bytes, scales)];
                 // SAFETY: a row has as many steps as a panel.
                 unsafe { rows.add::<L, S::Form, 1>(&step, b * Self::STEPS + s, false, &mut out) };
             }
@@ -409,7 +409,7 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
 /// compile.
 struct Unpacked<'a, F, L: Lanes, const P: usize> {
     x: CodedSource<'a>,
-    steps: &'a [[Step<L>; P]],
+    steps: &'a [[UnpackedStep<L>; P]],
     first: usize,
     form: PhantomData<F>,
     out: &'a mut [f32],
@@ -428,7 +428,7 @@ impl<F: Form, U: Lanes, const P: usize> Kernel for Unpacked<'_, F, U, P> {
 /// See [`Unpacked`].
 struct UnpackedTile<'a, F, L: Lanes, const P: usize> {
     x: CodedSource<'a>,
-    steps: &'a [[Step<L>; P]],
+    steps: &'a [[UnpackedStep<L>; P]],
     first: usize,
     form: PhantomData<F>,
 }

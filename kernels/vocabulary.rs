@@ -7,14 +7,14 @@
 use super::{Isa, Kernel, LANES, Lanes, padded};
 
 /// Logits of a piece.
-pub const PIECE: usize = 128;
+pub const LOGITS_PER_PIECE: usize = 128;
 /// Relative error of [`weights_below`], at most: the exponent's roundings, [`Lanes::exp`] and a piece's sum
 /// come to 2e-5. (Weights under 1e-37 count as such.)
 pub const ERROR: f64 = 1e-4;
 
 /// The greatest logit of each piece; NaN where one of its logits is.
 pub fn maxima(isa: Isa, logits: &[f32]) -> Vec<f32> {
-    let mut maxima = vec![f32::NEG_INFINITY; logits.len().div_ceil(PIECE)];
+    let mut maxima = vec![f32::NEG_INFINITY; logits.len().div_ceil(LOGITS_PER_PIECE)];
     isa.run(Maxima { logits, maxima: &mut maxima });
     maxima
 }
@@ -28,7 +28,7 @@ impl Kernel for Maxima<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        for (max, piece) in self.maxima.iter_mut().zip(self.logits.chunks(PIECE)) {
+        for (max, piece) in self.maxima.iter_mut().zip(self.logits.chunks(LOGITS_PER_PIECE)) {
             let mut lanes = [f32::NEG_INFINITY; LANES];
             let mut nans = [0u32; LANES];
             let (vectors, rest) = piece.as_chunks::<LANES>();
@@ -77,24 +77,24 @@ pub struct Below {
 /// Estimates the sum of weights below a threshold, by piece. No logit is above `top`, or the threshold is
 /// lower than that one.
 pub fn weights_below(isa: Isa, logits: &[f32], below: Below) -> Vec<f32> {
-    let mut sums = vec![0.0; logits.len().div_ceil(PIECE)];
-    isa.run(Weights { logits, below, sums: &mut sums });
+    let mut sums = vec![0.0; logits.len().div_ceil(LOGITS_PER_PIECE)];
+    isa.run(TokenWeights { logits, below, sums: &mut sums });
     sums
 }
 
-struct Weights<'a> {
+struct TokenWeights<'a> {
     logits: &'a [f32],
     below: Below,
     sums: &'a mut [f32],
 }
 
-impl Kernel for Weights<'_> {
+impl Kernel for TokenWeights<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Below { threshold, top, temperature } = self.below;
         let scale = 1.0 / temperature;
-        for (to, piece) in self.sums.iter_mut().zip(self.logits.chunks(PIECE)) {
+        for (to, piece) in self.sums.iter_mut().zip(self.logits.chunks(LOGITS_PER_PIECE)) {
             let mut sum = L::splat(0.0);
             for at in (0..piece.len()).step_by(LANES) {
                 let n = LANES.min(piece.len() - at);
@@ -130,7 +130,7 @@ impl Kernel for Exps<'_> {
     type Output = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        for numbers in self.0.chunks_mut(PIECE) {
+        for numbers in self.0.chunks_mut(LOGITS_PER_PIECE) {
             let mut are_near = true;
             for x in numbers.iter() {
                 are_near &= *x >= FAR;
@@ -276,11 +276,11 @@ mod tests {
         for (isa, n) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 130), (isa, 515)]) {
             let logits: Vec<f32> = (0..n).map(|i| (number(i) * 9.0 - 7.0) as f32).collect();
             let greatest = |piece: &[f32]| piece.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let expected: Vec<f32> = logits.chunks(PIECE).map(greatest).collect();
+            let expected: Vec<f32> = logits.chunks(LOGITS_PER_PIECE).map(greatest).collect();
             assert_eq!(maxima(isa, &logits), expected, "{} of {n}", isa.name());
             for at in [0, n as usize / 2, n as usize - 1] {
                 let (mut logits, mut expected) = (logits.clone(), expected.clone());
-                (logits[at], expected[at / PIECE]) = (f32::NAN, f32::NAN);
+                (logits[at], expected[at / LOGITS_PER_PIECE]) = (f32::NAN, f32::NAN);
                 let found = maxima(isa, &logits);
                 let mut pairs = found.iter().zip(&expected);
                 let is_same = pairs.all(|(a, b)| a == b || a.is_nan() && b.is_nan());

@@ -1,6 +1,6 @@
 //! Looks up pieces of memories by similarity: embeddings, their cosines, and which pieces matter most.
 //!
-//! All pieces are compared, one by one: below [`MOST`] that is quick compared with embedding them.
+//! All pieces are compared, one by one: below [`MAX_PIECES`] that is quick compared with embedding them.
 
 use crate::backend::Backend;
 use anyhow::ensure;
@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of pieces that are compared with one text.
-pub const MOST: usize = 10_000;
+pub const MAX_PIECES: usize = 10_000;
 /// Number of texts embedded in one request.
-const AT_ONCE: usize = 64;
+const TEXTS_PER_REQUEST: usize = 64;
 
 /// Embeddings that are known already, by the model's identity and the text.
 #[derive(Debug, Default)]
@@ -31,8 +31,9 @@ pub async fn nearest(
     texts: Vec<String>,
 ) -> anyhow::Result<Vec<f32>> {
     ensure!(
-        texts.len() <= MOST,
-        "{} pieces of memory are too many to compare; at most {MOST} are allowed: let the agents hear less, or use `keep: window`",
+        texts.len() <= MAX_PIECES,
+        "{} pieces of memory are too many to compare; at most {MAX_PIECES} are allowed: let the agents hear \
+         less, or use `keep: window`",
         texts.len()
     );
     let query = lookup.embedded(backend, &[query]).await?;
@@ -69,7 +70,7 @@ impl Lookup {
         let mut new: Vec<&String> = texts.iter().filter(|text| known(&key(text)).is_none()).collect();
         new.sort_unstable();
         new.dedup();
-        for some in new.chunks(AT_ONCE) {
+        for some in new.chunks(TEXTS_PER_REQUEST) {
             let vectors = backend.embed(some.iter().map(|text| (*text).clone()).collect()).await?;
             ensure!(
                 vectors.len() == some.len(),
@@ -91,7 +92,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
 
 /// Indices of the pieces that a memory may keep, the most important first: the recent ones, latest first,
 /// then the nearest of the others, of equally near ones the latest.
-pub fn by_importance(scores: &[f32], memory: Memory) -> Vec<usize> {
+pub fn by_importance(scores: &[f32], memory: MemoryPolicy) -> Vec<usize> {
     let n = scores.len();
     let before = n - memory.recent.unwrap_or(n).min(n);
     let mut order: Vec<usize> = (before..n).rev().collect();
@@ -110,11 +111,11 @@ mod tests {
     #[test]
     fn recent_pieces_come_first_then_the_nearest() {
         let scores = [0.5, 0.9, 0.1, 0.9, 0.0, 0.2];
-        let retrieve = Memory { keep: Keep::Retrieve, recent: Some(2), nearest: 3 };
+        let retrieve = MemoryPolicy { keep: Keep::Retrieve, recent: Some(2), nearest: 3 };
         assert_eq!(by_importance(&scores, retrieve), [5, 4, 3, 1, 0]);
-        let window = Memory { keep: Keep::Window, recent: None, nearest: 3 };
+        let window = MemoryPolicy { keep: Keep::Window, recent: None, nearest: 3 };
         assert_eq!(by_importance(&scores, window), [5, 4, 3, 2, 1, 0]);
-        assert_eq!(by_importance(&scores, Memory { recent: Some(9), ..retrieve }), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(by_importance(&scores, MemoryPolicy { recent: Some(9), ..retrieve }), [5, 4, 3, 2, 1, 0]);
         assert!(by_importance(&[], retrieve).is_empty());
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A change of the state that fails: no run gets so far.
 pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     let scenario = memories.scenario();
-    let said = memories.said()?;
+    let said = memories.history()?;
     let played = memories.plan().order().map(|(id, _)| memories.outcome(id));
     let (mut turns, mut skipped, mut choices, mut invalid) = (0, 0, 0, 0);
     for outcome in played {
@@ -34,8 +34,8 @@ pub fn footer(memories: &Memories) -> Result<Footer, PromptError> {
     let deciding = scenario.phases.iter().enumerate().filter(|(_, phase)| phase.decision.is_some());
     let decision = |id: usize| results(scenario, PhaseId(id), &said).decision;
     // Of the passes of a block, those that were played.
-    let told = deciding.filter(|(id, phase)| phase.pass.is_none() || said.has(PhaseId(*id)));
-    let decisions = told.map(|(id, phase)| (phase.part.clone(), decision(id))).collect();
+    let decided = deciding.filter(|(id, phase)| phase.pass.is_none() || said.has(PhaseId(*id)));
+    let decisions = decided.map(|(id, phase)| (phase.part.clone(), decision(id))).collect();
     let payoffs = payoffs(scenario, &said).unwrap_or_else(|error| {
         tracing::warn!("the payoff can't be computed: {error}");
         None

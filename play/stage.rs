@@ -27,7 +27,7 @@ use crate::prompt::{Asked, Directions, Memories, Routing};
 use crate::tools::{self, Call};
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{Footer, InterTurnRecord, Recorder, RouteRecord, TurnRecord};
-use crate::walk::{follow, said};
+use crate::walk::{follow, record_reply};
 use anyhow::{anyhow, bail};
 use greenroom_scenario::results::Outcome;
 use greenroom_scenario::{Edge, Lifecycle, PhaseId, Plan, Scenario, Turn, TurnId};
@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use watch::{direct, show};
 
-/// The way a performance ended.
+/// How a performance ended.
 #[derive(Debug, PartialEq)]
 pub enum End {
     /// All turns were played; these are the results.
@@ -65,7 +65,7 @@ pub struct Stage {
     pub trace: Trace,
     /// The number of turns that each turn still waits for.
     waits_for: Vec<usize>,
-    state: Vec<State>,
+    state: Vec<TurnState>,
     /// First turn that is not on record.
     next: usize,
     /// Changes of the state that are on record, or did not take place.
@@ -79,22 +79,22 @@ pub struct Stage {
     began: Instant,
 }
 
-enum State {
+enum TurnState {
     Waiting,
-    /// Somebody is asked: for a reply, or for the summary of a full memory before it.
-    Running(Asked, Vec<Answer>),
+    /// A request is running: for a reply, or for the summary of a full memory before it.
+    Running(Asked, Vec<TurnAnswer>),
     /// A tool is at work, called instead of a reply.
-    Calling(Asked, Box<Reply>, Vec<Answer>),
+    Calling(Asked, Box<Reply>, Vec<TurnAnswer>),
     /// What its full memory is to keep is being looked up.
     LookingUp,
     /// What its memory started over with, if it did, and the reply.
-    Answered(Vec<Answer>),
+    Answered(Vec<TurnAnswer>),
     Failed(anyhow::Error),
     Skipped,
     Written,
 }
 
-struct Answer {
+struct TurnAnswer {
     line: TurnRecord,
     usage: Option<Usage>,
     commit: Option<Box<dyn Commit>>,
@@ -107,7 +107,7 @@ type Running = JoinSet<(TurnId, anyhow::Result<TaskResult>)>;
 enum TaskResult {
     Reply(Box<Reply>),
     /// What the tool that was called gave.
-    Result(Call, tools::Outcome),
+    Result(Call, tools::CallOutcome),
     /// How near each piece of its speaker's memory is to what the speaker has just heard.
     Nearness(Vec<f32>),
     /// The scores of those among whom the speakers of its phase are picked.
@@ -135,7 +135,7 @@ impl Stage {
         let (plan, scenario) = (memories.plan().clone(), memories.scenario().clone());
         Self {
             waits_for: Vec::new(),
-            state: plan.order().map(|_| State::Waiting).collect(),
+            state: plan.order().map(|_| TurnState::Waiting).collect(),
             next: 0,
             n_changes: 0,
             failed: None,
@@ -164,7 +164,7 @@ impl Stage {
         let mut known = Known {
             plan: &self.plan,
             lines: lines.into_iter().peekable(),
-            routes: &settings.looked_up.routes,
+            routes: &settings.retrievals.routes,
             recorder,
             trace,
             watch,
@@ -230,9 +230,13 @@ impl Stage {
                     }
                     match came {
                         Ok(TaskResult::Reply(reply)) => self.answered(id, *reply, &mut run_loop),
-                        Ok(TaskResult::Result(call, outcome)) => self.called(id, call, outcome, &mut run_loop),
-                        Ok(TaskResult::Nearness(scores)) => self.looked_up(id, &scores, &mut run_loop),
-                        Ok(TaskResult::Routed(routing, scores)) => self.routed(&routing, &scores, &mut run_loop),
+                        Ok(TaskResult::Result(call, outcome)) => self.called(
+                            id, call, outcome, &mut run_loop
+                        ),
+                        Ok(TaskResult::Nearness(scores)) => self.on_retrieved(id, &scores, &mut run_loop),
+                        Ok(TaskResult::Routed(routing, scores)) => self.routed(
+                            &routing, &scores, &mut run_loop
+                        ),
                         Err(error) => self.fail(id, error),
                     }
                 }
@@ -245,11 +249,11 @@ impl Stage {
 
     /// Tells the backend when each agent speaks next, for memories that lie on disk from earlier.
     fn expect_all(&self) {
-        let mut told = BTreeSet::new();
+        let mut summed = BTreeSet::new();
         for (id, turn) in self.plan.order().skip(self.next) {
             let agent = self.scenario.agent(turn.speaker);
             let keeps = agent.lifecycle == Lifecycle::Permanent && agent.strategy.is_none();
-            if keeps && told.insert(turn.speaker) {
+            if keeps && summed.insert(turn.speaker) {
                 let (own, parent) = (self.session(turn), self.settings.parents.get(&agent.key));
                 let parent = parent.map(|parent| of_model(parent.clone(), turn));
                 let memories = parent.iter().chain([&own]);
@@ -299,7 +303,7 @@ impl Stage {
         }
         match self.memories.takes_place(id) {
             Ok(true) => {}
-            Ok(false) if self.memories.given(id).is_some() => {
+            Ok(false) if self.memories.given_reply(id).is_some() => {
                 let path = &self.plan.turn(id).path;
                 let error =
                     anyhow!("{path} is not played, so its text can't be set; fork without --say {path}=…");
@@ -307,7 +311,7 @@ impl Stage {
             }
             Ok(false) => {
                 self.memories.skip(id);
-                self.state[id.0] = State::Skipped;
+                self.state[id.0] = TurnState::Skipped;
                 return self.release(id, &[Edge::Hears, Edge::Decides], run_loop);
             }
             Err(error) => return self.fail(id, error.into()),
@@ -331,7 +335,7 @@ impl Stage {
 
     /// Asks for the reply of a turn whose memory has begun again, or that has called a tool: after these
     /// answers.
-    fn ask_again(&mut self, id: TurnId, before: Vec<Answer>, run_loop: &mut RunLoop<'_>) {
+    fn ask_again(&mut self, id: TurnId, before: Vec<TurnAnswer>, run_loop: &mut RunLoop<'_>) {
         let asked = self.memories.ask(id).map_err(Into::into);
         let request = asked.and_then(|asked| {
             let request = self.unless_given(id, self.request(&asked))?;
@@ -343,9 +347,9 @@ impl Stage {
         }
     }
 
-    /// A request to the speaker; where the reply is given from outside, to say just that.
+    /// A request to the speaker; where the reply is given from outside, to repeat it.
     fn unless_given(&self, id: TurnId, request: Request) -> anyhow::Result<Request> {
-        match self.memories.given(id) {
+        match self.memories.given_reply(id) {
             Some(text) => backend::given(request, text),
             None => Ok(request),
         }
@@ -387,12 +391,12 @@ impl Stage {
     }
 
     /// Sends a request, after some answers to the same turn.
-    fn send(&mut self, asked: Asked, request: Request, before: Vec<Answer>, run_loop: &mut RunLoop<'_>) {
+    fn send(&mut self, asked: Asked, request: Request, before: Vec<TurnAnswer>, run_loop: &mut RunLoop<'_>) {
         let (id, is_summary) = (asked.id, asked.is_summary);
         if !is_summary {
             run_loop.watch.see(id, Scene::Started(self.plan.turn(id)));
         }
-        self.state[id.0] = State::Running(asked, before);
+        self.state[id.0] = TurnState::Running(asked, before);
         let (backend, sender) = (self.backend_of(self.plan.turn(id)).clone(), run_loop.sender.clone());
         // The receiver lives as long as the play; a piece that comes after its end is of no use to anybody.
         let sink = Box::new(move |piece| match piece {
@@ -406,11 +410,12 @@ impl Stage {
 
     fn fail(&mut self, id: TurnId, error: anyhow::Error) {
         self.failed = Some(self.failed.map_or(id.0, |failed| failed.min(id.0)));
-        self.state[id.0] = State::Failed(error);
+        self.state[id.0] = TurnState::Failed(error);
     }
 
     fn answered(&mut self, id: TurnId, mut reply: Reply, run_loop: &mut RunLoop<'_>) {
-        let State::Running(asked, mut answers) = std::mem::replace(&mut self.state[id.0], State::Waiting)
+        let TurnState::Running(asked, mut answers) =
+            std::mem::replace(&mut self.state[id.0], TurnState::Waiting)
         else {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
@@ -418,21 +423,21 @@ impl Stage {
             return self.call(asked, reply, call, answers, run_loop);
         }
         let is_summary = asked.is_summary;
-        if let Some(given) = self.memories.given(id).filter(|_| !is_summary) {
+        if let Some(given) = self.memories.given_reply(id).filter(|_| !is_summary) {
             if reply.text.trim() != given.trim() {
                 let path = &self.plan.turn(id).path;
                 return self
                     .fail(id, anyhow!("{path}: the model can't say `{given}`; it says `{}`", reply.text));
             }
-            // Nobody drew it.
+            // It was not drawn.
             reply.logprobs.clear();
         }
-        let line = said(&mut self.memories, asked, &reply);
+        let line = record_reply(&mut self.memories, asked, &reply);
         // A summary's memory is replaced by that of the turn which follows, so it is not saved.
         let commit = reply.commit.filter(|_| !is_summary);
-        answers.push(Answer { line, usage: reply.usage, commit, at: Instant::now() });
+        answers.push(TurnAnswer { line, usage: reply.usage, commit, at: Instant::now() });
         if !is_summary {
-            self.state[id.0] = State::Answered(answers);
+            self.state[id.0] = TurnState::Answered(answers);
             return self.release(id, &[Edge::Hears, Edge::Decides], run_loop);
         }
         self.ask_again(id, answers, run_loop);
@@ -463,19 +468,21 @@ impl Stage {
             self.write_changes(id)?;
             self.write_route(id, run_loop.watch)?;
             let Some(state) = self.state.get_mut(self.next) else { return Ok(()) };
-            match std::mem::replace(state, State::Written) {
-                State::Answered(answers) => {
+            match std::mem::replace(state, TurnState::Written) {
+                TurnState::Answered(answers) => {
                     for answer in answers {
                         self.write(id, answer, run_loop.watch).await?;
                     }
                 }
-                State::Skipped => run_loop.watch.see(id, Scene::Skipped),
-                State::Failed(error) => return Err(error),
+                TurnState::Skipped => run_loop.watch.see(id, Scene::Skipped),
+                TurnState::Failed(error) => return Err(error),
                 mut unfinished => {
                     // What a program has done is on record at once: it is not done again when the run
                     // continues.
                     let answers = match &mut unfinished {
-                        State::Running(_, before) | State::Calling(_, _, before) => std::mem::take(before),
+                        TurnState::Running(_, before) | TurnState::Calling(_, _, before) => {
+                            std::mem::take(before)
+                        }
                         _ => Vec::new(),
                     };
                     *state = unfinished;
@@ -499,8 +506,8 @@ impl Stage {
         lines.into_iter().try_for_each(|line| self.recorder.between(InterTurnRecord::State(line)))
     }
 
-    async fn write(&mut self, id: TurnId, answer: Answer, watch: &mut dyn Watch) -> anyhow::Result<()> {
-        let Answer { line, usage, commit, at } = answer;
+    async fn write(&mut self, id: TurnId, answer: TurnAnswer, watch: &mut dyn Watch) -> anyhow::Result<()> {
+        let TurnAnswer { line, usage, commit, at } = answer;
         let is_new = self.recorder.turn(line.clone())?;
         let usage = match commit {
             Some(commit) => {

@@ -50,7 +50,7 @@ pub struct TurnTrace {
     /// Source of the reused tokens.
     pub source: Option<Origin>,
     /// Tokens.
-    pub tokens: Tokens,
+    pub tokens: TokenCounts,
     /// Milliseconds to the first token.
     pub ttft_ms: Option<f64>,
     /// Milliseconds of the turn.
@@ -84,7 +84,7 @@ pub struct TurnTrace {
 
 /// Tokens of a turn or of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tokens {
+pub struct TokenCounts {
     /// Reused from the cache.
     pub reused: usize,
     /// New in the prompt.
@@ -100,7 +100,7 @@ pub struct Tokens {
 impl TurnTrace {
     /// From a backend's account.
     pub fn new(path: &str, agent: &str, usage: Option<&Usage>) -> Self {
-        let tokens = usage.map(|usage| Tokens {
+        let tokens = usage.map(|usage| TokenCounts {
             reused: usage.reused,
             prefilled: usage.prefilled,
             recomputed: usage.recomputed,
@@ -239,14 +239,14 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Reads a trace; damaged lines are passed over with a warning. `None`: no line says which run it is of.
+    /// Reads a trace; damaged lines are passed over with a warning. `None`: no line identifies its run.
     pub fn open(path: &Path) -> Option<Self> {
         let unreadable = |error: std::io::Error| {
             if error.kind() != ErrorKind::NotFound {
                 tracing::warn!("can't read {}: {error}", path.display());
             }
         };
-        let lines = Lines::open(path, Kind::Trace).map_err(unreadable).ok()?;
+        let lines = FileLines::open(path, FileKind::Trace).map_err(unreadable).ok()?;
         let (mut first, mut turns, mut whole_bytes) = (None, IndexMap::new(), 0);
         for text in lines {
             let text = text.map_err(unreadable).ok()?;
@@ -271,7 +271,7 @@ impl Traced {
 
 /// Cost of a run, by agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct CostSummary {
     /// The scenario's id.
     pub scenario: String,
     /// Turns played.
@@ -380,7 +380,7 @@ pub struct Origins {
     pub disk: usize,
 }
 
-impl Summary {
+impl CostSummary {
     /// Counts the turns that were played, given as (path, agent's key), with what the trace knows of them.
     pub fn count<'a>(
         scenario: &Scenario,
@@ -422,7 +422,7 @@ impl AgentSummary {
             Some(Origin::Disk) => self.source.disk += 1,
             None => {}
         }
-        let Tokens { reused, prefilled, recomputed, generated, layer0_rows: _ } = turn.tokens;
+        let TokenCounts { reused, prefilled, recomputed, generated, layer0_rows: _ } = turn.tokens;
         self.tokens.reused = self.tokens.reused.saturating_add(reused);
         self.tokens.prefilled = self.tokens.prefilled.saturating_add(prefilled);
         self.tokens.recomputed = self.tokens.recomputed.saturating_add(recomputed);

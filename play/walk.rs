@@ -5,7 +5,7 @@
 //! up. Where a model answers, turns overlap: `stage` takes the same steps there.
 
 use crate::backend::Reply;
-use crate::prompt::{Asked, Made, Memories, Options, Routing};
+use crate::prompt::{Asked, MadeCall, Memories, OpenOptions, Routing};
 use crate::tools::Call;
 use crate::transcript::{
     Cause, Drift, InterTurnRecord, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
@@ -29,7 +29,7 @@ pub trait Answers {
     /// It can't be asked or answered.
     fn turn(&mut self, memories: &mut Memories, id: TurnId) -> anyhow::Result<ControlFlow<()>>;
 
-    /// Takes note of a turn that does not take place.
+    /// Records a turn that does not take place.
     fn skipped(&mut self, _id: TurnId) {}
 
     /// The score of each candidate for a phase, in their order; `None`: the walk ends before it.
@@ -40,7 +40,7 @@ pub trait Answers {
         Ok(Some(routing.made_up()))
     }
 
-    /// Takes note of a line between turns.
+    /// Records a line between turns.
     ///
     /// # Errors
     /// It does not fit.
@@ -65,12 +65,12 @@ pub trait LineSource {
     ///
     /// # Errors
     /// It does not fit.
-    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()>;
+    fn after_reply(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()>;
 
-    /// Takes note of a turn that does not take place.
+    /// Records a turn that does not take place.
     fn skipped(&mut self, _id: TurnId) {}
 
-    /// The line that says who was picked to speak in a phase; `None`: the walk ends before it.
+    /// The line with the speakers picked for a phase; `None`: the walk ends before it.
     ///
     /// # Errors
     /// There must be one, and there is not.
@@ -154,7 +154,7 @@ pub fn replay_epoch(memories: &mut Memories, id: TurnId, lines: &mut impl LineSo
     if let Some(kept) = &was.kept {
         let line = memories.keep(id, kept);
         let line = line.map_err(|error| Drift::new(&path, Cause::RecordAltered, error.to_string()))?;
-        return lines.said(memories, id, line);
+        return lines.after_reply(memories, id, line);
     }
     let asked = memories.ask_for_summary(id)?;
     answer(memories, asked, &was, lines)
@@ -188,21 +188,21 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
         let outcome = memories.builtin_result(&asked, &call).unwrap_or_else(|| recorded.outcome());
         let (ids, raw, room) = (was.tokens.clone(), was.raw.clone(), recorded.room);
         let reply = Reply::recorded(&was, None);
-        let line = called(memories, asked, &reply, &Made { ids, raw, call, outcome, room });
-        lines.said(memories, id, line)?;
+        let line = called(memories, asked, &reply, &MadeCall { ids, raw, call, outcome, room });
+        lines.after_reply(memories, id, line)?;
     }
     Ok(())
 }
 
 /// Lets what was asked be a call; returns its line.
-pub fn called(memories: &mut Memories, asked: Asked, reply: &Reply, made: &Made) -> TurnRecord {
+pub fn called(memories: &mut Memories, asked: Asked, reply: &Reply, made: &MadeCall) -> TurnRecord {
     let line = line(memories, &asked, reply);
     let (path, call) = memories.called(asked, made);
     TurnRecord { path, call: Some(call), ..line }
 }
 
 /// Lets what was asked be answered; returns its line.
-pub fn said(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord {
+pub fn record_reply(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord {
     let line = line(memories, &asked, reply);
     let (options, form) = (asked.choice.clone(), asked.form.clone());
     let heard = memories.say(asked, &reply.ids, &reply.text);
@@ -267,8 +267,8 @@ fn answer(
     lines: &mut impl LineSource,
 ) -> anyhow::Result<()> {
     let (id, reply) = (asked.id, reply(memories, &asked, was)?);
-    let line = said(memories, asked, &reply);
-    lines.said(memories, id, line)
+    let line = record_reply(memories, asked, &reply);
+    lines.after_reply(memories, id, line)
 }
 
 /// The reply of a rule, asked again; of a model or a human, the recorded reply.
@@ -277,10 +277,10 @@ fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result
     let Some(rule) = strategy.filter(|strategy| **strategy != Strategy::Human) else {
         return Ok(Reply::recorded(was, asked.choice.as_ref()));
     };
-    if let Some(given) = memories.given(asked.id) {
+    if let Some(given) = memories.given_reply(asked.id) {
         return Ok(Reply::of_rule(given.to_string()));
     }
-    let offer = asked.choice.as_ref().map(Options::offer);
+    let offer = asked.choice.as_ref().map(OpenOptions::offer);
     let said = rule.reply(&asked.path, asked.seed, offer, &asked.recalled);
     let is_of_then = || replied_then(memories, asked, rule).as_ref() == Ok(&was.raw);
     if memories.scenario().by_first_rules && said.as_ref() != Ok(&was.raw) && is_of_then() {
@@ -295,6 +295,6 @@ fn reply(memories: &Memories, asked: &Asked, was: &TurnRecord) -> anyhow::Result
 fn replied_then(memories: &Memories, asked: &Asked, rule: &Strategy) -> Result<String, NoReply> {
     let recalled = memories.recalled_in_phase(asked.id, asked.conversation.exchanges.len());
     let closed: Vec<usize> = asked.choice.iter().flat_map(|of| 0..of.choice.options.len()).collect();
-    let offer = asked.choice.as_ref().map(|of| Offer { ranked: &closed, ..of.offer() });
+    let offer = asked.choice.as_ref().map(|of| StrategyOffer { ranked: &closed, ..of.offer() });
     rule.reply(&asked.path, asked.seed, offer, &recalled)
 }

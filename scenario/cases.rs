@@ -104,7 +104,8 @@ impl Scenario {
         let values = recorded.iter().skip_while(|(name, _)| name != CASE).skip(1);
         let was: Vec<_> = values.take(now.map_or(0, Vec::len)).cloned().collect();
         let same = now.is_some_and(|now| is_same(&was, now));
-        (!same).then(|| (shown(&was), now.map_or_else(|| "no such case".into(), |now| shown(now))))
+        (!same)
+            .then(|| (values_text(&was), now.map_or_else(|| "no such case".into(), |now| values_text(now))))
     }
 }
 
@@ -124,6 +125,6 @@ fn is_same(one: &[(String, Value)], other: &[(String, Value)]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
-fn shown(values: &[(String, Value)]) -> String {
+fn values_text(values: &[(String, Value)]) -> String {
     Value::Object(values.iter().cloned().collect::<Map<_, _>>()).to_string()
 }

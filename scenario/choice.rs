@@ -17,8 +17,8 @@ pub struct Choice {
     pub path: Path,
     /// The options, as written.
     pub options: Vec<ChoiceOption>,
-    /// The way a reply becomes an option.
-    pub method: Method,
+    /// How a reply becomes an option.
+    pub method: ChoiceMethod,
     /// True if options are listed in an order drawn from the turn's seed.
     pub shuffle: bool,
     /// True if options are weighed by their log-probability by length.
@@ -40,8 +40,8 @@ pub struct ChoiceOption {
 
 /// A way in which a reply becomes an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// The model can say nothing else.
+pub enum ChoiceMethod {
+    /// The model can only say one of the options.
     Decode,
     /// A free reply is searched for the options.
     Parse,
@@ -76,8 +76,8 @@ impl Choice {
     /// The option that a reply is.
     pub fn read(&self, reply: &str, language: &Language) -> Chosen {
         match self.method {
-            Method::Decode => self.exactly(reply),
-            Method::Parse => self.parse(reply, language),
+            ChoiceMethod::Decode => self.exactly(reply),
+            ChoiceMethod::Parse => self.parse(reply, language),
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         Choice {
             path: Path::default(),
             options: options.collect(),
-            method: Method::Parse,
+            method: ChoiceMethod::Parse,
             shuffle: false,
             by_length: false,
             ask: None,

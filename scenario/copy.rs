@@ -5,7 +5,7 @@
 //! them all; [`INDEX`] names the scenario's own file. It is written last: without it there is no copy.
 
 use super::Scenario;
-use crate::files::{self, Kind};
+use crate::files::{self, FileKind};
 use anyhow::{Context as _, bail, ensure};
 use greenroom_yaml::diagnostic::Sources;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Name of the folder of the files, in a run's folder.
 const FOLDER: &str = "scenario";
-/// Name of the file beside it that says which of them is the scenario's own.
+/// Name of the file next to it that names the scenario's own file.
 const INDEX: &str = "scenario.json";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub struct Copied {
 
 /// Finds the copy in a run's folder, if there is one whose file is inside it.
 pub fn copied(run: &Path) -> Option<Copied> {
-    let text = files::read_text(&run.join(INDEX), Kind::Scenario).ok()?;
+    let text = files::read_text(&run.join(INDEX), FileKind::Scenario).ok()?;
     let Index { main } = serde_json::from_str(&text).ok()?;
     let is_plain =
         !main.is_empty() && Path::new(&main).components().all(|part| matches!(part, Component::Normal(_)));
@@ -64,10 +64,11 @@ pub fn write_copy(scenario: &Scenario, run: &Path) -> anyhow::Result<()> {
         let file = root.join(path);
         let other = own
             || !file.exists()
-            || files::read(&file, Kind::Scenario).is_ok_and(|was| was == text.as_bytes());
+            || files::read(&file, FileKind::Scenario).is_ok_and(|was| was == text.as_bytes());
         ensure!(
             other,
-            "{} already exists and differs from the scenario being played; a run's folder holds a copy of its scenario: choose another folder with --out",
+            "{} already exists and differs from the scenario being played; a run's folder holds a copy of \
+             its scenario: choose another folder with --out",
             file.display()
         );
         files::write(&file, text)?;

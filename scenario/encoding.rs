@@ -12,7 +12,7 @@ use super::plan::{
     Trigger, Turn,
 };
 use super::template::Template;
-use super::{Choice, Method, PhaseId, Route};
+use super::{Choice, ChoiceMethod, PhaseId, Route};
 
 /// Version of the encoding.
 const VERSION: u32 = 1;
@@ -43,7 +43,7 @@ impl Plan {
         format!("{VERSION}:{}", bytes.0.finalize().to_hex())
     }
 
-    /// True if a hash is of this program's encoding: one of another version says nothing of this plan.
+    /// True if a hash is of this program's encoding: one of another version can't be compared with this plan.
     pub fn can_compare(hash: &str) -> bool {
         hash.split_once(':').is_some_and(|(version, _)| version == VERSION.to_string())
     }
@@ -200,8 +200,8 @@ impl Bytes {
             bytes.text(&option.text);
         });
         self.variant(match method {
-            Method::Decode => 0,
-            Method::Parse => 1,
+            ChoiceMethod::Decode => 0,
+            ChoiceMethod::Parse => 1,
         });
         self.variant(u64::from(*shuffle));
         self.template(ask.as_deref());

@@ -1,13 +1,13 @@
-//! What expressions make of what has happened: new values of the state, agents who are present, options that
-//! are open.
+//! Results of expressions over what has happened: new values of the state, agents who are present, options
+//! that are open.
 //!
 //! A change of the state is a function of the record, so nothing of it is taken on trust: a replay works it
 //! out again.
 
 use super::choice::text_of;
 use super::render::{evaluate_for, evaluate_with};
-use super::results::{History, State};
-use super::template::{Expression, Fault, TemplateError};
+use super::results::{History, StateValues};
+use super::template::{Expression, TemplateError, TemplateFault};
 use super::{AgentId, Assignment, Choice, Path, Scenario};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub fn assigned(
     assignments: &[Assignment],
     said: &History,
     names: &[(&str, Value)],
-) -> Result<Arc<State>, (Path, TemplateError)> {
+) -> Result<Arc<StateValues>, (Path, TemplateError)> {
     let mut said = Arc::new(said.clone());
     for Assignment { name, value } in assignments {
         let failed = |error| (value.path.clone(), error);
@@ -31,9 +31,9 @@ pub fn assigned(
         if declared != "anything" && declared != kind(&found) {
             let message =
                 format!("`{name}` is {declared}, but this returns {}: {}", kind(&found), text_of(&found));
-            return Err(failed(TemplateError { kind: Fault::Other, message, line: 1 }));
+            return Err(failed(TemplateError { kind: TemplateFault::Other, message, line: 1 }));
         }
-        let mut state = State::clone(&said.state);
+        let mut state = StateValues::clone(&said.state);
         state.insert(name.clone(), found);
         Arc::make_mut(&mut said).state = Arc::new(state);
     }
@@ -63,7 +63,7 @@ pub fn present(
     names: &[(&str, Value)],
 ) -> Result<BTreeSet<AgentId>, TemplateError> {
     let value = evaluate_with(scenario, expression, said, names.iter().cloned())?;
-    let wrong = |message: String| TemplateError { kind: Fault::Other, message, line: 1 };
+    let wrong = |message: String| TemplateError { kind: TemplateFault::Other, message, line: 1 };
     let Value::Array(keys) = value else {
         return Err(wrong(format!("expected a list of agent keys, found {}", text_of(&value))));
     };
@@ -91,7 +91,7 @@ impl Choice {
         let value = evaluate_for(scenario, open, agent, said, names.iter().cloned())?;
         let Value::Array(results) = value else {
             let message = format!("expected a list of options, found {}", text_of(&value));
-            return Err(TemplateError { kind: Fault::Other, message, line: 1 });
+            return Err(TemplateError { kind: TemplateFault::Other, message, line: 1 });
         };
         let is_open = |option: &usize| results.contains(&self.options[*option].value);
         Ok((0..self.options.len()).filter(is_open).collect())

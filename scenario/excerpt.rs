@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 impl Plan {
     /// The turns of some phases and the changes of the state in them, in the same order and under the same
-    /// conditions. Nobody reads anything in it, and no turn has edges: it is to be walked in order. All
+    /// conditions. No agent reads anything in it, and no turn has edges: it is to be walked in order. All
     /// phases keep the points at which they begin.
     pub fn excerpt(&self, phases: &BTreeSet<PhaseId>) -> Excerpt {
         let points = Points::new(self, phases);
@@ -58,7 +58,7 @@ impl Excerpt {
     }
 
     /// A point of the whole plan in the part.
-    pub fn known(&self, known: Horizon) -> Horizon {
+    pub fn map_horizon(&self, known: Horizon) -> Horizon {
         self.points.known(known)
     }
 }

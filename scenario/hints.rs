@@ -5,7 +5,7 @@
 //! scenario. The scenario's own are part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds
 //! the others, merged.
 
-use super::{Constraint, Method, Scenario, Turn};
+use super::{ChoiceMethod, Constraint, Scenario, Turn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -120,7 +120,7 @@ impl Scenario {
     /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with
     /// its first token.
     pub fn reasoning_of(&self, turn: &Turn) -> Reasoning {
-        let is_weighed = |constraint: &Constraint| constraint.choice.method == Method::Decode;
+        let is_weighed = |constraint: &Constraint| constraint.choice.method == ChoiceMethod::Decode;
         if turn.form.is_some() || turn.constraint.as_ref().is_some_and(is_weighed) {
             return Reasoning::None;
         }
@@ -202,7 +202,7 @@ pub fn expected(name: &str, value: f64) -> Option<&'static str> {
     (!fits).then_some(expected)
 }
 
-/// Names of the settings that the command line gives: what the file says of them has no effect.
+/// Names of the settings given on the command line: they override the file's.
 pub type Given = BTreeSet<String>;
 
 impl Hints {

@@ -5,7 +5,7 @@
 //! second name, as they always were.
 
 use greenroom_yaml::diagnostic::Diagnostic;
-use greenroom_yaml::{Path, Step, Tree};
+use greenroom_yaml::{Path, PathStep, Tree};
 use schemars::Schema;
 use serde_json::{Value, json};
 
@@ -27,23 +27,22 @@ pub fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The names of fields that are in the file, where they are not the first ones, by the path of their phase.
-pub(super) type Written = Vec<(Path, &'static str, &'static str)>;
+pub(super) type WrittenNames = Vec<(Path, &'static str, &'static str)>;
 
 /// Brings the fields of phases to their first names. A field that is there by both is an error, and the
 /// second is dropped.
-pub(super) fn rename(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> Written {
+pub(super) fn rename(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> WrittenNames {
     let mut written = Vec::new();
     rename_in(&Path::default().key("phases"), tree, found, &mut written);
     written
 }
 
 /// The same in one list of phases, and in those of the blocks in it.
-fn rename_in(list: &Path, tree: &mut Tree, found: &mut Vec<Diagnostic>, written: &mut Written) {
+fn rename_in(list: &Path, tree: &mut Tree, found: &mut Vec<Diagnostic>, written: &mut WrittenNames) {
     for at in 0..tree.n_items(list) {
         let phase = list.index(at);
         rename_in(&phase.key("phases"), tree, found, written);
-        // The older opening for some comes first: it may be beside the older one for all, not beside
-        // `prompt`.
+        // The older opening for some comes first: it may occur with the older one for all, not with `prompt`.
         for (other, name) in others() {
             let is_there = tree.find(&phase.key(other)).is_some();
             if is_there && tree.find(&phase.key(name)).is_some() {
@@ -96,7 +95,7 @@ fn twice(tree: &Tree, phase: &Path, name: &str, other: &str) -> Diagnostic {
 }
 
 /// Lets a message name the fields of its phase as the file does.
-pub(super) fn as_written(found: &mut Diagnostic, written: &Written) {
+pub(super) fn as_written(found: &mut Diagnostic, written: &WrittenNames) {
     let path = Path::parse(&found.path);
     for (phase, name, other) in written.iter().filter(|(at, ..)| path.0.starts_with(&at.0)) {
         let head = format!("{phase}.");
@@ -120,9 +119,10 @@ pub(super) fn as_written(found: &mut Diagnostic, written: &Written) {
 pub fn recorded(path: &Path) -> String {
     let mut path = path.clone();
     // Phases are in the scenario's list, or in that of a block.
-    let is_of_list = |steps: &[Step]| matches!(steps, [Step::Key(list), Step::Index(_)] if list == "phases");
+    let is_of_list =
+        |steps: &[PathStep]| matches!(steps, [PathStep::Key(list), PathStep::Index(_)] if list == "phases");
     let n_steps = path.0.chunks(2).take_while(|steps| is_of_list(steps)).count() * 2;
-    if let Some(Step::Key(field)) = path.0.get_mut(n_steps).filter(|_| n_steps > 0)
+    if let Some(PathStep::Key(field)) = path.0.get_mut(n_steps).filter(|_| n_steps > 0)
         && let Some((_, other)) = FIELDS.iter().find(|(name, _)| name == field)
     {
         *field = (*other).to_string();

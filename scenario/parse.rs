@@ -1,9 +1,9 @@
 //! `parse_choice`: a reply in words, read as one of several options.
 //!
-//! It would rather say that a reply is invalid than guess. A reply chooses an option if it names that one, no
-//! other, in no sentence with a negation, and not only in questions or in words of doubt. `Not A. B it is.`
-//! and `B, not A.` name B: if a whole sentence, or the end of one, is only a negation and an option, that
-//! option is left out.
+//! Ambiguous replies are invalid, not guessed. A reply chooses an option if it names that one, no other, in
+//! no sentence with a negation, and not only in questions or in words of doubt. `Not A. B it is.` and
+//! `B, not A.` name B: if a whole sentence, or the end of one, is only a negation and an option, that option
+//! is left out.
 
 use super::language::{Language, Words};
 use std::cmp::Reverse;

@@ -75,7 +75,7 @@ pub struct Turn {
 pub enum Input {
     /// A phase opens.
     Opening(PhaseId),
-    /// Somebody spoke.
+    /// An agent spoke.
     Heard(TurnId),
     /// A vote is over: its result, in this attempt of the phase.
     Vote(PhaseId, usize),
@@ -170,7 +170,7 @@ pub enum Purpose {
         /// The place.
         rank: usize,
     },
-    /// To say who speaks next: the moderator's choice, or an answer to whether to cut in.
+    /// Determines who speaks next: the moderator's choice, or an answer to whether to cut in.
     Floor,
 }
 

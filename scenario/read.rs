@@ -4,7 +4,7 @@
 use super::names::others;
 use super::schema::{Written, json_schema};
 use greenroom_yaml::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
-use greenroom_yaml::{Expected, Found, Path, Reader, Step, Tree, Wrong};
+use greenroom_yaml::{ExpectedValue, FoundValue, Path, NodeReader, PathStep, Tree, Wrong};
 use std::collections::BTreeSet;
 
 /// Maximum number of mistakes of type that one file may have before reading stops.
@@ -21,14 +21,14 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Written> 
     let mut aside = BTreeSet::new();
     for _ in 0..MAX_MISTAKES {
         let mut unknown = Vec::new();
-        let (path, wrong) = match deserialize(Reader::new(tree, &aside)?, &mut unknown) {
+        let (path, wrong) = match deserialize(NodeReader::new(tree, &aside)?, &mut unknown) {
             Ok(written) => {
                 found.extend(unknown.into_iter().map(|path| unknown_key(tree, path)));
                 return Some(written);
             }
             Err(error) => (path_of(error.path()), error.into_inner()),
         };
-        found.push(told(tree, &path, wrong));
+        found.push(diagnose(tree, &path, wrong));
         // Every field accepts null: what could not be read is set aside.
         let node = tree.find(&path).filter(|_| !path.0.is_empty())?;
         if !aside.insert(node) {
@@ -39,7 +39,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Option<Written> 
 }
 
 fn deserialize(
-    reader: Reader<'_>,
+    reader: NodeReader<'_>,
     unknown: &mut Vec<Path>,
 ) -> Result<Written, serde_path_to_error::Error<Wrong>> {
     let mut note = |path: serde_ignored::Path<'_>| unknown.push(ignored(&path));
@@ -59,11 +59,11 @@ fn ignored(path: &serde_ignored::Path<'_>) -> Path {
 fn path_of(path: &serde_path_to_error::Path) -> Path {
     use serde_path_to_error::Segment;
     let step = |segment: &Segment| match segment {
-        Segment::Seq { index } => Some(Step::Index(*index)),
-        Segment::Map { key } => Some(Step::Key(key.clone())),
+        Segment::Seq { index } => Some(PathStep::Index(*index)),
+        Segment::Map { key } => Some(PathStep::Key(key.clone())),
         // The form that a union has is no part of what is written.
         Segment::Enum { variant } if variant.starts_with(char::is_uppercase) => None,
-        Segment::Enum { variant } => Some(Step::Key(variant.clone())),
+        Segment::Enum { variant } => Some(PathStep::Key(variant.clone())),
         Segment::Unknown => None,
     };
     Path(path.iter().filter_map(step).collect())
@@ -72,7 +72,7 @@ fn path_of(path: &serde_path_to_error::Path) -> Path {
 fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     let (place, known) = fields_at(tree, &path.0[..path.0.len().saturating_sub(1)]);
     let key = match path.0.last() {
-        Some(Step::Key(key)) => key.clone(),
+        Some(PathStep::Key(key)) => key.clone(),
         _ => String::new(),
     };
     let message = format!("{place} has no field `{key}`");
@@ -110,26 +110,25 @@ pub struct Typed {
 }
 
 /// The name of what is at a path, and its fields.
-fn fields_at(tree: &Tree, path: &[Step]) -> (&'static str, Vec<String>) {
+fn fields_at(tree: &Tree, path: &[PathStep]) -> (&'static str, Vec<String>) {
     let Typed { place, of, .. } = typed(tree, path);
     let fields = of.get("properties").and_then(|fields| fields.as_object());
     (place, fields.map(|fields| fields.keys().cloned().collect()).unwrap_or_default())
 }
 
 /// The type of what is at a path, as far as the schema goes.
-pub fn typed(tree: &Tree, path: &[Step]) -> Typed {
+pub fn typed(tree: &Tree, path: &[PathStep]) -> Typed {
     let root = json_schema().as_value();
     let (mut at, mut declared, mut way) = (root, root, Vec::new());
     let mut place = "a scenario";
     for (at_step, step) in path.iter().enumerate() {
         let next = match step {
-            Step::Key(key) => at.get("properties").and_then(|fields| fields.get(key)),
-            Step::Index(_) => at.get("items"),
+            PathStep::Key(key) => at.get("properties").and_then(|fields| fields.get(key)),
+            PathStep::Index(_) => at.get("items"),
         };
-        // Only a field says what is in it: a name that somebody gave says nothing, even if it is that of a
-        // field.
+        // Only a field determines its content: a user-defined name does not, even if it is that of a field.
         place = match step {
-            Step::Key(key) if next.is_some() => named(key, place).unwrap_or(place),
+            PathStep::Key(key) if next.is_some() => named(key, place).unwrap_or(place),
             _ => place,
         };
         let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
@@ -137,7 +136,10 @@ pub fn typed(tree: &Tree, path: &[Step]) -> Typed {
         way.push(next);
         // Of the two parts a scenario has, a block is the one with phases.
         let here = Path(path[..=at_step].to_vec());
-        if place == "a phase" && matches!(step, Step::Index(_)) && tree.find(&here.key("phases")).is_some() {
+        if place == "a phase"
+            && matches!(step, PathStep::Index(_))
+            && tree.find(&here.key("phases")).is_some()
+        {
             place = "a block of phases";
             at = &root["$defs"]["Block"];
         }
@@ -181,11 +183,11 @@ fn resolved(root: &'static serde_json::Value, at: &'static serde_json::Value) ->
 }
 
 /// The diagnostic for what does not fit, in an author's words.
-fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
+fn diagnose(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
     let error = |code, message: String| Diagnostic::error(code, path.to_string(), tree.value(path), message);
     match wrong {
         Wrong::Shape { found, expected } => {
-            let (expected, help) = wanted(path, expected, &found);
+            let (expected, help) = expectation(path, expected, &found);
             error("type", format!("expected {expected}, found {}", in_words(&found))).help(help)
         }
         Wrong::Word { found, of, known } => {
@@ -203,25 +205,25 @@ fn told(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "Normalize" => "normalization of options",
                 _ => "strategy",
             };
-            let told = error("unknown-value", format!("`{found}` is not a valid {what}"));
-            Diagnostic { help: suggest(&found, known.iter().copied()), ..told }
+            let diagnostic = error("unknown-value", format!("`{found}` is not a valid {what}"));
+            Diagnostic { help: suggest(&found, known.iter().copied()), ..diagnostic }
         }
-        Wrong::Other(told) => {
-            error("type", told).help("`greenroom schema --format markdown` describes each field")
+        Wrong::Other(diagnostic) => {
+            error("type", diagnostic).help("`greenroom schema --format markdown` describes each field")
         }
     }
 }
 
-fn in_words(found: &Found) -> String {
+fn in_words(found: &FoundValue) -> String {
     match found {
-        Found::Nothing => "nothing".to_string(),
-        Found::Text(text) => {
+        FoundValue::Nothing => "nothing".to_string(),
+        FoundValue::Text(text) => {
             format!("the text \"{}\"", text.chars().take(60).collect::<String>().escape_debug())
         }
-        Found::Number(number) => format!("the number {number}"),
-        Found::Truth(truth) => format!("`{truth}`"),
-        Found::List => "a list".to_string(),
-        Found::Mapping => "a mapping".to_string(),
+        FoundValue::Number(number) => format!("the number {number}"),
+        FoundValue::Truth(truth) => format!("`{truth}`"),
+        FoundValue::List => "a list".to_string(),
+        FoundValue::Mapping => "a mapping".to_string(),
     }
 }
 
@@ -232,81 +234,84 @@ fn percentage(text: &str) -> Option<f64> {
 }
 
 /// The value that was expected, and how it is written.
-fn wanted(path: &Path, expected: Expected, found: &Found) -> (&'static str, String) {
+fn expectation(path: &Path, expected: ExpectedValue, found: &FoundValue) -> (&'static str, String) {
     let item = match found {
-        Found::Text(text) | Found::Number(text) => text.chars().take(60).collect(),
-        Found::Truth(truth) => truth.to_string(),
+        FoundValue::Text(text) | FoundValue::Number(text) => text.chars().take(60).collect(),
+        FoundValue::Truth(truth) => truth.to_string(),
         _ => String::new(),
     };
     let is_agents = path.to_string() == "agents";
     let (expected, help) = match (expected, found) {
-        (Expected::Text, Found::List) => {
+        (ExpectedValue::Text, FoundValue::List) => {
             ("a string", "write one string; put one of several lines below `|`, indented")
         }
-        (Expected::Text, Found::Mapping) => ("a string", "put it in quotes: it contains a colon or braces"),
-        (Expected::Text, _) => ("a string", "put the value in quotes"),
-        (Expected::List, Found::Mapping) => ("a list", "begin each item of a list with `- `"),
-        (Expected::List, _) => return ("a list", format!("write `[{item}]`")),
-        (Expected::Whole, _) => ("a whole number", "e.g. `3`"),
-        (Expected::Number, Found::Text(text)) if percentage(text).is_some() => {
+        (ExpectedValue::Text, FoundValue::Mapping) => {
+            ("a string", "put it in quotes: it contains a colon or braces")
+        }
+        (ExpectedValue::Text, _) => ("a string", "put the value in quotes"),
+        (ExpectedValue::List, FoundValue::Mapping) => ("a list", "begin each item of a list with `- `"),
+        (ExpectedValue::List, _) => return ("a list", format!("write `[{item}]`")),
+        (ExpectedValue::Whole, _) => ("a whole number", "e.g. `3`"),
+        (ExpectedValue::Number, FoundValue::Text(text)) if percentage(text).is_some() => {
             let share = percentage(text).unwrap_or_default();
             return ("a number", format!("a share is from 0 to 1: write `{share}`"));
         }
-        (Expected::Number, _) => ("a number", "e.g. `0.5`"),
-        (Expected::Truth, _) => ("true or false", "write `true` or `false`, without quotes"),
-        (Expected::Named("WrittenAgent"), _) => {
+        (ExpectedValue::Number, _) => ("a number", "e.g. `0.5`"),
+        (ExpectedValue::Truth, _) => ("true or false", "write `true` or `false`, without quotes"),
+        (ExpectedValue::Named("WrittenAgent"), _) => {
             ("a mapping: an agent", "e.g. `ann: { display_name: Ann, system_prompt: You are Ann. }`")
         }
-        (Expected::Named("WrittenPart"), _) => {
+        (ExpectedValue::Named("WrittenPart"), _) => {
             ("a mapping: a phase", "e.g. `- { name: talk, agents: [ann, ben] }`")
         }
-        (Expected::Named("PhaseNames"), _) => {
+        (ExpectedValue::Named("PhaseNames"), _) => {
             ("the name of a phase, or a list of names", "e.g. `phase: game` or `phase: [first, second]`")
         }
-        (Expected::Named("Keys"), _) => {
+        (ExpectedValue::Named("Keys"), _) => {
             ("the key of an agent, or a list of keys", "e.g. `to: ben` or `to: [ben, cas]`")
         }
-        (Expected::Named("WrittenCast"), _) => (
+        (ExpectedValue::Named("WrittenCast"), _) => (
             "a list of agent keys, or an expression that returns one",
             "e.g. `[ann, ben]`, or `alive` if that is a list in the state",
         ),
-        (Expected::Named("WrittenCount"), _) => {
+        (ExpectedValue::Named("WrittenCount"), _) => {
             ("a whole number, or an expression over variables", "e.g. `3`, or `weeks` if that is a variable")
         }
-        (Expected::Named("WrittenLanguage"), _) => (
+        (ExpectedValue::Named("WrittenLanguage"), _) => (
             "a language: its name, or a table of strings",
             "e.g. `language: de`, or `language: { base: en, cue: \"It is {name}'s turn.\" }`",
         ),
-        (Expected::Named("WrittenExpression"), _) => {
+        (ExpectedValue::Named("WrittenExpression"), _) => {
             ("an expression: a string", "e.g. `vote.decision == 'yes'`; join several with `and`")
         }
-        (Expected::Named("WrittenAssertion"), _) => (
+        (ExpectedValue::Named("WrittenAssertion"), _) => (
             "an expression that must be true",
             "e.g. `- game.invalid == 0` or `- { that: game.invalid == 0, why: … }`",
         ),
-        (Expected::Named("WrittenChoice" | "Options"), _) => (
+        (ExpectedValue::Named("WrittenChoice" | "Options"), _) => (
             "a list of options, or a mapping from results to the texts that are said",
             "e.g. `choice: [talk, silent]`",
         ),
-        (Expected::Named("Scalar"), _) => (
+        (ExpectedValue::Named("Scalar"), _) => (
             "a string, a number, true or false",
             "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`",
         ),
-        (Expected::Named("WrittenStrategy"), _) => (
-            "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}`, `{list: [X, Y]}`, `{script: {PATH: X}}`, or one for each phase",
+        (ExpectedValue::Named("WrittenStrategy"), _) => (
+            "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}`, `{list: [X, Y]}`, \
+             `{script: {PATH: X}}`, or one for each phase",
             "e.g. `strategy: { always: talk }`",
         ),
         (
-            Expected::Named(
+            ExpectedValue::Named(
                 "Lifecycle" | "Overflow" | "Keep" | "WhoSpeaks" | "DebateFormat" | "DecisionMode"
                 | "InteractionKind" | "WhoHears" | "Normalize",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),
-        (Expected::Mapping | Expected::Named(_), _) if is_agents => {
+        (ExpectedValue::Mapping | ExpectedValue::Named(_), _) if is_agents => {
             ("a mapping", "put each agent below its key, e.g. `ann: { display_name: Ann }`")
         }
-        (Expected::Mapping | Expected::Named(_), _) => {
+        (ExpectedValue::Mapping | ExpectedValue::Named(_), _) => {
             ("a mapping", "write `key: value`, one below the other or as `{ key: value, key: value }`")
         }
     };

@@ -59,7 +59,7 @@ impl Api {
 
 /// An engine elsewhere, and how it is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct EngineAddress {
     /// The API.
     pub api: Api,
     /// The base of its URLs, without a slash at the end.
@@ -85,7 +85,7 @@ pub struct Address {
     pub context: Option<usize>,
 }
 
-impl Address {
+impl EngineAddress {
     /// An engine with the usual settings.
     pub fn new(api: Api, url: &str) -> anyhow::Result<Self> {
         let address = Self {
@@ -124,7 +124,8 @@ impl Address {
         ensure!(url.has_host(), "`{}` has no host", self.url);
         ensure!(
             url.username().is_empty() && url.password().is_none(),
-            "an address can't contain a user name or key: put the key into an environment variable and name it with `key_env`"
+            "an address can't contain a user name or key: put the key into an environment variable and name \
+             it with `key_env`"
         );
         ensure!(self.slots > 0, "`slots` is 0: expected 1 or more");
         ensure!(self.timeout > 0, "`timeout` is 0: expected 1 second or more");
@@ -189,14 +190,15 @@ impl Address {
     }
 }
 
-impl FromStr for Address {
+impl FromStr for EngineAddress {
     type Err = anyhow::Error;
 
     /// Reads `API+URL?NAME=VALUE&…`.
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let expected = || {
             format!(
-                "`{text}` is not an engine address: expected API+URL with one of the APIs {}, e.g. llamacpp+http://127.0.0.1:8080",
+                "`{text}` is not an engine address: expected API+URL with one of the APIs {}, e.g. \
+                 llamacpp+http://127.0.0.1:8080",
                 Api::names()
             )
         };
@@ -211,7 +213,7 @@ impl FromStr for Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for EngineAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{}", self.api.name(), self.url)?;
         let settings = self.settings();
@@ -235,11 +237,11 @@ mod tests {
             "vllm+http://[::1]:8000?model=org%2Fname&tokenizer=models%2Fa.gguf&budget=100000&context=4096",
             "greenroom+http://localhost:1?requests_per_minute=60&tokens_per_minute=5&timeout=3",
         ] {
-            let address: Address = text.parse().unwrap();
+            let address: EngineAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
-            assert!(Address::is_meant(text));
+            assert!(EngineAddress::is_meant(text));
         }
-        let address: Address = "openai+http://a/v1/?slots=4".parse().unwrap();
+        let address: EngineAddress = "openai+http://a/v1/?slots=4".parse().unwrap();
         assert_eq!(address.to_string(), "openai+http://a/v1");
         assert_eq!(address.host(), "a:80");
     }
@@ -256,10 +258,12 @@ mod tests {
             ("openai+http://a?slots=x", "expected a whole number"),
             ("openai+http://a?key=secret", "there is no engine setting `key`"),
         ] {
-            let error = format!("{:#}", text.parse::<Address>().unwrap_err());
+            let error = format!("{:#}", text.parse::<EngineAddress>().unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
             assert!(!error.contains("secret") || !text.contains("me:"), "{error}");
         }
-        assert!(!Address::is_meant("models/a+b.gguf") && !Address::is_meant("hf:org/repo/a.gguf"));
+        assert!(
+            !EngineAddress::is_meant("models/a+b.gguf") && !EngineAddress::is_meant("hf:org/repo/a.gguf")
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// The transcript of a phase as one agent tells it: own lines as "You:", one line each; not what was
 /// whispered to others, no ballots.
-pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
+pub fn retell(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> String {
     let line = |line: &Utterance| {
         if line.speaker == perspective {
             format!("{}: {}", scenario.language.text(Text::You), line.text)
@@ -22,8 +22,8 @@ pub fn told(scenario: &Scenario, lines: &[Utterance], perspective: AgentId) -> S
         }
     };
     let heard = lines.iter().filter(|line| line.known_to(perspective) && !line.text.is_empty());
-    let told: Vec<String> = heard.map(line).collect();
-    if told.is_empty() { scenario.language.text(Text::NoMessages).to_string() } else { told.join("\n") }
+    let retold: Vec<String> = heard.map(line).collect();
+    if retold.is_empty() { scenario.language.text(Text::NoMessages).to_string() } else { retold.join("\n") }
 }
 
 /// Reading of a text of the stage: where, and by whom.
@@ -227,7 +227,7 @@ fn played(
     let visible = scenario.visible(at, n_known, said).into_iter();
     let mut context: BTreeMap<String, Value> =
         visible.map(|(name, id)| (name.to_string(), object(id))).collect();
-    context.insert("phases".into(), Value::from_object(Named(context.clone())));
+    context.insert("phases".into(), Value::from_object(PhasesByName(context.clone())));
     let known =
         scenario.payoff.as_ref().is_some_and(|payoff| payoff.phases.iter().any(|phase| said.has(*phase)));
     if let Some(payoffs) = known.then(|| payoffs(scenario, said)).transpose()?.flatten() {
@@ -274,7 +274,7 @@ struct Messages {
     id: PhaseId,
     scenario: Arc<Scenario>,
     said: Arc<History>,
-    told: Mutex<BTreeMap<AgentId, Value>>,
+    texts: Mutex<BTreeMap<AgentId, Value>>,
 }
 
 impl Object for PhaseObject {
@@ -286,12 +286,12 @@ impl Object for PhaseObject {
             "messages" => {
                 let messages = || {
                     let (id, scenario, said) = (self.id, self.scenario.clone(), self.said.clone());
-                    Value::from_object(Messages { id, scenario, said, told: Mutex::default() })
+                    Value::from_object(Messages { id, scenario, said, texts: Mutex::default() })
                 };
                 Some(self.messages.get_or_init(messages).clone())
             }
             field => {
-                let results = || shown(results(&self.scenario, self.id, &self.said));
+                let results = || result_fields(results(&self.scenario, self.id, &self.said));
                 self.results.get_or_init(results).get(field).cloned()
             }
         }
@@ -299,7 +299,7 @@ impl Object for PhaseObject {
 }
 
 /// The results of a phase, field by field.
-fn shown(results: Results) -> BTreeMap<&'static str, Value> {
+fn result_fields(results: Results) -> BTreeMap<&'static str, Value> {
     let Results {
         played,
         rounds,
@@ -337,9 +337,9 @@ fn shown(results: Results) -> BTreeMap<&'static str, Value> {
 
 /// Phases by name, looked up only.
 #[derive(Debug)]
-struct Named(BTreeMap<String, Value>);
+struct PhasesByName(BTreeMap<String, Value>);
 
-impl Object for Named {
+impl Object for PhasesByName {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.0.get(key.as_str()?).cloned()
     }
@@ -351,7 +351,7 @@ impl Object for Messages {
             Some(agent) => agent.id,
             None => self.scenario.agent_by_key(key.as_str()?)?,
         };
-        let text = || told(&self.scenario, self.said.lines(self.id), agent).into();
-        Some(self.told.lock().ok()?.entry(agent).or_insert_with(text).clone())
+        let text = || retell(&self.scenario, self.said.lines(self.id), agent).into();
+        Some(self.texts.lock().ok()?.entry(agent).or_insert_with(text).clone())
     }
 }

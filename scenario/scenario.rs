@@ -94,7 +94,7 @@ pub struct Agent {
     /// The strategy that answers instead of the model.
     pub strategy: Option<Strategy>,
     /// The response to a full context.
-    pub memory: Memory,
+    pub memory: MemoryPolicy,
     /// The tools that it may call.
     pub tools: Vec<ToolId>,
     /// Calls that it may make in one turn.
@@ -108,7 +108,7 @@ pub struct Agent {
 /// How an agent's memory continues when it is full: in a new epoch, which begins with the system text and
 /// what is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryPolicy {
     /// What is kept.
     pub keep: Keep,
     /// The most recent pieces that are kept, at most; `None`: as many as fit.
@@ -204,7 +204,7 @@ pub struct Phase {
     pub voters: Option<Voters>,
     /// True if choices are heard by nobody, and the result of a vote is not announced.
     pub secret: bool,
-    /// True if nobody hears it.
+    /// True if no agent hears it.
     pub is_unheard: bool,
     /// True of the question to a judge, after all that the cast plays.
     pub is_judge: bool,
@@ -222,7 +222,7 @@ pub struct Phase {
     pub choice: Option<Arc<Choice>>,
     /// The form of every turn's reply.
     pub form: Option<Arc<Form>>,
-    /// The way it decides.
+    /// How it decides.
     pub decision: Option<Decision>,
     /// Text of the debate format.
     pub format: Option<Template>,
@@ -261,7 +261,7 @@ pub struct Route {
     pub least: Option<f64>,
     /// The number of an agent's nearest pieces that its score is the mean of.
     pub best: usize,
-    /// Those who speak where nobody is near enough.
+    /// Speakers if no agent is near enough.
     pub otherwise: Vec<AgentId>,
 }
 
@@ -293,7 +293,7 @@ pub struct Announcement {
 pub enum Topology {
     /// Each round, everybody once, in the order of `agents`; each hears those before.
     RoundRobin,
-    /// The same order, counted in turns: `max_turns` alone says how long it continues.
+    /// The same order, counted in turns: only `max_turns` limits it.
     TurnByTurn,
     /// Each round, all answer at once; they hear each other at the next round.
     Broadcast,
@@ -324,7 +324,7 @@ pub struct ScriptTurn {
     pub form: Option<Arc<Form>>,
     /// The agents who hear it; empty: as interactions say.
     pub to: Vec<AgentId>,
-    /// True if nobody hears it, false if others do; none: as in the phase.
+    /// True if no agent hears it, false if others do; none: as in the phase.
     pub is_unheard: Option<bool>,
     /// Changes of the state after it.
     pub set: Arc<[Assignment]>,
@@ -346,7 +346,7 @@ pub struct Assignment {
 pub struct Interaction {
     /// The agent who speaks or, with [`InteractionKind::Observe`], listens.
     pub from: AgentId,
-    /// The agents whom it concerns.
+    /// The agents concerned.
     pub to: Vec<AgentId>,
     /// Its meaning.
     pub kind: InteractionKind,
@@ -371,7 +371,7 @@ pub struct Payoff {
     pub phases: Vec<PhaseId>,
     /// The players.
     pub players: Vec<AgentId>,
-    /// The choice put to each of them.
+    /// The choice of each of them.
     pub choices: Vec<Arc<Choice>>,
     /// The unit of the payoffs.
     pub unit: String,
@@ -411,8 +411,8 @@ impl Scenario {
         &self.phases[id.0]
     }
 
-    /// A model that the scenario names, as it is found: the file itself where there is one of that path
-    /// beside the scenario.
+    /// A model that the scenario names, resolved: the file itself if there is one of that path next to the
+    /// scenario.
     pub fn model(&self, name: &str) -> Option<String> {
         let model = self.models.get(name)?;
         let folder =

@@ -12,7 +12,7 @@ use super::{Agent, Phase, Scenario};
 pub enum Strategy {
     /// The first option, then what another player chose last.
     TitForTat,
-    /// The first option until anybody chooses another, then the last one for ever.
+    /// The first option until an agent chooses another, then the last one for ever.
     Grim,
     /// The same reply every time: an option, or, where there is no choice, the text itself.
     Always(String),
@@ -41,7 +41,7 @@ pub struct Recalled {
 
 /// The options that a strategy chooses from.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct StrategyOffer<'a> {
     /// The choice.
     pub choice: &'a Choice,
     /// Those that are open, by index.
@@ -105,7 +105,7 @@ impl Strategy {
         self.parts().any(|(_, part)| *part == Self::Human)
     }
 
-    /// True if it answers at random, so that what it says does not follow from what was said.
+    /// True if it answers at random, so that its reply does not follow from the record.
     pub fn is_random(&self) -> bool {
         matches!(self, Self::Random(_))
     }
@@ -119,7 +119,7 @@ impl Strategy {
         &self,
         path: &str,
         seed: u64,
-        offer: Option<Offer<'_>>,
+        offer: Option<StrategyOffer<'_>>,
         recalled: &Recalled,
     ) -> Result<String, NoReply> {
         let Some(offer) = offer else { return self.speech(path, recalled) };
@@ -152,7 +152,7 @@ impl Strategy {
         Ok(offer.choice.options[chosen].text.clone())
     }
 
-    /// Returns the text that it says where there is no choice.
+    /// Returns its text where there is no choice.
     fn speech(&self, path: &str, recalled: &Recalled) -> Result<String, NoReply> {
         match self {
             Self::Always(text) => Ok(text.clone()),
@@ -169,7 +169,7 @@ impl Strategy {
     }
 }
 
-impl Offer<'_> {
+impl StrategyOffer<'_> {
     fn named(&self, wanted: &str) -> Result<usize, NoReply> {
         let all = || self.choice.options.iter().map(|option| option.text.clone()).collect();
         let unknown = || NoReply::NotAnOption { wanted: wanted.to_string(), options: all() };

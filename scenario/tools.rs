@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Calls that an agent may make in one turn, where its file does not say how many.
+/// Default number of calls that an agent may make in one turn.
 pub const MAX_CALLS: usize = 4;
 
 /// Index of a tool in [`Scenario::tools`](super::Scenario::tools).
@@ -31,10 +31,9 @@ pub enum ToolKind {
     /// Part of the program: the same arguments and the same seed give the same result, here and in a replay.
     BuiltIn(BuiltIn, ToolSpec),
     /// A program that reads its arguments as JSON and writes its result.
-    Command(Command, ToolSpec),
-    /// A server of the Model Context Protocol, on its standard input and output. It says itself which tools
-    /// it has.
-    Server(Server),
+    Command(ToolProgram, ToolSpec),
+    /// A server of the Model Context Protocol, on its standard input and output. It lists its own tools.
+    Server(ToolServer),
 }
 
 /// A tool of the program's own.
@@ -45,14 +44,14 @@ pub enum BuiltIn {
     /// Rolls dice, by the seed of the call.
     Dice,
     /// Finds rows of a file.
-    Lookup(Arc<Table>),
+    Lookup(Arc<LookupTable>),
     /// Writes down what is to be remembered, in this epoch of the agent's memory and in all later ones.
     Notes,
 }
 
 /// Rows of a file, found by what is in one of their columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct LookupTable {
     /// The column.
     pub key: String,
     /// Rows by it, each an object; more than one row may be there.
@@ -61,7 +60,7 @@ pub struct Table {
 
 /// A program, as it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
+pub struct ToolProgram {
     /// The program and its arguments.
     pub line: Vec<String>,
     /// Seconds that a call may take.
@@ -70,7 +69,7 @@ pub struct Command {
 
 /// A server of tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ToolServer {
     /// The program and its arguments.
     pub line: Vec<String>,
     /// Those of its tools that can be called; `None`: all.
@@ -98,7 +97,7 @@ impl ToolKind {
     }
 }
 
-/// Bytes that a call's form takes beside a tool's name and schema, at most.
+/// Maximum bytes of a call's form without the tool's name and schema.
 const FORM_BYTES: usize = 512;
 
 /// The bytes of these tools' calls as one grammar, if they are more than one can have.

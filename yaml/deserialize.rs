@@ -5,7 +5,7 @@
 //! accepts.
 
 use super::scalar::Leaf;
-use super::tree::{Data, Entry, Tree};
+use super::tree::{Data, MapEntry, Tree};
 use serde::Deserialize as _;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// One value of a tree.
 #[derive(Clone, Copy)]
-pub struct Reader<'a> {
+pub struct NodeReader<'a> {
     tree: &'a Tree,
     data: &'a Data,
     /// Values that read as null.
@@ -26,9 +26,9 @@ pub enum Wrong {
     /// It has another shape.
     Shape {
         /// The value's shape.
-        found: Found,
+        found: FoundValue,
         /// The shape that the field has.
-        expected: Expected,
+        expected: ExpectedValue,
     },
     /// It is not a word of an enum.
     Word {
@@ -45,7 +45,7 @@ pub enum Wrong {
 
 /// A value that was found.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum FoundValue {
     /// No value, or null.
     Nothing,
     /// A string.
@@ -62,7 +62,7 @@ pub enum Found {
 
 /// A value that was expected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Expected {
+pub enum ExpectedValue {
     /// A string.
     Text,
     /// A whole number.
@@ -83,12 +83,13 @@ impl Tree {
     /// All of it as JSON; null where there is nothing, keys as texts.
     pub(super) fn json(&self) -> serde_json::Value {
         let aside = BTreeSet::new();
-        let json = Reader::new(self, &aside).and_then(|reader| serde_json::Value::deserialize(reader).ok());
+        let json =
+            NodeReader::new(self, &aside).and_then(|reader| serde_json::Value::deserialize(reader).ok());
         json.unwrap_or_default()
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> NodeReader<'a> {
     /// The whole file.
     pub fn new(tree: &'a Tree, aside: &'a BTreeSet<usize>) -> Option<Self> {
         let reader = Self { tree, data: &Data::Leaf(Leaf::Null), aside };
@@ -105,18 +106,18 @@ impl<'a> Reader<'a> {
         Self { data, ..self }
     }
 
-    fn found(self) -> Found {
+    fn found(self) -> FoundValue {
         match self.data {
-            Data::Leaf(Leaf::Null) => Found::Nothing,
-            Data::Leaf(Leaf::Bool(truth)) => Found::Truth(*truth),
-            Data::Leaf(Leaf::Number(number)) => Found::Number(number.to_string()),
-            Data::Leaf(Leaf::Text(text)) => Found::Text(text.clone()),
-            Data::Seq(_) => Found::List,
-            Data::Map(_) => Found::Mapping,
+            Data::Leaf(Leaf::Null) => FoundValue::Nothing,
+            Data::Leaf(Leaf::Bool(truth)) => FoundValue::Truth(*truth),
+            Data::Leaf(Leaf::Number(number)) => FoundValue::Number(number.to_string()),
+            Data::Leaf(Leaf::Text(text)) => FoundValue::Text(text.clone()),
+            Data::Seq(_) => FoundValue::List,
+            Data::Map(_) => FoundValue::Mapping,
         }
     }
 
-    fn wrong<T>(self, expected: Expected) -> Result<T, Wrong> {
+    fn wrong<T>(self, expected: ExpectedValue) -> Result<T, Wrong> {
         Err(Wrong::Shape { found: self.found(), expected })
     }
 
@@ -124,8 +125,8 @@ impl<'a> Reader<'a> {
         Items { of: self, items: items.iter() }
     }
 
-    fn entries(self, entries: &'a [Entry]) -> Entries<'a> {
-        Entries { of: self, entries: entries.iter(), value: None }
+    fn entries(self, entries: &'a [MapEntry]) -> MapEntries<'a> {
+        MapEntries { of: self, entries: entries.iter(), value: None }
     }
 
     /// The variant of a union that has the shape of this value.
@@ -148,7 +149,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'de> de::Deserializer<'de> for Reader<'de> {
+impl<'de> de::Deserializer<'de> for NodeReader<'de> {
     type Error = Wrong;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
@@ -177,28 +178,28 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Leaf(Leaf::Bool(truth)) => visitor.visit_bool(*truth),
-            _ => self.wrong(Expected::Truth),
+            _ => self.wrong(ExpectedValue::Truth),
         }
     }
 
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Leaf(Leaf::Number(number)) if number.is_u64() => self.deserialize_any(visitor),
-            _ => self.wrong(Expected::Whole),
+            _ => self.wrong(ExpectedValue::Whole),
         }
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Leaf(Leaf::Number(_)) => self.deserialize_any(visitor),
-            _ => self.wrong(Expected::Number),
+            _ => self.wrong(ExpectedValue::Number),
         }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Leaf(Leaf::Text(text)) => visitor.visit_borrowed_str(text),
-            _ => self.wrong(Expected::Text),
+            _ => self.wrong(ExpectedValue::Text),
         }
     }
 
@@ -209,14 +210,14 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Seq(items) => visitor.visit_seq(self.items(items)),
-            _ => self.wrong(Expected::List),
+            _ => self.wrong(ExpectedValue::List),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Map(entries) => visitor.visit_map(self.entries(entries)),
-            _ => self.wrong(Expected::Mapping),
+            _ => self.wrong(ExpectedValue::Mapping),
         }
     }
 
@@ -228,7 +229,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     ) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Map(entries) => visitor.visit_map(self.entries(entries)),
-            _ => self.wrong(Expected::Named(name)),
+            _ => self.wrong(ExpectedValue::Named(name)),
         }
     }
 
@@ -248,8 +249,10 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     ) -> Result<V::Value, Wrong> {
         if variants.iter().all(|variant| variant.starts_with(char::is_uppercase)) {
             return match self.variant(variants) {
-                Some(variant) => visitor.visit_enum(Variant { of: self, name, variant, value: Some(self) }),
-                None => self.wrong(Expected::Named(name)),
+                Some(variant) => {
+                    visitor.visit_enum(EnumVariant { of: self, name, variant, value: Some(self) })
+                }
+                None => self.wrong(ExpectedValue::Named(name)),
             };
         }
         let (word, value) = match self.data {
@@ -257,10 +260,10 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
             Data::Map(entries) if entries.len() == 1 => {
                 (entries[0].key.as_str(), Some(self.at(entries[0].node)))
             }
-            _ => return self.wrong(Expected::Named(name)),
+            _ => return self.wrong(ExpectedValue::Named(name)),
         };
         match variants.iter().find(|variant| **variant == word) {
-            Some(variant) => visitor.visit_enum(Variant { of: self, name, variant, value }),
+            Some(variant) => visitor.visit_enum(EnumVariant { of: self, name, variant, value }),
             None => Err(Wrong::Word { found: word.to_string(), of: name, known: variants }),
         }
     }
@@ -271,7 +274,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
 }
 
 struct Items<'a> {
-    of: Reader<'a>,
+    of: NodeReader<'a>,
     items: std::slice::Iter<'a, usize>,
 }
 
@@ -283,19 +286,19 @@ impl<'de> de::SeqAccess<'de> for Items<'de> {
     }
 }
 
-struct Entries<'a> {
-    of: Reader<'a>,
-    entries: std::slice::Iter<'a, Entry>,
+struct MapEntries<'a> {
+    of: NodeReader<'a>,
+    entries: std::slice::Iter<'a, MapEntry>,
     value: Option<usize>,
 }
 
-impl<'de> de::MapAccess<'de> for Entries<'de> {
+impl<'de> de::MapAccess<'de> for MapEntries<'de> {
     type Error = Wrong;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Wrong> {
         let Some(entry) = self.entries.next() else { return Ok(None) };
         self.value = Some(entry.node);
-        seed.deserialize(Key(Reader { data: &entry.kind, ..self.of }, &entry.key)).map(Some)
+        seed.deserialize(MapKey(NodeReader { data: &entry.kind, ..self.of }, &entry.key)).map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
@@ -305,9 +308,9 @@ impl<'de> de::MapAccess<'de> for Entries<'de> {
 }
 
 /// A key: its text, unless a union asks for its shape.
-struct Key<'a>(Reader<'a>, &'a str);
+struct MapKey<'a>(NodeReader<'a>, &'a str);
 
-impl<'de> de::Deserializer<'de> for Key<'de> {
+impl<'de> de::Deserializer<'de> for MapKey<'de> {
     type Error = Wrong;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
@@ -330,14 +333,14 @@ impl<'de> de::Deserializer<'de> for Key<'de> {
 }
 
 /// A variant of an enum, and what it holds.
-struct Variant<'a> {
-    of: Reader<'a>,
+struct EnumVariant<'a> {
+    of: NodeReader<'a>,
     name: &'static str,
     variant: &'static str,
-    value: Option<Reader<'a>>,
+    value: Option<NodeReader<'a>>,
 }
 
-impl<'de> de::EnumAccess<'de> for Variant<'de> {
+impl<'de> de::EnumAccess<'de> for EnumVariant<'de> {
     type Error = Wrong;
     type Variant = Self;
 
@@ -347,22 +350,22 @@ impl<'de> de::EnumAccess<'de> for Variant<'de> {
     }
 }
 
-impl<'de> de::VariantAccess<'de> for Variant<'de> {
+impl<'de> de::VariantAccess<'de> for EnumVariant<'de> {
     type Error = Wrong;
 
     fn unit_variant(self) -> Result<(), Wrong> {
-        if self.value.is_none() { Ok(()) } else { self.of.wrong(Expected::Named(self.name)) }
+        if self.value.is_none() { Ok(()) } else { self.of.wrong(ExpectedValue::Named(self.name)) }
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Wrong> {
         match self.value {
             Some(value) => seed.deserialize(value),
-            None => self.of.wrong(Expected::Named(self.name)),
+            None => self.of.wrong(ExpectedValue::Named(self.name)),
         }
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, _len: usize, _visitor: V) -> Result<V::Value, Wrong> {
-        self.of.wrong(Expected::Named(self.name))
+        self.of.wrong(ExpectedValue::Named(self.name))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -370,7 +373,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'de> {
         _fields: &'static [&'static str],
         _visitor: V,
     ) -> Result<V::Value, Wrong> {
-        self.of.wrong(Expected::Named(self.name))
+        self.of.wrong(ExpectedValue::Named(self.name))
     }
 }
 
@@ -379,7 +382,7 @@ impl std::fmt::Display for Wrong {
         match self {
             Self::Shape { found, expected } => write!(f, "expected {expected:?}, found {found:?}"),
             Self::Word { found, of, .. } => write!(f, "`{found}` is not a valid {of}"),
-            Self::Other(told) => f.write_str(told),
+            Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -387,7 +390,7 @@ impl std::fmt::Display for Wrong {
 impl std::error::Error for Wrong {}
 
 impl de::Error for Wrong {
-    fn custom<T: std::fmt::Display>(told: T) -> Self {
-        Self::Other(told.to_string())
+    fn custom<T: std::fmt::Display>(message: T) -> Self {
+        Self::Other(message.to_string())
     }
 }

@@ -172,16 +172,16 @@ impl Report {
         let source = self.sources.of(diagnostic.span);
         let source = miette::NamedSource::new(printable(&source.name), source.text.clone());
         miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode())
-            .render_report(out, &Shown { diagnostic, source })
+            .render_report(out, &MietteDiagnostic { diagnostic, source })
     }
 
     fn plain(&self, diagnostic: &Diagnostic, out: &mut String) {
         let (name, line, column) = self.sources.place(diagnostic.span);
         let Diagnostic { severity, code, message, path, .. } = diagnostic;
         let place = if path.is_empty() { String::new() } else { format!(" (at `{path}`)") };
-        let (name, told) = (printable(name), printable(&format!("{message}{place}")));
+        let (name, text) = (printable(name), printable(&format!("{message}{place}")));
         // Writing to a String can't fail.
-        let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {told}", severity.word());
+        let _ = writeln!(out, "{name}:{line}:{column}: {}[{code}]: {text}", severity.word());
         let text = self.sources.of(diagnostic.span).line(line);
         if !text.trim().is_empty() {
             // Of a very long line, the part around the place.
@@ -378,20 +378,20 @@ pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 
 /// One diagnostic dressed for miette.
 #[derive(Debug)]
-struct Shown<'a> {
+struct MietteDiagnostic<'a> {
     diagnostic: &'a Diagnostic,
     source: miette::NamedSource<String>,
 }
 
-impl std::fmt::Display for Shown<'_> {
+impl std::fmt::Display for MietteDiagnostic<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&printable(&self.diagnostic.message))
     }
 }
 
-impl std::error::Error for Shown<'_> {}
+impl std::error::Error for MietteDiagnostic<'_> {}
 
-impl miette::Diagnostic for Shown<'_> {
+impl miette::Diagnostic for MietteDiagnostic<'_> {
     fn code<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
         Some(Box::new(self.diagnostic.code))
     }

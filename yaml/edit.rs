@@ -3,7 +3,7 @@
 
 use super::path::Path;
 use super::scalar::Leaf;
-use super::tree::{Data, Entry, Node, Tree};
+use super::tree::{Data, MapEntry, Node, Tree};
 use crate::diagnostic::Span;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -13,7 +13,7 @@ impl Tree {
     /// The value at a path; null where there is none.
     pub fn json_at(&self, path: &Path) -> Value {
         let aside = BTreeSet::new();
-        let value = self.find(path).map(|node| super::Reader::of(self, node, &aside));
+        let value = self.find(path).map(|node| super::NodeReader::of(self, node, &aside));
         value.and_then(|reader| Value::deserialize(reader).ok()).unwrap_or_default()
     }
 
@@ -36,7 +36,7 @@ impl Tree {
         let Data::Map(entries) = self.data_mut(mapping) else { return };
         match entries.iter_mut().find(|entry| entry.is(key)) {
             Some(entry) => entry.node = node,
-            None => entries.push(Entry::new(key, name, node)),
+            None => entries.push(MapEntry::new(key, name, node)),
         }
     }
 
@@ -70,7 +70,7 @@ impl Tree {
             Value::Object(fields) => {
                 let entry = |(key, value): (&String, &Value)| (key.clone(), self.add(value, span));
                 let fields: Vec<(String, usize)> = fields.iter().map(entry).collect();
-                Data::Map(fields.into_iter().map(|(key, node)| Entry::new(&key, span, node)).collect())
+                Data::Map(fields.into_iter().map(|(key, node)| MapEntry::new(&key, span, node)).collect())
             }
         };
         self.push(Node { span, literal: false, data })

@@ -1,17 +1,20 @@
 //! YAML's own mistakes in an author's words: what the parser stumbled over is often not where the mistake is.
 
 /// A mistake: its byte, what it is, what to do.
-pub(super) struct Mistake {
+pub(super) struct SyntaxMistake {
     pub(super) at: usize,
     pub(super) message: String,
     pub(super) help: String,
 }
 
-/// Says what the parser's message about a byte of the text means.
-pub(super) fn explain(info: &str, text: &str, at: usize) -> Mistake {
+/// Explains the parser's message about a byte of the text.
+pub(super) fn explain(info: &str, text: &str, at: usize) -> SyntaxMistake {
     let at = floor(text, at);
-    let mistake =
-        |at: usize, message: &str, help: &str| Mistake { at, message: message.into(), help: help.into() };
+    let mistake = |at: usize, message: &str, help: &str| SyntaxMistake {
+        at,
+        message: message.into(),
+        help: help.into(),
+    };
     let has = |parts: &[&str]| parts.iter().any(|part| info.contains(part));
     if has(&["tab cannot", "tabs disallowed", "found a tab", "start with a tab"]) {
         let line = text[..at].rfind('\n').map_or(0, |at| at + 1);

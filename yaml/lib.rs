@@ -15,9 +15,9 @@ mod place;
 mod scalar;
 mod tree;
 
-pub use deserialize::{Expected, Found, Reader, Wrong};
-pub use path::{Path, Step};
-pub use place::Place;
+pub use deserialize::{ExpectedValue, FoundValue, NodeReader, Wrong};
+pub use path::{Path, PathStep};
+pub use place::NodePlace;
 pub use scalar::{Leaf, plain};
 pub use tree::Tree;
 

@@ -2,7 +2,7 @@
 
 /// One step of a path into the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// A mapping's key.
     Key(String),
     /// A sequence's index.
@@ -11,9 +11,9 @@ pub enum Step {
 
 /// A path into the data, e.g. `phases[2].agents`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Path(pub Vec<Step>);
+pub struct Path(pub Vec<PathStep>);
 
-impl Step {
+impl PathStep {
     /// The key, if it is one.
     pub fn as_key(&self) -> Option<&str> {
         match self {
@@ -27,14 +27,14 @@ impl Path {
     /// This path and one more key.
     pub fn key(&self, key: impl Into<String>) -> Self {
         let mut path = self.clone();
-        path.0.push(Step::Key(key.into()));
+        path.0.push(PathStep::Key(key.into()));
         path
     }
 
     /// This path and one more index.
     pub fn index(&self, index: usize) -> Self {
         let mut path = self.clone();
-        path.0.push(Step::Index(index));
+        path.0.push(PathStep::Index(index));
         path
     }
 
@@ -44,10 +44,10 @@ impl Path {
         for part in text.split('.') {
             let (key, indices) = part.split_once('[').unwrap_or((part, ""));
             if !key.is_empty() {
-                steps.push(Step::Key(key.to_string()));
+                steps.push(PathStep::Key(key.to_string()));
             }
             let indices = indices.split(['[', ']']).filter_map(|index| index.parse().ok());
-            steps.extend(indices.map(Step::Index));
+            steps.extend(indices.map(PathStep::Index));
         }
         Self(steps)
     }
@@ -57,9 +57,9 @@ impl std::fmt::Display for Path {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(key) if at > 0 => write!(f, ".{key}")?,
-                Step::Key(key) => f.write_str(key)?,
-                Step::Index(index) => write!(f, "[{index}]")?,
+                PathStep::Key(key) if at > 0 => write!(f, ".{key}")?,
+                PathStep::Key(key) => f.write_str(key)?,
+                PathStep::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())

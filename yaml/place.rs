@@ -7,7 +7,7 @@ use crate::diagnostic::Span;
 
 /// A key or a value that is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NodePlace {
     /// Path of the value; of a key that of its value.
     pub path: Path,
     /// Its place.
@@ -21,7 +21,7 @@ pub struct Place {
 impl Tree {
     /// All keys and values, each after what it is in. What an alias repeats is listed once more, in its first
     /// place.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn places(&self) -> Vec<NodePlace> {
         let mut places = Vec::new();
         let mut left: Vec<(Path, usize)> =
             self.root().map(|root| (Path::default(), root)).into_iter().collect();
@@ -35,7 +35,7 @@ impl Tree {
                     inner.extend(items.iter().enumerate().map(|(at, node)| (path.index(at), *node)));
                 }
                 Data::Map(entries) => {
-                    let keys = entries.iter().map(|entry| Place {
+                    let keys = entries.iter().map(|entry| NodePlace {
                         path: path.key(&*entry.key),
                         span: entry.span,
                         is_key: true,
@@ -45,15 +45,15 @@ impl Tree {
                     inner.extend(entries.iter().map(|entry| (path.key(&*entry.key), entry.node)));
                 }
             }
-            places.push(Place { path, span, is_key: false, text });
+            places.push(NodePlace { path, span, is_key: false, text });
             left.extend(inner.into_iter().rev());
         }
         places
     }
 
     /// The innermost key or value at a byte of the `file`-th source.
-    pub fn at(&self, file: usize, byte: usize) -> Option<Place> {
-        let holds = |place: &Place| {
+    pub fn at(&self, file: usize, byte: usize) -> Option<NodePlace> {
+        let holds = |place: &NodePlace| {
             let Span { file: in_file, start, end } = place.span;
             in_file == file && (start..=end).contains(&byte)
         };

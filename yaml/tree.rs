@@ -2,8 +2,8 @@
 //!
 //! It also finds what data can't show: duplicate keys, of which the first counts.
 
-use super::explain::{Mistake, explain};
-use super::path::{Path, Step};
+use super::explain::{SyntaxMistake, explain};
+use super::path::{Path, PathStep};
 use super::scalar::{Leaf, plain};
 use crate::diagnostic::{Diagnostic, Source, Sources, Span};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
@@ -35,13 +35,13 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) enum Data {
     Leaf(Leaf),
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
     Seq(Vec<usize>),
 }
 
 /// A key and its value.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct MapEntry {
     /// The key's text; of a field with several names, the one that the program knows it by.
     pub(super) key: String,
     /// The name that is in the file, where it is another.
@@ -52,7 +52,7 @@ pub(super) struct Entry {
     pub(super) node: usize,
 }
 
-impl Entry {
+impl MapEntry {
     /// An entry that is not in the file; `span` is what it follows from.
     pub(super) fn new(key: &str, span: Span, node: usize) -> Self {
         let kind = std::sync::Arc::new(Data::Leaf(Leaf::Text(key.to_string())));
@@ -74,7 +74,7 @@ impl Tree {
                 Ok((event, span)) => builder.event(event, builder.span(span.start, span.end)),
                 Err(error) => {
                     let at = builder.byte(error.marker());
-                    let Mistake { at, message, help } = explain(error.info(), &source.text, at);
+                    let SyntaxMistake { at, message, help } = explain(error.info(), &source.text, at);
                     Err(wrong(Span { file, start: at, end: at }, message, help))
                 }
             };
@@ -227,8 +227,8 @@ impl Tree {
         let (mut written, mut at) = (path.clone(), self.root);
         for step in &mut written.0 {
             let next = match (at.map(|node| &self.nodes[node].data), &step) {
-                (Some(Data::Map(entries)), Step::Key(key)) => entries.iter().find(|entry| entry.is(key)),
-                (Some(Data::Seq(items)), Step::Index(index)) => {
+                (Some(Data::Map(entries)), PathStep::Key(key)) => entries.iter().find(|entry| entry.is(key)),
+                (Some(Data::Seq(items)), PathStep::Index(index)) => {
                     at = items.get(*index).copied();
                     continue;
                 }
@@ -236,7 +236,7 @@ impl Tree {
             };
             at = next.map(|entry| entry.node);
             if let Some(name) = next.and_then(|entry| entry.written.clone()) {
-                *step = Step::Key(name);
+                *step = PathStep::Key(name);
             }
         }
         written
@@ -251,12 +251,12 @@ impl Tree {
         self.nodes.len() - 1
     }
 
-    fn entry(&self, node: usize, key: &str) -> Option<&Entry> {
+    fn entry(&self, node: usize, key: &str) -> Option<&MapEntry> {
         let Data::Map(entries) = &self.nodes[node].data else { return None };
         entries.iter().find(|entry| entry.is(key))
     }
 
-    fn push_entries(&mut self, node: usize, new: Vec<Entry>) {
+    fn push_entries(&mut self, node: usize, new: Vec<MapEntry>) {
         if let Data::Map(entries) = &mut self.nodes[node].data {
             entries.extend(new);
         }
@@ -267,10 +267,10 @@ impl Tree {
         let mut at = (0, None, self.root?);
         for step in &path.0 {
             let next = match (&self.nodes[at.2].data, step) {
-                (Data::Map(_), Step::Key(key)) => {
+                (Data::Map(_), PathStep::Key(key)) => {
                     self.entry(at.2, key).map(|entry| (Some(entry.span), entry.node))
                 }
-                (Data::Seq(items), Step::Index(index)) => items.get(*index).map(|node| (None, *node)),
+                (Data::Seq(items), PathStep::Index(index)) => items.get(*index).map(|node| (None, *node)),
                 _ => None,
             };
             match next {
@@ -296,7 +296,7 @@ struct Builder<'a> {
     last: Cell<(usize, usize, usize)>,
     tree: Tree,
     found: Vec<Diagnostic>,
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     /// Finished nodes with the number of values in them.
     anchors: HashMap<usize, (usize, usize)>,
     /// Values so far, with aliases expanded.
@@ -305,16 +305,16 @@ struct Builder<'a> {
 }
 
 /// A key that waits for its value.
-struct Key {
+struct PendingKey {
     text: String,
     kind: Data,
     span: Span,
 }
 
 /// An open collection.
-struct Open {
+struct OpenCollection {
     node: usize,
-    key: Option<Key>,
+    key: Option<PendingKey>,
     anchor: usize,
     /// Values before it.
     n_before: usize,
@@ -358,7 +358,7 @@ impl<'a> Builder<'a> {
             Event::Scalar(text, style, anchor, tag) => {
                 let data = Data::Leaf(scalar(&text, style, tag, span)?);
                 if self.waits_for_key() {
-                    return self.take_key(Key { text: text.into_owned(), kind: data, span });
+                    return self.take_key(PendingKey { text: text.into_owned(), kind: data, span });
                 }
                 let literal = style == ScalarStyle::Literal;
                 let node = self.add(Node { span, literal, data }, span)?;
@@ -383,7 +383,7 @@ impl<'a> Builder<'a> {
                 return Err(tagged(&tag, span));
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                if let Some(Open { node, anchor, n_before, .. }) = self.open.pop() {
+                if let Some(OpenCollection { node, anchor, n_before, .. }) = self.open.pop() {
                     self.merge(node)?;
                     self.anchors.insert(anchor, (node, self.n_values - n_before));
                 }
@@ -394,12 +394,12 @@ impl<'a> Builder<'a> {
     }
 
     fn waits_for_key(&self) -> bool {
-        let Some(Open { node, key, .. }) = self.open.last() else { return false };
+        let Some(OpenCollection { node, key, .. }) = self.open.last() else { return false };
         key.is_none() && matches!(self.tree.nodes[*node].data, Data::Map(_))
     }
 
-    fn take_key(&mut self, key: Key) -> Result<(), Box<Diagnostic>> {
-        let Some(Open { node, key: waiting, .. }) = self.open.last_mut() else { return Ok(()) };
+    fn take_key(&mut self, key: PendingKey) -> Result<(), Box<Diagnostic>> {
+        let Some(OpenCollection { node, key: waiting, .. }) = self.open.last_mut() else { return Ok(()) };
         if let Some(first) = self.tree.entry(*node, &key.text) {
             let message = format!("the key `{}` appears twice in one mapping", key.text);
             self.found.push(
@@ -427,7 +427,7 @@ impl<'a> Builder<'a> {
                 return Err(wrong(merged.span, "`<<` must be given a mapping or a list of mappings", help));
             };
             let new = theirs.iter().filter(|entry| self.tree.entry(node, &entry.key).is_none());
-            let new: Vec<Entry> = new.cloned().collect();
+            let new: Vec<MapEntry> = new.cloned().collect();
             self.tree.push_entries(node, new);
         }
         Ok(())
@@ -448,7 +448,7 @@ impl<'a> Builder<'a> {
         }
         let n_before = self.n_values;
         let node = self.add(Node { span, literal: false, data }, span)?;
-        self.open.push(Open { node, key: None, anchor, n_before });
+        self.open.push(OpenCollection { node, key: None, anchor, n_before });
         Ok(())
     }
 
@@ -472,12 +472,18 @@ impl<'a> Builder<'a> {
     fn attach(&mut self, id: usize) {
         match self.open.last_mut() {
             None => self.tree.root = self.tree.root.or(Some(id)),
-            Some(Open { node: parent, key, .. }) => {
+            Some(OpenCollection { node: parent, key, .. }) => {
                 match (&mut self.tree.nodes[*parent].data, key.take()) {
                     // Of keys that appear twice the first counts.
                     (Data::Map(entries), Some(key)) if !entries.iter().any(|entry| entry.is(&key.text)) => {
-                        let Key { text, kind, span } = key;
-                        entries.push(Entry { key: text, written: None, kind: kind.into(), span, node: id });
+                        let PendingKey { text, kind, span } = key;
+                        entries.push(MapEntry {
+                            key: text,
+                            written: None,
+                            kind: kind.into(),
+                            span,
+                            node: id,
+                        });
                     }
                     (Data::Seq(items), _) => items.push(id),
                     _ => {}

@@ -28,7 +28,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use vocabulary::{Below, ERROR, PIECE};
+pub(crate) use vocabulary::{Below, ERROR, LOGITS_PER_PIECE};
 
 /// The numerics of the device that an engine opens by itself.
 pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
@@ -139,8 +139,8 @@ pub(crate) trait Device: Send + Sync {
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
 
     /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows,
-    /// seals the blocks that they complete, and attends. Returns the wanted logits, or of these the likeliest
-    /// tokens where they are enough, or the wanted hidden states. `watch` takes note of queries, keys and
+    /// seals the blocks that they complete, and attends. Returns the requested logits, or only the likeliest
+    /// tokens where they are enough, or the requested hidden states. `watch` records queries, keys and
     /// values.
     ///
     /// # Errors
@@ -230,12 +230,12 @@ pub(crate) struct Pass {
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) best: Option<Vec<f32>>,
-    /// Says, between layers, whether anybody still waits for it; a device may go on nevertheless. `None`:
-    /// somebody does.
+    /// Returns, between layers, whether a caller still waits for the pass; a device may continue
+    /// nevertheless. `None`: one does.
     pub(crate) is_awaited: Option<IsAwaited>,
 }
 
-/// Tells whether anybody waits for a pass.
+/// Returns whether a caller waits for a pass.
 pub(crate) type IsAwaited = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The new tokens of one sequence, at positions `start .. start + n`.
@@ -292,7 +292,7 @@ pub(crate) fn measure(device: &dyn Device, ids: &[u32]) -> Result<Calibration> {
     if spec.latent.is_some() {
         return Ok(Calibration::default());
     }
-    let ids = &ids[..ids.len().min(calibration::TOKENS).min(spec.context_length)];
+    let ids = &ids[..ids.len().min(calibration::MAX_TOKENS).min(spec.context_length)];
     let layout = Arc::new(spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     let (pass, mut cache) = (Pass::alone(ids, &layout), device.cache(layout));
     let mut measured = Measured::default();
@@ -308,11 +308,11 @@ pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
 
 /// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever
 /// the device.
-pub(crate) fn divergence(p: &[f32], q: &[f32]) -> divergence::Divergence {
+pub(crate) fn divergence(p: &[f32], q: &[f32]) -> divergence::LogitDivergence {
     divergence::divergence(Isa::of_host(), p, q)
 }
 
-/// The greatest logit of each piece of a row ([`PIECE`]), NaN where one of its logits is; on the host, as are
+/// The greatest logit of each piece of a row ([`LOGITS_PER_PIECE`]), NaN where one of its logits is; on the host, as are
 /// the following.
 pub(crate) fn maxima(logits: &[f32]) -> Vec<f32> {
     vocabulary::maxima(Isa::of_host(), logits)

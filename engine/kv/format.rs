@@ -77,7 +77,7 @@ pub(crate) enum Side {
 
 /// One tensor of a block.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tensor {
+pub(crate) struct BlockTensor {
     /// Suffix of its name, by content: `""` (rows that are not coded), `.weights` (codes), `.scales`,
     /// `.means`, `.exact`.
     pub(crate) suffix: &'static str,
@@ -151,9 +151,9 @@ impl SideFormat {
     }
 
     /// Its tensors in a session's first block, or in any other one.
-    pub(crate) fn tensors(&self, is_first: bool) -> Vec<Tensor> {
+    pub(crate) fn tensors(&self, is_first: bool) -> Vec<BlockTensor> {
         let TensorLayout { n_heads, dim, .. } = self.layout;
-        let tensor = |suffix, number, shape: &[usize], place: &Range<usize>| Tensor {
+        let tensor = |suffix, number, shape: &[usize], place: &Range<usize>| BlockTensor {
             suffix,
             number,
             shape: shape.to_vec(),
@@ -237,10 +237,11 @@ mod tests {
                 exact += block.len(true) - block.len(false);
                 for is_first in [false, true] {
                     let sides = block.layers.iter().flat_map(LayerFormat::sides);
-                    let mut tensors: Vec<Tensor> = sides.flat_map(|side| side.tensors(is_first)).collect();
+                    let mut tensors: Vec<BlockTensor> =
+                        sides.flat_map(|side| side.tensors(is_first)).collect();
                     tensors.sort_by_key(|tensor| tensor.place.start);
                     let mut at = 0;
-                    for Tensor { number, shape, place, .. } in tensors {
+                    for BlockTensor { number, shape, place, .. } in tensors {
                         let size = match number {
                             Number::U32 => 4,
                             Number::U8 => 1,

@@ -2,7 +2,7 @@
 //!
 //! MLA caches the latent, 16 tokens to a vector as all keys are; values are a view of its first columns,
 //! turned around tile by tile. The up-projections are absorbed into queries and contexts. Latent and rotary
-//! part are rotated (Hadamard) apart, so that the view can be turned back.
+//! part are rotated (Hadamard) separately, so that the view can be rotated back.
 
 use crate::{KvCost, KvFormat};
 use greenroom_kernels::quant::{EXACT, GROUP};
@@ -21,8 +21,8 @@ pub(crate) struct TensorLayout {
     pub(crate) format: KvFormat,
     /// True if heads are rotated before they are cached.
     pub(crate) rotated: bool,
-    /// True if the session's first rows are kept exact beside their codes: where rows are coded, and keys are
-    /// not read as values.
+    /// True if the session's first rows are kept exact in addition to their codes: where rows are coded, and
+    /// keys are not read as values.
     pub(crate) exact: bool,
     /// True if codes are offsets from the block's mean: for such keys.
     pub(crate) centered: bool,
@@ -115,7 +115,7 @@ impl LayerLayout {
 /// Layers whose shares of a block are loaded and evicted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// Layers that see all tokens: needed for as long as the sequence is in memory.
+    /// Layers with full attention: needed for as long as the sequence is in memory.
     Global = 0,
     /// Layers with a window: in memory while a row to come can see it.
     Windowed = 1,
@@ -184,7 +184,7 @@ impl KvLayout {
     }
 
     /// Memory that an agent's cache takes. A window holds the blocks that it reaches into, and the one
-    /// before, so that a turn can be taken back.
+    /// before, so that a turn can be undone.
     pub(crate) fn cost(&self) -> KvCost {
         let of = |part| self.block_bytes(part).div_ceil(BLOCK as u64);
         let (windowed, exact) = (of(Part::Windowed), self.exact_bytes());

@@ -1,4 +1,4 @@
-//! Sessions that come from outside or go there as a whole ([`SessionExport`]), or for good.
+//! Sessions that are imported, exported ([`SessionExport`]) or deleted as a whole.
 
 use super::Memory;
 use super::Recalled;
@@ -11,12 +11,11 @@ use crate::store::Store;
 use crate::store::memory_file::{BlockParts, SessionExport};
 use crate::store::remove::Unneeded;
 use crate::text::prefix::{Segment, flatten};
-use crate::{Error, MatchKind, Request, Result, SessionKey, Source};
+use crate::{CacheSource, Error, MatchKind, Request, Result, SessionKey};
 use std::collections::HashSet;
 
 impl Memory {
-    /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known
-    /// then.
+    /// Returns whether an idle session has a memory, in RAM or on disk; one on disk is known then.
     pub(crate) fn knows(&mut self, key: &SessionKey) -> bool {
         if !self.idle.contains_key(key) {
             self.hint_next_use(key, u64::MAX);
@@ -24,7 +23,7 @@ impl Memory {
         self.has(key)
     }
 
-    /// Tells whether a session that is not at work has a memory, readable or not.
+    /// Returns whether an idle session has a memory, readable or not.
     pub(super) fn has(&self, key: &SessionKey) -> bool {
         self.idle.contains_key(key) || self.store.as_ref().is_some_and(|store| store.has_session(key))
     }
@@ -63,7 +62,7 @@ impl Memory {
         let n = session.sequence.len();
         self.restore(session, n, stats);
         self.restore_tail(session, stats);
-        // Windows of the past, as far as they are still anywhere.
+        // Windows of the past, as far as they still exist anywhere.
         let absent: Vec<(usize, Part)> = session.sequence.absent(session.sequence.len()).collect();
         for (block, part) in absent {
             self.refill(session, block, part, stats);
@@ -123,7 +122,7 @@ impl Memory {
         Ok(Recalled {
             session,
             kind: if reused == n { MatchKind::Exact } else { MatchKind::Extend },
-            source: Source::Memory,
+            source: CacheSource::Memory,
             reused,
             recomputed: n - reused,
             bytes_read: 0,
@@ -137,7 +136,7 @@ impl Memory {
     }
 
     /// Hands over the removal of the rows that a session at rest keeps only to go back; `false`: there is no
-    /// disk. `spared` are files of rows that turns at work go on with.
+    /// disk. `spared` are files of rows that active turns continue.
     ///
     /// # Errors
     /// Another process adds to the run.

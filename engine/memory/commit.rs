@@ -28,7 +28,7 @@ impl Memory {
         session.trim_window(stored, &mut self.arena);
     }
 
-    /// Takes note of blocks that were written for a session at work.
+    /// Records blocks that were written for an active session.
     pub(crate) fn note(&mut self, session: &mut Session, stored: &Stored) {
         session.note(stored);
         session.trim_window(true, &mut self.arena);
@@ -45,7 +45,7 @@ impl Memory {
         true
     }
 
-    /// Takes note of a save; returns the manifest that waits for [`Memory::commit`].
+    /// Records a save; returns the manifest that waits for [`Memory::commit`].
     ///
     /// # Errors
     /// Not all of it could be written.

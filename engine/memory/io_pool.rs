@@ -16,7 +16,7 @@ type Task = Box<dyn FnOnce(&Store) + Send>;
 /// Priority of threads that compete for a core.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// As those that compute: somebody waits for what they do.
+    /// That of computing threads: a caller waits for the result.
     Same,
     /// Those that compute go first.
     Low,
@@ -69,7 +69,7 @@ impl IoPool {
         }
     }
 
-    /// Begins a task; [`Begun::wait`] gives what came of it.
+    /// Begins a task; [`Begun::wait`] gives its result.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         task: impl FnOnce(&Store) -> T + Send + 'static,
@@ -83,12 +83,12 @@ impl IoPool {
         Begun(result)
     }
 
-    /// Waits for a task and gives what came of it.
+    /// Waits for a task and returns its result.
     pub(super) fn one<T: Send + 'static>(&self, task: impl FnOnce(&Store) -> T + Send + 'static) -> T {
         self.begin(task).wait()
     }
 
-    /// Waits for tasks that are done side by side, and gives what came of them, in order.
+    /// Waits for parallel tasks, and returns their results in order.
     pub(super) fn all<T, F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<T>
     where
         T: Send + 'static,

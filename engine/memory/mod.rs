@@ -1,4 +1,4 @@
-//! All sessions that are not at work, in memory and on disk.
+//! All idle sessions, in memory and on disk.
 //!
 //! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may share a prefix with earlier
 //! ones ([`prefixes`]); [`adopt`] continues another device's, [`carry`] exports and imports whole ones,
@@ -71,7 +71,7 @@ pub(crate) struct Memory {
     /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
     clock: u64,
-    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    /// Bytes of active sessions without sealed blocks, and of waiting manifests.
     pub(crate) at_work: u64,
     /// The budget, where engines share one.
     pub(crate) share: Option<Arc<Member>>,
@@ -196,7 +196,7 @@ impl Memory {
         self.keep(key, session, next_use);
     }
 
-    /// Makes a session known that is not at work.
+    /// Adds an idle session.
     fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         debug_assert!(!self.claims.is_at_work(&key), "a session at work is elsewhere");
         self.clock += 1;

@@ -1,7 +1,7 @@
 //! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if
 //! others would wait for that. Its threads also pack small files.
 //!
-//! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from
+//! Read-ahead is for as many agents as are active, no more: each place kept for the next one is taken from
 //! those that Belady would keep.
 
 use super::Memory;
@@ -53,7 +53,7 @@ pub(super) struct Ahead {
     layout: Arc<KvLayout>,
     done: Sender<thread::Result<Fetched>>,
     fetched: Receiver<thread::Result<Fetched>>,
-    /// True once nobody takes what is still to be read.
+    /// True once the rest is no longer needed.
     closing: Arc<AtomicBool>,
     /// Sessions whose pieces are on their way, one entry a piece.
     under_way: Vec<SessionKey>,

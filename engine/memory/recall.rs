@@ -1,5 +1,5 @@
 //! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content;
-//! whatever is missing is computed again, and why it is missing is said.
+//! whatever is missing is computed again, and the reason is reported.
 //!
 //! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read
 //! or said before, so computing them again is `recomputed` (all of history, under `--cold`); the rest is
@@ -7,7 +7,7 @@
 //!
 //! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between
 //! transcript line and manifest costs at most a block. A run is named after its scenario, so that `cache ls`
-//! and `rm` can speak of scenarios.
+//! and `rm` can name scenarios.
 
 use super::Memory;
 use super::at_rest::ReadAhead;
@@ -21,20 +21,20 @@ use crate::store::numerics::Numerics;
 use crate::text::prefix::{
     Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten, is_raw,
 };
-use crate::{Divergence, MatchKind, Request, Result, Retention, SessionKey, Source};
+use crate::{CacheSource, Divergence, MatchKind, Request, Result, Retention, SessionKey};
 use std::time::Instant;
 
 /// A session made ready for a prompt: its sequence holds a beginning of the prompt, and no more.
 pub(crate) struct Recalled {
     pub(crate) session: Session,
     pub(crate) kind: MatchKind,
-    pub(crate) source: Source,
+    pub(crate) source: CacheSource,
     /// Prompt tokens whose keys and values are there.
     pub(crate) reused: usize,
     /// Prompt tokens that the session had read or said before, but whose keys and values are not there.
     pub(crate) recomputed: usize,
     pub(crate) bytes_read: u64,
-    /// Milliseconds that the turn waited for reading, and that reading took while others were at work.
+    /// Milliseconds that the turn waited for reading, and that reading took while other turns were active.
     pub(crate) waited_ms: f64,
     pub(crate) prefetch_ms: f64,
     pub(crate) reason: Option<String>,
@@ -46,8 +46,8 @@ pub(crate) struct Recalled {
 }
 
 impl Memory {
-    /// What the session of a request has read and said, so that a prompt which begins with it need not be
-    /// tokenized again: by its manifest, if it is on disk alone. One that is new may begin as its parent did.
+    /// The segments of a request's session, so that a prompt which begins with them need not be tokenized
+    /// again; from its manifest, if it is only on disk. A new session may begin like its parent.
     ///
     /// # Errors
     /// Another process adds to the run's sessions.
@@ -142,9 +142,9 @@ impl Memory {
         };
         let bytes_read = stats.bytes_read + ahead.bytes;
         let source = match (reused, bytes_read) {
-            (0, _) => Source::None,
-            (_, 0) => Source::Memory,
-            _ => Source::Disk,
+            (0, _) => CacheSource::None,
+            (_, 0) => CacheSource::Memory,
+            _ => CacheSource::Disk,
         };
         let recomputed = read_before.saturating_sub(reused);
         let LoadStats { reason, .. } = stats;

@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    /// A session with the same content, not yet on disk itself (what the original has there serves it too).
+    /// A session with the same content, not yet on disk itself (it uses the original's files).
     pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
         let sequence = self.sequence.fork(arena);
         let absent = self.tail.as_ref().filter(|_| sequence.open_rows().is_none());
@@ -250,7 +250,7 @@ impl Session {
         self.obsolete.extend(own.map(|tail| tail.at.file));
     }
 
-    /// Lets go of its own rows of sealed blocks: its next manifest no longer names them.
+    /// Drops its own rows of sealed blocks: its next manifest no longer names them.
     pub(super) fn retire_earlier(&mut self) {
         let own = self.earlier.extract_if(.., |tail| tail.file != File::Borrowed).collect();
         self.retire(own);
@@ -324,7 +324,7 @@ impl Session {
         known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
     }
 
-    /// State of it as a session at rest; saved, as far as its blocks and rows are on disk.
+    /// Its state at rest; saved, as far as its blocks and rows are on disk.
     pub(crate) fn status(&self, key: &SessionKey, arena: &Arena) -> SessionStatus {
         SessionStatus {
             key: key.clone(),
@@ -362,7 +362,8 @@ impl Session {
         export
     }
 
-    /// All that the disk lacks. The session stays as it is until it has [`Session::note`]d what came of it.
+    /// Everything that is not on disk yet. The session stays as it is until [`Session::note`] gets the
+    /// result.
     pub(super) fn export(
         &mut self,
         key: &SessionKey,
@@ -413,8 +414,8 @@ impl Session {
         }
     }
 
-    /// Lets go of windowed layers of blocks that no row to come sees, as far as they are on disk if the
-    /// session is `stored` there.
+    /// Drops windowed layers of blocks that no later row sees, and that are on disk if the session is
+    /// `stored` there.
     pub(crate) fn trim_window(&mut self, stored: bool, arena: &mut Arena) {
         self.sequence.trim_window(if stored { self.stored_blocks } else { usize::MAX }, arena);
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// Something that was to be written for a turn, and what came of it.
+/// A write for a turn, and its result.
 pub(crate) struct Answer {
     pub(crate) session: SessionKey,
     pub(crate) turn: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 
 /// The result of something that was to be written.
 pub(crate) enum Written {
-    /// Blocks of a session that is at work.
+    /// Blocks of an active session.
     Blocks(Stored),
     /// All of a session whose turn has ended, but the manifest.
     Session(Stored),
@@ -50,7 +50,7 @@ pub(super) struct Writer {
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Writes without an answer yet, in order.
     under_way: VecDeque<UnderWay>,
-    /// Answers that came while somebody waited for one.
+    /// Answers that came while one was awaited.
     early: VecDeque<Answer>,
 }
 

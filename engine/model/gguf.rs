@@ -15,14 +15,14 @@ use std::path::Path;
 pub(crate) struct Gguf {
     /// File name or the bundled model's name, for messages.
     pub(crate) name: String,
-    bytes: Bytes,
+    bytes: FileBytes,
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorInfo>,
     data_start: usize,
 }
 
 /// The file's bytes: mapped, part of the program, or in memory.
-pub(crate) enum Bytes {
+pub(crate) enum FileBytes {
     Mapped(memmap2::Mmap),
     Held(Cow<'static, [u8]>),
 }
@@ -128,7 +128,7 @@ impl Gguf {
         match source {
             ModelSource::Path(path) => Self::map(path),
             ModelSource::Bundled(name, bytes) => {
-                Self::parse((*name).to_owned(), Bytes::Held(Cow::Borrowed(bytes)))
+                Self::parse((*name).to_owned(), FileBytes::Held(Cow::Borrowed(bytes)))
             }
         }
     }
@@ -150,15 +150,15 @@ impl Gguf {
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        Self::parse(name, Bytes::Mapped(map))
+        Self::parse(name, FileBytes::Mapped(map))
     }
 
     /// Reads the header; `name` is what messages call the file.
     ///
     /// # Errors
     /// It is no GGUF file, or its header or a tensor reaches past its end.
-    pub(crate) fn parse(name: String, bytes: Bytes) -> Result<Self> {
-        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
+    pub(crate) fn parse(name: String, bytes: FileBytes) -> Result<Self> {
+        let mut reader = HeaderReader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
             return Err(reader.broken("it does not begin with \"GGUF\"; expected a GGUF file"));
         }
@@ -249,8 +249,8 @@ impl Gguf {
         let Some(&(_, kind, per_block, block_bytes)) = info.kind.row() else {
             let (known, found) = (TYPES.map(|t| t.1).join(", "), info.kind);
             return Err(self.error(format!(
-                "tensor `{name}` has the ggml type {found}; expected one of {known}; quantize the model again, e.g. \
-                    to Q4_K_M"
+                "tensor `{name}` has the ggml type {found}; expected one of {known}; quantize the model \
+                 again, e.g. to Q4_K_M"
             )));
         };
         let n = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
@@ -265,8 +265,8 @@ impl Gguf {
         });
         let data = range.and_then(|range| self.bytes().get(range)).ok_or_else(|| {
             self.error(format!(
-                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes); the download may \
-                    be incomplete",
+                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes); the \
+                 download may be incomplete",
                 info.offset,
                 self.bytes().len()
             ))
@@ -295,7 +295,7 @@ impl Gguf {
     #[cfg_attr(not(unix), allow(unused_variables))]
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
-        if let Bytes::Mapped(map) = &self.bytes {
+        if let FileBytes::Mapped(map) = &self.bytes {
             let at = bytes.as_ptr().addr() - map.as_ptr().addr();
             // SAFETY: the pages of a read-only map of a file come back unchanged when they are touched again.
             let advised =
@@ -347,7 +347,7 @@ impl Gguf {
     }
 }
 
-impl Bytes {
+impl FileBytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
@@ -357,7 +357,7 @@ impl Bytes {
 }
 
 /// Reads the header front to back; every error names the place.
-struct Reader<'a> {
+struct HeaderReader<'a> {
     name: &'a str,
     bytes: &'a [u8],
     at: usize,
@@ -370,7 +370,7 @@ const MAX_ELEMENTS: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
 const MAX_DEPTH: usize = 4;
 
-impl<'a> Reader<'a> {
+impl<'a> HeaderReader<'a> {
     fn broken(&self, what: &str) -> Error {
         Error::model(format!("{} is not a readable GGUF file: {what} (at byte {})", self.name, self.at))
     }
@@ -423,7 +423,8 @@ impl<'a> Reader<'a> {
                 self.n_elements = self.n_elements.saturating_add(n);
                 if self.n_elements > MAX_ELEMENTS {
                     return Err(self.broken(&format!(
-                        "`{key}` is an array of {n}; all arrays together may have at most {MAX_ELEMENTS} elements"
+                        "`{key}` is an array of {n}; all arrays together may have at most {MAX_ELEMENTS} \
+                         elements"
                     )));
                 }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.

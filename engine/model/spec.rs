@@ -42,8 +42,8 @@ pub(crate) struct Family {
     pub(crate) sinks: bool,
     /// Keys and values are cached as one latent.
     pub(crate) latent: bool,
-    /// Layers in a period, all but the last of which have a window (0: none has).
-    windows: usize,
+    /// Period of layers, all but the last of which have a sliding window; 0: no layer has one.
+    sliding_window_period: usize,
     /// Rotary base of layers with a window, which are not scaled then; else as the others.
     window_base: Option<f64>,
     /// Gating of experts; `None`: there are none.
@@ -71,7 +71,7 @@ const LLAMA: Family = Family {
     scaled_embedding: false,
     sinks: false,
     latent: false,
-    windows: 0,
+    sliding_window_period: 0,
     window_base: None,
     gating: None,
     rounded_yarn: true,
@@ -89,7 +89,7 @@ static FAMILIES: [Family; 6] = [
         head_norms: true,
         post_norms: true,
         scaled_embedding: true,
-        windows: 6,
+        sliding_window_period: 6,
         window_base: Some(10_000.0),
         ..LLAMA
     },
@@ -100,7 +100,7 @@ static FAMILIES: [Family; 6] = [
         activation: Activation::Clamped,
         ffn_norm: "post_attention_norm",
         sinks: true,
-        windows: 2,
+        sliding_window_period: 2,
         gating: Some(Gating::TopThenSoftmax),
         rounded_yarn: false,
         ..LLAMA
@@ -198,12 +198,12 @@ pub(crate) struct ExpertSpec {
 }
 
 /// Reads a family's metadata.
-struct Reader<'a> {
+struct MetadataReader<'a> {
     gguf: &'a Gguf,
     family: &'static Family,
 }
 
-impl Reader<'_> {
+impl MetadataReader<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.family.name)
     }
@@ -290,8 +290,8 @@ impl Reader<'_> {
     }
 
     /// The window of each layer.
-    fn windows(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
-        let every = self.family.windows;
+    fn window_by_layer(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
+        let every = self.family.sliding_window_period;
         let window = if every == 0 { None } else { self.count("attention.sliding_window")? };
         let key = self.key("attention.sliding_window_pattern");
         let windowed: Vec<bool> = match self.gguf.get(&key) {
@@ -324,7 +324,7 @@ impl DecoderSpec {
             let served = FAMILIES.each_ref().map(|family| family.name).join(", ");
             return Err(gguf.error(format!("unknown family `{name}`; expected one of {served}")));
         };
-        let reader = Reader { gguf, family };
+        let reader = MetadataReader { gguf, family };
         let (d_model, n_heads) = (reader.needed("embedding_length")?, reader.needed("attention.head_count")?);
         let n_layers = reader.needed("block_count")?;
         let latent = if family.latent { Some(reader.latent()?) } else { None };
@@ -368,7 +368,7 @@ impl DecoderSpec {
             let base = reader.float("rope.freq_base_swa")?.map_or(base, f64::from);
             ropes.push(RopeSpec::plain(n_rot, base));
         }
-        let windows = reader.windows(n_layers)?;
+        let windows = reader.window_by_layer(n_layers)?;
         let experts = reader.experts(n_layers)?;
         let first_expert = experts.map_or(usize::MAX, |(_, dense)| dense);
         let layer = |(l, window): (usize, Option<usize>)| {

@@ -49,12 +49,12 @@ pub(crate) fn suggested(gguf: &Gguf) -> SuggestedSampling {
 mod tests {
     use super::*;
     use crate::fixtures::RandomModel;
-    use crate::model::gguf::Bytes;
+    use crate::model::gguf::FileBytes;
 
     fn of(numbers: &[(&str, f32)]) -> SuggestedSampling {
         let sampling = numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect();
         let model = RandomModel { sampling, ..RandomModel::tiny(1) };
-        suggested(&Gguf::parse("test".to_owned(), Bytes::Held(model.bytes().into())).unwrap())
+        suggested(&Gguf::parse("test".to_owned(), FileBytes::Held(model.bytes().into())).unwrap())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The distribution of logits.
 
-use crate::device::{PIECE, exps, maxima};
+use crate::device::{LOGITS_PER_PIECE, exps, maxima};
 use libm::{exp, log};
 
 /// The most likely token; the lowest id among equals.
@@ -24,7 +24,7 @@ impl<'a> Distribution<'a> {
     pub(crate) fn of(logits: &'a [f32]) -> Self {
         let max = f64::from(maxima(logits).into_iter().fold(f32::NEG_INFINITY, f32::max));
         let mut sum = 0.0;
-        let mut weights = [0.0; 4 * PIECE];
+        let mut weights = [0.0; 4 * LOGITS_PER_PIECE];
         for piece in logits.chunks(weights.len()) {
             let weights = &mut weights[..piece.len()];
             for (weight, x) in weights.iter_mut().zip(piece) {

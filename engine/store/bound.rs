@@ -1,6 +1,6 @@
 //! Keeping a folder within a bound: what may go, in which order, and when to stop.
 //!
-//! These rules are the same for a folder that nobody uses ([`Folder::shrink`]) and for one in use
+//! These rules are the same for a folder that is not in use ([`Folder::shrink`]) and for one in use
 //! ([`Engine::shrink`](crate::Engine::shrink)); only the ways to remove something differ ([`Removal`]).
 //!
 //! Nothing is removed in vain: while something can't be read, blocks that it may need stay, so no session is
@@ -13,7 +13,7 @@
 use super::cipher::Cipher;
 use super::contents::Contents;
 use super::disk::Disk;
-use super::inventory::{Entry, Folder, Listing};
+use super::inventory::{Folder, Inventory, StoredSession};
 use super::medium::Logs;
 use super::sweep::Removed;
 use super::{Bound, Failure, STORE_VERSION, files, manifest, short, tail};
@@ -35,16 +35,16 @@ pub(crate) trait Removal {
     ///
     /// # Errors
     /// A file can't be written or removed.
-    fn drop_rows(&mut self, session: &Entry) -> Result<Removed>;
+    fn drop_rows(&mut self, session: &StoredSession) -> Result<Removed>;
 
     /// Removes sessions, in this order, until something can't be read. Those that are in use stay.
     ///
     /// # Errors
     /// A file can't be removed.
-    fn remove(&mut self, sessions: &[Entry]) -> Result<Removed>;
+    fn remove(&mut self, sessions: &[StoredSession]) -> Result<Removed>;
 }
 
-/// Removal from a folder that nobody else uses.
+/// Removal from a folder that no other process uses.
 struct Alone<'a>(&'a Folder);
 
 impl Removal for Alone<'_> {
@@ -52,17 +52,17 @@ impl Removal for Alone<'_> {
         self.0.remove_locked(&|_| false)
     }
 
-    fn drop_rows(&mut self, session: &Entry) -> Result<Removed> {
+    fn drop_rows(&mut self, session: &StoredSession) -> Result<Removed> {
         drop_rows(&*self.0.medium, &self.0.cipher, &session.id, &HashSet::new())
     }
 
-    fn remove(&mut self, sessions: &[Entry]) -> Result<Removed> {
+    fn remove(&mut self, sessions: &[StoredSession]) -> Result<Removed> {
         let chosen: HashSet<&str> = sessions.iter().map(|session| &*session.id).collect();
         self.0.remove_locked(&|entry| chosen.contains(&*entry.id))
     }
 }
 
-impl Entry {
+impl StoredSession {
     /// Value of a session at `now` (seconds since the epoch): (seconds to compute again × expected use) ÷
     /// bytes, shared ones in equal parts. [`Folder::shrink`] removes the least valuable first.
     pub fn worth(&self, now: u64) -> f64 {
@@ -74,9 +74,9 @@ impl Entry {
 
 impl Folder {
     /// Removes what no session needs, then rows that only serve to go back, then sessions, until what the
-    /// store wrote takes at most `limit` bytes. Those of the sessions go first for which (seconds to compute
-    /// again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
-    /// has had, and the less, the longer ago the last one was (hyperbolically, in hours).
+    /// store wrote takes at most `limit` bytes. Sessions with the least (seconds to compute again × expected
+    /// use ÷ bytes) are removed first. Expected use grows with the number of turns, and falls with the time
+    /// since the last one (hyperbolically, in hours).
     ///
     /// No session is removed while something can't be read ([`Removed::unread`]), nor where folders of other
     /// keys or newer versions alone take more than `limit` bytes: that would not help.
@@ -100,13 +100,13 @@ impl Folder {
         if over == 0 {
             return Ok(removed);
         }
-        let Listing { mut entries, unnamed, unread } = self.least_valuable_first();
+        let Inventory { mut entries, unnamed, unread } = self.least_valuable_first();
         removed.unread = removed.unread.max(unread);
         if unread == 0 && foreign.saturating_add(unnamed) > limit {
             if !self.place.is_warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "{} can't be kept within {limit} bytes: its folders of other keys or versions take {foreign} \
-                     bytes, and {unnamed} belong to no memory; no memory is removed",
+                    "{} can't be kept within {limit} bytes: its folders of other keys or versions take \
+                     {foreign} bytes, and {unnamed} belong to no memory; no memory is removed",
                     self.place
                 );
             }
@@ -132,7 +132,8 @@ impl Folder {
             }
             if removed.unread > 0 {
                 tracing::warn!(
-                    "{} takes {over} bytes more than it may, but no memory is removed while something can't be read",
+                    "{} takes {over} bytes more than it may, but no memory is removed while something can't \
+                     be read",
                     self.place
                 );
                 return Ok(removed);
@@ -151,7 +152,7 @@ impl Folder {
     }
 
     /// All sessions, ordered by their current value.
-    fn least_valuable_first(&self) -> Listing {
+    fn least_valuable_first(&self) -> Inventory {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut listing = self.entries();
         listing
@@ -160,7 +161,7 @@ impl Folder {
         listing
     }
 
-    /// [`Folder::shrink`], if nobody else uses the folder now: what it did, or why not, is logged.
+    /// [`Folder::shrink`], if no other process uses the folder now; logs the result, or why it was skipped.
     pub(crate) fn keep_within(&self, bound: Bound) {
         let limit = bound.bytes;
         let stored = || Ok::<_, crate::Error>(self.own_bytes() + self.foreign_bytes()?);
@@ -209,7 +210,7 @@ pub(super) fn drop_rows(
 ) -> Result<Removed> {
     let mut removed = Removed::default();
     let name = super::manifest_name(id);
-    let read = medium.open(&name).and_then(|mut input| input.whole(manifest::MOST));
+    let read = medium.open(&name).and_then(|mut input| input.whole(manifest::MAX_MANIFEST_BYTES));
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(Failure::Unreadable(reason)) => {
@@ -225,7 +226,7 @@ pub(super) fn drop_rows(
         return Ok(removed);
     }
     let rewritten = journal.rewritten(&manifest, id, cipher)?;
-    // The manifest first: a crash in between leaves what nobody needs, never what lacks something.
+    // The manifest first: a crash in between leaves unneeded files, never incomplete memories.
     medium.put(&name, &rewritten)?;
     removed.bytes += (bytes.len() as u64).saturating_sub(rewritten.len() as u64);
     for rows in earlier.iter().filter(|rows| !spared.contains(&rows.file)) {

@@ -40,19 +40,19 @@ pub(super) fn input(path: &Path) -> Result<Input, Failure> {
 }
 
 /// Entry of a folder.
-pub(super) struct Entry {
+pub(super) struct DirEntry {
     pub(super) name: OsString,
     pub(super) path: PathBuf,
     found: Metadata,
 }
 
-impl Entry {
+impl DirEntry {
     pub(super) fn is_folder(&self) -> bool {
         self.found.is_dir()
     }
 
     /// When it was written last, where that is known.
-    pub(super) fn written(&self) -> Option<std::time::SystemTime> {
+    pub(super) fn modified(&self) -> Option<std::time::SystemTime> {
         self.found.modified().ok()
     }
 
@@ -66,7 +66,7 @@ impl Entry {
 ///
 /// # Errors
 /// It is no folder, or can't be read.
-pub(super) fn entries(dir: &Path) -> Result<Vec<Entry>> {
+pub(super) fn entries(dir: &Path) -> Result<Vec<DirEntry>> {
     let wrong = |e| io_error("read", dir, e);
     let mut out = Vec::new();
     if !is_folder(dir)? {
@@ -75,7 +75,7 @@ pub(super) fn entries(dir: &Path) -> Result<Vec<Entry>> {
     for entry in fs::read_dir(dir).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
         match entry.metadata() {
-            Ok(found) => out.push(Entry { name: entry.file_name(), path: entry.path(), found }),
+            Ok(found) => out.push(DirEntry { name: entry.file_name(), path: entry.path(), found }),
             // It is gone: another process has packed or replaced it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(io_error("read", &entry.path(), e)),
@@ -225,7 +225,7 @@ pub(super) fn remove_folder(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Moves something into the folder `aside`, where it takes nobody's place.
+/// Moves something into the folder `aside`, under a name that is not taken.
 pub(super) fn set_aside(path: &Path, aside: &Path) -> Result<()> {
     make_private_dir(aside)?;
     let name = path.file_name().unwrap_or_default();

@@ -52,7 +52,7 @@ pub(crate) trait Blobs: Send + Sync {
     ///
     /// # Errors
     /// It can't be read.
-    fn listing(&self) -> Result<Listing<'_>> {
+    fn listing(&self) -> Result<ListFolder<'_>> {
         Ok(by_folder(self.list("")?))
     }
 
@@ -62,7 +62,7 @@ pub(crate) trait Blobs: Send + Sync {
     /// It can't be removed.
     fn remove(&self, name: &str) -> Result<u64>;
 
-    /// Takes what failed a check out of the way, and keeps it.
+    /// Moves what failed a check out of the way, and keeps it.
     ///
     /// # Errors
     /// It can't be moved.
@@ -82,14 +82,12 @@ pub(crate) trait Logs: Blobs {
 
     /// The exclusive right to write a name, until it is dropped; `None`: another process has it.
     ///
-    /// # Errors
-    /// Nobody can have it.
+    /// # Errors It can't be leased.
     fn lease(&self, name: &str) -> Result<Option<Lease>>;
 
-    /// Everything for this process alone, until it is dropped; `None`: somebody else uses it.
+    /// Exclusive use of everything, until it is dropped; `None`: another process uses it.
     ///
-    /// # Errors
-    /// Nobody can have it.
+    /// # Errors It can't be had.
     fn alone(&self) -> Result<Option<Lease>>;
 
     /// Number of reads worth doing in parallel, given the number of cores that compute.
@@ -107,19 +105,19 @@ pub(crate) trait Logs: Blobs {
 pub(crate) type Lease = Box<dyn Send + Sync>;
 
 /// Lists the entries of a folder ("" is the topmost), sorted by name; none if it is not there.
-pub(crate) type Listing<'a> = Box<dyn Fn(&str) -> Result<Vec<Entry>> + 'a>;
+pub(crate) type ListFolder<'a> = Box<dyn Fn(&str) -> Result<Vec<MediumEntry>> + 'a>;
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct MediumEntry {
     /// Its name in the folder; what is not Unicode in it is replaced.
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// A regular file of this many bytes.
     File(u64),
     Folder,
@@ -157,16 +155,17 @@ impl std::ops::Sub for Traffic {
 }
 
 /// Things with their bytes, sorted by name, as folders.
-pub(crate) fn by_folder(things: Vec<(String, u64)>) -> Listing<'static> {
+pub(crate) fn by_folder(things: Vec<(String, u64)>) -> ListFolder<'static> {
     Box::new(move |folder| {
         let below = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<MediumEntry> = Vec::new();
         let inside = things.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&below)?, *bytes)));
         for (name, bytes) in inside {
-            let (name, kind) =
-                name.split_once('/').map_or((name, Kind::File(bytes)), |(folder, _)| (folder, Kind::Folder));
+            let (name, kind) = name
+                .split_once('/')
+                .map_or((name, EntryKind::File(bytes)), |(folder, _)| (folder, EntryKind::Folder));
             if entries.last().is_none_or(|last| last.name != name) {
-                entries.push(Entry { name: name.to_owned(), kind });
+                entries.push(MediumEntry { name: name.to_owned(), kind });
             }
         }
         Ok(entries)

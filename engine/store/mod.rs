@@ -55,7 +55,7 @@ use manifest::{Journal, Manifest, Write};
 use medium::{Blobs, Lease, Logs, Traffic};
 use objects::{Objects, ObjectsAddress};
 use pack::{Builder, Packs};
-use source::{Input, Source, stretch};
+use source::{ByteSource, Input, stretch};
 use std::fs::TryLockError;
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ pub(crate) const STORE_VERSION: u32 = 4;
 
 /// Where memories lie, and how they are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StoreLocation {
     /// Their folder; that of copies of them, if they lie in an object store.
     pub(crate) dir: PathBuf,
     pub(crate) key: Option<CacheKey>,
@@ -103,7 +103,7 @@ pub(crate) struct Store {
     pub(crate) verify: bool,
 }
 
-impl Place {
+impl StoreLocation {
     /// A folder with a key, or the place in an object store that it has copies of.
     pub(crate) fn new(dir: PathBuf, key: Option<CacheKey>, objects: Option<ObjectsAddress>) -> Self {
         Self { dir, key, objects, is_warned: Arc::default() }
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.objects {
             Some(address) => write!(f, "{address}"),
@@ -151,17 +151,16 @@ impl std::fmt::Display for Place {
 
 impl Store {
     /// A block's file of up to this many bytes is small.
-    const SMALL: u64 = 1 << 20;
+    const MAX_SMALL_BYTES: u64 = 1 << 20;
     /// Number of small files from which on they are packed.
-    const MANY: usize = 256;
+    const MIN_PACKED_FILES: usize = 256;
     /// Bytes of a pack, at most, unless a single image is larger.
     const PACK: usize = 64 << 20;
 
     /// Opens (and makes) a cache folder.
     ///
-    /// # Errors
-    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
-    pub(crate) fn open(place: &Place) -> Result<Self> {
+    /// # Errors `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is running in it.
+    pub(crate) fn open(place: &StoreLocation) -> Result<Self> {
         Ok(Self::on(place.open()?, place.key.as_ref()))
     }
 
@@ -178,7 +177,7 @@ impl Store {
             cipher: Cipher::new(key),
             names: key.map_or(String::new(), CacheKey::names),
             packs: RwLock::new(packs),
-            fresh: AtomicUsize::new(Self::MANY),
+            fresh: AtomicUsize::new(Self::MIN_PACKED_FILES),
             verify: true,
         }
     }
@@ -193,7 +192,8 @@ impl Store {
         let lease = self.medium.lease(&format!("runs/{}", name_hash(&self.secret(tenant), &[run])))?;
         lease.map(RunLock).ok_or_else(|| {
             let reason = format!(
-                "the memories of run {run} are in use by another process; wait until it has ended, or start a new run"
+                "the memories of run {run} are in use by another process; wait until it has ended, or start \
+                 a new run"
             );
             Error::new(ErrorKind::InUse, reason)
         })
@@ -203,8 +203,8 @@ impl Store {
         format!("{tenant}\n{}", self.names)
     }
 
-    /// All of the store, to look after it.
-    pub(crate) fn folder(&self, place: Place) -> Folder {
+    /// The whole store, for maintenance.
+    pub(crate) fn folder(&self, place: StoreLocation) -> Folder {
         Folder::on(place, self.medium.clone())
     }
 
@@ -285,7 +285,7 @@ impl Store {
     }
 
     /// Finds a block in a pack; packs of other processes are seen too.
-    fn packed(&self, key: BlockKey) -> Option<pack::Place> {
+    fn packed(&self, key: BlockKey) -> Option<pack::ImageLocation> {
         if !self.medium.gathers() {
             return None;
         }
@@ -304,14 +304,16 @@ impl Store {
     /// # Errors
     /// A file can't be read or written; what was there still is.
     pub(crate) fn compact(&self) -> Result<usize> {
-        if !self.medium.gathers() || self.fresh.load(Ordering::Relaxed) < Self::MANY {
+        if !self.medium.gathers() || self.fresh.load(Ordering::Relaxed) < Self::MIN_PACKED_FILES {
             return Ok(0);
         }
         self.fresh.store(0, Ordering::Relaxed);
         let mut small = self.loose_blocks()?;
-        small.retain(|(_, bytes)| *bytes <= Self::SMALL);
+        small.retain(|(_, bytes)| *bytes <= Self::MAX_SMALL_BYTES);
         match self.medium.lease("packs.lock")? {
-            Some(_lease) if small.len() >= Self::MANY => self.pack(small.into_iter().map(|(key, _)| key)),
+            Some(_lease) if small.len() >= Self::MIN_PACKED_FILES => {
+                self.pack(small.into_iter().map(|(key, _)| key))
+            }
             _ => Ok(0),
         }
     }
@@ -393,7 +395,7 @@ impl Store {
     pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
         let id = self.session_id(session);
         self.checked(&manifest_name(&id), |input| {
-            let found = manifest::decode(&input.whole(manifest::MOST)?, &id, &self.cipher)?;
+            let found = manifest::decode(&input.whole(manifest::MAX_MANIFEST_BYTES)?, &id, &self.cipher)?;
             if found.0.session() != *session {
                 return Err("it belongs to another agent".into());
             }
@@ -431,7 +433,7 @@ impl Store {
         Ok(n as u64)
     }
 
-    /// Tells whether a tail's file can be appended to: it is at least as long as what counts of it.
+    /// Returns whether a tail's file can be appended to: it is at least as long as its valid part.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
         self.medium.can_append(&tail::name(tail), tail.end.bytes)
     }
@@ -476,7 +478,7 @@ impl Store {
     }
 }
 
-/// Tells a lock that somebody else holds from one that can't be.
+/// Distinguishes a lock held by another process from one that can't be taken.
 fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Result<()> {
     tried.map_err(|e| match e {
         TryLockError::WouldBlock => Error::new(ErrorKind::InUse, busy()),
@@ -490,7 +492,7 @@ fn open_image<T>(
     input: &mut Input,
     key: BlockKey,
     span: (u64, u64),
-    read: impl FnOnce(&mut dyn Source, (u64, u64)) -> Result<T, Failure>,
+    read: impl FnOnce(&mut dyn ByteSource, (u64, u64)) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     if !cipher.encrypts() {
         return read(input, span);
@@ -517,7 +519,7 @@ fn verify_image(cipher: &Cipher, input: &mut Input, key: BlockKey, span: (u64, u
 
 /// Reads the verdict of a self-check on an identity, and checks it against its checksum.
 fn read_check(input: &mut Input, root: BlockHash) -> Result<String, Failure> {
-    let text = String::from_utf8(input.whole(contents::MOST_CHECK)?).map_err(|e| e.to_string())?;
+    let text = String::from_utf8(input.whole(contents::MAX_CHECK_BYTES)?).map_err(|e| e.to_string())?;
     let (verdict, sum) = text.split_once('\n').ok_or("it has no checksum")?;
     if sum != format!("{}\n", check_sum(root, verdict)) {
         return Err("its checksum does not match".into());
@@ -564,7 +566,7 @@ fn check_name(root: BlockHash) -> String {
     format!("checks/{}", root.hex())
 }
 
-/// Takes what is damaged out of the way, and keeps it.
+/// Moves what is damaged out of the way, and keeps it.
 fn set_aside(blobs: &dyn Blobs, name: &str, reason: &str) {
     tracing::warn!("{} is damaged: {reason}; it is set aside", short(name));
     if let Err(e) = blobs.set_aside(name) {
@@ -582,7 +584,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Names as nobody should give them.
+    /// Hostile names.
     fn hostile() -> impl Strategy<Value = String> {
         prop_oneof![
             Just("../x".to_owned()),
@@ -607,7 +609,9 @@ mod tests {
             b in (hostile(), hostile(), hostile()),
             shift in any::<bool>(),
         ) {
-            let id = |(tenant, run, agent): &(String, String, String)| name_hash(&format!("{tenant}\n"), &[run, agent]);
+            let id = |(tenant, run, agent): &(String, String, String)| name_hash(
+                &format!("{tenant}\n"), &[run, agent]
+            );
             // Where one name ends and the next begins counts.
             let b = if shift { (a.0.clone(), format!("{}{}", a.1, a.2), String::new()) } else { b };
             prop_assert_eq!(id(&a) == id(&b), a == b);

@@ -109,7 +109,7 @@ fn check(
 }
 
 /// Bytes of a tail's file, at most.
-pub(super) const MOST: u64 = 1 << 30;
+pub(super) const MAX_TAIL_BYTES: u64 = 1 << 30;
 
 /// Bytes that count of a tail, at most: a record for each row.
 pub(super) fn most(layout: &KvLayout) -> u64 {
@@ -128,14 +128,14 @@ pub(super) fn verify(
     cipher: &Cipher,
 ) -> Result<(), Failure> {
     let len = input.len();
-    if len > MOST {
-        return Err(format!("it has {len} bytes; expected at most {MOST}").into());
+    if len > MAX_TAIL_BYTES {
+        return Err(format!("it has {len} bytes; expected at most {MAX_TAIL_BYTES}").into());
     }
     if tail.is_some_and(|tail| len < tail.end.bytes) {
         return Err("it is shorter than its manifest says".into());
     }
     // No record has more rows than a block, and no row more bytes than those that are there.
-    let most = tail.map_or(MOST, |tail| BLOCK as u64 * (tail.end.bytes / tail.rows.max(1) as u64));
+    let most = tail.map_or(MAX_TAIL_BYTES, |tail| BLOCK as u64 * (tail.end.bytes / tail.rows.max(1) as u64));
     let mut passed = tail.is_none();
     let broken = log::scan(input, len, name, most, &mut |source, record| {
         passed |= tail.is_some_and(|tail| record.end == tail.end);

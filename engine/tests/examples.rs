@@ -47,7 +47,9 @@ fn guide() -> Result<Usage> {
     let engine = Engine::open(config)?;
     let mut ada = match engine.resume("demo", "ada") {
         Ok(ada) => ada, // her memory was stored by an earlier process: none of it is computed again
-        Err(error) if error.kind() == ErrorKind::NotFound => engine.agent("demo", "ada").system("You are Ada."),
+        Err(error) if error.kind() == ErrorKind::NotFound => engine.agent(
+            "demo", "ada"
+        ).system("You are Ada."),
         Err(error) => return Err(error),
     };
     let said = ada.extend("Rolf: Who are you?")?.blocking_finish()?; // or piece by piece: a reply is an iterator, and a stream

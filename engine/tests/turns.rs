@@ -257,13 +257,13 @@ fn a_model_is_measured_once_for_a_folder() {
         let cache_dir = cache_dir.map(Path::to_owned);
         let mut config = EngineConfig::new(model());
         (config.cache_dir, config.self_check) = (cache_dir, true);
-        let mut told = Vec::new();
-        Engine::open_with_progress(config, &mut |loading| told.push(loading)).unwrap();
-        let weights = told
+        let mut progress = Vec::new();
+        Engine::open_with_progress(config, &mut |loading| progress.push(loading)).unwrap();
+        let weights = progress
             .iter()
             .filter(|loading| matches!(loading, Loading::Weights { done, total } if done == total));
-        assert_eq!(weights.count(), 1, "{told:?}");
-        told.contains(&Loading::Measuring)
+        assert_eq!(weights.count(), 1, "{progress:?}");
+        progress.contains(&Loading::Measuring)
     };
     assert!(opened(Some(dir.path())));
     assert!(!opened(Some(dir.path())));

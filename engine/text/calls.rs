@@ -6,7 +6,7 @@
 //! tools' schemas. A template that knows none gets the plain form.
 
 use super::prefix::common_prefix;
-use super::render::{Piece, RESULT, Renderer, messages, placeholder, spaced};
+use super::render::{RESULT, Renderer, SkeletonPiece, messages, placeholder, spaced};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, CallSoFar, Tool, Tools};
 use greenroom_grammar::Grammar;
@@ -25,7 +25,7 @@ pub(crate) struct CallForm {
     close: String,
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
     /// message.
-    pub(super) result: Option<Vec<Piece>>,
+    pub(super) result: Option<Vec<SkeletonPiece>>,
     /// How another call follows in the same reply; `None`: a reply is one call.
     pub(crate) joint: Option<Joint>,
 }
@@ -77,15 +77,17 @@ impl CallForm {
         let call = |id: &str| json!({ "id": id, "type": "function", "function": function });
         let calls =
             |calls: &[serde_json::Value]| json!({ "role": "assistant", "content": "", "tool_calls": calls });
-        let told = |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
+        let result_message =
+            |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
         let mut asked = messages(&[("user", &user)]);
         // A reply with more after it, as a call has: templates write the last one otherwise (Qwen 3 shows
         // that it did not think).
         let spoken = [&asked[..], &messages(&[("assistant", &assistant), ("user", &user)])].concat();
-        let several = [&asked[..], &[calls(&IDS.map(call)), told(IDS[0]), told(IDS[1])]].concat();
-        asked.extend([calls(&[call(IDS[0])]), told(IDS[0])]);
+        let several =
+            [&asked[..], &[calls(&IDS.map(call)), result_message(IDS[0]), result_message(IDS[1])]].concat();
+        asked.extend([calls(&[call(IDS[0])]), result_message(IDS[0])]);
         let rendered = |messages: &[serde_json::Value]| renderer.render(messages, Some(&tools)).ok();
         let (spoken, called, several) = (rendered(&spoken)?, rendered(&asked)?, rendered(&several));
         let (header, _) = spoken.split_once(&user)?.1.split_once(&assistant)?;
@@ -101,11 +103,11 @@ impl CallForm {
         }
         let close = &tail[..tail.len() - tail.trim_start_matches(['}', ']', ')']).len()];
         let pieces = [
-            Piece::Text(tail[close.len()..].to_owned()),
-            Piece::Content(RESULT),
-            Piece::Text(after.to_owned()),
+            SkeletonPiece::Text(tail[close.len()..].to_owned()),
+            SkeletonPiece::Content(RESULT),
+            SkeletonPiece::Text(after.to_owned()),
         ];
-        let is_empty = |piece: &Piece| matches!(piece, Piece::Text(text) if text.is_empty());
+        let is_empty = |piece: &SkeletonPiece| matches!(piece, SkeletonPiece::Text(text) if text.is_empty());
         let joint = several.and_then(|several| {
             let first = called.split_once(tail)?.0;
             let between = several.strip_prefix(first)?.split_once(NAME)?.0.strip_prefix(close)?;
@@ -186,15 +188,14 @@ impl CallForm {
 }
 
 impl CallForm {
-    /// Reads the text of calls of these tools as far as they are said, the first one's opening (`opening`)
-    /// included: those whose tool is named.
+    /// Reads a partial text of calls of these tools, including the first one's opening (`opening`): those
+    /// whose tool is named.
     pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &'a str) -> Vec<CallSoFar<'a>> {
         let (mut calls, mut rest) = (Vec::new(), text.trim_start().strip_prefix(opening));
-        while let Some((call, behind)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
+        while let Some((call, after)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
             calls.push(call);
-            let behind = behind.and_then(|behind| behind.trim_start().strip_prefix(&self.close));
-            rest =
-                behind.zip(self.joint.as_ref()).and_then(|(behind, joint)| behind.strip_prefix(&joint.text));
+            let after = after.and_then(|after| after.trim_start().strip_prefix(&self.close));
+            rest = after.zip(self.joint.as_ref()).and_then(|(after, joint)| after.strip_prefix(&joint.text));
         }
         calls
     }

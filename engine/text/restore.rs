@@ -7,7 +7,7 @@
 
 use super::chat::{Chat, PARAGRAPH};
 use super::prefix::{Segment, SegmentKind};
-use super::render::Piece;
+use super::render::SkeletonPiece;
 use super::tokenizer::Tokenizer;
 use crate::{Conversation, Exchange, Reasoning, ReplyContent, Tools};
 use std::sync::Arc;
@@ -86,8 +86,8 @@ pub(crate) fn conversation(
 
 /// The system text alone, where instructions follow it; both may have been put before the first user text.
 fn without_instructions(system: Option<String>, user: &mut String, instructions: &str) -> Option<String> {
-    let own = |told: &str| {
-        let own = told.strip_suffix(instructions)?;
+    let own = |text: &str| {
+        let own = text.strip_suffix(instructions)?;
         own.strip_suffix(PARAGRAPH).map(str::to_owned)
     };
     if let Some(system) = &system {
@@ -107,10 +107,10 @@ fn as_call(reply: &ReplyContent) -> ReplyContent {
 }
 
 /// Tells whether segments are these pieces, filled in.
-fn fits(pieces: &[Piece], segments: &[Segment]) -> bool {
-    let fits = |(piece, segment): (&Piece, &Segment)| match piece {
-        Piece::Text(text) => segment.kind == SegmentKind::Template && segment.text == *text,
-        Piece::Content(_) => segment.kind == SegmentKind::Message,
+fn fits(pieces: &[SkeletonPiece], segments: &[Segment]) -> bool {
+    let fits = |(piece, segment): (&SkeletonPiece, &Segment)| match piece {
+        SkeletonPiece::Text(text) => segment.kind == SegmentKind::Template && segment.text == *text,
+        SkeletonPiece::Content(_) => segment.kind == SegmentKind::Message,
     };
     pieces.len() == segments.len() && pieces.iter().zip(segments).all(fits)
 }

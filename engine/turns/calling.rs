@@ -1,9 +1,9 @@
 //! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools'
 //! grammar.
 //!
-//! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would
-//! have been. A reply that must be a call begins with a call's markup, whatever is drawn, and is in a grammar
-//! of calls from there on.
+//! The token that a reply begins with is drawn as without tools. So a reply that is no call is the same as
+//! without tools. A reply that must be a call begins with a call's markup and is under a grammar of calls
+//! from there on.
 //!
 //! After a call, where several are allowed, the ids that follow in any case are appended; then the model
 //! draws whether the reply ends or another call begins. What follows the last whole call is removed from the
@@ -32,7 +32,7 @@ pub(crate) struct Calling {
 }
 
 /// Calls of one reply, at most.
-const MOST_CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 
 enum Stage {
     /// It could become one: by its ids, or by the first character of its text.
@@ -64,7 +64,7 @@ impl Calling {
         let knows = request
             .prompt
             .conversation()
-            .and_then(|told| told.tools.as_ref())
+            .and_then(|conversation| conversation.tools.as_ref())
             .filter(|_| request.grammar.is_none());
         let Some(tools) = knows else { return Ok(None) };
         let open = |grammar| Ok(Stage::Open(Box::new(tokenizer.matcher(&grammar)?)));
@@ -109,7 +109,7 @@ impl Calling {
     /// A call has ended with these ids; false: nothing follows it.
     pub(crate) fn end_call(&mut self, ids: &[u32]) -> bool {
         self.ends.push(ids.len());
-        self.is_between = self.further.is_some() && self.ends.len() < MOST_CALLS;
+        self.is_between = self.further.is_some() && self.ends.len() < MAX_CALLS;
         self.is_between
     }
 

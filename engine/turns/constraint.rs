@@ -25,7 +25,7 @@ pub(crate) struct Spelling {
     /// The option as it was given.
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,
-    /// The ids' own text, which may begin with a space that nobody wrote.
+    /// The ids' own text, which may begin with an extra space.
     pub(crate) spelled: String,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Chosen {
 }
 
 /// Next step of a choice.
-pub(crate) enum Step {
+pub(crate) enum ChoiceStep {
     /// Read on: logits of the branch are still to come.
     Wait,
     /// Go back to the first `keep` ids after the prompt, then read `ids`; all their logits are wanted.
@@ -128,9 +128,9 @@ impl ScoreOptions {
     }
 
     /// Returns the next step, given all that was seen.
-    pub(crate) fn step(&mut self, sampling: &Sampling) -> Step {
+    pub(crate) fn step(&mut self, sampling: &Sampling) -> ChoiceStep {
         if self.n_seen <= self.path.len() {
-            return Step::Wait;
+            return ChoiceStep::Wait;
         }
         for option in self.ahead.by_ref() {
             let ids = &self.options[option].ids;
@@ -140,7 +140,7 @@ impl ScoreOptions {
                 self.path.truncate(keep);
                 self.path.extend(&ids);
                 self.n_seen = keep + 1;
-                return Step::Walk { keep, ids };
+                return ChoiceStep::Walk { keep, ids };
             }
         }
         let texts = self.options.iter().map(|option| option.text.as_str());
@@ -152,7 +152,10 @@ impl ScoreOptions {
         let option = self.options[chosen].clone();
         let choice = Choice { chosen, logprobs: std::mem::take(&mut self.logprobs) };
         let tokens = std::mem::take(&mut self.tokens[chosen]);
-        Step::Say { keep: common_prefix(&option.ids, &self.path), chosen: Chosen { option, choice, tokens } }
+        ChoiceStep::Say {
+            keep: common_prefix(&option.ids, &self.path),
+            chosen: Chosen { option, choice, tokens },
+        }
     }
 }
 
@@ -208,7 +211,7 @@ mod tests {
     }
 
     /// Walks with a list in place of a sequence, a row at a time or branches as a whole; returns what was
-    /// read, in order, and what came of it.
+    /// read, in order, and the result.
     fn walk(options: &[Vec<u32>], branches: bool) -> (Vec<Vec<u32>>, Chosen) {
         let mut choosing = choosing(options);
         let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
@@ -216,19 +219,19 @@ mod tests {
         choosing.see(&Distribution::of(&logits(&[])), &EOG, |_| &[]);
         loop {
             match choosing.step(&greedy) {
-                Step::Wait => panic!("all was seen"),
-                Step::Say { keep, chosen } => {
+                ChoiceStep::Wait => panic!("all was seen"),
+                ChoiceStep::Say { keep, chosen } => {
                     assert_eq!(sequence[..keep], chosen.option.ids[..keep], "what is kept is the option's");
                     return (read, chosen);
                 }
-                Step::Walk { keep, ids } => {
+                ChoiceStep::Walk { keep, ids } => {
                     sequence.truncate(keep);
                     for (i, id) in ids.iter().enumerate() {
                         sequence.push(*id);
                         read.push(sequence.clone());
                         choosing.see(&Distribution::of(&logits(&sequence)), &EOG, |_| &[]);
                         if !branches && i + 1 < ids.len() {
-                            assert!(matches!(choosing.step(&greedy), Step::Wait));
+                            assert!(matches!(choosing.step(&greedy), ChoiceStep::Wait));
                         }
                     }
                 }

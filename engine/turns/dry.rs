@@ -6,7 +6,7 @@
 //! same parameters). What an agent read does not count, only what it said: its earlier replies and the
 //! present one.
 //!
-//! DRY looks at what the agent itself has said, never at what it read: facts of a scene, names and others'
+//! DRY considers what the agent itself has said, never what it read: facts of a scene, names and others'
 //! words may be repeated.
 
 use crate::Dry;
@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 /// and emphasis are legitimate.
 const BREAKERS: &[u8] = b"\n:\"*";
 /// Most tokens beyond the allowed length that count: the penalty is prohibitive long before.
-const MOST_BEYOND: usize = 50;
+const MAX_BEYOND: usize = 50;
 
-/// Ids that an agent has said, as far as it remembers them.
+/// Ids that an agent has said and still remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     /// `None` breaks sequences, as does a reply's end.
@@ -51,7 +51,7 @@ impl Said {
             // The sequences that end here and at the end, from their ends on.
             let pairs = self.ids[..at].iter().rev().zip(self.ids.iter().rev());
             let equal = |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && before == now;
-            let n = pairs.take(dry.allowed_length.saturating_add(MOST_BEYOND)).take_while(equal).count();
+            let n = pairs.take(dry.allowed_length.saturating_add(MAX_BEYOND)).take_while(equal).count();
             if n >= dry.allowed_length.max(1) {
                 longest.entry(*id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
             }
@@ -108,7 +108,7 @@ mod tests {
                 let follows = |at: usize| ids[at..at + n] == *sequence && ids[at + n] == Some(*next);
                 sequence.iter().all(Option::is_some) && (0..ids.len() - n).any(follows)
             };
-            let n = (dry.allowed_length..ids.len().min(MOST_BEYOND)).filter(came).max();
+            let n = (dry.allowed_length..ids.len().min(MAX_BEYOND)).filter(came).max();
             if let Some(n) = n {
                 let beyond = (n - dry.allowed_length) as i32;
                 let penalty = f64::from(dry.multiplier) * f64::from(dry.base).powi(beyond);

@@ -158,7 +158,7 @@ mod tests {
         let first = read.followed.iter().zip(&altered).position(|(token, id)| token.drawn != *id);
         assert_eq!((first, read.followed[5].drawn), (Some(5), said.ids[5]));
         assert_eq!(read.followed.len(), altered.len());
-        // What the model makes of it is what it makes of the same ids anywhere.
+        // The model treats it like the same ids anywhere.
         let conversation = asked("b", Vec::new(), &sampling, None).prompt;
         let prompt = read.usage.reused + read.usage.prefilled;
         let again = asked("c", past(&read), &sampling, Some(Constraint::Follow(Vec::new())));

@@ -50,7 +50,7 @@ pub(crate) struct ReplyText {
     /// Log-probabilities of each id, if requested.
     logprobs: Vec<TokenLogprob>,
     /// Number of those that were given to the caller.
-    n_told: usize,
+    n_reported: usize,
     /// The reply's tokens after those of the agent's earlier replies.
     said: Said,
     /// Its place in its grammar.
@@ -73,7 +73,7 @@ impl ReplyText {
     }
 
     /// The same, after a prompt that ends with this text: it may have opened a thought.
-    pub(crate) fn behind(self, prompt: &str) -> Self {
+    pub(crate) fn after_prompt(self, prompt: &str) -> Self {
         Self { is_opened: prompt.trim_end().ends_with(THOUGHT.0), ..self }
     }
 
@@ -115,11 +115,11 @@ impl ReplyText {
 
     /// True if it is in a grammar, or after a call that another one may follow.
     pub(crate) fn is_guided(&self) -> bool {
-        self.guide.is_some() || self.is_behind_a_call()
+        self.guide.is_some() || self.is_after_call()
     }
 
     /// True after a whole call that another one may follow.
-    pub(crate) fn is_behind_a_call(&self) -> bool {
+    pub(crate) fn is_after_call(&self) -> bool {
         self.calling.as_ref().is_some_and(Calling::is_between)
     }
 
@@ -165,7 +165,7 @@ impl ReplyText {
     }
 
     /// Ids so far and those of earlier replies.
-    pub(crate) fn said(&self) -> &Said {
+    pub(crate) fn ids_so_far(&self) -> &Said {
         &self.said
     }
 
@@ -175,7 +175,7 @@ impl ReplyText {
         if self.calling.as_ref().is_some_and(|calling| calling.refuses((&self.ids, &self.bytes), id, piece)) {
             return true;
         }
-        // Added for as long as it is looked at: a copy would cost the whole reply for each token.
+        // Added while it is examined: a copy would cost the whole reply for each token.
         let known = self.bytes.len();
         self.bytes.extend_from_slice(piece);
         let found = self.first_stop(known);
@@ -271,7 +271,7 @@ impl ReplyText {
         tokenizer: &Tokenizer,
         take: impl Fn(&mut GrammarState, u32) -> Result<()>,
     ) -> Result<Option<StopReason>> {
-        let behind = match self.beginning(id, tokenizer)? {
+        let after = match self.beginning(id, tokenizer)? {
             Beginning::Unclear => None,
             Beginning::Free => {
                 self.decide(None);
@@ -284,7 +284,7 @@ impl ReplyText {
             Beginning::Behind(guide) => Some(guide),
         };
         let stop = self.push_bytes(id, tokenizer.piece(id));
-        if let Some(guide) = behind {
+        if let Some(guide) = after {
             self.decide(Some(guide));
             return Ok(None);
         }
@@ -385,7 +385,7 @@ impl ReplyText {
     fn begin_of_text(&self, begin: usize) -> Option<usize> {
         let rest = &self.bytes[begin..];
         match rest.strip_prefix(&self.head[..]) {
-            Some(behind) => Some(self.bytes.len() - behind.trim_ascii_start().len()),
+            Some(after) => Some(self.bytes.len() - after.trim_ascii_start().len()),
             None if self.head.starts_with(rest) => None,
             None => Some(begin),
         }
@@ -397,7 +397,7 @@ impl ReplyText {
             return None; // what it is will be known soon
         }
         let mut certain = whole_characters(&self.bytes);
-        if self.is_behind_a_call() {
+        if self.is_after_call() {
             certain = self.end_of(self.end_of_calls().unwrap_or(0)); // perhaps nothing follows
         }
         for stop in &self.stops {
@@ -445,8 +445,7 @@ impl ReplyText {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// Takes note of the log-probability of the token that was said last, unless it was cut as soon as it was
-    /// said.
+    /// Records the log-probability of the last token, unless it was cut at once.
     pub(crate) fn note(&mut self, logprob: Option<TokenLogprob>) {
         self.logprobs.extend(logprob.filter(|_| self.logprobs.len() < self.ids.len()));
     }
@@ -463,8 +462,8 @@ impl ReplyText {
 
     fn take_logprobs(&mut self, n: usize) -> Vec<TokenLogprob> {
         let n = n.min(self.logprobs.len());
-        let new = self.logprobs.get(self.n_told..n).unwrap_or_default().to_vec();
-        self.n_told = self.n_told.max(n);
+        let new = self.logprobs.get(self.n_reported..n).unwrap_or_default().to_vec();
+        self.n_reported = self.n_reported.max(n);
         new
     }
 
@@ -524,7 +523,7 @@ pub(crate) fn cut<'a>(
     ends: StopConditions<'_>,
 ) -> (Vec<u32>, String, StopReason) {
     let is_full = ends.is_full;
-    let mut reply = ReplyText::from_elsewhere(ends).behind(prompt);
+    let mut reply = ReplyText::from_elsewhere(ends).after_prompt(prompt);
     let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
     let stop = match met {
         Some(stop) => stop,
@@ -544,7 +543,7 @@ pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopRea
     (text, stop)
 }
 
-/// A reply that is streamed from elsewhere as text: what of it [`cut_reply`](crate::cut_reply) keeps,
+/// A reply that is streamed from elsewhere as text: the part that [`cut_reply`](crate::cut_reply) keeps,
 /// whatever follows.
 pub struct StreamedReply {
     reply: ReplyText,
@@ -591,7 +590,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 thread_local! {
-    /// Bytes of replies that were looked at.
+    /// Bytes of replies examined so far.
     static N_EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

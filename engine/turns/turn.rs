@@ -15,7 +15,7 @@ use crate::text::calls::CallForm;
 use crate::text::prefix::{Segment, SegmentKind, flatten};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
-use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
+use crate::turns::constraint::{ChoiceStep, Chosen, ScoreOptions, Spelling};
 use crate::turns::digest::digest;
 use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::drafting::Drafter;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A turn at work. Its session is taken out of the memory until it ends.
+/// An active turn. Its session is taken out of the memory until it ends.
 pub(crate) struct ActiveTurn {
     pub(crate) id: u64,
     pub(crate) request: Request,
@@ -58,7 +58,7 @@ pub(crate) struct ActiveTurn {
     /// Tokens that the request's meter has counted.
     n_metered: usize,
     began: Instant,
-    /// Bytes that the session takes in memory when the reply is as long as it may be, at most.
+    /// Maximum bytes of the session, with the longest possible reply.
     pub(crate) need: u64,
     /// Bytes of what is known of it.
     known_bytes: u64,
@@ -101,7 +101,7 @@ impl Decode {
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
             let mut reply = ReplyText::new(&request.stop, request.whole_sentences, said);
             if let Some(last) = prompt.last() {
-                reply = reply.behind(&last.text);
+                reply = reply.after_prompt(&last.text);
             }
             if let Some(guide) = guide {
                 reply = reply.guided(guide);
@@ -199,7 +199,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Bytes that its session takes in memory beside sealed blocks.
+    /// Bytes of its session without sealed blocks.
     pub(crate) fn bytes(&self) -> u64 {
         self.known_bytes
     }
@@ -228,7 +228,7 @@ impl ActiveTurn {
     /// choice and recorded replies are scheduled as the prompts of warm turns are.
     pub(crate) fn load(&self, most_wanted: usize) -> Load {
         let (decoding, pending) = (self.decoding(), self.pending());
-        let all = decoding && self.wanted(pending) == Wanted::All;
+        let all = decoding && self.requested_logits(pending) == Wanted::All;
         Load {
             pending: if all { pending.min(most_wanted) } else { pending },
             decoding: decoding && pending <= 1 + self.n_guessed,
@@ -264,7 +264,7 @@ impl ActiveTurn {
     }
 
     /// Tells whether the reply is complete and everything that it keeps is fed.
-    pub(crate) fn done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.stop.is_some() && self.pending() == 0
     }
 
@@ -275,7 +275,7 @@ impl ActiveTurn {
     }
 
     /// Logits that a pass over the next `n` tokens is to give.
-    pub(crate) fn wanted(&self, n: usize) -> Wanted {
+    pub(crate) fn requested_logits(&self, n: usize) -> Wanted {
         match &self.decode {
             _ if self.stop.is_some() => Wanted::None,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
@@ -335,8 +335,8 @@ impl ActiveTurn {
         Ok(true)
     }
 
-    /// Draws a token from each of these rows, as far as those before it were guessed right; what was not
-    /// leaves the sequence.
+    /// Draws a token from each of these rows, up to the first wrong guess; later rows are removed from the
+    /// sequence.
     fn speak(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -367,8 +367,8 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Guesses the next tokens, given the relative time of a row that is fed beside another one; a pass gives
-    /// the logits of `most` rows at most.
+    /// Guesses the next tokens, given the relative time of a further row; a pass gives the logits of `most`
+    /// rows at most.
     pub(crate) fn guess(&mut self, cost: f64, most: usize, eog: &[u32]) {
         if let Some(reply) = self.speaking() {
             let left = reply.n_left(&self.request).min(most).saturating_sub(1);
@@ -384,7 +384,7 @@ impl ActiveTurn {
         let draw = |logits: &[f32], guesses: &[u32]| {
             let said = [reply.ids(), guesses].concat();
             let sampling = &self.request.sampling;
-            sampler::choose(&Row::new(logits, &said, reply.said(), sampling), sampling)
+            sampler::choose(&Row::new(logits, &said, reply.ids_so_far(), sampling), sampling)
         };
         let terms = Terms { most, ..terms };
         let guesses = model.guess(&self.request.session, &self.session.tokens, &terms, draw);
@@ -447,7 +447,7 @@ impl ActiveTurn {
             reply.note(logprob);
         }
         if stop.is_none() {
-            send(&self.events, said(reply.take_certain(), reply), || reply.take_certain_logprobs());
+            send(&self.events, reply_event(reply.take_certain(), reply), || reply.take_certain_logprobs());
             stop = reply.is_full(&self.request).then_some(StopReason::Length);
         }
         if let Some(stop) = stop {
@@ -461,10 +461,10 @@ impl ActiveTurn {
         if let Decode::Sample(reply) = &mut self.decode {
             if stop == StopReason::Length && reply.cut_to_sentences() {
                 stop = StopReason::Sentence;
-            } else if reply.is_behind_a_call() {
+            } else if reply.is_after_call() {
                 stop = StopReason::EndOfTurn;
             }
-            send(&self.events, said(reply.finish(), reply), || reply.take_certain_logprobs());
+            send(&self.events, reply_event(reply.finish(), reply), || reply.take_certain_logprobs());
             send_logprobs(&self.events, reply.take_last_logprobs());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
@@ -535,9 +535,9 @@ impl ActiveTurn {
             choosing.see(&next, eog, |id| tokenizer.piece(id));
         }
         let (keep, ids) = match choosing.step(&self.request.sampling) {
-            Step::Wait => return Ok(()),
-            Step::Walk { keep, ids } => (keep, ids),
-            Step::Say { keep, chosen } => {
+            ChoiceStep::Wait => return Ok(()),
+            ChoiceStep::Walk { keep, ids } => (keep, ids),
+            ChoiceStep::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
                 let said = Event::Text(chosen.option.text.clone());
                 send(&self.events, Some(said), || chosen.tokens.clone());
@@ -617,7 +617,7 @@ impl ActiveTurn {
 }
 
 /// Ids that are refused one after the other, at most; then the reply ends with nothing said.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 
 /// The id that the sampler draws after a reply; one that would leave nothing of it is not drawn.
 ///
@@ -641,14 +641,14 @@ fn freely_drawn(
     tokenizer: &Tokenizer,
     eog: &[u32],
 ) -> Result<u32> {
-    let mut row = Row::new(logits, reply.ids(), reply.said(), &request.sampling);
+    let mut row = Row::new(logits, reply.ids(), reply.ids_so_far(), &request.sampling);
     if reply.ids().len() < request.min_tokens && !reply.is_guided() {
         eog.iter().for_each(|id| row.exclude(*id));
     }
     let mut n_refused = 0;
     loop {
         let id = sampler::choose(&row, &request.sampling).ok_or_else(|| no_probabilities(logits))?;
-        if n_refused == MOST_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
+        if n_refused == MAX_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
             return Ok(id);
         }
         row.exclude(id);
@@ -661,8 +661,9 @@ fn no_probabilities(logits: &[f32]) -> Error {
     let count = |is: fn(&f32) -> bool| logits.iter().filter(|x| is(x)).count();
     let (n_nan, n_infinite) = (count(|x| x.is_nan()), count(|x| x.is_infinite()));
     let detail = format!(
-        "the model gave no probabilities for the next token: of {} logits, {n_nan} are NaN and {n_infinite} infinite; the \
-        model file may be damaged, or its numbers too large for this device: try another file of the model, or another device",
+        "the model gave no probabilities for the next token: of {} logits, {n_nan} are NaN and {n_infinite} \
+         infinite; the model file may be damaged, or its numbers too large for this device: try another file \
+         of the model, or another device",
         logits.len()
     );
     Error::new(ErrorKind::Model, detail)
@@ -680,8 +681,8 @@ fn drawn_among(
     if reply.ids().len() < request.min_tokens && !reply.is_guided() {
         best.candidates.retain(|(id, _)| !eog.contains(id));
     }
-    for _ in 0..=MOST_REFUSED {
-        let id = sampler::choose_among(&best, reply.ids(), reply.said(), &request.sampling)?;
+    for _ in 0..=MAX_REFUSED {
+        let id = sampler::choose_among(&best, reply.ids(), reply.ids_so_far(), &request.sampling)?;
         if !reply.refuses(id, tokenizer.piece(id)) {
             return Some(id);
         }
@@ -691,7 +692,7 @@ fn drawn_among(
 }
 
 /// A piece of a reply, which is text or a call.
-fn said(piece: Option<String>, reply: &ReplyText) -> Option<Event> {
+fn reply_event(piece: Option<String>, reply: &ReplyText) -> Option<Event> {
     piece.map(if reply.is_call() { Event::Call } else { Event::Text })
 }
 

@@ -148,7 +148,7 @@ pub fn attend(isa: Isa, queries: &Queries<'_>) -> Vec<f32> {
 struct Attend<'a>(&'a Queries<'a>);
 
 /// Queries that go through a tile together.
-const TOGETHER: usize = 8;
+const MAX_TILE_QUERIES: usize = 8;
 
 /// The running softmax of a query.
 #[derive(Clone, Copy)]
@@ -158,16 +158,16 @@ struct Running {
 }
 
 /// Softmax weights of a tile's tokens, for the queries that go through it together.
-struct Weights {
+struct SoftmaxWeights {
     /// Each query's weights of the tokens, for each group of columns, the values' scales included:
     /// `[n_groups, 8, 64]`.
-    tokens: Vec<[[f32; TILE]; TOGETHER]>,
+    tokens: Vec<[[f32; TILE]; MAX_TILE_QUERIES]>,
     /// Factor for what the queries have accumulated so far.
-    rescale: [f32; TOGETHER],
+    rescale: [f32; MAX_TILE_QUERIES],
 }
 
 /// Queries on their way through the tiles.
-struct State<'a> {
+struct TileState<'a> {
     queries: &'a Queries<'a>,
     /// The queries, scaled.
     q: Vec<f32>,
@@ -175,8 +175,8 @@ struct State<'a> {
     /// Position of each row.
     positions: Vec<usize>,
     running: Vec<Running>,
-    scores: [[f32; TILE]; TOGETHER],
-    weights: Weights,
+    scores: [[f32; TILE]; MAX_TILE_QUERIES],
+    weights: SoftmaxWeights,
     /// A tile's values, `[64, v_dim]`.
     values: Vec<f32>,
     out: Vec<f32>,
@@ -187,7 +187,7 @@ impl Kernel for Attend<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) -> Vec<f32> {
         let Queries { rows, n_common, group, v_dim, params, .. } = *self.0;
-        let mut state = State::new(self.0);
+        let mut state = TileState::new(self.0);
         for tile in 0..n_common {
             let tiles = rows[0].tiles;
             if tile + 1 < n_common {
@@ -209,7 +209,7 @@ impl Kernel for Attend<'_> {
             }
             query += n * group;
         }
-        let State { mut out, running, .. } = state;
+        let TileState { mut out, running, .. } = state;
         for (out, running) in out.chunks_exact_mut(v_dim).zip(&running) {
             let inverse = L::splat(1.0 / running.sum);
             for piece in out.chunks_exact_mut(LANES) {
@@ -220,22 +220,22 @@ impl Kernel for Attend<'_> {
     }
 }
 
-impl<'a> State<'a> {
+impl<'a> TileState<'a> {
     fn new(queries: &'a Queries<'a>) -> Self {
         let Queries { rows, group, v_dim, params, .. } = *queries;
         let positions: Vec<usize> = rows.iter().flat_map(|rows| rows.first..rows.first + rows.n).collect();
         let n_queries = positions.len() * group;
         let sink = |i: usize| params.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[i % group]);
         let start = |i| Running { max: sink(i), sum: if params.sinks.is_some() { 1.0 } else { 0.0 } };
-        let tokens = vec![[[0.0; TILE]; TOGETHER]; v_dim.div_ceil(GROUP)];
+        let tokens = vec![[[0.0; TILE]; MAX_TILE_QUERIES]; v_dim.div_ceil(GROUP)];
         Self {
             queries,
             q: queries.q.iter().map(|q| q * params.scale).collect(),
             coded: None,
             positions,
             running: (0..n_queries).map(start).collect(),
-            scores: [[0.0; TILE]; TOGETHER],
-            weights: Weights { tokens, rescale: [1.0; TOGETHER] },
+            scores: [[0.0; TILE]; MAX_TILE_QUERIES],
+            weights: SoftmaxWeights { tokens, rescale: [1.0; MAX_TILE_QUERIES] },
             values: vec![0.0; TILE * v_dim],
             out: vec![0.0; n_queries * v_dim],
         }
@@ -265,7 +265,7 @@ impl<'a> State<'a> {
         let Queries { k_dim, v_dim, params, .. } = *self.queries;
         unpack::<L>(v, n_tokens, v_dim, &mut self.values);
         while query < end {
-            let n = TOGETHER.min(end - query);
+            let n = MAX_TILE_QUERIES.min(end - query);
             let n_tokens = self.seen(tile, query + n - 1).1;
             let q = &self.q[query * k_dim..(query + n) * k_dim];
             match k {
@@ -342,7 +342,7 @@ fn online_softmax<L: Lanes>(
     soft_cap: Option<f32>,
     running: &mut Running,
     values: Values<'_>,
-    weights: &mut Weights,
+    weights: &mut SoftmaxWeights,
     m: usize,
 ) {
     const N: usize = TILE / LANES;

@@ -1,6 +1,6 @@
 //! Scores of some queries against a tile's keys: a token to a lane.
 
-use super::{Codes, TILE, TOGETHER};
+use super::{Codes, MAX_TILE_QUERIES, TILE};
 use crate::quant::{BYTES_ZERO, GROUP, LEVELS_RAISED, LEVELS_ZERO};
 use crate::{LANES, Lanes, Words, lanes, lanes_mut};
 use half::f16;
@@ -15,7 +15,12 @@ pub(super) struct HalfKeys<'a> {
 
 impl HalfKeys<'_> {
     #[inline(always)]
-    pub(super) fn scores<L: Lanes>(&self, n: usize, n_tokens: usize, scores: &mut [[f32; TILE]; TOGETHER]) {
+    pub(super) fn scores<L: Lanes>(
+        &self,
+        n: usize,
+        n_tokens: usize,
+        scores: &mut [[f32; TILE]; MAX_TILE_QUERIES],
+    ) {
         let mut m = 0;
         while m < n {
             m += match (n - m).min(L::SUMS) {
@@ -34,7 +39,7 @@ impl HalfKeys<'_> {
         &self,
         m: usize,
         n_tokens: usize,
-        scores: &mut [[f32; TILE]; TOGETHER],
+        scores: &mut [[f32; TILE]; MAX_TILE_QUERIES],
     ) -> usize {
         let mut rows: [&[f32]; M] = [&[]; M];
         for i in 0..M {
@@ -94,8 +99,8 @@ impl CodedQueries {
         n: usize,
         n_tokens: usize,
         k: Codes<'_>,
-        shared: &[f32; TOGETHER],
-        scores: &mut [[f32; TILE]; TOGETHER],
+        shared: &[f32; MAX_TILE_QUERIES],
+        scores: &mut [[f32; TILE]; MAX_TILE_QUERIES],
     ) {
         let mut m = 0;
         while m < n {
@@ -117,8 +122,8 @@ impl CodedQueries {
         m: usize,
         n_tokens: usize,
         k: Codes<'_>,
-        shared: &[f32; TOGETHER],
-        scores: &mut [[f32; TILE]; TOGETHER],
+        shared: &[f32; MAX_TILE_QUERIES],
+        scores: &mut [[f32; TILE]; MAX_TILE_QUERIES],
     ) -> usize {
         let dim = self.head_dim;
         let n_groups = dim.div_ceil(GROUP);
@@ -212,8 +217,8 @@ fn digit_of<L: Lanes>(rest: &mut [f32], codes: &mut [i8]) -> (f32, i32) {
 /// Product of a block's mean key with each of the queries `q: [n, dim]`, to be added to their scores; 0 if
 /// `mean` is empty.
 #[inline(always)]
-pub(super) fn common<L: Lanes>(q: &[f32], dim: usize, mean: &[f16]) -> [f32; TOGETHER] {
-    let mut shared = [0.0; TOGETHER];
+pub(super) fn common<L: Lanes>(q: &[f32], dim: usize, mean: &[f16]) -> [f32; MAX_TILE_QUERIES] {
+    let mut shared = [0.0; MAX_TILE_QUERIES];
     if !mean.is_empty() {
         for (q, shared) in q.chunks_exact(dim).zip(&mut shared) {
             *shared = product::<L>(q, mean);
@@ -228,7 +233,7 @@ pub(super) fn put_exact<L: Lanes>(
     q: &[f32],
     dim: usize,
     exact: &[f16],
-    scores: &mut [[f32; TILE]; TOGETHER],
+    scores: &mut [[f32; TILE]; MAX_TILE_QUERIES],
 ) {
     for (token, key) in exact.chunks_exact(dim).enumerate() {
         for (q, scores) in q.chunks_exact(dim).zip(scores.iter_mut()) {

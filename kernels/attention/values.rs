@@ -1,6 +1,6 @@
 //! Values of a tile: unpacked once for all queries, then gathered with their weights. A column to a lane.
 
-use super::{Codes, Keys, TILE, Values, Weights};
+use super::{Codes, Keys, SoftmaxWeights, TILE, Values};
 use crate::quant::{BYTES_ZERO, GROUP, LEVELS};
 use crate::{LANES, Lanes, lanes, lanes_mut};
 use half::f16;
@@ -8,7 +8,7 @@ use half::f16;
 /// Rescales `out: [n, head_dim]` and adds the tile's values, token by token.
 #[inline(always)]
 pub(super) fn gather<L: Lanes>(
-    weights: &Weights,
+    weights: &SoftmaxWeights,
     n: usize,
     n_tokens: usize,
     values: &[f32],
@@ -27,7 +27,7 @@ pub(super) fn gather<L: Lanes>(
                 2.. => 2,
                 _ => 1,
             };
-            let mut piece = Piece { weights, m, n_tokens, values, head_dim, column, out };
+            let mut piece = RegisterTile { weights, m, n_tokens, values, head_dim, column, out };
             match (step, vectors) {
                 (4, 4) => piece.add::<L, 4, 4>(),
                 (4, 2) => piece.add::<L, 4, 2>(),
@@ -49,8 +49,8 @@ pub(super) fn gather<L: Lanes>(
 }
 
 /// Some columns of some queries, held in registers over a tile.
-struct Piece<'a> {
-    weights: &'a Weights,
+struct RegisterTile<'a> {
+    weights: &'a SoftmaxWeights,
     m: usize,
     n_tokens: usize,
     values: &'a [f32],
@@ -59,7 +59,7 @@ struct Piece<'a> {
     out: &'a mut [f32],
 }
 
-impl Piece<'_> {
+impl RegisterTile<'_> {
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // i and c index several things at once
     fn add<L: Lanes, const M: usize, const C: usize>(&mut self) {

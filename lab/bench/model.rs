@@ -1,6 +1,6 @@
 //! The model to measure: a file, or random weights of a real shape, written once and reused.
 
-use super::Common;
+use super::BenchCommon;
 use anyhow::{Context as _, bail};
 use greenroom::backend::{ModelFile, locate};
 use greenroom::commands::default_cache_dir;
@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Finds the model, or writes it.
-pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Result<ModelFile> {
+pub(super) fn find(common: &BenchCommon, bar: &indicatif::ProgressBar) -> anyhow::Result<ModelFile> {
     if let Some(name) = &common.model {
         return locate(name);
     }

@@ -116,9 +116,12 @@ fn output_that_is_lost_is_an_error_and_a_reader_that_goes_away_is_none() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let gone = command(&stage, args, &format!("gone-{at}")).stdout(writer).output().unwrap();
-        let told = said(&gone);
-        assert_eq!(gone.status.code(), Some(0), "{args} to nobody: {told}");
-        assert!(!told.contains("can't write") && !told.contains("panicked"), "{args} to nobody: {told}");
+        let printed = said(&gone);
+        assert_eq!(gone.status.code(), Some(0), "{args} to nobody: {printed}");
+        assert!(
+            !printed.contains("can't write") && !printed.contains("panicked"),
+            "{args} to nobody: {printed}"
+        );
     }
 }
 
@@ -147,7 +150,7 @@ fn what_can_not_be_read_or_written_is_named() {
     limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]).arg(program.get_program());
     limited.args(program.get_args()).current_dir(stage.dir.path()).env("HOME", stage.dir.path());
     let output = limited.output().unwrap();
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("out: ") && !told.contains("panicked"), "{told}");
+    let printed = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("out: ") && !printed.contains("panicked"), "{printed}");
 }

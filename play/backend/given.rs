@@ -1,7 +1,7 @@
 //! Replies that are given from outside: whoever plays the agent provides the text, and the agent remembers
 //! having said it.
 
-use super::{Options, Request};
+use super::{OpenOptions, Request};
 use anyhow::ensure;
 use greenroom_scenario::{Choice, ChoiceOption, Method, Path, Strategy};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// # Errors
 /// The turn is a choice, and the option is taken already or not one of them.
 pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
-    if let Some(Options { choice, open, .. }) =
-        request.choice.as_ref().filter(|options| options.choice.method == Method::Decode)
+    if let Some(OpenOptions { choice, open, .. }) =
+        request.choice.as_ref().filter(|options| options.choice.method == ChoiceMethod::Decode)
     {
         let texts: Vec<&str> = open.iter().map(|option| choice.options[*option].text.as_str()).collect();
         ensure!(
@@ -28,13 +28,13 @@ pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
     let choice = Arc::new(Choice {
         path,
         options,
-        method: Method::Decode,
+        method: ChoiceMethod::Decode,
         shuffle: false,
         by_length: false,
         ask: None,
         open: None,
     });
-    let options = Options { choice, open: vec![0], ranked: Vec::new() };
+    let options = OpenOptions { choice, open: vec![0], ranked: Vec::new() };
     let strategy = request.strategy.as_ref().map(|_| Strategy::Always(text.to_string()));
     Ok(Request { choice: Some(options), strategy, ..request })
 }

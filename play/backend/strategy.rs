@@ -3,7 +3,7 @@
 //! The turns of a [`Strategy`] have no ids and no log-probabilities.
 
 use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Traffic};
-use crate::prompt::Options;
+use crate::prompt::OpenOptions;
 use anyhow::{Context as _, bail};
 use greenroom_scenario::diagnostic::printable;
 use greenroom_scenario::files::typed_line;
@@ -12,20 +12,20 @@ use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A whole cast: strategies answer for the agents that have one, a backend for all others.
-pub struct Cast {
+pub struct CastBackend {
     model: Arc<dyn Backend>,
     /// Humans answer one after the other.
     terminal: Arc<Mutex<()>>,
 }
 
-impl Cast {
+impl CastBackend {
     /// A cast in which all agents without a strategy are played by `model`.
     pub fn new(model: Arc<dyn Backend>) -> Self {
         Self { model, terminal: Arc::default() }
     }
 }
 
-impl Backend for Cast {
+impl Backend for CastBackend {
     fn card(&self) -> ModelCard {
         self.model.card()
     }
@@ -45,7 +45,7 @@ impl Backend for Cast {
                         tokio::task::spawn_blocking(ask).await?
                     }
                     strategy => {
-                        let offer = request.choice.as_ref().map(Options::offer);
+                        let offer = request.choice.as_ref().map(OpenOptions::offer);
                         let reply = strategy.reply(&path, request.seed, offer, &request.recalled);
                         reply.map_err(anyhow::Error::from)
                     }

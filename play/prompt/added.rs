@@ -1,7 +1,7 @@
 //! The edits of a fork in the memories of its agents: who reads an added line, and where.
 
 use super::directions::Direction;
-use super::edits::{Edits, Told};
+use super::edits::{Edits, StageLine};
 use super::memories::{Memories, PromptError};
 use crate::timeline::{Event, StageKind};
 use greenroom_scenario::results::Outcome;
@@ -15,7 +15,7 @@ impl Memories {
     }
 
     /// The reply that was given from outside to a turn, instead of its speaker's.
-    pub fn given(&self, id: TurnId) -> Option<&str> {
+    pub fn given_reply(&self, id: TurnId) -> Option<&str> {
         self.edits.said.get(&id).map(AsRef::as_ref)
     }
 
@@ -30,19 +30,19 @@ impl Memories {
     ) -> Result<Vec<Event>, PromptError> {
         let mut events = Vec::new();
         let spoke = |id: &TurnId| matches!(self.outcomes[id.0], Outcome::Said { .. });
-        let added = || self.edits.told.iter().filter(|told| self.reads(of, told) && told.before <= end);
+        let added = || self.edits.added.iter().filter(|line| self.reads(of, line) && line.before <= end);
         // Most runs have none.
         let last = added().next().and_then(|_| {
             let own = self.plan.order().take(end.0).filter(|(_, turn)| turn.timeline == of);
             own.map(|(id, _)| id).filter(spoke).last()
         });
-        for told in added().filter(|told| last.is_none_or(|last| last < told.before)) {
-            let later = |input: &Input| self.is_later(input, told.before);
+        for line in added().filter(|line| last.is_none_or(|last| last < line.before)) {
+            let later = |input: &Input| self.is_later(input, line.before);
             let (sooner, rest) = inputs.split_at(inputs.iter().position(later).unwrap_or(inputs.len()));
             events.extend(self.events(path, of.agent, sooner)?);
-            let turn = self.plan.turn(told.before);
+            let turn = self.plan.turn(line.before);
             let (origin, phase) = (turn.path.clone(), self.scenario.phase(turn.phase).part.clone());
-            events.push(Event::Stage { kind: StageKind::Added, text: told.text.clone(), origin, phase });
+            events.push(Event::Stage { kind: StageKind::Added, text: line.text.clone(), origin, phase });
             inputs = rest;
         }
         events.extend(self.events(path, of.agent, inputs)?);
@@ -50,9 +50,9 @@ impl Memories {
     }
 
     /// Returns whether a memory is to read an added line.
-    fn reads(&self, of: TimelineId, told: &Told) -> bool {
-        let phase = self.plan.turn(told.before).phase;
-        let meant = match told.to {
+    fn reads(&self, of: TimelineId, line: &StageLine) -> bool {
+        let phase = self.plan.turn(line.before).phase;
+        let meant = match line.to {
             Some(agent) => agent == of.agent,
             None => self.scenario.phase(phase).agents.contains(&of.agent),
         };
@@ -76,11 +76,11 @@ impl Memories {
 
     /// The lines that were added before a turn.
     pub(super) fn added_before(&self, before: TurnId) -> impl Iterator<Item = Direction> {
-        let added = self.edits.told.iter().filter(move |told| told.before == before);
-        added.map(|told| {
-            let turn = self.plan.turn(told.before);
-            let to = told.to.map(|agent| vec![agent]);
-            Direction { phase: turn.phase, round: turn.round, to, text: told.text.clone() }
+        let added = self.edits.added.iter().filter(move |line| line.before == before);
+        added.map(|line| {
+            let turn = self.plan.turn(line.before);
+            let to = line.to.map(|agent| vec![agent]);
+            Direction { phase: turn.phase, round: turn.round, to, text: line.text.clone() }
         })
     }
 
@@ -89,6 +89,6 @@ impl Memories {
         let is_permanent = |agent: &AgentId| self.scenario.agent(*agent).lifecycle == Lifecycle::Permanent;
         let permanent = (0..self.scenario.agents.len()).map(AgentId).filter(is_permanent);
         let memories = permanent.map(|agent| TimelineId { agent, phase: None });
-        memories.filter(|of| self.edits.told.iter().any(|told| self.reads(*of, told))).collect()
+        memories.filter(|of| self.edits.added.iter().any(|line| self.reads(*of, line))).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Calls of tools: what an agent asks for instead of replying. The call and its result are its memory alone;
-//! nobody hears them.
+//! Calls of tools: what an agent asks for instead of replying. The call and its result are only in its own
+//! memory; no other agent hears them.
 //!
 //! Each is a line of its own before the turn's, `PATH.call1` and so on; that it is there makes a replay go
 //! through it.
@@ -13,7 +13,7 @@ use greenroom_scenario::{BuiltIn, Purpose, ToolId, ToolKind, TurnId};
 
 /// A call that was made instead of a reply.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct MadeCall {
     /// The sampled ids.
     pub ids: Vec<u32>,
     /// The ids as text.
@@ -21,7 +21,7 @@ pub struct Made {
     /// The call.
     pub call: Call,
     /// What it gave.
-    pub outcome: tools::Outcome,
+    pub outcome: tools::CallOutcome,
     /// Characters of its result that the memory has room for; `None`: as many as any result may have.
     pub room: Option<usize>,
 }
@@ -38,7 +38,7 @@ impl Memories {
         let agent = self.scenario.agent(turn.speaker);
         let is_speech = turn.purpose == Purpose::Speech && turn.constraint.is_none() && turn.form.is_none();
         let is_asked = agent.strategy.is_none() && !self.scenario.phase(turn.phase).is_judge;
-        let calls = is_speech && is_asked && !agent.tools.is_empty() && self.given(id).is_none();
+        let calls = is_speech && is_asked && !agent.tools.is_empty() && self.given_reply(id).is_none();
         if calls { agent.max_calls } else { 0 }
     }
 
@@ -54,7 +54,7 @@ impl Memories {
 
     /// What a call gives that is of a tool built in, of none, or no whole one; `None`: only a program can
     /// tell.
-    pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::Outcome> {
+    pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::CallOutcome> {
         if *call == Call::cut() {
             return Some(Err("the call was too long and broke off".to_string()));
         }
@@ -66,7 +66,7 @@ impl Memories {
 
     /// Lets what was asked be a call: the speaker reads its outcome and is to be asked again. Returns what is
     /// recorded, and the path of the line.
-    pub fn called(&mut self, asked: Asked, made: &Made) -> (String, CallRecord) {
+    pub fn called(&mut self, asked: Asked, made: &MadeCall) -> (String, CallRecord) {
         let of = self.plan.turn(asked.id).timeline;
         let (event, origin, record) = self.lived(&asked, made);
         self.sent.insert(of, (asked.conversation, made.ids.as_slice().into()));
@@ -81,7 +81,7 @@ impl Memories {
     ///
     /// # Errors
     /// As [`Memories::ask`].
-    pub fn ask_after_call(&self, asked: &Asked, made: &Made) -> Result<Asked, PromptError> {
+    pub fn ask_after_call(&self, asked: &Asked, made: &MadeCall) -> Result<Asked, PromptError> {
         let of = self.plan.turn(asked.id).timeline;
         let mut timeline = self.look(of).cloned().unwrap_or_else(|| self.born(of));
         timeline.push(self.lived(asked, made).0);
@@ -90,7 +90,7 @@ impl Memories {
     }
 
     /// A call as its speaker lives through it and as it is recorded, and the path of its line.
-    fn lived(&self, asked: &Asked, made: &Made) -> (Event, String, CallRecord) {
+    fn lived(&self, asked: &Asked, made: &MadeCall) -> (Event, String, CallRecord) {
         let origin = call_of(&self.plan.turn(asked.id).path, asked.n_calls + 1);
         let Call { tool, arguments } = made.call.clone();
         let (Ok(result) | Err(result)) = &made.outcome;
@@ -125,7 +125,7 @@ impl Memories {
         let language = &self.scenario.language;
         let result = match call.failed {
             true => language.say(Text::CallFailed, &[("reason", &call.result)]),
-            // A message that says nothing is none; as JSON, an empty text is this.
+            // An empty message is none; as JSON, an empty text is this.
             false if call.result.is_empty() => r#""""#.to_string(),
             false => call.result.clone(),
         };

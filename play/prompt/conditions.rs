@@ -1,4 +1,5 @@
-//! Conditions of turns: they look at what comes before in plan order, never at what happened to finish first.
+//! Conditions of turns: they depend on what comes before in plan order, never at what happened to finish
+//! first.
 
 use super::memories::{Memories, PromptError};
 use greenroom_scenario::render::{holds_with, round_names};
@@ -7,7 +8,8 @@ use greenroom_scenario::template::Expression;
 use greenroom_scenario::{Chosen, Condition, Horizon, PhaseId, Purpose, TurnId};
 
 impl Memories {
-    /// Returns whether all conditions of a turn hold. All that they look at must have been played or skipped.
+    /// Returns whether all conditions of a turn hold. Everything that they depend on must have been played or
+    /// skipped.
     ///
     /// # Errors
     /// An expression that fails.
@@ -126,7 +128,7 @@ impl Memories {
         round: Option<(PhaseId, usize)>,
         known: Horizon,
     ) -> Result<bool, PromptError> {
-        let said = self.known(path, &expression.phases, expression.scope.state, known)?;
+        let said = self.history_at(path, &expression.phases, expression.scope.state, known)?;
         let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
         self.evaluated(path, expression, holds_with(&self.scenario, expression, &said, names))
     }

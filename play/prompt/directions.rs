@@ -1,6 +1,5 @@
-//! What the stage says while a plan is played, as somebody who watches it sees it: announcements, results of
-//! votes, lines that a fork added. Each is before the turn that comes next, once, no matter who reads it
-//! later.
+//! Lines of the stage while a plan is played, as a viewer sees them: announcements, results of votes, lines
+//! that a fork added. Each is before the turn that comes next, once, no matter who reads it later.
 
 use super::memories::Memories;
 use crate::timeline::Event;

@@ -12,12 +12,12 @@ pub struct Edits {
     /// Replies that nothing requests.
     pub(super) said: BTreeMap<TurnId, Arc<str>>,
     /// Added lines, the earliest first.
-    pub(super) told: Vec<Told>,
+    pub(super) added: Vec<StageLine>,
 }
 
 /// A line that the stage adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct StageLine {
     /// The turn that it is before.
     pub(super) before: TurnId,
     /// Its reader; `None`: the cast of that turn's phase.
@@ -30,15 +30,15 @@ impl Edits {
     pub fn of(forked: &Forked, plan: &Plan, scenario: &Scenario) -> Self {
         let said =
             forked.said.iter().filter_map(|said| Some((plan.find(&said.turn)?, said.text.as_str().into())));
-        let told = forked.told.iter().filter_map(|told| {
+        let added = forked.told.iter().filter_map(|told| {
             let to = match &told.to {
                 Some(key) => Some(scenario.agent_by_key(key)?),
                 None => None,
             };
-            Some(Told { before: plan.find(&told.before)?, to, text: told.text.clone() })
+            Some(StageLine { before: plan.find(&told.before)?, to, text: told.text.clone() })
         });
-        let (said, mut told): (_, Vec<Told>) = (said.collect(), told.collect());
-        told.sort_by_key(|told| told.before);
-        Self { said, told }
+        let (said, mut added): (_, Vec<StageLine>) = (said.collect(), added.collect());
+        added.sort_by_key(|line| line.before);
+        Self { said, added }
     }
 }

@@ -51,8 +51,8 @@ impl Memories {
     }
 
     /// True if the memory of a turn's speaker has begun again for this turn.
-    pub fn is_anew(&self, id: TurnId) -> bool {
-        self.unanswered.get(&self.plan.turn(id).timeline).is_some_and(|turn| turn.is_anew)
+    pub fn begins_epoch(&self, id: TurnId) -> bool {
+        self.unanswered.get(&self.plan.turn(id).timeline).is_some_and(|turn| turn.is_new_epoch)
     }
 
     /// The pieces that a full memory may keep, oldest first: all before what it has just heard.
@@ -135,7 +135,7 @@ impl Memories {
         let n_events = past.events().len();
         let from = self.unanswered.get(&of).map_or(n_events, |turn| turn.begin);
         let epoch = past.begin_epoch(from, with);
-        if let Some(Unanswered { begin, is_anew, .. }) = self.unanswered.get_mut(&of) {
+        if let Some(Unanswered { begin, is_new_epoch: is_anew, .. }) = self.unanswered.get_mut(&of) {
             *is_anew = true;
             *begin = epoch.events().len() - (n_events - from);
         }

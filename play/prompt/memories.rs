@@ -11,17 +11,17 @@
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
-use super::notes::Notes;
+use super::notes::EvaluationNotes;
 use super::recalled::Recollections;
 use super::settled::{Memo, States};
 use super::spoken::{one_line, spoken};
 use super::stops::StopStrings;
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
-use greenroom_scenario::results::{History, Outcome, State};
+use greenroom_scenario::results::{History, Outcome, StateValues};
 use greenroom_scenario::template::TemplateError;
 use greenroom_scenario::{
-    AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, Method, Offer, PhaseId, Plan, Reasoning,
+    AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, ChoiceMethod, StrategyOffer, PhaseId, Plan, Reasoning,
     Recalled, Scenario, Seeds, Stops, TimelineId, TurnId, turn_seed,
 };
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub struct Memories {
     pub(super) sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
     pub(super) outcomes: Vec<Outcome>,
     /// The state before the first turn.
-    pub(super) initial: Arc<State>,
+    pub(super) initial: Arc<StateValues>,
     pub(super) states: States,
     pub(super) settled: Memo,
     /// Inputs of turns that were skipped: they are read at the memory's next turn.
@@ -51,7 +51,7 @@ pub struct Memories {
     /// True if replies are made up, to see what could be read.
     pub(super) is_made_up: bool,
     pub(super) edits: Edits,
-    pub(super) notes: Notes,
+    pub(super) notes: EvaluationNotes,
     /// Settings of replies that the file's do not change.
     given: Given,
     pub(super) recollections: Recollections,
@@ -71,7 +71,7 @@ pub struct Asked {
     /// Seed of the reply.
     pub seed: u64,
     /// The options that the reply chooses from.
-    pub choice: Option<Options>,
+    pub choice: Option<OpenOptions>,
     /// The form that the reply is to have.
     pub form: Option<Arc<Form>>,
     /// The calls that the speaker has made in this turn.
@@ -84,7 +84,7 @@ pub struct Asked {
 
 /// The options that a reply chooses from.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct OpenOptions {
     /// The choice.
     pub choice: Arc<Choice>,
     /// The options that are open, by index, in the order in which they are listed.
@@ -93,10 +93,10 @@ pub struct Options {
     pub ranked: Vec<usize>,
 }
 
-impl Options {
+impl OpenOptions {
     /// The same for a strategy.
-    pub fn offer(&self) -> Offer<'_> {
-        Offer { choice: &self.choice, open: &self.open, ranked: &self.ranked }
+    pub fn offer(&self) -> StrategyOffer<'_> {
+        StrategyOffer { choice: &self.choice, open: &self.open, ranked: &self.ranked }
     }
 }
 
@@ -106,17 +106,17 @@ pub(super) struct Unanswered {
     /// Index of its first event in the memory.
     pub(super) begin: usize,
     /// True if the memory has begun again for it.
-    pub(super) is_anew: bool,
+    pub(super) is_new_epoch: bool,
     /// Calls of tools that its speaker has made, as expressions see them.
     pub(super) calls: Vec<Value>,
-    pub(super) choice: Option<Options>,
+    pub(super) choice: Option<OpenOptions>,
     /// What the speaker's strategy remembers, if it has one.
     recalled: Recalled,
 }
 
 /// The outcome of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct HeardReply {
     /// The text that others hear.
     pub spoken: String,
     /// The result of the choice, where one was requested.
@@ -179,7 +179,7 @@ pub enum PromptError {
 }
 
 impl Memories {
-    /// Nobody remembers anything, except those (by key) who bring a timeline from an earlier episode.
+    /// No agent remembers anything, except those (by key) who bring a timeline from an earlier episode.
     pub fn new(
         scenario: Arc<Scenario>,
         plan: Arc<Plan>,
@@ -212,7 +212,7 @@ impl Memories {
             decided,
             is_made_up: false,
             edits: Edits::default(),
-            notes: Notes::default(),
+            notes: EvaluationNotes::default(),
             given: Given::new(),
             recollections,
         }
@@ -259,7 +259,7 @@ impl Memories {
             let begin = timeline.events().len();
             news.into_iter().for_each(|event| timeline.push(event));
             let calls = Vec::new();
-            self.unanswered.insert(of, Unanswered { begin, is_anew: false, calls, choice, recalled });
+            self.unanswered.insert(of, Unanswered { begin, is_new_epoch: false, calls, choice, recalled });
         }
         Ok(())
     }
@@ -300,7 +300,7 @@ impl Memories {
     }
 
     /// Events that the speaker of a turn reads before it.
-    fn news(&self, id: TurnId, choice: Option<&Options>) -> Result<Vec<Event>, PromptError> {
+    fn news(&self, id: TurnId, choice: Option<&OpenOptions>) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let missed = self.missed.get(&turn.timeline).map(Vec::as_slice).unwrap_or_default();
         let inputs: Vec<Input> = missed.iter().chain(&turn.inputs).copied().collect();
@@ -341,16 +341,16 @@ impl Memories {
 
     /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and
     /// what it has just heard.
-    pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> Heard {
+    pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> HeardReply {
         if asked.is_summary {
-            return Heard { spoken: self.sum_up(asked.id, raw), choice: None, value: None };
+            return HeardReply { spoken: self.sum_up(asked.id, raw), choice: None, value: None };
         }
         let of = self.plan.turn(asked.id).timeline;
         self.sent.insert(of, (asked.conversation, ids.into()));
         self.reply(asked.id, ids, raw)
     }
 
-    fn reply(&mut self, id: TurnId, ids: &[u32], raw: &str) -> Heard {
+    fn reply(&mut self, id: TurnId, ids: &[u32], raw: &str) -> HeardReply {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
         let spoken = match &turn.form {
@@ -358,9 +358,9 @@ impl Memories {
             None => spoken(&self.scenario.agent(turn.speaker).name, raw),
         };
         let value = turn.form.as_ref().filter(|_| !self.is_made_up).map(|form| form.read(raw));
-        let mut heard = Heard { spoken, choice: None, value };
+        let mut heard = HeardReply { spoken, choice: None, value };
         if let Some(constraint) = &turn.constraint {
-            let reply = if constraint.choice.method == Method::Decode { raw } else { &heard.spoken };
+            let reply = if constraint.choice.method == ChoiceMethod::Decode { raw } else { &heard.spoken };
             let open = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.as_ref());
             let chosen = match constraint.choice.read(reply, &self.scenario.language) {
                 Chosen::Option(option) if open.is_some_and(|of| !of.open.contains(&option)) => {
@@ -368,7 +368,7 @@ impl Memories {
                 }
                 chosen => chosen,
             };
-            if let (Method::Decode, Chosen::Option(option)) = (constraint.choice.method, chosen) {
+            if let (ChoiceMethod::Decode, Chosen::Option(option)) = (constraint.choice.method, chosen) {
                 heard.spoken = constraint.choice.options[option].text.clone();
             }
             heard.choice = Some(chosen);
@@ -432,13 +432,13 @@ impl Memories {
     ///
     /// # Errors
     /// A change of the state that fails.
-    pub fn said(&self) -> Result<Arc<History>, PromptError> {
+    pub fn history(&self) -> Result<Arc<History>, PromptError> {
         let all: Vec<PhaseId> = (0..self.scenario.phases.len()).map(PhaseId).collect();
-        self.known("the end", &all, true, self.plan.all())
+        self.history_at("the end", &all, true, self.plan.all())
     }
 
     /// The options that a turn chooses from, if it is a choice.
-    fn options(&self, id: TurnId) -> Result<Option<Options>, PromptError> {
+    fn options(&self, id: TurnId) -> Result<Option<OpenOptions>, PromptError> {
         let turn = self.plan.turn(id);
         let Some(choice) = turn.constraint.as_ref().map(|constraint| &constraint.choice) else {
             return Ok(None);
@@ -448,7 +448,7 @@ impl Memories {
             let seed = self.seeds.of(id, &turn.path);
             open.sort_by_key(|option| turn_seed(seed, &format!("option {option}")));
         }
-        Ok(Some(Options { choice: choice.clone(), open, ranked: self.taken(id) }))
+        Ok(Some(OpenOptions { choice: choice.clone(), open, ranked: self.taken(id) }))
     }
 
     /// Options that the same voter has ranked higher.

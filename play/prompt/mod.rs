@@ -1,4 +1,4 @@
-//! From events to prompts: what everybody remembers (`memories`), who sees what and as whom (`perspective`),
+//! From events to prompts: what each agent remembers (`memories`), who sees what and as whom (`perspective`),
 //! which turns take place (`conditions`), and how what happened between two replies folds into one message
 //! (`delta`).
 
@@ -23,14 +23,14 @@ mod state;
 mod stops;
 mod strategies;
 
-pub use calls::Made;
+pub use calls::MadeCall;
 pub use delta::{Conversation, Exchange, conversation};
 pub use directions::{Direction, Directions};
 pub use edits::Edits;
-pub use memories::{Asked, Heard, Memories, Options, PromptError};
+pub use memories::{Asked, HeardReply, Memories, OpenOptions, PromptError};
 pub use notes::Evaluated;
 pub use pieces::Piece;
-pub use recalled::{Past, Recollections};
+pub use recalled::{KnownPast, Recollections};
 pub use routes::{Candidate, Routing, by_score};
 pub use spoken::{opens_reasoning, spoken, spoken_so_far};
 pub use stops::{Cut, StopStrings};

@@ -28,9 +28,9 @@ impl Evaluated {
 
 /// The notes of what was evaluated, if any are taken.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Notes(Option<Arc<Mutex<Vec<Evaluated>>>>);
+pub(super) struct EvaluationNotes(Option<Arc<Mutex<Vec<Evaluated>>>>);
 
-impl Notes {
+impl EvaluationNotes {
     /// Notes that are taken from now on.
     pub(super) fn taken() -> Self {
         Self(Some(Arc::default()))

@@ -1,13 +1,13 @@
 //! Perspectives: the events that a turn's inputs are to one agent.
 
-use super::memories::{Memories, Options, PromptError};
+use super::memories::{Memories, OpenOptions, PromptError};
 use crate::timeline::{Event, Picked, StageKind};
 use greenroom_scenario::language::Text;
 use greenroom_scenario::render::Reading;
 use greenroom_scenario::results::{Outcome, tally};
 use greenroom_scenario::template::Template;
 use greenroom_scenario::{
-    AgentId, Announced, Audience, Chosen, Decision, Horizon, Input, Method, Opening, PhaseId, Purpose, Turn,
+    AgentId, Announced, Audience, Chosen, Decision, Horizon, Input, ChoiceMethod, Opening, PhaseId, Purpose, Turn,
     TurnId,
 };
 
@@ -27,7 +27,7 @@ impl Memories {
                     self.opening(path, *phase, agent, &mut events)?;
                 }
                 Input::Opening(_) => {}
-                Input::Heard(turn) => events.extend(self.heard(path, *turn, agent)?),
+                Input::Heard(turn) => events.extend(self.heard_by(path, *turn, agent)?),
                 Input::Vote(phase, _) if !self.is_present(path, *phase, agent)? => {}
                 Input::Vote(phase, attempt) => events.extend(self.vote(*phase, *attempt)),
                 Input::Announced(announced) => events.extend(self.announced(path, *announced, agent)?),
@@ -93,8 +93,8 @@ impl Memories {
         Ok((!text.is_empty()).then_some(Event::Stage { kind, text, origin, phase }))
     }
 
-    /// All that was said in a phase, as nobody in it may have heard it all: its name, each turn, the results
-    /// of its votes.
+    /// All that was said in a phase, although no agent in it may have heard it all: its name, each turn, the
+    /// results of its votes.
     fn record(&self, path: &str, phase: PhaseId) -> Result<Vec<Event>, PromptError> {
         let mut events = Vec::new();
         let here = self.plan.order().skip(self.plan.begin_of(phase, 0).turns.0);
@@ -104,10 +104,14 @@ impl Memories {
                 continue; // whether to cut in: who did speaks next
             }
             let Purpose::Ballot { attempt, .. } = turn.purpose else {
-                events.extend(self.told(path, id, None)?);
+                events.extend(self.utterance(path, id, None)?);
                 continue;
             };
-            let goes_on = |next: &(TurnId, &Turn)| matches!(next.1.purpose, Purpose::Ballot { attempt: of, .. } if of == attempt);
+            let goes_on = |next: &(TurnId, &Turn)| {
+                matches!(
+                    next.1.purpose, Purpose::Ballot { attempt: of, .. } if of == attempt
+                )
+            };
             if !turns.peek().is_some_and(goes_on) {
                 events.extend(self.vote(phase, attempt));
             }
@@ -122,14 +126,14 @@ impl Memories {
         Ok(events)
     }
 
-    fn heard(&self, path: &str, turn: TurnId, listener: AgentId) -> Result<Option<Event>, PromptError> {
-        let event = self.told(path, turn, Some(listener))?;
+    fn heard_by(&self, path: &str, turn: TurnId, listener: AgentId) -> Result<Option<Event>, PromptError> {
+        let event = self.utterance(path, turn, Some(listener))?;
         let phase = self.plan.turn(turn).phase;
         Ok(if event.is_some() && self.is_present(path, phase, listener)? { event } else { None })
     }
 
     /// What was said in a turn, as a listener hears it; none: somebody who was not there.
-    fn told(
+    fn utterance(
         &self,
         path: &str,
         turn: TurnId,
@@ -206,7 +210,7 @@ impl Memories {
     }
 
     /// The questions to the speaker, and the line that asks for the reply.
-    pub(super) fn cue(&self, id: TurnId, options: Option<&Options>) -> Result<Vec<Event>, PromptError> {
+    pub(super) fn cue(&self, id: TurnId, options: Option<&OpenOptions>) -> Result<Vec<Event>, PromptError> {
         let turn = self.plan.turn(id);
         let asked = turn.ask.as_deref().into_iter();
         let asked = asked.chain(options.and_then(|options| options.choice.ask.as_deref()));
@@ -222,15 +226,15 @@ impl Memories {
                 }
                 None => format!("[{}]", turn.cue),
             },
-            Some(Options { choice, open, .. }) => {
+            Some(OpenOptions { choice, open, .. }) => {
                 let language = &self.scenario.language;
                 let quoted = |option: &usize| {
                     language.say(Text::Quoted, &[("option", choice.options[*option].text.as_str())])
                 };
                 let listed = open.iter().map(quoted).collect::<Vec<_>>().join(", ");
                 let asks = match choice.method {
-                    Method::Decode => Text::ReplyOne,
-                    Method::Parse => Text::DecideOne,
+                    ChoiceMethod::Decode => Text::ReplyOne,
+                    ChoiceMethod::Parse => Text::DecideOne,
                 };
                 format!("[{} {}]", turn.cue, language.say(asks, &[("options", &listed)]))
             }

@@ -1,5 +1,5 @@
-//! Who is present in a phase, who votes, and which options are open: where a scenario says so by an
-//! expression, computed from what is known at that point.
+//! Who is present in a phase, who votes, and which options are open: where a scenario gives an expression,
+//! evaluated with what is known at that point.
 
 use super::memories::{Memories, PromptError};
 use greenroom_scenario::evaluate::present;
@@ -30,7 +30,7 @@ impl Memories {
         }
         let Some(cast) = &here.cast else { return self.unrouted(path, phase) };
         let known = self.plan.begin_of(phase, 0);
-        let said = self.known(path, &cast.phases, cast.scope.state, known)?;
+        let said = self.history_at(path, &cast.phases, cast.scope.state, known)?;
         let found = self.evaluated(path, cast, present(&self.scenario, cast, &said, &[]))?;
         Ok(Some(self.settled.casts[phase.0].get_or_init(|| Arc::new(found)).clone()))
     }
@@ -74,7 +74,7 @@ impl Memories {
     }
 
     fn agents_by(&self, turn: &Turn, among: &Expression) -> Result<BTreeSet<AgentId>, PromptError> {
-        let said = self.known(&turn.path, &among.phases, among.scope.state, turn.known)?;
+        let said = self.history_at(&turn.path, &among.phases, among.scope.state, turn.known)?;
         self.evaluated(&turn.path, among, present(&self.scenario, among, &said, &[]))
     }
 
@@ -86,7 +86,7 @@ impl Memories {
             return Ok(open);
         }
         if let Some(expression) = &choice.open {
-            let said = self.known(&turn.path, &expression.phases, expression.scope.state, turn.known)?;
+            let said = self.history_at(&turn.path, &expression.phases, expression.scope.state, turn.known)?;
             let names: Vec<_> = round_names(&self.scenario, turn.phase, turn.round).collect();
             let found = choice.open_among(&self.scenario, expression, turn.speaker, &said, &names);
             open = self.evaluated(&turn.path, expression, found)?;

@@ -3,8 +3,8 @@
 //! It knows what its agent has heard, by the plan's deliveries, from the agent's first turn on: over rounds,
 //! phases, passes of blocks, and earlier runs that this one continues. A phase that is `fresh` cuts that off.
 //! A run and a rehearsal of `check` ask the same function ([`Recollections::recall`]); they differ in what is
-//! known of the turns before ([`Past`]). It is carried forward from turn to turn, so that each looks at what
-//! is new.
+//! known of the turns before ([`KnownPast`]). It is carried forward from turn to turn, so that each processes
+//! only what is new.
 
 use crate::timeline::{Event, Timeline};
 use greenroom_scenario::{
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is known of the turns of a plan by now; none: it is unknown.
-pub trait Past {
+pub trait KnownPast {
     /// True if a turn was played.
     fn was_played(&self, id: TurnId) -> Option<bool>;
     /// The option that a turn chose, if it was played and chose one.
@@ -43,14 +43,14 @@ struct Recollection {
     since: Option<PhaseId>,
     /// True if it is unknown whether a phase with a fresh start was played.
     is_unclear: bool,
-    heard: Vec<Heard>,
+    heard: Vec<HeardChoice>,
     /// Replies in phases of each name; `None`: their number is unknown.
     n_replies: BTreeMap<String, Option<usize>>,
 }
 
 /// What others have chosen among the same results.
 #[derive(Clone, Debug)]
-struct Heard {
+struct HeardChoice {
     /// The first of the choices; all others have its results.
     of: Arc<Choice>,
     /// The option that was heard last.
@@ -75,7 +75,7 @@ impl Recollections {
         scenario: &Scenario,
         plan: &Plan,
         id: TurnId,
-        past: &dyn Past,
+        past: &dyn KnownPast,
     ) -> Option<Recalled> {
         let turn = plan.turn(id);
         let (hears, counts) = match scenario.strategy_of(turn)? {
@@ -96,7 +96,7 @@ impl Recollections {
         Some(recalled)
     }
 
-    /// The number of inputs, turns and phases that were looked at since the last call.
+    /// The number of inputs, turns and phases processed since the last call.
     pub fn take_n_looked(&mut self) -> u64 {
         std::mem::take(&mut self.n_looked)
     }
@@ -122,7 +122,7 @@ impl Recollection {
     }
 
     /// Takes in what is new up to a turn; returns how much that was.
-    fn advance(&mut self, scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past) -> u64 {
+    fn advance(&mut self, scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn KnownPast) -> u64 {
         debug_assert!(
             self.at.is_none_or(|at| at <= id),
             "the turns of a memory are asked for in their order"
@@ -139,7 +139,7 @@ impl Recollection {
             }
             let inputs = &plan.turn(own).inputs;
             n_looked += 1 + inputs.len() as u64;
-            for heard in inputs.iter().filter_map(heard) {
+            for heard in inputs.iter().filter_map(heard_turn) {
                 let other = plan.turn(heard);
                 let Some(of) = other.constraint.as_ref().filter(|_| Some(other.phase) >= self.since) else {
                     continue;
@@ -159,7 +159,7 @@ impl Recollection {
 
     /// Forgets what was before the latest phase up to a turn's own that is `fresh`, was played, and in which
     /// the speaker was present; returns how many phases were looked at.
-    fn start_over(&mut self, scenario: &Scenario, turn: &Turn, past: &dyn Past) -> u64 {
+    fn start_over(&mut self, scenario: &Scenario, turn: &Turn, past: &dyn KnownPast) -> u64 {
         let phases = self.next_phase..turn.phase.0 + 1;
         let n_looked = phases.len() as u64;
         for id in phases.map(PhaseId) {
@@ -190,10 +190,10 @@ impl Recollection {
     /// Takes in a choice of another agent, if it is known, and its option, if it chose one; returns how many
     /// others it was compared with.
     fn hear(&mut self, choice: &Arc<Choice>, option: Option<Option<usize>>) -> u64 {
-        let is_same = |heard: &Heard| Arc::ptr_eq(&heard.of, choice) || heard.of.has_results_of(choice);
+        let is_same = |heard: &HeardChoice| Arc::ptr_eq(&heard.of, choice) || heard.of.has_results_of(choice);
         let at = self.heard.iter().position(is_same).unwrap_or_else(|| {
             let has_been = vec![false; choice.options.len()];
-            self.heard.push(Heard { of: choice.clone(), last: None, has_been, is_known: true });
+            self.heard.push(HeardChoice { of: choice.clone(), last: None, has_been, is_known: true });
             self.heard.len() - 1
         });
         let heard = &mut self.heard[at];
@@ -239,14 +239,14 @@ impl Recollection {
 }
 
 /// The turn of which something was heard.
-pub(super) fn heard(input: &Input) -> Option<TurnId> {
+pub(super) fn heard_turn(input: &Input) -> Option<TurnId> {
     match input {
         Input::Heard(turn) => Some(*turn),
         _ => None,
     }
 }
 
-fn is_there(scenario: &Scenario, phase: PhaseId, agent: AgentId, past: &dyn Past) -> Option<bool> {
+fn is_there(scenario: &Scenario, phase: PhaseId, agent: AgentId, past: &dyn KnownPast) -> Option<bool> {
     if scenario.phase(phase).is_cast_open() { past.was_present(phase, agent) } else { Some(true) }
 }
 

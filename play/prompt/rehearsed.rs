@@ -1,9 +1,9 @@
-//! What a rehearsal asks of memories: turns that happen without anybody being asked, texts rendered whether
-//! or not somebody reads them, and notes of every expression that was evaluated on the way. All else in a
-//! rehearsal is what a run does.
+//! What a rehearsal asks of memories: turns that happen without requests, texts rendered whether or not an
+//! agent reads them, and notes of every expression evaluated on the way. All else in a rehearsal is as in a
+//! run.
 
 use super::memories::{Memories, PromptError};
-use super::notes::{Evaluated, Notes};
+use super::notes::{Evaluated, EvaluationNotes};
 use greenroom_scenario::render::{Reading, render_stage};
 use greenroom_scenario::results::{History, Outcome};
 use greenroom_scenario::template::{Expression, Template, TemplateError};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Memories {
     /// The same, with notes of every expression that is evaluated.
     pub fn with_notes(mut self) -> Self {
-        self.notes = Notes::taken();
+        self.notes = EvaluationNotes::taken();
         self
     }
 
@@ -40,7 +40,7 @@ impl Memories {
         self.notes.add(expression, error);
     }
 
-    /// Lets a turn happen with this reply. Nobody reads or hears anything.
+    /// Lets a turn happen with this reply. It is not read or heard.
     pub fn suppose(&mut self, id: TurnId, text: Arc<str>, choice: Option<Chosen>) {
         let value = self.plan.turn(id).form.as_ref().map(|form| form.example());
         let text = value.as_ref().map_or(text, |value| greenroom_scenario::text_of(value).into());
@@ -120,7 +120,7 @@ impl Memories {
         (reading, present): (Reading, Option<Arc<BTreeSet<AgentId>>>),
         known: Horizon,
     ) -> Result<Result<String, TemplateError>, PromptError> {
-        let mut said = self.known(path, &template.quotes, template.scope.state, known)?;
+        let mut said = self.history_at(path, &template.quotes, template.scope.state, known)?;
         if present.is_some() {
             Arc::make_mut(&mut said).present = present;
         }

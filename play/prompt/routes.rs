@@ -26,7 +26,7 @@ pub struct Routing {
     route: Arc<Route>,
 }
 
-/// Somebody who may be picked.
+/// A candidate.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The agent.
@@ -157,7 +157,7 @@ impl Memories {
     fn query(&self, path: &str, phase: PhaseId, route: &Route) -> Result<String, PromptError> {
         let template = &route.query;
         let known = self.plan.begin_of(phase, 0);
-        let said = self.known(path, &template.quotes, template.scope.state, known)?;
+        let said = self.history_at(path, &template.quotes, template.scope.state, known)?;
         let agent = route.among.first().copied().unwrap_or(AgentId(0));
         let text = render_stage(&self.scenario, template, Reading { phase, round: None, agent }, &said);
         let text = text.map_err(|error| self.failed(path, &template.path, error))?;

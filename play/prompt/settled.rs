@@ -2,13 +2,13 @@
 //! change, who is present in each phase, which passes of blocks are played.
 
 use greenroom_scenario::AgentId;
-use greenroom_scenario::results::State;
+use greenroom_scenario::results::StateValues;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 /// The state after each change that has been computed; what is in it never changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct States(pub(super) Vec<OnceLock<Arc<State>>>);
+pub(super) struct States(pub(super) Vec<OnceLock<Arc<StateValues>>>);
 
 impl States {
     pub(super) fn new(n_changes: usize) -> Self {

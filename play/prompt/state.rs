@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 impl Memories {
     /// All that was said in some phases before a point of the plan, and, where a text or an expression uses
     /// it, the state there: anyone who does not use it does not wait for what decides about it.
-    pub(super) fn known(
+    pub(super) fn history_at(
         &self,
         path: &str,
         phases: &[PhaseId],
@@ -28,7 +28,7 @@ impl Memories {
     }
 
     /// The state after the first `n` changes of the plan.
-    fn state(&self, path: &str, n_changes: usize) -> Result<Arc<State>, PromptError> {
+    fn state(&self, path: &str, n_changes: usize) -> Result<Arc<StateValues>, PromptError> {
         let at = |index: usize| self.states.0.get(index).and_then(OnceLock::get).cloned();
         let (mut done, mut state) = (0..n_changes)
             .rev()
@@ -51,8 +51,8 @@ impl Memories {
         &self,
         path: &str,
         change: &Change,
-        state: &Arc<State>,
-    ) -> Result<Option<Arc<State>>, PromptError> {
+        state: &Arc<StateValues>,
+    ) -> Result<Option<Arc<StateValues>>, PromptError> {
         let (phase, known) = (change.phase, change.known);
         let round = match change.after {
             Trigger::Phase => None,

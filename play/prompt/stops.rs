@@ -7,10 +7,10 @@
 //! words of each text of the stage that the agent has read. All follow from cast and timeline, so replays
 //! need no record of them. An agent, a phase or a turn can do without them (`stops: none`).
 //!
-//! A reply that is drawn here never begins with one: the token that would complete it is drawn again. What an
-//! engine elsewhere says is cut here, whole as it came, by the same strings: they are not sent to it, since
-//! it would not say what it cut. There a string that would leave nothing is passed over, and so are names
-//! where the reply begins with another's: it is a list.
+//! A reply that is drawn here never begins with one: the token that would complete it is drawn again. A
+//! remote engine's reply is cut here, after it has arrived, by the same strings: they are not sent to the
+//! engine, since it would not report what it cut. There a string that would leave nothing is ignored, and so
+//! are names where the reply begins with another's: it is a list.
 
 use super::spoken::{after_name, begin_of_speech, may_become_name, without_open_marker};
 use crate::timeline::Event;
@@ -31,7 +31,7 @@ pub struct StopStrings {
     others: Vec<String>,
 }
 
-/// The way in which a reply that came from elsewhere is cut.
+/// The cut of a reply that came from elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Offset at which its speech begins; the reasoning before is never cut.
@@ -73,7 +73,7 @@ impl StopStrings {
         self.others.iter().cloned().chain(self.names.iter().flat_map(|name| headers(name))).collect()
     }
 
-    /// The way to cut a whole reply. One that is all reasoning is not cut.
+    /// The cut of a whole reply. One that is all reasoning is not cut.
     pub fn cut(&self, said: &str) -> Cut {
         let Some(begin) = begin_of_speech(said) else { return Cut::default() };
         let text = said[begin..].trim_start();
@@ -83,8 +83,8 @@ impl StopStrings {
         Cut { begin, stop: if is_list { self.others.clone() } else { self.all() }, head }
     }
 
-    /// The way to cut a reply that begins so, whatever follows; `None`: its beginning has to be known
-    /// further. `may_reason`: the template may have opened its reasoning.
+    /// The cut of a reply that begins so, whatever follows; `None`: its beginning has to be known further.
+    /// `may_reason`: the template may have opened its reasoning.
     pub fn cut_so_far(&self, said: &str, may_reason: bool) -> Option<Cut> {
         let said = without_open_marker(said);
         let begin = begin_of_speech(said).filter(|begin| *begin > 0 || !may_reason)?;
@@ -161,12 +161,14 @@ mod tests {
             ("<think>Ben: no</think>\nAnn: good day", "Ann:", false),
             ("he lies</think>Ben: 2", "", true),
             (
-                "<|channel|>analysis<|message|>Ben: 1<|end|><|start|>assistant<|channel|>final<|message|>Ann: 2",
+                "<|channel|>analysis<|message|>Ben: \
+                 1<|end|><|start|>assistant<|channel|>final<|message|>Ann: 2",
                 "Ann:",
                 false,
             ),
             (
-                "<|channel|>analysis<|message|>Ann: 1<|end|><|start|>assistant<|channel|>final<|message|>Ben: 2",
+                "<|channel|>analysis<|message|>Ann: \
+                 1<|end|><|start|>assistant<|channel|>final<|message|>Ben: 2",
                 "",
                 true,
             ),

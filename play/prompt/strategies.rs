@@ -1,12 +1,12 @@
 //! What the strategies of a run remember: all of its turns are known.
 
 use super::memories::{Memories, PromptError};
-use super::recalled::{Past, heard};
+use super::recalled::{KnownPast, heard};
 use greenroom_scenario::results::Outcome;
 use greenroom_scenario::{AgentId, Choice, Chosen, PhaseId, Recalled, Turn, TurnId};
 use std::sync::Arc;
 
-impl Past for Memories {
+impl KnownPast for Memories {
     fn was_played(&self, id: TurnId) -> Option<bool> {
         Some(matches!(self.outcomes[id.0], Outcome::Said { .. }))
     }
@@ -56,9 +56,9 @@ impl Memories {
             own.has_results_of(choice).then(|| choice.clone())
         };
         let before = self.plan.order().take(id.0 + 1).filter(|(_, other)| other.timeline == turn.timeline);
-        let heard = before.flat_map(|(_, other)| &other.inputs).filter_map(heard);
+        let heard = before.flat_map(|(_, other)| &other.inputs).filter_map(heard_turn);
         let others = heard.filter_map(|heard| {
-            let (option, choice) = (Past::option(self, heard)??, same(self.plan.turn(heard))?);
+            let (option, choice) = (KnownPast::option(self, heard)??, same(self.plan.turn(heard))?);
             own.with_value(&choice.options[option].value)
         });
         let said = self.plan.order().take(id.0).filter(|(id, other)| {

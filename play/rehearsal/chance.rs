@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Plays in which all is left to chance.
 const N_RANDOM: u64 = 64;
-/// Maximum number of agents of whom each, in a play of its own, chooses otherwise than all others.
+/// Maximum number of agents of whom each, in a separate play, chooses differently from all others.
 const MAX_DIFFERING: usize = 16;
 
 /// Picks ways.
@@ -13,13 +13,13 @@ pub(super) enum Chance {
     /// Every way: what was picked in this play, of how many, and how much of it has been repeated.
     Every { path: Vec<(usize, usize)>, at: usize },
     /// A rule.
-    By(Rule),
+    By(PlayRule),
 }
 
 /// A rule that chooses a play where not all are played.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
-    kind: Kind,
+pub(super) struct PlayRule {
+    kind: RuleKind,
     /// Index of the text that is said.
     text: usize,
     /// Picks so far, of what is random.
@@ -27,7 +27,7 @@ pub(super) struct Rule {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum RuleKind {
     /// All choose the same.
     Alike(usize),
     /// Neighbours differ.
@@ -47,7 +47,7 @@ impl Chance {
         Self::Every { path: Vec::new(), at: 0 }
     }
 
-    pub(super) fn by(rule: Rule) -> Self {
+    pub(super) fn by(rule: PlayRule) -> Self {
         Self::By(rule)
     }
 
@@ -72,7 +72,7 @@ impl Chance {
     /// One of `n` ways of something other than a turn, such as a score.
     pub(super) fn draw(&mut self, n: usize) -> usize {
         match self {
-            Self::By(Rule { kind: Kind::Random(seed), n_picked, .. }) => {
+            Self::By(PlayRule { kind: RuleKind::Random(seed), n_picked, .. }) => {
                 *n_picked += 1;
                 drawn(*seed, *n_picked, n.max(1))
             }
@@ -83,7 +83,7 @@ impl Chance {
     /// Index of the text, of `n`, that a turn says, where the play's is `text`.
     pub(super) fn text(&mut self, text: usize, n: usize, turn: &Turn) -> usize {
         match self {
-            Self::By(rule) if matches!(rule.kind, Kind::Random(_)) => rule.pick(n.max(1), turn),
+            Self::By(rule) if matches!(rule.kind, RuleKind::Random(_)) => rule.pick(n.max(1), turn),
             _ => text,
         }
     }
@@ -102,27 +102,27 @@ impl Chance {
     }
 }
 
-impl Rule {
+impl PlayRule {
     fn pick(&mut self, n: usize, turn: &Turn) -> usize {
         match self.kind {
-            Kind::Alike(which) => which % n,
-            Kind::ByAgent(by) => (turn.speaker.0 + by) % n,
-            Kind::ByRound(by) => (turn.speaker.0 + turn.round + by) % n,
-            Kind::OneDiffers(agent) => {
+            RuleKind::Alike(which) => which % n,
+            RuleKind::ByAgent(by) => (turn.speaker.0 + by) % n,
+            RuleKind::ByRound(by) => (turn.speaker.0 + turn.round + by) % n,
+            RuleKind::OneDiffers(agent) => {
                 if turn.speaker == agent {
                     n - 1
                 } else {
                     0
                 }
             }
-            Kind::Dissenter(agent) => {
+            RuleKind::Dissenter(agent) => {
                 if turn.speaker == agent {
                     0
                 } else {
                     n - 1
                 }
             }
-            Kind::Random(seed) => {
+            RuleKind::Random(seed) => {
                 self.n_picked += 1;
                 drawn(seed, self.n_picked, n)
             }
@@ -144,18 +144,18 @@ fn mixed(n: u64) -> u64 {
 }
 
 /// Rules for this many alternatives of a turn and this many texts, the most informative first.
-pub(super) fn rules(agents: &BTreeSet<AgentId>, n_ways: usize, n_texts: usize) -> Vec<Rule> {
-    let texts = (1..n_texts).map(|text| (Kind::Alike(0), text));
+pub(super) fn rules(agents: &BTreeSet<AgentId>, n_ways: usize, n_texts: usize) -> Vec<PlayRule> {
+    let texts = (1..n_texts).map(|text| (RuleKind::Alike(0), text));
     let rest = (0..n_ways)
-        .map(Kind::Alike)
-        .chain((0..N_RANDOM / 8).map(Kind::Random))
-        .chain((0..n_ways).map(Kind::ByAgent))
-        .chain((0..n_ways).map(Kind::ByRound))
-        .chain(agents.iter().take(MAX_DIFFERING).copied().map(Kind::OneDiffers))
-        .chain(agents.iter().take(MAX_DIFFERING).copied().map(Kind::Dissenter))
-        .chain((N_RANDOM / 8..N_RANDOM).map(Kind::Random));
+        .map(RuleKind::Alike)
+        .chain((0..N_RANDOM / 8).map(RuleKind::Random))
+        .chain((0..n_ways).map(RuleKind::ByAgent))
+        .chain((0..n_ways).map(RuleKind::ByRound))
+        .chain(agents.iter().take(MAX_DIFFERING).copied().map(RuleKind::OneDiffers))
+        .chain(agents.iter().take(MAX_DIFFERING).copied().map(RuleKind::Dissenter))
+        .chain((N_RANDOM / 8..N_RANDOM).map(RuleKind::Random));
     let all = texts.chain(rest.enumerate().map(|(at, kind)| (kind, at)));
-    all.map(|(kind, text)| Rule { kind, text, n_picked: 0 }).collect()
+    all.map(|(kind, text)| PlayRule { kind, text, n_picked: 0 }).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Warnings that follow the ways a run can take: phases that nothing leads to, texts and conditions that can
 //! fail, results that may not exist where they are used. All of it is rehearsed, never guessed.
 
-use super::plays::{Extent, Piece, Rehearsal};
-use super::trials::{Subject, Trial, trials};
+use super::plays::{Extent, PhaseGroup, Rehearsal};
+use super::trials::{TrialSubject, Trial, trials};
 use greenroom_scenario::diagnostic::{Diagnostic, Severity, Span};
 use greenroom_scenario::template::{Code, Expression, expression_names, remedy};
 use greenroom_scenario::{Path, Phase, PhaseId, Scenario, Steps, name_of, name_span, template_error};
@@ -15,7 +15,7 @@ type Stretch = (BTreeSet<PhaseId>, Option<PhaseId>);
 /// Results that are null where a phase was skipped.
 const MISSING: &[&str] = &["choices", "votes", "decision", "tied", "invalid"];
 
-/// Tries all that looks at what phases came to; returns what may go wrong.
+/// Tries everything that depends on phases; returns what may fail.
 pub(super) fn findings(scenario: &Arc<Scenario>) -> Vec<Diagnostic> {
     let mut trials = trials(scenario);
     if trials.is_empty() {
@@ -41,7 +41,7 @@ struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// What there is to say of one place in the file.
+    /// The findings at one place in the file.
     fn of_place(&mut self, trials: &[&Trial<'_>]) {
         let failed = trials.iter().filter(|trial| trial.failed.is_some());
         let worst = failed.clone().find(|trial| always_fails(trial)).or(failed.clone().next());
@@ -50,17 +50,19 @@ impl Findings<'_> {
         }
         for trial in trials {
             match &trial.what {
-                Subject::Opening { phase, .. }
-                | Subject::Ask { phase, .. }
-                | Subject::Announced { phase, .. } => {
+                TrialSubject::Opening { phase, .. }
+                | TrialSubject::Ask { phase, .. }
+                | TrialSubject::Announced { phase, .. } => {
                     for from in &trial.unplayed {
                         self.missing_result(trial, self.scenario.phase(*phase), self.scenario.phase(*from));
                     }
                 }
-                Subject::Result { expression, .. } if expression.scope.verdict.is_some() => {
+                TrialSubject::Result { expression, .. } if expression.scope.verdict.is_some() => {
                     self.one_sided(trial, expression);
                 }
-                Subject::Result { expression, is_assertion: true, .. } => self.never_holds(trial, expression),
+                TrialSubject::Result { expression, is_assertion: true, .. } => {
+                    self.never_holds(trial, expression)
+                }
                 _ => {}
             }
         }
@@ -83,8 +85,10 @@ impl Findings<'_> {
     /// Something fails, whatever happens or in some case.
     fn fails(&mut self, trial: &Trial<'_>) {
         let Some((way, error)) = &trial.failed else { return };
-        let is_text =
-            matches!(trial.what, Subject::Opening { .. } | Subject::Ask { .. } | Subject::Announced { .. });
+        let is_text = matches!(
+            trial.what,
+            TrialSubject::Opening { .. } | TrialSubject::Ask { .. } | TrialSubject::Announced { .. }
+        );
         let always = always_fails(trial);
         if always && is_text {
             let span = self.name_span(trial.path, error.line, name_of(error));
@@ -92,16 +96,17 @@ impl Findings<'_> {
         }
         let path = trial.path.to_string();
         let subject = match &trial.what {
-            Subject::Opening { .. } | Subject::Ask { .. } => "this text".to_string(),
-            Subject::Result { .. } if path.starts_with("outcome") => "this outcome".to_string(),
-            Subject::Result { .. } => "this assertion".to_string(),
+            TrialSubject::Opening { .. } | TrialSubject::Ask { .. } => "this text".to_string(),
+            TrialSubject::Result { .. } if path.starts_with("outcome") => "this outcome".to_string(),
+            TrialSubject::Result { .. } => "this assertion".to_string(),
             _ => format!("`{}`", path.rsplit('.').next().unwrap_or_default()),
         };
         let help = match &trial.what {
-            Subject::Worked(..) if path.contains(".set") => {
-                "a value in the state keeps the type of its first value; one that begins as null can become anything"
+            TrialSubject::Worked(..) if path.contains(".set") => {
+                "a value in the state keeps the type of its first value; one that begins as null can become \
+                 anything"
             }
-            Subject::Worked(..) => "return a list of keys, such as one in the `state`",
+            TrialSubject::Worked(..) => "return a list of keys, such as one in the `state`",
             _ => "a result that does not exist is null: test it with `is not none` first",
         };
         if always {
@@ -160,7 +165,7 @@ impl Findings<'_> {
     /// A condition that holds in no case, in no pass of the blocks around its phase.
     fn unreachable(&mut self, trials: &[&Trial<'_>]) {
         let of_whens = trials.iter().filter_map(|trial| match trial.what {
-            Subject::When(when, phase) => Some((trial, when, phase)),
+            TrialSubject::When(when, phase) => Some((trial, when, phase)),
             _ => None,
         });
         let Some((_, when, phase)) = of_whens.clone().next() else { return };
@@ -242,8 +247,8 @@ fn is_settled(scenario: &Scenario, trial: &Trial<'_>, expression: &Expression) -
     trial.n_tried > 0 && trial.extent == Extent::Whole && !trial.has_words && !settable
 }
 
-/// Tries everything, those together that look at the same phases; what can go in few ways first, later passes
-/// of blocks last.
+/// Tries everything; what depends on the same phases is tried together. What has few alternatives comes
+/// first, later passes of blocks last.
 fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
     let mut steps = Steps::default();
     let late: BTreeSet<PhaseId> =
@@ -285,7 +290,7 @@ fn play(rehearsal: &Rehearsal, trials: &mut [Trial<'_>]) {
 /// Tries the conditions of phases in later passes that have held in no pass so far, each on the phases that
 /// decide about it.
 fn play_whens(rehearsal: &Rehearsal, trials: &mut [Trial<'_>], steps: &mut Steps) {
-    let is_when = |trial: &&Trial<'_>| matches!(trial.what, Subject::When(..));
+    let is_when = |trial: &&Trial<'_>| matches!(trial.what, TrialSubject::When(..));
     let known = trials.iter().filter(is_when).filter(|trial| trial.n_held > 0 || trial.failed.is_some());
     let known: BTreeSet<String> = known.map(|trial| trial.path.to_string()).collect();
     let mut groups: BTreeMap<Stretch, Vec<&mut Trial<'_>>> = BTreeMap::new();
@@ -306,7 +311,7 @@ fn play_whens(rehearsal: &Rehearsal, trials: &mut [Trial<'_>], steps: &mut Steps
 /// them.
 fn play_group(
     rehearsal: &Rehearsal,
-    piece: &Piece,
+    piece: &PhaseGroup,
     group: &mut [&mut Trial<'_>],
     most: u64,
     steps: &mut Steps,
@@ -318,7 +323,7 @@ fn play_group(
     let is_untried = |trial: &&mut &mut Trial<'_>| {
         trial.n_tried == 0
             && !trial.is_late
-            && matches!(trial.what, Subject::Opening { .. } | Subject::Ask { .. })
+            && matches!(trial.what, TrialSubject::Opening { .. } | TrialSubject::Ask { .. })
     };
     let is_exact = extent == Extent::Whole && !group.iter().any(|trial| trial.has_words);
     rehearsal.replies.settle(is_exact);

@@ -6,7 +6,7 @@
 //! same result on every machine.
 
 use super::chance::{Chance, rules};
-use super::strategies::{Known, Replies};
+use super::strategies::{KnownPlay, Replies};
 use crate::prompt::{Evaluated, Memories, Recollections, Routing};
 use crate::walk::{Answers, walk};
 use anyhow::bail;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 /// Most ways to go that are all played.
 const MAX_WAYS: usize = 256;
 /// Minimum number of representative plays.
-const FEWEST_PLAYS: usize = 24;
+const MIN_PLAYS: usize = 24;
 /// Steps of an expression or a text, apart from what it does: it is compiled, and names are found for it.
 const COMPILED_STEPS: u64 = 300;
-/// Turns that are looked through in one step, for what was said in some phases.
+/// Turns that are scanned in one step, for what was said in some phases.
 const TURNS_A_STEP: u64 = 4;
 
 /// The part of what can happen that was played.
@@ -41,7 +41,7 @@ pub(super) enum Extent {
 }
 
 /// A play that is over.
-pub(super) struct Played<'a> {
+pub(super) struct FinishedPlay<'a> {
     pub(super) memories: &'a Memories,
     pub(super) excerpt: &'a Excerpt,
     /// Everything that was evaluated in it.
@@ -50,14 +50,14 @@ pub(super) struct Played<'a> {
     pub(super) is_complete: bool,
 }
 
-/// Looks at plays.
-pub(super) type Look<'a> = dyn FnMut(&Played<'_>, &mut Steps) + 'a;
+/// Examines plays.
+pub(super) type Look<'a> = dyn FnMut(&FinishedPlay<'_>, &mut Steps) + 'a;
 
 /// Phases that are played together.
-pub(super) struct Piece {
+pub(super) struct PhaseGroup {
     /// The phases, and all that their conditions look at.
     pub(super) phases: BTreeSet<PhaseId>,
-    /// The phase that is played only to come to its turns: nothing looks at what is chosen there.
+    /// The phase that is played only to reach its turns: nothing depends on the choices there.
     pub(super) unseen: Option<PhaseId>,
     /// True if more matters than each agent's latest choice.
     pub(super) looks_back: bool,
@@ -120,18 +120,24 @@ impl Rehearsal {
     }
 
     /// Plays a piece within `most` steps; the first play always takes place.
-    pub(super) fn play(&self, piece: &Piece, most: u64, steps: &mut Steps, look: &mut Look<'_>) -> Extent {
+    pub(super) fn play(
+        &self,
+        piece: &PhaseGroup,
+        most: u64,
+        steps: &mut Steps,
+        look: &mut Look<'_>,
+    ) -> Extent {
         if steps.are_used_up() {
             return Extent::Cut;
         }
-        let begin = steps.left();
+        let begin = steps.remaining();
         let excerpt = self.plan.excerpt(&piece.phases);
         steps.spend((self.plan.n_turns() + 8 * excerpt.plan.n_turns()) as u64);
         let n_ways = self.n_ways(piece);
         if n_ways <= MAX_WAYS {
             let mut chance = Chance::every();
             self.play_once(piece, &excerpt, &mut chance, steps, look);
-            let each = (begin - steps.left()).max(1);
+            let each = (begin - steps.remaining()).max(1);
             if each.saturating_mul(n_ways as u64) <= most.min(begin) {
                 while chance.next() {
                     self.play_once(piece, &excerpt, &mut chance, steps, look);
@@ -147,7 +153,7 @@ impl Rehearsal {
             if at > 0 && steps.are_used_up() {
                 return Extent::Cut;
             }
-            if at >= FEWEST_PLAYS && begin - steps.left() > most {
+            if at >= MIN_PLAYS && begin - steps.remaining() > most {
                 break;
             }
             self.play_once(piece, &excerpt, &mut Chance::by(rule), steps, look);
@@ -156,16 +162,16 @@ impl Rehearsal {
     }
 
     /// Numbers of ways of the turns whose choice matters.
-    fn constraints<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = usize> {
+    fn constraints<'a>(&'a self, piece: &'a PhaseGroup) -> impl Iterator<Item = usize> {
         let turns = piece.phases.iter().flat_map(|phase| &self.turns[phase.0]);
         let turns = turns.map(|id| self.plan.turn(*id)).filter(|turn| self.matters(piece, turn));
         turns.filter_map(|turn| turn.constraint.as_ref()).map(|constraint| {
-            constraint.choice.options.len() + usize::from(constraint.choice.method == Method::Parse)
+            constraint.choice.options.len() + usize::from(constraint.choice.method == ChoiceMethod::Parse)
         })
     }
 
     /// In how many ways a piece can go, at most.
-    pub(super) fn n_ways(&self, piece: &Piece) -> usize {
+    pub(super) fn n_ways(&self, piece: &PhaseGroup) -> usize {
         let routes = piece.phases.iter().filter_map(|phase| self.scenario.phase(*phase).route.as_ref());
         let routed = routes.flat_map(|route| std::iter::repeat_n(route.among.len() + 1, route.among.len()));
         self.constraints(piece).chain(routed).fold(piece.texts.len().max(1), usize::saturating_mul)
@@ -173,7 +179,7 @@ impl Rehearsal {
 
     /// True if what a turn chose can matter: where only the latest choices are looked at, those of the last
     /// round do.
-    fn matters(&self, piece: &Piece, turn: &Turn) -> bool {
+    fn matters(&self, piece: &PhaseGroup, turn: &Turn) -> bool {
         let phase = self.scenario.phase(turn.phase);
         let plain = || {
             let is_asked = |expression: &Expression| expression.phases.contains(&turn.phase);
@@ -193,7 +199,7 @@ impl Rehearsal {
 
     fn play_once(
         &self,
-        piece: &Piece,
+        piece: &PhaseGroup,
         excerpt: &Excerpt,
         chance: &mut Chance,
         steps: &mut Steps,
@@ -222,7 +228,7 @@ impl Rehearsal {
         invented.spend(&memories);
         let notes = invented.notes;
         if !steps.are_used_up() {
-            look(&Played { memories: &memories, excerpt, notes: &notes, is_complete }, steps);
+            look(&FinishedPlay { memories: &memories, excerpt, notes: &notes, is_complete }, steps);
         }
     }
 
@@ -236,7 +242,7 @@ impl Rehearsal {
 /// Answers that are invented.
 struct Invented<'a> {
     rehearsal: &'a Rehearsal,
-    piece: &'a Piece,
+    piece: &'a PhaseGroup,
     excerpt: &'a Excerpt,
     plan: &'a Plan,
     chance: &'a mut Chance,
@@ -268,14 +274,14 @@ impl Invented<'_> {
         let (choice, open) = (&constraint.choice, memories.options_of(id)?);
         let Rehearsal { scenario, plan, replies, .. } = self.rehearsal;
         let (excerpt, phases, arbitrary) = (self.excerpt, &self.piece.phases, &self.arbitrary);
-        let known = Known { plan, excerpt, phases, memories, arbitrary };
+        let known = KnownPlay { plan, excerpt, phases, memories, arbitrary };
         let chosen = replies.choose(scenario, &known, &mut self.recollections, (id, turn), &open);
         self.steps.spend(self.recollections.take_n_looked());
         if let Some(chosen) = chosen {
             return Ok(vec![chosen?]);
         }
         let open = open.into_iter().map(Chosen::Option);
-        Ok(open.chain((choice.method == Method::Parse).then_some(Chosen::Invalid)).collect())
+        Ok(open.chain((choice.method == ChoiceMethod::Parse).then_some(Chosen::Invalid)).collect())
     }
 }
 

@@ -1,10 +1,10 @@
 //! What strategies reply in a rehearsal: as in a run, as far as what they go by is known there. Not all
 //! phases are rehearsed, and of some turns it does not matter what they choose.
 
-use crate::prompt::{Memories, Past, Recollections};
+use crate::prompt::{Memories, KnownPast, Recollections};
 use greenroom_scenario::diagnostic::Diagnostic;
 use greenroom_scenario::{
-    AgentId, Chosen, Excerpt, NoReply, Offer, Path, PhaseId, Plan, Scenario, Strategy, Turn, TurnId,
+    AgentId, Chosen, Excerpt, NoReply, StrategyOffer, Path, PhaseId, Plan, Scenario, Strategy, Turn, TurnId,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ struct Tried {
 }
 
 /// What is known in a play of some phases; ids are those of the whole plan.
-pub(super) struct Known<'a> {
+pub(super) struct KnownPlay<'a> {
     pub(super) plan: &'a Plan,
     pub(super) excerpt: &'a Excerpt,
     pub(super) phases: &'a BTreeSet<PhaseId>,
@@ -37,7 +37,7 @@ pub(super) struct Known<'a> {
     pub(super) arbitrary: &'a BTreeSet<TurnId>,
 }
 
-impl Known<'_> {
+impl KnownPlay<'_> {
     /// The turn in the excerpt, if its phase is rehearsed.
     fn here(&self, id: TurnId) -> Option<TurnId> {
         let is_here = self.phases.contains(&self.plan.turn(id).phase);
@@ -45,7 +45,7 @@ impl Known<'_> {
     }
 }
 
-impl Past for Known<'_> {
+impl KnownPast for KnownPlay<'_> {
     fn was_played(&self, id: TurnId) -> Option<bool> {
         match self.here(id) {
             Some(here) => self.memories.was_played(here),
@@ -73,7 +73,7 @@ impl Replies {
     pub(super) fn choose(
         &self,
         scenario: &Scenario,
-        known: &Known<'_>,
+        known: &KnownPlay<'_>,
         recollections: &mut Recollections,
         (id, turn): (TurnId, &Turn),
         open: &[usize],
@@ -86,7 +86,7 @@ impl Replies {
         let whole = known.excerpt.whole(id);
         let recalled = recollections.recall(scenario, known.plan, whole, known)?;
         let ranked = known.memories.taken(id);
-        let offer = Offer { choice, open, ranked: &ranked };
+        let offer = StrategyOffer { choice, open, ranked: &ranked };
         let reply = strategy.reply(&turn.path, 0, Some(offer), &recalled);
         self.note(whole, &reply);
         Some(reply.map(|text| choice.read(&text, &scenario.language)))

@@ -1,6 +1,6 @@
-//! Every text and expression that looks at what phases came to, tried on all that a rehearsal comes to.
+//! Every text and expression that depends on phases, tried on all results of a rehearsal.
 
-use super::plays::{Extent, Piece, Played, Rehearsal};
+use super::plays::{Extent, FinishedPlay, PhaseGroup, Rehearsal};
 use super::words::{LOOKS_AT_WORDS, LOOKS_BACK, OF_READER, mentions, way, words};
 use crate::outcome;
 use greenroom_scenario::render::Reading;
@@ -13,18 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that is tried, and what became of it.
 pub(super) struct Trial<'s> {
-    pub(super) what: Subject<'s>,
+    pub(super) what: TrialSubject<'s>,
     pub(super) path: &'s Path,
     pub(super) text: &'s str,
     /// Phases whose results it uses.
     pub(super) phases: &'s [PhaseId],
-    /// Phases on which it depends beside them.
+    /// Other phases on which it depends.
     waits: &'s [PhaseId],
     pub(super) n_tried: usize,
     pub(super) n_failed: usize,
     /// The number of times a condition held.
     pub(super) n_held: usize,
-    /// The way to the first failure, and its error.
+    /// The course to the first failure, and its error.
     pub(super) failed: Option<(String, TemplateError)>,
     /// Phases that it uses and that were skipped once.
     pub(super) unplayed: BTreeSet<PhaseId>,
@@ -40,7 +40,7 @@ pub(super) struct Trial<'s> {
 }
 
 /// The subject of a trial.
-pub(super) enum Subject<'s> {
+pub(super) enum TrialSubject<'s> {
     /// A text of a phase's opening.
     Opening { template: &'s Template, phase: PhaseId, readers: Vec<AgentId> },
     /// A question to speakers.
@@ -59,7 +59,7 @@ pub(super) enum Subject<'s> {
     Each,
 }
 
-/// All texts and expressions of a scenario that look at what phases came to.
+/// All texts and expressions of a scenario that depend on phases.
 pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
     let mut trials = Vec::new();
     for pass in &scenario.passes {
@@ -67,7 +67,7 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
         let until = pass.before.and_then(|before| scenario.pass(before).until.as_ref());
         let conditions = until.into_iter().chain(&pass.when);
         trials.extend(
-            conditions.map(|each| Trial::of_expression(scenario, Subject::Condition(each, first), each)),
+            conditions.map(|each| Trial::of_expression(scenario, TrialSubject::Condition(each, first), each)),
         );
     }
     for id in (0..scenario.phases.len()).map(PhaseId) {
@@ -75,18 +75,18 @@ pub(super) fn trials(scenario: &Scenario) -> Vec<Trial<'_>> {
     }
     for (at, (_, expression)) in scenario.outcomes.iter().enumerate() {
         let above = &scenario.outcomes[..at];
-        let what = Subject::Result { expression, above, is_assertion: false };
+        let what = TrialSubject::Result { expression, above, is_assertion: false };
         trials.push(Trial::of_expression(scenario, what, expression));
     }
     for assertion in &scenario.assertions {
         let (expression, above) = (&assertion.that, scenario.outcomes.as_slice());
-        let what = Subject::Result { expression, above, is_assertion: true };
+        let what = TrialSubject::Result { expression, above, is_assertion: true };
         trials.push(Trial::of_expression(scenario, what, expression));
     }
     if let Some(payoff) = &scenario.payoff
         && let PayoffRule::Each(each) = &payoff.rule
     {
-        let trial = Trial::of_expression(scenario, Subject::Each, each);
+        let trial = Trial::of_expression(scenario, TrialSubject::Each, each);
         trials.push(Trial { phases: &payoff.phases, waits: &[], ..trial });
     }
     trials
@@ -99,11 +99,14 @@ fn of_phase<'s>(scenario: &'s Scenario, id: PhaseId, trials: &mut Vec<Trial<'s>>
     let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
     let open = phase.choices().filter_map(|choice| choice.open.as_ref());
     let worked = phase.cast.iter().chain(voters).chain(open).chain(phase.sets().map(|each| &each.value));
-    trials.extend(worked.map(|each| Trial::of_expression(scenario, Subject::Worked(each, id), each)));
-    trials
-        .extend(phase.when.iter().map(|when| Trial::of_expression(scenario, Subject::When(when, id), when)));
+    trials.extend(worked.map(|each| Trial::of_expression(scenario, TrialSubject::Worked(each, id), each)));
+    trials.extend(
+        phase.when.iter().map(|when| Trial::of_expression(scenario, TrialSubject::When(when, id), when)),
+    );
     let conditions = phase.until.iter().chain(phase.script().iter().filter_map(|turn| turn.when.as_ref()));
-    trials.extend(conditions.map(|each| Trial::of_expression(scenario, Subject::Condition(each, id), each)));
+    trials.extend(
+        conditions.map(|each| Trial::of_expression(scenario, TrialSubject::Condition(each, id), each)),
+    );
     let mut openings: BTreeMap<String, (&Template, Vec<AgentId>)> = BTreeMap::new();
     for agent in &phase.agents {
         for (_, text) in phase.opening(*agent).filter(|(_, text)| looks_back(text)) {
@@ -119,22 +122,22 @@ fn of_phase<'s>(scenario: &'s Scenario, id: PhaseId, trials: &mut Vec<Trial<'s>>
         }
         trials.push(Trial::of_template(
             scenario,
-            Subject::Opening { template, phase: id, readers },
+            TrialSubject::Opening { template, phase: id, readers },
             template,
         ));
     }
     let announcements = phase.announcements.iter().enumerate();
     for (index, announcement) in announcements.filter(|(_, each)| looks_back(&each.text)) {
         let (template, to) = (&announcement.text, announcement.to.as_slice());
-        let what = Subject::Announced { template, to, index, phase: id };
+        let what = TrialSubject::Announced { template, to, index, phase: id };
         trials.push(Trial::of_template(scenario, what, template));
     }
     for template in phase.asks().filter(|text| looks_back(text)) {
-        trials.push(Trial::of_template(scenario, Subject::Ask { template, phase: id }, template));
+        trials.push(Trial::of_template(scenario, TrialSubject::Ask { template, phase: id }, template));
     }
 }
 
-impl Subject<'_> {
+impl TrialSubject<'_> {
     /// Its phase.
     fn at(&self) -> Option<PhaseId> {
         match self {
@@ -156,24 +159,24 @@ fn codes<'s>(scenario: &'s Scenario, text: &'s str, lets: &[usize]) -> Vec<&'s s
 }
 
 impl<'s> Trial<'s> {
-    fn of_expression(scenario: &'s Scenario, what: Subject<'s>, of: &'s Expression) -> Self {
+    fn of_expression(scenario: &'s Scenario, what: TrialSubject<'s>, of: &'s Expression) -> Self {
         let code = codes(scenario, &of.text, &of.scope.lets);
         Self::new(scenario, what, (&of.path, &of.text), (&of.phases, &of.scope.waits), code)
     }
 
-    fn of_template(scenario: &'s Scenario, what: Subject<'s>, of: &'s Template) -> Self {
+    fn of_template(scenario: &'s Scenario, what: TrialSubject<'s>, of: &'s Template) -> Self {
         let code = codes(scenario, &of.text, &of.scope.lets);
         Self::new(scenario, what, (&of.path, &of.text), (&of.quotes, &of.scope.waits), code)
     }
 
     fn new(
         scenario: &'s Scenario,
-        what: Subject<'s>,
+        what: TrialSubject<'s>,
         (path, text): (&'s Path, &'s str),
         (phases, waits): (&'s [PhaseId], &'s [PhaseId]),
         mut code: Vec<&'s str>,
     ) -> Self {
-        if let Subject::Result { above, .. } = what {
+        if let TrialSubject::Result { above, .. } = what {
             code.extend(above.iter().flat_map(|(_, each)| codes(scenario, &each.text, &each.scope.lets)));
         }
         let mut passes = what.at().into_iter().flat_map(|phase| scenario.passes_of(phase));
@@ -205,21 +208,21 @@ impl<'s> Trial<'s> {
         };
         let own = self.phases.iter().chain(self.waits).copied();
         match &self.what {
-            Subject::Opening { phase, .. } | Subject::When(_, phase) => {
+            TrialSubject::Opening { phase, .. } | TrialSubject::When(_, phase) => {
                 (rehearsal.closure(own.chain(opens(*phase))), None)
             }
-            Subject::Each => (rehearsal.closure(own), None),
-            Subject::Condition(_, phase) | Subject::Worked(_, phase) | Subject::Announced { phase, .. } => {
-                (rehearsal.closure(own.chain([*phase])), None)
-            }
-            Subject::Ask { phase, .. } => {
+            TrialSubject::Each => (rehearsal.closure(own), None),
+            TrialSubject::Condition(_, phase)
+            | TrialSubject::Worked(_, phase)
+            | TrialSubject::Announced { phase, .. } => (rehearsal.closure(own.chain([*phase])), None),
+            TrialSubject::Ask { phase, .. } => {
                 let looks = |expression: &Expression| expression.phases.contains(phase);
                 let is_unseen = !self.phases.contains(phase)
                     && !self.waits.contains(phase)
                     && !rehearsal.expressions(*phase).any(looks);
                 (rehearsal.closure(own.chain([*phase])), is_unseen.then_some(*phase))
             }
-            Subject::Result { above, .. } => {
+            TrialSubject::Result { above, .. } => {
                 let above = above.iter().filter(|_| self.uses_outcomes());
                 let above = above.flat_map(|(_, expression)| expression.needs());
                 (rehearsal.closure(own.chain(above)), None)
@@ -235,7 +238,7 @@ impl<'s> Trial<'s> {
     pub(super) fn is_same(&self, other: &Self, scenario: &Scenario) -> bool {
         let is_in_block = |phase: PhaseId| scenario.phase(phase).pass.is_some();
         match (&self.what, &other.what) {
-            (Subject::When(_, own), Subject::When(_, others)) => {
+            (TrialSubject::When(_, own), TrialSubject::When(_, others)) => {
                 self.text == other.text
                     && (self.phases, self.waits) == (other.phases, other.waits)
                     && !is_in_block(*own)
@@ -251,30 +254,32 @@ impl<'s> Trial<'s> {
     }
 
     /// Tries it on a play.
-    pub(super) fn look(&mut self, rehearsal: &Rehearsal, played: &Played<'_>, steps: &mut Steps) {
+    pub(super) fn look(&mut self, rehearsal: &Rehearsal, played: &FinishedPlay<'_>, steps: &mut Steps) {
         // Once it has failed and not failed, all is known.
         if self.n_failed > 0 && self.n_failed < self.n_tried {
             return;
         }
         match self.what {
-            Subject::Condition(expression, phase) | Subject::Worked(expression, phase) => {
+            TrialSubject::Condition(expression, phase) | TrialSubject::Worked(expression, phase) => {
                 self.look_at_notes(rehearsal, played, (expression, phase), steps);
             }
-            Subject::Ask { template, phase } => self.look_at_ask(rehearsal, played, (template, phase), steps),
-            // All else is looked at from the end.
+            TrialSubject::Ask { template, phase } => {
+                self.look_at_ask(rehearsal, played, (template, phase), steps)
+            }
+            // Everything else is evaluated at the end.
             _ if !played.is_complete => {}
-            Subject::Opening { template, phase, ref readers } => {
+            TrialSubject::Opening { template, phase, ref readers } => {
                 let readers = readers.clone();
                 self.look_at_opening(rehearsal, played, (template, phase, &readers), steps);
             }
-            Subject::Announced { template, to, index, phase } => {
+            TrialSubject::Announced { template, to, index, phase } => {
                 self.look_at_announcement(rehearsal, played, (template, to, index, phase), steps);
             }
-            Subject::When(when, phase) => self.look_at_when(rehearsal, played, (when, phase), steps),
-            Subject::Result { expression, above, is_assertion } => {
+            TrialSubject::When(when, phase) => self.look_at_when(rehearsal, played, (when, phase), steps),
+            TrialSubject::Result { expression, above, is_assertion } => {
                 self.look_at_result(rehearsal, played, (expression, above, is_assertion), steps);
             }
-            Subject::Each => self.look_at_payoffs(rehearsal, played, steps),
+            TrialSubject::Each => self.look_at_payoffs(rehearsal, played, steps),
         }
     }
 
@@ -282,7 +287,7 @@ impl<'s> Trial<'s> {
     fn look_at_notes(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (expression, phase): (&Expression, PhaseId),
         steps: &mut Steps,
     ) {
@@ -304,11 +309,11 @@ impl<'s> Trial<'s> {
     fn look_at_ask(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (template, phase): (&Template, PhaseId),
         steps: &mut Steps,
     ) {
-        for (reading, known) in asked(played, phase, template) {
+        for (reading, known) in question_readings(played, phase, template) {
             self.read(rehearsal, played, (template, reading, known), steps);
         }
         if self.is_forced && played.is_complete {
@@ -321,7 +326,7 @@ impl<'s> Trial<'s> {
     fn look_at_opening(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (template, phase, readers): (&Template, PhaseId, &[AgentId]),
         steps: &mut Steps,
     ) {
@@ -339,13 +344,13 @@ impl<'s> Trial<'s> {
     fn look_at_announcement(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (template, to, index, phase): (&Template, &[AgentId], usize, PhaseId),
         steps: &mut Steps,
     ) {
         let all = rehearsal.announced.get(&phase).into_iter().flatten();
         for announced in all.filter(|announced| announced.index == index) {
-            let known = played.excerpt.known(announced.known);
+            let known = played.excerpt.map_horizon(announced.known);
             let announced = Announced { known, ..*announced };
             if !matches!(played.memories.is_announced(announced), Ok(true)) {
                 continue;
@@ -361,7 +366,7 @@ impl<'s> Trial<'s> {
     fn look_at_when(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (when, phase): (&Expression, PhaseId),
         steps: &mut Steps,
     ) {
@@ -380,13 +385,13 @@ impl<'s> Trial<'s> {
     fn look_at_result(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (expression, above, is_assertion): (&Expression, &[(String, Expression)], bool),
         steps: &mut Steps,
     ) {
         let (scenario, plan) = (&rehearsal.scenario, &played.excerpt.plan);
         let above: &[_] = if self.uses_outcomes() { above } else { &[] };
-        let Ok(said) = played.memories.said() else { return };
+        let Ok(said) = played.memories.history() else { return };
         let n_bytes = above.iter().map(|(_, each)| each.text.len()).sum::<usize>() + self.text.len();
         let cost = rehearsal.steps_of(n_bytes, plan.n_turns());
         steps.spend(cost.saturating_mul(above.len() as u64 + 1));
@@ -401,8 +406,8 @@ impl<'s> Trial<'s> {
         self.note(rehearsal, played, plan.end(), result.err());
     }
 
-    fn look_at_payoffs(&mut self, rehearsal: &Rehearsal, played: &Played<'_>, steps: &mut Steps) {
-        let Ok(said) = played.memories.said() else { return };
+    fn look_at_payoffs(&mut self, rehearsal: &Rehearsal, played: &FinishedPlay<'_>, steps: &mut Steps) {
+        let Ok(said) = played.memories.history() else { return };
         if !self.phases.iter().any(|phase| said.has(*phase)) {
             return;
         }
@@ -416,7 +421,7 @@ impl<'s> Trial<'s> {
     fn read(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         (template, reading, known): (&Template, Reading, Horizon),
         steps: &mut Steps,
     ) {
@@ -436,10 +441,10 @@ impl<'s> Trial<'s> {
     /// The phase in which it is read or asked, of which nothing may have been said yet.
     fn own(&self) -> Option<PhaseId> {
         match self.what {
-            Subject::Ask { phase, .. }
-            | Subject::Announced { phase, .. }
-            | Subject::Condition(_, phase)
-            | Subject::Worked(_, phase) => Some(phase),
+            TrialSubject::Ask { phase, .. }
+            | TrialSubject::Announced { phase, .. }
+            | TrialSubject::Condition(_, phase)
+            | TrialSubject::Worked(_, phase) => Some(phase),
             _ => None,
         }
     }
@@ -448,7 +453,7 @@ impl<'s> Trial<'s> {
     fn note(
         &mut self,
         rehearsal: &Rehearsal,
-        played: &Played<'_>,
+        played: &FinishedPlay<'_>,
         end: TurnId,
         error: Option<TemplateError>,
     ) {
@@ -469,7 +474,11 @@ impl<'s> Trial<'s> {
 }
 
 /// The readings of a question in a phase: each turn that was asked it, and what was known by then.
-fn asked(played: &Played<'_>, phase: PhaseId, template: &Template) -> Vec<(Reading, Horizon)> {
+fn question_readings(
+    played: &FinishedPlay<'_>,
+    phase: PhaseId,
+    template: &Template,
+) -> Vec<(Reading, Horizon)> {
     let plan = &played.excerpt.plan;
     let turns = plan.order().skip(plan.begin_of(phase, 0).turns.0);
     let turns = turns.take_while(|(_, turn)| turn.phase == phase);
@@ -491,9 +500,9 @@ impl Rehearsal {
         phases: BTreeSet<PhaseId>,
         unseen: Option<PhaseId>,
         trials: &mut [&mut Trial<'_>],
-    ) -> Piece {
+    ) -> PhaseGroup {
         let whens = trials.iter().filter_map(|trial| match trial.what {
-            Subject::Opening { phase, .. } | Subject::When(_, phase) => Some(phase),
+            TrialSubject::Opening { phase, .. } | TrialSubject::When(_, phase) => Some(phase),
             _ => None,
         });
         let whens = whens.flat_map(|phase| self.scenario.opens_if(phase));
@@ -506,6 +515,6 @@ impl Rehearsal {
         let all: Vec<&str> =
             trials.iter().flat_map(|trial| trial.code.iter().copied()).chain(shared).collect();
         let texts = if has(&all, LOOKS_AT_WORDS) { words(&all) } else { vec!["…".into()] };
-        Piece { phases, unseen, looks_back: has(&all, LOOKS_BACK), texts }
+        PhaseGroup { phases, unseen, looks_back: has(&all, LOOKS_BACK), texts }
     }
 }

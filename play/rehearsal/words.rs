@@ -1,4 +1,4 @@
-//! What agents may say in a rehearsal, what code looks at, and how a course of play is described.
+//! Replies in a rehearsal: words that code depends on, and the description of a course of play.
 
 use greenroom_scenario::results::History;
 use greenroom_scenario::template::Code;
@@ -6,7 +6,7 @@ use greenroom_scenario::{AgentId, Chosen, PhaseId, Purpose, Scenario, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Words that occur only in code which looks at more than each agent's latest choice.
+/// Words that occur only in code which depends on more than each agent's latest choice.
 pub(super) const LOOKS_BACK: &[&str] = &[
     "history",
     "votes",
@@ -19,7 +19,7 @@ pub(super) const LOOKS_BACK: &[&str] = &[
     "calls",
     "phases",
 ];
-/// Words that occur only in code which looks at what was said.
+/// Words that occur only in code which depends on what was said.
 pub(super) const LOOKS_AT_WORDS: &[&str] = &["said", "messages", "replies", "reply_history", "calls"];
 /// Names that mean something else to each reader.
 pub(super) const OF_READER: &[&str] = &["me", "role", "display_name", "others"];

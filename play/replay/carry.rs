@@ -1,5 +1,5 @@
-//! Carries recorded replies over to a scenario that changed: the recording as it would be if nobody had
-//! answered otherwise.
+//! Carries recorded replies over to a scenario that changed: the recording as it would be with the same
+//! replies.
 
 use super::{cast, memories};
 use crate::outcome;
@@ -80,7 +80,7 @@ impl LineSource for Carrying<'_> {
         Ok(Some((*was).clone()))
     }
 
-    fn said(&mut self, _memories: &Memories, _id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+    fn after_reply(&mut self, _memories: &Memories, _id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
         self.lines.push(Line::Turn(Box::new(line)));
         Ok(())
     }

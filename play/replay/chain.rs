@@ -106,18 +106,19 @@ pub fn load_with(
         },
     };
     let (path, open, root) = match (&search.scenario, &copy) {
-        (Some(path), _) => (path.clone(), open_below as Open, root),
-        (None, Some(copy)) => (copy.main.clone(), open_named as Open, Some(copy.root.as_path())),
+        (Some(path), _) => (path.clone(), open_below as OpenScenario, root),
+        (None, Some(copy)) => (copy.main.clone(), open_named as OpenScenario, Some(copy.root.as_path())),
         (None, None) => {
             let found = found.with_context(|| {
                 format!(
-                    "the scenario {} of {} was not found near the transcript (in its checkout or folder) or in the \
-                     current folder; give it with --scenario FILE, or a folder that contains both with --root DIR",
+                    "the scenario {} of {} was not found near the transcript (in its checkout or folder) or \
+                     in the current folder; give it with --scenario FILE, or a folder that contains both \
+                     with --root DIR",
                     header.scenario.path,
                     file.display()
                 )
             })?;
-            (found, open_named as Open, root)
+            (found, open_named as OpenScenario, root)
         }
     };
     // A scenario without a cast of its own is none without the recorded one, and that of a case needs no file
@@ -140,7 +141,7 @@ pub fn load_with(
 }
 
 /// Reads a scenario.
-type Open = fn(&Path, Option<&Path>, &[(String, serde_json::Value)]) -> anyhow::Result<Loaded>;
+type OpenScenario = fn(&Path, Option<&Path>, &[(String, serde_json::Value)]) -> anyhow::Result<Loaded>;
 
 /// Reads, verifies and replays a run, so that its agents can go on from it.
 ///
@@ -188,8 +189,8 @@ fn brought(
     let Some(continues) = &header.continues else { return Ok(BTreeMap::new()) };
     let found = find_named(file, &continues.path, root)?.with_context(|| {
         format!(
-            "{} continues {}, which no longer exists; if it has moved, give a folder that contains both with --root \
-                DIR",
+            "{} continues {}, which no longer exists; if it has moved, give a folder that contains both with \
+             --root DIR",
             file.display(),
             continues.path
         )

@@ -6,8 +6,8 @@ use crate::transcript::{self, Header};
 use greenroom_scenario::{Copied, Loaded, Overrides, Scenario, copied, open_named};
 use std::path::Path;
 
-/// The copy beside a transcript in a run's folder; `None`: there is none, or it is not what was played, or it
-/// is outside of the folder of everything that may be named.
+/// The copy next to a transcript in a run's folder; `None`: there is none, or it is not what was played, or
+/// it is outside of the folder of everything that may be named.
 pub(super) fn own_copy(file: &Path, header: &Header, root: Option<&Path>) -> Option<Copied> {
     let found = beside(file)?;
     let is_inside =
@@ -19,19 +19,19 @@ pub(super) fn own_copy(file: &Path, header: &Header, root: Option<&Path>) -> Opt
     (loaded.report.sources.hash() == header.scenario.blake3).then_some(found)
 }
 
-/// A transcript of another name is a recording that was put somewhere, no run's folder.
+/// A transcript of another name is a moved recording, not in a run's folder.
 fn beside(file: &Path) -> Option<Copied> {
     let is_run = file.file_name().is_some_and(|name| name == transcript::FILE);
     copied(file.parent().filter(|_| is_run)?)
 }
 
-/// Tells whether a scenario was read from the copy beside a transcript.
+/// Returns whether a scenario was read from the copy next to a transcript.
 pub fn is_own_copy(file: &Path, scenario: &Scenario) -> bool {
     beside(file).is_some_and(|found| found.main.display().to_string() == scenario.sources.main().name)
 }
 
-/// Says in a line that the scenario's file is not the copy that is used, and how to use the file; or that the
-/// copy can't be.
+/// A line about the scenario's file differing from the copy that is used, and how to use the file; or about a
+/// copy that can't be used.
 pub fn other_scenario(file: &Path, header: &Header, search: &Search) -> Option<String> {
     let root = search.root.as_deref();
     let found = beside(file).filter(|_| search.scenario.is_none() && !search.file_first)?;
@@ -53,7 +53,7 @@ pub fn other_scenario(file: &Path, header: &Header, search: &Search) -> Option<S
     })
 }
 
-/// The scenario in the copy beside a transcript, with these values of variables; `None`: there is no copy of
+/// The scenario in the copy next to a transcript, with these values of variables; `None`: there is no copy of
 /// what was played.
 ///
 /// # Errors

@@ -67,7 +67,7 @@ pub fn replay_watched(
         let drift = Drift::new("header", Cause::RecordAltered, "the header does not match its hash");
         return Err(drift.at_line(1).into());
     }
-    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, watch)?;
+    let (mut reading, mut memories) = ReplayReading::begin(scenario, transcript, earlier, watch)?;
     let plan = memories.plan().clone();
     follow(&mut memories, plan.end(), &mut reading).map_err(|error| reading.placed(error))?;
     reading.ends()?;
@@ -78,8 +78,8 @@ pub fn replay_watched(
             "the turns read the same, but their dependencies differ".to_string()
         } else {
             format!(
-                "the turns read the same, but it is unknown whether their dependencies are the same: {} hashed the \
-                 plan differently than this {PROGRAM}; accept it, or record it again",
+                "the turns read the same, but it is unknown whether their dependencies are the same: {} \
+                 hashed the plan differently than this {PROGRAM}; accept it, or record it again",
                 header.record.engine
             )
         };
@@ -119,7 +119,7 @@ pub fn asked_at(
     path: &str,
 ) -> anyhow::Result<(Timeline, Conversation)> {
     let mut unwatched = |_: TurnId, _: &Memories| {};
-    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
+    let (mut reading, mut memories) = ReplayReading::begin(scenario, transcript, earlier, &mut unwatched)?;
     let plan = memories.plan().clone();
     let id = plan.find(path).with_context(|| format!("the scenario has no turn {path}"))?;
     follow(&mut memories, id, &mut reading)?;
@@ -141,7 +141,7 @@ pub fn before(
     end: TurnId,
 ) -> anyhow::Result<Transcript> {
     let mut unwatched = |_: TurnId, _: &Memories| {};
-    let (mut reading, mut memories) = Reading::begin(scenario, transcript, earlier, &mut unwatched)?;
+    let (mut reading, mut memories) = ReplayReading::begin(scenario, transcript, earlier, &mut unwatched)?;
     follow(&mut memories, end, &mut reading)?;
     let (turns, n_between) = (transcript.turns[..reading.at].to_vec(), reading.n_between);
     let between = transcript.between[..n_between].to_vec();
@@ -172,7 +172,7 @@ pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<Str
 }
 
 /// A recording being held against its plan.
-struct Reading<'a> {
+struct ReplayReading<'a> {
     plan: Arc<Plan>,
     transcript: &'a Transcript,
     recorder: Recorder,
@@ -183,7 +183,7 @@ struct Reading<'a> {
     n_between: usize,
 }
 
-impl LineSource for Reading<'_> {
+impl LineSource for ReplayReading<'_> {
     fn next_auxiliary(&mut self, path: &str) -> Option<TurnRecord> {
         let next = self.transcript.turns.get(self.at).map(|turn| &turn.record);
         next.filter(|line| line.path == path).cloned()
@@ -197,7 +197,7 @@ impl LineSource for Reading<'_> {
         Ok(Some(recorded.record.clone()))
     }
 
-    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+    fn after_reply(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
         self.at += 1;
         let is_turn = line.path == self.plan.turn(id).path;
         self.recorder.turn(line)?;
@@ -221,7 +221,7 @@ impl LineSource for Reading<'_> {
     }
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReplayReading<'a> {
     fn begin(
         scenario: &Arc<Scenario>,
         transcript: &'a Transcript,
@@ -285,7 +285,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Says whether the recording was torn after its last turn.
+    /// Returns whether the recording was torn after its last turn.
     fn ends(&self) -> Result<(), Drift> {
         match &self.transcript.torn {
             Some(torn) => {

@@ -1,5 +1,5 @@
-//! Holds a recording's header against its scenario: the cast, what nobody noticed, and where a drift comes
-//! from.
+//! Compares a recording's header with its scenario: the cast, unnoticed differences, and the origin of a
+//! drift.
 
 use crate::prompt::Memories;
 use crate::tools::Toolbox;
@@ -112,8 +112,8 @@ pub fn provenance(header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
     if header.carried.is_some() {
         notes.push(
-            "its replies were carried over from another recording; no model has read these prompts (use --rerun to \
-                play them)"
+            "its replies were carried over from another recording; no model has read these prompts (use \
+             --rerun to play them)"
                 .to_string(),
         );
     }
@@ -123,7 +123,7 @@ pub fn provenance(header: &Header) -> Vec<String> {
     notes
 }
 
-/// Differences that nobody read or heard.
+/// Differences that no agent read or heard.
 pub(super) fn notes(scenario: &Scenario, header: &Header) -> Vec<String> {
     let mut notes = Vec::new();
     if scenario.file_hash() != header.scenario.blake3 {

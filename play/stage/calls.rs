@@ -1,9 +1,9 @@
 //! Calls of tools: a tool works while others speak, and its caller is asked again with the result.
 
-use super::{Answer, RunLoop, Scene, Stage, State, TaskResult};
+use super::{RunLoop, Scene, Stage, TaskResult, TurnAnswer, TurnState};
 use crate::backend::Reply;
-use crate::prompt::{Asked, Made};
-use crate::tools::{Call, MAX_RESULT, Outcome};
+use crate::prompt::{Asked, MadeCall};
+use crate::tools::{Call, MAX_RESULT, CallOutcome};
 use crate::transcript::call_of;
 use crate::walk;
 use anyhow::anyhow;
@@ -18,15 +18,15 @@ impl Stage {
         asked: Asked,
         reply: Reply,
         call: Call,
-        before: Vec<Answer>,
+        before: Vec<TurnAnswer>,
         run_loop: &mut RunLoop<'_>,
     ) {
         let id = asked.id;
         let path = call_of(&asked.path, asked.n_calls + 1);
-        let recorded = self.settings.looked_up.calls.get(&path).filter(|was| Call::from(*was) == call);
+        let recorded = self.settings.retrievals.calls.get(&path).filter(|was| Call::from(*was) == call);
         let recorded = recorded.map(|was| was.outcome());
         let known = self.memories.builtin_result(&asked, &call).or(recorded);
-        self.state[id.0] = State::Calling(asked, Box::new(reply), before);
+        self.state[id.0] = TurnState::Calling(asked, Box::new(reply), before);
         if let Some(outcome) = known {
             return self.called(id, call, outcome, run_loop);
         }
@@ -44,14 +44,20 @@ impl Stage {
     }
 
     /// A tool has done its work: its caller is asked again.
-    pub(super) fn called(&mut self, id: TurnId, call: Call, outcome: Outcome, run_loop: &mut RunLoop<'_>) {
-        let State::Calling(asked, reply, mut answers) =
-            std::mem::replace(&mut self.state[id.0], State::Waiting)
+    pub(super) fn called(
+        &mut self,
+        id: TurnId,
+        call: Call,
+        outcome: CallOutcome,
+        run_loop: &mut RunLoop<'_>,
+    ) {
+        let TurnState::Calling(asked, reply, mut answers) =
+            std::mem::replace(&mut self.state[id.0], TurnState::Waiting)
         else {
             return self.fail(id, anyhow!("{}: got a result without a call", self.plan.turn(id).path));
         };
         let (ids, raw, room) = (reply.ids.clone(), reply.text.clone(), None);
-        let mut made = Made { ids, raw, call, outcome, room };
+        let mut made = MadeCall { ids, raw, call, outcome, room };
         match self.room_for(&asked, &made) {
             Ok(room) => made.room = room,
             Err(error) => return self.fail(id, error),
@@ -61,16 +67,16 @@ impl Stage {
             run_loop.watch.see(id, Scene::Called(call));
         }
         // The turn's memory continues in its next reply, which saves it.
-        answers.push(Answer { line, usage: reply.usage, commit: None, at: Instant::now() });
+        answers.push(TurnAnswer { line, usage: reply.usage, commit: None, at: Instant::now() });
         self.ask_again(id, answers, run_loop);
     }
 
     /// The characters of a call's result that leave room for what the turn may still need; `None`: all that a
     /// result may have.
-    fn room_for(&self, asked: &Asked, made: &Made) -> anyhow::Result<Option<usize>> {
+    fn room_for(&self, asked: &Asked, made: &MadeCall) -> anyhow::Result<Option<usize>> {
         let backend = self.backend_of(self.plan.turn(asked.id));
         let fits = |room| {
-            let asked = self.memories.ask_after_call(asked, &Made { room, ..made.clone() })?;
+            let asked = self.memories.ask_after_call(asked, &MadeCall { room, ..made.clone() })?;
             Ok::<_, anyhow::Error>(!backend.overflows(&self.request(&asked))?)
         };
         if fits(None)? {

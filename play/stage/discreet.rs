@@ -24,7 +24,7 @@ pub struct Discreet<'a> {
     over: Vec<bool>,
     /// Turns that are shown as they are generated.
     live: BTreeSet<TurnId>,
-    held: Vec<(TurnId, Held)>,
+    held: Vec<(TurnId, HeldScene)>,
 }
 
 /// A human's agent.
@@ -39,7 +39,7 @@ struct Human {
 }
 
 /// Something that is shown later.
-enum Held {
+enum HeldScene {
     Called(CallRecord),
     Written {
         spoken: String,
@@ -80,7 +80,7 @@ impl<'a> Discreet<'a> {
     pub fn unveil(&mut self) {
         self.humans.clear();
         let held = std::mem::take(&mut self.held);
-        if held.iter().any(|(_, held)| !matches!(held, Held::Skipped)) {
+        if held.iter().any(|(_, held)| !matches!(held, HeldScene::Skipped)) {
             let end = self.plan.end();
             self.inner.see(end, Scene::Unveiled);
         }
@@ -120,21 +120,21 @@ impl<'a> Discreet<'a> {
     /// Shows what was held back and may be shown by now.
     fn release(&mut self) {
         let (now, held) = std::mem::take(&mut self.held).into_iter().partition(|(id, held)| match held {
-            Held::Written { .. } | Held::Skipped => self.may_show(*id),
-            Held::Directed(line) => self.may_direct(line),
-            Held::Called(_) | Held::Routed(_) => false,
+            HeldScene::Written { .. } | HeldScene::Skipped => self.may_show(*id),
+            HeldScene::Directed(line) => self.may_direct(line),
+            HeldScene::Called(_) | HeldScene::Routed(_) => false,
         });
         self.held = held;
-        let now: Vec<(TurnId, Held)> = now;
+        let now: Vec<(TurnId, HeldScene)> = now;
         now.into_iter().for_each(|(id, held)| self.show(id, &held));
     }
 
-    fn show(&mut self, id: TurnId, held: &Held) {
+    fn show(&mut self, id: TurnId, held: &HeldScene) {
         let plan = self.plan.clone();
         let is_over = self.humans.is_empty();
         let scene = match held {
-            Held::Called(call) => Scene::Called(call),
-            Held::Written { spoken, stop, cut, choice, odds, usage } => Scene::Written {
+            HeldScene::Called(call) => Scene::Called(call),
+            HeldScene::Written { spoken, stop, cut, choice, odds, usage } => Scene::Written {
                 turn: plan.turn(id),
                 spoken,
                 stop: *stop,
@@ -143,15 +143,15 @@ impl<'a> Discreet<'a> {
                 odds: odds.as_deref().filter(|_| is_over),
                 usage: usage.as_deref(),
             },
-            Held::Skipped => Scene::Skipped,
-            Held::Routed(route) => Scene::Routed(route),
-            Held::Directed(line) => Scene::Directed(line),
+            HeldScene::Skipped => Scene::Skipped,
+            HeldScene::Routed(route) => Scene::Routed(route),
+            HeldScene::Directed(line) => Scene::Directed(line),
         };
         self.inner.see(id, scene);
     }
 
     /// A turn is on record, or does not take place.
-    fn ends(&mut self, id: TurnId, held: Held) {
+    fn ends(&mut self, id: TurnId, held: HeldScene) {
         self.over[id.0] = true;
         // It may be on the screen in part: what it sets free comes after it.
         if self.may_show(id) {
@@ -185,10 +185,10 @@ impl Watch for Discreet<'_> {
         match scene {
             Scene::Started(_) => self.starts(id),
             Scene::Progress(_) if !self.live.contains(&id) => {}
-            Scene::Called(call) => self.held.push((id, Held::Called(call.clone()))),
-            Scene::Routed(route) => self.held.push((id, Held::Routed(route.clone()))),
+            Scene::Called(call) => self.held.push((id, HeldScene::Called(call.clone()))),
+            Scene::Routed(route) => self.held.push((id, HeldScene::Routed(route.clone()))),
             Scene::Directed(line) if !self.may_direct(line) => {
-                self.held.push((id, Held::Directed(line.clone())));
+                self.held.push((id, HeldScene::Directed(line.clone())));
             }
             Scene::Written { spoken, stop, cut, choice, odds, usage, .. } => {
                 let (spoken, cut) = (spoken.to_string(), cut.to_string());
@@ -197,15 +197,15 @@ impl Watch for Discreet<'_> {
                     odds.cloned().map(Box::new),
                     usage.cloned().map(Box::new),
                 );
-                self.ends(id, Held::Written { spoken, stop, cut, choice, odds, usage });
+                self.ends(id, HeldScene::Written { spoken, stop, cut, choice, odds, usage });
             }
-            Scene::Skipped => self.ends(id, Held::Skipped),
+            Scene::Skipped => self.ends(id, HeldScene::Skipped),
             scene => self.inner.see(id, scene),
         }
     }
 }
 
-/// The agents whom humans play.
+/// The human-played agents.
 fn humans(scenario: &Scenario, plan: &Plan) -> Vec<Human> {
     let mut turns: BTreeMap<AgentId, Vec<TurnId>> = BTreeMap::new();
     for (id, turn) in plan.order().filter(|(_, turn)| scenario.agent(turn.speaker).is_human()) {

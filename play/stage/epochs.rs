@@ -1,7 +1,7 @@
 //! Full memories: a summary is requested, or pieces of the past are kept; then the turn continues in the new
 //! epoch.
 
-use super::{Answer, RunLoop, Stage, State, TaskResult};
+use super::{RunLoop, Stage, TaskResult, TurnAnswer, TurnState};
 use crate::backend::Request;
 use crate::lookup::{by_importance, nearest};
 use crate::prompt::Piece;
@@ -14,7 +14,7 @@ impl Stage {
     /// Returns whether the speaker's memory is full, and continues in a new epoch then: one for a turn, at
     /// most, and before its first call.
     pub(super) fn is_full(&self, id: TurnId, request: &Request) -> anyhow::Result<bool> {
-        let is_begun = self.memories.is_anew(id) || self.memories.n_calls(id) > 0;
+        let is_begun = self.memories.begins_epoch(id) || self.memories.n_calls(id) > 0;
         let goes_on = self.memories.keep_of(id) != Keep::All && !is_begun;
         Ok(goes_on && self.backend_of(self.plan.turn(id)).overflows(request)?)
     }
@@ -30,7 +30,7 @@ impl Stage {
             }
             Keep::Window | Keep::Retrieve => {
                 let turn = self.plan.turn(id);
-                if let Some(kept) = self.settings.looked_up.kept.get(&summary_of(&turn.path)).cloned() {
+                if let Some(kept) = self.settings.retrievals.kept.get(&summary_of(&turn.path)).cloned() {
                     return self.keep(id, &kept, run_loop);
                 }
                 let pieces = self.memories.keepable(id)?;
@@ -41,7 +41,7 @@ impl Stage {
                     self.settings.embeddings.clone().unwrap_or_else(|| self.backend_of(turn).clone());
                 let (lookup, query, path) =
                     (self.lookup.clone(), self.memories.news_of(id), turn.path.clone());
-                self.state[id.0] = State::LookingUp;
+                self.state[id.0] = TurnState::LookingUp;
                 run_loop.running.spawn(async move {
                     let texts = pieces.into_iter().map(|piece| piece.text).collect();
                     let scores = nearest(&lookup, &backend, query, texts).await;
@@ -53,7 +53,7 @@ impl Stage {
     }
 
     /// It was looked up how near each piece of a full memory is.
-    pub(super) fn looked_up(&mut self, id: TurnId, scores: &[f32], run_loop: &mut RunLoop<'_>) {
+    pub(super) fn on_retrieved(&mut self, id: TurnId, scores: &[f32], run_loop: &mut RunLoop<'_>) {
         let pieces = self.memories.keepable(id).map_err(Into::into);
         if let Err(error) = pieces.and_then(|pieces| self.keep_among(id, &pieces, scores, run_loop)) {
             self.fail(id, error);
@@ -94,7 +94,11 @@ impl Stage {
 
     fn keep(&mut self, id: TurnId, kept: &[String], run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         let line = self.memories.keep(id, kept)?;
-        self.ask_again(id, vec![Answer { line, usage: None, commit: None, at: Instant::now() }], run_loop);
+        self.ask_again(
+            id,
+            vec![TurnAnswer { line, usage: None, commit: None, at: Instant::now() }],
+            run_loop,
+        );
         Ok(())
     }
 }

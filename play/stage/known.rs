@@ -32,7 +32,7 @@ impl LineSource for Known<'_> {
         Ok(self.lines.next())
     }
 
-    fn said(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
+    fn after_reply(&mut self, memories: &Memories, id: TurnId, line: TurnRecord) -> anyhow::Result<()> {
         direct(memories, self.directions, self.undirected, id, self.watch);
         if self.recorder.turn(line.clone())? {
             self.trace.turn(TurnTrace::new(&line.path, &line.agent, None))?;

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use greenroom_scenario::TurnId;
 
 impl Stage {
-    /// Sees to it that those who speak in a turn's phase are picked; `false`: they are not yet, and the turn
+    /// Makes sure that the speakers of a turn's phase are picked; `false`: they are not yet, and the turn
     /// begins when they are.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl Stage {
             return Ok(false);
         }
         let Some(routing) = self.memories.routing(id)? else { return Ok(true) };
-        if let Some(was) = self.settings.looked_up.routes.get(&routing.path) {
+        if let Some(was) = self.settings.retrievals.routes.get(&routing.path) {
             let scores = routing.scores_of(was)?;
             self.route(&routing, &scores);
             return Ok(true);

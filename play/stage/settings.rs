@@ -27,7 +27,7 @@ pub struct Settings {
     /// The tools that agents call.
     pub toolbox: Arc<Toolbox>,
     /// What a recording has looked up already: it is taken from there.
-    pub looked_up: RecordedRetrievals,
+    pub retrievals: RecordedRetrievals,
 }
 
 /// What was looked up, by a recording.

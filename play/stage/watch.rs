@@ -36,7 +36,7 @@ pub enum Scene<'a> {
     Skipped,
     /// Those who speak in its phase were picked.
     Routed(&'a RouteRecord),
-    /// The stage says something before it; after the last turn, too.
+    /// Lines of the stage before it; after the last turn, too.
     Directed(&'a Direction),
     /// It is over, but a human who plays may not know of it yet; it is shown later, if at all.
     Withheld,
@@ -57,7 +57,7 @@ impl Watch for Unwatched {
     fn see(&mut self, _id: TurnId, _scene: Scene<'_>) {}
 }
 
-/// Shows what the stage says before a turn, and before those that were not shown yet.
+/// Shows the lines of the stage before a turn, and earlier ones that were not shown yet.
 pub(super) fn direct(
     memories: &Memories,
     directions: &Directions,

@@ -1,14 +1,14 @@
 //! The tools of the program's own: functions of the scenario, the arguments and the seed of the call.
 
-use super::Outcome;
+use super::CallOutcome;
 use super::calculator::calculate;
 use greenroom_scenario::BuiltIn;
 use greenroom_scenario::diagnostic::{Suggestion, suggestion};
-use greenroom_scenario::tools::Table;
+use greenroom_scenario::tools::LookupTable;
 use serde_json::{Value, json};
 
 /// What a call gives, whose arguments are in their schema.
-pub(super) fn work_out(tool: &BuiltIn, arguments: &Value, seed: u64) -> Outcome {
+pub(super) fn work_out(tool: &BuiltIn, arguments: &Value, seed: u64) -> CallOutcome {
     let text = |name: &str| arguments[name].as_str().unwrap_or_default();
     match tool {
         BuiltIn::Calculator => calculate(text("expression")),
@@ -38,7 +38,7 @@ fn roll(seed: u64, count: u64, sides: u64) -> String {
     json!({ "rolls": rolls, "sum": rolls.iter().sum::<u64>() }).to_string()
 }
 
-fn look_up(table: &Table, arguments: &Value) -> Outcome {
+fn look_up(table: &LookupTable, arguments: &Value) -> CallOutcome {
     let wanted = greenroom_scenario::text_of(&arguments[&table.key]);
     match table.rows.get(&wanted).map(Vec::as_slice) {
         Some([row]) => Ok(row.to_string()),
@@ -76,7 +76,7 @@ mod tests {
         let rows = [("corn", 3), ("wheat", 4)];
         let row =
             |(name, price): (&str, u64)| (name.to_string(), vec![json!({ "item": name, "price": price })]);
-        let table = Table { key: "item".into(), rows: BTreeMap::from(rows.map(row)) };
+        let table = LookupTable { key: "item".into(), rows: BTreeMap::from(rows.map(row)) };
         assert_eq!(look_up(&table, &json!({ "item": "corn" })).unwrap(), r#"{"item":"corn","price":3}"#);
         let missed = look_up(&table, &json!({ "item": "wheet" })).unwrap_err();
         assert!(missed.contains("wheat"), "{missed}");

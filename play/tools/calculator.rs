@@ -13,10 +13,10 @@ const MAX_DEPTH: usize = 64;
 pub(super) fn calculate(expression: &str) -> Result<String, String> {
     let text: String = expression.chars().map(plain).collect();
     let text = text.trim().trim_end_matches('=').trim_end();
-    let mut reader = Reader { rest: text, depth: 0, is_list: false };
+    let mut reader = FormulaReader { rest: text, depth: 0, is_list: false };
     let value = reader.sum()?;
     match reader.rest.trim_start().chars().next() {
-        None => shown(value),
+        None => number_text(value),
         Some(c) => Err(format!("`{c}` is not expected there")),
     }
 }
@@ -30,7 +30,7 @@ fn plain(c: char) -> char {
     }
 }
 
-fn shown(value: f64) -> Result<String, String> {
+fn number_text(value: f64) -> Result<String, String> {
     if !value.is_finite() {
         return Err("the result is too large".into());
     }
@@ -40,14 +40,14 @@ fn shown(value: f64) -> Result<String, String> {
     Ok(if is_plain { (rounded + 0.0).to_string() } else { format!("{rounded:e}") })
 }
 
-struct Reader<'a> {
+struct FormulaReader<'a> {
     rest: &'a str,
     depth: usize,
     /// True between the brackets of a function that takes several numbers: a comma separates them.
     is_list: bool,
 }
 
-impl Reader<'_> {
+impl FormulaReader<'_> {
     fn next(&mut self, one_of: &[char]) -> Option<char> {
         self.rest = self.rest.trim_start();
         let found = self.rest.chars().next().filter(|c| one_of.contains(c))?;
@@ -248,8 +248,8 @@ mod tests {
             ("10 ^ 400", "too large"),
             ("sqrt(-1)", "negative"),
         ] {
-            let told = calculate(expression).expect_err(expression);
-            assert!(told.contains(why), "{expression}: {told}");
+            let message = calculate(expression).expect_err(expression);
+            assert!(message.contains(why), "{expression}: {message}");
         }
         assert!(calculate(&"(".repeat(100_000)).is_err());
         assert!(calculate(&"2^".repeat(100_000)).is_err());

@@ -19,7 +19,7 @@ use greenroom_scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
 pub use program::end_all;
 use serde::Deserialize;
 use serde_json::Value;
-use server::Client;
+use server::ServerClient;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Call {
         Self { tool: String::new(), arguments: Value::Null }
     }
 
-    /// True if a text says this call: the tool's name, and after it the arguments.
+    /// True if a text is this call: the tool's name, and after it the arguments.
     pub fn is_said_in(&self, text: &str) -> bool {
         let follows = |rest: &str| {
             let arguments = rest.find('{').map(|at| &rest[at..]);
@@ -69,11 +69,11 @@ impl From<&CallRecord> for Call {
 }
 
 /// What a call gave: a text, or the reason why it failed.
-pub type Outcome = Result<String, String>;
+pub type CallOutcome = Result<String, String>;
 
 /// The descriptions of its tools for the model of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ToolOffer {
     /// The tools.
     pub tools: Vec<ToolSpec>,
     /// How they are called, in words, for a model whose chat template knows no tools.
@@ -87,7 +87,7 @@ pub struct Toolbox {
     /// Descriptions of each tool for models; of a server, as many as it has.
     specs: Vec<Vec<ToolSpec>>,
     /// Servers at work, by the index of their tool.
-    servers: BTreeMap<usize, Client>,
+    servers: BTreeMap<usize, ServerClient>,
     /// The folder in which programs start; `None`: they may not.
     folder: Option<PathBuf>,
 }
@@ -126,13 +126,12 @@ impl Toolbox {
 
     /// The tools with their programs, which start in `folder`.
     ///
-    /// # Errors
-    /// A server can't be started, does not say which tools it has, or an agent has too many.
+    /// # Errors A server can't be started, does not list its tools, or an agent has too many.
     pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
         let mut toolbox = Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) };
         for (at, tool) in called(scenario) {
             if let ToolKind::Server(server) = &tool.kind {
-                let (client, specs) = Client::open(&tool.key, server, folder).await?;
+                let (client, specs) = ServerClient::open(&tool.key, server, folder).await?;
                 toolbox.servers.insert(at, client);
                 toolbox.specs[at] = specs;
             }
@@ -140,8 +139,9 @@ impl Toolbox {
         for agent in &scenario.agents {
             if let Some(bytes) = too_large(agent.tools.iter().flat_map(|id| &toolbox.specs[id.0])) {
                 bail!(
-                    "the descriptions of the tools of `{}` take {bytes} bytes in total; at most {MAX_BYTES} are allowed: \
-                     select some of a server's tools with `only`, or divide the tools between two agents",
+                    "the descriptions of the tools of `{}` take {bytes} bytes in total; at most {MAX_BYTES} \
+                     are allowed: select some of a server's tools with `only`, or divide the tools between \
+                     two agents",
                     agent.key
                 );
             }
@@ -161,18 +161,18 @@ impl Toolbox {
     }
 
     /// Descriptions for the model of an agent; `None`: it has no tools.
-    pub fn offer(&self, scenario: &Scenario, agent: &Agent) -> Option<Arc<Offer>> {
+    pub fn offer(&self, scenario: &Scenario, agent: &Agent) -> Option<Arc<ToolOffer>> {
         let tools: Vec<ToolSpec> = agent.tools.iter().flat_map(|id| self.specs[id.0].clone()).collect();
         if tools.is_empty() {
             return None;
         }
-        let lines: String = tools.iter().map(|spec| format!("\n{}", told(spec))).collect();
+        let lines: String = tools.iter().map(|spec| format!("\n{}", describe(spec))).collect();
         let instructions = format!("{}\n{FORM}{lines}", scenario.language.text(Text::Tools));
-        Some(Arc::new(Offer { tools, instructions }))
+        Some(Arc::new(ToolOffer { tools, instructions }))
     }
 
     /// What a call of a program gives. One whose arguments are not in their schema fails.
-    pub async fn call(&self, id: ToolId, call: Call) -> Outcome {
+    pub async fn call(&self, id: ToolId, call: Call) -> CallOutcome {
         match &self.tools[id.0].kind {
             ToolKind::BuiltIn(..) => Err("it is not a program".into()),
             ToolKind::Command(command, spec) => {
@@ -197,7 +197,7 @@ fn called(scenario: &Scenario) -> impl Iterator<Item = (usize, &Tool)> {
 }
 
 /// A tool in a line, for a model whose chat template knows no tools.
-fn told(spec: &ToolSpec) -> String {
+fn describe(spec: &ToolSpec) -> String {
     let fields = spec.arguments["properties"].as_object();
     let fields = fields.map(|fields| Value::Object(fields.clone()).to_string()).unwrap_or_default();
     format!("- {}: {} Arguments: {fields}", spec.name, spec.about.trim())
@@ -241,7 +241,8 @@ pub fn folder<'a>(scenario: &'a Scenario, copied_from: Option<&'a str>) -> anyho
     if copied_from.is_some() && !file.is_file() {
         let file = file.display();
         bail!(
-            "programs start in the folder of {file}, which was not found: change to the folder that contains it"
+            "programs start in the folder of {file}, which was not found: change to the folder that contains \
+             it"
         );
     }
     Ok(file.parent().unwrap_or(Path::new("")))
@@ -258,7 +259,7 @@ pub fn bounded(result: &str, most: usize) -> String {
 }
 
 /// What a call of a tool that is built in gives; `None`: it is not.
-pub fn builtin_result(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<Outcome> {
+pub fn builtin_result(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<CallOutcome> {
     let ToolKind::BuiltIn(tool, spec) = kind else { return None };
     Some(fitting(spec, arguments).and_then(|arguments| built_in::work_out(tool, &arguments, seed)))
 }

@@ -3,7 +3,7 @@
 //!
 //! Each is the leader of a process group of its own, which ends with it, and at the latest with this program.
 
-use super::Outcome;
+use super::CallOutcome;
 use super::streams::{Utf8, last_line};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -95,7 +95,7 @@ impl Drop for Process {
 }
 
 /// Calls a program.
-pub(super) async fn call(line: &[String], folder: &Path, timeout: u64, input: String) -> Outcome {
+pub(super) async fn call(line: &[String], folder: &Path, timeout: u64, input: String) -> CallOutcome {
     let mut process = Process::start(line, folder)?;
     let pipes = (process.child.stdin.take(), process.child.stdout.take(), process.child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = pipes else { return Err("it has no pipes".into()) };
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    fn shell(script: &str, timeout: u64) -> Outcome {
+    fn shell(script: &str, timeout: u64) -> CallOutcome {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let line = ["sh", "-c", script].map(String::from);
         runtime.block_on(call(&line, Path::new(""), timeout, r#"{"town":"Ulm"}"#.into()))
@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn endless_output_is_bounded() {
-        let told = shell("yes | head -c 3000000", 30).unwrap();
-        assert!(told.len() <= MAX_OUTPUT);
+        let output = shell("yes | head -c 3000000", 30).unwrap();
+        assert!(output.len() <= MAX_OUTPUT);
         let script = "yes oh | head -c 300000 >&2; echo no such town >&2; exit 1";
         assert_eq!(shell(script, 30), Err("no such town".into()), "its last words");
     }
@@ -206,8 +206,8 @@ mod tests {
         let mark = folder.path().join("still-there");
         let began = Instant::now();
         // One holds the output open, one does not.
-        let behind = format!("sleep 3; touch {}", mark.display());
-        let script = format!("({behind}) & ({behind}) > /dev/null 2>&1 & echo sunny");
+        let child = format!("sleep 3; touch {}", mark.display());
+        let script = format!("({child}) & ({child}) > /dev/null 2>&1 & echo sunny");
         assert_eq!(shell(&script, 30).as_deref(), Ok("sunny"));
         assert!(began.elapsed() < Duration::from_secs(3));
         std::thread::sleep(Duration::from_secs(4));

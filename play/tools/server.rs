@@ -2,8 +2,8 @@
 //! these.
 
 use super::program::{Process, REPLACED};
-use super::streams::Heard;
-use super::{Call, Outcome};
+use super::streams::ServerStreams;
+use super::{Call, CallOutcome};
 use anyhow::{Context as _, bail, ensure};
 use greenroom_grammar::{Grammar, Relaxed};
 use greenroom_scenario::ToolSpec;
@@ -23,32 +23,32 @@ use tokio::time::timeout;
 const MAX_TOOLS: usize = 128;
 /// Bytes of a server's output that wait to be read.
 const PIPE: usize = 64 << 10;
-/// Characters of what a server says of a tool.
+/// Maximum characters of a server's description of a tool.
 const MAX_ABOUT: usize = 1_000;
 
 /// A server at work; it ends with this value.
-pub(super) struct Client {
+pub(super) struct ServerClient {
     key: String,
     timeout: Duration,
     service: RunningService<RoleClient, ()>,
     process: Mutex<Process>,
-    heard: Arc<Heard>,
+    heard: Arc<ServerStreams>,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for ServerClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl Client {
+impl ServerClient {
     /// Starts a server in a folder and asks which tools it has; they are called `KEY_TOOL`.
     ///
     /// # Errors
     /// It does not start, does not answer in time, or has tools that can't be used.
     pub(super) async fn open(
         key: &str,
-        server: &Server,
+        server: &ToolServer,
         folder: &Path,
     ) -> anyhow::Result<(Self, Vec<ToolSpec>)> {
         let line = server.line.join(" ");
@@ -60,13 +60,13 @@ impl Client {
 
     async fn answer(
         key: &str,
-        server: &Server,
+        server: &ToolServer,
         folder: &Path,
     ) -> anyhow::Result<(Self, Vec<rmcp::model::Tool>)> {
         let mut process = Process::start(&server.line, folder).map_err(anyhow::Error::msg)?;
         let (stdin, stdout) = (process.child.stdin.take(), process.child.stdout.take());
         let (stdin, stdout) = (stdin.context("it has no pipes")?, stdout.context("it has no pipes")?);
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(ServerStreams::default());
         if let Some(stderr) = process.child.stderr.take() {
             let heard = heard.clone();
             tokio::spawn(async move { heard.hear_error(stderr).await });
@@ -98,7 +98,7 @@ impl Client {
     }
 
     /// Calls one of its tools, with arguments that are in their schema.
-    pub(super) async fn call(&self, call: &Call, arguments: Value) -> Outcome {
+    pub(super) async fn call(&self, call: &Call, arguments: Value) -> CallOutcome {
         let name = call.tool.strip_prefix(&self.key).and_then(|rest| rest.strip_prefix('_'));
         let name = name.unwrap_or(&call.tool).to_string();
         let mut params = CallToolRequestParams::new(name);
@@ -143,7 +143,7 @@ fn read(part: &rmcp::model::ContentBlock) -> String {
 }
 
 /// The specifications of a server's tools, those that its scenario selects.
-fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::Result<Vec<ToolSpec>> {
+fn specs(key: &str, server: &ToolServer, tools: Vec<rmcp::model::Tool>) -> anyhow::Result<Vec<ToolSpec>> {
     let known: Vec<String> = tools.iter().map(|tool| tool.name.to_string()).collect();
     for name in server.only.iter().flatten() {
         ensure!(known.contains(name), "it has no tool `{name}`; expected one of {}", known.join(", "));
@@ -160,7 +160,7 @@ fn specs(key: &str, server: &Server, tools: Vec<rmcp::model::Tool>) -> anyhow::R
             bail!("it has a tool named {:?}; exclude it with `only`", tool.name);
         }
         let mut arguments = tool.input_schema.as_ref().clone();
-        // The protocol says so; some servers do not.
+        // The protocol requires it; some servers do not comply.
         let kind = arguments.entry("type").or_insert_with(|| "object".into());
         let is_object = kind == "object";
         let arguments = Value::Object(arguments);
@@ -226,20 +226,23 @@ while IFS= read -r line; do
 done
 "#;
 
-    fn server(script: &str, only: Option<&[&str]>) -> Server {
+    fn server(script: &str, only: Option<&[&str]>) -> ToolServer {
         let only = only.map(|only| only.iter().map(ToString::to_string).collect());
-        Server { line: ["sh", "-c", script].map(String::from).to_vec(), only, timeout: 2 }
+        ToolServer { line: ["sh", "-c", script].map(String::from).to_vec(), only, timeout: 2 }
     }
 
-    fn opened<T>(server: &Server, then: impl AsyncFnOnce(Client, Vec<ToolSpec>) -> T) -> anyhow::Result<T> {
+    fn opened<T>(
+        server: &ToolServer,
+        then: impl AsyncFnOnce(ServerClient, Vec<ToolSpec>) -> T,
+    ) -> anyhow::Result<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (client, specs) = Client::open("files", server, Path::new("")).await?;
+            let (client, specs) = ServerClient::open("files", server, Path::new("")).await?;
             Ok(then(client, specs).await)
         })
     }
 
-    fn refused(server: &Server) -> String {
+    fn refused(server: &ToolServer) -> String {
         format!("{:#}", opened(server, async |_, _| ()).expect_err("it can't be used"))
     }
 
@@ -277,28 +280,31 @@ done
             ("yes", "the tool server `files`"),
             ("sleep 60", "no answer after 2 s"),
         ] {
-            let told = refused(&server(script, None));
-            assert!(told.contains(why), "{script}: {told}");
+            let message = refused(&server(script, None));
+            assert!(message.contains(why), "{script}: {message}");
         }
-        let none = Server { line: vec!["greenroom-none".into()], only: None, timeout: 1 };
+        let none = ToolServer { line: vec!["greenroom-none".into()], only: None, timeout: 1 };
         assert!(refused(&none).contains("can't start `greenroom-none`"));
-        // What it says and how it ended is the reason.
+        // Its output and exit status are the reason.
         for script in [
             "echo starting >&2; echo no such file: notes.db >&2; exit 3",
             "read -r line; echo no such file: notes.db >&2; exit 3",
         ] {
-            let told = refused(&server(script, None));
-            assert!(told.contains("exit status: 3") && told.contains("`no such file: notes.db`"), "{told}");
-            assert!(!told.contains("does not speak"), "{told}");
+            let message = refused(&server(script, None));
+            assert!(
+                message.contains("exit status: 3") && message.contains("`no such file: notes.db`"),
+                "{message}"
+            );
+            assert!(!message.contains("does not speak"), "{message}");
         }
-        let told = refused(&server("echo Content-Length: 52; sleep 60", None));
-        assert!(told.contains("`Content-Length: 52`"), "{told}");
+        let message = refused(&server("echo Content-Length: 52; sleep 60", None));
+        assert!(message.contains("`Content-Length: 52`"), "{message}");
         let odd = SERVER.replace(r#""name":"read","#, r#""name":"re ad","#);
         assert!(refused(&server(&odd, None)).contains("exclude it with `only`"));
     }
 
     /// What a call of a tool gives whose server answers in a way.
-    fn answered(result: &str) -> Outcome {
+    fn answered(result: &str) -> CallOutcome {
         let script = SERVER
             .replace(r#"{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}"#, result);
         let script = script.replace(r#""result":%s}"#, r#""result":%b}"#);
@@ -322,10 +328,13 @@ done
             r#"*'"name":"wait"'*) echo segfault >&2; exit 139;;"#,
         );
         let call = Call { tool: "files_wait".into(), arguments: serde_json::json!({}) };
-        let told = opened(&server(&script, None), async |client, _| {
+        let message = opened(&server(&script, None), async |client, _| {
             client.call(&call, call.arguments.clone()).await
         });
-        let told = told.unwrap().unwrap_err();
-        assert!(told.contains("has ended (exit status: 139)") && told.contains("`segfault`"), "{told}");
+        let message = message.unwrap().unwrap_err();
+        assert!(
+            message.contains("has ended (exit status: 139)") && message.contains("`segfault`"),
+            "{message}"
+        );
     }
 }

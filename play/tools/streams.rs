@@ -1,4 +1,5 @@
-//! What a program writes beside its result, and bytes that are not UTF-8: so that a failure names its cause.
+//! What a program writes in addition to its result, and bytes that are not UTF-8: so that a failure names its
+//! cause.
 //!
 //! A server's messages are JSON in UTF-8, one a line. What is not UTF-8 is replaced instead of being lost
 //! with its whole message, and a line that is no message is kept for the reason of a failure.
@@ -14,9 +15,9 @@ const MAX_ERROR: usize = 64 << 10;
 /// Characters of a line that a reason quotes.
 const MAX_QUOTED: usize = 300;
 
-/// What is known of a server's streams beside its messages.
+/// State of a server's streams other than its messages.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct ServerStreams {
     error: Mutex<Vec<u8>>,
     /// True once its standard error has ended.
     is_heard: AtomicBool,
@@ -33,7 +34,7 @@ struct Output {
     is_odd: bool,
 }
 
-impl Heard {
+impl ServerStreams {
     /// Reads a server's standard error to its end, and keeps the last of it.
     pub(super) async fn hear_error(&self, mut from: impl AsyncRead + Unpin) {
         let mut piece = vec![0; 8 << 10];
@@ -104,7 +105,7 @@ impl Heard {
     }
 }
 
-/// The last line of a text that says anything, shortened.
+/// The last non-empty line of a text, shortened.
 pub(super) fn last_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let last = text.lines().rev().find(|line| !line.trim().is_empty())?.trim();
@@ -134,15 +135,15 @@ impl Utf8 {
                     return text;
                 }
                 Err(error) => {
-                    let (valid, behind) = rest.split_at(error.valid_up_to());
+                    let (valid, after) = rest.split_at(error.valid_up_to());
                     text.push_str(std::str::from_utf8(valid).unwrap_or_default());
                     let Some(n) = error.error_len() else {
-                        self.begun = behind.to_vec();
+                        self.begun = after.to_vec();
                         return text;
                     };
                     text.push(char::REPLACEMENT_CHARACTER);
                     self.is_odd = true;
-                    rest = &behind[n..];
+                    rest = &after[n..];
                 }
             }
         }

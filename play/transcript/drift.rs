@@ -13,13 +13,13 @@ pub enum Cause {
     ChoiceChanged,
     /// The form of the reply has changed.
     FormChanged,
-    /// The rule that plays the agent says something else.
+    /// The rule that plays the agent gives another reply.
     RuleChanged,
     /// An agent's tools are others, or a tool gives something else.
     ToolsChanged,
     /// The replies are the same, but give other results.
     ResultsChanged,
-    /// The model says something else.
+    /// The model gives another reply.
     ReplyChanged,
     /// The version that wrote the recording read the reply by other rules.
     ReadingChanged,

@@ -24,7 +24,7 @@ pub use write::{Recorder, same_settings};
 
 /// Version of the format.
 pub const FORMAT: u32 = 2;
-/// Version of the rules that a recording depends on beside its format: which line breaks of templates stay,
+/// Version of the rules that a recording depends on besides its format: which line breaks of templates stay,
 /// what strategies remember, and what `parse_choice` reads in a reply. Headers of version 1 don't name it.
 pub const RULES: u32 = 2;
 
@@ -38,7 +38,7 @@ pub const PROGRAM: &str = concat!("greenroom ", env!("CARGO_PKG_VERSION"));
 /// Name of the file in a run's folder.
 pub const FILE: &str = "transcript.jsonl";
 
-/// Path of the line that says what a full memory starts over with before the turn `path`.
+/// Path of the line with what a full memory starts over with before the turn `path`.
 pub fn summary_of(path: &str) -> String {
     format!("{path}{SUMMARY}")
 }
@@ -53,7 +53,7 @@ pub fn turn_of(aside: &str) -> &str {
     aside.rsplit_once('.').map_or(aside, |(turn, _)| turn)
 }
 
-/// True if a path is that of a line that says what a full memory starts over with.
+/// True if a path is that of a line with what a full memory starts over with.
 pub fn is_summary(path: &str) -> bool {
     path.ends_with(SUMMARY)
 }

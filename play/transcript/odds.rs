@@ -19,7 +19,7 @@ pub struct Odds {
 }
 
 impl Odds {
-    /// Mass below which shares say little: they compare options that the model would hardly give.
+    /// Mass below which shares mean little: they compare options that the model would hardly give.
     pub const LOW_MASS: f64 = 0.1;
 
     /// Tells whether the model would almost always have said something else.

@@ -61,11 +61,11 @@ impl Transcript {
     /// # Errors
     /// The first line (but the last) that is no line of a transcript, or a missing header.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ReadError> {
-        Self::from_lines(path, Lines::new(text.as_bytes(), Kind::Transcript))
+        Self::from_lines(path, FileLines::new(text.as_bytes(), FileKind::Transcript))
     }
 
     /// Reads one line after the other, so that a long file takes no more memory than what is in it.
-    fn from_lines<R: BufRead>(path: &Path, lines: Lines<R>) -> Result<Self, ReadError> {
+    fn from_lines<R: BufRead>(path: &Path, lines: FileLines<R>) -> Result<Self, ReadError> {
         let file = path.display().to_string();
         let error = |line, found: String, expected: &str| {
             let (file, expected) = (file.clone(), expected.to_string());
@@ -159,7 +159,7 @@ impl Transcript {
     /// # Errors
     /// The file can't be read, or a line of it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let lines = Lines::open(path, Kind::Transcript);
+        let lines = FileLines::open(path, FileKind::Transcript);
         Ok(Self::from_lines(path, lines.with_context(|| format!("can't read {}", path.display()))?)?)
     }
 
@@ -169,7 +169,7 @@ impl Transcript {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_begun(path: &Path) -> anyhow::Result<Option<Self>> {
-        let first = match Lines::open(path, Kind::Transcript) {
+        let first = match FileLines::open(path, FileKind::Transcript) {
             Ok(mut lines) => lines.next().transpose(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => Err(error),
@@ -184,7 +184,8 @@ fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {
         let short: String = text.trim_end().chars().take(60).collect();
         if short.len() < text.trim_end().len() { format!("`{short}…`") } else { format!("`{short}`") }
     };
-    let expected = "a line of a transcript: {\"type\": \"header\" | \"turn\" | \"state\" | \"route\" | \"footer\", …, \"hash\": …}";
+    let expected = "a line of a transcript: \
+                    {\"type\": \"header\" | \"turn\" | \"state\" | \"route\" | \"footer\", …, \"hash\": …}";
     if !text.ends_with('\n') {
         return Err((format!("a line without an end, {}", shown(text)), expected.into()));
     }

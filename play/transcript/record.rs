@@ -3,7 +3,7 @@
 use super::is_summary;
 use greenroom_scenario::results::Payoffs;
 use greenroom_scenario::{
-    CaseId, Choice, ChoiceOption, Chosen, FIRST_RULES, Form, Given, Hints, Method, Scenario, Share, ToolSpec,
+    CaseId, Choice, ChoiceOption, Chosen, FIRST_RULES, Form, Given, Hints, ChoiceMethod, Scenario, Share, ToolSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -624,7 +624,7 @@ impl Footer {
     pub fn shown(&self, scenario: &Scenario) -> Option<String> {
         let outcomes = self.outcomes.iter().filter(|outcome| outcome.error.is_none());
         let outcomes: Vec<_> = outcomes.map(|outcome| (outcome.name.as_str(), &outcome.value)).collect();
-        scenario.ending.as_ref()?.shown(scenario, &outcomes)
+        scenario.ending.as_ref()?.display_lines(scenario, &outcomes)
     }
 
     /// Tells whether all that had to hold held. Assertions that need a share of many runs can't fail in one.
@@ -715,8 +715,8 @@ pub fn choice_record(
         OptionRecord { value, text, logprob: logprob(id) }
     };
     let method = match choice.method {
-        Method::Decode => "decode",
-        Method::Parse => "parse",
+        ChoiceMethod::Decode => "decode",
+        ChoiceMethod::Parse => "parse",
     };
     let chosen = match chosen {
         Some(Chosen::Option(id)) => choice.options[id].value.clone(),

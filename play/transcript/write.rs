@@ -68,7 +68,8 @@ impl Recorder {
     pub fn resume(path: &Path, transcript: &Transcript, header: &Header) -> anyhow::Result<Self> {
         if let Some(footer) = &transcript.footer {
             bail!(
-                "{}: this run is complete ({} turns); to play it again, leave out --resume and choose another --out",
+                "{}: this run is complete ({} turns); to play it again, leave out --resume and choose \
+                 another --out",
                 path.display(),
                 footer.record.turns
             );
@@ -112,8 +113,7 @@ impl Recorder {
 
     /// Takes the next turn. True if it is new on disk, false if it was there already.
     ///
-    /// # Errors
-    /// [`Drift`] where a recorded line says something else; else the disk's.
+    /// # Errors [`Drift`] if a recorded line differs; else the disk's.
     pub fn turn(&mut self, record: TurnRecord) -> anyhow::Result<bool> {
         self.nothing_is_between()?;
         let at = self.n_turns;
@@ -253,7 +253,7 @@ fn is_same(a: &InterTurnRecord, b: &InterTurnRecord) -> bool {
     a.path() == b.path() && a.what() == b.what()
 }
 
-/// Says what is different about a recorded line between turns that has its place.
+/// Describes the difference of a recorded line between turns.
 fn other_between(
     recorded: &Recorded<InterTurnRecord>,
     now: &InterTurnRecord,
@@ -280,7 +280,7 @@ fn other_between(
     Ok(Some(Drift::new(now.path(), cause, detail).at_line(recorded.line).texts(shown(was)?, shown(now)?)))
 }
 
-/// Says the first difference between a recorded turn and the same turn now.
+/// Describes the first difference between a recorded turn and the same turn now.
 fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord, by_first_rules: bool) -> Option<Drift> {
     let was = &recorded.record;
     let drift = |cause, detail: &str| Some(Drift::new(&now.path, cause, detail).at_line(recorded.line));
@@ -293,7 +293,7 @@ fn compare(recorded: &Recorded<TurnRecord>, now: &TurnRecord, by_first_rules: bo
         let found = drift(cause, "what the agent reads differs");
         return found.map(|found| found.texts(&was.delta, &now.delta));
     }
-    // Only what a rule says is computed again.
+    // Only the replies of rules are computed again.
     if was.raw != now.raw && recorded.intact {
         let found =
             drift(Cause::RuleChanged, "what is said differs; this agent is played by a rule, not by a model");
@@ -450,12 +450,14 @@ fn drift<T: serde::Serialize>(path: String, was: T, now: T) -> serde_json::Resul
 pub fn same_settings(recorded: &Header, now: &Header) -> anyhow::Result<()> {
     // A header without `case` has another rule, not another value.
     if recorded.case.is_none() && now.case.is_some() {
-        let detail = "an earlier version began the run, with random numbers that all cases share; play it again in another folder";
+        let detail = "an earlier version began the run, with random numbers that all cases share; play it \
+                      again in another folder";
         return Err(Drift::new("header", Cause::Settings, detail).into());
     }
     // So is one without `rules`.
     if recorded.is_by_first_rules() && !now.is_by_first_rules() {
-        let detail = "an earlier version began the run, by rules that differ from this one's; play it again in another folder";
+        let detail = "an earlier version began the run, by rules that differ from this one's; play it again \
+                      in another folder";
         return Err(Drift::new("header", Cause::Settings, detail).into());
     }
     let (was, is) = (serde_json::to_value(recorded)?, serde_json::to_value(now)?);

@@ -125,8 +125,8 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
         }
         Some(engine::Remedy::FormatsOfThisModel) => "make one for this model with `greenroom-lab kv-config`",
         None if error.kind() == engine::ErrorKind::Device => {
-            "`greenroom devices` lists the devices (a software renderer must be named: gpu:NAME), --device cpu uses \
-                the processor"
+            "`greenroom devices` lists the devices (a software renderer must be named: gpu:NAME), --device \
+             cpu uses the processor"
         }
         _ => return error.into(),
     };

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 /// Continue a run differently from a given turn; everything before it stays
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at yard --seed 8\n\
-         greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" --tell \"danny@two_sheets=The guard nods.\"\n\
-The original run is not changed.")]
+                        greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" \
+                        --tell \"danny@two_sheets=The guard nods.\"\nThe original run is not changed.")]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,
@@ -102,7 +102,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         fork: Some(ForkFrom {
             run: args.run.clone(),
             at: args.at.clone(),
-            changes: Changes { said: args.said, told: args.told },
+            changes: Changes { said: args.said, tells: args.told },
         }),
         root: args.near.bounds.root.clone(),
         named,

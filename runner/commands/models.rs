@@ -3,7 +3,7 @@
 use super::{Exit, parse_size};
 use crate::backend::worded;
 use crate::backend::{Kv, locate, source};
-use crate::hub::{CATALOG, Cache};
+use crate::hub::{CATALOG, HubCache};
 use crate::terminal::{bytes, table};
 use greenroom_engine::{PromptEncoder, SuggestedSampling};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// The GGUF files in Hugging Face's cache, by the names that `--model` takes: short ones first.
 fn show_downloaded() {
-    let Ok(cache) = Cache::open() else { return };
+    let Ok(cache) = HubCache::open() else { return };
     let short = CATALOG.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.address().ok()?)));
     let long = cache.addresses().into_iter().map(|address| (address.to_string(), address));
     let mut found: Vec<(String, PathBuf)> = Vec::new();

@@ -7,7 +7,7 @@ use crate::transcript::DryRecord;
 
 /// Sampling settings.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Sampling {
+pub(super) struct SamplingArgs {
     /// 0 is greedy [default: the scenario's, the model's, else 0.7]
     #[arg(long, value_name = "T", value_parser = non_negative)]
     temperature: Option<f32>,
@@ -37,7 +37,7 @@ pub(super) struct Sampling {
     dry_allowed_length: usize,
 }
 
-impl Sampling {
+impl SamplingArgs {
     /// The given settings.
     pub(super) fn given(&self) -> GivenSampling {
         let dry = DryRecord {
@@ -57,7 +57,7 @@ impl Sampling {
     }
 }
 
-impl Sampling {
+impl SamplingArgs {
     /// The given settings that a scenario may also set.
     pub(super) fn hints(&self) -> Hints {
         Hints {

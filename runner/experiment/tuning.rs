@@ -100,7 +100,8 @@ mod tests {
     use super::*;
     use crate::scenario::load;
 
-    const TEXT: &str = "variables: { top_p: 1 }\nmodels: { big: a.gguf, small: understudy }\nagents: { ann: { model: big } }\n\
+    const TEXT: &str = "variables: { top_p: 1 }\nmodels: { big: a.gguf, small: understudy }\n\
+                        agents: { ann: { model: big } }\n\
                         phases: [{ name: talk, agents: [ann], initial_prompt: '{{ top_p }}' }, \
                         { name: ben, agents: [ann], initial_prompt: x }]\n";
 

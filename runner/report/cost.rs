@@ -1,6 +1,6 @@
 //! Cost of a turn: what its cache contained, and what was computed.
 
-use super::cast::Cast;
+use super::cast::CastIndex;
 use super::dialogue::TurnLine;
 use crate::backend::{Match, Origin};
 use crate::trace::TurnTrace;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Cost of a turn.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct CostRow {
     pub(super) n: usize,
     /// Column in the figure, from 0.
     #[serde(skip)]
@@ -35,7 +35,7 @@ pub(super) struct Row {
 }
 
 /// The cost of a line, if the trace has it.
-pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
+pub(super) fn row(cast: &CastIndex, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<CostRow> {
     let kind = kind(cost.kind?);
     let state = match cost.source {
         Some(Origin::Memory) => "hot",
@@ -43,7 +43,7 @@ pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTr
         _ => "cold",
     };
     let key = &line.record.agent;
-    Some(Row {
+    Some(CostRow {
         n: line.n,
         column,
         is_summary: line.is_summary,

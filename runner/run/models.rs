@@ -1,7 +1,7 @@
 //! The models of a run: the backend for the scenario's own model, and for each model that it names.
 
 use super::RunOptions;
-use crate::backend::{Backend, Cast, GivenSampling, Sampling};
+use crate::backend::{Backend, CastBackend, GivenSampling, Sampling};
 use crate::scenario::{Plan, Scenario};
 use crate::stage::ModelHandle;
 use crate::transcript::NamedRecord;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Backends of a run and their default sampling.
-pub(super) struct Models {
+pub(super) struct RunModels {
     /// The scenario's own.
     pub(super) own: Arc<dyn Backend>,
     pub(super) sampling: Sampling,
@@ -18,7 +18,7 @@ pub(super) struct Models {
     pub(super) named: BTreeMap<String, ModelHandle>,
 }
 
-impl Models {
+impl RunModels {
     /// # Errors
     /// A model can't be found or opened.
     pub(super) fn open(
@@ -52,10 +52,11 @@ impl Models {
             let backend = open(name, &model)?;
             let recorded = options.recorded.get(name).cloned();
             let sampling = recorded.unwrap_or_else(|| settings(backend.as_ref()));
-            named.insert(name.clone(), ModelHandle { backend: Arc::new(Cast::new(backend)), sampling });
+            named
+                .insert(name.clone(), ModelHandle { backend: Arc::new(CastBackend::new(backend)), sampling });
         }
         let max_tokens = hints.max_tokens.unwrap_or(options.max_tokens);
-        Ok(Self { own: Arc::new(Cast::new(own)), sampling, max_tokens, named })
+        Ok(Self { own: Arc::new(CastBackend::new(own)), sampling, max_tokens, named })
     }
 }
 

@@ -34,7 +34,7 @@ pub use agents::Roster;
 pub use models::Models;
 pub use openai::Kept;
 pub use queue::Queue;
-pub use runs::Telling;
+pub use runs::RunReporter;
 pub use sessions::Sessions;
 pub use tenants::Tenants;
 pub use window::{Watched, watch};

@@ -15,7 +15,7 @@ const Z: f64 = 1.959_963_984_540_054;
 
 /// A figure of some runs.
 ///
-/// `low` and `high` are null where there is no interval; [`Method`] says why.
+/// `low` and `high` are null where there is no interval; [`IntervalMethod`] says why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Runs that it comes from, or cases where these are pooled; of a difference, pairs of them.
@@ -27,13 +27,13 @@ pub struct Estimate {
     /// Upper end.
     pub high: Option<f64>,
     /// Method of the interval.
-    pub method: Method,
+    pub method: IntervalMethod,
 }
 
 /// Method of an interval, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum IntervalMethod {
     /// Wilson's score interval: each run is one trial.
     Wilson,
     /// Wilson's score interval with runs as trials: all trials of all runs had one result, so nothing is
@@ -53,7 +53,7 @@ pub enum Method {
     /// An interval of a difference of rates, put together from the intervals of both and from how they vary
     /// together over cases.
     Joined,
-    /// No interval: fewer runs than a bootstrap can say anything from.
+    /// No interval: too few runs for a bootstrap.
     TooFewRuns,
     /// No interval: fewer than two cases.
     TooFewCases,
@@ -65,7 +65,7 @@ pub enum Method {
 
 impl Estimate {
     /// A figure without an interval.
-    pub(super) fn bare(n: usize, value: Option<f64>, method: Method) -> Self {
+    pub(super) fn bare(n: usize, value: Option<f64>, method: IntervalMethod) -> Self {
         Self { n, value, low: None, high: None, method }
     }
 
@@ -73,11 +73,11 @@ impl Estimate {
     pub(super) fn rate(hits: usize, n: usize) -> Self {
         let value = (n > 0).then(|| hits as f64 / n as f64);
         match n {
-            0 => Self::bare(0, None, Method::NoRuns),
-            1 => Self::bare(1, value, Method::TooFewRuns),
+            0 => Self::bare(0, None, IntervalMethod::NoRuns),
+            1 => Self::bare(1, value, IntervalMethod::TooFewRuns),
             _ => {
                 let (low, high) = wilson(hits as f64, n as f64);
-                Self { n, value, low: Some(low), high: Some(high), method: Method::Wilson }
+                Self { n, value, low: Some(low), high: Some(high), method: IntervalMethod::Wilson }
             }
         }
     }
@@ -87,11 +87,11 @@ impl Estimate {
     pub(super) fn paired_rates(first: usize, second: usize, n: usize) -> Self {
         let value = (n > 0).then(|| (first as f64 - second as f64) / n as f64);
         match n {
-            0 => Self::bare(0, None, Method::NoRuns),
-            1 => Self::bare(1, value, Method::TooFewRuns),
+            0 => Self::bare(0, None, IntervalMethod::NoRuns),
+            1 => Self::bare(1, value, IntervalMethod::TooFewRuns),
             _ => {
                 let (low, high) = tango(first as f64, second as f64, n as f64);
-                Self { n, value, low: Some(low), high: Some(high), method: Method::Tango }
+                Self { n, value, low: Some(low), high: Some(high), method: IntervalMethod::Tango }
             }
         }
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn one_run_has_no_interval() {
         let one = Estimate::rate(1, 1);
-        assert_eq!(one, Estimate::bare(1, Some(1.0), Method::TooFewRuns));
+        assert_eq!(one, Estimate::bare(1, Some(1.0), IntervalMethod::TooFewRuns));
         assert_eq!(Estimate::rate(0, 0).value, None);
     }
 
@@ -188,7 +188,7 @@ mod tests {
             let turned = Estimate::paired_rates(c, b, n);
             assert!((turned.low.unwrap() + found.high.unwrap()).abs() < 1e-12, "{turned:?}");
         }
-        assert_eq!(Estimate::paired_rates(1, 0, 1), Estimate::bare(1, Some(1.0), Method::TooFewRuns));
+        assert_eq!(Estimate::paired_rates(1, 0, 1), Estimate::bare(1, Some(1.0), IntervalMethod::TooFewRuns));
     }
 
     #[test]

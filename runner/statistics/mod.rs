@@ -61,14 +61,14 @@ mod tables;
 mod thresholds;
 
 pub use groups::CASE;
-pub use interval::{CONFIDENCE, Estimate, Method};
+pub use interval::{CONFIDENCE, Estimate, IntervalMethod};
 pub use plots::{pictures, plots};
 pub use pooled::{ByCase, CaseRow, by_case, pooled_tables};
-pub use subject::{Offer, Question, Rounds, Subject};
+pub use subject::{AgentOption, AgentQuestion, Rounds, Subject};
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};
 pub use tables::{Tables, tables};
-pub use thresholds::{Held, Threshold};
+pub use thresholds::{AssertionCount, Threshold};
 
 use crate::scenario::Scenario;
 use crate::transcript::Transcript;

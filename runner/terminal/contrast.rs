@@ -1,4 +1,4 @@
-//! Colours of names that can be read on dark and on light terminals, whose background nobody tells.
+//! Colours of names that can be read on dark and on light terminals, whose background is unknown.
 //!
 //! A colour keeps its hue and is made lighter or darker until its relative luminance (WCAG 2.2) has a
 //! contrast of at least 4 : 1 to black and to white both.

@@ -6,7 +6,7 @@
 
 use super::contrast;
 use super::page::Page;
-use super::progress::{Form, RunProgress};
+use super::progress::{ProgressForm, RunProgress};
 use crate::backend::Progress;
 use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
@@ -24,7 +24,7 @@ const MAX_WIDTH: usize = 100;
 const CUT_SHOWN: usize = 40;
 
 /// The dialogue on standard output.
-pub struct Dialogue {
+pub struct DialogueOutput {
     scenario: Arc<Scenario>,
     plan: Arc<Plan>,
     page: Page,
@@ -48,16 +48,16 @@ pub struct Dialogue {
     warned: bool,
 }
 
-impl Dialogue {
+impl DialogueOutput {
     /// A dialogue on standard output; colours, wrapping and the bar only where it is a terminal.
     pub fn new(scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let fancy = super::is_fancy();
         let width = fancy.then(|| usize::from(console::Term::stdout().size().1).clamp(30, MAX_WIDTH));
         let page = Page::stdout(width);
         let form = match (console::Term::stderr().is_term(), console::Term::stdout().is_term()) {
-            (false, _) => Form::Lines,
-            (true, true) if !fancy => Form::Hidden,
-            (true, _) => Form::Bar,
+            (false, _) => ProgressForm::Lines,
+            (true, true) if !fancy => ProgressForm::Hidden,
+            (true, _) => ProgressForm::Bar,
         };
         let progress = RunProgress::new(&scenario, &plan, form);
         let mut dialogue = Self::on(page, fancy, scenario, plan);
@@ -69,7 +69,7 @@ impl Dialogue {
     pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let (raw, calls, shown) = (BTreeMap::new(), BTreeMap::new(), None);
         let (bar, phase, round, next, titled, warned) = Default::default();
-        let progress = RunProgress::new(&scenario, &plan, Form::Hidden);
+        let progress = RunProgress::new(&scenario, &plan, ProgressForm::Hidden);
         Self {
             scenario,
             plan,
@@ -156,8 +156,8 @@ impl Dialogue {
     fn route(&mut self, id: TurnId, route: &RouteRecord) {
         self.hide_bar();
         self.place(self.plan.turn(id).phase, 1);
-        let told = format!("  * {}", printable(&route.told(|key| self.scenario.name_of(key))));
-        self.page.note(&if self.fancy { Style::new().dim().apply_to(told).to_string() } else { told });
+        let picked = format!("  * {}", printable(&route.told(|key| self.scenario.name_of(key))));
+        self.page.note(&if self.fancy { Style::new().dim().apply_to(picked).to_string() } else { picked });
         self.page.end();
     }
 
@@ -249,7 +249,7 @@ impl Dialogue {
         self.page.end();
         self.raw.remove(&self.next);
         self.shown = None;
-        // What has come of the next turn is shown after what the stage says before it.
+        // The start of the next turn is shown after the lines of the stage before it.
     }
 
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
@@ -300,7 +300,7 @@ impl Dialogue {
     }
 }
 
-impl Watch for Dialogue {
+impl Watch for DialogueOutput {
     fn see(&mut self, id: TurnId, scene: Scene<'_>) {
         if std::mem::take(&mut self.titled) {
             self.title();
@@ -364,7 +364,7 @@ fn ending(stop: Stop, cut: &str) -> Option<String> {
     }
 }
 
-impl Drop for Dialogue {
+impl Drop for DialogueOutput {
     fn drop(&mut self) {
         self.hide_bar();
         if self.shown.is_some() {
@@ -415,8 +415,8 @@ mod tests {
         let scenario = load("x.yaml", text, &[]).scenario.unwrap();
         let plan = Arc::new(compile(&scenario));
         let page = Page::new(Box::new(File), None);
-        let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan.clone());
-        dialogue.progress = RunProgress::new(&scenario, &plan, Form::Lines).at_once(write);
+        let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan.clone());
+        dialogue.progress = RunProgress::new(&scenario, &plan, ProgressForm::Lines).at_once(write);
         for (id, turn) in plan.order() {
             dialogue.see(id, Scene::Progress(&Progress::Text("Good day to ".into())));
             let (spoken, cut, stop) = ("Good day to all of you.", "", Stop::EndOfTurn);

@@ -13,14 +13,14 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// Standard output, as far as it has failed.
-enum State {
+enum OutputState {
     Open,
     /// The reader has closed the pipe.
     Unread,
     Failed(io::Error),
 }
 
-static STATE: Mutex<State> = Mutex::new(State::Open);
+static STATE: Mutex<OutputState> = Mutex::new(OutputState::Open);
 
 /// Writes to standard output.
 pub fn out(text: &str) {
@@ -49,19 +49,23 @@ pub fn flush() {
 /// reader.
 pub fn finish() -> io::Result<()> {
     flush();
-    match std::mem::replace(&mut *STATE.lock().unwrap_or_else(PoisonError::into_inner), State::Unread) {
-        State::Failed(error) => Err(error),
-        State::Open | State::Unread => Ok(()),
+    match std::mem::replace(&mut *STATE.lock().unwrap_or_else(PoisonError::into_inner), OutputState::Unread) {
+        OutputState::Failed(error) => Err(error),
+        OutputState::Open | OutputState::Unread => Ok(()),
     }
 }
 
 fn attempt(write: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !matches!(*state, State::Open) {
+    if !matches!(*state, OutputState::Open) {
         return;
     }
     if let Err(error) = write(&mut io::stdout()) {
-        *state = if error.kind() == ErrorKind::BrokenPipe { State::Unread } else { State::Failed(error) };
+        *state = if error.kind() == ErrorKind::BrokenPipe {
+            OutputState::Unread
+        } else {
+            OutputState::Failed(error)
+        };
     }
 }
 
@@ -80,8 +84,7 @@ impl Write for Stdout {
     }
 }
 
-/// A text in which nothing steers a terminal but colours: these are ours, and whatever else is in a text was
-/// put there by a file.
+/// A text whose only control sequences are our colours: any other one comes from a file.
 fn safe(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(steers) {

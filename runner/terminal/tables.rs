@@ -1,15 +1,15 @@
 //! Tables for people.
 
 use crate::diagnostic::printable;
-use crate::trace::{AgentSummary, CacheSummary, Summary};
+use crate::trace::{AgentSummary, CacheSummary, CostSummary};
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::HashSet;
 
 /// A row: the texts and their columns.
-pub(super) type Row = Vec<(String, String)>;
+pub(super) type TableRow = Vec<(String, String)>;
 
 /// Texts with their heads.
-pub(super) fn row<const N: usize>(texts: [(&str, String); N]) -> Row {
+pub(super) fn row<const N: usize>(texts: [(&str, String); N]) -> TableRow {
     texts.into_iter().map(|(head, text)| (head.to_string(), text)).collect()
 }
 
@@ -19,7 +19,7 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> Stri
 }
 
 /// Least columns that a text is wrapped to.
-const LEAST: usize = 8;
+const MIN_COLUMNS: usize = 8;
 /// Columns between two of a table's.
 const GAP: usize = 2;
 
@@ -50,7 +50,7 @@ pub fn table_within(
         let largest = texts.clone().max_by_key(|column| wide(&rows, *column));
         let Some(column) = largest.filter(|_| taken + widest > limit) else { break };
         let was = wide(&rows, column) - GAP;
-        let to = was.saturating_sub(taken + widest - limit).max(LEAST);
+        let to = was.saturating_sub(taken + widest - limit).max(MIN_COLUMNS);
         for row in &mut rows {
             if let Some(cell) = row.get_mut(column) {
                 *cell = textwrap::fill(cell, to);
@@ -109,7 +109,7 @@ fn drawn(head: &[&str], rows: &[Vec<String>], columns: Vec<usize>, numbers_from:
 }
 
 /// The cost of a run, by agent, then that of all memories.
-pub fn costs(summary: &Summary) -> String {
+pub fn costs(summary: &CostSummary) -> String {
     let mut head = vec![
         "agent",
         "lifecycle",

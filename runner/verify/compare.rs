@@ -70,7 +70,7 @@ impl What {
         }
     }
 
-    /// Tells whether it is a difference in what was read, said, or came of it.
+    /// Returns whether it is a difference in what was read, said, or concluded.
     pub fn is_said(self) -> bool {
         self != Self::Setting
     }

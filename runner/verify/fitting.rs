@@ -32,10 +32,10 @@ pub(super) struct Players {
 
 impl Players {
     /// The same, each after a different context.
-    pub(super) fn map(self, behind: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
-        let seat = |seat: ModelHandle| ModelHandle { backend: behind(seat.backend), ..seat };
+    pub(super) fn map(self, wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
+        let seat = |seat: ModelHandle| ModelHandle { backend: wrap(seat.backend), ..seat };
         let named = self.named.into_iter().map(|(name, of)| (name, seat(of))).collect();
-        Self { own: behind(self.own), named }
+        Self { own: wrap(self.own), named }
     }
 }
 
@@ -50,7 +50,7 @@ impl Fitting<'_> {
         &self,
         players: Players,
         recorder: Recorder,
-        looked_up: RecordedRetrievals,
+        retrievals: RecordedRetrievals,
         allow_tools: bool,
     ) -> anyhow::Result<End> {
         let header = &self.transcript.header.record;
@@ -70,7 +70,7 @@ impl Fitting<'_> {
             before: replay::settings_before(header, &compile(self.scenario)),
             models,
             embeddings,
-            looked_up,
+            retrievals: retrievals,
             toolbox: Arc::new(toolbox),
             ..Settings::default()
         };
@@ -80,7 +80,7 @@ impl Fitting<'_> {
     }
 
     /// The models that answer for it: `model` for the scenario's own, where that names none, and those that
-    /// it opens for others, as the trace beside the recording knows them.
+    /// it opens for others, as the trace next to the recording names them.
     ///
     /// # Errors
     /// A model can't be found or opened, or the scenario does not name it any more.
@@ -101,8 +101,8 @@ impl Fitting<'_> {
         Ok(Players { own, named })
     }
 
-    /// Notes on why this model need not say the same: it is not the recording's, or turns are based on memory
-    /// that another device computed, as the trace beside the recording has it.
+    /// Notes on why this model may answer differently: it is not the recording's, or turns are based on
+    /// memory that another device computed, according to the trace next to the recording.
     pub(super) fn doubts(&self, players: &Players) -> Vec<String> {
         let header = &self.transcript.header.record;
         let was = ModelCard {

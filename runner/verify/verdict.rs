@@ -76,7 +76,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
     /// Kind of problem.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// The turn's path, `header`, `footer` or an assertion.
     pub at: String,
     /// Short description.
@@ -96,7 +96,7 @@ pub struct Problem {
 /// Kinds of problems, the mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ProblemKind {
     /// An assertion does not hold.
     Assertion,
     /// The scenario can't be played.
@@ -122,7 +122,7 @@ pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Tr
         reason.into_iter().chain(verdict(assertion)).collect::<Vec<_>>().join("\n")
     };
     let problem = |(at, assertion): (usize, &AssertionRecord)| Problem {
-        kind: Kind::Assertion,
+        kind: ProblemKind::Assertion,
         at: format!("assertions[{at}]"),
         title: format!("`{}` is false", assertion.that),
         detail: detail(assertion),
@@ -137,7 +137,7 @@ pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Tr
 impl Problem {
     pub(super) fn of_drift(drift: &Drift, place: Option<Place>) -> Self {
         Self {
-            kind: Kind::Drift,
+            kind: ProblemKind::Drift,
             at: drift.path.to_string(),
             title: drift.cause.words().to_string(),
             detail: drift.detail.to_string(),
@@ -160,7 +160,7 @@ impl Problem {
             return Self::of_drift(&drift.at_line(line), None);
         }
         Self {
-            kind: Kind::Environment,
+            kind: ProblemKind::Environment,
             at: String::new(),
             title: "can't be checked".to_string(),
             detail: format!("{error:#}"),
@@ -181,7 +181,7 @@ impl Problem {
             dots.chars().chain(first.before.chars().skip(skipped)).collect()
         };
         Self {
-            kind: Kind::Drift,
+            kind: ProblemKind::Drift,
             at: first.path.clone(),
             title: format!("{n} of {all} draws are surprises"),
             detail: format!(
@@ -202,7 +202,7 @@ impl Problem {
     pub(super) fn of_diagnostic(found: &Diagnostic, sources: &Sources) -> Self {
         let (file, line, _) = sources.place(found.span);
         Self {
-            kind: Kind::Invalid,
+            kind: ProblemKind::Invalid,
             at: found.code.to_string(),
             title: found.message.to_string(),
             detail: found.help.clone().unwrap_or_default().to_string(),

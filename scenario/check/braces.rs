@@ -6,7 +6,7 @@ use crate::read::{Typed, typed};
 use crate::schema::{Scalar, WrittenText, json_schema};
 use crate::template::{self, Code, NAME, environment, is_code, plain_variables};
 use greenroom_yaml::diagnostic::{Diagnostic, Severity};
-use greenroom_yaml::{Path, Step};
+use greenroom_yaml::{Path, PathStep};
 use serde_json::Value;
 
 /// The remedy for braces that are meant to stay.
@@ -108,8 +108,8 @@ impl Checker {
                 continue;
             }
             let field = path.0.iter().rev().find_map(|step| match step {
-                Step::Key(key) => Some(key.clone()),
-                Step::Index(_) => None,
+                PathStep::Key(key) => Some(key.clone()),
+                PathStep::Index(_) => None,
             });
             let field = field.unwrap_or_default();
             let found = match self.standing(&path, &text) {
@@ -129,7 +129,7 @@ impl Checker {
                 }
                 Standing::Plain => {
                     let message = format!("`{field}` can't use templates: nothing is rendered here");
-                    let help = if path.0.first() == Some(&Step::Key("models".into())) {
+                    let help = if path.0.first() == Some(&PathStep::Key("models".into())) {
                         "write the value itself; `--model NAME=…` and `--sweep model.NAME=…` replace a model"
                     } else {
                         "write the value itself"
@@ -142,7 +142,7 @@ impl Checker {
     }
 
     fn standing(&self, path: &Path, text: &str) -> Standing {
-        match path.0.first().and_then(Step::as_key) {
+        match path.0.first().and_then(PathStep::as_key) {
             Some("variables" | "state") => return Standing::Value,
             // Nothing reads it.
             Some("ui") => return Standing::Code,
@@ -175,7 +175,7 @@ fn is_of(declared: &Value, types: &[&str]) -> bool {
 fn schema(path: &Path, text: &str) -> Standing {
     let is_template =
         (text.contains("{{") && text.contains("}}")) || (text.contains("{%") && text.contains("%}"));
-    let is_pattern = path.0.last().and_then(Step::as_key) == Some("pattern");
+    let is_pattern = path.0.last().and_then(PathStep::as_key) == Some("pattern");
     if is_pattern || !is_template { Standing::Code } else { Standing::Schema }
 }
 

@@ -9,11 +9,11 @@ pub(super) mod rows;
 use super::types::Mistyped;
 use super::{Checker, ReadNamed};
 use crate::cases::{CASE, Case, CaseId};
-use crate::files::Kind;
+use crate::files::FileKind;
 use crate::schema::Written;
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Source, Span};
-use rows::{Cell, Column, Fault, Row, Rows, csv, jsonl};
+use rows::{FileCell, FileColumn, RowFault, FileRow, Rows, csv, jsonl};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -34,7 +34,7 @@ impl Checker {
         let path = Path::default().key("cases");
         self.has_cases = true;
         let of = overrides.iter().find(|(name, _)| name == CASE);
-        let Some(kind) = Format::of(&file) else {
+        let Some(kind) = CaseFormat::of(&file) else {
             let message =
                 format!("`{file}` can't be a file of cases: its name must end in `.csv` or `.jsonl`");
             self.error("bad-value", &path, message).help = Some(
@@ -43,7 +43,7 @@ impl Checker {
             );
             return;
         };
-        let text = match self.named_file(&file, "file of cases", Kind::Cases, &path, read) {
+        let text = match self.named_file(&file, "file of cases", FileKind::Cases, &path, read) {
             Ok(text) => text,
             // What a run takes from its case is recorded: it needs no file.
             Err(_) if of.is_some() => return,
@@ -60,8 +60,8 @@ impl Checker {
         let shown = self.beside(&file);
         let file = self.sources.add(Source { name: shown, text: text.clone() });
         let rows = match kind {
-            Format::Csv => csv(&text, MAX_CASES),
-            Format::Jsonl => jsonl(&text, MAX_CASES),
+            CaseFormat::Csv => csv(&text, MAX_CASES),
+            CaseFormat::Jsonl => jsonl(&text, MAX_CASES),
         };
         let cases = self.rows(rows, written, file);
         self.cases = Some(match of {
@@ -79,18 +79,18 @@ impl Checker {
         let variables = written.variables.as_ref().unwrap_or(&empty);
         let (mut cases, mut unknown, mut seen) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
         let mut n_alike: HashMap<String, u64> = HashMap::new();
-        for Column { name, start, end } in columns {
+        for FileColumn { name, start, end } in columns {
             if name != NAME && declared(variables, &name).is_none() {
                 self.unknown_column(&name, variables, Span { file, start, end });
                 unknown.insert(name);
             }
         }
         for (at, row) in rows.into_iter().enumerate() {
-            let Row { cells, start, end } = row;
+            let FileRow { cells, start, end } = row;
             let span = Span { file, start, end };
             let (mut name, mut values) = ((at + 1).to_string(), Vec::new());
             let mut own_name = None;
-            for Cell { column, value, start, end } in cells {
+            for FileCell { column, value, start, end } in cells {
                 let span = Span { file, start, end };
                 if column == NAME {
                     name = value.text();
@@ -129,7 +129,7 @@ impl Checker {
         cases
     }
 
-    fn fault(&mut self, fault: Fault, file: usize) {
+    fn fault(&mut self, fault: RowFault, file: usize) {
         let span = Span { file, start: fault.start, end: fault.end };
         self.push(Diagnostic::error(fault.code, "cases", span, fault.message).help(fault.help));
     }
@@ -159,7 +159,8 @@ impl Checker {
         let message = found.of(column);
         let help = match declared {
             Value::Array(_) | Value::Object(_) => {
-                "a table can hold numbers, truth values and texts; a `.jsonl` file can also hold lists and mappings"
+                "a table can hold numbers, truth values and texts; a `.jsonl` file can also hold lists and \
+                 mappings"
             }
             _ => "a value must have the type of the variable under `variables`",
         };
@@ -168,12 +169,12 @@ impl Checker {
 }
 
 /// A format of files of cases.
-enum Format {
+enum CaseFormat {
     Csv,
     Jsonl,
 }
 
-impl Format {
+impl CaseFormat {
     fn of(name: &str) -> Option<Self> {
         match std::path::Path::new(name).extension()?.to_str()? {
             "csv" => Some(Self::Csv),

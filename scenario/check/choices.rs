@@ -1,7 +1,7 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
-use crate::choice::{Choice, ChoiceOption, Decision, Method, text_of};
+use crate::choice::{Choice, ChoiceOption, Decision, ChoiceMethod, text_of};
 use crate::schema::{
     DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenExpression,
     WrittenPhase,
@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 /// Maximum number of options of a choice; each is scored.
 const MAX_OPTIONS: usize = 100;
-/// Names that say who chooses and when, where it depends on that which options are open.
+/// Names of who chooses and when, if the open options depend on that.
 const OPEN_NAMES: &[&str] = &["me", "round", "rounds"];
 /// Maximum number of votes that a consensus may take.
 const MAX_ATTEMPTS: usize = 100;
 /// Options are of very unequal length if the longest has at least this many characters, and is this many
 /// times as long as the shortest.
-const MANY_CHARACTERS: usize = 24;
-const UNEQUAL: usize = 4;
+const MIN_UNEQUAL_LENGTH: usize = 24;
+const MIN_UNEQUAL_RATIO: usize = 4;
 
 impl Checker {
     /// The choice that `choice` or `parse_choice` describes.
@@ -41,8 +41,8 @@ impl Checker {
             return None;
         }
         let (given, method, field) = match (decode, parse) {
-            (Some(given), _) => (given, Method::Decode, "choice"),
-            (_, Some(given)) => (given, Method::Parse, "parse_choice"),
+            (Some(given), _) => (given, ChoiceMethod::Decode, "choice"),
+            (_, Some(given)) => (given, ChoiceMethod::Parse, "parse_choice"),
             _ => return None,
         };
         let path = path.key(field);
@@ -70,7 +70,8 @@ impl Checker {
         let (options, open) = match options? {
             Options::Text(text) => {
                 if open.is_some() {
-                    let message = "`options` is an expression that selects the open agents, so `open` can't be used with it";
+                    let message = "`options` is an expression that selects the open agents, so `open` can't \
+                                   be used with it";
                     self.error("contradiction", &path.key("open"), message).help =
                         Some("keep one of the two".into());
                 }
@@ -91,7 +92,7 @@ impl Checker {
             options => (self.options(options, &at)?, open),
         };
         let by_length = normalize == Some(Normalize::Length);
-        if by_length && method == Method::Parse {
+        if by_length && method == ChoiceMethod::Parse {
             let message =
                 "`normalize` has no effect here: the reply is searched for words, and no options are weighed";
             self.unused(
@@ -101,8 +102,8 @@ impl Checker {
             );
         }
         match method {
-            Method::Decode if normalize.is_none() && !is_of_agents => self.like_lengths(&options, &at),
-            Method::Parse => self.distinct(&options, &at, is_of_agents),
+            ChoiceMethod::Decode if normalize.is_none() && !is_of_agents => self.like_lengths(&options, &at),
+            ChoiceMethod::Parse => self.distinct(&options, &at, is_of_agents),
             _ => {}
         }
         let shuffle = shuffle.unwrap_or(false);
@@ -118,15 +119,17 @@ impl Checker {
             return;
         };
         let (few, many) = (length(&short), length(&long));
-        if many < MANY_CHARACTERS || many < UNEQUAL * few {
+        if many < MIN_UNEQUAL_LENGTH || many < MIN_UNEQUAL_RATIO * few {
             return;
         }
         let message = format!(
-            "the options differ greatly in length: `{}` has {few} characters, `{}` has {many}; a longer text is less likely, whatever its meaning",
+            "the options differ greatly in length: `{}` has {few} characters, `{}` has {many}; a longer text \
+             is less likely, whatever its meaning",
             short.text, long.text
         );
         let span = self.tree.value(path);
-        let help = "write texts of similar length, or set `normalize` in the long form: `choice: { options: …, normalize: length }`";
+        let help = "write texts of similar length, or set `normalize` in the long form: `choice: \
+                    { options: …, normalize: length }`";
         self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
@@ -200,7 +203,8 @@ impl Checker {
         for (value, text, path) in written {
             let (Some(value), Some(text)) = (value, text) else {
                 if !self.is_broken(&path) {
-                    let help = "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`";
+                    let help = "write options with texts as a mapping: `choice: \
+                                { talk: I talk, silent: I stay silent }`";
                     self.error("type", &path, "an option must be a text, a number, true or false").help =
                         Some(help.into());
                 }
@@ -242,7 +246,7 @@ impl Checker {
         (sound && options.len() > 1).then_some(options)
     }
 
-    /// The way a phase decides; the agent it needs is named or has the role.
+    /// How a phase decides; the agent it needs is named or has the role.
     pub(super) fn decision(
         &mut self,
         written: &WrittenPhase,
@@ -270,7 +274,7 @@ impl Checker {
                     self.missing(&here, &message, "e.g. `choice: [stay, leave]`");
                 }
             }
-            Some(Choice { method: Method::Parse, .. }) if mode == DecisionMode::RankedChoice => {
+            Some(Choice { method: ChoiceMethod::Parse, .. }) if mode == DecisionMode::RankedChoice => {
                 let message = "`ranked_choice` needs `choice`: a ranking is decoded, not parsed";
                 self.error("contradiction", &path.key("parse_choice"), message).help =
                     Some("write `choice` instead of `parse_choice`".into());

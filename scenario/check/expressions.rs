@@ -8,7 +8,7 @@ use crate::template::{
 };
 use crate::{Assertion, Share, template};
 use greenroom_yaml::diagnostic::{Diagnostic, Suggestion, suggestion};
-use greenroom_yaml::{Path, Step};
+use greenroom_yaml::{Path, PathStep};
 use indexmap::IndexMap;
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) const ANY: &[&str] = &["agents", "phases", "variables"];
 /// A share as it is written.
 const EXAMPLE: &str = "e.g. `share: { at_least: 0.9 }`";
 
-/// What a judge says, in the assertion beside it.
+/// A judge's reply, in the assertion about it.
 const VERDICT: &str = "verdict";
 
 impl Checker {
@@ -91,12 +91,14 @@ impl Checker {
     /// True for a name of passes inside a block or in a block's condition; for `outer` in a nested block.
     pub(super) fn is_pass_name(&self, path: &Path, name: &str) -> bool {
         // `phases`, an index; in a block, its field and so on.
-        let in_lists = path
-            .0
-            .chunks(2)
-            .take_while(|steps| matches!(steps, [Step::Key(list), Step::Index(_)] if list == "phases"));
+        let in_lists = path.0.chunks(2).take_while(
+            |steps| matches!(steps, [PathStep::Key(list), PathStep::Index(_)] if list == "phases"),
+        );
         let n_lists = in_lists.count();
-        let is_own = matches!(path.0.get(2 * n_lists..), Some([Step::Key(field)]) if ["when", "until"].contains(&field.as_str()));
+        let is_own = matches!(
+            path.0.get(2 * n_lists..),
+            Some([PathStep::Key(field)]) if ["when", "until"].contains(&field.as_str())
+        );
         let is_block =
             n_lists > 0 && is_own && !self.names.places.iter().any(|place| place.0 == path.0[..2 * n_lists]);
         let depth = if is_block { n_lists } else { n_lists.saturating_sub(1) };
@@ -181,7 +183,7 @@ impl Checker {
 
     /// Rejects the state where there is none yet: before the run.
     pub(super) fn state_is_known(&mut self, path: &Path, line: usize, name: &str, end: PhaseId) -> bool {
-        let is_in_phase = matches!(path.0.first(), Some(Step::Key(first)) if first == "phases");
+        let is_in_phase = matches!(path.0.first(), Some(PathStep::Key(first)) if first == "phases");
         if end > PhaseId(0) || is_in_phase {
             return true;
         }
@@ -223,7 +225,7 @@ impl Checker {
         let line_of = |at: usize| if is_template { code.line(at) } else { 1 };
         let (mut unknown, mut seen) = (Vec::new(), BTreeSet::new());
         let names = std::mem::take(&mut self.names);
-        for Named { at, phase, field, key, is_ordered } in results_named(text, &names) {
+        for NamedResult { at, phase, field, key, is_ordered } in results_named(text, &names) {
             if is_template && !code.contains(at) {
                 continue;
             }
@@ -394,7 +396,7 @@ fn phases_named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A result that a text names: `phase.field` or `phase.field.key`.
-struct Named<'a> {
+struct NamedResult<'a> {
     /// Byte at which it begins.
     at: usize,
     phase: &'a str,
@@ -405,7 +407,7 @@ struct Named<'a> {
 }
 
 /// Each result that a text names.
-fn results_named<'a>(text: &'a str, names: &'a Names) -> Vec<Named<'a>> {
+fn results_named<'a>(text: &'a str, names: &'a Names) -> Vec<NamedResult<'a>> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
     for phase in names.phases.iter().filter(|phase| !phase.is_empty()) {
@@ -420,7 +422,7 @@ fn results_named<'a>(text: &'a str, names: &'a Names) -> Vec<Named<'a>> {
             let key = rest.strip_prefix('.').or_else(|| quoted('"')).or_else(|| quoted('\'')).map(word);
             if !field.is_empty() {
                 let is_ordered = rest.trim_start().starts_with(['<', '>']);
-                found.push(Named { at, phase, field, key, is_ordered });
+                found.push(NamedResult { at, phase, field, key, is_ordered });
             }
         }
     }

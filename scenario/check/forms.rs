@@ -102,7 +102,8 @@ impl Checker {
             }
             _ => (
                 "regular expression",
-                "it must match the whole reply, without `^` and `$`; look-around and back references are not supported",
+                "it must match the whole reply, without `^` and `$`; look-around and back references are not \
+                 supported",
             ),
         };
         self.error("bad-grammar", path, format!("this {what} can't be used: {error}")).help =
@@ -120,14 +121,16 @@ impl Checker {
                 true => (
                     "checked-afterwards",
                     format!(
-                        "{left} can't be enforced while the text is written: it is checked afterwards, and {then}"
+                        "{left} can't be enforced while the text is written: it is checked afterwards, and \
+                         {then}"
                     ),
                 ),
                 false => ("no-effect", format!("{left} has no effect: it can't be enforced")),
             };
             let help = match left.keyword.as_str() {
                 "oneOf" => {
-                    "its alternatives may overlap: use `anyOf`, or give each a required property whose `const` tells it from the others"
+                    "its alternatives may overlap: use `anyOf`, or give each a required property whose \
+                     `const` tells it from the others"
                 }
                 _ => "`docs/patterns.md` lists the keywords that are enforced while a text is written",
             };
@@ -141,7 +144,7 @@ impl Checker {
         for (id, agent) in agents.iter().enumerate() {
             for (path, played, part) in placed(agent, phases) {
                 let (path, answer) = match part {
-                    // Which of its texts is the reply to which turn is looked at in the plan.
+                    // The plan determines which of its texts is the reply to which turn.
                     Strategy::Human | Strategy::List(_) | Strategy::Script(_) | Strategy::ByPhase(_) => {
                         continue;
                     }
@@ -149,7 +152,7 @@ impl Checker {
                     Strategy::TitForTat | Strategy::Grim | Strategy::Random(_) => (path, ""),
                 };
                 let asked =
-                    |phase: &&Phase| Some((phase.name.clone(), asked(phase, AgentId(id)).pop()?.clone()));
+                    |phase: &&Phase| Some((phase.name.clone(), forms_of(phase, AgentId(id)).pop()?.clone()));
                 let Some((phase, form)) = played.iter().find_map(asked) else { continue };
                 let place = format!("replies in `{phase}`");
                 self.fits_form(agent, &path, answer, &place, &form);
@@ -177,7 +180,7 @@ impl Checker {
 }
 
 /// The forms of an agent's replies in a phase.
-fn asked(phase: &Phase, agent: AgentId) -> Vec<&Arc<Form>> {
+fn forms_of(phase: &Phase, agent: AgentId) -> Vec<&Arc<Form>> {
     let shared = phase.form.as_ref();
     match &phase.topology {
         Topology::Script(turns) => turns

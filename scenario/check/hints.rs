@@ -4,7 +4,7 @@ use super::{Checker, is_identifier};
 use crate::hints::{Hints, WrittenHints, expected};
 use crate::schema::{RemoteModel, WrittenModel};
 use crate::template::is_code;
-use crate::{Address, Api, Keep, Phase, Scenario, Turn, compile};
+use crate::{EngineAddress, Api, Keep, Phase, Scenario, Turn, compile};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use indexmap::IndexMap;
@@ -46,8 +46,8 @@ impl Checker {
 
     /// A model in a word, which may be an engine's address.
     fn file_or_address(&mut self, model: String, path: &Path) -> String {
-        if Address::is_meant(&model)
-            && let Err(error) = model.parse::<Address>()
+        if EngineAddress::is_meant(&model)
+            && let Err(error) = model.parse::<EngineAddress>()
         {
             let help = "e.g. `llamacpp+http://127.0.0.1:8080`, or `{ remote: URL, api: llamacpp }`";
             self.error("bad-value", path, format!("{error:#}")).help = Some(help.into());
@@ -56,7 +56,7 @@ impl Checker {
     }
 
     /// The address of an engine elsewhere, if it is one.
-    fn remote(&mut self, written: &RemoteModel, path: &Path) -> Option<Address> {
+    fn remote(&mut self, written: &RemoteModel, path: &Path) -> Option<EngineAddress> {
         let example = "e.g. `{ remote: http://127.0.0.1:8080, api: greenroom }`";
         let (Some(url), Some(api)) = (&written.remote, &written.api) else {
             if !self.is_broken(path) {
@@ -70,7 +70,7 @@ impl Checker {
             self.error("bad-value", &path.key("api"), message).help = help;
             return None;
         };
-        let mut address = match Address::new(api, url) {
+        let mut address = match EngineAddress::new(api, url) {
             Ok(address) => address,
             Err(error) => {
                 self.error("bad-value", &path.key("remote"), format!("{error:#}")).help =
@@ -91,7 +91,7 @@ impl Checker {
             number(written.timeout),
             number(written.context),
         ];
-        for (name, value) in Address::SETTINGS.into_iter().zip(values) {
+        for (name, value) in EngineAddress::SETTINGS.into_iter().zip(values) {
             if let Some(Err(error)) = value.map(|value| address.set(name, &value)) {
                 self.error("bad-value", &path.key(name), format!("{error:#}")).help =
                     Some("leave the field out for the default".into());
@@ -172,8 +172,8 @@ impl Checker {
                         .to_string()
                 }
                 None => format!(
-                    "a model can't continue from another model's memory: give `{}` one model, or `lifecycle: ephemeral` and one \
-                     in each phase",
+                    "a model can't continue from another model's memory: give `{}` one model, or `lifecycle: \
+                     ephemeral` and one in each phase",
                     agent.key
                 ),
                 Some(_) => "an agent keeps its memory within a phase: give it one model there".to_string(),

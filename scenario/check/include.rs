@@ -2,7 +2,7 @@
 
 use super::types::exactly;
 use super::{Checker, ReadNamed};
-use crate::files::Kind;
+use crate::files::FileKind;
 use crate::hints::{Hints, WrittenHints};
 use crate::read;
 use crate::schema::Written;
@@ -59,14 +59,15 @@ impl Checker {
                     .help = Some("put several casts into one file".into());
                 return;
             }
-            match self.named_file(&name, "included file", Kind::Scenario, &path, read) {
+            match self.named_file(&name, "included file", FileKind::Scenario, &path, read) {
                 Ok(text) => match not_a_scenario_reason(&text) {
                     None => self.included(written, &name, text),
                     // It may be any file of this machine: nothing of it is shown.
                     Some(why) => {
                         self.names.partial = true;
                         let message = format!("the included file `{name}` {why}");
-                        let help = "an included file must define `agents` or `variables`; run `greenroom check` on it to see its errors";
+                        let help = "an included file must define `agents` or `variables`; run `greenroom \
+                                    check` on it to see its errors";
                         self.error("include", &path, message).help = Some(help.into());
                     }
                 },
@@ -85,7 +86,7 @@ impl Checker {
         &self,
         name: &str,
         what: &str,
-        kind: Kind,
+        kind: FileKind,
         path: &Path,
         read: &ReadNamed<'_>,
     ) -> Result<String, Box<Diagnostic>> {
@@ -115,14 +116,14 @@ impl Checker {
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => failed(
                 error.to_string(),
-                "a scenario can only name files in its checkout (the nearest folder with `.git`), or else in its own folder; \
-                 `--root DIR` names another folder",
+                "a scenario can only name files in its checkout (the nearest folder with `.git`), or else in \
+                 its own folder; `--root DIR` names another folder",
             ),
             Err(error) => failed(error.to_string(), relative),
         }
     }
 
-    /// A file that the scenario names, shown beside it, the way a reader would open it.
+    /// A file that the scenario names, relative to it, as a reader would open it.
     pub(super) fn beside(&self, name: &str) -> String {
         let folder = std::path::Path::new(&self.sources.main().name).parent().map(|folder| folder.join(name));
         folder.map_or_else(|| name.to_string(), |path| path.display().to_string())

@@ -1,13 +1,13 @@
-//! Checks judges. Each becomes a phase after all others with one turn, which nobody hears; where no member of
-//! the cast is asked, an agent from outside is added for it. All else about them is what phases, turns and
-//! agents are.
+//! Checks judges. Each becomes a phase after all others with one turn, which no agent hears; if no member of
+//! the cast is asked, an external agent is added for it. In all other respects they are phases, turns and
+//! agents.
 
 use super::{Checker, is_identifier, named};
 use crate::hints::Hints;
 use crate::language::Text;
 use crate::schema::{Key, Written, WrittenAssertion, WrittenJudge};
 use crate::template::Template;
-use crate::{Agent, AgentId, Choice, Form, Lifecycle, Memory, Phase, PhaseId, ScriptTurn, Topology};
+use crate::{Agent, AgentId, Choice, Form, Lifecycle, MemoryPolicy, Phase, PhaseId, ScriptTurn, Topology};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const MAX_JUDGES: usize = 100;
 
 /// A judge as it is written.
-pub(super) struct Judge {
+pub(super) struct JudgeDeclaration {
     /// Its place in the file.
     pub(super) path: Path,
     /// The name of its phase.
@@ -27,9 +27,9 @@ pub(super) struct Judge {
 
 impl Checker {
     /// The judges of all assertions, each with a name; they are taken out.
-    pub(super) fn judges(&mut self, written: &mut Written) -> Vec<Judge> {
+    pub(super) fn judges(&mut self, written: &mut Written) -> Vec<JudgeDeclaration> {
         let mut taken = taken_names(written);
-        let mut judges: Vec<Judge> = Vec::new();
+        let mut judges: Vec<JudgeDeclaration> = Vec::new();
         let assertions = written.assertions.iter_mut().flatten().enumerate();
         for (at, assertion) in assertions {
             let Some(WrittenAssertion::Long(assertion)) = assertion else { continue };
@@ -55,7 +55,7 @@ impl Checker {
                 self.error("bad-name", &path.key("name"), message).help = Some(help);
             }
             taken.insert(name.clone());
-            judges.push(Judge { path, name, written: *written });
+            judges.push(JudgeDeclaration { path, name, written: *written });
         }
         judges
     }
@@ -63,13 +63,13 @@ impl Checker {
     /// The phases of judges, added to the others; the judges from outside are added to the cast.
     pub(super) fn ask_judges(
         &mut self,
-        judges: Vec<Judge>,
+        judges: Vec<JudgeDeclaration>,
         phases: &mut Vec<Phase>,
         agents: &mut Vec<Agent>,
     ) {
         let first = self.names.phases.len() - judges.len();
         for (at, judge) in judges.into_iter().enumerate() {
-            let Judge { path, name, mut written } = judge;
+            let JudgeDeclaration { path, name, mut written } = judge;
             let id = PhaseId(first + at);
             let hints = written.hints();
             let hints = self.hints(hints, &path);
@@ -139,7 +139,7 @@ impl Checker {
             lifecycle: Lifecycle::Ephemeral,
             color: None,
             strategy: None,
-            memory: Memory::default(),
+            memory: MemoryPolicy::default(),
             hints: Hints::default(),
             tools: Vec::new(),
             max_calls: 0,

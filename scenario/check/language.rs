@@ -2,7 +2,7 @@
 
 use super::Checker;
 use crate::PhaseId;
-use crate::language::{Language, Mistake, Text};
+use crate::language::{Language, TextMistake, Text};
 use crate::schema::{DebateFormat, WrittenLanguage, WrittenTemplate};
 use crate::template::{Scope, Template};
 use greenroom_yaml::Path;
@@ -22,15 +22,17 @@ impl Checker {
             let (path, Some(text)) = (path.key(name.clone()), text) else { continue };
             let Err(mistake) = language.set(name, text) else { continue };
             let (code, at_key) = match mistake {
-                Mistake::Unknown(_) => ("unknown-key", true),
+                TextMistake::Unknown(_) => ("unknown-key", true),
                 _ => ("bad-value", false),
             };
             let help = match &mistake {
-                Mistake::Unknown(name) => suggest(name, Language::texts())
+                TextMistake::Unknown(name) => suggest(name, Language::texts())
                     .unwrap_or("`greenroom schema --format markdown` lists all texts".into()),
-                Mistake::Blank(_) => "leave it out for the text of the base language".into(),
-                Mistake::Lines(_) => "write it on one line".into(),
-                Mistake::Template(name) | Mistake::Placeholder(name, _) | Mistake::Lacks(name, _) => {
+                TextMistake::Blank(_) => "leave it out for the text of the base language".into(),
+                TextMistake::Lines(_) => "write it on one line".into(),
+                TextMistake::Template(name)
+                | TextMistake::Placeholder(name, _)
+                | TextMistake::Lacks(name, _) => {
                     let takes = Language::takes(name).map(|name| format!("`{{{name}}}`"));
                     match takes.collect::<Vec<_>>().as_slice() {
                         [] => "this text has no placeholders: remove the braces".into(),
@@ -49,7 +51,8 @@ impl Checker {
             let known = Language::names().join("`, `");
             self.error("unknown-value", path, format!("`{name}` is not a built-in language")).help =
                 Some(format!(
-                    "expected one of `{known}`; `language: {{ base: en, cue: \"It is {{name}}'s turn.\" }}` sets texts of your own"
+                    "expected one of `{known}`; `language: {{ base: en, cue: \"It is {{name}}'s turn.\" }}` \
+                     sets texts of your own"
                 ));
             Language::default()
         })

@@ -2,10 +2,10 @@
 
 use super::Checker;
 use crate::schema::{Overflow, WrittenMemory};
-use crate::{Keep, Memory};
+use crate::{Keep, MemoryPolicy};
 use greenroom_yaml::Path;
 
-/// Recent pieces that `retrieve` keeps, where a file does not say how many.
+/// Default number of recent pieces that `retrieve` keeps.
 const RECENT: usize = 4;
 /// Nearest pieces that it keeps.
 const NEAREST: usize = 8;
@@ -17,11 +17,11 @@ impl Checker {
         written: Option<WrittenMemory>,
         older: Option<Overflow>,
         path: &Path,
-    ) -> Memory {
+    ) -> MemoryPolicy {
         let here = path.key("memory");
         let Some(WrittenMemory { keep, recent, nearest }) = written else {
             let keep = if older == Some(Overflow::Summarize) { Keep::Summary } else { Keep::All };
-            return Memory { keep, ..Memory::default() };
+            return MemoryPolicy { keep, ..MemoryPolicy::default() };
         };
         if older.is_some() {
             let message =
@@ -34,7 +34,7 @@ impl Checker {
                 let message = "a memory needs `keep`: all, summary, window or retrieve";
                 self.missing(&here, message, "e.g. `memory: { keep: window }`");
             }
-            return Memory::default();
+            return MemoryPolicy::default();
         };
         let has_pieces = matches!(keep, Keep::Window | Keep::Retrieve);
         if recent.is_some() && !has_pieces {
@@ -57,6 +57,6 @@ impl Checker {
         }
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let recent = recent.map(count).or((keep == Keep::Retrieve).then_some(RECENT));
-        Memory { keep, recent, nearest: nearest.map_or(NEAREST, count) }
+        MemoryPolicy { keep, recent, nearest: nearest.map_or(NEAREST, count) }
     }
 }

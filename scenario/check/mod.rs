@@ -42,7 +42,7 @@ use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
 use super::template::FIRST_RULES;
 use super::{Agent, Phase, PhaseId, Scenario};
-use crate::files::{self, Kind, Root};
+use crate::files::{self, FileKind, Root};
 use anyhow::{Context as _, ensure};
 use greenroom_yaml::diagnostic::{
     Diagnostic, Report, Severity, Source, Sources, Span, Suggestion, suggest, suggestion,
@@ -55,7 +55,7 @@ use std::sync::Arc;
 /// Values from the command line that replace a scenario's variables.
 pub type Overrides = Vec<(String, Value)>;
 
-/// A file as loaded: a scenario where it can be played, and everything there is to say about it.
+/// A file as loaded: a scenario if it can be played, and all diagnostics.
 #[derive(Debug)]
 pub struct Loaded {
     /// The scenario, if there is no error.
@@ -63,7 +63,7 @@ pub struct Loaded {
     /// Errors and warnings.
     pub report: Report,
     /// The names of fields that are in the file, where they are not the first ones.
-    names_there: names::Written,
+    names_there: names::WrittenNames,
 }
 
 impl Loaded {
@@ -79,7 +79,7 @@ impl Loaded {
         scenario: Option<Arc<Scenario>>,
         sources: Sources,
         mut diagnostics: Vec<Diagnostic>,
-        names_there: names::Written,
+        names_there: names::WrittenNames,
     ) -> Self {
         if diagnostics.len() > MAX_REPORTED {
             let rest = diagnostics.split_off(MAX_REPORTED);
@@ -105,7 +105,7 @@ impl Loaded {
 /// Reads and checks a scenario's text, which may not include files. `name` is what messages call it. What
 /// depends on the course of a run is not tried here: [`greenroom_play::rehearsal::load`] does that too.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
-    let none = |_: &str, _: Kind| {
+    let none = |_: &str, _: FileKind| {
         Err(std::io::Error::other("only a scenario that is read from a file can name other files"))
     };
     load_with(name, text, overrides, &none)
@@ -129,8 +129,8 @@ pub fn open_below(
     root: Option<&std::path::Path>,
     overrides: &[(String, Value)],
 ) -> anyhow::Result<Loaded> {
-    let text = files::read_text(path, Kind::Scenario).with_context(|| {
-        let meant = if path.exists() { None } else { meant(path) };
+    let text = files::read_text(path, FileKind::Scenario).with_context(|| {
+        let meant = if path.exists() { None } else { similar_scenario(path) };
         let meant = meant.map(|meant| format!(" (did you mean {}?)", meant.display())).unwrap_or_default();
         format!("can't read the scenario {}{meant}", path.display())
     })?;
@@ -149,7 +149,7 @@ pub fn open_text(
 ) -> anyhow::Result<Loaded> {
     let root = Root::given_or_of(root, path)?;
     let folder = path.parent().map(std::path::Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str, kind: Kind| files::read(&root.admit(&folder.join(name))?, kind);
+    let read = |name: &str, kind: FileKind| files::read(&root.admit(&folder.join(name))?, kind);
     Ok(load_with(&path.display().to_string(), text, overrides, &read))
 }
 
@@ -163,7 +163,7 @@ pub fn open_named(
     root: Option<&std::path::Path>,
     overrides: &[(String, Value)],
 ) -> anyhow::Result<Loaded> {
-    let text = files::read_text(path, Kind::Scenario);
+    let text = files::read_text(path, FileKind::Scenario);
     let text = text.with_context(|| format!("can't read the scenario {}", path.display()))?;
     let is_scenario = include::not_a_scenario_reason(&text).is_none();
     ensure!(
@@ -176,7 +176,7 @@ pub fn open_named(
 
 /// The scenario that a person may mean by a path at which there is none: one of a similar name in the same
 /// folder, or in `scenarios` below it.
-fn meant(path: &std::path::Path) -> Option<std::path::PathBuf> {
+fn similar_scenario(path: &std::path::Path) -> Option<std::path::PathBuf> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     [folder.to_path_buf(), folder.join("scenarios")].into_iter().find_map(|folder| {
         let entries = std::fs::read_dir(std::path::Path::new(".").join(&folder)).ok()?.flatten();
@@ -191,7 +191,7 @@ fn meant(path: &std::path::Path) -> Option<std::path::PathBuf> {
 }
 
 /// Reads a file of a kind by the name that the scenario gives it.
-type ReadNamed<'a> = dyn Fn(&str, Kind) -> std::io::Result<Vec<u8>> + 'a;
+type ReadNamed<'a> = dyn Fn(&str, FileKind) -> std::io::Result<Vec<u8>> + 'a;
 
 fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadNamed<'_>) -> Loaded {
     let sources = Sources::new(Source { name: name.to_string(), text: text.to_string() });
@@ -251,7 +251,7 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
 /// # Errors
 /// In words, for the command line.
 pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
-    let text = files::read_text(std::path::Path::new(file), Kind::Scenario);
+    let text = files::read_text(std::path::Path::new(file), FileKind::Scenario);
     let text = text.map_err(|error| format!("can't read {file}: {error}"))?;
     let mut value = parse(&text).map_err(|error| format!("{file} is not valid YAML: {error}"))?;
     let cast = value.get_mut("agents").map(Value::take).unwrap_or(value);
@@ -338,7 +338,7 @@ impl Names {
     }
 
     /// Adds the phases of judges, after all others.
-    fn add_judges(&mut self, judges: &[judges::Judge]) {
+    fn add_judges(&mut self, judges: &[judges::JudgeDeclaration]) {
         self.phases.extend(judges.iter().map(|judge| judge.name.clone()));
         self.places.extend(judges.iter().map(|judge| judge.path.clone()));
     }
@@ -357,8 +357,8 @@ impl Names {
     }
 
     /// The outermost block that contains something.
-    fn block_at<'a>(&self, path: &'a Path) -> Option<&'a [Step]> {
-        let is_block = matches!(path.0.get(2), Some(Step::Key(key)) if key == "phases");
+    fn block_at<'a>(&self, path: &'a Path) -> Option<&'a [PathStep]> {
+        let is_block = matches!(path.0.get(2), Some(PathStep::Key(key)) if key == "phases");
         is_block.then(|| &path.0[..2])
     }
 
@@ -372,7 +372,7 @@ impl Names {
 }
 
 /// The names of all phases, those of judges included.
-fn named_in(parts: &Option<Vec<Option<WrittenPart>>>, judges: &[judges::Judge]) -> Vec<String> {
+fn named_in(parts: &Option<Vec<Option<WrittenPart>>>, judges: &[judges::JudgeDeclaration]) -> Vec<String> {
     let (mut names, mut places) = (Vec::new(), Vec::new());
     named(parts.as_deref().unwrap_or_default(), &Path::default().key("phases"), &mut names, &mut places);
     names.extend(judges.iter().map(|judge| judge.name.clone()));
@@ -467,13 +467,13 @@ impl Checker {
         &mut self,
         mut scenario: Scenario,
         systems: &[Option<String>],
-        blocks: &[unroll::Block],
+        blocks: &[unroll::BlockDeclaration],
     ) -> Option<Arc<Scenario>> {
         self.answers(&scenario.agents, &scenario.phases);
         self.answers_in_form(&scenario.agents, &scenario.phases);
         self.systems(&mut scenario, systems);
         unroll::unroll(&mut scenario, blocks);
-        self.heard(&scenario.phases);
+        self.check_hearing(&scenario.phases);
         let scenario = self.try_texts(scenario);
         if !self.has_errors() {
             self.one_model_each(&scenario);

@@ -1,7 +1,7 @@
 //! Checks the parts of a scenario, one after the other: phases, and blocks of them.
 
 use super::Checker;
-use super::unroll::{Block, n_unrolled};
+use super::unroll::{BlockDeclaration, n_unrolled};
 use crate::compile::n_turns;
 use crate::schema::{WrittenBlock, WrittenPart};
 use crate::{Phase, PhaseId};
@@ -20,7 +20,7 @@ impl Checker {
         &mut self,
         written: Option<Vec<Option<WrittenPart>>>,
         path: &Path,
-    ) -> (Vec<Phase>, Vec<Block>) {
+    ) -> (Vec<Phase>, Vec<BlockDeclaration>) {
         let written = written.unwrap_or_default();
         if written.is_empty() {
             let message = "a scenario needs at least one phase under `phases:`";
@@ -39,7 +39,8 @@ impl Checker {
                 format!("the phases have {total} turns; at most {MAX_TURNS} are allowed")
             } else {
                 format!(
-                    "there are {n_phases} phases, counting all passes of blocks; at most {MAX_PHASES} are allowed"
+                    "there are {n_phases} phases, counting all passes of blocks; at most {MAX_PHASES} are \
+                     allowed"
                 )
             };
             self.error("too-long", path, message).help =
@@ -56,7 +57,7 @@ impl Checker {
         written: Vec<Option<WrittenPart>>,
         path: &Path,
         within: Option<usize>,
-        (phases, blocks): (&mut Vec<Phase>, &mut Vec<Block>),
+        (phases, blocks): (&mut Vec<Phase>, &mut Vec<BlockDeclaration>),
     ) {
         for (at, part) in written.into_iter().enumerate() {
             let path = path.index(at);
@@ -85,7 +86,7 @@ impl Checker {
         written: WrittenBlock,
         path: &Path,
         within: Option<usize>,
-        (phases, blocks): (&mut Vec<Phase>, &mut Vec<Block>),
+        (phases, blocks): (&mut Vec<Phase>, &mut Vec<BlockDeclaration>),
     ) {
         let depth = std::iter::successors(within, |block| blocks[*block].within).count();
         if depth >= MAX_DEPTH {
@@ -115,7 +116,13 @@ impl Checker {
             self.missing(&path.key("phases"), message, "e.g. `phases: [{ name: talk, agents: [ann, ben] }]`");
         }
         let id = blocks.len();
-        blocks.push(Block { within, phases: begin.0..begin.0, n_passes: n_passes.max(1), when, until: None });
+        blocks.push(BlockDeclaration {
+            within,
+            phases: begin.0..begin.0,
+            n_passes: n_passes.max(1),
+            when,
+            until: None,
+        });
         self.parts(parts, &path.key("phases"), Some(id), (phases, blocks));
         blocks[id].phases.end = phases.len();
         let end = PhaseId(phases.len());

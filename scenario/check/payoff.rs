@@ -66,7 +66,8 @@ impl Checker {
             }
             if self.choosers(here).is_empty() {
                 let message = format!("no turn of `{name}` has a `choice`, so there is nothing to value");
-                let help = "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to single `turns`";
+                let help = "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to \
+                            single `turns`";
                 self.missing(&path, &message, help);
                 return None;
             }
@@ -117,8 +118,8 @@ impl Checker {
         Some(Payoff { phases: valued, players, choices, unit, rule })
     }
 
-    /// The choice put to each player. A player whose turns have different options has no one choice that
-    /// could be valued.
+    /// The choice of each player. A player whose turns have different options has no single choice to be
+    /// valued.
     fn choices_of_players(
         &mut self,
         players: &[AgentId],
@@ -189,7 +190,8 @@ impl Checker {
                     format!("`{key}` makes no choice in {}", names_of(phases))
                 };
                 let code = if twice { "duplicate-name" } else { "absent-agent" };
-                let help = "list only agents who choose in the phase, each once; leave `players` out for all of them";
+                let help = "list only agents who choose in the phase, each once; leave `players` out for all \
+                            of them";
                 self.error(code, &path, message).help = Some(help.into());
             }
             players.push(id);

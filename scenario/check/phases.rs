@@ -5,7 +5,7 @@ use super::{Checker, is_identifier};
 use crate::compile::n_turns;
 use crate::schema::{WhoHears, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema};
 use crate::template::{ROUND_NAMES, Template, evaluate_in, plain_variables};
-use crate::{AgentId, Method, Phase, PhaseId, Topology};
+use crate::{AgentId, ChoiceMethod, Phase, PhaseId, Topology};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Span};
 use indexmap::IndexMap;
@@ -16,7 +16,7 @@ const MAX_HEARD: usize = 1_000_000;
 
 impl Checker {
     /// Rejects a scenario whose agents hear, or are quoted, more than a plan can hold.
-    pub(super) fn heard(&mut self, phases: &[Phase]) {
+    pub(super) fn check_hearing(&mut self, phases: &[Phase]) {
         let n_quoted = |quoted: PhaseId| phases.get(quoted.0).map_or(0, n_turns);
         let of = |phase: &Phase| {
             let n_turns = n_turns(phase);
@@ -161,7 +161,7 @@ impl Checker {
         }
         let all_own = !phase.script().is_empty() && phase.script().iter().all(|turn| turn.choice.is_some());
         if let Some(choice) = phase.choice.as_ref().filter(|_| all_own && phase.decision.is_none()) {
-            let field = if choice.method == Method::Decode { "choice" } else { "parse_choice" };
+            let field = if choice.method == ChoiceMethod::Decode { "choice" } else { "parse_choice" };
             let message = format!("`{field}` has no effect here: every turn has its own choice");
             self.unused(
                 &path.key(field),
@@ -195,8 +195,8 @@ impl Checker {
         }
         let has = |method| phase.choice.as_ref().is_some_and(|choice| choice.method == method);
         let idle = [
-            ("choice", has(Method::Decode)),
-            ("parse_choice", has(Method::Parse)),
+            ("choice", has(ChoiceMethod::Decode)),
+            ("parse_choice", has(ChoiceMethod::Parse)),
             ("turns", !phase.script().is_empty()),
             ("until", phase.until.is_some()),
         ];

@@ -101,8 +101,11 @@ impl Checker {
             match self.agent_id(&key, &path) {
                 Some(id) if cast.contains(&id) => {
                     let message = format!("`{key}` appears twice among the agents of this phase");
-                    self.error("duplicate-name", &path, message).help =
-                        Some("remove one; to let an agent speak several times in a round, list it several times in `turns`".into());
+                    self.error("duplicate-name", &path, message).help = Some(
+                        "remove one; to let an agent speak several times in a round, list it several \
+                              times in `turns`"
+                            .into(),
+                    );
                 }
                 Some(id) => cast.push(id),
                 None => {}
@@ -163,7 +166,7 @@ impl Checker {
     }
 }
 
-/// Keys of the agents whom a phase gives a part.
+/// Keys of the agents that a phase gives a part.
 fn parts(written: &WrittenPhase) -> Vec<&str> {
     fn of(keys: Option<&Keys>) -> Vec<&str> {
         match keys {

@@ -2,7 +2,7 @@
 //! scenario.
 
 use super::{Checker, ReadNamed};
-use crate::files::Kind;
+use crate::files::FileKind;
 use crate::schema::{Written, WrittenAssertion, WrittenPart, WrittenReply};
 use greenroom_yaml::diagnostic::{Diagnostic, Source, Span};
 use greenroom_yaml::{Path, repeated_key};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 impl Checker {
-    /// Puts what is in the files in the place of their names; each file is read once.
+    /// Replaces names of files by their content; each file is read once.
     pub(super) fn read_schemas(&mut self, written: &mut Written, read: &ReadNamed<'_>) {
         let mut known: BTreeMap<String, Option<Value>> = BTreeMap::new();
         for (reply, path) in replies(written) {
@@ -32,7 +32,7 @@ impl Checker {
                 Some("e.g. `schema: { type: integer }` or `schema: price.json`".into());
             return None;
         }
-        let text = self.named_file(file, "schema", Kind::Schema, path, read);
+        let text = self.named_file(file, "schema", FileKind::Schema, path, read);
         let text = text.map_err(|found| _ = self.push(*found)).ok()?;
         let name = self.beside(file);
         let source = self.sources.add(Source { name, text: text.clone() });

@@ -19,7 +19,7 @@ const MAX_SPAN: usize = 100;
 
 /// The number of replies that a strategy has given before a turn, at least and at most.
 #[derive(Clone, Copy, Default)]
-struct Count {
+struct ReplyCount {
     least: usize,
     most: usize,
 }
@@ -86,7 +86,7 @@ impl Checker {
             }
             let all: Vec<usize> = (count.least..=count.least + span.min(n - 1)).map(|at| at % n).collect();
             if !all.iter().any(|at| fits(&texts[*at], turn)) && wrong.insert(all[0]) {
-                self.written(agent, &path.index(all[0]), &texts[all[0]], turn);
+                self.check_reply(agent, &path.index(all[0]), &texts[all[0]], turn);
             }
         }
         // What never comes up is still an option somewhere, unless it is misspelled.
@@ -118,7 +118,7 @@ impl Checker {
         for (of, text) in entries {
             let at = path.key(of.clone());
             match by_path.get(of.as_str()) {
-                Some(turn) if !fits(text, turn) => self.written(agent, &at, text, turn),
+                Some(turn) if !fits(text, turn) => self.check_reply(agent, &at, text, turn),
                 Some(_) => {}
                 None => self.no_turn(agent, &at, of, &by_path, plan),
             }
@@ -150,7 +150,7 @@ impl Checker {
     }
 
     /// Reports a reply that does not fit its turn.
-    fn written(&mut self, agent: &Agent, path: &Path, text: &str, turn: &Turn) {
+    fn check_reply(&mut self, agent: &Agent, path: &Path, text: &str, turn: &Turn) {
         if let Some(constraint) = &turn.constraint {
             self.no_option(agent, path, text, &format!("at {}", turn.path), &constraint.choice.options);
         } else if let Some(form) = &turn.form {
@@ -169,8 +169,8 @@ fn fits(text: &str, turn: &Turn) -> bool {
 }
 
 /// The turns of a strategy, each with the number of its replies before.
-fn counted<'a>(scenario: &Scenario, agent: &Agent, turns: &[&'a Turn]) -> Vec<(&'a Turn, Count)> {
-    let (mut count, mut phase, mut counted) = (Count::default(), PhaseId(0), Vec::new());
+fn counted<'a>(scenario: &Scenario, agent: &Agent, turns: &[&'a Turn]) -> Vec<(&'a Turn, ReplyCount)> {
+    let (mut count, mut phase, mut counted) = (ReplyCount::default(), PhaseId(0), Vec::new());
     let mut is_first = true;
     for turn in turns {
         if is_first || turn.phase != phase {
@@ -184,7 +184,7 @@ fn counted<'a>(scenario: &Scenario, agent: &Agent, turns: &[&'a Turn]) -> Vec<(&
                 }
             }
             if agent.lifecycle == Lifecycle::Ephemeral {
-                count = Count::default();
+                count = ReplyCount::default();
             }
             (phase, is_first) = (turn.phase, false);
         }

@@ -1,6 +1,6 @@
 //! The places in the files that diagnostics point at.
 
-use crate::template::{self, Code, Fault, TemplateError};
+use crate::template::{self, Code, TemplateFault, TemplateError};
 use greenroom_yaml::diagnostic::{Diagnostic, Sources, Span};
 use greenroom_yaml::{Path, Tree};
 
@@ -37,7 +37,7 @@ pub fn name_span(sources: &Sources, tree: &Tree, path: &Path, line: usize, name:
 /// What a template's error points at, and how to remedy it.
 pub fn name_of(error: &TemplateError) -> &str {
     match &error.kind {
-        Fault::Undefined(name) | Fault::UnknownFilter(name) => name.as_str(),
+        TemplateFault::Undefined(name) | TemplateFault::UnknownFilter(name) => name.as_str(),
         _ => "",
     }
 }

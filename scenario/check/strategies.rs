@@ -1,5 +1,5 @@
-//! Checks who answers instead of the model: the rule, and that what it says is an option where options are
-//! given.
+//! Checks who answers instead of the model: the rule, and that its reply is an option where there are
+//! options.
 
 use super::Checker;
 use crate::choice::text_of;
@@ -86,8 +86,8 @@ impl Checker {
     fn means_one(&mut self, kind: &str, answer: &str, path: &Path) {
         if WORDS.contains(&answer) && self.names.phases.iter().any(|phase| phase == kind) {
             let message = format!(
-                "`{kind}` is a strategy and the name of a phase, so this can mean that the agent always answers \
-                 `{answer}`, or that `{answer}` plays it in that phase"
+                "`{kind}` is a strategy and the name of a phase, so this can mean that the agent always \
+                 answers `{answer}`, or that `{answer}` plays it in that phase"
             );
             self.error("contradiction", &path.key(kind), message).help = Some("rename the phase".into());
         }

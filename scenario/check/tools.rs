@@ -1,10 +1,10 @@
 //! Checks tools: what implements them, how they are described to models, and who may call them.
 
-use super::cases::rows::{Cell, Given, Rows, csv, jsonl};
+use super::cases::rows::{FileCell, FileValue, Rows, csv, jsonl};
 use super::{Checker, ReadNamed, is_identifier};
-use crate::files::Kind;
+use crate::files::FileKind;
 use crate::schema::{LongTool, Written, WrittenTool};
-use crate::tools::{Command, MAX_CALLS, Server, Table, too_large};
+use crate::tools::{ToolProgram, MAX_CALLS, ToolServer, LookupTable, too_large};
 use crate::{Agent, BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_yaml::Path;
@@ -18,10 +18,10 @@ const MAX_TOOLS: usize = 64;
 /// Maximum number of rows of a file that is looked up in.
 const MAX_ROWS: usize = 10_000;
 /// Maximum number of keys of such a file that a model is shown, and their maximum bytes.
-const MAX_KEYS_TOLD: (usize, usize) = (64, 4 << 10);
+const MAX_KEYS_SHOWN: (usize, usize) = (64, 4 << 10);
 /// Maximum number of calls that an agent may make in one turn.
-const MOST_CALLS: u64 = 16;
-/// Seconds that a call of a program may take, where a file does not say how many, and at most.
+const MAX_CALLS_OF_TURN: u64 = 16;
+/// Default and maximum seconds of a call of a program.
 const TIMEOUT: (u64, u64) = (10, 600);
 /// What the calculator can read at all: so a model's calls are arithmetic.
 const EXPRESSION: &str = "^([-+*/%^(),. 0-9]|sqrt|abs|round|floor|ceil|min|max){1,100}$";
@@ -155,7 +155,8 @@ impl Checker {
             other => {
                 let message = format!("there is no tool `{other}`");
                 let known = || {
-                    "built-in tools are `calculator`, `dice` and `notes`; other tools need `lookup`, `command` or `mcp`"
+                    "built-in tools are `calculator`, `dice` and `notes`; other tools need `lookup`, \
+                     `command` or `mcp`"
                         .into()
                 };
                 let help = self.suggest(other, BUILT_IN.iter().copied()).unwrap_or_else(known);
@@ -187,7 +188,7 @@ impl Checker {
             self.missing(path, "a `lookup` needs `key`", help);
             return None;
         };
-        let text = self.named_file(&file, "lookup file", Kind::Cases, &here, read);
+        let text = self.named_file(&file, "lookup file", FileKind::Cases, &here, read);
         let text = text.map_err(|found| _ = self.push(*found)).ok()?;
         let shown = self.beside(&file);
         let source = self.sources.add(Source { name: shown, text: text.clone() });
@@ -205,11 +206,11 @@ impl Checker {
                 Some("add one row per thing that can be looked up".into());
             return None;
         }
-        let mut table = Table { key: column.clone(), rows: BTreeMap::new() };
+        let mut table = LookupTable { key: column.clone(), rows: BTreeMap::new() };
         for row in rows {
             let mut named = None;
             let mut fields = Map::new();
-            for Cell { column: name, value, .. } in row.cells {
+            for FileCell { column: name, value, .. } in row.cells {
                 if name == column {
                     named = Some(value.text());
                 }
@@ -231,7 +232,7 @@ impl Checker {
         }
         let keys: Vec<&String> = table.rows.keys().collect();
         let bytes: usize = keys.iter().map(|key| key.len()).sum();
-        let argument = match keys.len() <= MAX_KEYS_TOLD.0 && bytes <= MAX_KEYS_TOLD.1 {
+        let argument = match keys.len() <= MAX_KEYS_SHOWN.0 && bytes <= MAX_KEYS_SHOWN.1 {
             true => json!({ "enum": keys }),
             false => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
         };
@@ -259,7 +260,8 @@ impl Checker {
         }
         let Some(arguments) = written.arguments else {
             if !self.is_broken(&path.key("arguments")) {
-                let help = "write a JSON Schema, e.g. `arguments: { type: object, properties: { town: { type: string } }, required: [town] }`";
+                let help = "write a JSON Schema, e.g. `arguments: { type: object, properties: { town: \
+                            { type: string } }, required: [town] }`";
                 self.missing(path, "a `command` needs `arguments`", help);
             }
             return None;
@@ -281,7 +283,7 @@ impl Checker {
             }
         }
         let spec = ToolSpec { name: key.to_string(), about: about?, arguments };
-        Some(ToolKind::Command(Command { line: line?, timeout }, spec))
+        Some(ToolKind::Command(ToolProgram { line: line?, timeout }, spec))
     }
 
     fn server(&mut self, written: LongTool, has_about: bool, path: &Path) -> Option<ToolKind> {
@@ -292,7 +294,7 @@ impl Checker {
             self.unused(&path.key("about"), message, "remove it");
         }
         let only = written.only.map(|only| only.into_iter().flatten().collect());
-        Some(ToolKind::Server(Server { line: line?, only, timeout }))
+        Some(ToolKind::Server(ToolServer { line: line?, only, timeout }))
     }
 
     /// A program and its arguments.
@@ -365,17 +367,18 @@ impl Checker {
             Some(_) if tools.is_empty() => {
                 self.unused(&here, "`max_calls` has no effect here: the agent has no tools", "remove it");
             }
-            Some(n) if n == 0 || n > MOST_CALLS => {
-                let message = format!("`max_calls` is {n}, expected 1 to {MOST_CALLS} calls in a turn");
+            Some(n) if n == 0 || n > MAX_CALLS_OF_TURN => {
+                let message =
+                    format!("`max_calls` is {n}, expected 1 to {MAX_CALLS_OF_TURN} calls in a turn");
                 self.error("bad-value", &here, message).help =
                     Some(format!("leave it out for the default: {MAX_CALLS}, or none without `tools`"));
             }
             _ => {}
         }
-        (tools, max_calls.map_or(MAX_CALLS, |n| n.min(MOST_CALLS) as usize))
+        (tools, max_calls.map_or(MAX_CALLS, |n| n.min(MAX_CALLS_OF_TURN) as usize))
     }
 
-    /// Warns of tools that nobody may call.
+    /// Warns of tools that no agent may call.
     pub(super) fn tools_are_used(&mut self, agents: &[Agent]) {
         let called = |at: usize| agents.iter().any(|agent| agent.tools.contains(&ToolId(at)));
         let idle: Vec<(String, Path)> = (0..self.tools.len())
@@ -414,7 +417,7 @@ fn spec<const N: usize>(
 }
 
 /// A cell as a result shows it: a table's numbers as numbers.
-fn read_as(value: Given) -> Value {
+fn read_as(value: FileValue) -> Value {
     let text = value.text();
     value.typed(&Value::Null).unwrap_or(Value::String(text))
 }

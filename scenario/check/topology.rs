@@ -76,7 +76,8 @@ impl Checker {
                 if let Some(before) = first.get(&both).filter(|_| known) {
                     let [one, other] = [edge.from, *to].map(|id| self.names.agents[id.0].key.clone());
                     let message = format!(
-                        "`{one}` and `{other}` are already a pair, and a pair speaks both ways: this one is not used"
+                        "`{one}` and `{other}` are already a pair, and a pair speaks both ways: this one is \
+                         not used"
                     );
                     let (here, before) = (path.index(at), self.tree.value(&path.index(*before)));
                     let span = self.tree.value(&here);

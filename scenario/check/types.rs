@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(declared: Value, value: Value) -> String {
+    fn message(declared: Value, value: Value) -> String {
         match typed(&declared, value) {
             Ok(value) => value.to_string(),
             Err(wrong) => wrong.with_value("v"),
@@ -176,7 +176,7 @@ mod tests {
                 "`v[0].age` is a number, but this value is a text: `x`",
             ),
         ] {
-            assert_eq!(told(declared.clone(), value.clone()), expected, "{declared} {value}");
+            assert_eq!(message(declared.clone(), value.clone()), expected, "{declared} {value}");
         }
         assert!(exactly(&json!("x"), json!(7)).is_err(), "a file has types");
     }

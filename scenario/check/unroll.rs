@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A block as it is written.
 #[derive(Clone, Debug)]
-pub(super) struct Block {
+pub(super) struct BlockDeclaration {
     /// Its block.
     pub(super) within: Option<usize>,
     /// Its phases as they are written, those of blocks in it included.
@@ -22,7 +22,11 @@ pub(super) struct Block {
 }
 
 /// The number of phases that such blocks unroll into, if each has `weight(phase)` parts.
-pub(super) fn n_unrolled(blocks: &[Block], n_phases: usize, weight: impl Fn(usize) -> usize) -> usize {
+pub(super) fn n_unrolled(
+    blocks: &[BlockDeclaration],
+    n_phases: usize,
+    weight: impl Fn(usize) -> usize,
+) -> usize {
     let passes = |phase: usize| {
         let around = blocks.iter().filter(|block| block.phases.contains(&phase));
         around.map(|block| block.n_passes).fold(1, usize::saturating_mul)
@@ -31,7 +35,7 @@ pub(super) fn n_unrolled(blocks: &[Block], n_phases: usize, weight: impl Fn(usiz
 }
 
 /// Unrolls the blocks of a scenario whose phases, and what names them, are those that are written.
-pub(super) fn unroll(scenario: &mut Scenario, blocks: &[Block]) {
+pub(super) fn unroll(scenario: &mut Scenario, blocks: &[BlockDeclaration]) {
     let mut unrolling =
         Unrolling { blocks, written: std::mem::take(&mut scenario.phases), ..Default::default() };
     unrolling.emit(0..unrolling.written.len(), None, None);
@@ -64,7 +68,7 @@ struct Site {
 
 #[derive(Default)]
 struct Unrolling<'a> {
-    blocks: &'a [Block],
+    blocks: &'a [BlockDeclaration],
     written: Vec<Phase>,
     phases: Vec<Phase>,
     /// The phase as written, for each unrolled one.
@@ -89,7 +93,7 @@ impl Unrolling<'_> {
                 at += 1;
                 continue;
             };
-            let Block { phases, n_passes, when, until, .. } = self.blocks[inner].clone();
+            let BlockDeclaration { phases, n_passes, when, until, .. } = self.blocks[inner].clone();
             let mut before = None;
             for number in 1..=n_passes {
                 let id = PassId(self.passes.len());
@@ -223,13 +227,14 @@ impl Unrolling<'_> {
     }
 
     fn template(&self, template: &mut Template, site: Site, payoff: &Option<Payoff>) {
-        (template.quotes, template.scope.waits) = self.meant(&template.quotes, &template.scope, site, payoff);
+        (template.quotes, template.scope.waits) =
+            self.resolve_phases(&template.quotes, &template.scope, site, payoff);
         template.scope.at = site.at;
     }
 
     fn expression(&self, expression: &mut Expression, site: Site, payoff: &Option<Payoff>) {
         (expression.phases, expression.scope.waits) =
-            self.meant(&expression.phases, &expression.scope, site, payoff);
+            self.resolve_phases(&expression.phases, &expression.scope, site, payoff);
         expression.scope.at = site.at;
         // Judges are asked once, after all blocks.
         let judge = |judge: PhaseId| self.of.iter().position(|of| *of == judge.0).map(PhaseId);
@@ -244,7 +249,7 @@ impl Unrolling<'_> {
 
     /// The phases that are meant where some are named as they are written, and further ones on which this or
     /// the state depends.
-    fn meant(
+    fn resolve_phases(
         &self,
         named: &[PhaseId],
         scope: &Scope,

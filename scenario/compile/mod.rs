@@ -73,7 +73,7 @@ struct Compiler<'a> {
 }
 
 /// A turn about to be added.
-struct Draft {
+struct TurnDraft {
     speaker: AgentId,
     /// The end of the path, which makes it unique where an agent speaks twice in a round.
     suffix: String,
@@ -98,7 +98,7 @@ impl Compiler<'_> {
 
     fn phase(&mut self, id: PhaseId) {
         let phase = self.scenario.phase(id);
-        self.begins.insert((id, 0), self.known());
+        self.begins.insert((id, 0), self.horizon());
         self.reads_record(id);
         if let Some(route) = &phase.route {
             let point = self.route_point(route);
@@ -109,7 +109,7 @@ impl Compiler<'_> {
         let opens: Vec<_> = is_conditional.then_some(Condition::Opens(id)).into_iter().collect();
         let mut left = phase.max_turns.unwrap_or(usize::MAX);
         for round in 1..=phase.rounds {
-            self.begins.insert((id, round), self.known());
+            self.begins.insert((id, round), self.horizon());
             self.announce(id, round, false);
             let ends = phase.until.is_some() && round > 1;
             let ends = ends.then_some(Condition::NotYetEnded(id, round));
@@ -141,7 +141,7 @@ impl Compiler<'_> {
     }
 
     /// All that there is by now.
-    fn known(&self) -> Horizon {
+    fn horizon(&self) -> Horizon {
         Horizon { turns: TurnId(self.graph.node_count()), changes: self.changes.len() }
     }
 
@@ -162,13 +162,13 @@ impl Compiler<'_> {
             Trigger::Round(round) => format!("{name}/{round}"),
             Trigger::Turn(turn) => self.graph[NodeIndex::new(turn.0)].path.clone(),
         };
-        self.changes.push(Change { path, phase, after, set: set.clone(), known: self.known() });
+        self.changes.push(Change { path, phase, after, set: set.clone(), known: self.horizon() });
     }
 
-    /// Lets all whom they name read the announcements before or after a round.
+    /// Lets all agents named read the announcements before or after a round.
     fn announce(&mut self, phase: PhaseId, round: usize, is_after: bool) {
         let scenario = self.scenario;
-        let known = self.known();
+        let known = self.horizon();
         let announcements = scenario.phase(phase).announcements.iter().enumerate();
         for (index, announcement) in announcements.filter(|(_, each)| each.is_after == is_after) {
             let announced = Announced { phase, round, index, known };
@@ -177,9 +177,20 @@ impl Compiler<'_> {
     }
 
     /// Adds a turn; it reads what its memory has not read yet.
-    fn turn(&mut self, phase: PhaseId, round: usize, draft: Draft) -> TurnId {
-        let Draft { speaker, suffix, cue, ask, mut guard, constraint, form, purpose, audience, known, hints } =
-            draft;
+    fn turn(&mut self, phase: PhaseId, round: usize, draft: TurnDraft) -> TurnId {
+        let TurnDraft {
+            speaker,
+            suffix,
+            cue,
+            ask,
+            mut guard,
+            constraint,
+            form,
+            purpose,
+            audience,
+            known,
+            hints,
+        } = draft;
         guard.extend(self.scenario.phase(phase).is_cast_open().then_some(Condition::Present));
         guard.extend(self.can_choose(phase, purpose, constraint.as_ref()));
         let timeline = self.timeline(speaker, phase);
@@ -197,11 +208,11 @@ impl Compiler<'_> {
             speaker,
             timeline,
             inputs,
-            known: known.unwrap_or(self.known()),
+            known: known.unwrap_or(self.horizon()),
             ask,
             cue,
             guard,
-            // Whose turn is a choice, or gives the floor, says that alone.
+            // A speaker whose turn is a choice, or gives the floor, says only that.
             form: form.filter(|_| constraint.is_none()),
             constraint,
             purpose,

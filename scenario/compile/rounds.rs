@@ -1,7 +1,7 @@
 //! The turns of a round, by topology.
 
-use super::{Compiler, Draft};
-use crate::choice::{Choice, ChoiceOption, Method};
+use super::{Compiler, TurnDraft};
+use crate::choice::{Choice, ChoiceOption, ChoiceMethod};
 use crate::hints::Hints;
 use crate::language::Text;
 use crate::plan::{Audience, Condition, Constraint, Purpose, Trigger, TurnId};
@@ -36,9 +36,9 @@ impl Compiler<'_> {
                 }
             }
             Topology::Broadcast => {
-                let known = Some(self.known());
+                let known = Some(self.horizon());
                 let drafts = take(&speakers, left).iter().map(|speaker| self.regular(id, *speaker, guard));
-                let drafts: Vec<_> = drafts.map(|draft| Draft { known, ..draft }).collect();
+                let drafts: Vec<_> = drafts.map(|draft| TurnDraft { known, ..draft }).collect();
                 let turns: Vec<_> = drafts.into_iter().map(|draft| self.turn(id, round, draft)).collect();
                 turns.into_iter().for_each(|turn| self.deliver(turn));
             }
@@ -63,7 +63,7 @@ impl Compiler<'_> {
     }
 
     /// A turn as the phase has them: a speech, or its choice.
-    fn regular(&self, id: PhaseId, speaker: AgentId, guard: &[Condition]) -> Draft {
+    fn regular(&self, id: PhaseId, speaker: AgentId, guard: &[Condition]) -> TurnDraft {
         let phase = self.scenario.phase(id);
         let choice = phase.choice.clone().filter(|_| phase.decision.is_none());
         let audience = if phase.is_unheard || phase.secret && choice.is_some() {
@@ -71,7 +71,7 @@ impl Compiler<'_> {
         } else {
             phase.audience(speaker)
         };
-        Draft {
+        TurnDraft {
             speaker,
             suffix: String::new(),
             cue: cue(self.scenario, speaker, &audience),
@@ -95,7 +95,7 @@ impl Compiler<'_> {
 
     fn whisper(&mut self, id: PhaseId, round: usize, speaker: AgentId, to: AgentId, guard: &[Condition]) {
         let audience = self.scenario.phase(id).whisper(speaker, &[to]);
-        let draft = Draft {
+        let draft = TurnDraft {
             suffix: format!(".to-{}", self.scenario.agent(to).key),
             cue: cue(self.scenario, speaker, &audience),
             audience,
@@ -113,7 +113,7 @@ impl Compiler<'_> {
         let regular = match &turn.form {
             Some(form) => {
                 let form = Some(form.clone());
-                Draft { form, constraint: None, purpose: Purpose::Speech, ..regular }
+                TurnDraft { form, constraint: None, purpose: Purpose::Speech, ..regular }
             }
             None => regular,
         };
@@ -125,7 +125,7 @@ impl Compiler<'_> {
             Some(false) => phase.audience(turn.agent),
             None => regular.audience.clone(),
         };
-        let draft = Draft {
+        let draft = TurnDraft {
             suffix: if before == 0 { String::new() } else { format!(".{}", before + 1) },
             ask: turn.ask.clone(),
             guard: guard.iter().cloned().chain(holds).collect(),
@@ -155,7 +155,7 @@ impl Compiler<'_> {
             ChoiceOption { value: agent.key.clone().into(), text: agent.name.clone() }
         };
         let constraint = closed(self.scenario.phase(id), speakers.iter().map(option).collect());
-        let draft = Draft {
+        let draft = TurnDraft {
             cue: self.scenario.language.say(Text::Floor, &[("name", &self.scenario.agent(moderator).name)]),
             purpose: Purpose::Floor,
             constraint: Some(constraint),
@@ -186,7 +186,7 @@ impl Compiler<'_> {
                 let options = [(false, language.text(Text::Wait)), (true, language.text(Text::CutIn))];
                 let options =
                     options.map(|(value, text)| ChoiceOption { value: value.into(), text: text.into() });
-                Draft {
+                TurnDraft {
                     suffix: format!(".on-{key}"),
                     cue: language.say(
                         Text::Interrupt,
@@ -206,7 +206,7 @@ impl Compiler<'_> {
                 let sooner = first.iter().map(|turn| Condition::NotPlayed(*turn));
                 let wants = [Condition::Chose(asked, 1)].into_iter().chain(sooner);
                 let guard: Vec<_> = guard.iter().cloned().chain(wants).collect();
-                let draft = Draft { suffix: format!(".cuts-{key}"), ..self.regular(id, other, &guard) };
+                let draft = TurnDraft { suffix: format!(".cuts-{key}"), ..self.regular(id, other, &guard) };
                 let turn = self.turn(id, round, draft);
                 self.deliver(turn);
                 first.push(turn);
@@ -229,7 +229,7 @@ fn closed(phase: &Phase, options: Vec<ChoiceOption>) -> Constraint {
     let choice = Choice {
         path,
         options,
-        method: Method::Decode,
+        method: ChoiceMethod::Decode,
         shuffle: false,
         by_length: false,
         ask: None,

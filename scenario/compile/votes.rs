@@ -1,6 +1,6 @@
 //! The votes of a phase once its rounds are over.
 
-use super::{Compiler, Draft};
+use super::{Compiler, TurnDraft};
 use crate::choice::Decision;
 use crate::hints::Hints;
 use crate::language::Text;
@@ -47,17 +47,17 @@ impl Compiler<'_> {
             let guard: Vec<_> = opens.iter().cloned().chain(again).collect();
             let round = phase.rounds.max(1) + attempt - 1;
             if attempt > 1 && phase.rounds > 0 && *left > 0 {
-                self.begins.insert((id, round), self.known());
+                self.begins.insert((id, round), self.horizon());
                 self.announce(id, round, false);
                 self.round(id, round, &guard, left);
                 self.round_ends(id, round);
             }
             let mut cast: Vec<Vec<TurnId>> = vec![Vec::new(); voters.len()];
-            let known = Some(self.known());
+            let known = Some(self.horizon());
             for rank in 1..=ranks {
                 for (at, voter) in voters.iter().enumerate() {
                     let draft = self.ballot(id, *voter, (attempt, rank, ranks), &cast[at], &guard);
-                    cast[at].push(self.turn(id, round, Draft { known, ..draft }));
+                    cast[at].push(self.turn(id, round, TurnDraft { known, ..draft }));
                 }
             }
             if !phase.secret {
@@ -74,7 +74,7 @@ impl Compiler<'_> {
         (attempt, rank, ranks): (usize, usize, usize),
         sooner: &[TurnId],
         guard: &[Condition],
-    ) -> Draft {
+    ) -> TurnDraft {
         let name = &self.scenario.agent(voter).name;
         let phase = self.scenario.phase(id);
         let choice = phase.choice.clone();
@@ -88,7 +88,7 @@ impl Compiler<'_> {
             (_, 3) => Some(language.text(Text::Third).to_string()),
             (_, n) => Some(language.say(Text::Nth, &[("n", &n.to_string())])),
         };
-        Draft {
+        TurnDraft {
             speaker: voter,
             suffix: if ranks == 1 { ".vote".to_string() } else { format!(".vote-{rank}") },
             cue: [language.say(Text::Vote, &[("name", name)])]

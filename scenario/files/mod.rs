@@ -1,6 +1,6 @@
 //! The only access to files: everything that the runner reads or writes by a path.
 //!
-//! Only regular files are read, of a size that their [`Kind`] may have: a named pipe would keep its reader
+//! Only regular files are read, of a size that their [`FileKind`] may have: a named pipe would keep its reader
 //! waiting for ever, a device never ends. A failure to write is an error that names the file. [`Root`] limits
 //! where a file may lead.
 
@@ -15,7 +15,7 @@ use std::path::{Component, Path};
 
 /// The kind of content that a file is read for, which determines how large it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A scenario, or a file that one includes.
     Scenario,
     /// Values of a scenario's variables, case by case.
@@ -46,11 +46,11 @@ pub enum Kind {
     Model,
     /// The commit of a branch of a model's repository.
     Revision,
-    /// A line that somebody types at a terminal.
+    /// A line typed at a terminal.
     Typed,
 }
 
-impl Kind {
+impl FileKind {
     /// The most bytes that such a file may have.
     pub const fn max_bytes(self) -> u64 {
         match self {
@@ -99,8 +99,8 @@ impl Kind {
 ///
 /// # Errors
 /// The system's error; or it is not a regular file, or too large.
-pub fn open(path: &Path, kind: Kind) -> io::Result<File> {
-    // Looked at before it is opened: opening alone moves some devices.
+pub fn open(path: &Path, kind: FileKind) -> io::Result<File> {
+    // Its kind is checked before it is opened: opening alone has effects on some devices.
     fits(&std::fs::metadata(path)?, kind)?;
     let file = without_waiting(OpenOptions::new().read(true)).open(path)?;
     // Another file may have taken its place meanwhile.
@@ -112,10 +112,10 @@ pub fn open(path: &Path, kind: Kind) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`open()`].
-pub fn read(path: &Path, kind: Kind) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, kind: FileKind) -> io::Result<Vec<u8>> {
     let file = open(path, kind)?;
     let mut bytes = Vec::new();
-    // A file may grow while it is read, and those of /proc say that they are empty.
+    // A file may grow while it is read, and those of /proc report a length of 0.
     let n = file.take(kind.max_bytes() + 1).read_to_end(&mut bytes)?;
     if n as u64 > kind.max_bytes() { Err(too_large(n as u64, kind)) } else { Ok(bytes) }
 }
@@ -124,7 +124,7 @@ pub fn read(path: &Path, kind: Kind) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`open()`]; [`ErrorKind::InvalidData`] where it is not UTF-8.
-pub fn read_text(path: &Path, kind: Kind) -> io::Result<String> {
+pub fn read_text(path: &Path, kind: FileKind) -> io::Result<String> {
     let text = String::from_utf8(read(path, kind)?);
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
@@ -144,30 +144,30 @@ pub fn head(path: &Path, n: u64) -> io::Result<Vec<u8>> {
 
 /// Lines of a file, their ends included, none longer than its kind may have.
 #[derive(Debug)]
-pub struct Lines<R> {
+pub struct FileLines<R> {
     from: R,
-    kind: Kind,
+    kind: FileKind,
     left: u64,
 }
 
-impl Lines<BufReader<File>> {
+impl FileLines<BufReader<File>> {
     /// Those of a regular file.
     ///
     /// # Errors
     /// As [`open()`].
-    pub fn open(path: &Path, kind: Kind) -> io::Result<Self> {
+    pub fn open(path: &Path, kind: FileKind) -> io::Result<Self> {
         Ok(Self::new(BufReader::new(open(path, kind)?), kind))
     }
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> FileLines<R> {
     /// Those of a reader.
-    pub fn new(from: R, kind: Kind) -> Self {
+    pub fn new(from: R, kind: FileKind) -> Self {
         Self { from, kind, left: kind.max_bytes() }
     }
 }
 
-impl<R: BufRead> Iterator for Lines<R> {
+impl<R: BufRead> Iterator for FileLines<R> {
     type Item = io::Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -191,12 +191,12 @@ impl<R: BufRead> Iterator for Lines<R> {
     }
 }
 
-/// A line that somebody typed; `None` at the end of what is typed. No endless line fills the memory.
+/// A typed line; `None` at the end of input. The length of a line is limited.
 ///
 /// # Errors
 /// The reader's error, a line that is too long, or one that is not UTF-8.
 pub fn typed_line(from: impl BufRead) -> io::Result<Option<String>> {
-    let line = Lines::new(from, Kind::Typed).next().transpose()?;
+    let line = FileLines::new(from, FileKind::Typed).next().transpose()?;
     let text = line.map(String::from_utf8).transpose();
     text.map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
@@ -212,8 +212,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
 
 /// Writes to what a person named, which may be a pipe or a device: `/dev/stdout`, `>(less)`.
 ///
-/// # Errors
-/// The path, and what the system says of it.
+/// # Errors The path, and the system's message.
 pub fn write_to(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let written = File::create(path).and_then(|mut file| file.write_all(bytes.as_ref()));
     written.with_context(|| format!("can't write {}", path.display()))
@@ -229,8 +228,7 @@ pub fn write_new(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 
 /// Copies a regular file of any size to a place where there is none; a link is not followed.
 ///
-/// # Errors
-/// Either file, and what the system says of it.
+/// # Errors Either file, and the system's message.
 pub fn copy_new(from: &Path, to: &Path) -> anyhow::Result<()> {
     let opened = std::fs::symlink_metadata(from).and_then(|found| regular(&found));
     let opened = opened.and_then(|()| without_waiting(OpenOptions::new().read(true)).open(from));
@@ -275,7 +273,7 @@ fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-fn fits(found: &Metadata, kind: Kind) -> io::Result<()> {
+fn fits(found: &Metadata, kind: FileKind) -> io::Result<()> {
     regular(found)?;
     if found.len() > kind.max_bytes() { Err(too_large(found.len(), kind)) } else { Ok(()) }
 }
@@ -307,7 +305,7 @@ fn special(_: FileType) -> &'static str {
     "not a regular file"
 }
 
-fn too_large(n: u64, kind: Kind) -> io::Error {
+fn too_large(n: u64, kind: FileKind) -> io::Error {
     let message = format!("it has {}; {} may have at most {}", size(n), kind.word(), size(kind.max_bytes()));
     io::Error::new(ErrorKind::FileTooLarge, message)
 }
@@ -316,7 +314,8 @@ fn size(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 
-/// A path that says nothing of the machine: below the current folder, else its last `n_kept` parts alone.
+/// A path that reveals nothing about the machine: below the current folder, else only its last `n_kept`
+/// parts.
 pub fn portable(path: &Path, n_kept: usize) -> String {
     let inside = path.canonicalize().ok().zip(std::env::current_dir().and_then(|d| d.canonicalize()).ok());
     let below = inside.and_then(|(path, here)| path.strip_prefix(here).map(Path::to_path_buf).ok());
@@ -334,10 +333,10 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_whole() {
-        let lines: Vec<_> = Lines::new(&b"a\n\nb"[..], Kind::Trace).map(Result::unwrap).collect();
+        let lines: Vec<_> = FileLines::new(&b"a\n\nb"[..], FileKind::Trace).map(Result::unwrap).collect();
         assert_eq!(lines, [b"a\n".to_vec(), b"\n".to_vec(), b"b".to_vec()]);
         let long = io::repeat(b'x').take(70_000);
-        let mut lines = Lines::new(BufReader::new(long), Kind::Trace);
+        let mut lines = FileLines::new(BufReader::new(long), FileKind::Trace);
         assert_eq!(lines.next().unwrap().unwrap_err().kind(), ErrorKind::FileTooLarge);
     }
 
@@ -348,13 +347,13 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("small"), "text").unwrap();
         std::os::unix::fs::symlink(at("small"), at("link")).unwrap();
-        assert_eq!(read_text(&at("link"), Kind::Scenario).unwrap(), "text");
-        File::create(at("sparse")).unwrap().set_len(Kind::Scenario.max_bytes() + 1).unwrap();
-        let told = |name: &str| read(&at(name), Kind::Scenario).unwrap_err().to_string();
-        assert_eq!(told("sparse"), "it has 4.00 MiB; a scenario may have at most 4.00 MiB");
-        assert_eq!(told("."), "it is a folder; expected a file");
+        assert_eq!(read_text(&at("link"), FileKind::Scenario).unwrap(), "text");
+        File::create(at("sparse")).unwrap().set_len(FileKind::Scenario.max_bytes() + 1).unwrap();
+        let message = |name: &str| read(&at(name), FileKind::Scenario).unwrap_err().to_string();
+        assert_eq!(message("sparse"), "it has 4.00 MiB; a scenario may have at most 4.00 MiB");
+        assert_eq!(message("."), "it is a folder; expected a file");
         std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
-        assert_eq!(told("zero"), "it is a device; expected a regular file");
+        assert_eq!(message("zero"), "it is a device; expected a regular file");
         assert!(head(&at("zero"), 4).is_err());
         assert_eq!(head(&at("small"), 2).unwrap(), b"te");
     }

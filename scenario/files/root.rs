@@ -2,7 +2,7 @@
 //! runs.
 //!
 //! A recording outside a checkout finds its scenario in its own folder or below the current one, nowhere
-//! else; `--root` says otherwise.
+//! else; `--root` overrides that.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -28,7 +28,7 @@ pub struct Language {
 
 /// A mistake in a text of a table.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Mistake {
+pub(super) enum TextMistake {
     /// There is no such text.
     #[error("there is no stage text `{0}`")]
     Unknown(String),
@@ -72,30 +72,30 @@ impl Language {
         row.into_iter().flat_map(|row| row.takes).map(|name| name.trim_start_matches('!'))
     }
 
-    /// Puts a text in place of the table's.
-    pub(super) fn set(&mut self, name: &str, text: &str) -> Result<(), Mistake> {
+    /// Replaces the table's text.
+    pub(super) fn set(&mut self, name: &str, text: &str) -> Result<(), TextMistake> {
         let named = || name.to_string();
-        let at = ROWS.iter().position(|row| row.name == name).ok_or_else(|| Mistake::Unknown(named()))?;
+        let at = ROWS.iter().position(|row| row.name == name).ok_or_else(|| TextMistake::Unknown(named()))?;
         if text.trim().is_empty() {
-            return Err(Mistake::Blank(named()));
+            return Err(TextMistake::Blank(named()));
         }
         if !is_template(at) {
             let takes = ROWS[at].takes;
             if text.trim().chars().any(char::is_control) {
-                return Err(Mistake::Lines(named()));
+                return Err(TextMistake::Lines(named()));
             }
             if is_code(text) {
-                return Err(Mistake::Template(named()));
+                return Err(TextMistake::Template(named()));
             }
             let known = |found: &&str| takes.iter().any(|name| name.trim_start_matches('!') == *found);
             if let Some(other) = placeholders(text).find(|found| !known(found)) {
-                return Err(Mistake::Placeholder(named(), other.to_string()));
+                return Err(TextMistake::Placeholder(named(), other.to_string()));
             }
             let needed = takes.iter().filter_map(|name| name.strip_prefix('!'));
             if let Some(lacks) =
                 needed.into_iter().find(|name| !placeholders(text).any(|found| found == *name))
             {
-                return Err(Mistake::Lacks(named(), lacks.to_string()));
+                return Err(TextMistake::Lacks(named(), lacks.to_string()));
             }
         }
         self.own.resize(ROWS.len(), None);
@@ -165,7 +165,7 @@ impl Language {
     }
 
     /// blake3 (hex) of all texts but those that judges read, which came later; `None`: it is plain English,
-    /// of which plans say nothing.
+    /// which plans do not record.
     pub fn hash(&self) -> Option<String> {
         if *self == Self::default() {
             return None;
@@ -223,7 +223,10 @@ pub(super) fn add_to(schema: &mut Schema) {
     fields.extend((0..ROWS.len()).map(field));
     of["anyOf"] = json!([
         { "type": "string", "enum": LANGUAGES, "description": "A built-in language." },
-        { "type": "object", "properties": fields, "additionalProperties": false, "description": "A table of texts." },
+        {
+            "type": "object", "properties": fields, "additionalProperties": false,
+            "description": "A table of texts."
+        },
     ]);
 }
 

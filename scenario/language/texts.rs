@@ -2,7 +2,7 @@
 //! changes.
 
 /// A text of the stage.
-pub(super) struct Row {
+pub(super) struct StageTextRow {
     /// Its name in a table of a scenario's own.
     pub(super) name: &'static str,
     /// Its placeholder for a value: `{name}`. Those that begin with `!` are required.
@@ -24,8 +24,8 @@ macro_rules! table {
         }
 
         /// The texts, as [`Text`] numbers them.
-        pub(super) const ROWS: &[Row] = &[
-            $(Row { name: $name, takes: &$takes, in_language: [$en, $de, $fr, $es] },)*
+        pub(super) const ROWS: &[StageTextRow] = &[
+            $(StageTextRow { name: $name, takes: &$takes, in_language: [$en, $de, $fr, $es] },)*
         ];
     };
 }
@@ -117,10 +117,14 @@ table! {
     /// Explains how to call tools, to a model whose chat template has no tools; followed by the form and a
     /// list of the tools.
     Tools "tools" []:
-        "You can use the tools below. To use one, reply with nothing but JSON of this form; what you read next is its result.",
-        "Du kannst die Werkzeuge unten benutzen. Antworte dazu nur mit JSON in dieser Form; als Nächstes liest du das Ergebnis.",
-        "Tu peux utiliser les outils ci-dessous. Pour cela, réponds uniquement en JSON, sous cette forme ; tu liras ensuite le résultat.",
-        "Puedes usar las herramientas de abajo. Para usar una, responde solo con JSON de esta forma; lo siguiente que leerás es su resultado.";
+        "You can use the tools below. To use one, reply with nothing but JSON of this form; what you read \
+         next is its result.",
+        "Du kannst die Werkzeuge unten benutzen. Antworte dazu nur mit JSON in dieser Form; als Nächstes \
+         liest du das Ergebnis.",
+        "Tu peux utiliser les outils ci-dessous. Pour cela, réponds uniquement en JSON, sous cette forme ; \
+         tu liras ensuite le résultat.",
+        "Puedes usar las herramientas de abajo. Para usar una, responde solo con JSON de esta forma; lo \
+         siguiente que leerás es su resultado.";
     /// The result of a call that failed.
     CallFailed "call_failed" ["!reason"]:
         "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";
@@ -176,7 +180,8 @@ table! {
     /// Words that negate what `parse_choice` finds in their sentence; `*` matches a beginning or an end.
     Negations "negations" []:
         "not no never neither nor cannot without refuse instead *n't",
-        "nicht nie niemals nein kein keine keinen keinem keiner keines keinesfalls weder ohne statt anstatt stattdessen weigere",
+        "nicht nie niemals nein kein keine keinen keinem keiner keines keinesfalls weder ohne statt anstatt \
+         stattdessen weigere",
         "ne n' pas jamais non ni aucun aucune sans refuse plutôt",
         "no nunca jamás ni ningún ninguna ninguno tampoco sin rechazo";
     /// Words that are written together with the next one, apostrophe included; `-` alone: there are none.
@@ -186,10 +191,14 @@ table! {
     Judge "judge" []: "Judge", "Jury", "Jury", "Jurado";
     /// Its system text.
     JudgeSystem "judge_system" []:
-        "You took no part in the conversation that you are about to read. You answer a question about it, by nothing but what was said there.",
-        "An dem Gespräch, das du gleich liest, warst du nicht beteiligt. Du beantwortest eine Frage dazu und hältst dich allein an das, was dort gesagt wurde.",
-        "Tu n'as pas pris part à la conversation que tu vas lire. Tu réponds à une question à son sujet, en te fondant uniquement sur ce qui y a été dit.",
-        "No has participado en la conversación que vas a leer. Respondes a una pregunta sobre ella basándote únicamente en lo que se dijo.";
+        "You took no part in the conversation that you are about to read. You answer a question about it, by \
+         nothing but what was said there.",
+        "An dem Gespräch, das du gleich liest, warst du nicht beteiligt. Du beantwortest eine Frage dazu und \
+         hältst dich allein an das, was dort gesagt wurde.",
+        "Tu n'as pas pris part à la conversation que tu vas lire. Tu réponds à une question à son sujet, en \
+         te fondant uniquement sur ce qui y a été dit.",
+        "No has participado en la conversación que vas a leer. Respondes a una pregunta sobre ella basándote \
+         únicamente en lo que se dijo.";
     /// The heading of a phase, for a judge from outside.
     Scene "scene" ["!label"]: "Scene: {label}", "Szene: {label}", "Scène : {label}", "Escena: {label}";
     /// The rules of a free debate, a template.

@@ -17,7 +17,7 @@ const DISPLAYS: [&str; 3] = ["table", "matrix", "text"];
 /// The end of a scenario of the papers' format.
 #[derive(Clone, Debug, Default)]
 pub struct Ending {
-    kind: Option<Kind>,
+    kind: Option<EndingKind>,
     /// Applied to each message of the last phase; its first group, else all that it matches, is the choice.
     pattern: Option<Regex>,
     /// What can be chosen; empty: anything.
@@ -27,7 +27,7 @@ pub struct Ending {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum EndingKind {
     ParseChoice,
     VoteTally,
     Summary,
@@ -64,9 +64,9 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
     };
     if !outcome.is_null() {
         match word(&outcome["type"], &TYPES) {
-            Some(0) => ending.kind = Some(Kind::ParseChoice),
-            Some(1) => ending.kind = Some(Kind::VoteTally),
-            Some(_) => ending.kind = Some(Kind::Summary),
+            Some(0) => ending.kind = Some(EndingKind::ParseChoice),
+            Some(1) => ending.kind = Some(EndingKind::VoteTally),
+            Some(_) => ending.kind = Some(EndingKind::Summary),
             None => {
                 let given = outcome["type"].as_str().unwrap_or_default();
                 let help = suggest(given, TYPES).unwrap_or_default();
@@ -124,7 +124,7 @@ pub(super) fn read(tree: &Tree, found: &mut Vec<Diagnostic>) -> Ending {
             ),
         }
         let is_blind = ending.pattern.is_none() && ending.choices.is_empty() && outcome["pattern"].is_null();
-        if ending.kind == Some(Kind::ParseChoice) && is_blind {
+        if ending.kind == Some(EndingKind::ParseChoice) && is_blind {
             let message =
                 "`parse_choice` needs a `pattern` or `choices`: what to search for in the last phase";
             wrong(&at, "missing", message.into(), "e.g. `choices: [confess, silent]`".into());
@@ -212,7 +212,7 @@ impl Ending {
         let (phase, tally) = (scenario.phase(last), results(scenario, last, said));
         let is_talk = |purpose| matches!(purpose, Purpose::Speech | Purpose::Choice);
         let spoken = || said.lines(last).iter().filter(|line| is_talk(line.purpose) && !line.text.is_empty());
-        if self.kind == Some(Kind::Summary) {
+        if self.kind == Some(EndingKind::Summary) {
             let text = spoken().next_back().map_or(Value::Null, |line| line.text.to_string().into());
             return vec![("summary", Ok(text))];
         }
@@ -234,8 +234,8 @@ impl Ending {
             chosen.iter().map(|(agent, choice)| (key(*agent), choice.clone())).collect();
         let mut out = Vec::new();
         match self.kind {
-            Some(Kind::ParseChoice) => out.push(("choices", Ok(Value::Object(by_agent)))),
-            Some(Kind::VoteTally) => {
+            Some(EndingKind::ParseChoice) => out.push(("choices", Ok(Value::Object(by_agent)))),
+            Some(EndingKind::VoteTally) => {
                 let votes: Map<String, Value> = match phase.decision {
                     Some(_) => {
                         tally.votes.iter().map(|(option, n)| (option.clone(), Value::from(*n))).collect()
@@ -300,7 +300,7 @@ impl Ending {
     }
 
     /// The outcome in lines, as its `display` says; `None`: there is nothing to show.
-    pub fn shown(&self, scenario: &Scenario, outcomes: &[(&str, &Value)]) -> Option<String> {
+    pub fn display_lines(&self, scenario: &Scenario, outcomes: &[(&str, &Value)]) -> Option<String> {
         let of = |name: &str| outcomes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let plain = |value: &Value| match value {
             Value::String(text) => text.clone(),

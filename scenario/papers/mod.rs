@@ -23,7 +23,7 @@ const MAX: [(&str, u64, u64); 2] = [("auto_rounds", 1, 50), ("max_turns", 0, 100
 /// Options of a decision that names none.
 const OPTIONS: [&str; 2] = ["agree", "disagree"];
 
-/// Puts a cast from outside into a scenario that has none. Errors: it has one.
+/// Adds an external cast to a scenario that has none. Errors: it has one.
 pub(super) fn put_cast(tree: &mut Tree, cast: &Value, found: &mut Vec<Diagnostic>) {
     let top = Path::default();
     if !is_empty(&tree.json_at(&top.key("agents"))) {

@@ -39,7 +39,7 @@ pub struct Utterance {
 }
 
 /// Values of the state by name.
-pub type State = BTreeMap<String, Value>;
+pub type StateValues = BTreeMap<String, Value>;
 
 /// All that has happened: everything said, by phase, and what the state has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct History {
     /// Phases in which something was said, those whose lines are not here included.
     played: BTreeSet<PhaseId>,
     /// The state.
-    pub state: Arc<State>,
+    pub state: Arc<StateValues>,
     /// The agents present where it is read, if not all of the phase's cast are.
     pub present: Option<Arc<BTreeSet<AgentId>>>,
 }

@@ -3,7 +3,7 @@
 use super::History;
 use crate::choice::{Choice, text_of};
 use crate::plan::Purpose;
-use crate::template::{Fault, TemplateError, evaluate_alone, evaluator};
+use crate::template::{TemplateFault, TemplateError, evaluate_alone, evaluator};
 use crate::{AgentId, Payoff, PayoffRule, PhaseId, Scenario};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,7 +38,7 @@ pub struct PayoffRound {
 }
 
 /// What each player chose in a round: the option, and its result; none: nothing valid.
-type Made = BTreeMap<AgentId, Option<(usize, Value)>>;
+type RoundChoices = BTreeMap<AgentId, Option<(usize, Value)>>;
 
 /// Values the choices made so far. `None`: the scenario has no payoff.
 ///
@@ -46,7 +46,7 @@ type Made = BTreeMap<AgentId, Option<(usize, Value)>>;
 /// An expression that fails, or that is not a number, with the field in the message.
 pub fn payoffs(scenario: &Arc<Scenario>, said: &History) -> Result<Option<Payoffs>, TemplateError> {
     let Some(payoff) = &scenario.payoff else { return Ok(None) };
-    let mut by_round: BTreeMap<(PhaseId, usize), Made> = BTreeMap::new();
+    let mut by_round: BTreeMap<(PhaseId, usize), RoundChoices> = BTreeMap::new();
     let of_players: BTreeMap<AgentId, &Arc<Choice>> =
         payoff.players.iter().copied().zip(&payoff.choices).collect();
     let lines =
@@ -86,7 +86,7 @@ type Valuation<'a> = Box<dyn Fn(&[(usize, Value)]) -> Result<Vec<f64>, TemplateE
 fn valuation<'a>(scenario: &'a Arc<Scenario>, payoff: &'a Payoff) -> Result<Valuation<'a>, TemplateError> {
     let number = |value: Value, place: String| {
         let found = || TemplateError {
-            kind: Fault::Other,
+            kind: TemplateFault::Other,
             message: format!("{place}: {} is no number", text_of(&value)),
             line: 1,
         };
@@ -97,7 +97,7 @@ fn valuation<'a>(scenario: &'a Arc<Scenario>, payoff: &'a Payoff) -> Result<Valu
             let ids: Vec<usize> = chosen.iter().map(|(id, _)| *id).collect();
             let Some(row) = table.get(&ids) else {
                 let message = "the payoff has no entry for these choices".to_string();
-                return Err(TemplateError { kind: Fault::Other, message, line: 1 });
+                return Err(TemplateError { kind: TemplateFault::Other, message, line: 1 });
             };
             let value = |cell: &crate::template::Expression| {
                 number(evaluate_alone(scenario, cell, [])?, cell.path.to_string())

@@ -133,7 +133,9 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn a_run_off_does_not_depend_on_the_order_of_options(
-            ballots in proptest::collection::vec(proptest::sample::subsequence(vec![0usize, 1, 2, 3], 3), 1..9),
+            ballots in proptest::collection::vec(
+                proptest::sample::subsequence(vec![0usize, 1, 2, 3], 3), 1..9
+            ),
             turns in proptest::collection::vec(0usize..4, 9),
         ) {
             // Subsequences are sorted: each ballot is turned by some places.

@@ -27,7 +27,9 @@ with_hints! {
 /// Who takes part, and what happens, phase by phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Scenario", title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"]))]
+#[schemars(
+    rename = "Scenario", title = "Greenroom scenario", deny_unknown_fields, extend("required" = ["phases"])
+)]
 pub struct Written {
     /// Short name, used for folders and memories: letters, digits, `-` and `_`. Default: the file's name.
     #[schemars(regex(pattern = "^[A-Za-z0-9_-]{1,100}$"))]
@@ -56,7 +58,9 @@ pub struct Written {
     /// expression can use those above it. It is evaluated wherever it is used, with the values available
     /// there.
     #[serde(rename = "let")]
-    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
+    #[schemars(
+        with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME })
+    )]
     pub lets: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// Files whose `agents`, `variables` and `models` are included, with paths relative to this file.
     /// Definitions in this file take precedence.
@@ -64,7 +68,9 @@ pub struct Written {
     /// Models by name, for `model`: a GGUF file (its path relative to this file, or absolute), a name that
     /// `greenroom pull` lists, `hf:ORG/REPO/FILE.gguf`, the bundled `understudy`, or a remote engine
     /// (`remote`). `--model NAME=…` replaces it with another.
-    #[schemars(with = "Option<IndexMap<String, WrittenModel>>", extend("propertyNames" = { "pattern": NAME }))]
+    #[schemars(
+        with = "Option<IndexMap<String, WrittenModel>>", extend("propertyNames" = { "pattern": NAME })
+    )]
     pub models: Option<IndexMap<String, Option<WrittenModel>>>,
     /// The model whose embeddings are used to look up memories: a name under `models`. Any model of a known
     /// family works; an embedding model works best. Default: each agent's own model.
@@ -84,7 +90,9 @@ pub struct Written {
     /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
     /// Results to compute at the end, by name. A result can use those above it, as `outcome.NAME`.
-    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME }))]
+    #[schemars(
+        with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME })
+    )]
     pub outcome: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// Conditions that must be true at the end. If one is false, it is reported and the exit code is 1.
     #[schemars(with = "Option<Vec<WrittenAssertion>>")]

@@ -14,7 +14,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Looks through a template.
+    /// Scans a template.
     pub fn of(text: &str) -> Self {
         let mut code =
             Self { line_ends: text.match_indices('\n').map(|(at, _)| at).collect(), ..Self::default() };

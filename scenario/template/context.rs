@@ -1,6 +1,6 @@
 //! Names whose meaning does not change within a run: variables, agents, the scenario.
 
-use super::{ByKey, Expression, Fault, NAME, TemplateError, environment};
+use super::{ByKey, Expression, TemplateFault, NAME, TemplateError, environment};
 use crate::{Agent, AgentId, Scenario};
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
 use std::collections::BTreeMap;
@@ -37,9 +37,9 @@ pub(crate) fn evaluate_in<'a>(
 }
 
 /// A name and its meaning.
-type Named<'a> = (&'a str, serde_json::Value);
+type NamedValue<'a> = (&'a str, serde_json::Value);
 /// The value of an expression.
-type Found = Result<serde_json::Value, TemplateError>;
+type EvalResult = Result<serde_json::Value, TemplateError>;
 
 /// An expression over variables that is compiled once, to be evaluated with several sets of more names.
 ///
@@ -48,9 +48,9 @@ type Found = Result<serde_json::Value, TemplateError>;
 pub fn evaluator<'e>(
     scenario: &Scenario,
     expression: &'e Expression,
-) -> Result<impl Fn(&[Named<'_>]) -> Found + 'e, TemplateError> {
+) -> Result<impl Fn(&[NamedValue<'_>]) -> EvalResult + 'e, TemplateError> {
     let (program, context) = (environment().expression(&expression.text)?, variables(scenario));
-    Ok(move |names: &[Named<'_>]| {
+    Ok(move |names: &[NamedValue<'_>]| {
         plain_value(&program.value(with_names(context.clone(), names.iter().cloned()))?, expression)
     })
 }
@@ -64,7 +64,7 @@ fn with_names<'a>(
 }
 
 fn plain_value(value: &Value, expression: &Expression) -> Result<serde_json::Value, TemplateError> {
-    let failed = |message| TemplateError { kind: Fault::Other, message, line: 1 };
+    let failed = |message| TemplateError { kind: TemplateFault::Other, message, line: 1 };
     if value.is_undefined() {
         let text = &expression.text;
         return Err(failed(format!("`{text}` has no value: it is undefined")));

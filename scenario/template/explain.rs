@@ -1,6 +1,6 @@
 //! minijinja's errors in an author's words.
 
-use super::{Code, Fault, TemplateError};
+use super::{Code, TemplateFault, TemplateError};
 use greenroom_jinja::{Bound, shortened};
 use greenroom_yaml::diagnostic::suggest;
 use minijinja::ErrorKind;
@@ -10,35 +10,35 @@ impl From<minijinja::Error> for TemplateError {
         let detail = error.detail().unwrap_or_default();
         let kind = mistake(&error, detail);
         let message = match (&kind, error.kind()) {
-            (Fault::Bound(_), _) => detail.to_string(),
-            (Fault::Undefined(name), _) => format!("`{name}` is not defined"),
-            (Fault::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
+            (TemplateFault::Bound(_), _) => detail.to_string(),
+            (TemplateFault::Undefined(name), _) => format!("`{name}` is not defined"),
+            (TemplateFault::UnknownFilter(name), _) => format!("there is no filter `{name}`"),
             (_, ErrorKind::OutOfFuel) => "this takes too many steps: it would not come to an end".to_string(),
             (_, kind) if detail.is_empty() => kind.to_string(),
             (_, kind) => format!("{kind}: {detail}"),
         };
         // The end of the text is not where a block that is not ended begins.
-        let begun = error.template_source().filter(|_| kind == Fault::Unended);
+        let begun = error.template_source().filter(|_| kind == TemplateFault::Unended);
         let line = begun.and_then(unended).or(greenroom_jinja::line(&error)).unwrap_or(1);
         Self { kind, message: shortened(message), line }
     }
 }
 
 /// The kind of an error. minijinja has one for all of syntax; which sign is wrong is in its detail alone.
-fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
+fn mistake(error: &minijinja::Error, detail: &str) -> TemplateFault {
     if let Some(bound) = Bound::of(error) {
-        return Fault::Bound(bound);
+        return TemplateFault::Bound(bound);
     }
     let place = error.template_source().zip(error.range()).and_then(|(text, range)| text.get(range));
     match (error.kind(), place) {
-        (ErrorKind::UndefinedError, Some(name)) => Fault::Undefined(name.to_string()),
+        (ErrorKind::UndefinedError, Some(name)) => TemplateFault::Undefined(name.to_string()),
         (ErrorKind::UnknownFilter, _) => {
-            Fault::UnknownFilter(detail.split(' ').nth(1).unwrap_or_default().to_string())
+            TemplateFault::UnknownFilter(detail.split(' ').nth(1).unwrap_or_default().to_string())
         }
-        (ErrorKind::SyntaxError, _) if detail.contains("unexpected end of input") => Fault::Unended,
-        (ErrorKind::SyntaxError, _) if detail.contains("unexpected `}`") => Fault::Character('}'),
-        (ErrorKind::SyntaxError, _) => Fault::Syntax,
-        _ => Fault::Other,
+        (ErrorKind::SyntaxError, _) if detail.contains("unexpected end of input") => TemplateFault::Unended,
+        (ErrorKind::SyntaxError, _) if detail.contains("unexpected `}`") => TemplateFault::Character('}'),
+        (ErrorKind::SyntaxError, _) => TemplateFault::Syntax,
+        _ => TemplateFault::Other,
     }
 }
 
@@ -46,20 +46,23 @@ fn mistake(error: &minijinja::Error, detail: &str) -> Fault {
 pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
     let has_blocks = text.contains("{%");
     match &error.kind {
-        Fault::UnknownFilter(filter) => {
+        TemplateFault::UnknownFilter(filter) => {
             let some = || format!("available filters include {}", FILTERS[..8].join(", "));
             return Some(suggest(filter, FILTERS.iter().copied()).unwrap_or_else(some));
         }
-        Fault::Bound(bound) => return Some(bound.remedy().into()),
-        Fault::Undefined(_) => {
+        TemplateFault::Bound(bound) => return Some(bound.remedy().into()),
+        TemplateFault::Undefined(_) => {
             let help = "what is printed or compared must exist: check its spelling under `variables:`";
             return Some(help.into());
         }
-        Fault::Unended if has_blocks => {
+        TemplateFault::Unended if has_blocks => {
             let help = "end each `{% if %}` with `{% endif %}` and each `{% for %}` with `{% endfor %}`";
             return Some(help.into());
         }
-        Fault::Unended | Fault::Character(_) | Fault::Syntax | Fault::Other => {}
+        TemplateFault::Unended
+        | TemplateFault::Character(_)
+        | TemplateFault::Syntax
+        | TemplateFault::Other => {}
     }
     let code = Code::of(text);
     let bare = (!text.contains("{{") && !has_blocks).then_some(text);
@@ -70,11 +73,13 @@ pub fn remedy(text: &str, error: &TemplateError) -> Option<String> {
         }
     }
     let help = match error.kind {
-        Fault::Character('!') => "write `not`",
-        Fault::Character('?') => "write `A if CONDITION else B`",
-        Fault::Character('"' | '\'') => "put the same quote at the end of the text",
-        Fault::Character('}') => "close each `{{` with `}}`",
-        Fault::Syntax | Fault::Unended if !has_blocks && pieces.iter().any(|code| assigns(code)) => {
+        TemplateFault::Character('!') => "write `not`",
+        TemplateFault::Character('?') => "write `A if CONDITION else B`",
+        TemplateFault::Character('"' | '\'') => "put the same quote at the end of the text",
+        TemplateFault::Character('}') => "close each `{{` with `}}`",
+        TemplateFault::Syntax | TemplateFault::Unended
+            if !has_blocks && pieces.iter().any(|code| assigns(code)) =>
+        {
             "to compare, write `==`"
         }
         _ => return None,

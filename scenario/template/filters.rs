@@ -18,7 +18,8 @@ pub const FILTERS: &[(&str, &str)] = &[
     ),
     (
         "plurality",
-        "the most frequent item of a list (or value of a mapping); null if two are equally frequent, or if there are none",
+        "the most frequent item of a list (or value of a mapping); null if two are equally frequent, or if \
+         there are none",
     ),
     ("argmax", "the key of the largest number in a mapping; null if two are tied, or if there are none"),
     ("argmin", "the key of the smallest number in a mapping; null as for `argmax`"),
@@ -47,8 +48,8 @@ pub(super) fn added(jinja: Jinja) -> Jinja {
         .with_filter("ranking", ranking)
         .with_filter("sum_by_key", sum_by_key)
         .with_filter("with", with)
-        .with_filter("without", |of: Value, those: Value| kept(&of, &those, false))
-        .with_filter("only", |of: Value, those: Value| kept(&of, &those, true))
+        .with_filter("without", |of: Value, those: Value| select(&of, &those, false))
+        .with_filter("only", |of: Value, those: Value| select(&of, &those, true))
 }
 
 /// Values by key: looked up by key, by a number or truth value that is written like it, or by an agent
@@ -164,7 +165,7 @@ fn with(of: Value, key: Value, value: Value) -> Result<Value, Error> {
 }
 
 /// What is, or is not, one of those.
-fn kept(of: &Value, those: &Value, is_among: bool) -> Result<Value, Error> {
+fn select(of: &Value, those: &Value, is_among: bool) -> Result<Value, Error> {
     let those: Vec<Value> = match those.kind() {
         ValueKind::Seq | ValueKind::Iterable => items(those)?,
         ValueKind::Map => those.try_iter()?.collect(),
@@ -208,8 +209,8 @@ mod tests {
             ("scores | only(alive | without('ann'))", r#"{"ben":5,"cas":5}"#),
         ] {
             let value = environment().expression(code).and_then(|code| code.value(names.clone()));
-            let told = value.ok().and_then(|value| serde_json::to_string(&value).ok());
-            assert_eq!(told.as_deref(), Some(expected), "{code}");
+            let json = value.ok().and_then(|value| serde_json::to_string(&value).ok());
+            assert_eq!(json.as_deref(), Some(expected), "{code}");
         }
         assert!(environment().expression("3 | ranking").and_then(|code| code.value(names)).is_err());
     }

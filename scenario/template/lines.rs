@@ -24,17 +24,17 @@ struct Tag {
 /// A template that keeps its line breaks, and the tags that now do, each with its line.
 pub fn keep_lines(text: &str) -> (Cow<'_, str>, Vec<(usize, String)>) {
     let (mut marks, mut kept) = (Vec::new(), Vec::new());
-    let mut line = Line::default();
+    let mut line = TemplateLine::default();
     let mut at = 0;
     while at < text.len() {
         let end_of_text = match next(text, at) {
-            Piece::Tag(tag, end) => {
+            TemplatePiece::Tag(tag, end) => {
                 at = tag.end;
                 line.tags.push(tag);
                 end
             }
-            Piece::Text(end) => end,
-            Piece::Value(end) => {
+            TemplatePiece::Text(end) => end,
+            TemplatePiece::Value(end) => {
                 line.has_text = true;
                 at = end;
                 end
@@ -64,12 +64,12 @@ pub fn keep_lines(text: &str) -> (Cow<'_, str>, Vec<(usize, String)>) {
 
 /// A line of a template: its own text, and its tags.
 #[derive(Default)]
-struct Line {
+struct TemplateLine {
     has_text: bool,
     tags: Vec<Tag>,
 }
 
-impl Line {
+impl TemplateLine {
     /// Marks what is to be kept of the line that ends in the piece at `at`.
     fn keep(self, text: &str, at: usize, marks: &mut Vec<usize>, kept: &mut Vec<(usize, String)>) {
         let (Some(first), Some(last)) = (self.tags.first(), self.tags.last()) else { return };
@@ -92,7 +92,7 @@ impl Line {
     }
 }
 
-enum Piece {
+enum TemplatePiece {
     /// A tag, and the end of the raw text after it; for any tag but `{% raw %}` there is none.
     Tag(Tag, usize),
     /// Text up to there.
@@ -102,7 +102,7 @@ enum Piece {
 }
 
 /// Element at a position of a template.
-fn next(text: &str, at: usize) -> Piece {
+fn next(text: &str, at: usize) -> TemplatePiece {
     let rest = &text[at..];
     let closed = |inner: usize, end: &str| {
         let end = at + 2 + inner + end.len();
@@ -110,30 +110,31 @@ fn next(text: &str, at: usize) -> Piece {
         if end <= text.len() { end } else { text.len() }
     };
     if let Some(code) = rest.strip_prefix("{{") {
-        return Piece::Value(closed(end_of_code(code, "{"), "}}"));
+        return TemplatePiece::Value(closed(end_of_code(code, "{"), "}}"));
     }
     if let Some(comment) = rest.strip_prefix("{#") {
-        return comment.find("#}").map_or(Piece::Text(text.len()), |inner| {
+        return comment.find("#}").map_or(TemplatePiece::Text(text.len()), |inner| {
             let end = closed(inner, "#}");
-            Piece::Tag(Tag { start: at, end }, end)
+            TemplatePiece::Tag(Tag { start: at, end }, end)
         });
     }
     if let Some(code) = rest.strip_prefix("{%") {
         let end = closed(end_of_code(code, "%"), "%}");
         if !text[..end].ends_with("%}") || end < at + 4 {
-            return Piece::Text(text.len());
+            return TemplatePiece::Text(text.len());
         }
         let tag = Tag { start: at, end };
         if !is_raw(&text[at + 2..end - 2]) {
-            return Piece::Tag(tag, end);
+            return TemplatePiece::Tag(tag, end);
         }
-        return end_of_raw(text, end).map_or(Piece::Text(text.len()), |end| Piece::Tag(tag, end));
+        return end_of_raw(text, end)
+            .map_or(TemplatePiece::Text(text.len()), |end| TemplatePiece::Tag(tag, end));
     }
     let open = rest
         .match_indices('{')
         .map(|(open, _)| open)
         .find(|open| *open > 0 && rest[open + 1..].starts_with(['{', '%', '#']));
-    Piece::Text(at + open.unwrap_or(rest.len()))
+    TemplatePiece::Text(at + open.unwrap_or(rest.len()))
 }
 
 #[cfg(test)]
@@ -157,7 +158,8 @@ mod tests {
             "The list:\n{% for x in items -%}\n- {{ x }}\n{% endfor %}\nThat is all.",
             "The list:\n  {% for x in items %}\n- {{ x }}\n  {% endfor %}\nThat is all.",
             "The list:\n{% for x in items %}- {{ x }}\n{% endfor %}That is all.",
-            "The list:\n{# items #}\n{% for x in items %}{% if yes %}\n- {{ x }}\n{% endif %}{% endfor %}\nThat is all.",
+            "The list:\n{# items #}\n{% for x in items %}{% if yes %}\n- {{ x }}\n{% endif %}{% endfor %}\n\
+             That is all.",
         ] {
             assert_eq!(rendered(text), expected, "{text}");
         }

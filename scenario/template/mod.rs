@@ -30,10 +30,10 @@ use std::sync::LazyLock;
 /// Name of every template, in minijinja's errors; the caller that reports them knows where the text is.
 pub(super) const NAME: &str = "<string>";
 
-/// Names that a system text may use beside the variables.
+/// Names that a system text may use in addition to the variables.
 pub const SYSTEM_NAMES: &[&str] = &["me", "agents", "scenario", "variables", "display_name", "role"];
 
-/// Names that only a stage text may use, beside agents and earlier phases.
+/// Names that only a stage text may use, in addition to agents and earlier phases.
 pub const STAGE_NAMES: &[&str] = &["phase", "phases", "cast", "others", "payoffs"];
 
 /// Names that only a text of a round may use, and conditions that are asked in a phase: the round, and the
@@ -47,8 +47,8 @@ pub const PASS_NAMES: &[&str] = &["pass", "passes"];
 /// The name under which a nested block uses the pass of the outer one: `outer.pass` and `outer.passes`.
 pub const OUTER: &str = "outer";
 
-/// Names that an expression may use beside variables and phases; `mine`, `others` and `all` only in a payoff,
-/// `outcome` only in assertions and later outcomes.
+/// Names that an expression may use in addition to variables and phases; `mine`, `others` and `all` only in a
+/// payoff, `outcome` only in assertions and later outcomes.
 pub const EXPRESSION_NAMES: &[&str] = &["phases", "payoffs", "variables"];
 
 /// The fields of a phase in templates and expressions.
@@ -71,7 +71,7 @@ pub const PHASE_FIELDS: &[&str] = &[
     "verdict",
 ];
 
-/// What else a text or an expression depends on, beside the phases that it names.
+/// Other dependencies of a text or an expression, besides the phases that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Its phase; none for what is computed before the run or at its end.
@@ -147,7 +147,7 @@ impl Expression {
 #[error("{message}")]
 pub struct TemplateError {
     /// The kind of mistake.
-    pub kind: Fault,
+    pub kind: TemplateFault,
     /// The same in words.
     pub message: String,
     /// One-based line in the template.
@@ -156,7 +156,7 @@ pub struct TemplateError {
 
 /// A kind of mistake in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum TemplateFault {
     /// A bound was met.
     Bound(Bound),
     /// A name is undefined.
@@ -205,7 +205,7 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
             '"' | '\'' => format!("the quote `{c}` is not closed"),
             c => format!("`{c}` has no meaning here"),
         };
-        return Err(TemplateError { kind: Fault::Character(c), message, line: 1 });
+        return Err(TemplateError { kind: TemplateFault::Character(c), message, line: 1 });
     }
     let expression = environment().expression(text)?;
     all_known(expression.unknown())?;
@@ -216,8 +216,10 @@ pub fn expression_names(text: &str) -> Result<Vec<String>, TemplateError> {
 fn all_known(unknown: Option<(Use<'_>, usize)>) -> Result<(), TemplateError> {
     let Some((used, line)) = unknown else { return Ok(()) };
     let (kind, message) = match used {
-        Use::Filter(name) => (Fault::UnknownFilter(name.to_string()), format!("there is no filter `{name}`")),
-        Use::Test(name) => (Fault::Other, format!("there is no test `{name}`")),
+        Use::Filter(name) => {
+            (TemplateFault::UnknownFilter(name.to_string()), format!("there is no filter `{name}`"))
+        }
+        Use::Test(name) => (TemplateFault::Other, format!("there is no test `{name}`")),
     };
     Err(TemplateError { kind, message, line })
 }

@@ -18,8 +18,9 @@ fn scenario(stage: &Stage) -> PathBuf {
         format!("  {name}:\n    lifecycle: permanent\n    system_prompt: >-\n      You are {name}. {story}\n")
     };
     let text = format!(
-        "id: mill\ntitle: The mill\nagents:\n{}{}phases:\n  - name: talk\n    topology: turn_by_turn\n    agents: [ada, rolf]\n    \
-         auto_rounds: 2\n    initial_prompt: Talk about the mill.\n",
+        "id: mill\ntitle: The mill\nagents:\n\
+         {}{}phases:\n  - name: talk\n    topology: turn_by_turn\n    agents: [ada, rolf]\n    auto_rounds: \
+         2\n    initial_prompt: Talk about the mill.\n",
         agent("ada"),
         agent("rolf")
     );

@@ -192,10 +192,10 @@ fn memories_are_adopted_where_that_is_asked_for() {
         let output = stage.greenroom(&args).env("CI", "true").output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output))
     };
-    let (code, told) = replay(&["--rerun"]);
-    assert!(code == Some(4) && told.contains("based on memory adopted from `gpu/"), "{told}");
-    let (_, told) = replay(&["--score", "--tolerance", "1"]);
-    assert!(told.contains("based on memory adopted from `gpu/"), "{told}");
+    let (code, printed) = replay(&["--rerun"]);
+    assert!(code == Some(4) && printed.contains("based on memory adopted from `gpu/"), "{printed}");
+    let (_, printed) = replay(&["--score", "--tolerance", "1"]);
+    assert!(printed.contains("based on memory adopted from `gpu/"), "{printed}");
 }
 
 #[test]
@@ -209,12 +209,12 @@ fn gossip_on_a_gpu_extends() {
 fn a_device_that_is_not_here_is_told_with_what_is() {
     let stage = Stage::new();
     let output = stage.try_on("gpu:nonesuch", "gossip", "out", &[]);
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("`nonesuch`") && told.contains("available: "), "{told}");
-    assert!(told.contains("--device cpu") && told.contains("greenroom devices"), "{told}");
+    let printed = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("`nonesuch`") && printed.contains("available: "), "{printed}");
+    assert!(printed.contains("--device cpu") && printed.contains("greenroom devices"), "{printed}");
     for gpu in stage.devices()["gpus"].as_array().unwrap() {
-        assert!(told.contains(gpu["name"].as_str().unwrap()), "{told}");
+        assert!(printed.contains(gpu["name"].as_str().unwrap()), "{printed}");
     }
     assert!(!stage.path("out").exists(), "a run that never began leaves nothing");
     let wrong = stage.try_on("tpu", "gossip", "out", &[]);

@@ -162,8 +162,9 @@ impl Theatre {
             format!("  {name}:\n    lifecycle: permanent\n    system_prompt: You are {name}. {story}\n")
         };
         let scenario = format!(
-            "id: mill\ntitle: The mill\nagents:\n{}{}phases:\n  - {{name: talk, topology: turn_by_turn, agents: [ada, rolf], \
-             auto_rounds: 2, initial_prompt: Talk about the mill.}}\n",
+            "id: mill\ntitle: The mill\nagents:\n\
+             {}{}phases:\n  - {{name: talk, topology: turn_by_turn, agents: [ada, rolf], auto_rounds: 2, \
+             initial_prompt: Talk about the mill.}}\n",
             agent("ada"),
             agent("rolf")
         );
@@ -227,12 +228,12 @@ impl Theatre {
         };
         cache(&["ls"]);
         cache(&["show", "0"]);
-        let told = cache(&["verify"]);
+        let printed = cache(&["verify"]);
         // (A manifest that ends within a record is what a crash leaves.)
         let harmless =
             ["second name", "gone", "manifests: half"].iter().any(|harmless| what.contains(harmless));
-        let verdict = (told.code == Some(4) && !told.stdout.contains(" 0 problems")) || harmless;
-        assert!(verdict, "{what}: {told:?}");
+        let verdict = (printed.code == Some(4) && !printed.stdout.contains(" 0 problems")) || harmless;
+        assert!(verdict, "{what}: {printed:?}");
         let play = |out: &str, expected: &str, more: &[&str]| {
             let ended = self.run(out, "here", more);
             ended.check(&format!("{what}: run {more:?}"));

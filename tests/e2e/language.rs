@@ -101,10 +101,10 @@ fn a_judge_is_asked_on_the_model_and_tells_how_likely_its_verdict_was() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let xml = std::fs::read_to_string(junit).unwrap();
     let verdict = format!("the verdict of promise/1/promise is \"{chosen}\" (");
-    assert!(told.contains(&verdict) && told.contains("100 %"), "{told}");
+    assert!(printed.contains(&verdict) && printed.contains("100 %"), "{printed}");
     assert!(xml.contains(&verdict.replace('"', "&quot;")), "{xml}");
 }
 

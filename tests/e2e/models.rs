@@ -139,10 +139,10 @@ fn the_command_line_names_models_and_a_run_remembers_them() {
     let resumed = run(&stage, &file, "first", &["--max-tokens", "6", "--resume"]);
     assert_eq!(resumed.transcript(), whole);
     let out = stage.path("x").display().to_string();
-    let bad = |model: &str, told: &str| {
+    let bad = |model: &str, printed: &str| {
         let output = stage.greenroom(&["run", &file, "--out", &out, "--model", model]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(told), "{text}");
+        assert!(!output.status.success() && text.contains(printed), "{text}");
     };
     bad("qwem=understudy", "the scenario has no model `qwem`; did you mean `qwen`?");
     bad("understudy", "the model `again`: there is no model file ./random.gguf");

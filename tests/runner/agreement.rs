@@ -9,7 +9,7 @@ use greenroom::run::RunOptions;
 use greenroom::scenario::render::{Reading, evaluate, render_stage};
 use greenroom::scenario::results::History;
 use greenroom::scenario::template::{Expression, Scope, Template};
-use greenroom::scenario::{AgentId, Method, Path, Scenario, turn_seed};
+use greenroom::scenario::{AgentId, ChoiceMethod, Path, Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -151,7 +151,7 @@ fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'sta
         let Some(options) = &request.choice else {
             return Some(["words", "", "12", "a.b"][drawn % 4].into());
         };
-        if options.choice.method == Method::Parse && drawn % 5 == 4 {
+        if options.choice.method == ChoiceMethod::Parse && drawn % 5 == 4 {
             return Some("hm".into());
         }
         Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone())
@@ -166,7 +166,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, Arc<Hi
     let transcript = Transcript::parse(&played.transcript, &text)?;
     let replayed = replay(scenario, &transcript, BTreeMap::new())?;
     let End::Complete(footer) = played.end else { panic!("stopped") };
-    Ok((*footer, replayed.memories.said()?))
+    Ok((*footer, replayed.memories.history()?))
 }
 
 proptest! {
@@ -181,21 +181,26 @@ proptest! {
     ) {
         let written = text(first, vote, place, &code);
         let loaded = load("agree.yaml", &written, &[]);
-        let told = loaded.report.render(false);
+        let report = loaded.report.render(false);
         if let Some(scenario) = loaded.scenario {
             if !loaded.report.diagnostics.is_empty() {
-                return Ok(()); // It was told what may fail.
+                return Ok(()); // What may fail was reported.
             }
             for salt in salt..salt + N_PLAYS {
                 let footer = played(&scenario, salt);
                 prop_assert!(footer.is_ok(), "{:#}\n{}", footer.unwrap_err(), written);
                 let (footer, _) = footer.unwrap();
-                prop_assert!(footer.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}\n{}", footer.outcomes, written);
+                prop_assert!(
+                    footer.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}\n{}",
+                    footer.outcomes, written
+                );
                 prop_assert!(footer.payoffs.is_some());
             }
             return Ok(());
         }
-        if loaded.report.diagnostics.iter().any(|found| !["template", "expression", "may-fail"].contains(&found.code)) {
+        if loaded.report.diagnostics.iter().any(|found| ![
+            "template", "expression", "may-fail"
+        ].contains(&found.code)) {
             return Ok(()); // A name that expressions don't have.
         }
         // What is rejected could not have been rendered in any play.
@@ -215,7 +220,7 @@ proptest! {
                     evaluate(&harmless, &expression, &said).is_ok()
                 }
             };
-            prop_assert!(!works, "{}\nit works with the choices of {}\n{}", told, salt, written);
+            prop_assert!(!works, "{}\nit works with the choices of {}\n{}", report, salt, written);
         }
     }
 }
@@ -276,16 +281,17 @@ payoff: {phase: pot, each: mine}
 #[test]
 fn what_is_not_tried_is_told() {
     let mut text = String::from(
-        "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\nphases:\n- {name: v, agents: [a, b, c, d, e], choice: [x, y, z]}\n",
+        "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\nphases:\n\
+         - {name: v, agents: [a, b, c, d, e], choice: [x, y, z]}\n",
     );
     for at in 0..600 {
         text += &format!("- {{name: p{at}, agents: [a], when: v.votes.x + {at} > v.history.a | length}}\n");
     }
-    let told = || load("x.yaml", &text, &[]).report.render(false);
-    let first = told();
+    let report = || load("x.yaml", &text, &[]).report.render(false);
+    let first = report();
     assert_eq!(first.matches("warning[not-tried]").count(), 1, "{first:.2000}");
     assert!(first.contains("(step limit)"), "{first:.2000}");
-    assert_eq!(first, told());
+    assert_eq!(first, report());
 }
 
 /// A template that prints the value of some code.

@@ -169,7 +169,8 @@ fn said(scenario: &Scenario) -> String {
     let Scenario { title, description, agents, phases, payoff, assertions, tools, models, language, .. } =
         scenario;
     format!(
-        "{title:?} {description:?} {agents:?} {phases:?} {payoff:?} {assertions:?} {tools:?} {models:?} {language:?}"
+        "{title:?} {description:?} {agents:?} {phases:?} {payoff:?} {assertions:?} {tools:?} {models:?} \
+         {language:?}"
     )
 }
 

@@ -2,7 +2,9 @@
 
 use crate::play::{checkout, play};
 use greenroom::backend::{Backend, Scripted};
-use greenroom::experiment::{Design, FILE, Record, Tuning, Variant, play as play_design, shares_seeds};
+use greenroom::experiment::{
+    Design, ExperimentRecord, FILE, Tuning, Variant, play as play_design, shares_seeds,
+};
 use greenroom::prompt::Memories;
 use greenroom::replay::replay;
 use greenroom::run::{ForkFrom, RunOptions, Seeding};
@@ -218,7 +220,7 @@ fn design(folder: &Path, seeding: Seeding) -> Design {
 
 fn played(design: &Design, into: &Path) -> anyhow::Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut unseen = |_: &greenroom::experiment::Step| {};
+    let mut unseen = |_: &greenroom::experiment::EndedRun| {};
     let playing = play_design(design, first_listed(), into, 8, &mut unseen, std::future::pending());
     runtime.block_on(playing).map(|played| played.n_new)
 }
@@ -243,7 +245,7 @@ fn conditions_of_a_case_are_paired_and_coins_fall_on_both_sides() {
         // A fair coin falls outside of these in 3 of 1,000 experiments.
         assert!(heads.iter().all(|n| (11..=29).contains(n)), "{heads:?}");
     }
-    assert!(Record::open(&into).unwrap().seeds_by_case);
+    assert!(ExperimentRecord::open(&into).unwrap().seeds_by_case);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use greenroom::transcript::{
     Cause, Drift, Header, Line, PROGRAM, Transcript, TurnRecord, chain, same_settings,
 };
 use greenroom::verify::forms::{github, json, junit, markdown};
-use greenroom::verify::{Kind, accept};
+use greenroom::verify::{ProblemKind, accept};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn rewrite(file: &Path, header: impl Fn(&mut Header), turn: impl Fn(&mut TurnRec
 fn blamed(folder: &tempfile::TempDir) -> (String, String, String, Option<usize>) {
     let verdict = judged(folder);
     let [problem] = verdict.problems.as_slice() else { panic!("{verdict:#?}") };
-    assert_eq!(problem.kind, Kind::Drift);
+    assert_eq!(problem.kind, ProblemKind::Drift);
     let line = problem.place.as_ref().map(|place| place.line);
     (problem.at.clone(), problem.title.clone(), problem.detail.clone(), line)
 }
@@ -206,8 +206,9 @@ fn a_rules_altered_line_is_still_an_altered_line() {
 fn forks_and_rankings_of_rules_replay() {
     let dir = crate::play::checkout();
     for name in ["strategies", "rankings"] {
-        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}\n\
-                      phases:\n- {name: vote, agents: [a, b, c, d], decision_mode: ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
+        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: \
+                      {strategy: grim}}\nphases:\n- {name: vote, agents: [a, b, c, d], decision_mode: \
+                      ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
         let text = match name {
             "strategies" => std::fs::read_to_string(
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/strategies.yaml"),

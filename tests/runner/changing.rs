@@ -5,7 +5,7 @@
 use crate::extend::{call, holds_of_any_run};
 use greenroom::backend::Request;
 use greenroom::rehearsal::load;
-use greenroom::scenario::{Method, turn_seed};
+use greenroom::scenario::{ChoiceMethod, turn_seed};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
@@ -331,7 +331,8 @@ impl Author<'_> {
                 _ => {
                     let test = self.holds(site);
                     format!(
-                        "choice: {{options: [0, 1, 2], ask: \"{ask}\", open: \"[0, 2] if me == '{}' or {test} else [1]\"}}",
+                        "choice: {{options: [0, 1, 2], ask: \"{ask}\", open: \"[0, 2] if me == '{}' or \
+                         {test} else [1]\"}}",
                         keys[0]
                     )
                 }
@@ -462,7 +463,11 @@ fn yaml(numbers: &[u16]) -> String {
             &format!("a{id}: {{display_name: Agent {id}{}{more}}}", if more.is_empty() { "" } else { ", " }),
         );
     }
-    author.line(0, "state: {n: 1, l: [], m: {a0: 1, a1: 2, a2: 3, a3: 2, a4: 0}, t: '', d: null, alive: [a0, a1, a2, a3, a4]}");
+    author.line(
+        0,
+        "state: {n: 1, l: [], m: {a0: 1, a1: 2, a2: 3, a3: 2, a4: 0}, t: '', d: null, alive: [a0, \
+                    a1, a2, a3, a4]}",
+    );
     author.line(0, "let: {most: m | argmax, twice: n * 2}");
     author.line(0, "phases:");
     author.parts(0, n, 1, &blocks, 0);
@@ -496,7 +501,7 @@ fn reply(request: &Request, salt: u64) -> Option<String> {
         return Some(call);
     }
     let drawn = turn_seed(salt, &request.path) as usize;
-    if let Some(options) = request.choice.as_ref().filter(|of| of.choice.method == Method::Decode) {
+    if let Some(options) = request.choice.as_ref().filter(|of| of.choice.method == ChoiceMethod::Decode) {
         return Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone());
     }
     if let Some(form) = request.form.as_ref().filter(|_| drawn % 7 > 0) {

@@ -79,17 +79,17 @@ fn a_scenario_that_changed_is_told_in_a_line() {
     let whole = transcript(dir.path().join("one"));
     fs::write(dir.path().join("cast/people.yaml"), PEOPLE.replace("well", "river")).unwrap();
     let (out, _) = done(dir.path(), &["replay", "one"]);
-    let told = "plays/well.yaml has changed since then; the run's own copy is used (to use the file: --scenario \
-        plays/well.yaml)";
-    assert_eq!(out.matches(told).count(), 1, "{out}");
+    let note = "plays/well.yaml has changed since then; the run's own copy is used (to use the file: \
+                --scenario plays/well.yaml)";
+    assert_eq!(out.matches(note).count(), 1, "{out}");
     let (_, err) = done(dir.path(), &["explain", "one", "--agent", "tom"]);
-    assert!(err.contains(told), "{err}");
+    assert!(err.contains(note), "{err}");
     let (_, err) = done(dir.path(), &["report", "one"]);
-    assert!(err.contains(told), "{err}");
+    assert!(err.contains(note), "{err}");
     let (_, err) = done(dir.path(), &["fork", "one", "--at", "talk/2/tom", "--out", "fork"]);
-    assert!(err.contains(told), "{err}");
+    assert!(err.contains(note), "{err}");
     let (code, out, _) = greenroom(dir.path(), &["replay", "one", "--scenario", "plays/well.yaml"]);
-    assert!(code == 3 && out.contains("people.yaml") && !out.contains(told), "{out}");
+    assert!(code == 3 && out.contains("people.yaml") && !out.contains(note), "{out}");
     // A recording that was put somewhere is held against the file, as it always was.
     fs::copy(dir.path().join("one/transcript.jsonl"), dir.path().join("well.jsonl")).unwrap();
     assert_eq!(greenroom(dir.path(), &["replay", "well.jsonl"]).0, 3);

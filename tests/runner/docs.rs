@@ -161,7 +161,8 @@ fn follow(name: &str) {
             let lines: Vec<&str> = found.trim_matches('\n').lines().collect();
             assert!(
                 code == found_code && fits(&expected, &lines),
-                "{}: `greenroom{command}` does not say what the page says; exit code {found_code}, expected {code}:\n{found}",
+                "{}: `greenroom{command}` does not say what the page says; exit code {found_code}, expected \
+                 {code}:\n{found}",
                 block.place
             );
             n_run += 1;
@@ -232,7 +233,7 @@ fn plays(place: &str, file: &Path) {
         return;
     }
     let script = |request: &Request| {
-        let first = |options: &greenroom::prompt::Options| {
+        let first = |options: &greenroom::prompt::OpenOptions| {
             let id = options.open.iter().min()?;
             Some(options.choice.options[*id].text.clone())
         };

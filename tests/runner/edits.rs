@@ -35,8 +35,8 @@ fn tell(to: Option<&str>, before: &str, text: &str) -> Tell {
     Tell { before: before.into(), to: to.map(str::to_string), text: text.into() }
 }
 
-fn fork(run: &Path, at: Option<&str>, said: &[Say], told: &[Tell]) -> RunOptions {
-    let changes = Changes { said: said.to_vec(), told: told.to_vec() };
+fn fork(run: &Path, at: Option<&str>, said: &[Say], tells: &[Tell]) -> RunOptions {
+    let changes = Changes { said: said.to_vec(), tells: tells.to_vec() };
     let from = ForkFrom { run: run.to_path_buf(), at: at.map(str::to_string), changes };
     RunOptions { fork: Some(from), ..RunOptions::default() }
 }
@@ -95,14 +95,14 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
     let dir = crate::play::checkout();
     let (scenario, run) = (scenario(TEXT), dir.path().join("run"));
     let plain = played(&scenario, &run, &RunOptions::default());
-    let told = [
+    let tells = [
         tell(None, "one/2/a", "It rains."),
         tell(Some("b"), "two/1/a", "Ann lies."),
         tell(None, "three", "A bell rings.\nTwice."),
         tell(Some("c"), "four/1/c", "You are late."),
     ];
     let folder = dir.path().join("told");
-    let lines = played(&scenario, &folder, &fork(&run, Some("one/2/a"), &[], &told));
+    let lines = played(&scenario, &folder, &fork(&run, Some("one/2/a"), &[], &tells));
     assert_eq!(lines["one/1/b"], plain["one/1/b"]);
     let readers = |text: &str| {
         let reads = lines.values().filter(|line| line.delta.contains(text));
@@ -139,11 +139,11 @@ fn a_line_nobody_came_to_read_is_carried_on() {
     let file = dir.path().join("edited.yaml");
     std::fs::write(&file, &text).unwrap();
     let scenario = greenroom::scenario::open(&file, &[]).unwrap().scenario.unwrap();
-    let (run, told) =
+    let (run, tells) =
         (dir.path().join("run"), [tell(Some("r"), "two/1/r", "Now."), tell(None, "four/1/b", "Late.")]);
     played(&scenario, &run, &RunOptions::default());
     let folder = dir.path().join("told");
-    played(&scenario, &folder, &fork(&run, None, &[], &told));
+    played(&scenario, &folder, &fork(&run, None, &[], &tells));
     let next = RunOptions { continues: Some(folder), ..RunOptions::default() };
     play(&scenario, echo(), &dir.path().join("next"), &next).unwrap();
     let first = |key: &str| {
@@ -195,9 +195,9 @@ fn every_wrong_change_is_told() {
     let dir = crate::play::checkout();
     let (scenario, run) = (scenario(TEXT), dir.path().join("run"));
     played(&scenario, &run, &RunOptions::default());
-    let none = |at: Option<&str>, said: &[Say], told: &[Tell]| {
+    let none = |at: Option<&str>, said: &[Say], tells: &[Tell]| {
         let folder = dir.path().join("wrong");
-        let error = play(&scenario, echo(), &folder, &fork(&run, at, said, told)).unwrap_err();
+        let error = play(&scenario, echo(), &folder, &fork(&run, at, said, tells)).unwrap_err();
         let _ = std::fs::remove_dir_all(&folder);
         format!("{error:#}")
     };

@@ -3,8 +3,8 @@
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};
 use greenroom::experiment::{
-    Design, Played, Shard, Tuning, Variant, combinations, merge, missing, parse_sweep, play as play_design,
-    transcripts,
+    Design, PlayedCounts, Shard, Tuning, Variant, combinations, merge, missing, parse_sweep,
+    play as play_design, transcripts,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
@@ -45,19 +45,19 @@ fn run(
     jobs: usize,
     backend: Arc<dyn Backend>,
     stop_after: usize,
-) -> anyhow::Result<Played> {
+) -> anyhow::Result<PlayedCounts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (tell, failure) = tokio::sync::oneshot::channel();
     let mut tell = Some(tell);
     let mut n = 0;
-    let mut on_step = |_: &greenroom::experiment::Step| {
+    let mut on_step = |_: &greenroom::experiment::EndedRun| {
         n += 1;
         if n == stop_after {
             let _ = tell.take().unwrap().send(());
         }
     };
     let stop = async {
-        if told.await.is_err() {
+        if failure.await.is_err() {
             std::future::pending::<()>().await;
         }
     };
@@ -226,13 +226,13 @@ fn parts_that_do_not_fit_are_refused() {
     run(&design(&[], 0..2), &at("a"), 1, says("Yes."), 0).unwrap();
     run(&design(&[], 0..2), &at("b"), 1, says("No."), 0).unwrap();
     run(&design(&[], 0..3), &at("c"), 1, says("Yes."), 0).unwrap();
-    let told = |parts: &[&str]| {
+    let failure = |parts: &[&str]| {
         let parts: Vec<_> = parts.iter().map(|name| at(name)).collect();
         format!("{:#}", merge(&parts, &at("out")).unwrap_err())
     };
-    assert!(told(&["a", "b"]).contains("differ in what was said"));
-    assert!(told(&["a", "c"]).contains("different experiments"));
-    assert!(told(&["a", "nowhere"]).contains("can't read"));
+    assert!(failure(&["a", "b"]).contains("differ in what was said"));
+    assert!(failure(&["a", "c"]).contains("different experiments"));
+    assert!(failure(&["a", "nowhere"]).contains("can't read"));
     assert_eq!(missing(&[at("a"), at("a")]).unwrap().len(), 0, "the same part twice is no mistake");
     for text in ["0/2", "3/2", "1", "a/b", "1/0"] {
         assert!(text.parse::<Shard>().is_err(), "{text}");

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 
 fn scenario(schema: &str) -> Arc<Scenario> {
     let text = format!(
-        "temperature: 0\nagents: {{ ann: {{}} }}\nphases: [{{ name: p, agents: [ann], prompt: Tag it., reply: {{ schema: {schema} }} }}]\n"
+        "temperature: 0\nagents: {{ ann: {{}} }}\n\
+         phases: [{{ name: p, agents: [ann], prompt: Tag it., reply: {{ schema: {schema} }} }}]\n"
     );
     let loaded = scenario::load("tags.yaml", &text, &[]);
     let report = loaded.report.render(false);

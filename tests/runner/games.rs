@@ -388,7 +388,8 @@ fn what_a_script_can_not_say_is_found() {
             &["the script has no reply for `game/2/bot`", "`go` is not an option at vote/1/bot"],
         ),
         (
-            "{script: {talk/1/bot: Hi., game/1/bot: share, game/2/bot: share, vote/1/bot: stay, vote/2/bot: stay}}",
+            "{script: \
+             {talk/1/bot: Hi., game/1/bot: share, game/2/bot: share, vote/1/bot: stay, vote/2/bot: stay}}",
             &["there is no turn `vote/2/bot`", "did you mean `vote/1/bot`?"],
         ),
         (

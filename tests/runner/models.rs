@@ -156,11 +156,11 @@ phases:
         let all: Vec<&str> = past.chain([request.conversation.reasoning]).map(Reasoning::word).collect();
         format!("{}: {}", request.path, all.join(" "))
     };
-    let mut told: Vec<String> = asked.iter().map(|(_, request)| levels(request)).collect();
-    told.sort();
+    let mut settled: Vec<String> = asked.iter().map(|(_, request)| levels(request)).collect();
+    settled.sort();
     // A choice, and a reply that has a form, begin with their first token.
     assert_eq!(
-        told,
+        settled,
         [
             "one/1/ann: high",
             "one/1/ben: low",
@@ -191,10 +191,10 @@ fn the_command_line_counts_before_the_file() {
         ..RunOptions::default()
     };
     let (asked, transcript) = played(TEXT, folder.path(), &options);
-    let told = settings(&asked);
-    assert_eq!(told[0], "one/1/ann c.gguf T0.3 p0.5 k7 m0.4 n5");
-    assert_eq!(told[1], "one/1/ben x.gguf T0.3 p0.5 k0 m0.4 n5");
-    assert_eq!(told[5], "two/1/cas b.gguf T0.3 p0.95 k0 m0.4 n5");
+    let settled = settings(&asked);
+    assert_eq!(settled[0], "one/1/ann c.gguf T0.3 p0.5 k7 m0.4 n5");
+    assert_eq!(settled[1], "one/1/ben x.gguf T0.3 p0.5 k0 m0.4 n5");
+    assert_eq!(settled[5], "two/1/cas b.gguf T0.3 p0.95 k0 m0.4 n5");
     assert_eq!(transcript.turns[0].record.hints.words(), "model big, top-p 0.5, top-k 7");
     // What the command line gave stays out of a replay: the file may say what it likes of it.
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();

@@ -5,11 +5,11 @@ use crate::terminal::Kept;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink};
 use greenroom::rehearsal::load;
 use greenroom::replay::Search;
-use greenroom::report::{Sources, html};
+use greenroom::report::{ReportSources, html};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{Scenario, compile};
 use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
-use greenroom::terminal::{Dialogue, Page, statistics};
+use greenroom::terminal::{DialogueOutput, Page, statistics};
 use greenroom::transcript::Stop;
 use greenroom::transcript::{ChoiceRecord, Odds, OptionRecord, Transcript};
 use greenroom_engine::draw;
@@ -160,7 +160,7 @@ impl Backend for Drawing {
 fn play(folder: &Path, temperature: f32, seed: u64) -> (Transcript, String) {
     let (scenario, kept) = (doors(), Kept::default());
     let page = Page::new(Box::new(kept.clone()), None);
-    let mut dialogue = Dialogue::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
+    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
     let sampling = Sampling { temperature, ..Sampling::default() }.into();
     let options = RunOptions { seed, sampling, ..RunOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -227,7 +227,7 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
         std::fs::write(&scenario, doors().sources.main().text.as_bytes()).unwrap();
         let search =
             Search { scenario: Some(scenario), root: Some(folder.path().to_owned()), ..Search::default() };
-        let page = html(&Sources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
+        let page = html(&ReportSources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
         let percent = format!("{:.1} %", permille / 10.0);
         assert!(
             page.contains(&percent) && page.contains("mass of all options under 0.1 %"),

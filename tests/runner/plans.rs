@@ -1,8 +1,8 @@
 //! Plans: who reads what, who waits for whom.
 
 use greenroom::scenario::{
-    AgentId, Audience, Choice, Condition, Input, Method, PhaseId, Plan, Purpose, Scenario, Turn, TurnId,
-    compile, load,
+    AgentId, Audience, Choice, ChoiceMethod, Condition, Input, PhaseId, Plan, Purpose, Scenario, Turn,
+    TurnId, compile, load,
 };
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ fn plan(phases: &str) -> (Arc<Scenario>, Plan) {
 #[test]
 fn graphs_look_as_before() {
     let (scenario, round) = plan(
-        "  - {name: one, agents: [a, b], auto_rounds: 2}\n  - {name: two, agents: [b, c], topology: broadcast, \
-         initial_prompt: '${one.messages[b]}'}\n",
+        "  - {name: one, agents: [a, b], auto_rounds: 2}\n  - {name: two, agents: [b, c], topology: \
+         broadcast, initial_prompt: '${one.messages[b]}'}\n",
     );
     insta::assert_snapshot!("dot", round.dot(&scenario));
     insta::assert_snapshot!("mermaid", round.mermaid(&scenario));
@@ -120,7 +120,7 @@ fn a_plans_hash_changes_with_each_part_of_a_turn() {
         changed(choice, &|turn| turn.constraint = None),
         changed(choice, &|turn| turn.constraint.as_mut().unwrap().except.push(TurnId(0))),
         of_choice(&|choice| choice.shuffle = !choice.shuffle),
-        of_choice(&|choice| choice.method = Method::Parse),
+        of_choice(&|choice| choice.method = ChoiceMethod::Parse),
         of_choice(&|choice| choice.options[0].text += "."),
         of_choice(&|choice| choice.options[0].value = "other".into()),
     ];

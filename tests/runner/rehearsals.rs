@@ -7,7 +7,7 @@ use greenroom::backend::{Request, Scripted};
 use greenroom::diagnostic::Severity;
 use greenroom::rehearsal::load;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Method, Scenario, turn_seed};
+use greenroom::scenario::{ChoiceMethod, Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'sta
         let drawn = turn_seed(salt, &request.path) as usize;
         let drawn = if salt % 4 == 0 { salt as usize / 4 } else { drawn };
         let Some(options) = &request.choice else { return Some("Words.".into()) };
-        if options.choice.method == Method::Parse && drawn % 5 == 4 {
+        if options.choice.method == ChoiceMethod::Parse && drawn % 5 == 4 {
             return Some("hm".into());
         }
         Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone())

@@ -5,10 +5,10 @@ use crate::play::{play, without_copy};
 use greenroom::backend::{
     Backend, BoxFuture, Match, ModelCard, Origin, Reply, Request, Scripted, Session, Sink,
 };
-use greenroom::report::{Sources, html};
+use greenroom::report::{ReportSources, html};
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
-use greenroom::trace::{Tokens, TraceLine, TurnTrace};
+use greenroom::trace::{TokenCounts, TraceLine, TurnTrace};
 use greenroom::transcript::Transcript;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::fmt::Write as _;
@@ -96,7 +96,7 @@ fn trace(run: &Path, reason: Option<&str>) {
         let reused = if source == Origin::None { 0 } else { 1000 * at };
         cost.kind = Some(if source == Origin::None { Match::Cold } else { Match::Extend });
         cost.source = Some(source);
-        cost.tokens = Tokens { reused, prefilled: 100, recomputed: at, generated: 10, layer0_rows: 110 };
+        cost.tokens = TokenCounts { reused, prefilled: 100, recomputed: at, generated: 10, layer0_rows: 110 };
         (cost.ttft_ms, cost.total_ms) = (Some(12.5 * (at + 1) as f64), Some(1500.0));
         cost.saved_ms = reused as f64;
         cost.reason = reason.filter(|_| at == 3).map(str::to_string);
@@ -106,7 +106,7 @@ fn trace(run: &Path, reason: Option<&str>) {
 }
 
 fn report(run: &Path) -> String {
-    html(&Sources::open(run, &Default::default()).unwrap()).unwrap()
+    html(&ReportSources::open(run, &Default::default()).unwrap()).unwrap()
 }
 
 /// Parses a page strictly: what is no XML has let something through.
@@ -201,19 +201,24 @@ fn a_report_tells_all() {
     let mut out = String::new();
     outline(document.root_element(), &mut out);
     insta::assert_snapshot!(out);
-    let told = by_id(&document, "cache").descendants().filter(|node| node.has_tag_name("title"));
-    let told: Vec<String> = told.map(text_of).collect();
-    let fourth = "Turn 4, Ann: 3,000 reused (hot), 100 prefilled, 3 recomputed, 10 generated; 50 ms to the first token";
-    assert_eq!(told.iter().filter(|text| *text == fourth).count(), 2, "its tokens and its time: {told:?}");
+    let titles = by_id(&document, "cache").descendants().filter(|node| node.has_tag_name("title"));
+    let titles: Vec<String> = titles.map(text_of).collect();
+    let fourth = "Turn 4, Ann: 3,000 reused (hot), 100 prefilled, 3 recomputed, 10 generated; 50 ms to the \
+                  first token";
+    assert_eq!(
+        titles.iter().filter(|text| *text == fourth).count(),
+        2,
+        "its tokens and its time: {titles:?}"
+    );
     assert_eq!(page, report(&run), "equal runs give equal pages");
 }
 
 #[test]
 fn hostile_texts_are_texts() {
-    const ODD: &str = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \u{1b}[31m\0\u{7f} \
-                       \u{202e}back\u{2066} \u{fffe}";
-    let shown = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \u{fffd}[31m\u{fffd}\u{fffd} \
-                 ⟨U+202E⟩back⟨U+2066⟩ \u{fffd}";
+    const ODD: &str = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \
+                       \u{1b}[31m\0\u{7f} \u{202e}back\u{2066} \u{fffe}";
+    let shown = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \
+                 \u{fffd}[31m\u{fffd}\u{fffd} ⟨U+202E⟩back⟨U+2066⟩ \u{fffd}";
     let folder = crate::play::checkout();
     let name = "</b><script>x</script>&{{ 1 }}";
     let template = name.replace("{{ 1 }}", "{{ '{{ 1 }}' }}");
@@ -419,7 +424,8 @@ fn a_memory_that_was_summed_up_begins_anew() {
 /// Two agents who speak in turn for this many rounds.
 fn long(rounds: usize) -> String {
     format!(
-        "id: long\nagents: {{ann: {{}}, ben: {{}}}}\nphases: [{{name: talk, agents: [ann, ben], auto_rounds: {rounds}}}]\n"
+        "id: long\nagents: {{ann: {{}}, ben: {{}}}}\n\
+         phases: [{{name: talk, agents: [ann, ben], auto_rounds: {rounds}}}]\n"
     )
 }
 

@@ -5,7 +5,7 @@ use greenroom::backend::{
     Backend, BoxFuture, ForcedToken, ModelCard, Reply, Request, Scripted, Session, Sink,
 };
 use greenroom::transcript::Stop;
-use greenroom::verify::{Judge, Question, Verdict};
+use greenroom::verify::{JudgeQuestion, JudgeSettings, Verdict};
 use std::sync::Arc;
 
 /// A model that reads what was recorded as its own, but would choose otherwise, with these log-probabilities
@@ -39,8 +39,8 @@ impl Backend for Otherwise {
 fn scored(logprobs: [f32; 2], drawn: &'static str) -> Verdict {
     let folder = recorded(&[]); // all choose Left
     let model = Arc::new(Otherwise { script: Scripted::new(|_| None), logprobs, drawn });
-    let question = Question::Score { model, tolerance: 0.0 };
-    Judge { search: greenroom::replay::Search::default(), question, writes_pending: false }
+    let question = JudgeQuestion::Score { model, tolerance: 0.0 };
+    JudgeSettings { search: greenroom::replay::Search::default(), question, writes_pending: false }
         .judge(&folder.path().join("run"))
 }
 

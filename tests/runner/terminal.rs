@@ -5,7 +5,7 @@ use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request
 use greenroom::run::{Changes, ForkFrom, RunOptions, Tell, perform};
 use greenroom::scenario::compile;
 use greenroom::stage::End;
-use greenroom::terminal::{Dialogue, Page, results, table_within};
+use greenroom::terminal::{DialogueOutput, Page, results, table_within};
 use greenroom::transcript::Stop;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ fn shown(width: Option<usize>, at_limit: Option<(usize, Stop)>) -> String {
     let kept = Kept::default();
     let page = Page::new(Box::new(kept.clone()), width);
     let plan = Arc::new(compile(&scenario));
-    let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan).titled();
+    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan).titled();
     let backend = Scripted::new(|request| {
         Some(match request.index {
             1 => {
@@ -138,7 +138,8 @@ fn a_reply_that_is_cut_is_marked() {
 
 #[test]
 fn payoffs_stand_in_the_order_of_the_cast() {
-    let yaml = "agents: {zoe: {}, ann: {}}\nphases: [{name: game, agents: [zoe, ann], choice: [share, take]}]\n\
+    let yaml = "agents: {zoe: {}, ann: {}}\nphases: \
+                [{name: game, agents: [zoe, ann], choice: [share, take]}]\n\
                 payoff: {phase: game, unit: coins, each: \"1 if mine == 'share' else 3\"}\n";
     let scenario = scenario(yaml);
     let folder = tempfile::tempdir().unwrap();
@@ -154,7 +155,8 @@ fn watched(text: &str, options: &RunOptions, folder: &std::path::Path) -> String
     let scenario = scenario(text);
     let kept = Kept::default();
     let plan = Arc::new(compile(&scenario));
-    let mut dialogue = Dialogue::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
+    let mut dialogue =
+        DialogueOutput::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
     let backend = Scripted::new(|request| {
         let open = request.choice.as_ref().map(|of| of.choice.options[of.open[0]].text.clone());
         open.or(Some(format!("This is {}.", request.path)))
@@ -196,8 +198,8 @@ fn rounds_votes_and_announcements_are_shown_once_where_they_happen() {
         to: to.map(str::to_string),
         text: "It rains.".into(),
     };
-    let told = vec![tell("weeks/2/a", None), tell("end", Some("a"))];
-    let changes = Changes { said: Vec::new(), told };
+    let tells = vec![tell("weeks/2/a", None), tell("end", Some("a"))];
+    let changes = Changes { said: Vec::new(), tells: tells };
     let from = ForkFrom { run, at: None, changes };
     let forked = watched(HARVEST, &RunOptions { fork: Some(from), ..RunOptions::default() }, &fork);
     let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<_>>();

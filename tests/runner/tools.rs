@@ -1,6 +1,6 @@
 //! Calls of tools: what is read, recorded, replayed, and where a replay sees that something was changed.
 
-use crate::constructs::told;
+use crate::constructs::described;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::replay::replay;
 use greenroom::run::{RunOptions, perform};
@@ -51,25 +51,28 @@ fn say(request: &Request) -> Option<String> {
 
 #[test]
 fn calls_are_read_by_who_makes_them_alone() {
-    insta::assert_snapshot!(told("tools.yaml", usize::MAX, say));
+    insta::assert_snapshot!(described("tools.yaml", usize::MAX, say));
 }
 
 #[test]
 fn notes_outlive_a_full_memory() {
-    insta::assert_snapshot!(told("tools.yaml", 420, say));
+    insta::assert_snapshot!(described("tools.yaml", 420, say));
 }
 
 #[test]
 fn who_always_calls_must_reply_in_the_end() {
-    let told = told("tools.yaml", usize::MAX, |request| {
+    let described = described("tools.yaml", usize::MAX, |request| {
         if request.choice.is_some() || request.form.is_some() {
             return say(request);
         }
         Some(r#"{"tool": "sums", "arguments": {"expression": "1 + 1"}}"#.to_string())
     });
-    assert!(told.contains("market/1/ann.call2") && !told.contains("market/1/ann.call3"), "{told}");
-    assert!(told.contains("(No more tools now: reply.)"), "{told}");
-    assert!(told.contains(r#"> {"tool": "sums""#), "what is no call any more is a reply: {told}");
+    assert!(
+        described.contains("market/1/ann.call2") && !described.contains("market/1/ann.call3"),
+        "{described}"
+    );
+    assert!(described.contains("(No more tools now: reply.)"), "{described}");
+    assert!(described.contains(r#"> {"tool": "sums""#), "what is no call any more is a reply: {described}");
 }
 
 fn scenario() -> Arc<Scenario> {

@@ -25,7 +25,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> (Vec<(String, String, String)>
             options.map(|options| options.choice.options[drawn % options.choice.options.len()].text.clone());
         // In words, an answer may be none.
         let parsed =
-            options.is_some_and(|options| options.choice.method == greenroom::scenario::Method::Parse);
+            options.is_some_and(|options| options.choice.method == greenroom::scenario::ChoiceMethod::Parse);
         Some(option.filter(|_| !parsed || drawn % 4 > 0).unwrap_or("words".into()))
     };
     let folder = tempfile::tempdir().unwrap();
@@ -69,13 +69,18 @@ proptest! {
     fn a_choice_counts_alike_on_a_phase_and_on_its_turns(
         speakers in proptest::collection::vec(0..5usize, 1..6),
         choice in proptest::sample::select(vec![
-            "choice: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: Which?}",
+            "choice: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: \
+                                                          Which?}",
         ]),
         rounds in 2..5usize,
-        until in proptest::sample::select(vec!["p.votes.x > 2", "p.votes.x + p.votes.y > 4", "p.choices.a0 == 'y'", "false"]),
+        until in proptest::sample::select(vec![
+            "p.votes.x > 2", "p.votes.x + p.votes.y > 4", "p.choices.a0 == 'y'", "false"
+        ]),
         salt in any::<u64>(),
     ) {
-        let both = [false, true].map(|at_turns| scenario(&listed(&speakers, choice, at_turns, rounds, until)));
+        let both = [false, true].map(|at_turns| scenario(&listed(
+            &speakers, choice, at_turns, rounds, until
+        )));
         let [of_phase, of_turns] = both.map(|scenario| played(&scenario, salt));
         prop_assert!(of_phase.1.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}", of_phase.1);
         prop_assert_eq!(of_phase, of_turns);
@@ -88,14 +93,19 @@ proptest! {
             "round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns",
         ]),
         edges in proptest::collection::vec((0..4usize, proptest::collection::vec(0..4usize, 1..4)), 1..5),
-        decision in proptest::sample::select(vec!["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"]),
+        decision in proptest::sample::select(vec![
+            "none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"
+        ]),
         (rounds, max_turns) in (1..4usize, proptest::option::of(1..9usize)),
         phases in 1..3usize,
     ) {
         let names: Vec<String> = cast.iter().map(|id| format!("a{id}")).collect();
-        let mut text = "id: paths\nagents: {a0: {role: moderator}, a1: {lifecycle: ephemeral}, a2: {}, a3: {}}\nphases:\n".to_string();
+        let mut text = "id: paths\nagents: {a0: {role: moderator}, a1: {lifecycle: ephemeral}, a2: {}, a3: \
+                        {}}\nphases:\n".to_string();
         for at in 0..phases {
-            writeln!(text, "  - name: p{at}\n    agents: [{}]\n    auto_rounds: {rounds}", names.join(", ")).unwrap();
+            writeln!(
+                text, "  - name: p{at}\n    agents: [{}]\n    auto_rounds: {rounds}", names.join(", ")
+            ).unwrap();
             writeln!(text, "    choice: [x, y, z]\n    decision_mode: {decision}").unwrap();
             if decision == "coordinator_decides" {
                 writeln!(text, "    coordinator: {}", names[0]).unwrap();
@@ -113,7 +123,9 @@ proptest! {
             let edges: Vec<String> = edges.iter().map(edge).collect();
             match topology {
                 "turns" => writeln!(text, "    turns: [{}]", edges.join(", ")).unwrap(),
-                "whisper" => writeln!(text, "    topology: whisper\n    interactions: [{}]", edges.join(", ")).unwrap(),
+                "whisper" => writeln!(
+                    text, "    topology: whisper\n    interactions: [{}]", edges.join(", ")
+                ).unwrap(),
                 _ => writeln!(text, "    topology: {topology}").unwrap(),
             }
         }
@@ -186,19 +198,20 @@ outcome:
     let payoffs = footer.payoffs.unwrap();
     assert!(payoffs.rounds[0].values.is_some(), "{payoffs:?}");
     assert_eq!(footer.outcomes[0].value, 1);
-    let told = codes(&ultimatum("['yes', 'no', later]", ""));
-    assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), ["missing"; 2], "{told:?}");
-    let told = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, choice: [again, enough]}\n"));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((told[0].0, told[0].1), ("contradiction", 12));
-    assert!(told[0].2.contains("the turns of `ann` in `split` have different options"), "{told:?}");
+    let reported = codes(&ultimatum("['yes', 'no', later]", ""));
+    assert_eq!(reported.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), ["missing"; 2], "{reported:?}");
+    let reported = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, choice: [again, enough]}\n"));
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!((reported[0].0, reported[0].1), ("contradiction", 12));
+    assert!(reported[0].2.contains("the turns of `ann` in `split` have different options"), "{reported:?}");
 }
 
 #[test]
 fn what_would_be_heard_by_all_by_mistake_is_told() {
     let phase = |fields: &str| {
         format!(
-            "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\nphases:\n  - {{name: p, agents: [ann, ben, cas], {fields}}}\n"
+            "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\n\
+             phases:\n  - {{name: p, agents: [ann, ben, cas], {fields}}}\n"
         )
     };
     for (fields, code) in [
@@ -209,17 +222,23 @@ fn what_would_be_heard_by_all_by_mistake_is_told() {
         ("turns: [{agent: ann, to: [ben, ben]}]", "duplicate-name"),
         ("topology: whisper, interactions: [{from: ann, to: [ben, ben], kind: whisper}]", "duplicate-name"),
         (
-            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
+            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, \
+             {from: ben, to: ann, kind: whisper}]",
             "duplicate-name",
         ),
         (
-            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, {from: ann, to: [cas, ben], kind: whisper}]",
+            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, \
+             {from: ann, to: [cas, ben], kind: whisper}]",
             "duplicate-name",
         ),
         ("choice: [x, y], turns: [{agent: ann, choice: [x, z]}]", "no-effect"),
     ] {
-        let told = codes(&phase(fields));
-        assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), [code], "{fields}: {told:?}");
+        let reported = codes(&phase(fields));
+        assert_eq!(
+            reported.iter().map(|(code, ..)| *code).collect::<Vec<_>>(),
+            [code],
+            "{fields}: {reported:?}"
+        );
     }
     for fields in [
         "interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
@@ -233,7 +252,9 @@ fn what_would_be_heard_by_all_by_mistake_is_told() {
 fn a_consensus_talks_no_more_than_it_may() {
     let consensus = |fields: &str| {
         let text = format!(
-            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{role: moderator}}}}\nphases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: 4, {fields}}}\n"
+            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{role: moderator}}}}\n\
+             phases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: \
+             4, {fields}}}\n"
         );
         let plan = compile(&scenario(&text));
         let talk =

@@ -3,8 +3,8 @@
 
 use super::{GEMMA3, SMOLLM2, TEXT, Trained, open};
 use greenroom_engine::{
-    Completion, Constraint, Conversation, Engine, Event, Exchange, KvChoice, MatchKind, ReplyContent,
-    Request, Retention, Sampling, SessionKey, Source, Turn,
+    CacheSource, Completion, Constraint, Conversation, Engine, Event, Exchange, KvChoice, MatchKind,
+    ReplyContent, Request, Retention, Sampling, SessionKey, Turn,
 };
 
 /// Paragraphs of the text that a turn reads.
@@ -89,10 +89,10 @@ fn check(model: &Trained) {
     let n = read + warm.usage.prefilled + warm.ids.len();
     assert!(n > 1400, "{n} tokens are no long talk");
     for (way, found, expected) in [
-        ("warm", &warm, (MatchKind::Extend, Source::Memory, read)),
-        ("restored", &restored, (MatchKind::Extend, Source::Disk, read)),
-        ("batched", &batched, (MatchKind::Extend, Source::Disk, read)),
-        ("cold", &cold, (MatchKind::Cold, Source::None, 0)),
+        ("warm", &warm, (MatchKind::Extend, CacheSource::Memory, read)),
+        ("restored", &restored, (MatchKind::Extend, CacheSource::Disk, read)),
+        ("batched", &batched, (MatchKind::Extend, CacheSource::Disk, read)),
+        ("cold", &cold, (MatchKind::Cold, CacheSource::None, 0)),
     ] {
         let usage = &found.usage;
         assert_eq!((usage.kind, usage.source, usage.reused), expected, "{way}");

@@ -1,6 +1,6 @@
 //! Keys and values of many sequences in memory: sealed blocks and f16 rows by their ids.
 
-use super::block::{Rows, Sealing, tile};
+use super::block::{F16Rows, Sealing, tile};
 use crate::Result;
 use crate::device::{Cache, Pass, PassSpan};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
@@ -21,7 +21,7 @@ pub(crate) struct CpuCache {
     /// Blocks by [`BlockId`].
     blocks: Vec<Option<Arc<BlockBytes>>>,
     /// Rows by [`RowsId`].
-    rows: Vec<Option<Rows>>,
+    rows: Vec<Option<F16Rows>>,
     /// Bytes of all rows, kept up to date: every pass needs them, however many sessions are at rest.
     row_bytes: u64,
 }
@@ -85,7 +85,7 @@ impl CpuCache {
         for (i, id) in span.rows.iter().enumerate() {
             let (block, at) = ((span.start + done) / BLOCK, (span.start + done) % BLOCK);
             let step = (BLOCK - at).min(span.n - done);
-            let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+            let rows = place(&mut self.rows, id.0).get_or_insert_with(|| F16Rows::new(&self.layout));
             assert_eq!(rows.len(layer), at, "tokens are written in order");
             self.row_bytes += rows.push(
                 isa,
@@ -161,7 +161,7 @@ impl Cache for CpuCache {
     }
 
     fn import_rows(&mut self, id: RowsId, bytes: &[u8]) {
-        let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+        let rows = place(&mut self.rows, id.0).get_or_insert_with(|| F16Rows::new(&self.layout));
         let before = rows.bytes();
         rows.push_bytes(bytes, &self.layout);
         self.row_bytes += rows.bytes() - before;
@@ -191,7 +191,7 @@ impl Cache for CpuCache {
     }
 
     fn row_bytes(&self) -> u64 {
-        debug_assert_eq!(self.row_bytes, self.rows.iter().flatten().map(Rows::bytes).sum::<u64>());
+        debug_assert_eq!(self.row_bytes, self.rows.iter().flatten().map(F16Rows::bytes).sum::<u64>());
         self.row_bytes
     }
 }

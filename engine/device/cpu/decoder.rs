@@ -1,7 +1,7 @@
 //! The forward pass: rows of many sequences through all layers.
 
 use super::Cpu;
-use super::attention::Attention;
+use super::attention::LayerAttention;
 use super::cache::CpuCache;
 use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
@@ -14,8 +14,8 @@ use greenroom_kernels::panel::Packed;
 use greenroom_kernels::pointwise::{rms_norm, rms_norm_onto};
 
 impl Cpu {
-    /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` takes note of what it says of
-    /// queries, keys and values.
+    /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` records queries, keys and
+    /// values.
     pub(super) fn pass(
         &self,
         pass: &Pass,
@@ -42,7 +42,8 @@ impl Cpu {
             let layout = cache.layout.layers[layer];
             let (rope, shaping) = (&ropes[spec.layers[layer].rope], self.shapings[layer].as_ref());
             let (isa, weights_of) = (self.isa, &weights.attention);
-            let attention = Attention { isa, spec, weights: weights_of, shaping, layout, layer, rope, pass };
+            let attention =
+                LayerAttention { isa, spec, weights: weights_of, shaping, layout, layer, rope, pass };
             x = self.layer(x, weights, &attention, cache, watch.as_deref_mut());
         }
         if pass.wanted.is_empty() {
@@ -61,7 +62,7 @@ impl Cpu {
         &self,
         x: Floats,
         weights: &Layer<Packed>,
-        attention: &Attention<'_>,
+        attention: &LayerAttention<'_>,
         cache: &mut CpuCache,
         mut watch: Option<&mut Measured>,
     ) -> Floats {

@@ -1,7 +1,6 @@
 //! The feed-forward of a layer: one gated pair of matrices, or a mixture of experts.
 //!
-//! A row's experts are added in the experts' order, so that a row's arithmetic does not depend on the rows
-//! beside it.
+//! A row's experts are added in the experts' order, so a row's arithmetic does not depend on the other rows.
 
 use super::Cpu;
 use crate::model::spec::{ExpertSpec, Gating};

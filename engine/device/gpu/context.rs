@@ -84,7 +84,7 @@ pub(super) struct Context {
     /// Submits of work so far, and bytes that came back.
     #[cfg(test)]
     pub(super) traffic: std::sync::Mutex<(u64, u64)>,
-    /// What it said first that belongs to nobody's call: from then on nothing can be trusted.
+    /// The first error that belongs to no call: after it nothing can be trusted.
     stray: Arc<OnceLock<String>>,
 }
 

@@ -32,7 +32,7 @@ pub(super) const UNIT: usize = 32;
 
 /// The types that kernels multiply by as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Scheme {
+pub(super) enum GpuScheme {
     F32,
     F16,
     Bf16,
@@ -48,7 +48,7 @@ pub(super) enum Scheme {
     Mxfp4,
 }
 
-impl Scheme {
+impl GpuScheme {
     fn of(kind: TensorType) -> Option<Self> {
         Some(match kind.0 {
             0 => Self::F32,
@@ -268,7 +268,7 @@ impl Scheme {
 
 /// Rows of a matrix in one slab.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct MatrixPart {
     pub(super) slab: usize,
     /// First vector of four words.
     pub(super) codes: u32,
@@ -281,10 +281,10 @@ pub(super) struct Piece {
 /// A matrix `[n_out, k]` on the GPU.
 #[derive(Clone, Debug)]
 pub(super) struct GpuMatrix {
-    pub(super) scheme: Scheme,
+    pub(super) scheme: GpuScheme,
     pub(super) n_out: usize,
     pub(super) k: usize,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<MatrixPart>,
     /// First of its biases among the vectors. Where a tensor holds several matrices, their units and their
     /// biases follow one another.
     pub(super) bias: Option<u32>,
@@ -324,7 +324,7 @@ pub(super) struct Packer {
     waiting: u64,
     /// The layer and the tensor whose matrices are being packed.
     layer: Option<usize>,
-    tensor: Option<Piece>,
+    tensor: Option<MatrixPart>,
     /// Biases; norms and the like join them.
     pub(super) vectors: Vec<f32>,
     /// Bytes of all matrices.
@@ -409,7 +409,7 @@ impl Packer {
     }
 
     /// Takes room for rows `first_out..` of a matrix in the last slab.
-    fn take(&mut self, scheme: Scheme, n_units: usize, first_out: usize, n_out: usize) -> Piece {
+    fn take(&mut self, scheme: GpuScheme, n_units: usize, first_out: usize, n_out: usize) -> MatrixPart {
         let places = scheme.places(n_units).map(|place| self.used + place as u64);
         let n_bytes = places[4] - self.used;
         self.used += n_bytes;
@@ -417,11 +417,19 @@ impl Packer {
         self.rest = self.rest.saturating_sub(n_bytes);
         let plane = |i: usize| (places[i] / 4) as u32;
         let planes = [plane(1), plane(2), plane(3)];
-        Piece { slab: self.slabs.len() - 1, codes: (places[0] / 16) as u32, planes, first_out, n_out }
+        MatrixPart { slab: self.slabs.len() - 1, codes: (places[0] / 16) as u32, planes, first_out, n_out }
     }
 
     /// Writes rows to a piece, from unit `first` on.
-    fn put(&mut self, piece: &Piece, first: usize, scheme: Scheme, bytes: &[u8], n_rows: usize, k: usize) {
+    fn put(
+        &mut self,
+        piece: &MatrixPart,
+        first: usize,
+        scheme: GpuScheme,
+        bytes: &[u8],
+        n_rows: usize,
+        k: usize,
+    ) {
         let (Some(context), Some(buffer)) = (&self.context, &self.slabs[piece.slab]) else { return };
         let places = [4 * piece.codes, piece.planes[0], piece.planes[1], piece.planes[2]];
         let planes = scheme.lay(bytes, n_rows, k);
@@ -445,15 +453,15 @@ impl Pack for Packer {
         let Matrix { gguf, name, kind, n_out, k, bytes, bias, index, of } = matrix;
         let floats = || converted(gguf, name, kind, n_out * k, bytes, numbers);
         let (converted, made);
-        let (scheme, bytes, word) = match Scheme::of(kind) {
+        let (scheme, bytes, word) = match GpuScheme::of(kind) {
             Some(scheme) if k % scheme.block().0 == 0 => (scheme, bytes, kind.to_string()),
             _ if k % UNIT == 0 => {
                 converted = q8_0(&floats()?);
-                (Scheme::Q8_0, bytemuck::cast_slice(&converted), format!("{kind} as Q8_0"))
+                (GpuScheme::Q8_0, bytemuck::cast_slice(&converted), format!("{kind} as Q8_0"))
             }
             _ => {
                 made = floats()?;
-                (Scheme::F32, bytemuck::cast_slice(&made), format!("{kind} as F32"))
+                (GpuScheme::F32, bytemuck::cast_slice(&made), format!("{kind} as F32"))
             }
         };
         let units = k.div_ceil(UNIT);
@@ -466,8 +474,8 @@ impl Pack for Packer {
         let together = scheme.places(of * n_out * units)[4] as u64;
         if of > 1 && (n_out * units) % 32 != 0 {
             return Err(Error::device(format!(
-                "{}: tensor `{name}` has matrices of {n_out} by {k}, which are not supported on a GPU; expected \
-                    multiples of 32",
+                "{}: tensor `{name}` has matrices of {n_out} by {k}, which are not supported on a GPU; \
+                 expected multiples of 32",
                 gguf.name
             )));
         }

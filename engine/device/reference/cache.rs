@@ -41,7 +41,7 @@ fn rotation(widths: &[usize]) -> Vec<f32> {
 }
 
 /// Constants for coding a layer's keys in 4 bits, see [`calibration`](crate::model::calibration).
-pub(super) struct Shaping {
+pub(super) struct ReferenceShaping {
     dim: usize,
     /// Factors applied to keys, `[n_heads, dim]`.
     scales: Vec<f32>,
@@ -49,7 +49,7 @@ pub(super) struct Shaping {
     feedback: Vec<Vec<f64>>,
 }
 
-impl Shaping {
+impl ReferenceShaping {
     /// Computes them from the energy of queries and the variance of keys, `[n_heads, dim]` each.
     pub(super) fn new(queries: &[f32], keys: &[f32], dim: usize) -> Self {
         let (mut all, mut feedback) = (Vec::new(), Vec::new());
@@ -138,7 +138,7 @@ impl ReferenceCache {
         span: &PassSpan,
         k: &Tensor,
         v: Option<&Tensor>,
-        shaping: Option<&Shaping>,
+        shaping: Option<&ReferenceShaping>,
     ) -> Result<()> {
         let new: Vec<f32> = k.flatten_all()?.to_vec1()?;
         let values: Vec<f32> = v.map_or(Ok(vec![]), |v| v.flatten_all()?.to_vec1())?;
@@ -262,7 +262,13 @@ fn numbers(side: &SideFormat, block: &[u8]) -> Vec<f32> {
 }
 
 /// Codes rows `[256, n_heads, dim]` to their side of a block.
-fn seal(side: &SideFormat, rows: &[f32], is_first: bool, shaping: Option<&Shaping>, block: &mut [u8]) {
+fn seal(
+    side: &SideFormat,
+    rows: &[f32],
+    is_first: bool,
+    shaping: Option<&ReferenceShaping>,
+    block: &mut [u8],
+) {
     let TensorLayout { n_heads, dim, .. } = side.layout;
     let n_groups = side.layout.n_groups();
     let mut put_half = |place: &Range<usize>, i: usize, x: f32| {

@@ -16,7 +16,7 @@ use url::Url;
 const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
 /// Time after which a lease that is not renewed counts no more, unless the address says another.
 const LEASE: Duration = Duration::from_secs(10);
-/// Attempts at a request beside the first.
+/// Maximum number of retries of a request.
 const RETRIES: usize = 6;
 
 /// Where an object store is, and how it is used. Credentials are not part of it: they are read from the

@@ -24,7 +24,7 @@ pub(super) struct Origin {
 /// Result of writing under a condition.
 pub(super) enum Put {
     Done(UpdateVersion),
-    /// It does not hold: somebody else has written.
+    /// The condition failed: another process has written.
     Refused,
 }
 

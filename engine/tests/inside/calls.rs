@@ -227,11 +227,13 @@ fn several_calls_are_made_together() {
             let mut next = Request { parallel_tool_calls: false, ..joint.clone() };
             let past = [ReplyContent::Call(one.ids.clone().into())].into_iter();
             let past = past.chain(calls[1..].iter().cloned().map(ReplyContent::CallText));
-            let told = next.prompt.conversation_mut().unwrap();
+            let conversation = next.prompt.conversation_mut().unwrap();
             for (n, reply) in past.enumerate() {
-                told.exchanges.push(Exchange::new(if n == 0 { user.clone() } else { "3".into() }, reply));
+                conversation
+                    .exchanges
+                    .push(Exchange::new(if n == 0 { user.clone() } else { "3".into() }, reply));
             }
-            told.next = "3".into();
+            conversation.next = "3".into();
             let read = said(&engine, next.clone());
             let held = prompt_tokens(&done) + one.ids.len();
             assert!(calls.len() > 1 || read.usage.reused == held, "{begins} {:?}", read.usage);

@@ -222,11 +222,11 @@ fn so_it_is_after_a_restart() {
             let bench = open();
             let conversation = bench.of_length(&exchanges, n);
             let said = bench.choose("a", &conversation, &options(), 0);
-            assert_eq!((said.usage.reused, said.usage.source), (known, Source::Disk));
+            assert_eq!((said.usage.reused, said.usage.source), (known, CacheSource::Disk));
             assert_eq!(logprobs(&said), bench.expected(&conversation, &options()), "a prompt of {n}");
             drop(bench);
             let again = check_next(&open(), "a", &conversation, &said);
-            assert_eq!(again.usage.source, Source::Disk);
+            assert_eq!(again.usage.source, CacheSource::Disk);
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::memory::{Memory, Recalled};
 use crate::model::gguf::Gguf;
 use crate::store::in_memory::InMemory;
 use crate::store::inventory::Folder;
-use crate::store::{Place, Store};
+use crate::store::{Store, StoreLocation};
 use crate::text::prefix::{Segment, SegmentKind, compare, flatten};
 use crate::{Conversation, MatchKind, ModelSource, Request, Retention, SessionKey};
 use greenroom_kernels::Isa;
@@ -113,7 +113,9 @@ impl Trial {
 
     fn memory(device: &Arc<dyn Device>, context: &CacheContext, stored: &Stored, budget: u64) -> Memory {
         let store = match stored {
-            Stored::Folder(dir) => Store::open(&Place::new(dir.clone(), None, None)).expect("a store"),
+            Stored::Folder(dir) => {
+                Store::open(&StoreLocation::new(dir.clone(), None, None)).expect("a store")
+            }
             Stored::Memory(memory) => Store::on(Arc::new(memory.clone()), None),
         };
         Memory::new(device, context.clone(), Some(store), budget).expect("a memory")

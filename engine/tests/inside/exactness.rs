@@ -16,11 +16,11 @@ use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
 use crate::scoring::self_check::calibration_root;
 use crate::store::inventory::Folder;
-use crate::store::{Found, Place, Store};
+use crate::store::{Found, Store, StoreLocation};
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::{
-    Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource, Request,
-    Retention, SessionKey, Source,
+    CacheSource, Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource,
+    Request, Retention, SessionKey,
 };
 use greenroom_kernels::Isa;
 use greenroom_kernels::threads::ThreadPool;
@@ -147,7 +147,7 @@ impl Bench {
     }
 
     pub(crate) fn open_store(&self, dir: &Path) -> Store {
-        Store::open(&Place::new(dir.to_owned(), None, None)).expect("a store")
+        Store::open(&StoreLocation::new(dir.to_owned(), None, None)).expect("a store")
     }
 
     /// Ids of its text.
@@ -339,7 +339,7 @@ impl Bench {
             bench.store(&mut bench.memory(dir.path()), n);
             let recalled = bench.check_recall(dir.path(), n, &reference);
             assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Extend, n, 0));
-            assert_eq!((recalled.source, recalled.reason), (Source::Disk, None));
+            assert_eq!((recalled.source, recalled.reason), (CacheSource::Disk, None));
         }
     }
 }
@@ -677,7 +677,7 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
         (done.usage.kind, done.usage.reason)
     };
     let engine = open();
-    let place = Place::new(dir.path().to_owned(), None, None);
+    let place = StoreLocation::new(dir.path().to_owned(), None, None);
     let root = calibration_root(&engine.model().identity, &engine.model().numerics);
     assert_eq!(speak(&engine).0, MatchKind::Cold);
     drop(engine);

@@ -136,8 +136,8 @@ fn what_is_not_ours_is_told_and_spared() {
         strangers.push(root.join(folder).join(&odd));
         std::fs::write(root.join(folder).join(odd), "mine").expect("a file");
     }
-    let told = problems(dir.path());
-    assert_eq!(told.len(), strangers.len(), "{told:#?}");
+    let found = problems(dir.path());
+    assert_eq!(found.len(), strangers.len(), "{found:#?}");
     let folder = Folder::new(dir.path(), None);
     assert_eq!(folder.remove(&|_| false).expect("a sweep").unread, 0);
     // However much others put there, no memory is removed for it.

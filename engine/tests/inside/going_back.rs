@@ -264,7 +264,7 @@ fn a_session_is_restored_while_another_speaks() {
         let mut speaker = engine.submit(long_talk).unwrap();
         while !matches!(speaker.blocking_next(), Some(Event::Text(_))) {}
         let usage = play_beside(&engine, &control, asked("a", &rules, &past, "And then?"));
-        assert_eq!(usage.source, Source::Disk);
+        assert_eq!(usage.source, CacheSource::Disk);
         assert!(usage.prefetch_ms > 0.0 && usage.recomputed < 16, "{usage:?}");
         let left = std::iter::from_fn(|| speaker.blocking_next());
         let is_text = |event: &Event| matches!(event, Event::Text(_));

@@ -17,8 +17,8 @@ use crate::tests::exactness::{Bench, N, request};
 use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Completion, Conversation, Error, Event, Exchange, KvChoice, KvFormat, MatchKind, ModelSource,
-    ReplyContent, Request, Result, SessionKey, Source,
+    CacheSource, Completion, Conversation, Error, Event, Exchange, KvChoice, KvFormat, MatchKind,
+    ModelSource, ReplyContent, Request, Result, SessionKey,
 };
 use greenroom_kernels::Isa;
 use std::collections::BTreeSet;
@@ -311,7 +311,7 @@ fn whoever_decodes_waits_for_no_commit() {
     gate.open();
     assert_eq!(committed(answer).usage.reason, None);
     let again = second.done();
-    assert_eq!((again.usage.kind, again.usage.source), (MatchKind::Extend, Source::Memory));
+    assert_eq!((again.usage.kind, again.usage.source), (MatchKind::Extend, CacheSource::Memory));
     assert_eq!(committed(stage.commit(&second)).usage.reason, None);
     drop(stage);
     let names: Vec<String> = gate.state().written.iter().map(|(name, ..)| name.clone()).collect();
@@ -391,7 +391,7 @@ fn what_could_not_be_written_is_said_and_written_later() {
     gate.fail(None);
     let mut turn = stage.ask("a", &conversation, 9);
     let done = turn.done();
-    assert_eq!((done.usage.kind, done.usage.source), (MatchKind::Extend, Source::Memory));
+    assert_eq!((done.usage.kind, done.usage.source), (MatchKind::Extend, CacheSource::Memory));
     assert_eq!(committed(stage.commit(&turn)).usage.reason, None);
     drop(stage);
     and_then(&mut conversation, &done);

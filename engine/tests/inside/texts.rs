@@ -6,7 +6,7 @@ use crate::tests::exactness::{Bench, request};
 use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::turns::constraint::{ScoreOptions, Step};
+use crate::turns::constraint::{ChoiceStep, ScoreOptions};
 use crate::{
     Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning, ReplyContent,
     Request, Sampling, SessionKey, Tool, Tools,
@@ -269,8 +269,8 @@ fn a_turn_goes_on_behind_a_message_of_gpt_oss() {
 /// The prompts of two families with a real vocabulary of theirs are the ids of the whole text.
 #[test]
 fn chats_of_sentencepiece_vocabularies() {
-    let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}\
-                {% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
+    let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token \
+                }}{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
     let gemma = std::fs::read_to_string(fixture("templates/google-gemma-2-2b-it.jinja")).expect("a template");
     for (name, template, start) in [
         ("gemma", gemma.as_str(), "<bos><start_of_turn>user\nHi."),
@@ -351,10 +351,10 @@ fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
             let known = chat.prompt(&held, &tokenizer).expect("a prompt");
             let known = &known[..next(known.len() + 1)];
             let alone = chat.prompt(&asked, &tokenizer).expect("a prompt");
-            let behind = chat.prompt_behind(known, &asked, &tokenizer).expect("a prompt");
-            assert_eq!(behind, alone, "{name}: {held:?}, {asked:?}");
+            let after = chat.prompt_after(known, &asked, &tokenizer).expect("a prompt");
+            assert_eq!(after, alone, "{name}: {held:?}, {asked:?}");
             let shares = |(a, b): &(&Segment, &Segment)| Arc::ptr_eq(&a.ids, &b.ids);
-            served += behind.iter().zip(known).take_while(shares).count();
+            served += after.iter().zip(known).take_while(shares).count();
         }
         assert!(served > 1_000, "{name}: {served} segments were taken as they are known");
     }
@@ -410,7 +410,7 @@ fn options_are_spelled_as_replies_are() {
                 choosing.see(&crate::scoring::distribution::Distribution::of(&logits), &[2], |id| {
                     tokenizer.piece(id)
                 });
-                if let Step::Say { chosen, .. } = choosing.step(&sampling) {
+                if let ChoiceStep::Say { chosen, .. } = choosing.step(&sampling) {
                     break chosen;
                 }
             };
@@ -536,20 +536,20 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
 fn reasoning_is_asked_for_reply_by_reply() {
     let shown = TEMPLATES.iter().filter_map(|(name, control)| {
         let (chat, tokenizer) = chat_of(name, control);
-        let told = |first, second| {
+        let prompt_at = |first, second| {
             let reply = ReplyContent::Text("REPLY".to_owned());
             let exchange = Exchange { reasoning: first, ..Exchange::new("USER".to_owned(), reply) };
-            let told =
+            let prompt_at =
                 Conversation { exchanges: vec![exchange], next: "NEXT".into(), ..Conversation::default() };
             let prompt =
-                chat.prompt(&Conversation { reasoning: second, ..told }, &tokenizer).expect("a prompt");
+                chat.prompt(&Conversation { reasoning: second, ..prompt_at }, &tokenizer).expect("a prompt");
             let begun = Conversation { next: "USER".into(), reasoning: first, ..Conversation::default() };
             let begun = chat.prompt(&begun, &tokenizer).expect("a prompt");
             assert!(matches!(compare(&begun, &prompt).relation, Relation::Extend), "{name}");
             prompt.iter().map(|s| s.text.as_str()).collect::<String>()
         };
-        let all = Reasoning::ALL.map(|level| told(level, Reasoning::None));
-        let later = Reasoning::ALL.map(|level| told(Reasoning::None, level));
+        let all = Reasoning::ALL.map(|level| prompt_at(level, Reasoning::None));
+        let later = Reasoning::ALL.map(|level| prompt_at(Reasoning::None, level));
         let has_switch = chat.audit().iter().any(|line| line.contains("for reasoning"));
         let changes = all.iter().chain(&later).any(|text| *text != all[0]);
         assert_eq!(has_switch, changes, "{name}: {:?}", chat.audit());

@@ -149,7 +149,7 @@ fn the_stored_session_stays_as_it_was() {
         let past = done.usage.prefilled + done.ids.len();
         assert_eq!(
             (found.usage.kind, found.usage.reused, found.usage.source),
-            (MatchKind::Extend, past, Source::Disk)
+            (MatchKind::Extend, past, CacheSource::Disk)
         );
         let cold = Request { cold: true, ..as_agent(&second, "cold") };
         assert_eq!(found.digest, play(&engine, cold).digest);

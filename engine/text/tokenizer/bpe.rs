@@ -1,6 +1,6 @@
 //! Byte-level BPE: a text is cut by its family's patterns, each piece is merged by rank.
 
-use super::vocabulary::{Kind, Vocabulary, strings};
+use super::vocabulary::{TokenKind, Vocabulary, strings};
 use crate::model::gguf::Gguf;
 use crate::{Error, ErrorKind, Result};
 use ahash::{AHashMap, AHashSet};
@@ -155,7 +155,7 @@ impl Bpe {
     /// Merges are missing, or are not two tokens that make a third.
     pub(super) fn new(gguf: &Gguf, vocabulary: &Vocabulary, pre: &PreTokenizer) -> Result<Self> {
         let unusable = |e: &dyn Display| gguf.error(format!("its tokenizer can't be used: {e}"));
-        let normal = |kind| kind == Kind::Normal;
+        let normal = |kind| kind == TokenKind::Normal;
         let special: AHashSet<&str> = vocabulary.of(|kind| !normal(kind)).map(|(text, _)| text).collect();
         let vocab: AHashMap<_, _> = vocabulary.of(normal).map(|(text, id)| (text.to_owned(), id)).collect();
         let mut merges = Vec::new();

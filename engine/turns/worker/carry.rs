@@ -47,7 +47,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives a session the memory of another, unless a turn of it is at work or waits for its commit.
+    /// Gives a session the memory of another, unless a turn of it is active or waits for its commit.
     pub(super) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
         if !self.is_at_work(&to) && !self.awaits_commit(&to) {
             self.memory.fork(from, to, replace);
@@ -80,7 +80,8 @@ impl Worker {
         if self.memory.knows(&session) && !replace {
             let SessionKey { run, agent, .. } = &session;
             return Err(Error::request(format!(
-                "agent `{agent}` of run `{run}` already has a memory; choose another name, or ask to replace it"
+                "agent `{agent}` of run `{run}` already has a memory; choose another name, or ask to replace \
+                 it"
             )));
         }
         let request = Request {

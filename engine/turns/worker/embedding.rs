@@ -1,13 +1,13 @@
-//! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is kept for
-//! the one at work as for a turn; one that waits for room begins before turns that wait.
+//! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is reserved
+//! for the active one as for a turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
-use crate::scoring::embedding::{Answer, Embedder};
+use crate::scoring::embedding::{Embedder, EmbeddingSender};
 use crate::text::tokenizer::After;
 use crate::{Meter, Result};
 use std::collections::VecDeque;
 
-/// Requests for embeddings, the one at work first.
+/// Requests for embeddings, the active one first.
 #[derive(Default)]
 pub(super) struct Embedding {
     requests: VecDeque<Embedder>,
@@ -31,7 +31,7 @@ impl Embedding {
 
 impl Worker {
     /// Takes a request, or tells what is wrong with it.
-    pub(super) fn embed(&mut self, texts: &[String], meter: Option<Meter>, answer: Answer) {
+    pub(super) fn embed(&mut self, texts: &[String], meter: Option<Meter>, answer: EmbeddingSender) {
         let ids =
             |text: &String| Ok(self.tokenizer.begin(&self.tokenizer.encode_message(text, After::Special)?));
         let embedder = match texts.iter().map(ids).collect::<Result<Vec<_>>>() {

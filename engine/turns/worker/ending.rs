@@ -1,9 +1,9 @@
 //! The end of a turn: what the disk lacks of its session is handed over to be written, then the session is at
 //! rest and the turn done; its manifest waits for the turn's commit.
 //!
-//! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn
-//! waits. So a turn's last event says what was written of it, and what it would lose by a crash from then on
-//! is its manifest alone.
+//! Until its session is written a turn is active: nothing of the session leaves memory, and its next turn
+//! waits. So a turn's last event reports what was written, and a crash from then on can lose only its
+//! manifest.
 
 use super::Worker;
 use crate::memory::session::Pending;
@@ -22,7 +22,7 @@ pub(super) struct Finished {
     began: Instant,
 }
 
-/// A turn that has ended, whose session is being written: until that is over the session is at work.
+/// A turn that has ended, whose session is being written and active until then.
 pub(super) struct Saving {
     pub(super) turn: ActiveTurn,
     began: Instant,
@@ -37,7 +37,7 @@ pub(super) struct Committing {
 impl Worker {
     /// Turns that end here give their sessions back, once what the disk lacks of them is written.
     pub(super) fn finish_done(&mut self) {
-        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::done);
+        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::is_done);
         self.active = active;
         let done: Vec<ActiveTurn> = done;
         for mut turn in done {
@@ -130,7 +130,7 @@ impl Worker {
         let _ = answer.send(Ok(finished.completion));
     }
 
-    /// Takes note of what was written meanwhile.
+    /// Records what was written meanwhile.
     pub(super) fn take_answers(&mut self) {
         while let Some(Answer { session, turn, written, .. }) = self.memory.written() {
             match written {

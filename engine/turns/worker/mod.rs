@@ -1,7 +1,7 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
 //!
-//! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the
-//! turn ends when the answer comes; so its last event says what was written, and the others decode meanwhile.
+//! It never waits for the disk while turns are active: results are handed over to be written, and the turn
+//! ends when the answer comes; so its last event reports what was written, and the others decode meanwhile.
 //!
 //! A pass that fails is taken again turn by turn: the turn at fault fails alone, and row invariance gives the
 //! same bits. A fault of the engine itself (a panic on its thread) is reported to all turns, as
@@ -17,9 +17,9 @@ use crate::memory::Memory;
 use crate::memory::pass::{Span, SpanLogits, Wanted, forward_best, most_wanted};
 use crate::memory::session::Pending;
 use crate::scoring::compare::Comparison;
-use crate::scoring::embedding::Answer;
+use crate::scoring::embedding::EmbeddingSender;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
-use crate::scoring::scratch::Scratch;
+use crate::scoring::scratch::ScratchSequence;
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
 use crate::text::chat::{Chat, reply_ids};
@@ -109,7 +109,7 @@ pub(crate) enum Command {
     Embed {
         texts: Vec<String>,
         meter: Option<Meter>,
-        answer: Answer,
+        answer: EmbeddingSender,
     },
     Score {
         ids: Vec<u32>,
@@ -151,7 +151,7 @@ pub(crate) struct Worker {
     /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn
     /// begins, which could find what is about to go.
     removals: VecDeque<oneshot::Sender<Result<Removed>>>,
-    /// True if nobody is at work and those who wait can't begin before something is written.
+    /// True if no turn is active and waiting ones can't begin before something is written.
     held_up: bool,
     cursor: usize,
     /// How tokens of replies are guessed; `None`: they are not.
@@ -327,7 +327,7 @@ impl Worker {
         self.memory.look_ahead(self.active.len());
     }
 
-    /// The turns that sessions are at work for.
+    /// The turns of active sessions.
     fn turns(&self) -> impl Iterator<Item = &ActiveTurn> {
         self.active.iter().chain(self.saving.iter().map(|saving| &saving.turn))
     }
@@ -336,14 +336,14 @@ impl Worker {
         self.turns().any(|turn| turn.request.session == *session)
     }
 
-    /// True if a turn fits beside those at work; one that fits nowhere is played alone.
+    /// True if a turn fits beside the active ones; one that never fits is played alone.
     fn has_room(&mut self, waiting: &mut Waiting) -> Result<bool> {
         let context = self.device.spec().context_length;
         let need = waiting.need(&mut self.memory, &self.chat, &self.tokenizer, context)?;
         Ok(self.fits(need))
     }
 
-    /// True while a session is read from disk for which others at work would have to wait.
+    /// True while reading a session from disk, if active turns would have to wait for it.
     fn waits_for_disk(&mut self, waiting: &mut Waiting) -> bool {
         if self.active.is_empty() || waiting.request.cold {
             return false;
@@ -365,7 +365,7 @@ impl Worker {
         }
     }
 
-    /// Bytes that what is at work may come to take.
+    /// Maximum bytes of active turns.
     fn reserved(&self) -> u64 {
         let drafts = self.draft_model.as_ref().map_or(0, DraftModel::budget);
         self.turns()
@@ -394,7 +394,7 @@ impl Worker {
         }
     }
 
-    /// One pass over all turns at work.
+    /// One pass over all active turns.
     fn step(&mut self) {
         let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
@@ -453,7 +453,7 @@ impl Worker {
         let turns = self.active.iter_mut().enumerate().filter(|(i, _)| fed.contains(i));
         let spans = turns.map(|(i, turn)| {
             let end = turn.session.sequence.len() + feed[i];
-            let logits = match turn.wanted(feed[i]) {
+            let logits = match turn.requested_logits(feed[i]) {
                 Wanted::Best(_) if !best => Wanted::Last,
                 wanted => wanted,
             };
@@ -497,7 +497,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    /// Bytes of active sessions without sealed blocks, and of waiting manifests.
     fn at_work(&self) -> u64 {
         let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
         self.turns()
@@ -551,12 +551,12 @@ impl Worker {
     }
 
     /// An empty cache, in the engine's formats or others.
-    fn scratch(&self, kv: Option<&KvChoice>) -> Result<Scratch> {
+    fn scratch(&self, kv: Option<&KvChoice>) -> Result<ScratchSequence> {
         let layout = match kv {
             None => self.memory.context.layout.clone(),
             Some(kv) => Arc::new(self.device.spec().kv_layout(kv)?),
         };
-        Ok(Scratch::new(&self.device, layout))
+        Ok(ScratchSequence::new(&self.device, layout))
     }
 
     /// One pass of the job whose turn it is.

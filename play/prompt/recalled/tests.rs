@@ -1,4 +1,4 @@
-//! Memories that are carried forward are those of a look at the whole plan, and cost what is new.
+//! Recollections that are carried forward equal those from the whole plan, and cost only what is new.
 
 use super::*;
 use crate::prompt::Memories;
@@ -6,7 +6,7 @@ use greenroom_scenario::{compile, load, turn_seed};
 
 /// What the strategy of a turn's speaker remembers, by all turns before it, as [`Recollections::recall`]
 /// says.
-fn from_the_start(scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past) -> Option<Recalled> {
+fn from_the_start(scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn KnownPast) -> Option<Recalled> {
     let turn = plan.turn(id);
     let (hears, counts) = match scenario.strategy_of(turn)? {
         Strategy::TitForTat | Strategy::Grim => (true, false),
@@ -19,7 +19,7 @@ fn from_the_start(scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past)
     let is_by_phase = matches!(scenario.agent(turn.speaker).strategy, Some(Strategy::ByPhase(_)));
     let name = |phase: PhaseId| &scenario.phase(phase).name;
     for (own_id, own) in plan.order().take(id.0 + 1).filter(|(_, own)| own.timeline == turn.timeline) {
-        for heard in own.inputs.iter().filter_map(heard).filter(|_| choice.is_some()) {
+        for heard in own.inputs.iter().filter_map(heard_turn).filter(|_| choice.is_some()) {
             let (Some(choice), other) = (choice, plan.turn(heard)) else { continue };
             let Some(of) = other.constraint.as_ref().filter(|_| other.phase >= first) else { continue };
             if choice.has_results_of(&of.choice) && is_there(scenario, other.phase, turn.speaker, past)? {
@@ -38,7 +38,7 @@ fn from_the_start(scenario: &Scenario, plan: &Plan, id: TurnId, past: &dyn Past)
 
 /// The latest phase up to a turn's own that is fresh and in which the speaker was. A memory of one phase
 /// begins with that.
-fn latest_fresh(scenario: &Scenario, turn: &Turn, past: &dyn Past) -> Option<Option<PhaseId>> {
+fn latest_fresh(scenario: &Scenario, turn: &Turn, past: &dyn KnownPast) -> Option<Option<PhaseId>> {
     let begin = turn.timeline.phase.map_or(0, |phase| phase.0);
     for id in (begin..=turn.phase.0).rev().map(PhaseId) {
         let phase = scenario.phase(id);
@@ -74,7 +74,7 @@ impl Drawn<'_> {
     }
 }
 
-impl Past for Drawn<'_> {
+impl KnownPast for Drawn<'_> {
     fn was_played(&self, id: TurnId) -> Option<bool> {
         self.guess(12, &format!("played {}", id.0))
     }

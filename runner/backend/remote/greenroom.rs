@@ -1,22 +1,22 @@
 //! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies
 //! are the same to the bit.
 
-use super::http::{Failure, Http, with_retries};
+use super::http::{Http, HttpFailure, with_retries};
 use super::opening::choose;
 use super::pace::Pace;
-use super::shown::Shown;
+use super::shown::ShownReply;
 use crate::backend::engine::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
-use crate::backend::wire::{self, Event, VERSION};
+use crate::backend::wire::{self, WireEvent, VERSION};
 use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
-use crate::scenario::Address;
+use crate::scenario::EngineAddress;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 use serde_json::{Value, json};
 
 /// A model of a server.
-pub(super) struct Served {
-    address: Address,
+pub(super) struct GreenroomBackend {
+    address: EngineAddress,
     http: Http,
     pace: Pace,
     /// The model's name there.
@@ -26,12 +26,11 @@ pub(super) struct Served {
     sampling: GivenSampling,
 }
 
-impl Served {
+impl GreenroomBackend {
     /// Reaches a server, and has it open the model.
     ///
-    /// # Errors
-    /// Nobody answers, or there is no such model.
-    pub(super) fn open(address: &Address) -> anyhow::Result<Self> {
+    /// # Errors There is no answer, or no such model.
+    pub(super) fn open(address: &EngineAddress) -> anyhow::Result<Self> {
         let http = Http::new(address)?;
         let listed = http.get("/v1/models")?;
         let model = choose(address.model.as_deref(), &listed)?;
@@ -64,7 +63,7 @@ impl Served {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
         let request = engine::Request::from(request);
-        let turn = wire::Turn { version: VERSION, model: self.model.clone(), request };
+        let turn = wire::WireTurn { version: VERSION, model: self.model.clone(), request };
         let completion = self.asked(&serde_json::to_value(turn)?, &sink).await.with_context(|| path)?;
         Ok(reply_of(completion, open, None))
     }
@@ -72,7 +71,7 @@ impl Served {
     /// Asks until there is an answer, or asking again has no use. What was read for an answer that broke off
     /// is not read again.
     async fn asked(&self, body: &Value, sink: &Sink) -> anyhow::Result<engine::Completion> {
-        let shown = &Shown::new(sink);
+        let shown = &ShownReply::new(sink);
         let attempt = || async move {
             let completion = self.attempt(body, shown).await?;
             let usage = &completion.usage;
@@ -82,27 +81,27 @@ impl Served {
         with_retries(&self.pace, attempt).await
     }
 
-    async fn attempt(&self, body: &Value, shown: &Shown<'_>) -> Result<engine::Completion, Failure> {
+    async fn attempt(&self, body: &Value, shown: &ShownReply<'_>) -> Result<engine::Completion, HttpFailure> {
         let mut events = self.http.stream("/v1/turns", body.clone(), Vec::new());
         let mut said = 0;
         while let Some(event) = events.recv().await {
             let event = serde_json::from_value(event?).context("can't read an event of the answer")?;
             match event {
-                Event::Reading { done, total } => (shown.sink())(Progress::Prefill { done, total }),
-                Event::Text(text) => shown.show(&mut said, &text),
-                Event::Done(completion) => return Ok(*completion),
-                Event::Failed { message, status } => {
+                WireEvent::Reading { done, total } => (shown.sink())(Progress::Prefill { done, total }),
+                WireEvent::Text(text) => shown.show(&mut said, &text),
+                WireEvent::Done(completion) => return Ok(*completion),
+                WireEvent::Failed { message, status } => {
                     let error = anyhow!("{} answered {status}: {message}", self.address.host());
                     let may_pass = status == 429 || status >= 500;
                     return Err(if may_pass {
-                        Failure::Transient(error, None)
+                        HttpFailure::Transient(error, None)
                     } else {
-                        Failure::Permanent(error)
+                        HttpFailure::Permanent(error)
                     });
                 }
             }
         }
-        Err(Failure::Transient(anyhow!("{}: the answer ended early", self.address.host()), None))
+        Err(HttpFailure::Transient(anyhow!("{}: the answer ended early", self.address.host()), None))
     }
 
     /// Tokens that a turn may take, without calls and with them; asked of the server only where the prompt's
@@ -129,7 +128,7 @@ impl Served {
     }
 }
 
-impl Backend for Served {
+impl Backend for GreenroomBackend {
     fn card(&self) -> ModelCard {
         self.card.clone()
     }
@@ -142,7 +141,7 @@ impl Backend for Served {
         let (run, agent) = (session.run.clone(), session.agent.clone());
         let body = serde_json::to_value(wire::Forgotten { model: self.model.clone(), run, agent });
         let http = self.http.clone();
-        // Nobody waits for it.
+        // It is not waited for.
         std::thread::spawn(move || {
             if let Err(failure) = body
                 .map_err(Into::into)

@@ -4,12 +4,12 @@ use crate::backend::{Progress, Sink};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where a reply's text is sent while it streams.
-pub(super) struct Shown<'a> {
+pub(super) struct ShownReply<'a> {
     sink: &'a Sink,
     bytes: AtomicUsize,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ShownReply<'a> {
     pub(super) fn new(sink: &'a Sink) -> Self {
         Self { sink, bytes: AtomicUsize::new(0) }
     }

@@ -1,6 +1,6 @@
 //! `check --dry-run`: the turns of a run and what opens each agent's memory, without playing.
 
-use super::models::Counting;
+use super::models::AgentTokenizers;
 use crate::backend::conversation;
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Prints the turns, then each memory's first prompt as the model's chat template renders it.
-pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &Counting<'_>) -> anyhow::Result<()> {
+pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &AgentTokenizers<'_>) -> anyhow::Result<()> {
     let plan = Arc::new(compile(scenario));
     heading("Turns");
     let rows = plan
@@ -30,7 +30,7 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &Counting<'_>) -> anyh
 
 /// Shows each agent's first prompt.
 struct Showing<'a> {
-    counting: &'a Counting<'a>,
+    counting: &'a AgentTokenizers<'a>,
     shown: BTreeSet<AgentId>,
 }
 

@@ -3,7 +3,7 @@
 use crate::backend::{source, tokenizer};
 use crate::commands::casting;
 use crate::run::MAX_TOKENS;
-use crate::scenario::{Address, AgentId, Scenario, TimelineId, compile};
+use crate::scenario::{AgentId, EngineAddress, Scenario, TimelineId, compile};
 use greenroom_engine::PromptEncoder;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) type Opened = BTreeMap<String, Option<PromptEncoder>>;
 
 /// The tokenizers of a scenario's agents.
-pub(super) struct Counting<'a> {
+pub(super) struct AgentTokenizers<'a> {
     opened: &'a Opened,
     /// The tokenizer of agents without their own model.
     own: String,
@@ -19,7 +19,7 @@ pub(super) struct Counting<'a> {
     by_timeline: BTreeMap<TimelineId, (Option<String>, String)>,
 }
 
-impl<'a> Counting<'a> {
+impl<'a> AgentTokenizers<'a> {
     /// Opens what is not open yet. If a model that the scenario names is missing, this is reported, and the
     /// scenario's own is used for counting. The tokens of a remote engine that takes messages are not
     /// counted; this is reported, too.
@@ -28,7 +28,7 @@ impl<'a> Counting<'a> {
     /// The scenario's own model can't be found or opened, or one that the command line gives.
     pub(super) fn new(
         scenario: &Scenario,
-        given: &[casting::Given],
+        given: &[casting::ModelArg],
         opened: &'a mut Opened,
     ) -> anyhow::Result<Self> {
         let given = casting::by_name(given)?;
@@ -84,7 +84,7 @@ impl<'a> Counting<'a> {
 
     /// Tokens that a model's context holds, as far as this is known without asking an engine elsewhere.
     pub(super) fn context(&self, model: &str) -> Option<usize> {
-        let given = || model.parse::<Address>().ok()?.context;
+        let given = || model.parse::<EngineAddress>().ok()?.context;
         self.prompter(model).map_or_else(given, |prompter| Some(prompter.model().context_length))
     }
 

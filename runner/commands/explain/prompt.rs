@@ -3,8 +3,8 @@
 use crate::backend::{conversation, locate, source};
 use crate::commands::casting;
 use crate::prompt::Conversation;
-use crate::scenario::{Address, Scenario};
-use crate::tools::{Call, Offer};
+use crate::scenario::{EngineAddress, Scenario};
+use crate::tools::{Call, ToolOffer};
 use crate::transcript::{Header, TurnRecord};
 use anyhow::{Context as _, bail};
 use greenroom_engine::{PromptEncoder, ReplyContent};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// # Errors
 /// It can't be found or read, or is a remote engine.
 pub(super) fn prompter(
-    given: &[casting::Given],
+    given: &[casting::ModelArg],
     scenario: &Scenario,
     run: &Path,
     turn: &TurnRecord,
@@ -25,17 +25,17 @@ pub(super) fn prompter(
     let models = casting::models(given, scenario, &[run])?;
     let name = turn.hints.model.as_deref().unwrap_or_default();
     let model = models.get(name).or_else(|| models.get("")).context("the run names no model")?;
-    if Address::is_meant(model) {
+    if EngineAddress::is_meant(model) {
         bail!(
-            "`{model}` is a remote engine, which renders its prompts itself; give --model FILE to see how the chat template of \
-             a model file does"
+            "`{model}` is a remote engine, which renders its prompts itself; give --model FILE to see how \
+             the chat template of a model file does"
         );
     }
     let file = locate(model)?;
     PromptEncoder::open(&source(&file)).with_context(|| format!("can't read the model {file}"))
 }
 
-/// Says that another model answered than the one whose template is shown, if that is so.
+/// Notes that another model answered than the one whose template is shown, if that is so.
 pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &TurnRecord) -> Option<String> {
     let (shown, recorded) = (prompter.model(), header.model_of(turn));
     (shown.identity != recorded.identity).then(|| {
@@ -51,7 +51,7 @@ pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &Turn
 pub(super) fn rendered(
     prompter: &PromptEncoder,
     read: Conversation,
-    offer: Option<&Offer>,
+    offer: Option<&ToolOffer>,
     is_other: bool,
 ) -> anyhow::Result<String> {
     let replies: Vec<(Arc<str>, bool)> =
@@ -71,7 +71,11 @@ pub(super) fn rendered(
 
 /// What a model reads of its tools before the first message: what the template adds to the same prompt
 /// without tools.
-pub(super) fn tools(prompter: &PromptEncoder, read: &Conversation, offer: &Offer) -> anyhow::Result<String> {
+pub(super) fn tools(
+    prompter: &PromptEncoder,
+    read: &Conversation,
+    offer: &ToolOffer,
+) -> anyhow::Result<String> {
     // The form of calls may be another without tools; the beginning is the same.
     let opening = Conversation { exchanges: Vec::new(), ..read.clone() };
     let with = rendered(prompter, opening.clone(), Some(offer), false)?;
@@ -90,7 +94,7 @@ fn added<'a>(with: &'a str, without: &str) -> &'a str {
 }
 
 /// What is known of the tools where no template is: their names, descriptions and schemas.
-pub(super) fn listed(offer: &Offer) -> String {
+pub(super) fn listed(offer: &ToolOffer) -> String {
     let line = |tool: &crate::scenario::ToolSpec| {
         format!("{}: {}\narguments: {}", tool.name, tool.about.trim(), tool.arguments)
     };

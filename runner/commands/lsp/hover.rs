@@ -2,7 +2,7 @@
 //! readers.
 
 use super::document::Document;
-use super::names::{Forms, Named, referent, type_of};
+use super::names::{Forms, Symbol, referent, type_of};
 use crate::commands::check::bounds::at_most;
 use crate::scenario::{AgentId, Input, PhaseId, Scenario, Tree, TurnId, compile};
 use crate::terminal::counted;
@@ -18,9 +18,9 @@ pub(super) fn hover(document: &Document, offset: usize) -> Option<Hover> {
     let (tree, _) = Tree::read(&document.source(), 0);
     let named = referent(document, &tree, offset);
     let known = match (&named, &document.scenario) {
-        (Some(Named::Agent(key)), Some(scenario)) => agent(scenario, key),
-        (Some(Named::Phase(name)), Some(scenario)) => phase(scenario, name),
-        (Some(Named::Value(field, name)), Some(scenario)) => value(scenario, field, name),
+        (Some(Symbol::Agent(key)), Some(scenario)) => agent(scenario, key),
+        (Some(Symbol::Phase(name)), Some(scenario)) => phase(scenario, name),
+        (Some(Symbol::Value(field, name)), Some(scenario)) => value(scenario, field, name),
         _ => None,
     };
     let text = known.or_else(|| {

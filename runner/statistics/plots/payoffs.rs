@@ -3,7 +3,7 @@
 //! are.
 
 use super::super::Sample;
-use super::super::bootstrap::Part;
+use super::super::bootstrap::Contribution;
 use super::super::groups::Groups;
 use super::super::measures::Measures;
 use super::super::subject::Subject;
@@ -22,7 +22,7 @@ const HALF: f64 = 0.42;
 
 /// The picture; `None` without payoffs.
 pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
-    let (measures, groups) = (Measures::new(sample), Groups::shown(sample));
+    let (measures, groups) = (Measures::new(sample), Groups::shown_groups(sample));
     let mut panels = Vec::new();
     for figure in &summary.figures {
         let (Subject::Payoff { agent, unit }, Some(measure)) =
@@ -30,7 +30,8 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
         else {
             continue;
         };
-        let total = |(run, part): (&usize, &Part)| Some((groups.of(measures.runs[*run])?.0, part.sum));
+        let total =
+            |(run, part): (&usize, &Contribution)| Some((groups.of(measures.runs[*run])?.0, part.sum));
         let totals: Vec<(usize, f64)> = measure.parts.iter().filter_map(total).collect();
         let Some(bars) = Bars::new(&totals, summary.cells.len()) else { continue };
         let title = format!(
@@ -47,8 +48,8 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
         ("cell", "bootstrap intervals")
     };
     let caption = format!(
-        "Sum over a run's rounds. The wider a bar, the larger the share of the {group}'s runs with this value. Points \
-         are means; their lines are {level} % {lines}."
+        "Sum over a run's rounds. The wider a bar, the larger the share of the {group}'s runs with this \
+         value. Points are means; their lines are {level} % {lines}."
     );
     super::sheet("Payoffs", legend(summary), caption, panels)
 }

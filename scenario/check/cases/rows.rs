@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(in crate::check) struct Rows {
     /// The columns of a table; objects have none.
-    pub(in crate::check) columns: Vec<Column>,
-    pub(in crate::check) rows: Vec<Row>,
-    pub(in crate::check) faults: Vec<Fault>,
+    pub(in crate::check) columns: Vec<FileColumn>,
+    pub(in crate::check) rows: Vec<FileRow>,
+    pub(in crate::check) faults: Vec<RowFault>,
 }
 
 /// A column of a table, and where it is named.
 #[derive(Debug)]
-pub(in crate::check) struct Column {
+pub(in crate::check) struct FileColumn {
     pub(in crate::check) name: String,
     pub(in crate::check) start: usize,
     pub(in crate::check) end: usize,
@@ -26,24 +26,24 @@ pub(in crate::check) struct Column {
 
 /// A row: bytes `start..end` of the text.
 #[derive(Debug)]
-pub(in crate::check) struct Row {
-    pub(in crate::check) cells: Vec<Cell>,
+pub(in crate::check) struct FileRow {
+    pub(in crate::check) cells: Vec<FileCell>,
     pub(in crate::check) start: usize,
     pub(in crate::check) end: usize,
 }
 
 /// A value of a row, and its place; where that is not known, the row's.
 #[derive(Debug)]
-pub(in crate::check) struct Cell {
+pub(in crate::check) struct FileCell {
     pub(in crate::check) column: String,
-    pub(in crate::check) value: Given,
+    pub(in crate::check) value: FileValue,
     pub(in crate::check) start: usize,
     pub(in crate::check) end: usize,
 }
 
 /// A value as a file has it.
 #[derive(Debug)]
-pub(in crate::check) enum Given {
+pub(in crate::check) enum FileValue {
     /// A text of a table, which has no types.
     Text(String),
     /// A value of JSON.
@@ -52,7 +52,7 @@ pub(in crate::check) enum Given {
 
 /// A mistake of shape.
 #[derive(Debug)]
-pub(in crate::check) struct Fault {
+pub(in crate::check) struct RowFault {
     pub(in crate::check) code: &'static str,
     pub(in crate::check) message: String,
     pub(in crate::check) help: &'static str,
@@ -60,7 +60,7 @@ pub(in crate::check) struct Fault {
     pub(in crate::check) end: usize,
 }
 
-impl Given {
+impl FileValue {
     /// The value in the type of one that is declared.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ pub(in crate::check) fn csv(text: &str, most: usize) -> Rows {
             found.fault("duplicate-name", places[at], message, "remove one of them");
         } else {
             let (start, end) = places[at];
-            found.columns.push(Column { name: column.trim().to_string(), start, end });
+            found.columns.push(FileColumn { name: column.trim().to_string(), start, end });
         }
     }
     if records.len() == 1 {
@@ -154,14 +154,14 @@ pub(in crate::check) fn csv(text: &str, most: usize) -> Rows {
         let places = self::places(text, (start, end), record);
         let cells =
             columns.iter().zip(record).zip(places).filter(|((column, _), _)| !column.trim().is_empty());
-        let cells = cells.map(|((column, value), (start, end))| Cell {
+        let cells = cells.map(|((column, value), (start, end))| FileCell {
             column: column.trim().to_string(),
             // git may write other line ends into a file; a text is the same with them.
-            value: Given::Text(value.replace("\r\n", "\n")),
+            value: FileValue::Text(value.replace("\r\n", "\n")),
             start,
             end,
         });
-        found.rows.push(Row { cells: cells.collect(), start, end });
+        found.rows.push(FileRow { cells: cells.collect(), start, end });
     }
     // A column without a name or a second one of a name has no values that mean anything.
     if found.faults.iter().any(|fault| fault.code == "duplicate-name") {
@@ -207,8 +207,8 @@ pub(in crate::check) fn jsonl(text: &str, most: usize) -> Rows {
             found.too_many(most, place);
             break;
         }
-        match serde_json::from_str::<Entries>(line) {
-            Ok(Entries(entries)) => found.object(entries, place),
+        match serde_json::from_str::<OrderedEntries>(line) {
+            Ok(OrderedEntries(entries)) => found.object(entries, place),
             Err(error) => {
                 let at = line.char_indices().map(|(at, _)| at).nth(error.column().saturating_sub(1));
                 let at = begin + at.unwrap_or(line.len());
@@ -229,14 +229,14 @@ fn plain_words(error: &serde_json::Error) -> String {
 impl Rows {
     fn object(&mut self, entries: Vec<(String, Value)>, (start, end): (usize, usize)) {
         let mut cells: BTreeMap<String, usize> = BTreeMap::new();
-        let mut row = Row { cells: Vec::new(), start, end };
+        let mut row = FileRow { cells: Vec::new(), start, end };
         for (column, value) in entries {
             if cells.insert(column.clone(), row.cells.len()).is_some() {
                 let message = format!("`{column}` appears twice in this case");
                 self.fault("duplicate-name", (start, end), message, "remove one of them");
                 continue;
             }
-            row.cells.push(Cell { column, value: Given::Json(value), start, end });
+            row.cells.push(FileCell { column, value: FileValue::Json(value), start, end });
         }
         self.rows.push(row);
     }
@@ -253,14 +253,14 @@ impl Rows {
         message: String,
         help: &'static str,
     ) {
-        self.faults.push(Fault { code, message, help, start, end });
+        self.faults.push(RowFault { code, message, help, start, end });
     }
 }
 
 /// The entries of an object in their order, those of one name included.
-struct Entries(Vec<(String, Value)>);
+struct OrderedEntries(Vec<(String, Value)>);
 
-impl<'de> Deserialize<'de> for Entries {
+impl<'de> Deserialize<'de> for OrderedEntries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(EntriesVisitor)
     }
@@ -269,17 +269,17 @@ impl<'de> Deserialize<'de> for Entries {
 struct EntriesVisitor;
 
 impl<'de> Visitor<'de> for EntriesVisitor {
-    type Value = Entries;
+    type Value = OrderedEntries;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("an object of values by variable")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Entries, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<OrderedEntries, A::Error> {
         let mut all = Vec::new();
         while let Some(entry) = entries.next_entry()? {
             all.push(entry);
         }
-        Ok(Entries(all))
+        Ok(OrderedEntries(all))
     }
 }

@@ -153,7 +153,8 @@ fn named() -> String {
 
 /// Writes everything into the folder that `GREENROOM_STATISTICS` names.
 #[test]
-#[ignore = "for looking at: GREENROOM_STATISTICS=/tmp/statistics cargo test --test runner files_to_look_at -- --ignored"]
+#[ignore = "for looking at: GREENROOM_STATISTICS=/tmp/statistics cargo test --test runner files_to_look_at \
+            -- --ignored"]
 fn files_to_look_at() {
     let Some(folder) = std::env::var_os("GREENROOM_STATISTICS") else { return };
     let folder = std::path::Path::new(&folder);
