@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_closer_counts_and_the_command_line_before_all() {
+    fn the_closest_setting_counts_and_the_command_line_before_all() {
         let turn = Hints { temperature: Some(0.0), ..Hints::default() };
         let agent = Hints { temperature: Some(1.0), top_k: Some(5), model: Some("a".into()), ..turn.clone() };
         let merged = turn.over(&agent);

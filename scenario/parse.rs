@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn votes_refusals_and_unclear_replies_in_many_languages_are_told_apart() {
+    fn votes_refusals_and_unclear_replies_in_many_languages_are_distinguished() {
         let table = include_str!("tests/votes.tsv");
         let rows = table.lines().filter(|line| !line.starts_with('#')).map(|line| {
             let row: Vec<&str> = line.split('\t').collect();

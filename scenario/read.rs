@@ -4,7 +4,7 @@
 use super::names::others;
 use super::schema::{Written, json_schema};
 use greenroom_yaml::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
-use greenroom_yaml::{ExpectedValue, FoundValue, Path, NodeReader, PathStep, Tree, Wrong};
+use greenroom_yaml::{ExpectedValue, FoundValue, NodeReader, Path, PathStep, Tree, Wrong};
 use std::collections::BTreeSet;
 
 /// Maximum number of mistakes of type that one file may have before reading stops.

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_whoever_waits_and_the_crew_goes_on() {
+    fn a_panic_reaches_the_caller_and_the_pool_continues() {
         let io_pool = io_pool(2);
         let seven = |i: usize| move |_: &Store| assert!(i != 7, "seven");
         assert!(catch_unwind(AssertUnwindSafe(|| io_pool.all((0..9).map(seven)))).is_err());

@@ -255,7 +255,7 @@ impl Wrong {
 }
 
 #[test]
-fn wrong_models_are_told_from_right_ones() {
+fn wrong_models_are_distinguished_from_right_ones() {
     for (what, wrong) in MUTANTS {
         let mut families: Vec<String> = Vec::new();
         for golden in goldens() {

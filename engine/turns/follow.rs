@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_token_is_a_surprise_where_it_stands() {
+    fn an_altered_token_is_a_surprise_at_its_position() {
         let engine = engine();
         let sampling = Sampling { temperature: 4.0, seed: 9, ..Sampling::default() };
         let said = finished(&engine, asked("a", Vec::new(), &sampling, None)).unwrap();

@@ -137,7 +137,7 @@ const MUTANTS: [(&str, bool, Change); 4] = [
 ];
 
 #[test]
-fn wrong_models_are_told_from_those_of_candle() {
+fn wrong_models_are_distinguished_from_those_of_candle() {
     let ids = ids(N);
     for (family, (dtype, bound)) in FAMILIES.iter().flat_map(|family| FORMATS.map(|format| (family, format)))
     {

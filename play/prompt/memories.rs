@@ -21,8 +21,8 @@ use crate::transcript::call_of;
 use greenroom_scenario::results::{History, Outcome, StateValues};
 use greenroom_scenario::template::TemplateError;
 use greenroom_scenario::{
-    AgentId, Choice, Chosen, Form, Given, Hints, Input, Lifecycle, ChoiceMethod, StrategyOffer, PhaseId, Plan, Reasoning,
-    Recalled, Scenario, Seeds, Stops, TimelineId, TurnId, turn_seed,
+    AgentId, Choice, ChoiceMethod, Chosen, Form, Given, Hints, Input, Lifecycle, PhaseId, Plan, Reasoning,
+    Recalled, Scenario, Seeds, Stops, StrategyOffer, TimelineId, TurnId, turn_seed,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;

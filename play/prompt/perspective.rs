@@ -7,8 +7,8 @@ use greenroom_scenario::render::Reading;
 use greenroom_scenario::results::{Outcome, tally};
 use greenroom_scenario::template::Template;
 use greenroom_scenario::{
-    AgentId, Announced, Audience, Chosen, Decision, Horizon, Input, ChoiceMethod, Opening, PhaseId, Purpose, Turn,
-    TurnId,
+    AgentId, Announced, Audience, ChoiceMethod, Chosen, Decision, Horizon, Input, Opening, PhaseId, Purpose,
+    Turn, TurnId,
 };
 
 impl Memories {

@@ -2,7 +2,7 @@
 //! fail, results that may not exist where they are used. All of it is rehearsed, never guessed.
 
 use super::plays::{Extent, PhaseGroup, Rehearsal};
-use super::trials::{TrialSubject, Trial, trials};
+use super::trials::{Trial, TrialSubject, trials};
 use greenroom_scenario::diagnostic::{Diagnostic, Severity, Span};
 use greenroom_scenario::template::{Code, Expression, expression_names, remedy};
 use greenroom_scenario::{Path, Phase, PhaseId, Scenario, Steps, name_of, name_span, template_error};

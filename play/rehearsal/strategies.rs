@@ -1,10 +1,10 @@
 //! What strategies reply in a rehearsal: as in a run, as far as what they go by is known there. Not all
 //! phases are rehearsed, and of some turns it does not matter what they choose.
 
-use crate::prompt::{Memories, KnownPast, Recollections};
+use crate::prompt::{KnownPast, Memories, Recollections};
 use greenroom_scenario::diagnostic::Diagnostic;
 use greenroom_scenario::{
-    AgentId, Chosen, Excerpt, NoReply, StrategyOffer, Path, PhaseId, Plan, Scenario, Strategy, Turn, TurnId,
+    AgentId, Chosen, Excerpt, NoReply, Path, PhaseId, Plan, Scenario, Strategy, StrategyOffer, Turn, TurnId,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

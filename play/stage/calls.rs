@@ -3,7 +3,7 @@
 use super::{RunLoop, Scene, Stage, TaskResult, TurnAnswer, TurnState};
 use crate::backend::Reply;
 use crate::prompt::{Asked, MadeCall};
-use crate::tools::{Call, MAX_RESULT, CallOutcome};
+use crate::tools::{Call, CallOutcome, MAX_RESULT};
 use crate::transcript::call_of;
 use crate::walk;
 use anyhow::anyhow;

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_is_told_why() {
+    fn missing_values_are_reported_with_the_reason() {
         for (expression, why) in [
             ("1 / 0", "division by zero"),
             ("", "a number is missing"),

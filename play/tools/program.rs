@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_leaves_behind_ends_with_it() {
+    fn processes_that_a_program_leaves_end_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("still-there");
         let began = Instant::now();

@@ -274,7 +274,7 @@ done
     }
 
     #[test]
-    fn what_is_no_server_is_told_so() {
+    fn a_program_that_is_no_server_is_reported() {
         for (script, why) in [
             ("exit 1", "Model Context Protocol"),
             ("yes", "the tool server `files`"),

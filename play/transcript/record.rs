@@ -3,7 +3,8 @@
 use super::is_summary;
 use greenroom_scenario::results::Payoffs;
 use greenroom_scenario::{
-    CaseId, Choice, ChoiceOption, Chosen, FIRST_RULES, Form, Given, Hints, ChoiceMethod, Scenario, Share, ToolSpec,
+    CaseId, Choice, ChoiceMethod, ChoiceOption, Chosen, FIRST_RULES, Form, Given, Hints, Scenario, Share,
+    ToolSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

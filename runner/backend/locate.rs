@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_its_remedy() {
+    fn missing_things_are_reported_with_their_remedy() {
         let hub = tempfile::tempdir().unwrap();
         let cache = HubCache::at(hub.path());
         let message = |name: &str| in_cache(&cache, &name.parse().unwrap(), name).unwrap_err().to_string();

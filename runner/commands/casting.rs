@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_before_the_model() {
+    fn a_name_precedes_the_model() {
         let read = |text| parse(text).map(|(name, model)| (name.unwrap_or_default(), model));
         assert_eq!(read("big=a b.gguf").unwrap(), ("big".into(), "a b.gguf".into()));
         assert_eq!(read("hf:org/repo/x=1.gguf").unwrap(), (String::new(), "hf:org/repo/x=1.gguf".into()));

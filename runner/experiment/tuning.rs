@@ -106,7 +106,7 @@ mod tests {
                         { name: ben, agents: [ann], initial_prompt: x }]\n";
 
     #[test]
-    fn settings_are_told_from_variables() {
+    fn settings_are_distinguished_from_variables() {
         let scenario = load("x.yaml", TEXT, &[]).scenario.unwrap();
         let set = |name: &str, value: Value| Tuning::of(&scenario, &[(name.to_string(), value)]);
         let (variables, tuning) = set("top_p", 0.5.into()).unwrap();

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_are_told_apart() {
+    fn origins_are_distinguished() {
         let of = |text: &str| origin(&text.parse().unwrap());
         assert_eq!(of("https://Hub.co/a"), of("https://hub.co/b?c"));
         for other in ["http://hub.co", "https://hub.co:8443", "https://cdn.hub.co", "https://hub.co@evil.org"]

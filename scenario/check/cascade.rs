@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_stands_in_those_above_it() {
+    fn a_path_is_within_those_above_it() {
         let ways: Vec<&str> = ways_up("phases[0].agents[1]").collect();
         assert_eq!(ways, ["phases[0].agents[1]", "phases[0].agents", "phases[0]", "phases"]);
     }

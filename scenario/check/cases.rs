@@ -13,7 +13,7 @@ use crate::files::FileKind;
 use crate::schema::Written;
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Source, Span};
-use rows::{FileCell, FileColumn, RowFault, FileRow, Rows, csv, jsonl};
+use rows::{FileCell, FileColumn, FileRow, RowFault, Rows, csv, jsonl};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

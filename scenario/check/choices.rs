@@ -1,7 +1,7 @@
 //! Checks choices: their options, how a phase decides over them, and who makes them instead of the model.
 
 use super::Checker;
-use crate::choice::{Choice, ChoiceOption, Decision, ChoiceMethod, text_of};
+use crate::choice::{Choice, ChoiceMethod, ChoiceOption, Decision, text_of};
 use crate::schema::{
     DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenExpression,
     WrittenPhase,

@@ -4,7 +4,7 @@ use super::{Checker, is_identifier};
 use crate::hints::{Hints, WrittenHints, expected};
 use crate::schema::{RemoteModel, WrittenModel};
 use crate::template::is_code;
-use crate::{EngineAddress, Api, Keep, Phase, Scenario, Turn, compile};
+use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn, compile};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use indexmap::IndexMap;

@@ -2,7 +2,7 @@
 
 use super::Checker;
 use crate::PhaseId;
-use crate::language::{Language, TextMistake, Text};
+use crate::language::{Language, Text, TextMistake};
 use crate::schema::{DebateFormat, WrittenLanguage, WrittenTemplate};
 use crate::template::{Scope, Template};
 use greenroom_yaml::Path;

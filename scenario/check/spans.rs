@@ -1,6 +1,6 @@
 //! The places in the files that diagnostics point at.
 
-use crate::template::{self, Code, TemplateFault, TemplateError};
+use crate::template::{self, Code, TemplateError, TemplateFault};
 use greenroom_yaml::diagnostic::{Diagnostic, Sources, Span};
 use greenroom_yaml::{Path, Tree};
 

@@ -4,7 +4,7 @@ use super::cases::rows::{FileCell, FileValue, Rows, csv, jsonl};
 use super::{Checker, ReadNamed, is_identifier};
 use crate::files::FileKind;
 use crate::schema::{LongTool, Written, WrittenTool};
-use crate::tools::{ToolProgram, MAX_CALLS, ToolServer, LookupTable, too_large};
+use crate::tools::{LookupTable, MAX_CALLS, ToolProgram, ToolServer, too_large};
 use crate::{Agent, BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_yaml::Path;

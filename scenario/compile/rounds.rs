@@ -1,7 +1,7 @@
 //! The turns of a round, by topology.
 
 use super::{Compiler, TurnDraft};
-use crate::choice::{Choice, ChoiceOption, ChoiceMethod};
+use crate::choice::{Choice, ChoiceMethod, ChoiceOption};
 use crate::hints::Hints;
 use crate::language::Text;
 use crate::plan::{Audience, Condition, Constraint, Purpose, Trigger, TurnId};

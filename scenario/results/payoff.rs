@@ -3,7 +3,7 @@
 use super::History;
 use crate::choice::{Choice, text_of};
 use crate::plan::Purpose;
-use crate::template::{TemplateFault, TemplateError, evaluate_alone, evaluator};
+use crate::template::{TemplateError, TemplateFault, evaluate_alone, evaluator};
 use crate::{AgentId, Payoff, PayoffRule, PhaseId, Scenario};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

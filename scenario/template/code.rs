@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_from_text() {
+    fn code_is_distinguished_from_text() {
         for (text, pieces) in [
             ("a {{ b }} c", vec![" b "]),
             ("{{ '}}' }}{% if {'a': {'b': 1}} %}", vec![" '}}' ", " if {'a': {'b': 1}} "]),

@@ -1,6 +1,6 @@
 //! Names whose meaning does not change within a run: variables, agents, the scenario.
 
-use super::{ByKey, Expression, TemplateFault, NAME, TemplateError, environment};
+use super::{ByKey, Expression, NAME, TemplateError, TemplateFault, environment};
 use crate::{Agent, AgentId, Scenario};
 use minijinja::value::{Object, ObjectRepr, Serde, Value};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! minijinja's errors in an author's words.
 
-use super::{Code, TemplateFault, TemplateError};
+use super::{Code, TemplateError, TemplateFault};
 use greenroom_jinja::{Bound, shortened};
 use greenroom_yaml::diagnostic::suggest;
 use minijinja::ErrorKind;

@@ -160,7 +160,7 @@ fn calls_replay_resume_fork_and_are_played_again() {
 }
 
 #[test]
-fn calls_behind_markup_are_exact_too() {
+fn calls_after_markup_are_exact_too() {
     let theatre = Theatre::new("calls-as-markup", CALL);
     let played = theatre.run("run", &["--allow-tools"]);
     let turns = played.turns("transcript.jsonl");

@@ -206,7 +206,7 @@ fn gossip_on_a_gpu_extends() {
 }
 
 #[test]
-fn a_device_that_is_not_here_is_told_with_what_is() {
+fn a_missing_device_is_reported_with_those_available() {
     let stage = Stage::new();
     let output = stage.try_on("gpu:nonesuch", "gossip", "out", &[]);
     let printed = said(&output);

@@ -35,7 +35,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn looked_up_memories_replay_resume_fork_and_are_played_again() {
+fn retrieved_memories_replay_resume_fork_and_are_played_again() {
     let stage = Stage::new();
     let file = stage.path("looked_up.yaml");
     std::fs::write(&file, scenario()).unwrap();

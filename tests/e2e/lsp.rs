@@ -177,7 +177,7 @@ fn stage() -> Stage {
 }
 
 #[test]
-fn mistakes_are_told_as_one_types() {
+fn mistakes_are_reported_as_one_types() {
     let stage = stage();
     let mut editor = Editor::open(&stage, "pot.yaml", SCENARIO);
     assert_eq!(editor.diagnostics(), Vec::<Value>::new());
@@ -285,7 +285,7 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
 }
 
 #[test]
-fn what_is_no_editor_is_told_so_and_an_editor_that_goes_away_too() {
+fn input_that_is_no_editors_is_reported_and_a_disconnected_editor_too() {
     let diagnostics = |text: &str| {
         let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();
         let output = command.arg("lsp").write_stdin(text).output().unwrap();

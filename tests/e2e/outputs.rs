@@ -191,7 +191,7 @@ fn a_file_that_can_not_be_written_is_named() {
 }
 
 #[test]
-fn what_a_play_failed_of_is_told_before_what_could_not_be_written_then() {
+fn a_failure_of_the_play_is_reported_before_one_of_writing() {
     let stage = Stage::new();
     std::fs::write(
         stage.path("human.yaml"),

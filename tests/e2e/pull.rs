@@ -182,7 +182,7 @@ fn a_connection_that_brings_nothing_is_given_up() {
 }
 
 #[test]
-fn what_there_is_not_is_told_with_what_there_is() {
+fn missing_names_are_reported_with_those_available() {
     let (stage, hub) = (Stage::new(), serve(Faults::default()));
     let printed = |name: &str, words: &[&str]| failed(&stage, &pull(&stage, &hub, name), 4, words);
     printed("hf:org/None/m.gguf", &["there is no repository", "org/None"]);

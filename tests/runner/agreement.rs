@@ -261,7 +261,7 @@ phases:
 
 /// The name that is marked is the one in code, not the same word in the prose beside it.
 #[test]
-fn a_caret_stands_under_code() {
+fn a_caret_is_under_code() {
     let text = "
 agents: {ann: {}, ben: {}}
 phases:
@@ -279,7 +279,7 @@ payoff: {phase: pot, each: mine}
 
 /// A check that takes too many steps says so, and says the same whatever the machine.
 #[test]
-fn what_is_not_tried_is_told() {
+fn untried_cases_are_reported() {
     let mut text = String::from(
         "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\nphases:\n\
          - {name: v, agents: [a, b, c, d, e], choice: [x, y, z]}\n",

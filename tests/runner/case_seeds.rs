@@ -129,7 +129,7 @@ fn draws_of_different_cases_are_independent() {
 }
 
 #[test]
-fn a_case_keeps_its_draws_whatever_stands_beside_it() {
+fn a_case_keeps_its_draws_whatever_the_other_rows() {
     for number in 0..40 {
         let (columns, rows) = data_set(number);
         let before = ids(&table(&columns, &rows));
@@ -347,7 +347,7 @@ fn recordings_of_earlier_versions_keep_their_seeds() {
 }
 
 #[test]
-fn a_case_whose_row_is_not_there_is_not_played_anew() {
+fn a_case_whose_row_is_missing_is_not_played_again() {
     let folder = written(&forty());
     let scenario = opened(folder.path(), &[("cases".into(), json!("q99"))]);
     let error = play(&scenario, first_listed(), &folder.path().join("run"), &RunOptions::default());

@@ -240,7 +240,7 @@ fn forks_and_rankings_of_rules_replay() {
 }
 
 #[test]
-fn carried_replies_are_told_in_every_form() {
+fn carried_replies_are_reported_in_every_form() {
     let folder = recorded(&[]);
     write(&folder, &DOORS.replace("two doors", "three doors"));
     judged(&folder);
@@ -279,7 +279,7 @@ fn carried_replies_are_told_in_every_form() {
 }
 
 #[test]
-fn another_version_is_told_and_passes() {
+fn another_version_is_reported_and_passes() {
     let folder = recorded(&[]);
     assert_eq!(judged(&folder).notes, Vec::<String>::new());
     rewrite(&file(&folder), |header| header.engine = "greenroom 0.0.7".into(), |_| ());

@@ -235,7 +235,7 @@ fn rounds_know_themselves() {
 }
 
 #[test]
-fn what_cannot_be_told_is_invalid() {
+fn unclear_replies_are_invalid() {
     let described = described("parse.yaml", usize::MAX, |request| {
         Some(match request.path.as_str() {
             "answer/1/ann" => "I talk, or I stay silent".into(),

@@ -73,7 +73,7 @@ fn a_run_that_is_taken_elsewhere_has_all_it_needs() {
 }
 
 #[test]
-fn a_scenario_that_changed_is_told_in_a_line() {
+fn a_changed_scenario_is_reported_in_a_line() {
     let dir = checkout();
     done(dir.path(), &["run", "plays/well.yaml", "--out", "one", "--quiet"]);
     let whole = transcript(dir.path().join("one"));

@@ -191,7 +191,7 @@ fn temperature_and_limit_change_from_the_fork_on() {
 }
 
 #[test]
-fn every_wrong_change_is_told() {
+fn every_wrong_change_is_reported() {
     let dir = crate::play::checkout();
     let (scenario, run) = (scenario(TEXT), dir.path().join("run"));
     played(&scenario, &run, &RunOptions::default());

@@ -402,7 +402,7 @@ proptest! {
 }
 
 #[test]
-fn a_condition_sees_what_stands_before_it_and_not_what_has_finished() {
+fn a_condition_sees_what_comes_before_it_and_not_what_has_finished() {
     let text = "
 id: before
 agents: {a: {}, b: {}, c: {role: observer}}

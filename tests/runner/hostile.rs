@@ -191,7 +191,7 @@ const HOSTILE: &[&str] = &[
 ];
 
 #[test]
-fn what_made_minijinja_panic_is_an_error_wherever_it_stands() {
+fn what_made_minijinja_panic_is_an_error_wherever_it_is() {
     let base = format!("{}phases:\n- {{name: p, agents: [a0, a1]}}\n", agents(2));
     for code in HOSTILE {
         let prompt = format!("{base}- {{name: q, agents: [a0], initial_prompt: \"{{{{ {code} }}}}\"}}\n");

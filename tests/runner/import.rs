@@ -31,7 +31,7 @@ fn arenas_and_tasks_become_scenarios() {
 }
 
 #[test]
-fn what_an_agent_is_told_is_what_the_file_says() {
+fn an_agent_reads_what_the_file_says() {
     let text = std::fs::read_to_string(fixture("chatarena-lighthouse.json")).unwrap();
     let yaml = import("x.json", &text, None).unwrap().yaml;
     let scenario = load("x.yaml", &yaml, &[]).scenario.unwrap();

@@ -101,7 +101,7 @@ fn settings(asked: &[(String, Request)]) -> Vec<String> {
 }
 
 #[test]
-fn what_stands_closest_counts() {
+fn the_closest_setting_counts() {
     let folder = tempfile::tempdir().unwrap();
     let (asked, transcript) = played(TEXT, folder.path(), &RunOptions::default());
     assert_eq!(
@@ -277,7 +277,7 @@ fn runs_go_on_and_fork_with_all_their_models() {
 }
 
 #[test]
-fn a_model_that_is_missing_is_told_by_its_name() {
+fn a_missing_model_is_reported_by_name() {
     let text = TEXT.replace("b.gguf", "gone.gguf");
     let folder = tempfile::tempdir().unwrap();
     let error = play(&scenario(&text), Files::new(&Asked::default()), folder.path(), &RunOptions::default());

@@ -52,7 +52,7 @@ fn both_names_mean_the_same() {
 }
 
 #[test]
-fn a_message_names_the_field_that_stands_there() {
+fn a_message_names_the_field_in_the_file() {
     for (from, to, path, word) in [
         ("auto_rounds: 2", "auto_rounds: two", "phases[0].auto_rounds", "two"),
         ("topology: moderated", "topology: modrated", "phases[0].topology", "modrated"),

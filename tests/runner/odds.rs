@@ -93,7 +93,7 @@ fn a_greedy_choice_is_certain_and_of_equals_the_first() {
 }
 
 #[test]
-fn whatever_stands_in_a_recording_gives_shares_of_one_whole() {
+fn any_recording_gives_shares_of_one_whole() {
     let extremes = [None, Some(0.0), Some(-1e30), Some(f32::MAX), Some(f32::INFINITY), Some(-0.1)];
     for temperature in [-1.0, 0.0, 1e-45, 1e-3, 0.7, f32::MAX, f32::INFINITY] {
         for (a, b, c) in extremes

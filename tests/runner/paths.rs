@@ -30,7 +30,7 @@ fn codes(condition: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn what_no_choice_leads_to_is_told() {
+fn unreachable_results_are_reported() {
     for condition in [
         "vote.decision == 'We go'",
         "vote.decision == 'leave'",
@@ -72,7 +72,7 @@ assertions: [\"{that}\"]
 }
 
 #[test]
-fn an_assertion_that_no_choice_fulfils_is_told() {
+fn an_assertion_that_no_choice_fulfils_is_reported() {
     for that in ["vote.choices.ann == 'We go'", "vote.votes.go >= '2'", "vote.choices == 'go'"] {
         let options = "the options of `vote` are `\"stay\"`, `\"go\"`".to_owned();
         assert_eq!(asserted(that), [("unreachable", Some(options))], "{that}");
@@ -117,7 +117,7 @@ fn what_some_choice_leads_to_is_not() {
 }
 
 #[test]
-fn what_can_fail_is_told_with_the_way_to_it() {
+fn possible_failures_are_reported_with_the_way_to_them() {
     for (condition, way) in [
         ("loose.choices.ann + 1 > 2", "`loose` has the choices nothing valid, 1"),
         ("trip.choices.ann + 1 > 2", "`trip` is skipped"),
@@ -149,7 +149,7 @@ fn counts_that_grow_with_rounds_are_not_tried() {
 }
 
 #[test]
-fn what_may_be_missing_is_told_with_its_condition() {
+fn possibly_missing_values_are_reported_with_their_condition() {
     let prompt = |when: &str, text: &str| {
         reported(&format!(
             "  - name: end\n    agents: [ann]\n{when}    initial_prompt: |\n      First.\n      {text}\n"

@@ -153,7 +153,7 @@ fn lines_stand_in_plan_order_whatever_finishes_first() {
 }
 
 #[test]
-fn a_failing_turn_is_named_and_what_is_on_record_stands() {
+fn a_failing_turn_is_named_and_the_record_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let script = Scripted::lines([("private/1/a", "hello")]);
     let error = play(&scenario(SMALL), Arc::new(script), folder.path(), &RunOptions::default()).unwrap_err();

@@ -330,7 +330,7 @@ fn a_transcript_alone_is_enough() {
 }
 
 #[test]
-fn a_scenario_with_errors_is_told() {
+fn a_scenario_with_errors_is_reported() {
     let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     std::fs::write(folder.path().join("market.yaml"), MARKET.to_string() + "bogus: 1\n").unwrap();
@@ -359,7 +359,7 @@ fn figures_of_a_damaged_trace_do_no_harm() {
 }
 
 #[test]
-fn what_is_read_from_an_earlier_run_stands_first() {
+fn what_is_read_from_an_earlier_run_comes_first() {
     let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     let file = folder.path().join("market.yaml");
@@ -386,7 +386,7 @@ fn what_is_read_from_an_earlier_run_stands_first() {
 }
 
 #[test]
-fn a_memory_that_was_summed_up_begins_anew() {
+fn a_summarized_memory_starts_over() {
     /// A context of so few texts that Ann's is full at her second turn.
     struct Small(Arc<dyn Backend>);
     impl Backend for Small {

@@ -207,7 +207,7 @@ outcome:
 }
 
 #[test]
-fn what_would_be_heard_by_all_by_mistake_is_told() {
+fn replies_heard_by_all_by_mistake_are_reported() {
     let phase = |fields: &str| {
         format!(
             "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\n\

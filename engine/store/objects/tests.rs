@@ -219,7 +219,7 @@ fn a_lease_is_one_machine_s_until_it_is_given_back_or_its_owner_is_gone() {
 }
 
 #[test]
-fn whoever_lost_a_lease_overwrites_nothing() {
+fn the_loser_of_a_lease_overwrites_nothing() {
     let server = Arc::default();
     let (a, b) = (machine(&server), machine(&server));
     let lease = a.objects.lease("runs/r").expect("a lease");
@@ -243,7 +243,7 @@ fn whoever_lost_a_lease_overwrites_nothing() {
 }
 
 #[test]
-fn whoever_cleans_is_alone() {
+fn cleaning_is_exclusive() {
     let server = Arc::default();
     let (a, b) = (machine(&server), machine(&server));
     let run = b.objects.lease("runs/r").expect("a lease");

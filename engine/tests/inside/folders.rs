@@ -117,7 +117,7 @@ fn verify_reads_twins() {
 /// stumbles over it.
 #[cfg(unix)]
 #[test]
-fn what_is_not_ours_is_told_and_spared() {
+fn foreign_files_are_reported_and_spared() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
     let dir = tempfile::tempdir().expect("a folder");
     furnish(&bench, dir.path());

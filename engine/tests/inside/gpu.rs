@@ -267,8 +267,8 @@ fn an_order_that_depends_on_rows_is_seen() {
 /// A GPU that is lost, out of memory, or given a kernel that it can't take says so; nothing panics, and
 /// nothing wrong is read.
 #[test]
-fn failures_are_told() {
-    if !is_here("failures_are_told") {
+fn failures_are_reported() {
+    if !is_here("failures_are_reported") {
         return;
     }
     let name = gpu::list().remove(0).name;

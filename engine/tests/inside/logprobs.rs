@@ -137,7 +137,7 @@ fn a_choice_and_a_reply_in_a_grammar_have_them_too() {
 }
 
 #[test]
-fn more_likely_tokens_than_are_told_are_refused() {
+fn more_likely_tokens_than_the_maximum_are_rejected() {
     let error = engine().submit(asked(0, Some(MAX_TOP_LOGPROBS + 1))).err().unwrap();
     assert!(error.kind() == ErrorKind::Request && error.to_string().contains("21"), "{error}");
 }

@@ -291,7 +291,7 @@ fn others_decode_while_a_session_is_written() {
 }
 
 #[test]
-fn whoever_decodes_waits_for_no_commit() {
+fn decoding_waits_for_no_commit() {
     let gate = Gate::default();
     let mut stage = Stage::new(&gate, &RandomModel::tiny(1), u64::MAX);
     let mut conversation = long("a");
@@ -416,7 +416,7 @@ fn what_is_being_written_keeps_its_room() {
 }
 
 #[test]
-fn whoever_asked_for_a_commit_learns_its_end_though_the_engine_closes() {
+fn the_requester_of_a_commit_learns_its_end_though_the_engine_closes() {
     let gate = Gate::default();
     let mut stage = Stage::new(&gate, &RandomModel::tiny(1), u64::MAX);
     let mut first = stage.ask("a", &long("a"), 4);

@@ -251,7 +251,7 @@ fn a_vocabulary_that_contradicts_itself_is_an_error_that_says_where() {
 }
 
 #[test]
-fn a_turn_goes_on_behind_a_message_of_gpt_oss() {
+fn a_turn_continues_after_a_message_of_gpt_oss() {
     let texts: &[&str] = &["a", "<|end|>", "<|return|>", "<|call|>"];
     let vocabulary = |n: usize| -> Tokenizer {
         let metadata = [
@@ -304,7 +304,7 @@ fn chats_of_sentencepiece_vocabularies() {
 
 /// Whatever was read before, and however far the conversation still agrees with it: the prompt is the same.
 #[test]
-fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
+fn prompts_after_a_known_prefix_are_those_of_the_conversation_alone() {
     let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}\
                 {% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
     let gemma = std::fs::read_to_string(fixture("templates/google-gemma-2-2b-it.jinja")).expect("a template");

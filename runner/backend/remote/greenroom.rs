@@ -6,7 +6,7 @@ use super::opening::choose;
 use super::pace::Pace;
 use super::shown::ShownReply;
 use crate::backend::engine::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
-use crate::backend::wire::{self, WireEvent, VERSION};
+use crate::backend::wire::{self, VERSION, WireEvent};
 use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
 use crate::scenario::EngineAddress;
 use crate::transcript::ModelRecord;

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_told_from_other_lines() {
+    fn events_are_distinguished_from_other_lines() {
         assert_eq!(event(b"data: {\"a\": 1}\r\n").unwrap().unwrap()["a"], 1);
         for other in [&b"\n"[..], b": ping\n", b"event: done\n", b"data: [DONE]\n", b"data:\n"] {
             assert!(event(other).is_none());

@@ -1,6 +1,6 @@
 //! What an engine has said as a reply: checked against its tokenizer, and cut as a reply is cut here.
 
-use super::ask::{ReplyBounds, Finish, PartialReply};
+use super::ask::{Finish, PartialReply, ReplyBounds};
 use crate::backend::conversation;
 use crate::backend::{Reply, Request};
 use crate::prompt::{Conversation, Cut, StopStrings};

@@ -106,7 +106,7 @@ mod tests {
     use super::added;
 
     #[test]
-    fn what_a_template_adds_stands_between_the_same_beginning_and_end() {
+    fn what_a_template_adds_is_between_the_same_beginning_and_end() {
         assert_eq!(added("<s>You are Ann.\nTools: a</s>", "<s>You are Ann.</s>"), "\nTools: a");
         assert_eq!(added("aa", "a"), "a");
         assert_eq!(added("same", "same"), "");

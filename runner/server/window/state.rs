@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_told_all_once_and_then_what_changed() {
+    fn a_page_gets_everything_once_and_then_changes() {
         let (live, mut told) = (Live::new(), PageState::default());
         let sessions = vec![session("ann", "a", 1), session("ann", "b", 2), session("ben", "c", 3)];
         let first = seen(sessions, Vec::new());
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_as_they_speak_and_to_their_tenant() {
+    fn requests_are_shown_as_they_speak_and_to_their_tenant() {
         let (live, mut told) = (Live::new(), PageState::default());
         let none = seen(Vec::new(), Vec::new());
         change(&mut told, &live, &none);
