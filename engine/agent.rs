@@ -412,7 +412,8 @@ impl Agent {
         let remedy = match self.resumed {
             Some(_) => "give it the system text and the tools that it had, or allow `Agent::replace`",
             None => {
-                "continue it with `Engine::resume`, remove it with `Engine::remove`, or allow `Agent::replace`"
+                "continue it with `Engine::resume`, remove it with `Engine::remove`, or allow \
+                 `Agent::replace`"
             }
         };
         Err(Error::request(format!("{found}; {remedy}")))

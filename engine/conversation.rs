@@ -124,7 +124,8 @@ pub enum ReplyContent {
 ///
 /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
 /// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
-/// let request = Request { max_tokens: 8, ..Request::new(SessionKey::new("demo", "ada"), Prompt::Text("Once upon".to_owned())) };
+/// let prompt = Prompt::Text("Once upon".to_owned());
+/// let request = Request { max_tokens: 8, ..Request::new(SessionKey::new("demo", "ada"), prompt) };
 /// let mut turn = engine.submit(request)?;
 /// while let Some(event) = turn.blocking_next() {
 ///     if let Event::Text(text) = event {
@@ -181,7 +182,8 @@ impl From<Conversation> for Prompt {
 ///     about: "The weather in a city.".into(),
 ///     arguments: json!({ "type": "object", "properties": { "city": { "type": "string" } } }),
 /// };
-/// let tools = Tools { list: vec![weather], instructions: "Call by {\"tool\": …, \"arguments\": …}.".into() };
+/// let instructions = "Call by {\"tool\": …, \"arguments\": …}.".into();
+/// let tools = Tools { list: vec![weather], instructions };
 /// assert_eq!(tools.list[0].name, "weather");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 
 use crate::backend::Backend;
 use anyhow::ensure;
-use greenroom_scenario::{Keep, Memory};
+use greenroom_scenario::{Keep, MemoryPolicy};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,7 +6,7 @@
 use crate::backend::{Match, Origin, Traffic, Usage};
 use anyhow::Context as _;
 use greenroom_scenario::Scenario;
-use greenroom_scenario::files::{self, Kind, Lines};
+use greenroom_scenario::files::{self, FileKind, FileLines};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

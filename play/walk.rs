@@ -10,7 +10,7 @@ use crate::tools::Call;
 use crate::transcript::{
     Cause, Drift, InterTurnRecord, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
 };
-use greenroom_scenario::{Keep, NoReply, Offer, Strategy, Turn, TurnId};
+use greenroom_scenario::{Keep, NoReply, Strategy, StrategyOffer, Turn, TurnId};
 use std::ops::ControlFlow;
 
 /// Answers the turns of a walk.

@@ -1,7 +1,8 @@
 //! Scenarios: the file as written (`schema`), checked into what it means (`check`), and unrolled into a
 //! graph of turns (`plan`, `compile`).
 //!
-//! Files go through one door (`files`). Later stages trust a [`Scenario`]: every reference in it is resolved and every template parses.
+//! Files go through one door (`files`). Later stages trust a [`Scenario`]: every reference in it is resolved
+//! and every template parses.
 
 pub mod cases;
 mod check;
@@ -38,20 +39,20 @@ pub use check::{
     Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override,
 };
 pub use choice::text_of;
-pub use choice::{Choice, ChoiceOption, Chosen, Decision, Method};
+pub use choice::{Choice, ChoiceMethod, ChoiceOption, Chosen, Decision};
 pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
 pub use excerpt::Excerpt;
 pub use form::{Form, MAX_AGAIN};
-pub use greenroom_yaml::{Path, Place, Step, Tree, diagnostic, parse, repeated_key};
+pub use greenroom_yaml::{NodePlace, Path, PathStep, Tree, diagnostic, parse, repeated_key};
 pub use hints::{Given, Hints, Reasoning, Stops};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
     Seeds, TimelineId, Trigger, Turn, TurnId, turn_seed,
 };
-pub use remote::{Address, Api};
+pub use remote::{Api, EngineAddress};
 pub use scenario::*;
 pub use share::Share;
-pub use strategy::{NoReply, Offer, Recalled, Strategy};
+pub use strategy::{NoReply, Recalled, Strategy, StrategyOffer};
 pub use template::FIRST_RULES;
 pub use tools::{BuiltIn, Tool, ToolId, ToolKind, ToolSpec};

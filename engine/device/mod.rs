@@ -312,8 +312,8 @@ pub(crate) fn divergence(p: &[f32], q: &[f32]) -> divergence::LogitDivergence {
     divergence::divergence(Isa::of_host(), p, q)
 }
 
-/// The greatest logit of each piece of a row ([`LOGITS_PER_PIECE`]), NaN where one of its logits is; on the host, as are
-/// the following.
+/// The greatest logit of each piece of a row ([`LOGITS_PER_PIECE`]), NaN where one of its logits is; on the
+/// host, as are the following.
 pub(crate) fn maxima(logits: &[f32]) -> Vec<f32> {
     vocabulary::maxima(Isa::of_host(), logits)
 }

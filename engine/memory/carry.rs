@@ -1,4 +1,4 @@
-//! Sessions that are imported, exported ([`SessionExport`]) or deleted as a whole.
+//! Sessions that come from outside or go there as a whole ([`SessionExport`]), or for good.
 
 use super::Memory;
 use super::Recalled;
@@ -15,7 +15,8 @@ use crate::{CacheSource, Error, MatchKind, Request, Result, SessionKey};
 use std::collections::HashSet;
 
 impl Memory {
-    /// Returns whether an idle session has a memory, in RAM or on disk; one on disk is known then.
+    /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known
+    /// then.
     pub(crate) fn knows(&mut self, key: &SessionKey) -> bool {
         if !self.idle.contains_key(key) {
             self.hint_next_use(key, u64::MAX);
@@ -23,7 +24,7 @@ impl Memory {
         self.has(key)
     }
 
-    /// Returns whether an idle session has a memory, readable or not.
+    /// Tells whether a session that is not at work has a memory, readable or not.
     pub(super) fn has(&self, key: &SessionKey) -> bool {
         self.idle.contains_key(key) || self.store.as_ref().is_some_and(|store| store.has_session(key))
     }
@@ -62,7 +63,7 @@ impl Memory {
         let n = session.sequence.len();
         self.restore(session, n, stats);
         self.restore_tail(session, stats);
-        // Windows of the past, as far as they still exist anywhere.
+        // Windows of the past, as far as they are still anywhere.
         let absent: Vec<(usize, Part)> = session.sequence.absent(session.sequence.len()).collect();
         for (block, part) in absent {
             self.refill(session, block, part, stats);
@@ -85,8 +86,7 @@ impl Memory {
         Ok(SessionExport { identity, segments: session.segments.clone(), blocks, n_rows, rows })
     }
 
-    /// Creates a session of an external memory that this one will take over as it is; the previous one of its
-    /// name is gone.
+    /// Makes a session of a memory from outside that this one is to take as it is; what its name had is gone.
     ///
     /// # Errors
     /// Another process adds to the run.
@@ -136,7 +136,7 @@ impl Memory {
     }
 
     /// Hands over the removal of the rows that a session at rest keeps only to go back; `false`: there is no
-    /// disk. `spared` are files of rows that active turns continue.
+    /// disk. `spared` are files of rows that turns at work go on with.
     ///
     /// # Errors
     /// Another process adds to the run.
@@ -146,7 +146,7 @@ impl Memory {
             self.claim_to_clean(key)?;
         }
         self.wait_for(key, &mut LoadStats::default());
-        // A session that went back, or was forked, may continue with the rows of a block that another one has
+        // A session that went back, or was forked, may go on with the rows of a block that another one has
         // sealed.
         spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
         self.forget_rows(key);
@@ -166,8 +166,8 @@ impl Memory {
         self.journals.remove(key);
     }
 
-    /// Drops a session that is not active from memory, and hands over the removal of its files; `None`: there
-    /// is no disk, and this many sessions were dropped. `others` are the blocks that active turns need.
+    /// Drops a session that is not at work from memory, and hands over the removal of its files; `None`:
+    /// there is no disk, and so many sessions were dropped. `others` are the blocks that turns at work need.
     ///
     /// # Errors
     /// Another process adds to the run.

@@ -8,7 +8,8 @@
 //! One process adds to a run (a lock for each run); any number share a folder. `cache rm` and `gc` want it
 //! for themselves.
 //!
-//! Locks of runs are held for active runs, and 32 more: a store that serves many runs has few open files.
+//! Locks of runs are held for the runs at work, and 32 more: a store that serves many runs has few files
+//! open.
 
 use super::Memory;
 use super::writer::Writer;
@@ -19,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 /// Runs that rest and are still claimed, at most.
 const RESTING: usize = 32;
 
-/// The locks of runs, and the active sessions.
+/// The locks of runs, and which sessions are at work.
 #[derive(Default)]
 pub(super) struct Claims {
     held: HashMap<Run, Held>,
@@ -58,8 +59,8 @@ impl Claims {
 }
 
 impl Memory {
-    /// Claims the run of a session that is about to become active, so that no other process adds to it.
-    /// Without a lock its memory stays in RAM, and the reason is returned.
+    /// Sees to it that no other process adds to the run of a session that is about to be at work. Where there
+    /// can be no lock its memory stays in RAM, and the reason is given.
     ///
     /// # Errors
     /// Another process adds to the run.
@@ -101,8 +102,8 @@ impl Memory {
         reason.map_or(Ok(()), |reason| Err(Error::store(reason)))
     }
 
-    /// Claims a resting session, so that its files may be removed. A run that was claimed only for that is
-    /// the first to be released, so that cleaning many runs does not affect the others.
+    /// Sees to it that files of a session at rest may be removed. A run that was claimed for that alone is
+    /// the first to be given up, so that to clean many runs costs the others nothing.
     ///
     /// # Errors
     /// They may not.

@@ -28,7 +28,7 @@ impl Memory {
         session.trim_window(stored, &mut self.arena);
     }
 
-    /// Records blocks that were written for an active session.
+    /// Takes note of blocks that were written for a session at work.
     pub(crate) fn note(&mut self, session: &mut Session, stored: &Stored) {
         session.note(stored);
         session.trim_window(true, &mut self.arena);
@@ -45,7 +45,7 @@ impl Memory {
         true
     }
 
-    /// Records a save; returns the manifest that waits for [`Memory::commit`].
+    /// Takes note of a save; returns the manifest that waits for [`Memory::commit`].
     ///
     /// # Errors
     /// Not all of it could be written.
@@ -89,7 +89,8 @@ impl Memory {
             return;
         }
         self.saved(key);
-        // The next one begins with this one's journal, whose file it reads; a forgotten session has none.
+        // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has
+        // none.
         if !self.is_committing(key) && (self.idle.contains_key(key) || self.claims.is_at_work(key)) {
             self.journals.extend(journal.map(|journal| (key.clone(), journal)));
         }

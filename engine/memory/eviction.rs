@@ -1,12 +1,12 @@
 //! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece,
 //! and stays known: what it is made of, and when it is needed next.
 //!
-//! Copies of shared prefixes are evicted first ([`prefixes`](super::prefixes)). Then eviction takes pieces,
-//! not agents: parts of blocks and open rows that are on disk too, from the end of the agent that is needed
-//! last (Belady; without a plan the least recently used). The agent stays known (ids, texts, addresses;
-//! counted in the budget), so its next turn reads just what is missing. What is not on disk is evicted last:
-//! computing costs some hundred times as much as reading. A shared block stays while any session, resting or
-//! active, holds it.
+//! Copies of shared prefixes go first ([`prefixes`](super::prefixes)). Then eviction takes pieces, not
+//! agents: parts of blocks and open rows that are on disk too, from the end of the agent that is needed last
+//! (Belady; without a plan the least recently used). It stays known (ids, texts, addresses; counted in the
+//! budget), so its next turn reads just what is missing. What is not on disk goes last of all: computing
+//! costs some hundred times what reading does. A shared block stays while anybody at rest or at work holds
+//! it.
 
 use super::Memory;
 use super::at_rest::Idle;
@@ -73,8 +73,8 @@ impl Memory {
         self.make_room(0, None);
     }
 
-    /// Evicts until there is room for `more` bytes; for a session needed at `needed_by`, only what is needed
-    /// later is evicted, and nothing that is not on disk. `false`: there is no such room.
+    /// Evicts until there is room for `more` bytes; for somebody who is needed at `needed_by` only what is
+    /// needed later goes, and nothing that is not on disk. `false`: there is no such room.
     pub(super) fn make_room(&mut self, more: u64, needed_by: Option<u64>) -> bool {
         let kinds: &[Eviction] = match needed_by {
             Some(_) => &[Eviction::Stored],

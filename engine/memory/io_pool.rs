@@ -13,10 +13,10 @@ use std::thread::{self, JoinHandle};
 
 type Task = Box<dyn FnOnce(&Store) + Send>;
 
-/// Priority of threads that compete for a core.
+/// Who goes first where threads want a core.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// That of computing threads: a caller waits for the result.
+    /// As those that compute: somebody waits for what they do.
     Same,
     /// Those that compute go first.
     Low,
@@ -29,7 +29,7 @@ pub(super) struct IoPool {
 }
 
 impl IoPool {
-    /// A pool of `n_threads` idle threads.
+    /// So many threads with nothing to do.
     ///
     /// # Errors
     /// One can't be started.
@@ -57,7 +57,7 @@ impl IoPool {
         Ok(io_pool)
     }
 
-    /// Submits a task; `then` is called on the task's thread with its result, or the panic that ended it.
+    /// Hands a task over; `then` is told, on the task's thread, what came of it or which panic ended it.
     pub(super) fn push<T>(
         &self,
         task: impl FnOnce(&Store) -> T + Send + 'static,
@@ -69,7 +69,7 @@ impl IoPool {
         }
     }
 
-    /// Begins a task; [`Begun::wait`] gives its result.
+    /// Begins a task; [`Begun::wait`] gives what came of it.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         task: impl FnOnce(&Store) -> T + Send + 'static,
@@ -83,12 +83,12 @@ impl IoPool {
         Begun(result)
     }
 
-    /// Waits for a task and returns its result.
+    /// Waits for a task and gives what came of it.
     pub(super) fn one<T: Send + 'static>(&self, task: impl FnOnce(&Store) -> T + Send + 'static) -> T {
         self.begin(task).wait()
     }
 
-    /// Waits for parallel tasks, and returns their results in order.
+    /// Waits for tasks that are done side by side, and gives what came of them, in order.
     pub(super) fn all<T, F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<T>
     where
         T: Send + 'static,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_continues() {
+    fn a_panic_reaches_whoever_waits_and_the_crew_goes_on() {
         let io_pool = io_pool(2);
         let seven = |i: usize| move |_: &Store| assert!(i != 7, "seven");
         assert!(catch_unwind(AssertUnwindSafe(|| io_pool.all((0..9).map(seven)))).is_err());

@@ -1,4 +1,4 @@
-//! All idle sessions, in memory and on disk.
+//! All sessions that are not at work, in memory and on disk.
 //!
 //! [`at_rest`] holds them; [`recall`] makes one ready for a prompt, which may share a prefix with earlier
 //! ones ([`prefixes`]); [`adopt`] continues another device's, [`carry`] exports and imports whole ones,
@@ -54,7 +54,7 @@ pub(crate) struct Memory {
     pub(crate) context: CacheContext,
     pub(crate) arena: Arena,
     pub(crate) store: Option<Arc<Store>>,
-    /// Threads that read for waiting turns; none without a store.
+    /// Threads that read for whoever waits; none without a store.
     readers: Option<IoPool>,
     /// Reads ahead; none without a store.
     ahead: Option<Ahead>,
@@ -65,13 +65,13 @@ pub(crate) struct Memory {
     prefixes: Prefixes,
     /// Contents of the manifests of sessions that this engine saved.
     journals: HashMap<SessionKey, Journal>,
-    /// Faults found in a session's memory before it was requested, in words.
+    /// Faults found in a session's memory before it was asked for, in words.
     load_warnings: HashMap<SessionKey, String>,
     claims: Claims,
     /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
     clock: u64,
-    /// Bytes of active sessions without sealed blocks, and of waiting manifests.
+    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     pub(crate) at_work: u64,
     /// The budget, where engines share one.
     pub(crate) share: Option<Arc<Member>>,
@@ -130,9 +130,10 @@ impl Memory {
         })
     }
 
-    /// Gives a session a copy of another's current memory. What it had only in RAM is dropped; what is stored
-    /// of it is kept, unless `replace`: then its first turn replaces it. An active session stays as it is. (A
-    /// session without a memory whose parent is not in memory at rest copies it at its first turn.)
+    /// Gives a session the memory of another as it stands now. What it had in RAM alone goes for that; what
+    /// is stored of it is kept, unless `replace`: then its first turn replaces it. A session that is at work
+    /// stays as it is. (One that has no memory and whose parent is not at rest in memory begins with that at
+    /// its first turn.)
     pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
         if *from == to || self.claims.is_at_work(&to) {
             return;
@@ -161,7 +162,7 @@ impl Memory {
             session.replace(before, &mut self.arena);
         }
         self.journals.remove(&to); // whoever adds to it claims its run first, and reads it then
-        // The file of the other's tail is removed when that agent continues.
+        // The file of the other's tail goes when that agent goes on.
         self.restore_tail(&mut session, &mut stats);
         self.keep(to, session, None);
     }
@@ -196,7 +197,7 @@ impl Memory {
         self.keep(key, session, next_use);
     }
 
-    /// Adds an idle session.
+    /// Makes a session known that is not at work.
     fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         debug_assert!(!self.claims.is_at_work(&key), "a session at work is elsewhere");
         self.clock += 1;

@@ -30,11 +30,11 @@ struct Prefix {
     rows: RowsId,
 }
 
-/// Rows are shared in multiples of this number: the few tokens common to all prompts of a chat template do
-/// not pay for a copy.
+/// Rows are shared in multiples of this number: the few tokens with which all prompts of a chat template
+/// begin are not worth a copy.
 const STEP: usize = 32;
 
-/// Copies take at most one n-th of the budget, n being this number.
+/// Copies take at most one part in so many of the budget.
 const SHARE: u64 = 16;
 
 impl Prefixes {

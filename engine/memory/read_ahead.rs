@@ -1,7 +1,7 @@
 //! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if
 //! others would wait for that. Its threads also pack small files.
 //!
-//! Read-ahead is for as many agents as are active, no more: each place kept for the next one is taken from
+//! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from
 //! those that Belady would keep.
 
 use super::Memory;
@@ -47,13 +47,13 @@ pub(super) struct Fetched {
     room: u64,
 }
 
-/// Threads that read ahead, and their tasks.
+/// Threads that read ahead, and what they were told to read.
 pub(super) struct Ahead {
     io_pool: IoPool,
     layout: Arc<KvLayout>,
     done: Sender<thread::Result<Fetched>>,
     fetched: Receiver<thread::Result<Fetched>>,
-    /// True once the rest is no longer needed.
+    /// True once nobody takes what is still to be read.
     closing: Arc<AtomicBool>,
     /// Sessions whose pieces are on their way, one entry a piece.
     under_way: Vec<SessionKey>,
@@ -150,7 +150,7 @@ impl Memory {
     pub(super) fn collect(&mut self, session: Option<&SessionKey>) {
         let Some(ahead) = &mut self.ahead else { return };
         for fetched in ahead.collect(session) {
-            // A session that is active by now, or gone, does not need it.
+            // Whoever is at work by now, or has gone, has no use for it.
             let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
             let bytes = match fetched.bytes {
                 Bytes::Block(index, key, Found::Whole((block, bytes))) => {
@@ -180,8 +180,8 @@ impl Memory {
         }
     }
 
-    /// Begins to read what the agents that are needed next lack, for as many as are active now; makes room by
-    /// evicting agents that are needed later.
+    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes
+    /// room by evicting whoever is needed later.
     pub(crate) fn look_ahead(&mut self, n_active: usize) {
         self.collect(None);
         if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {

@@ -1,5 +1,5 @@
 //! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content;
-//! whatever is missing is computed again, and the reason is reported.
+//! whatever is missing is computed again, and why it is missing is said.
 //!
 //! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read
 //! or said before, so computing them again is `recomputed` (all of history, under `--cold`); the rest is
@@ -7,7 +7,7 @@
 //!
 //! Sealed blocks are looked up by content when a session begins or comes back short, so a kill between
 //! transcript line and manifest costs at most a block. A run is named after its scenario, so that `cache ls`
-//! and `rm` can name scenarios.
+//! and `rm` can speak of scenarios.
 
 use super::Memory;
 use super::at_rest::ReadAhead;
@@ -34,7 +34,7 @@ pub(crate) struct Recalled {
     /// Prompt tokens that the session had read or said before, but whose keys and values are not there.
     pub(crate) recomputed: usize,
     pub(crate) bytes_read: u64,
-    /// Milliseconds that the turn waited for reading, and that reading took while other turns were active.
+    /// Milliseconds that the turn waited for reading, and that reading took while others were at work.
     pub(crate) waited_ms: f64,
     pub(crate) prefetch_ms: f64,
     pub(crate) reason: Option<String>,
@@ -46,8 +46,8 @@ pub(crate) struct Recalled {
 }
 
 impl Memory {
-    /// The segments of a request's session, so that a prompt which begins with them need not be tokenized
-    /// again; from its manifest, if it is only on disk. A new session may begin like its parent.
+    /// What the session of a request has read and said, so that a prompt which begins with it need not be
+    /// tokenized again: by its manifest, if it is on disk alone. One that is new may begin as its parent did.
     ///
     /// # Errors
     /// Another process adds to the run's sessions.
@@ -117,7 +117,7 @@ impl Memory {
         let tail = if request.cold { None } else { self.begin_tail(&session) };
         self.restore(&mut session, matched.n_tokens, &mut stats);
         if !request.cold {
-            // A session that continues reads what nothing has read yet, except for unfinished turns.
+            // A session that goes on reads what nobody has read, but for turns that did not end.
             let anyone = fresh || !self.unfinished.is_empty();
             let end = if anyone { ids.len() } else { read_before };
             let persists = self.persists(request);

@@ -32,8 +32,8 @@ pub(super) type ReadBlock = Found<(BlockBytes, u64)>;
 /// Rows of an open block that are being read.
 pub(super) type BegunTail = (TailRef, Begun<Found<(Vec<u8>, u64)>>);
 
-/// Blocks that a reader looks up sequentially, in parallel with other readers: over a network, looking up all
-/// of them in sequence would take longer than reading the blocks.
+/// Blocks that a reader looks up one after another, beside other readers: where a look is a request over the
+/// net, all of them in turn would take longer than reading the blocks.
 const SPAN: usize = 4;
 
 impl Memory {
@@ -91,8 +91,8 @@ impl Memory {
         }
     }
 
-    /// Begins to read the rows of the open block, if they are only on disk: in parallel with the blocks,
-    /// which come first in memory.
+    /// Begins to read the rows of the open block, if they are on disk alone: beside the blocks, which come
+    /// first in memory.
     pub(super) fn begin_tail(&self, session: &Session) -> Option<BegunTail> {
         let (readers, tail) = (self.readers.as_ref()?, session.absent_tail()?.clone());
         let (wanted, layout) = (tail.clone(), self.context.layout.clone());
@@ -105,7 +105,7 @@ impl Memory {
         self.restore_begun_tail(session, tail, stats);
     }
 
-    /// The same, with a read that has begun; the session may have gone back since, so that its rows are
+    /// The same, with what was begun to be read; the session may have gone back since, so that its rows are
     /// others.
     pub(super) fn restore_begun_tail(
         &mut self,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// A write for a turn, and its result.
+/// Something that was to be written for a turn, and what came of it.
 pub(crate) struct Answer {
     pub(crate) session: SessionKey,
     pub(crate) turn: u64,
@@ -29,19 +29,19 @@ pub(crate) struct Answer {
 
 /// The result of something that was to be written.
 pub(crate) enum Written {
-    /// Blocks of an active session.
+    /// Blocks of a session that is at work.
     Blocks(Stored),
     /// All of a session whose turn has ended, but the manifest.
     Session(Stored),
     /// A manifest: its bytes, and what it holds by now.
     Manifest(Result<u64>, Option<Journal>),
-    /// The files of a session were removed, or could not be.
+    /// The files of a session are gone, or could not be removed.
     Removed(Result<Removed>),
-    /// The rows that a session kept only to go back were removed, or could not be.
+    /// The rows that a session kept only to go back are gone, or could not be removed.
     RowsDropped(Result<Removed>),
 }
 
-/// The writer thread and its jobs.
+/// The thread that writes, and what it was told to write.
 pub(super) struct Writer {
     io_pool: IoPool,
     done: Sender<thread::Result<Written>>,
@@ -50,7 +50,7 @@ pub(super) struct Writer {
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Writes without an answer yet, in order.
     under_way: VecDeque<UnderWay>,
-    /// Answers that came while one was awaited.
+    /// Answers that came while somebody waited for one.
     early: VecDeque<Answer>,
 }
 
@@ -58,7 +58,7 @@ struct UnderWay {
     session: SessionKey,
     turn: u64,
     cost: Cost,
-    /// True for a manifest: readers must wait for it.
+    /// True for a manifest: whoever reads it must wait.
     is_manifest: bool,
 }
 
@@ -129,7 +129,7 @@ impl Writer {
         self.under_way.iter().any(|under_way| under_way.is_manifest && under_way.session == *session)
     }
 
-    /// The next answer not taken yet, if any; rethrows a panic.
+    /// The next answer that nobody has taken, if there is one; a panic goes on here.
     fn answer(&mut self) -> Option<Answer> {
         if self.early.is_empty() {
             let written = self.answers.try_recv().ok()?;

@@ -231,6 +231,6 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Suffixes of tensors' names, in the order of [`BlockTensor::suffix`]; biases were in blocks of earlier versions,
-/// which a folder may still hold.
+/// Suffixes of tensors' names, in the order of [`BlockTensor::suffix`]; biases were in blocks of earlier
+/// versions, which a folder may still hold.
 const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];

@@ -5,11 +5,11 @@
 //! DIR/v4/export.key                         secret that exports are signed with, once there was one
 //! DIR/v4/lock                               held (shared) by every process that uses the folder
 //! DIR/v4/runs/<hash>                        held by the one process that adds to a run's sessions
-//! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
+//! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by equal content
 //! DIR/v4/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
 //! DIR/v4/packs/<hash>.pack                  many small ones of both, in one file
 //! DIR/v4/manifests/<session>.log            what a session is made of: a record a turn
-//! DIR/v4/tails/<session>.<n>.log            f16 rows of a session's open block, or of one that has sealed since: a record a turn
+//! DIR/v4/tails/<session>.<n>.log            f16 rows of an open block, or one sealed since: a record a turn
 //! DIR/v4/checks/<identity>                  what the self-check found
 //! DIR/v4/damaged/                           files that failed a check, set aside
 //! ```

@@ -11,7 +11,7 @@ use greenroom_engine::{Engine, EngineConfig, ErrorKind, MatchKind, ModelSource, 
 use std::process::Command;
 
 fn understudy() -> ModelSource {
-    ModelSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/understudy.gguf").into())
+    ModelCacheSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/understudy.gguf").into())
 }
 
 /// Tokens that an agent knows after a turn.
@@ -43,13 +43,11 @@ fn fork() {
 /// The code of docs/library.md, line by line; it uses a model and a folder of memories in the current folder.
 #[rustfmt::skip]
 fn guide() -> Result<Usage> {
-    let config = EngineConfig::new(ModelSource::Path("model.gguf".into())).cache_dir("memories");
+    let config = EngineConfig::new(ModelCacheSource::Path("model.gguf".into())).cache_dir("memories");
     let engine = Engine::open(config)?;
     let mut ada = match engine.resume("demo", "ada") {
         Ok(ada) => ada, // her memory was stored by an earlier process: none of it is computed again
-        Err(error) if error.kind() == ErrorKind::NotFound => engine.agent(
-            "demo", "ada"
-        ).system("You are Ada."),
+        Err(error) if error.kind() == ErrorKind::NotFound => engine.agent("demo", "ada").system("You are Ada."),
         Err(error) => return Err(error),
     };
     let said = ada.extend("Rolf: Who are you?")?.blocking_finish()?; // or piece by piece: a reply is an iterator, and a stream
@@ -74,7 +72,7 @@ fn the_guide_goes_on_after_a_restart() {
         "docs/library.md: {documented:#?}"
     );
     let folder = tempfile::tempdir().unwrap();
-    let ModelSource::Path(model) = understudy() else { panic!("it is a file") };
+    let ModelCacheSource::Path(model) = understudy() else { panic!("it is a file") };
     std::fs::copy(model, folder.path().join("model.gguf")).unwrap();
     let run = || {
         let mut command = Command::new(std::env::current_exe().unwrap());

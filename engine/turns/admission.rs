@@ -1,11 +1,12 @@
-//! Requests that wait: for their session, or for room in memory beside the active turns.
+//! Requests that wait: for their session, or for room in memory beside the turns at work.
 //!
-//! A turn begins when its maximum fits in the budget together with those of the active turns; a turn that
-//! alone exceeds the budget is played alone. So active memory never has to be evicted.
+//! A turn begins when all that it may come to take, at its longest, fits in the budget together with what the
+//! turns at work may come to take; a turn that alone exceeds the budget is played alone. So what is at work
+//! never has to be evicted.
 //!
-//! A turn reserves its maximum: active memory is never evicted, so nothing is computed twice for lack of
-//! room, and the order of turns is kept. That is more than most turns use; a budget that is tight for its
-//! agents plays them one after the other.
+//! A turn reserves all that it may come to take: whatever is at work is never evicted, so nothing is computed
+//! twice for want of room, and the order of turns is kept. That is more than most turns use; a budget that is
+//! tight for its agents plays them one after the other.
 
 use crate::kv::layout::KvLayout;
 use crate::memory::{Memory, session};
@@ -26,7 +27,7 @@ pub(crate) struct Waiting {
     pub(crate) events: UnboundedSender<Event>,
     /// Its prompt, once it was its turn to ask for room.
     pub(crate) prepared: Option<Prepared>,
-    /// True once its session is being read from disk, while other turns are active.
+    /// True once its session is being read from disk, beside the turns at work.
     pub(crate) is_fetched: bool,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Prepared {
     pub(crate) prompt: Vec<Segment>,
     pub(crate) decode: Decode,
-    /// Maximum bytes of the session, with the longest possible reply.
+    /// Bytes that the session takes when the reply is as long as it may be, at most.
     pub(crate) need: u64,
     pub(crate) began: Instant,
     /// Keys and values from outside that it begins with, instead of the session's own.
@@ -83,8 +84,8 @@ impl Prepared {
         let (longest, remedy) = decode.longest(request);
         let Some(all) = n.checked_add(longest).filter(|all| *all <= context_length) else {
             return Err(Error::request(format!(
-                "agent `{agent}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the \
-                 model's context of {context_length}"
+                "agent `{agent}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of \
+                 {context_length}"
             ))
             .with_remedy(remedy));
         };
@@ -107,8 +108,8 @@ impl Prepared {
         let n = flatten(&prompt).len();
         if n == 0 || n > context_length {
             return Err(Error::request(format!(
-                "the memory has {n} tokens; expected at least one, and no more than fit in the model's \
-                 context of {context_length}"
+                "the memory has {n} tokens; expected at least one, and no more than fit in the model's context of \
+                    {context_length}"
             )));
         }
         let need = layout.at_work(n, 0) + session::known_bytes(&prompt, n);

@@ -20,8 +20,8 @@ pub(crate) struct Load {
 /// Plans one pass: how many tokens each turn feeds.
 ///
 /// Every decoding turn feeds its token. Prompts share at most `chunk` rows: warm turns that fit go first;
-/// then the others in turn order from `cursor` on, with at least [`MIN_CHUNK_ROWS`] rows, so that a long prompt
-/// neither stops the others nor is starved by them.
+/// then the others in turn order from `cursor` on, with at least [`MIN_CHUNK_ROWS`] rows, so that a long
+/// prompt neither stops the others nor is starved by them.
 pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
     let mut left = chunk.max(1);
     let mut feed: Vec<usize> = loads.iter().map(|l| if l.decoding { l.pending } else { 0 }).collect();

@@ -1,8 +1,8 @@
 //! Ends of sentences, for replies that reach their token limit. Pure.
 //!
-//! A text is read once, as it comes: [`TextEnd`] is what is known of it at a character, and [`Sentences`] keeps
-//! the ends of tokens that end sentences. Whether one does is certain as soon as something follows that is no
-//! space.
+//! A text is read once, as it comes: [`TextEnd`] is what is known of it at a character, and [`Sentences`]
+//! keeps the ends of tokens that end sentences. Whether one does is certain as soon as something follows that
+//! is no space.
 //!
 //! The rule: a sentence ends with a terminator and the closing marks after it, where a space or the end of
 //! the text follows; full-width terminators need no space. What follows must not begin with a lower-case

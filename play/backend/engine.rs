@@ -1,12 +1,12 @@
 //! Turns as the engine's plain data, and its answers as replies: the same for an engine in this process and
 //! for one elsewhere.
 
-use super::{Commit, ForcedToken, GivenSampling, Match, Options, Origin, Reply, Request, Session, Usage};
+use super::{Commit, ForcedToken, GivenSampling, Match, OpenOptions, Origin, Reply, Request, Session, Usage};
 use crate::prompt::Conversation;
-use crate::tools::{Call, Offer};
+use crate::tools::{Call, ToolOffer};
 use crate::transcript::Stop;
 use greenroom_engine as engine;
-use greenroom_scenario::{Method, Reasoning};
+use greenroom_scenario::{ChoiceMethod, Reasoning};
 use std::sync::Arc;
 
 /// Tokens of a call of a tool, at most, where a reply may not have more.
@@ -55,8 +55,8 @@ pub fn reply_of(completion: engine::Completion, open: Vec<usize>, commit: Option
 }
 
 /// A choice is weighed again also where a recording is followed: one draw tells whether it stands.
-fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
-    let decoded = options.filter(|options| options.choice.method == Method::Decode);
+fn constraint(options: Option<OpenOptions>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
+    let decoded = options.filter(|options| options.choice.method == ChoiceMethod::Decode);
     let one_of = decoded.map(|options| {
         let text = |id: &usize| options.choice.options[*id].text.clone();
         engine::Constraint::OneOf(in_file_order(&options).iter().map(text).collect())
@@ -66,7 +66,7 @@ fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engi
 
 /// Open options as the file has them: what is likely does not depend on how they were listed, beyond the
 /// prompt.
-pub fn in_file_order(options: &Options) -> Vec<usize> {
+pub fn in_file_order(options: &OpenOptions) -> Vec<usize> {
     let mut open = options.open.clone();
     open.sort_unstable();
     open
@@ -126,7 +126,7 @@ impl From<Request> for engine::Request {
 }
 
 /// A conversation as the engine has it, with the tools that the agent knows.
-pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine::Conversation {
+pub fn conversation(conversation: Conversation, tools: Option<&ToolOffer>) -> engine::Conversation {
     let reply = |is_call, ids| match is_call {
         true => engine::ReplyContent::Call(ids),
         false => engine::ReplyContent::Ids(ids),
@@ -221,8 +221,8 @@ impl From<engine::Usage> for Usage {
             _ => Match::Cold,
         };
         let source = match usage.source {
-            engine::Source::Memory => Origin::Memory,
-            engine::Source::Disk => Origin::Disk,
+            engine::CacheSource::Memory => Origin::Memory,
+            engine::CacheSource::Disk => Origin::Disk,
             _ => Origin::None,
         };
         Self {

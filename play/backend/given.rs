@@ -3,7 +3,7 @@
 
 use super::{OpenOptions, Request};
 use anyhow::ensure;
-use greenroom_scenario::{Choice, ChoiceOption, Method, Path, Strategy};
+use greenroom_scenario::{Choice, ChoiceMethod, ChoiceOption, Path, Strategy};
 use std::sync::Arc;
 
 /// The request whose only answer is this text: a choice with one option, which a model reads and keeps like a

@@ -14,10 +14,10 @@ pub use given::given;
 pub use greenroom_engine::cache::Traffic;
 pub use sampling::{GivenSampling, Sampling};
 pub use scripted::Scripted;
-pub use strategy::Cast;
+pub use strategy::CastBackend;
 
-use crate::prompt::{Conversation, Options, StopStrings};
-use crate::tools::{Call, Offer};
+use crate::prompt::{Conversation, OpenOptions, StopStrings};
+use crate::tools::{Call, ToolOffer};
 use crate::transcript::{ModelRecord, Rejected, Stop, TurnRecord};
 use greenroom_scenario::{Form, Recalled, Strategy};
 use serde::{Deserialize, Serialize};

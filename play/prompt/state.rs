@@ -5,7 +5,7 @@ use super::memories::{Memories, PromptError};
 use crate::transcript::StateRecord;
 use greenroom_scenario::evaluate::assigned;
 use greenroom_scenario::render::round_names;
-use greenroom_scenario::results::{History, Outcome, State};
+use greenroom_scenario::results::{History, Outcome, StateValues};
 use greenroom_scenario::{Change, Horizon, PhaseId, Trigger, TurnId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

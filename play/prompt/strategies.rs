@@ -1,7 +1,7 @@
 //! What the strategies of a run remember: all of its turns are known.
 
 use super::memories::{Memories, PromptError};
-use super::recalled::{KnownPast, heard};
+use super::recalled::{KnownPast, heard_turn};
 use greenroom_scenario::results::Outcome;
 use greenroom_scenario::{AgentId, Choice, Chosen, PhaseId, Recalled, Turn, TurnId};
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use anyhow::bail;
 use greenroom_jinja::taken;
 use greenroom_scenario::template::Expression;
 use greenroom_scenario::{
-    Announced, Chosen, Excerpt, Input, Method, PhaseId, Plan, Purpose, Scenario, Steps, Topology, Turn,
+    Announced, ChoiceMethod, Chosen, Excerpt, Input, PhaseId, Plan, Purpose, Scenario, Steps, Topology, Turn,
     TurnId, compile,
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@ use super::{Call, CallOutcome};
 use anyhow::{Context as _, bail, ensure};
 use greenroom_grammar::{Grammar, Relaxed};
 use greenroom_scenario::ToolSpec;
-use greenroom_scenario::tools::Server;
+use greenroom_scenario::tools::ToolServer;
 use rmcp::model::CallToolRequestParams;
 use rmcp::service::{RunningService, ServiceError};
 use rmcp::transport::async_rw::AsyncRwTransport;

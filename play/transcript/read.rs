@@ -3,7 +3,7 @@
 use super::record::{Footer, Header, InterTurnRecord, Line, RouteRecord, TurnRecord};
 use super::{FORMAT, RULES};
 use anyhow::Context as _;
-use greenroom_scenario::files::{Kind, Lines};
+use greenroom_scenario::files::{FileKind, FileLines};
 use std::io::{self, BufRead};
 use std::path::Path;
 

@@ -57,7 +57,8 @@ pub(super) fn play(
                 println!("{}", folder.display());
             } else {
                 println!(
-                    "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out FOLDER"
+                    "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out \
+                     FOLDER"
                 );
             }
             hold(&sample)

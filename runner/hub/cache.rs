@@ -3,7 +3,7 @@
 //! ```text
 //! models--ORG--REPO/blobs/SHA256                 a file's bytes, or SHA256.incomplete
 //! models--ORG--REPO/snapshots/COMMIT/PATH        a link to them
-//! models--ORG--REPO/refs/REVISION                the commit that a branch or tag stood for when it was last asked for
+//! models--ORG--REPO/refs/REVISION                the commit of a branch or tag at the last request
 //! .locks/models--ORG--REPO/SHA256.lock           held by whoever downloads it
 //! ```
 

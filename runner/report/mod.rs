@@ -1,8 +1,8 @@
 //! The report of a run: one self-contained HTML page without scripts, which can be shared as a file.
 //!
-//! [`html`] makes it from [`ReportSources`]. The contents are computed here; the layout is in `templates/report/`.
-//! Everything that the template prints is cleaned and escaped in one place, the formatter, so no text of a
-//! model or an author can be missed.
+//! [`html`] makes it from [`ReportSources`]. The contents are computed here; the layout is in
+//! `templates/report/`. Everything that the template prints is cleaned and escaped in one place, the
+//! formatter, so no text of a model or an author can be missed.
 
 mod cache;
 mod cast;

@@ -1,8 +1,8 @@
 //! An API-neutral question to a model: admitted, played piece by piece, and answered.
 //!
 //! An API's handler turns its request into an [`Ask`]. [`Ask::admit`] finds the model, limits the prompt and
-//! joins the queue; it refuses requests before anything is sent. [`AdmittedAsk::play`] waits for a place, finds
-//! the memory, and lets the engine answer.
+//! joins the queue; it refuses requests before anything is sent. [`AdmittedAsk::play`] waits for a place,
+//! finds the memory, and lets the engine answer.
 
 use super::App;
 use super::dialogue::Dialogue;

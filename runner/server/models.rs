@@ -4,9 +4,9 @@
 //! none is idle and the other model has waited for a while, no new requests reach the open models, so a busy
 //! model can't keep it out.
 //!
-//! Loading and closing belong to the server, not to the request that caused them: they hold [`LoadGuard`] until
-//! they are over, even if the client disconnects meanwhile. So no model is loaded twice, and what is being
-//! loaded or closed always counts against the limit.
+//! Loading and closing belong to the server, not to the request that caused them: they hold [`LoadGuard`]
+//! until they are over, even if the client disconnects meanwhile. So no model is loaded twice, and what is
+//! being loaded or closed always counts against the limit.
 
 use super::error::Refusal;
 use crate::backend::{Embedded, EmbeddedConfig, Loading, MemoryBudget, ModelFile, locate};

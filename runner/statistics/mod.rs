@@ -35,7 +35,8 @@
 //! }
 //! assert_eq!(tables(&sample).get("choices").expect("a table").n_rows(), 40);
 //! let summary = summarize(&sample);
-//! let equal = &summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure").cells[0];
+//! let equal = summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure");
+//! let equal = &equal.cells[0];
 //! assert!(equal.estimate.low < equal.estimate.value && equal.estimate.value < equal.estimate.high);
 //! std::fs::remove_dir_all(&folder)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -185,7 +185,8 @@ impl Problem {
             at: first.path.clone(),
             title: format!("{n} of {all} draws are surprises"),
             detail: format!(
-                "the first is token {}, after \"{before}\": recorded \"{}\"{}, but the sampler draws \"{}\"{}",
+                "the first is token {}, after \"{before}\": recorded \"{}\"{}, but the sampler draws \
+                 \"{}\"{}",
                 first.token,
                 first.recorded,
                 nats(first.logprob),

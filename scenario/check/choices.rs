@@ -134,8 +134,8 @@ impl Checker {
     }
 
     /// Rejects options whose texts choose nothing: those without words, and those with the words of another.
-    /// There are warnings of agents, not all of whom need be open, and in recordings by the first rules, which
-    /// had no such check.
+    /// There are warnings of agents, not all of whom need be open, and in recordings by the first rules,
+    /// which had no such check.
     fn distinct(&mut self, options: &[ChoiceOption], path: &Path, is_of_agents: bool) {
         let language = self.language.clone();
         let words =

@@ -47,7 +47,7 @@ use anyhow::{Context as _, ensure};
 use greenroom_yaml::diagnostic::{
     Diagnostic, Report, Severity, Source, Sources, Span, Suggestion, suggest, suggestion,
 };
-use greenroom_yaml::{Path, Step, Tree, parse};
+use greenroom_yaml::{Path, PathStep, Tree, parse};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;

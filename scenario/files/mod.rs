@@ -1,8 +1,8 @@
 //! The only access to files: everything that the runner reads or writes by a path.
 //!
-//! Only regular files are read, of a size that their [`FileKind`] may have: a named pipe would keep its reader
-//! waiting for ever, a device never ends. A failure to write is an error that names the file. [`Root`] limits
-//! where a file may lead.
+//! Only regular files are read, of a size that their [`FileKind`] may have: a named pipe would keep its
+//! reader waiting for ever, a device never ends. A failure to write is an error that names the file. [`Root`]
+//! limits where a file may lead.
 
 mod root;
 

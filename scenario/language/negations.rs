@@ -37,7 +37,8 @@ const MORE: &[&str] = &[
     // Spanish, Portuguese, Italian
     "nadie, nada, ningunos, ningunas, excepto, en vez, en lugar, niego, abstengo, a menos, aparte de, não, \
      ninguém, ninguem, nenhum",
-    "nenhuma, exceto, sem, nessuno, nessuna, niente, senza, eccetto, tranne, invece, nemmeno, neanche, neppure",
+    "nenhuma, exceto, sem, nessuno, nessuna, niente, senza, eccetto, tranne, invece, nemmeno, neanche, \
+     neppure",
     // Dutch, Scandinavian languages
     "niet, niets, nooit, geen, zonder, behalve, inte, ingen, inget, aldrig, ikke, aldri, ingenting",
     // Slavic languages
@@ -141,7 +142,7 @@ impl Language {
 
     /// Places in a text that leave open what their sentence chooses.
     pub(crate) fn doubts(&self, words: &Words) -> Vec<WordSpan> {
-        found(&BUILT_IN[self.base].doubtful, words)
+        find_entries(&BUILT_IN[self.base].doubtful, words)
     }
 }
 

@@ -98,12 +98,14 @@ table! {
         "{name} (whispers)", "{name} (flüstert)", "{name} (chuchote)", "{name} (susurra)";
     /// The name before a whisper, for whom overhears it.
     WhispersTo "whispers_to" ["!name", "!to"]:
-        "{name} (whispers to {to})", "{name} (flüstert {to} zu)", "{name} (chuchote à {to})", "{name} (susurra a {to})";
+        "{name} (whispers to {to})", "{name} (flüstert {to} zu)",
+        "{name} (chuchote à {to})", "{name} (susurra a {to})";
     /// The reader's own name in a quoted phase.
     You "you" []: "You", "Du", "Toi", "Tú";
     /// A quoted phase in which the reader heard nothing.
     NoMessages "no_messages" []:
-        "(no messages yet)", "(noch keine Nachrichten)", "(pas encore de messages)", "(todavía no hay mensajes)";
+        "(no messages yet)", "(noch keine Nachrichten)",
+        "(pas encore de messages)", "(todavía no hay mensajes)";
     /// Asks for a summary of a memory that is full.
     SummaryCue "summary_cue" []:
         "Your memory is full. Write down, for yourself alone, all that you need to remember.",
@@ -112,7 +114,8 @@ table! {
         "Tu memoria está llena. Anota, solo para ti, todo lo que necesites recordar.";
     /// Starts a memory over.
     Remembered "remembered" ["!summary"]:
-        "What you remember: {summary}", "Woran du dich erinnerst: {summary}", "Ce dont tu te souviens : {summary}",
+        "What you remember: {summary}", "Woran du dich erinnerst: {summary}",
+        "Ce dont tu te souviens : {summary}",
         "Lo que recuerdas: {summary}";
     /// Explains how to call tools, to a model whose chat template has no tools; followed by the form and a
     /// list of the tools.
@@ -130,7 +133,8 @@ table! {
         "Error: {reason}", "Fehler: {reason}", "Erreur : {reason}", "Error: {reason}";
     /// Follows the result of the last call that a turn may make.
     LastCall "last_call" []:
-        "(No more tools now: reply.)", "(Jetzt kein Werkzeug mehr: Antworte.)", "(Plus d'outils maintenant : réponds.)",
+        "(No more tools now: reply.)", "(Jetzt kein Werkzeug mehr: Antworte.)",
+        "(Plus d'outils maintenant : réponds.)",
         "(Ahora sin más herramientas: responde.)";
     /// What an agent has noted down, where its memory begins again.
     Note "note" ["!note"]:
@@ -204,43 +208,71 @@ table! {
     /// The rules of a free debate, a template.
     Free "free" []:
         include_str!("../formats/free.jinja"),
-        "Dies ist ein offenes Gespräch. Sprich, wenn du an der Reihe bist, und geh auf das ein, was vor dir gesagt wurde.",
+        "Dies ist ein offenes Gespräch. Sprich, wenn du an der Reihe bist, und geh auf das ein, was vor dir \
+         gesagt wurde.",
         "C'est une discussion ouverte. Prends la parole à ton tour et réponds à ce qui vient d'être dit.",
         "Es una conversación abierta. Habla cuando te toque y responde a lo que se ha dicho antes.";
     /// A structured one.
     Structured "structured" []:
         include_str!("../formats/structured.jinja"),
-        "Dies ist eine strukturierte Debatte: Nenne zuerst deine Position, begründe sie dann und antworte schließlich auf das stärkste Argument gegen dich.",
-        "C'est un débat structuré : expose d'abord ta position, donne ensuite tes raisons, puis réponds au meilleur argument adverse.",
-        "Es un debate estructurado: primero expón tu postura, después da tus razones y por último responde al argumento más fuerte en contra.";
+        "Dies ist eine strukturierte Debatte: Nenne zuerst deine Position, begründe sie dann und antworte \
+         schließlich auf das stärkste Argument gegen dich.",
+        "C'est un débat structuré : expose d'abord ta position, donne ensuite tes raisons, puis réponds au \
+         meilleur argument adverse.",
+        "Es un debate estructurado: primero expón tu postura, después da tus razones y por último responde \
+         al argumento más fuerte en contra.";
     /// For and against.
     ProCon "pro_con" []:
         include_str!("../formats/pro_con.jinja"),
-        "Dies ist ein Streitgespräch mit Für und Wider.\n{% for member in cast %}\n{% if loop.index is odd %}\n{{ member }} spricht dafür.\n{% else %}\n{{ member }} spricht dagegen.\n{% endif %}\n{% endfor %}\n",
-        "C'est un débat pour et contre.\n{% for member in cast %}\n{% if loop.index is odd %}\n{{ member }} défend le pour.\n{% else %}\n{{ member }} défend le contre.\n{% endif %}\n{% endfor %}\n",
-        "Es un debate a favor y en contra.\n{% for member in cast %}\n{% if loop.index is odd %}\n{{ member }} argumenta a favor.\n{% else %}\n{{ member }} argumenta en contra.\n{% endif %}\n{% endfor %}\n";
+        "Dies ist ein Streitgespräch mit Für und Wider.\n{% for member in cast %}\n\
+         {% if loop.index is odd %}\n{{ member }} spricht dafür.\n{% else %}\n{{ member }} spricht dagegen.\n\
+         {% endif %}\n{% endfor %}\n",
+        "C'est un débat pour et contre.\n{% for member in cast %}\n{% if loop.index is odd %}\n\
+         {{ member }} défend le pour.\n{% else %}\n{{ member }} défend le contre.\n{% endif %}\n\
+         {% endfor %}\n",
+        "Es un debate a favor y en contra.\n{% for member in cast %}\n{% if loop.index is odd %}\n\
+         {{ member }} argumenta a favor.\n{% else %}\n{{ member }} argumenta en contra.\n{% endif %}\n\
+         {% endfor %}\n";
     /// One attacks all.
     DevilsAdvocate "devils_advocate" []:
         include_str!("../formats/devils_advocate.jinja"),
-        "Hier werden Argumente auf die Probe gestellt: {{ (cast|last) }} ist Advocatus Diaboli und greift jede Behauptung an; die anderen verteidigen ihre.",
-        "On met ici les arguments à l'épreuve : {{ (cast|last) }} se fait l'avocat du diable et attaque chaque affirmation ; les autres défendent les leurs.",
-        "Aquí se ponen a prueba los argumentos: {{ (cast|last) }} hace de abogado del diablo y ataca cada afirmación; los demás defienden las suyas.";
+        "Hier werden Argumente auf die Probe gestellt: {{ (cast|last) }} ist Advocatus Diaboli und greift \
+         jede Behauptung an; die anderen verteidigen ihre.",
+        "On met ici les arguments à l'épreuve : {{ (cast|last) }} se fait l'avocat du diable et attaque \
+         chaque affirmation ; les autres défendent les leurs.",
+        "Aquí se ponen a prueba los argumentos: {{ (cast|last) }} hace de abogado del diablo y ataca cada \
+         afirmación; los demás defienden las suyas.";
     /// One only asks.
     Socratic "socratic" []:
         include_str!("../formats/socratic.jinja"),
-        "Dies ist ein sokratisches Gespräch: {{ (cast|first) }} stellt nur Fragen, eine nach der anderen; die anderen antworten kurz und sagen, wessen sie sich nicht sicher sind.",
-        "C'est un dialogue socratique : {{ (cast|first) }} ne fait que poser des questions, une à la fois ; les autres répondent brièvement et disent ce dont ils doutent.",
-        "Es un diálogo socrático: {{ (cast|first) }} solo hace preguntas, de una en una; los demás responden brevemente y dicen de qué no están seguros.";
+        "Dies ist ein sokratisches Gespräch: {{ (cast|first) }} stellt nur Fragen, eine nach der anderen; \
+         die anderen antworten kurz und sagen, wessen sie sich nicht sicher sind.",
+        "C'est un dialogue socratique : {{ (cast|first) }} ne fait que poser des questions, une à la fois ; \
+         les autres répondent brièvement et disent ce dont ils doutent.",
+        "Es un diálogo socrático: {{ (cast|first) }} solo hace preguntas, de una en una; los demás responden \
+         brevemente y dicen de qué no están seguros.";
     /// One thought each.
     Roundtable "roundtable" []:
         include_str!("../formats/roundtable.jinja"),
-        "Dies ist eine Gesprächsrunde: Jeder spricht einmal je Runde, trägt einen neuen Gedanken bei und sagt, an wen er anknüpft.",
-        "C'est une table ronde : chacun parle une fois par tour, apporte une idée nouvelle et dit sur qui il s'appuie.",
-        "Es una mesa redonda: cada cual habla una vez por ronda, aporta una idea nueva y dice en quién se apoya.";
+        "Dies ist eine Gesprächsrunde: Jeder spricht einmal je Runde, trägt einen neuen Gedanken bei und \
+         sagt, an wen er anknüpft.",
+        "C'est une table ronde : chacun parle une fois par tour, apporte une idée nouvelle et dit sur qui il \
+         s'appuie.",
+        "Es una mesa redonda: cada cual habla una vez por ronda, aporta una idea nueva y dice en quién se \
+         apoya.";
     /// Government and opposition.
     Parliamentary "parliamentary" []:
         include_str!("../formats/parliamentary.jinja"),
-        "Dies ist eine Parlamentsdebatte über einen Antrag. Sprich zum Präsidium, nicht zur Gegenseite, und erwidere deren letzte Rede.\n{% for member in cast %}\n{% if loop.index is odd %}\n{{ member }} spricht für die Regierung.\n{% else %}\n{{ member }} spricht für die Opposition.\n{% endif %}\n{% endfor %}\n",
-        "C'est un débat parlementaire sur une motion. Adresse-toi à la présidence, non à l'autre camp, et réponds à son dernier discours.\n{% for member in cast %}\n{% if loop.index is odd %}\n{{ member }} parle pour le gouvernement.\n{% else %}\n{{ member }} parle pour l'opposition.\n{% endif %}\n{% endfor %}\n",
-        "Es un debate parlamentario sobre una moción. Dirígete a la presidencia, no al otro bando, y responde a su último discurso.\n{% for member in cast %}\n{% if loop.index is odd %}\n{{ member }} habla por el gobierno.\n{% else %}\n{{ member }} habla por la oposición.\n{% endif %}\n{% endfor %}\n";
+        "Dies ist eine Parlamentsdebatte über einen Antrag. Sprich zum Präsidium, nicht zur Gegenseite, und \
+         erwidere deren letzte Rede.\n{% for member in cast %}\n{% if loop.index is odd %}\n\
+         {{ member }} spricht für die Regierung.\n{% else %}\n{{ member }} spricht für die Opposition.\n\
+         {% endif %}\n{% endfor %}\n",
+        "C'est un débat parlementaire sur une motion. Adresse-toi à la présidence, non à l'autre camp, et \
+         réponds à son dernier discours.\n{% for member in cast %}\n{% if loop.index is odd %}\n\
+         {{ member }} parle pour le gouvernement.\n{% else %}\n{{ member }} parle pour l'opposition.\n\
+         {% endif %}\n{% endfor %}\n",
+        "Es un debate parlamentario sobre una moción. Dirígete a la presidencia, no al otro bando, y \
+         responde a su último discurso.\n{% for member in cast %}\n{% if loop.index is odd %}\n\
+         {{ member }} habla por el gobierno.\n{% else %}\n{{ member }} habla por la oposición.\n{% endif %}\n\
+         {% endfor %}\n";
 }

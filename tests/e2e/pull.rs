@@ -109,7 +109,8 @@ fn a_pulled_model_plays_without_a_network() {
     let scenario = "scenarios/prisoners-dilemma.yaml";
     let args = ["run", scenario, "--model", name, "--out", &out, "--max-tokens", "4", "--threads", "1"];
     let run = greenroom(&stage, &nowhere(), &args).output().unwrap();
-    assert!(matches!(run.status.code(), Some(0 | 1)), "{}", said(&run)); // its assertions may fail with replies this short
+    // Its assertions may fail with replies this short.
+    assert!(matches!(run.status.code(), Some(0 | 1)), "{}", said(&run));
     assert_eq!(hub.seen().len(), asked);
 }
 

@@ -184,7 +184,8 @@ fn what_rules_said_is_worked_out_again_before_a_run_goes_on() {
     );
     let text = std::fs::read_to_string(file(&folder)).unwrap();
     let whole: Vec<&str> = text.lines().collect();
-    std::fs::write(file(&folder), whole[..whole.len() - 1].join("\n") + "\n").unwrap(); // no footer: interrupted
+    // No footer: interrupted.
+    std::fs::write(file(&folder), whole[..whole.len() - 1].join("\n") + "\n").unwrap();
     let scenario =
         load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
     let nobody = Arc::new(Scripted::new(|_| None));

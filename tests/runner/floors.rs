@@ -1,5 +1,5 @@
-//! What Cargo can't say of imports: within a crate they form no circle, and few files name a device, the engine
-//! or the disk.
+//! What Cargo can't say of imports: within a crate they form no circle, and few files name a device, the
+//! engine or the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! A GPU: kernels in WGSL, on Vulkan, Metal or DX12 through wgpu.
 //!
 //! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its
-//! cache and a [`PassShape`] of passes, and bound to buffers until one of these is replaced. The tokens' slots,
-//! positions and tiles are uploaded as small tables before it; requested logits are read back after it.
+//! cache and a [`PassShape`] of passes, and bound to buffers until one of these is replaced. The tokens'
+//! slots, positions and tiles are uploaded as small tables before it; requested logits are read back after
+//! it.
 //!
 //! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a
 //! sum meet in a tree, pieces of a softmax are merged block by block. Neither the other rows nor the size of

@@ -492,7 +492,8 @@ impl Pack for Packer {
             pieces.push(piece);
         } else if of > 1 {
             return Err(Error::device(format!(
-                "{}: tensor `{name}` takes {} MiB, but this GPU's kernels can access at most {} MiB at a time",
+                "{}: tensor `{name}` takes {} MiB, but this GPU's kernels can access at most {} MiB at a \
+                 time",
                 gguf.name,
                 together >> 20,
                 self.limit >> 20

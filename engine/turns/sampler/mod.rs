@@ -222,7 +222,8 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
 /// ```
 /// use greenroom_engine::{Sampling, draw};
 ///
-/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &Sampling { temperature, seed, ..Sampling::default() })).sum();
+/// let sampling = |temperature, seed| Sampling { temperature, seed, ..Sampling::default() };
+/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &sampling(temperature, seed))).sum();
 /// let (greedy, sampled): (usize, usize) = (drawn(0.0), drawn(1.0));
 /// assert!(greedy == 100 && (55..90).contains(&sampled)); // 73 are expected
 /// ```

@@ -47,7 +47,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives a session the memory of another, unless a turn of it is active or waits for its commit.
+    /// Gives a session the memory of another, unless a turn of it is at work or waits for its commit.
     pub(super) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
         if !self.is_at_work(&to) && !self.awaits_commit(&to) {
             self.memory.fork(from, to, replace);
@@ -80,8 +80,7 @@ impl Worker {
         if self.memory.knows(&session) && !replace {
             let SessionKey { run, agent, .. } = &session;
             return Err(Error::request(format!(
-                "agent `{agent}` of run `{run}` already has a memory; choose another name, or ask to replace \
-                 it"
+                "agent `{agent}` of run `{run}` already has a memory; choose another name, or ask to replace it"
             )));
         }
         let request = Request {
@@ -95,7 +94,7 @@ impl Worker {
         Ok((request, prepared))
     }
 
-    /// Drops the rows that a session keeps only to go back; answers once they are removed.
+    /// Drops the rows that a session keeps only to go back; answers once they are gone.
     pub(super) fn drop_rows(&mut self, session: &SessionKey, answer: oneshot::Sender<Result<Removed>>) {
         match self.begin_to_drop_rows(session) {
             Ok(true) => self.removals.push_back(answer),
@@ -111,8 +110,8 @@ impl Worker {
         self.memory.drop_rows(session, at_work)
     }
 
-    /// Deletes a session; answers once its files are removed. `to_make_room`: not one whose last turn waits
-    /// for its commit.
+    /// Drops a session for good; answers once its files are gone. `to_make_room`: not one whose last turn
+    /// waits for its commit.
     pub(super) fn remove(
         &mut self,
         session: &SessionKey,

@@ -1,5 +1,5 @@
-//! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is reserved
-//! for the active one as for a turn; one that waits for room begins before turns that wait.
+//! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is kept for
+//! the one at work as for a turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
 use crate::scoring::embedding::{Embedder, EmbeddingSender};
@@ -7,7 +7,7 @@ use crate::text::tokenizer::After;
 use crate::{Meter, Result};
 use std::collections::VecDeque;
 
-/// Requests for embeddings, the active one first.
+/// Requests for embeddings, the one at work first.
 #[derive(Default)]
 pub(super) struct Embedding {
     requests: VecDeque<Embedder>,
@@ -71,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Releases the room that was kept: waiting turns may begin.
+    /// Gives back the room that was kept: whoever waits may begin.
     fn make_way(&mut self) {
         (self.embedding.need, self.embedding.waits, self.held_up) = (0, false, false);
         self.enforce_budget();

@@ -1,9 +1,9 @@
 //! The end of a turn: what the disk lacks of its session is handed over to be written, then the session is at
 //! rest and the turn done; its manifest waits for the turn's commit.
 //!
-//! Until its session is written a turn is active: nothing of the session leaves memory, and its next turn
-//! waits. So a turn's last event reports what was written, and a crash from then on can lose only its
-//! manifest.
+//! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn
+//! waits. So a turn's last event says what was written of it, and what it would lose by a crash from then on
+//! is its manifest alone.
 
 use super::Worker;
 use crate::memory::session::Pending;
@@ -22,7 +22,7 @@ pub(super) struct Finished {
     began: Instant,
 }
 
-/// A turn that has ended, whose session is being written and active until then.
+/// A turn that has ended, whose session is being written: until that is over the session is at work.
 pub(super) struct Saving {
     pub(super) turn: ActiveTurn,
     began: Instant,
@@ -80,7 +80,7 @@ impl Worker {
             None
         });
         if events.is_closed() {
-            // The requester went away while it was written, and will not say so again.
+            // Whoever asked for it went while it was written, and will not say so again.
             self.memory.abandon(&key, pending);
             return self.enforce_budget();
         }
@@ -114,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// A commit is over: its manifest is on disk, with this many bytes, or could not be written.
+    /// A commit is over: its manifest is on disk, with so many bytes, or could not be written.
     fn committed(&mut self, id: u64, written: Result<u64>) {
         let Some(i) = self.committing.iter().position(|committing| committing.finished.id == id) else {
             return;
@@ -130,7 +130,7 @@ impl Worker {
         let _ = answer.send(Ok(finished.completion));
     }
 
-    /// Records what was written meanwhile.
+    /// Takes note of what was written meanwhile.
     pub(super) fn take_answers(&mut self) {
         while let Some(Answer { session, turn, written, .. }) = self.memory.written() {
             match written {
@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Waits for all that is being written, so that every requester learns the result.
+    /// Waits for all that is being written, so that whoever asked for it learns what came of it.
     pub(super) fn finish_writing(&mut self) {
         while self.memory.wait_for_a_write() {}
         self.take_answers();
@@ -193,7 +193,7 @@ impl Worker {
     }
 }
 
-/// The turn counts in memory; that it can't be kept on disk is reported.
+/// The turn stands in memory; that it can't be kept on disk is said, not hidden.
 fn not_saved(agent: &str, e: &Error, completion: &mut Completion) {
     tracing::warn!("can't save agent `{agent}`: {e}");
     completion.usage.reason = Some(format!("not saved: {e}"));

@@ -1,10 +1,10 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
 //!
-//! It never waits for the disk while turns are active: results are handed over to be written, and the turn
-//! ends when the answer comes; so its last event reports what was written, and the others decode meanwhile.
+//! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the
+//! turn ends when the answer comes; so its last event says what was written, and the others decode meanwhile.
 //!
-//! A pass that fails is taken again turn by turn: the turn at fault fails alone, and row invariance gives the
-//! same bits. A fault of the engine itself (a panic on its thread) is reported to all turns, as
+//! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes
+//! it the same bits. A fault of the engine itself (a panic on its thread) is told to all turns, as
 //! `ErrorKind::Internal`.
 
 pub(crate) mod carry;
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Forget {
         session: SessionKey,
     },
-    /// Everything of a session is requested.
+    /// All of a session is asked for.
     Export {
         session: SessionKey,
         answer: oneshot::Sender<Result<SessionExport>>,
@@ -84,11 +84,11 @@ pub(crate) enum Command {
         import: Box<Import>,
         events: UnboundedSender<Event>,
     },
-    /// Deletes a session.
+    /// A session goes for good.
     Remove {
         session: SessionKey,
-        /// True if nobody requested the removal of this very session: then one whose last turn waits for its
-        /// commit stays.
+        /// True if nobody asked for just this session to go: then one whose last turn waits for its commit
+        /// stays.
         to_make_room: bool,
         answer: oneshot::Sender<Result<Removed>>,
     },
@@ -126,7 +126,7 @@ pub(crate) enum Command {
     Written,
     /// Engines that share the budget have less to take, or need some.
     Shared,
-    /// The front is gone, though turns may still have channels here.
+    /// The front is gone, though turns may still have ways here.
     Close,
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct Worker {
     /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn
     /// begins, which could find what is about to go.
     removals: VecDeque<oneshot::Sender<Result<Removed>>>,
-    /// True if no turn is active and waiting ones can't begin before something is written.
+    /// True if nobody is at work and those who wait can't begin before something is written.
     held_up: bool,
     cursor: usize,
     /// How tokens of replies are guessed; `None`: they are not.
@@ -194,8 +194,8 @@ impl Worker {
         }
     }
 
-    /// Serves commands until the engine is closed. A panic ends it too: its message is then in `fault`, and
-    /// every unfinished turn gets it.
+    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then,
+    /// and every turn that had not ended is told.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
         let end =
             match catch_unwind(AssertUnwindSafe(|| {
@@ -261,7 +261,7 @@ impl Worker {
             Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to, replace } => self.fork(&from, to, replace),
-            // An active turn says at its end when the session is needed next.
+            // Whoever is at work says at its end when it is needed next.
             Command::HintNextUse { session, .. } if self.is_at_work(&session) => {}
             Command::HintNextUse { session, next_use } => self.memory.hint_next_use(&session, next_use),
             Command::Forget { session } => {
@@ -327,7 +327,7 @@ impl Worker {
         self.memory.look_ahead(self.active.len());
     }
 
-    /// The turns of active sessions.
+    /// The turns that sessions are at work for.
     fn turns(&self) -> impl Iterator<Item = &ActiveTurn> {
         self.active.iter().chain(self.saving.iter().map(|saving| &saving.turn))
     }
@@ -336,14 +336,14 @@ impl Worker {
         self.turns().any(|turn| turn.request.session == *session)
     }
 
-    /// True if a turn fits beside the active ones; one that never fits is played alone.
+    /// True if a turn fits beside those at work; one that fits nowhere is played alone.
     fn has_room(&mut self, waiting: &mut Waiting) -> Result<bool> {
         let context = self.device.spec().context_length;
         let need = waiting.need(&mut self.memory, &self.chat, &self.tokenizer, context)?;
         Ok(self.fits(need))
     }
 
-    /// True while reading a session from disk, if active turns would have to wait for it.
+    /// True while a session is read from disk for which others at work would have to wait.
     fn waits_for_disk(&mut self, waiting: &mut Waiting) -> bool {
         if self.active.is_empty() || waiting.request.cold {
             return false;
@@ -355,7 +355,7 @@ impl Worker {
         self.memory.is_being_read(&waiting.request.session)
     }
 
-    /// True if this many bytes fit beside all active turns, or there are none.
+    /// True if so many bytes fit beside all that is at work, or nothing is.
     fn fits(&self, need: u64) -> bool {
         let reserved = self.reserved().saturating_add(need);
         let is_alone = self.turns().next().is_none() && self.embedding.need == 0;
@@ -365,7 +365,7 @@ impl Worker {
         }
     }
 
-    /// Maximum bytes of active turns.
+    /// Bytes that what is at work may come to take.
     fn reserved(&self) -> u64 {
         let drafts = self.draft_model.as_ref().map_or(0, DraftModel::budget);
         self.turns()
@@ -394,7 +394,7 @@ impl Worker {
         }
     }
 
-    /// One pass over all active turns.
+    /// One pass over all turns at work.
     fn step(&mut self) {
         let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
@@ -423,7 +423,7 @@ impl Worker {
                 logits.into_iter().map(Ok).collect()
             }
             Err(e) if fed.len() == 1 => vec![Err(e)],
-            // The turn at fault fails alone.
+            // Whoever is to blame fails alone.
             Err(_) => {
                 let alone = |i: &usize| self.pass(&[*i], &feed, false).map(|mut logits| logits.remove(0));
                 fed.iter().map(alone).collect()
@@ -497,7 +497,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Bytes of active sessions without sealed blocks, and of waiting manifests.
+    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     fn at_work(&self) -> u64 {
         let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
         self.turns()
@@ -525,8 +525,8 @@ impl Worker {
         }
     }
 
-    /// Ends the turns whose callers have gone. This is noticed between two passes; a pass that nobody waits
-    /// for any more breaks off after one of its layers.
+    /// Ends the turns whose callers have gone. That is seen between two passes; a pass for which nobody waits
+    /// any more breaks off after one of its layers.
     fn drop_cancelled(&mut self) {
         let (cancelled, active) =
             std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::cancelled);

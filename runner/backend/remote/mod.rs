@@ -125,7 +125,8 @@ impl RemoteBackend {
     async fn answered(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         ensure!(
             request.follow.is_none(),
-            "{} can't follow a recorded reply (--score, --rerun=exact); use a local model or `greenroom serve`",
+            "{} can't follow a recorded reply (--score, --rerun=exact); use a local model or `greenroom \
+             serve`",
             self.address.api.name()
         );
         let prompt = self.prompt(&request)?;
