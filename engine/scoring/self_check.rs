@@ -222,6 +222,7 @@ mod tests {
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::store::StoreLocation;
+    use greenroom_kernels::Isa;
 
     struct Model {
         device: Arc<dyn Device>,

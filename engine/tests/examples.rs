@@ -11,7 +11,7 @@ use greenroom_engine::{Engine, EngineConfig, ErrorKind, MatchKind, ModelSource, 
 use std::process::Command;
 
 fn understudy() -> ModelSource {
-    ModelCacheSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/understudy.gguf").into())
+    ModelSource::Path(concat!(env!("CARGO_MANIFEST_DIR"), "/../models/understudy.gguf").into())
 }
 
 /// Tokens that an agent knows after a turn.
@@ -43,7 +43,7 @@ fn fork() {
 /// The code of docs/library.md, line by line; it uses a model and a folder of memories in the current folder.
 #[rustfmt::skip]
 fn guide() -> Result<Usage> {
-    let config = EngineConfig::new(ModelCacheSource::Path("model.gguf".into())).cache_dir("memories");
+    let config = EngineConfig::new(ModelSource::Path("model.gguf".into())).cache_dir("memories");
     let engine = Engine::open(config)?;
     let mut ada = match engine.resume("demo", "ada") {
         Ok(ada) => ada, // her memory was stored by an earlier process: none of it is computed again
@@ -72,7 +72,7 @@ fn the_guide_goes_on_after_a_restart() {
         "docs/library.md: {documented:#?}"
     );
     let folder = tempfile::tempdir().unwrap();
-    let ModelCacheSource::Path(model) = understudy() else { panic!("it is a file") };
+    let ModelSource::Path(model) = understudy() else { panic!("it is a file") };
     std::fs::copy(model, folder.path().join("model.gguf")).unwrap();
     let run = || {
         let mut command = Command::new(std::env::current_exe().unwrap());

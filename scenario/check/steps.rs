@@ -38,7 +38,7 @@ impl Steps {
     }
 
     /// The number of steps that are left.
-    pub fn left(&self) -> u64 {
+    pub fn remaining(&self) -> u64 {
         self.0
     }
 
