@@ -8,7 +8,7 @@ use greenroom_engine::probes;
 /// A feed-forward matrix of the 1b shape: decode (1 row), a small batch (4), a chunk of a prompt (64).
 fn products(c: &mut Criterion) {
     let (n_out, k) = (8192, 2048);
-    let formats = Dtype::ALL.into_iter().filter(|dtype| *dtype != Dtype::Q4KM);
+    let formats = Dtype::ALL.iter().copied().filter(|dtype| *dtype != Dtype::Q4KM);
     for n_rows in [1, 4, 64] {
         let mut group = c.benchmark_group(format!("product, {n_rows} rows"));
         group.sample_size(10).throughput(Throughput::Elements((n_out * k * n_rows) as u64));
