@@ -1,5 +1,5 @@
-//! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`,
-//! and readers of files, given bytes, for `fuzz/`.
+//! Single parts without the house around them: kernels and draws with arguments at random, for
+//! `greenroom-lab bench`, and readers of files, given bytes, for `fuzz/`.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
