@@ -3,7 +3,7 @@
 
 use greenroom_yaml::diagnostic::Diagnostic;
 use greenroom_yaml::{Path, Tree};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Brings a file to today's words. Fields have their first names ([`super::names`]).
 pub(super) fn renew(tree: &mut Tree) -> Vec<Diagnostic> {
@@ -20,23 +20,30 @@ pub(super) fn renew(tree: &mut Tree) -> Vec<Diagnostic> {
     found
 }
 
-/// `on_overflow: summarize` is `memory: { keep: summary }`, and `fail` is the default. Beside a `memory`, or
-/// with another word, the field stays: it is unknown.
+/// `on_overflow: summarize` is `memory: { keep: summary }`, and `fail` is the default.
 fn overflow(tree: &mut Tree, agent: &Path, found: &mut Vec<Diagnostic>) {
     let field = agent.key("on_overflow");
-    let written = tree.json_at(&field);
-    let (memory, help) = match written.as_str() {
-        Some("summarize") => (json!({ "keep": "summary" }), "write `memory: { keep: summary }`"),
-        Some("fail") => (Value::Null, "remove it: this is the default"),
-        None if written.is_null() => (Value::Null, "remove it"),
-        _ => return,
-    };
-    if tree.find(&field).is_none() || !tree.json_at(&agent.key("memory")).is_null() {
+    if tree.find(&field).is_none() {
         return;
     }
-    found.push(warning(tree, &field, "`on_overflow` is an older name for `memory`", help));
+    let written = tree.json_at(&field);
+    let error = |code, message: &str| Diagnostic::error(code, field.to_string(), tree.value(&field), message);
+    let older = "`on_overflow` is an older name for `memory`";
+    found.push(match written.as_str() {
+        _ if !tree.json_at(&agent.key("memory")).is_null() => {
+            error("contradiction", &format!("{older}, so it can't be used with it"))
+                .help("remove `on_overflow`")
+        }
+        Some("summarize") => warning(tree, &field, older, "write `memory: { keep: summary }`"),
+        Some("fail") => warning(tree, &field, older, "remove it: this is the default"),
+        None if written.is_null() => warning(tree, &field, older, "remove it"),
+        _ => error("unknown-value", &format!("{older}, and expects `fail` or `summarize`"))
+            .help("write `memory: { keep: summary }`, or remove it"),
+    });
+    if written == "summarize" && tree.json_at(&agent.key("memory")).is_null() {
+        tree.put(agent, "memory", &json!({ "keep": "summary" }));
+    }
     tree.take(agent, "on_overflow");
-    tree.put(agent, "memory", &memory);
 }
 
 /// `order: turn_by_turn` is `round_robin`, in a list of phases and in those of the blocks in it.

@@ -205,7 +205,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     let ending = if readable { papers::translate(&mut tree, &mut found) } else { None };
     let names_there = names::rename(&mut tree, &mut found);
     let renewed = older::renew(&mut tree);
-    found.extend(renewed.into_iter().filter(|_| ending.is_none()));
+    found.extend(renewed.into_iter().filter(|one| ending.is_none() || one.severity == Severity::Error));
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
