@@ -1,5 +1,5 @@
-//! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`,
-//! and readers of files, given bytes, for `fuzz/`.
+//! Single parts without the house around them: kernels and draws with arguments at random, for
+//! `greenroom-lab bench`, and readers of files, given bytes, for `fuzz/`.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
@@ -48,24 +48,7 @@ fn noise(n: usize) -> Vec<f32> {
 /// There is no memory for it.
 pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<impl FnMut() -> f32> {
     let isa = Isa::detect();
-    let format = match dtype {
-        Dtype::F32 => Format::F32,
-        Dtype::F16 => Format::F16,
-        Dtype::BF16 => Format::Bf16,
-        Dtype::Q4_0 => Format::Q4_0,
-        Dtype::Q4_1 => Format::Q4_1,
-        Dtype::Q5_0 => Format::Q5_0,
-        Dtype::Q5_1 => Format::Q5_1,
-        Dtype::Q8_0 => Format::Q8_0,
-        Dtype::Q2K => Format::Q2K,
-        Dtype::Q3K => Format::Q3K,
-        Dtype::Q5K => Format::Q5K,
-        Dtype::Q6K => Format::Q6K,
-        Dtype::Q4K | Dtype::Q4KM => Format::Q4K,
-        Dtype::IQ4NL => Format::Iq4Nl,
-        Dtype::IQ4XS => Format::Iq4Xs,
-        Dtype::MXFP4 => Format::Mxfp4,
-    };
+    let format = Format::of(dtype.kind()).ok_or_else(|| Error::internal("no format of its own"))?;
     let rows = vec![0x11; n_out * format.row_bytes(k)];
     let weights = Packed::pack(&mut Slabs::default(), format, n_out, k, &rows)
         .map_err(|e| crate::Error::model(format!("can't allocate a matrix: {e}")))?;

@@ -2,11 +2,11 @@
 //!
 //! minijinja's machine counts steps, and one step may repeat a text, compare two lists or build a value
 //! within itself. So its instructions are rewritten before they run: what is dangerous is preceded by a
-//! filter of [`names`] that looks at the operands, and followed by one that looks at the result. Everything
+//! filter of [`crate::operands`] that looks at the operands, and followed by one that looks at the result. Everything
 //! else stays as it was compiled, with its lines.
 
 use crate::bounds::Meter;
-use crate::guards::names::{
+use crate::operands::{
     BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, NAMED, PASSED, POWER, PRINTED, SLICED,
     TAKEN,
 };
@@ -151,7 +151,7 @@ fn aim(instruction: &mut Instruction<'_>, starts: &[u32]) {
     }
 }
 
-/// Applies one of the filters of [`names`] to `n` values on the stack.
+/// Applies one of the filters of [`crate::operands`] to `n` values on the stack.
 fn apply(name: &'static str, n_values: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(n_values), !0)
 }
@@ -210,8 +210,6 @@ fn piece<'s>(
             piece
         }
         I::PushLoop(_) | I::FastRecurse => vec![apply(ITERATED, 1), plain],
-        // A loop under another name would begin again wherever it is called.
-        I::StoreLocal("loop") => vec![apply(NAMED, 1), plain],
         I::CallFunction(name, n) => {
             let mut piece = match *name {
                 "loop" if in_loop => vec![],

@@ -34,6 +34,7 @@ mod avx2;
 mod avx512;
 pub mod divergence;
 pub mod floats;
+pub mod ggml;
 pub mod halves;
 mod isa;
 mod lanes;

@@ -21,42 +21,61 @@
 use super::schemes::{Scheme, numbers_of};
 use super::slab::{Slab, Slabs};
 use super::{LANES, Lanes, STEP, Words, vector};
+use crate::ggml::TensorType;
 
-/// A number format of weights that products are computed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+macro_rules! formats {
+    ($($(#[$doc:meta])* $name:ident $kind:ident,)*) => {
+        /// A number format of weights that products are computed in.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Format {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Format {
+            /// The format that tensors of a type are packed in as they are.
+            pub fn of(kind: TensorType) -> Option<Self> {
+                match kind {
+                    $(TensorType::$kind => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+formats! {
     /// IEEE single precision.
-    F32,
+    F32 F32,
     /// IEEE half precision.
-    F16,
+    F16 F16,
     /// bfloat16.
-    Bf16,
+    Bf16 BF16,
     /// 4 bits, a scale for 32 weights.
-    Q4_0,
+    Q4_0 Q4_0,
     /// 4 bits, a scale and a minimum for 32 weights.
-    Q4_1,
+    Q4_1 Q4_1,
     /// 5 bits, a scale for 32 weights.
-    Q5_0,
+    Q5_0 Q5_0,
     /// 5 bits, a scale and a minimum for 32 weights.
-    Q5_1,
+    Q5_1 Q5_1,
     /// 8 bits, a scale for 32 weights.
-    Q8_0,
+    Q8_0 Q8_0,
     /// 2 bits in blocks of 256, scales and minima of 4 bits for 16 weights.
-    Q2K,
+    Q2K Q2_K,
     /// 3 bits in blocks of 256, scales of 6 bits for 16 weights.
-    Q3K,
+    Q3K Q3_K,
     /// 4 bits in blocks of 256, scales and minima of 6 bits for 32 weights.
-    Q4K,
+    Q4K Q4_K,
     /// 5 bits in blocks of 256, scales and minima of 6 bits for 32 weights.
-    Q5K,
+    Q5K Q5_K,
     /// 6 bits in blocks of 256, scales of 8 bits for 16 weights.
-    Q6K,
+    Q6K Q6_K,
     /// Codes are places in a table of 16 numbers, fitted to what weights look like.
-    Iq4Nl,
+    Iq4Nl IQ4_NL,
     /// The same with scales of 6 bits.
-    Iq4Xs,
+    Iq4Xs IQ4_XS,
     /// OCP microscaling (2023): e2m1 codes in blocks of 32 with an e8m0 scale.
-    Mxfp4,
+    Mxfp4 MXFP4,
 }
 
 /// Does something with the [`Scheme`] of a coded format, or something else for floats.
@@ -78,29 +97,6 @@ macro_rules! with_scheme {
 pub(crate) use with_scheme;
 
 impl Format {
-    /// The format that tensors of a ggml type (its number in GGUF files) are packed in as they are.
-    pub fn of(ggml_type: u32) -> Option<Self> {
-        Some(match ggml_type {
-            0 => Self::F32,
-            1 => Self::F16,
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            10 => Self::Q2K,
-            11 => Self::Q3K,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            20 => Self::Iq4Nl,
-            23 => Self::Iq4Xs,
-            30 => Self::Bf16,
-            39 => Self::Mxfp4,
-            _ => return None,
-        })
-    }
-
     /// Bits of a weight, without scales.
     const fn bits(self) -> usize {
         with_scheme!(self, S => S::BITS, _ => if matches!(self, Self::F32) { 32 } else { 16 })

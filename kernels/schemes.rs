@@ -5,6 +5,7 @@
 
 use super::scalar::Scalar;
 use super::{LANES, Lanes, STEP, Words, vector};
+use crate::ggml::TensorType;
 use half::f16;
 
 /// The scales of one step, one output to a lane: a weight is `scale * (code - OFFSET) + bias`.
@@ -63,32 +64,40 @@ type Biased<const LARGEST: i32> = Of<false, false, true, LARGEST>;
 
 /// Layout of a quantized format's codes and scales, in ggml's blocks and in ours.
 pub(crate) trait Scheme {
+    /// The file's type.
+    const TYPE: TensorType;
     /// Bits of a code.
     const BITS: usize;
-    /// k of a block.
-    const BLOCK: usize;
-    /// Bytes of a block in the file.
-    const BYTES: usize;
-    /// Bytes of a block's scales for 16 outputs.
-    const SCALE_BYTES: usize;
     /// Value of a code of zero, negated: it is subtracted from every code.
-    const OFFSET: i32;
+    const OFFSET: i32 = 0;
     /// What products with its codes are made of.
     type Form: Form;
     /// Values of 4-bit codes, before `OFFSET` is subtracted; `None`: the codes themselves.
     const TABLE: Option<&'static [u8; 16]> = None;
+    /// The scales of a block for 16 outputs.
+    type Head<'a, L: Lanes>: Head<'a, L>;
 
-    /// A block's scales, being read.
-    type Head<'a, L: Lanes>;
+    /// k of a block.
+    const BLOCK: usize = Self::TYPE.block().0;
+    /// Bytes of a block in the file.
+    const BYTES: usize = Self::TYPE.block().1;
+    /// Bytes of a block's scales for 16 outputs.
+    const SCALE_BYTES: usize = <Self::Head<'static, Scalar> as Head<'static, Scalar>>::BYTES;
 
     /// Reads one block of the file: codes in order of k, and scales into lane `o` of a head.
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]);
+}
 
-    /// Begins to read a head, `Self::SCALE_BYTES` bytes.
-    fn open<L: Lanes>(head: &[u8]) -> Self::Head<'_, L>;
+/// The scales of a block for 16 outputs, being read.
+pub(crate) trait Head<'a, L: Lanes> {
+    /// Bytes that it is read from.
+    const BYTES: usize;
+
+    /// Begins to read [`Head::BYTES`] bytes.
+    fn open(head: &'a [u8]) -> Self;
 
     /// Scales of step `s`; steps are requested in order.
-    fn scales<L: Lanes>(head: &mut Self::Head<'_, L>, s: usize) -> Scales<L>;
+    fn scales(&mut self, s: usize) -> Scales<L>;
 }
 
 /// The largest value of a code, before `OFFSET` is subtracted.
@@ -123,9 +132,9 @@ pub(super) fn numbers_of<S: Scheme>(bytes: &[u8]) -> Vec<f32> {
     let mut head = vec![0u64; S::SCALE_BYTES / 8];
     for block in bytes.chunks_exact(S::BYTES) {
         S::read(block, &mut codes, 0, bytemuck::cast_slice_mut(&mut head));
-        let mut scales = S::open::<Scalar>(bytemuck::cast_slice(&head));
+        let mut scales = S::Head::<'_, Scalar>::open(bytemuck::cast_slice(&head));
         for (s, codes) in codes[..S::BLOCK].chunks_exact(STEP).enumerate() {
-            let Scales { first, last, bias } = S::scales(&mut scales, s);
+            let Scales { first, last, bias } = scales.scales(s);
             let halves = [(first, bias[0]), (last, bias[1])].map(|(scale, bias)| (lane(scale), lane(bias)));
             numbers.extend(codes.iter().enumerate().map(|(i, code)| {
                 let number = S::TABLE.map_or(*code, |table| table[usize::from(*code)]);
@@ -171,29 +180,80 @@ fn fifths(bytes: &[u8], codes: &mut [u8; 256]) {
     }
 }
 
+/// A scale: a half for each output.
+pub(crate) struct Scale<L>(L);
+
+impl<L: Lanes> Head<'_, L> for Scale<L> {
+    const BYTES: usize = 2 * LANES;
+
+    #[inline(always)]
+    fn open(head: &[u8]) -> Self {
+        Self(halves(head, 0))
+    }
+    #[inline(always)]
+    fn scales(&mut self, _: usize) -> Scales<L> {
+        Scales::plain(self.0)
+    }
+}
+
+/// A scale and a bias: halves.
+pub(crate) struct ScaleAndBias<L>(L, L);
+
+impl<L: Lanes> Head<'_, L> for ScaleAndBias<L> {
+    const BYTES: usize = 4 * LANES;
+
+    #[inline(always)]
+    fn open(head: &[u8]) -> Self {
+        Self(halves(head, 0), halves(head, 2 * LANES))
+    }
+    #[inline(always)]
+    fn scales(&mut self, _: usize) -> Scales<L> {
+        Scales::biased(self.0, self.1)
+    }
+}
+
+/// Sixteen signed bytes for each of `N` scales (8: one a step, 16: two), then the blocks' own as halves.
+pub(crate) struct SignedScales<'a, L, const N: usize> {
+    scales: &'a [u8],
+    scale: L,
+}
+
+impl<L: Lanes, const N: usize> SignedScales<'_, L, N> {
+    #[inline(always)]
+    fn scale(&self, i: usize) -> L {
+        self.scale.mul(L::load_i8(bytemuck::from_bytes(&self.scales[i * LANES..][..LANES])))
+    }
+}
+
+impl<'a, L: Lanes, const N: usize> Head<'a, L> for SignedScales<'a, L, N> {
+    const BYTES: usize = (N + 2) * LANES;
+
+    #[inline(always)]
+    fn open(head: &'a [u8]) -> Self {
+        Self { scales: head, scale: halves(head, N * LANES) }
+    }
+    #[inline(always)]
+    fn scales(&mut self, s: usize) -> Scales<L> {
+        if N == 8 {
+            return Scales::plain(self.scale(s));
+        }
+        Scales { first: self.scale(2 * s), last: self.scale(2 * s + 1), bias: [L::splat(0.0); 2] }
+    }
+}
+
 /// See [`Format::Q4_0`].
 pub(crate) struct Q4_0;
 
 impl Scheme for Q4_0 {
     type Form = Offset<15>;
-    type Head<'a, L: Lanes> = L;
+    type Head<'a, L: Lanes> = Scale<L>;
+    const TYPE: TensorType = TensorType::Q4_0;
     const BITS: usize = 4;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 18;
-    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 8;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
         nibbles(&block[2..18], codes);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> L {
-        halves(head, 0)
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
-        Scales::plain(*head)
     }
 }
 
@@ -202,25 +262,14 @@ pub(crate) struct Q4_1;
 
 impl Scheme for Q4_1 {
     type Form = Biased<15>;
-    type Head<'a, L: Lanes> = (L, L);
+    type Head<'a, L: Lanes> = ScaleAndBias<L>;
+    const TYPE: TensorType = TensorType::Q4_1;
     const BITS: usize = 4;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 20;
-    const SCALE_BYTES: usize = 4 * LANES;
-    const OFFSET: i32 = 0;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
         put_half(&mut head[2 * LANES..], o, &block[2..]);
         nibbles(&block[4..20], codes);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> (L, L) {
-        (halves(head, 0), halves(head, 2 * LANES))
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>((scale, bias): &mut (L, L), _: usize) -> Scales<L> {
-        Scales::biased(*scale, *bias)
     }
 }
 
@@ -229,25 +278,15 @@ pub(crate) struct Q5_0;
 
 impl Scheme for Q5_0 {
     type Form = Offset<31>;
-    type Head<'a, L: Lanes> = L;
+    type Head<'a, L: Lanes> = Scale<L>;
+    const TYPE: TensorType = TensorType::Q5_0;
     const BITS: usize = 5;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 22;
-    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 16;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
         nibbles(&block[6..22], codes);
         fifths(&block[2..6], codes);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> L {
-        halves(head, 0)
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
-        Scales::plain(*head)
     }
 }
 
@@ -256,26 +295,15 @@ pub(crate) struct Q5_1;
 
 impl Scheme for Q5_1 {
     type Form = Biased<31>;
-    type Head<'a, L: Lanes> = (L, L);
+    type Head<'a, L: Lanes> = ScaleAndBias<L>;
+    const TYPE: TensorType = TensorType::Q5_1;
     const BITS: usize = 5;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 24;
-    const SCALE_BYTES: usize = 4 * LANES;
-    const OFFSET: i32 = 0;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
         put_half(&mut head[2 * LANES..], o, &block[2..]);
         nibbles(&block[8..24], codes);
         fifths(&block[4..8], codes);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> (L, L) {
-        (halves(head, 0), halves(head, 2 * LANES))
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>((scale, bias): &mut (L, L), _: usize) -> Scales<L> {
-        Scales::biased(*scale, *bias)
     }
 }
 
@@ -284,24 +312,14 @@ pub(crate) struct Q8_0;
 
 impl Scheme for Q8_0 {
     type Form = Offset<255>;
-    type Head<'a, L: Lanes> = L;
+    type Head<'a, L: Lanes> = Scale<L>;
+    const TYPE: TensorType = TensorType::Q8_0;
     const BITS: usize = 8;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 34;
-    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 128;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         put_half(head, o, block);
         codes.iter_mut().zip(&block[2..34]).for_each(|(code, byte)| *code = byte ^ 0x80);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> L {
-        halves(head, 0)
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
-        Scales::plain(*head)
     }
 }
 
@@ -313,37 +331,45 @@ fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256]) {
     }
 }
 
+/// A head of Q2_K: sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then
+/// the blocks' own as halves.
+pub(crate) struct Head2<'a, L> {
+    pairs: &'a [u8],
+    scale: L,
+    min: L,
+}
+
+impl<'a, L: Lanes> Head<'a, L> for Head2<'a, L> {
+    const BYTES: usize = 20 * LANES;
+
+    #[inline(always)]
+    fn open(head: &'a [u8]) -> Self {
+        Self { pairs: head, scale: halves(head, 16 * LANES), min: halves(head, 18 * LANES) }
+    }
+    #[inline(always)]
+    fn scales(&mut self, s: usize) -> Scales<L> {
+        let (first, first_min) = L::load_u4(super::lanes(&self.pairs[2 * s * LANES..][..LANES]));
+        let (last, last_min) = L::load_u4(super::lanes(&self.pairs[(2 * s + 1) * LANES..][..LANES]));
+        let zero = L::splat(0.0);
+        let bias = [zero.sub(self.min.mul(first_min)), zero.sub(self.min.mul(last_min))];
+        Scales { first: self.scale.mul(first), last: self.scale.mul(last), bias }
+    }
+}
+
 /// See [`Format::Q2K`].
 pub(crate) struct Q2K;
 
 impl Scheme for Q2K {
     type Form = Of<false, true, true, 3>;
-    type Head<'a, L: Lanes> = (&'a [u8], L, L);
+    type Head<'a, L: Lanes> = Head2<'a, L>;
+    const TYPE: TensorType = TensorType::Q2_K;
     const BITS: usize = 2;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 84;
-    /// Sixteen bytes for each of 16 pairs (scale in the low half, minimum in the high one), then the blocks'
-    /// own as halves.
-    const SCALE_BYTES: usize = 16 * LANES + 4 * LANES;
-    const OFFSET: i32 = 0;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         block[..16].iter().enumerate().for_each(|(i, pair)| head[i * LANES + o] = *pair);
         put_half(&mut head[16 * LANES..], o, &block[80..]);
         put_half(&mut head[18 * LANES..], o, &block[82..]);
         pairs_of_bits(&block[16..80], codes);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L, L) {
-        (head, halves(head, 16 * LANES), halves(head, 18 * LANES))
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>((head, d, min): &mut (&[u8], L, L), s: usize) -> Scales<L> {
-        let (first, first_min) = L::load_u4(super::lanes(&head[2 * s * LANES..][..LANES]));
-        let (last, last_min) = L::load_u4(super::lanes(&head[(2 * s + 1) * LANES..][..LANES]));
-        let zero = L::splat(0.0);
-        let bias = [zero.sub(min.mul(first_min)), zero.sub(min.mul(last_min))];
-        Scales { first: d.mul(first), last: d.mul(last), bias }
     }
 }
 
@@ -352,12 +378,9 @@ pub(crate) struct Q3K;
 
 impl Scheme for Q3K {
     type Form = Of<true, true, false, 63>;
-    type Head<'a, L: Lanes> = (&'a [u8], L);
+    type Head<'a, L: Lanes> = SignedScales<'a, L, 16>;
+    const TYPE: TensorType = TensorType::Q3_K;
     const BITS: usize = 3;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 110;
-    /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
-    const SCALE_BYTES: usize = 16 * LANES + 2 * LANES;
     const OFFSET: i32 = 4;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
@@ -373,15 +396,6 @@ impl Scheme for Q3K {
         for (i, code) in codes.iter_mut().enumerate() {
             *code |= (block[i % 32] >> (i / 32) & 1) << 2;
         }
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
-        (head, halves(head, 16 * LANES))
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
-        let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
-        Scales { first: d.mul(first), last: d.mul(last), bias: [L::splat(0.0); 2] }
     }
 }
 
@@ -418,15 +432,16 @@ pub(crate) struct HeadK<L: Lanes> {
     min: L,
 }
 
-impl<L: Lanes> HeadK<L> {
+impl<L: Lanes> Head<'_, L> for HeadK<L> {
+    const BYTES: usize = K_WORDS + 4 * LANES;
+
     #[inline(always)]
     fn open(head: &[u8]) -> Self {
         let words = [vector::<L>(head, 0), vector::<L>(head, 1), vector::<L>(head, 2)];
         Self { words, scale: halves(head, K_WORDS), min: halves(head, K_WORDS + 2 * LANES) }
     }
-
     #[inline(always)]
-    fn next(&mut self) -> Scales<L> {
+    fn scales(&mut self, _: usize) -> Scales<L> {
         let (low, high) = (L::Words::splat(0x0f), L::Words::splat(0x30));
         let [scales, mins, tops] = self.words;
         let scale = scales.and(low).or(tops.shl(4).and(high));
@@ -443,11 +458,8 @@ pub(crate) struct Q4K;
 impl Scheme for Q4K {
     type Form = Biased<15>;
     type Head<'a, L: Lanes> = HeadK<L>;
+    const TYPE: TensorType = TensorType::Q4_K;
     const BITS: usize = 4;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 144;
-    const SCALE_BYTES: usize = K_WORDS + 4 * LANES;
-    const OFFSET: i32 = 0;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         read_k(block, o, head);
@@ -458,14 +470,6 @@ impl Scheme for Q4K {
             }
         }
     }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> HeadK<L> {
-        HeadK::open(head)
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut HeadK<L>, _: usize) -> Scales<L> {
-        head.next()
-    }
 }
 
 /// See [`Format::Q5K`].
@@ -474,11 +478,8 @@ pub(crate) struct Q5K;
 impl Scheme for Q5K {
     type Form = Biased<31>;
     type Head<'a, L: Lanes> = HeadK<L>;
+    const TYPE: TensorType = TensorType::Q5_K;
     const BITS: usize = 5;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 176;
-    const SCALE_BYTES: usize = K_WORDS + 4 * LANES;
-    const OFFSET: i32 = 0;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         read_k(block, o, head);
@@ -492,14 +493,6 @@ impl Scheme for Q5K {
             }
         }
     }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> HeadK<L> {
-        HeadK::open(head)
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut HeadK<L>, _: usize) -> Scales<L> {
-        head.next()
-    }
 }
 
 /// See [`Format::Q6K`].
@@ -507,12 +500,9 @@ pub(crate) struct Q6K;
 
 impl Scheme for Q6K {
     type Form = Of<true, true, false, 63>;
-    type Head<'a, L: Lanes> = (&'a [u8], L);
+    type Head<'a, L: Lanes> = SignedScales<'a, L, 16>;
+    const TYPE: TensorType = TensorType::Q6_K;
     const BITS: usize = 6;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 210;
-    /// Sixteen signed bytes for each of 16 scales, then the blocks' own as halves.
-    const SCALE_BYTES: usize = 16 * LANES + 2 * LANES;
     const OFFSET: i32 = 32;
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
@@ -530,15 +520,6 @@ impl Scheme for Q6K {
             }
         }
     }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
-        (head, halves(head, 16 * LANES))
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
-        let (first, last) = (L::load_i8(bytes(head, 2 * s)), L::load_i8(bytes(head, 2 * s + 1)));
-        Scales { first: d.mul(first), last: d.mul(last), bias: [L::splat(0.0); 2] }
-    }
 }
 
 /// Values of the codes of IQ4_NL and IQ4_XS (-127 to 113), plus 128.
@@ -549,24 +530,14 @@ pub(crate) struct Iq4Nl;
 
 impl Scheme for Iq4Nl {
     type Form = Offset<255>;
-    type Head<'a, L: Lanes> = L;
+    type Head<'a, L: Lanes> = Scale<L>;
+    const TYPE: TensorType = TensorType::IQ4_NL;
     const BITS: usize = 4;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 18;
-    const SCALE_BYTES: usize = 2 * LANES;
     const OFFSET: i32 = 128;
     const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
 
     fn read(block: &[u8], codes: &mut [u8; 256], o: usize, head: &mut [u8]) {
         Q4_0::read(block, codes, o, head);
-    }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> L {
-        halves(head, 0)
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
-        Scales::plain(*head)
     }
 }
 
@@ -575,12 +546,9 @@ pub(crate) struct Iq4Xs;
 
 impl Scheme for Iq4Xs {
     type Form = Offset<255>;
-    type Head<'a, L: Lanes> = (&'a [u8], L);
+    type Head<'a, L: Lanes> = SignedScales<'a, L, 8>;
+    const TYPE: TensorType = TensorType::IQ4_XS;
     const BITS: usize = 4;
-    const BLOCK: usize = 256;
-    const BYTES: usize = 136;
-    /// Sixteen signed bytes for each of 8 scales, then the blocks' own as halves.
-    const SCALE_BYTES: usize = 8 * LANES + 2 * LANES;
     const OFFSET: i32 = 128;
     const TABLE: Option<&'static [u8; 16]> = Some(&IQ4);
 
@@ -596,30 +564,37 @@ impl Scheme for Iq4Xs {
             nibbles(bytes, codes);
         }
     }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> (&[u8], L) {
-        (head, halves(head, 8 * LANES))
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>((head, d): &mut (&[u8], L), s: usize) -> Scales<L> {
-        Scales::plain(d.mul(L::load_i8(bytes(head, s))))
-    }
 }
 
 /// Values of the codes of MXFP4, doubled, plus 12 so that none is negative.
 const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// A head of MXFP4: an exponent for each output.
+pub(crate) struct Exponent<L>(L);
+
+impl<L: Lanes> Head<'_, L> for Exponent<L> {
+    const BYTES: usize = LANES;
+
+    #[inline(always)]
+    fn open(head: &[u8]) -> Self {
+        // 2^(e - 127), halved because the codes are doubled; below 2^-126 there is nothing that counts.
+        let exponent = L::load_u8(super::lanes(head)).sub(L::splat(128.0));
+        Self(exponent.max(L::splat(-126.0)).pow2())
+    }
+    #[inline(always)]
+    fn scales(&mut self, _: usize) -> Scales<L> {
+        Scales::plain(self.0)
+    }
+}
 
 /// See [`Format::Mxfp4`].
 pub(crate) struct Mxfp4;
 
 impl Scheme for Mxfp4 {
     type Form = Offset<31>;
-    type Head<'a, L: Lanes> = L;
+    type Head<'a, L: Lanes> = Exponent<L>;
+    const TYPE: TensorType = TensorType::MXFP4;
     const BITS: usize = 4;
-    const BLOCK: usize = 32;
-    const BYTES: usize = 17;
-    /// An exponent a row.
-    const SCALE_BYTES: usize = LANES;
     const OFFSET: i32 = 12;
     const TABLE: Option<&'static [u8; 16]> = Some(&E2M1);
 
@@ -627,20 +602,4 @@ impl Scheme for Mxfp4 {
         head[o] = block[0];
         nibbles(&block[1..17], codes);
     }
-    #[inline(always)]
-    fn open<L: Lanes>(head: &[u8]) -> L {
-        // 2^(e - 127), halved because the codes are doubled; below 2^-126 there is nothing that counts.
-        let exponent = L::load_u8(super::lanes(head)).sub(L::splat(128.0));
-        exponent.max(L::splat(-126.0)).pow2()
-    }
-    #[inline(always)]
-    fn scales<L: Lanes>(head: &mut L, _: usize) -> Scales<L> {
-        Scales::plain(*head)
-    }
-}
-
-/// Sixteen signed bytes.
-#[inline(always)]
-fn bytes(head: &[u8], i: usize) -> &[i8; LANES] {
-    bytemuck::from_bytes(&head[i * LANES..][..LANES])
 }

@@ -5,7 +5,7 @@
 
 use super::activations::{Activations, CodedActivations, Start, StepOf};
 use super::panel::{Format, codes, scale_bytes};
-use super::schemes::{Form, Scales, Scheme, check, is_wide};
+use super::schemes::{Form, Head, Scales, Scheme, check, is_wide};
 use super::{Kernel, LANES, Lanes, STEP, Words, lanes, lanes_mut};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -147,10 +147,10 @@ impl<'a, S: Scheme, const P: usize> CodedProduct<'a, S, P> {
         for b in 0..self.x.k / S::BLOCK {
             for p in 0..P {
                 let (block, head) = self.block(p, b);
-                let mut head = S::open::<L>(head);
+                let mut head = S::Head::<'_, L>::open(head);
                 for s in 0..Self::STEPS {
                     let bytes = &block[s * Self::STEP_BYTES..][..Self::STEP_BYTES];
-                    let mut step = UnpackedStep::read::<S>(bytes, S::scales::<L>(&mut head, s));
+                    let mut step = UnpackedStep::read::<S>(bytes, head.scales(s));
                     if L::Words::PAIRS {
                         L::Words::pair(&mut step.quads, const { is_wide::<S::Form>() });
                     }
@@ -388,9 +388,9 @@ impl<S: Scheme, L: Lanes> Tile<L, 1> for CodedProduct<'_, S, 1> {
         let mut out = [[L::splat(0.0); R]];
         for b in 0..self.x.k / S::BLOCK {
             let (block, head) = self.block(0, b);
-            let mut head = S::open::<L>(head);
+            let mut head = S::Head::<'_, L>::open(head);
             for (s, bytes) in block.chunks_exact(Self::STEP_BYTES).enumerate() {
-                let scales = S::scales::<L>(&mut head, s);
+                let scales = head.scales(s);
                 for line in 0..share.div_ceil(64) {
                     L::prefetch(next.wrapping_add(64 * line));
                 }

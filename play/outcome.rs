@@ -3,7 +3,7 @@
 
 use crate::prompt::{Memories, PromptError};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord, VerdictRecord};
-use greenroom_scenario::render::{evaluate_with, holds_with};
+use greenroom_scenario::render::{self, evaluate_with};
 use greenroom_scenario::results::{History, Outcome, payoffs, results};
 use greenroom_scenario::template::{Expression, TemplateError};
 use greenroom_scenario::{Chosen, PhaseId, Scenario};
@@ -93,7 +93,7 @@ pub fn holds(
     said: &Arc<History>,
     known: &Map<String, Value>,
 ) -> Result<bool, TemplateError> {
-    holds_with(scenario, that, said, [("outcome", Value::Object(known.clone()))])
+    render::holds(scenario, that, said, [("outcome", Value::Object(known.clone()))])
 }
 
 /// The values of some outcomes; null where one fails.

@@ -17,6 +17,7 @@ mod form;
 pub mod hints;
 pub mod language;
 pub mod names;
+mod older;
 pub mod papers;
 mod parse;
 mod passes;

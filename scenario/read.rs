@@ -193,7 +193,6 @@ fn diagnose(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
         Wrong::Word { found, of, known } => {
             let what = match of {
                 "Lifecycle" => "lifecycle",
-                "Overflow" => "way to handle a full context",
                 "Keep" => "way to keep memories",
                 "WhoSpeaks" => "speaking order",
                 "DebateFormat" => "debate format",
@@ -303,8 +302,8 @@ fn expectation(path: &Path, expected: ExpectedValue, found: &FoundValue) -> (&'s
         ),
         (
             ExpectedValue::Named(
-                "Lifecycle" | "Overflow" | "Keep" | "WhoSpeaks" | "DebateFormat" | "DecisionMode"
-                | "InteractionKind" | "WhoHears" | "Normalize",
+                "Lifecycle" | "Keep" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind"
+                | "WhoHears" | "Normalize",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),

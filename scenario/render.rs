@@ -191,23 +191,11 @@ fn intermediate(
     Ok(())
 }
 
-/// True if an expression holds: null, false, 0 and what is empty do not.
+/// True if an expression, which may use more names, holds: null, false, 0 and what is empty do not.
 ///
 /// # Errors
 /// The error that minijinja found.
-pub fn holds(
-    scenario: &Arc<Scenario>,
-    expression: &Expression,
-    said: &Arc<History>,
-) -> Result<bool, TemplateError> {
-    holds_with(scenario, expression, said, [])
-}
-
-/// True if an expression that may use more names holds.
-///
-/// # Errors
-/// The error that minijinja found.
-pub fn holds_with<'a>(
+pub fn holds<'a>(
     scenario: &Arc<Scenario>,
     expression: &Expression,
     said: &Arc<History>,

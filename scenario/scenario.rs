@@ -293,8 +293,6 @@ pub struct Announcement {
 pub enum Topology {
     /// Each round, everybody once, in the order of `agents`; each hears those before.
     RoundRobin,
-    /// The same order, counted in turns: only `max_turns` limits it.
-    TurnByTurn,
     /// Each round, all answer at once; they hear each other at the next round.
     Broadcast,
     /// Each round, the first of each pair speaks to the second, then the second to the first.

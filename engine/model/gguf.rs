@@ -5,6 +5,7 @@
 
 use crate::files::{Links, Unopened, open};
 use crate::{Error, ModelSource, Result};
+pub(crate) use greenroom_kernels::ggml::TensorType;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -57,69 +58,6 @@ pub(crate) struct TensorInfo {
     pub(crate) shape: Vec<usize>,
     pub(crate) kind: TensorType,
     offset: u64,
-}
-
-/// A tensor's number format by ggml's id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TensorType(pub(crate) u32);
-
-/// id, name, elements and bytes of a block.
-const TYPES: [(u32, &str, usize, usize); 20] = [
-    (0, "F32", 1, 4),
-    (1, "F16", 1, 2),
-    (2, "Q4_0", 32, 18),
-    (3, "Q4_1", 32, 20),
-    (6, "Q5_0", 32, 22),
-    (7, "Q5_1", 32, 24),
-    (8, "Q8_0", 32, 34),
-    (9, "Q8_1", 32, 36),
-    (10, "Q2_K", 256, 84),
-    (11, "Q3_K", 256, 110),
-    (12, "Q4_K", 256, 144),
-    (13, "Q5_K", 256, 176),
-    (14, "Q6_K", 256, 210),
-    (15, "Q8_K", 256, 292),
-    (20, "IQ4_NL", 32, 18),
-    (23, "IQ4_XS", 256, 136),
-    (24, "I8", 1, 1),
-    (28, "F64", 1, 8),
-    (30, "BF16", 1, 2),
-    (39, "MXFP4", 32, 17),
-];
-
-/// Names of ggml's other types: nothing is known of them but that.
-const OTHERS: [(u32, &str); 13] = [
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (25, "I16"),
-    (26, "I32"),
-    (27, "I64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (40, "NVFP4"),
-];
-
-impl TensorType {
-    fn row(self) -> Option<&'static (u32, &'static str, usize, usize)> {
-        TYPES.iter().find(|t| t.0 == self.0)
-    }
-}
-
-impl fmt::Display for TensorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.row() {
-            Some((_, name, ..)) => f.write_str(name),
-            None => match OTHERS.iter().find(|(id, _)| *id == self.0) {
-                Some((_, name)) => f.write_str(name),
-                None => write!(f, "type {}", self.0),
-            },
-        }
-    }
 }
 
 impl Gguf {
@@ -247,7 +185,7 @@ impl Gguf {
     pub(crate) fn tensor(&self, name: &str) -> Result<(&TensorInfo, &[u8])> {
         let info = self.tensors.get(name).ok_or_else(|| self.error(format!("tensor `{name}` is missing")))?;
         let Some(&(_, kind, per_block, block_bytes)) = info.kind.row() else {
-            let (known, found) = (TYPES.map(|t| t.1).join(", "), info.kind);
+            let (known, found) = (TensorType::known().collect::<Vec<_>>().join(", "), info.kind);
             return Err(self.error(format!(
                 "tensor `{name}` has the ggml type {found}; expected one of {known}; quantize the model \
                  again, e.g. to Q4_K_M"

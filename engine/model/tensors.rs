@@ -97,10 +97,10 @@ pub(crate) fn converted(
 pub(crate) fn plain(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
     let four = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let two = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
-    match kind.0 {
-        0 => Some(bytes.chunks_exact(4).map(four).collect()),
-        1 => Some(bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect()),
-        30 => Some(bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect()),
+    match kind {
+        TensorType::F32 => Some(bytes.chunks_exact(4).map(four).collect()),
+        TensorType::F16 => Some(bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect()),
+        TensorType::BF16 => Some(bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect()),
         _ => None,
     }
 }

@@ -6,6 +6,7 @@
 
 mod gaps;
 mod growth;
+mod kernels;
 mod lab;
 mod latency;
 mod memory;
@@ -92,6 +93,7 @@ enum BenchKind {
     Ttft(latency::Ttft),
     Concurrent(latency::Concurrent),
     Sampling(sampling::Args),
+    Kernels(kernels::Args),
     Scenario(scenario::Args),
     Routing(routing::Args),
     Memory(memory::Args),
@@ -126,6 +128,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         BenchKind::Ttft(args) => args.run(&mut bench),
         BenchKind::Concurrent(args) => args.run(&mut bench),
         BenchKind::Sampling(args) => args.run(&mut bench),
+        BenchKind::Kernels(args) => args.run(&mut bench),
         BenchKind::Scenario(args) => args.run(&mut bench),
         BenchKind::Routing(args) => args.run(&mut bench),
         BenchKind::Memory(args) => args.run(&mut bench),

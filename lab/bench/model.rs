@@ -19,7 +19,7 @@ pub(super) fn find(common: &BenchCommon, bar: &indicatif::ProgressBar) -> anyhow
         bail!("unknown shape `{}`; expected one of {}", common.shape, known.join(", "));
     };
     let Some(dtype) = Dtype::from_word(&common.weights) else {
-        let known = Dtype::ALL.map(Dtype::word);
+        let known = Dtype::ALL.iter().map(|dtype| dtype.word()).collect::<Vec<_>>();
         bail!("unknown weight type `{}`; expected one of {}", common.weights, known.join(", "));
     };
     model.dtype = dtype;

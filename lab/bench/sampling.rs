@@ -57,7 +57,7 @@ fn logits(n: usize, peaked: bool) -> Vec<f32> {
 }
 
 /// Microseconds of one call.
-fn microseconds<T>(n: usize, mut call: impl FnMut() -> T) -> f64 {
+pub(super) fn microseconds<T>(n: usize, mut call: impl FnMut() -> T) -> f64 {
     std::hint::black_box(call());
     let began = Instant::now();
     for _ in 0..n {

@@ -2,7 +2,7 @@
 //! first.
 
 use super::memories::{Memories, PromptError};
-use greenroom_scenario::render::{holds_with, round_names};
+use greenroom_scenario::render::{holds, round_names};
 use greenroom_scenario::results::{History, Outcome, Utterance, tally};
 use greenroom_scenario::template::Expression;
 use greenroom_scenario::{Chosen, Condition, Horizon, PhaseId, Purpose, TurnId};
@@ -130,7 +130,7 @@ impl Memories {
     ) -> Result<bool, PromptError> {
         let said = self.history_at(path, &expression.phases, expression.scope.state, known)?;
         let names = round.into_iter().flat_map(|(phase, round)| round_names(&self.scenario, phase, round));
-        self.evaluated(path, expression, holds_with(&self.scenario, expression, &said, names))
+        self.evaluated(path, expression, holds(&self.scenario, expression, &said, names))
     }
 
     /// Everything said in a phase, except for votes after this attempt.

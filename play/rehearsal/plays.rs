@@ -190,7 +190,7 @@ impl Rehearsal {
                 && !open.into_iter().any(is_asked)
                 && !phase.asks().any(|ask| ask.quotes.contains(&turn.phase))
                 && phase.announcements.is_empty()
-                && matches!(phase.topology, Topology::RoundRobin | Topology::TurnByTurn | Topology::Broadcast)
+                && matches!(phase.topology, Topology::RoundRobin | Topology::Broadcast)
         };
         let is_last = || piece.looks_back || turn.round >= phase.rounds || !plain();
         turn.purpose == Purpose::Floor

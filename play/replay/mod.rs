@@ -95,23 +95,11 @@ pub fn replay_watched(
     Ok(Replayed { memories, hash, footer, notes })
 }
 
-/// The memory of a turn's speaker at that moment: everything it had read, with the cue, without the reply.
+/// The memory of a turn's speaker at that moment (all that it had read, with the cue, without the reply), and
+/// what it is asked.
 ///
 /// # Errors
 /// [`Drift`] before that turn, or there is no such turn in the recording.
-pub fn memory_at(
-    scenario: &Arc<Scenario>,
-    transcript: &Transcript,
-    earlier: BTreeMap<String, Timeline>,
-    path: &str,
-) -> anyhow::Result<Timeline> {
-    Ok(asked_at(scenario, transcript, earlier, path)?.0)
-}
-
-/// The same, and what the speaker is asked: all that its model reads.
-///
-/// # Errors
-/// As [`memory_at`].
 pub fn asked_at(
     scenario: &Arc<Scenario>,
     transcript: &Transcript,

@@ -426,17 +426,6 @@ pub enum Met {
     Miss,
 }
 
-impl Met {
-    /// As transcripts write it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Partial => "partial",
-            Self::Miss => "miss",
-        }
-    }
-}
-
 /// A line between turns.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InterTurnRecord {

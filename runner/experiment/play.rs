@@ -15,13 +15,11 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 
-/// A run has ended, or was complete before.
+/// A run has ended, now or before.
 #[derive(Debug)]
 pub struct EndedRun {
     /// Its folder, below the experiment's.
     pub folder: PathBuf,
-    /// True if it was complete before.
-    pub was_complete: bool,
     /// The reason why it failed, if it did.
     pub error: Option<anyhow::Error>,
 }
@@ -75,7 +73,7 @@ pub async fn play(
         let standing = standing(&design.cells[cell].scenario, &backend, &folder.join(&own), &options)?;
         if standing == FolderState::Complete {
             played.n_before += 1;
-            on_step(&EndedRun { folder: own, was_complete: true, error: None });
+            on_step(&EndedRun { folder: own, error: None });
         } else {
             left.push((cell, seed));
         }
@@ -128,7 +126,7 @@ pub async fn play(
                             Some(error)
                         }
                     };
-                    on_step(&EndedRun { folder, was_complete: false, error });
+                    on_step(&EndedRun { folder, error });
                 }
             }
         }

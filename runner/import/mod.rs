@@ -38,8 +38,6 @@ pub enum ImportFormat {
 /// A file that was imported.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// The engine that it was written for.
-    pub format: ImportFormat,
     /// The scenario.
     pub yaml: String,
     /// Notes on what was left out or changed, one line each; the scenario's head lists the same.
@@ -83,7 +81,7 @@ pub fn import(name: &str, text: &str, from: Option<ImportFormat>) -> Result<Impo
         ImportFormat::AgentVerse => "AgentVerse",
     };
     let (yaml, notes) = draft.compose(name, engine)?;
-    Ok(Imported { format, yaml, notes })
+    Ok(Imported { yaml, notes })
 }
 
 /// Both languages as one kind of value; a key that appears twice is an error in both.

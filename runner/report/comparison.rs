@@ -3,8 +3,8 @@
 
 use super::{MARK, environment, text};
 use crate::statistics::{
-    ByCase, CaseRow, Estimate, Figure, InCell, IntervalMethod, Rounds, Run, Sample, Subject, Summary,
-    by_case, pictures, summarize,
+    ByCase, CaseRow, Figure, InCell, Rounds, Run, Sample, Subject, Summary, by_case, pictures, signed,
+    summarize,
 };
 use crate::transcript::Footer;
 use anyhow::Context as _;
@@ -272,9 +272,11 @@ fn entry(summary: &Summary, cell: &InCell) -> FigureView {
         cases: summary.pools_cases().then_some(cell.estimate.n),
         runs: summary.runs_in_words(cell),
         value: value(cell),
-        interval: interval(&cell.estimate, is_rate),
-        difference: difference.and_then(|of| of.value).map_or(String::new(), |value| signed(value, is_rate)),
-        difference_interval: difference.map_or(String::new(), |of| interval(of, is_rate)),
+        interval: cell.estimate.interval(|end| scaled(end, is_rate)),
+        difference: difference
+            .and_then(|of| of.value)
+            .map_or(String::new(), |value| signed(value, scaled(value, is_rate))),
+        difference_interval: difference.map_or(String::new(), |of| of.interval(|end| scaled(end, is_rate))),
         differs: difference
             .is_some_and(|of| of.low.zip(of.high).is_some_and(|(low, high)| low > 0.0 || high < 0.0)),
     }
@@ -283,27 +285,6 @@ fn entry(summary: &Summary, cell: &InCell) -> FigureView {
 /// A value rounded for display; rates in per cent.
 fn scaled(value: f64, is_rate: bool) -> String {
     if is_rate { format!("{:.0}", 100.0 * value) } else { text::number((value * 1e3).round() / 1e3) }
-}
-
-fn signed(value: f64, is_rate: bool) -> String {
-    let shown = scaled(value, is_rate);
-    if shown.trim_start_matches(['-', '−', '0', '.']).is_empty() {
-        "0".to_string()
-    } else if value > 0.0 {
-        format!("+{shown}")
-    } else {
-        shown
-    }
-}
-
-fn interval(estimate: &Estimate, is_rate: bool) -> String {
-    match (estimate.low, estimate.high, estimate.method) {
-        (Some(low), Some(high), _) => format!("[{}, {}]", scaled(low, is_rate), scaled(high, is_rate)),
-        (_, _, IntervalMethod::Alike) => "all alike".to_string(),
-        (_, _, IntervalMethod::TooFewRuns) => "too few runs".to_string(),
-        (_, _, IntervalMethod::TooFewCases) => "too few cases".to_string(),
-        _ => String::new(),
-    }
 }
 
 fn run_row(run: &Run, outcomes: &[String], of_case: Option<&CaseRow<'_>>) -> RunRow {

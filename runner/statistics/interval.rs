@@ -63,7 +63,29 @@ pub enum IntervalMethod {
     NoRuns,
 }
 
+/// A difference as it is shown: with its sign, and as 0 where the text has no other digit.
+pub fn signed(value: f64, text: String) -> String {
+    if text.trim_start_matches(['-', '−', '0', '.']).is_empty() {
+        "0".to_string()
+    } else if value > 0.0 {
+        format!("+{text}")
+    } else {
+        text
+    }
+}
+
 impl Estimate {
+    /// The interval, with its ends as `text` shows them, or the reason why there is none.
+    pub fn interval(&self, text: impl Fn(f64) -> String) -> String {
+        match (self.low, self.high, self.method) {
+            (Some(low), Some(high), _) => format!("[{}, {}]", text(low), text(high)),
+            (_, _, IntervalMethod::Alike) => "all alike".to_string(),
+            (_, _, IntervalMethod::TooFewRuns) => "too few runs".to_string(),
+            (_, _, IntervalMethod::TooFewCases) => "too few cases".to_string(),
+            _ => String::new(),
+        }
+    }
+
     /// A figure without an interval.
     pub(super) fn bare(n: usize, value: Option<f64>, method: IntervalMethod) -> Self {
         Self { n, value, low: None, high: None, method }

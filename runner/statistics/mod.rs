@@ -62,7 +62,7 @@ mod tables;
 mod thresholds;
 
 pub use groups::CASE;
-pub use interval::{CONFIDENCE, Estimate, IntervalMethod};
+pub use interval::{CONFIDENCE, Estimate, IntervalMethod, signed};
 pub use plots::{pictures, plots};
 pub use pooled::{ByCase, CaseRow, by_case, pooled_tables};
 pub use subject::{AgentOption, AgentQuestion, Rounds, Subject};

@@ -144,8 +144,6 @@ impl Checker {
     fn standing(&self, path: &Path, text: &str) -> Standing {
         match path.0.first().and_then(PathStep::as_key) {
             Some("variables" | "state") => return Standing::Value,
-            // Nothing reads it.
-            Some("ui") => return Standing::Code,
             _ => {}
         }
         let Typed { declared, way, .. } = typed(&self.tree, &path.0);

@@ -71,7 +71,7 @@ impl Checker {
                 Some("put a longer description into `role` or `system_prompt`".into());
         }
         let role = self.known_text(written.role.take(), &path.key("role"));
-        let memory = self.memory(written.memory.take(), written.on_overflow, path);
+        let memory = self.memory(written.memory.take(), path);
         let is_played_by_rule = written.strategy.is_some();
         let (tools, max_calls) =
             self.tools_of(written.tools.take(), written.max_calls, is_played_by_rule, path);

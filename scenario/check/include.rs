@@ -4,6 +4,7 @@ use super::types::exactly;
 use super::{Checker, ReadNamed};
 use crate::files::FileKind;
 use crate::hints::{Hints, WrittenHints};
+use crate::older;
 use crate::read;
 use crate::schema::Written;
 use greenroom_yaml::diagnostic::{Diagnostic, Source};
@@ -132,9 +133,10 @@ impl Checker {
     fn included(&mut self, written: &mut Written, name: &str, text: String) {
         let source = Source { name: self.beside(name), text };
         let file = self.sources.add(Source { name: source.name.clone(), text: source.text.clone() });
-        let (tree, found) = Tree::read(&source, file);
+        let (mut tree, found) = Tree::read(&source, file);
         let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
         self.found.extend(found);
+        self.found.extend(older::renew(&mut tree));
         let theirs = if unreadable { None } else { read::read(&tree, &mut self.found) };
         let Some(mut theirs) = theirs else {
             self.names.partial = true;

@@ -1,7 +1,7 @@
 //! Checks how memories continue when they are full.
 
 use super::Checker;
-use crate::schema::{Overflow, WrittenMemory};
+use crate::schema::WrittenMemory;
 use crate::{Keep, MemoryPolicy};
 use greenroom_yaml::Path;
 
@@ -12,23 +12,11 @@ const NEAREST: usize = 8;
 
 impl Checker {
     /// An agent's memory; `path` is the agent's.
-    pub(super) fn memory(
-        &mut self,
-        written: Option<WrittenMemory>,
-        older: Option<Overflow>,
-        path: &Path,
-    ) -> MemoryPolicy {
+    pub(super) fn memory(&mut self, written: Option<WrittenMemory>, path: &Path) -> MemoryPolicy {
         let here = path.key("memory");
         let Some(WrittenMemory { keep, recent, nearest }) = written else {
-            let keep = if older == Some(Overflow::Summarize) { Keep::Summary } else { Keep::All };
-            return MemoryPolicy { keep, ..MemoryPolicy::default() };
+            return MemoryPolicy::default();
         };
-        if older.is_some() {
-            let message =
-                "`memory` sets what happens when the context is full, so `on_overflow` can't be used with it";
-            self.error("contradiction", &path.key("on_overflow"), message).help =
-                Some("remove `on_overflow`".into());
-        }
         let Some(keep) = keep else {
             if !self.is_broken(&here.key("keep")) {
                 let message = "a memory needs `keep`: all, summary, window or retrieve";

@@ -37,6 +37,7 @@ pub use steps::Steps;
 use super::Case;
 use super::language::Language;
 use super::names;
+use super::older;
 use super::papers;
 use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
@@ -203,6 +204,8 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     }
     let ending = if readable { papers::translate(&mut tree, &mut found) } else { None };
     let names_there = names::rename(&mut tree, &mut found);
+    let renewed = older::renew(&mut tree);
+    found.extend(renewed.into_iter().filter(|one| ending.is_none() || one.severity == Severity::Error));
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();

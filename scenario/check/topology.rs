@@ -38,7 +38,6 @@ impl Checker {
         }
         match given.unwrap_or(WhoSpeaks::RoundRobin) {
             WhoSpeaks::RoundRobin => Topology::RoundRobin,
-            WhoSpeaks::TurnByTurn => Topology::TurnByTurn,
             WhoSpeaks::Broadcast => Topology::Broadcast,
             WhoSpeaks::Interrupt => Topology::Interrupt,
             WhoSpeaks::Whisper => {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) fn n_turns(phase: &Phase) -> usize {
     let n = phase.speakers().len();
     let (regular, each) = match &phase.topology {
-        Topology::RoundRobin | Topology::TurnByTurn | Topology::Broadcast => (n, 1),
+        Topology::RoundRobin | Topology::Broadcast => (n, 1),
         Topology::Whisper(pairs) => (2 * pairs.len(), 1),
         Topology::Interrupt => (n, 2 * n.max(1) - 1),
         Topology::Moderated(_) => (1, n + 1),
@@ -30,7 +30,7 @@ impl Compiler<'_> {
         let phase = scenario.phase(id);
         let speakers = phase.speakers();
         match &phase.topology {
-            Topology::RoundRobin | Topology::TurnByTurn => {
+            Topology::RoundRobin => {
                 for speaker in take(&speakers, left) {
                     self.speak(id, round, *speaker, guard);
                 }

@@ -40,8 +40,6 @@ pub struct WrittenAgent {
     pub max_calls: Option<u64>,
     /// How its memory continues when the model's context is full.
     pub memory: Option<WrittenMemory>,
-    /// Another way to write `memory`: `fail` means `{ keep: all }`, `summarize` means `{ keep: summary }`.
-    pub on_overflow: Option<Overflow>,
 }
 }
 
@@ -106,17 +104,6 @@ pub struct WrittenMemory {
     /// just heard, by the embeddings of its own model or of `embeddings`. Default: 8.
     #[schemars(extend("minimum" = 1))]
     pub nearest: Option<u64>,
-}
-
-/// What happens when an agent's context is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "OnOverflow")]
-pub enum Overflow {
-    /// The run ends.
-    Fail,
-    /// The agent writes down what it needs and continues with that.
-    Summarize,
 }
 
 /// A rule or a person that answers instead of the model: one of those below, or a mapping from the names of

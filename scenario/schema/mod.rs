@@ -97,9 +97,6 @@ pub struct Written {
     /// Conditions that must be true at the end. If one is false, it is reported and the exit code is 1.
     #[schemars(with = "Option<Vec<WrittenAssertion>>")]
     pub assertions: Option<Vec<Option<WrittenAssertion>>>,
-    /// Hints for displays. The program does not read them.
-    #[schemars(with = "Value")]
-    pub ui: Option<Value>,
 }
 }
 

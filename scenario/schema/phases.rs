@@ -236,8 +236,6 @@ pub struct WrittenInteraction {
 pub enum WhoSpeaks {
     /// In each round everybody speaks once, in order, and hears those who spoke before. The default.
     RoundRobin,
-    /// The same, counted in `max_turns`.
-    TurnByTurn,
     /// In each round all speak at once and do not hear each other until the next round.
     Broadcast,
     /// In each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they

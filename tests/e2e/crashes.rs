@@ -19,7 +19,7 @@ fn scenario(stage: &Stage) -> PathBuf {
     };
     let text = format!(
         "id: mill\ntitle: The mill\nagents:\n\
-         {}{}phases:\n  - name: talk\n    topology: turn_by_turn\n    agents: [ada, rolf]\n    auto_rounds: \
+         {}{}phases:\n  - name: talk\n    topology: round_robin\n    agents: [ada, rolf]\n    auto_rounds: \
          2\n    initial_prompt: Talk about the mill.\n",
         agent("ada"),
         agent("rolf")

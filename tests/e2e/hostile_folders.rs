@@ -163,7 +163,7 @@ impl Theatre {
         };
         let scenario = format!(
             "id: mill\ntitle: The mill\nagents:\n\
-             {}{}phases:\n  - {{name: talk, topology: turn_by_turn, agents: [ada, rolf], auto_rounds: 2, \
+             {}{}phases:\n  - {{name: talk, topology: round_robin, agents: [ada, rolf], auto_rounds: 2, \
              initial_prompt: Talk about the mill.}}\n",
             agent("ada"),
             agent("rolf")

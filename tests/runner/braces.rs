@@ -11,8 +11,8 @@ const HOLE: &str = "{{ v }}-x";
 /// The same, rendered.
 const RENDERED: &str = "Bo-x";
 
-/// Fields in a language of their own, and what nothing reads.
-const OTHERS: [(&str, &str); 3] = [("Grammar", "lark"), ("Grammar", "regex"), ("Scenario", "ui")];
+/// Fields in a language of their own.
+const OTHERS: [(&str, &str); 2] = [("Grammar", "lark"), ("Grammar", "regex")];
 
 /// A scenario that has an object of a type, and the place of the object in it.
 fn around(of: &str) -> Option<(Value, &'static str)> {

@@ -113,7 +113,7 @@ pub(crate) fn described(
     for route in transcript.routes() {
         let scores: Vec<_> =
             by_score(&route.scores).iter().map(|(key, score)| format!("{key} {score}")).collect();
-        let (met, chosen) = (route.met.word(), route.chosen.join(", "));
+        let (met, chosen) = (format!("{:?}", route.met).to_lowercase(), route.chosen.join(", "));
         writeln!(out, "~~~ {}: {met} [{chosen}] of {}", route.path, scores.join(", ")).unwrap();
     }
     let mut footer = serde_json::to_value(&*footer).unwrap();

@@ -347,7 +347,6 @@ fn the_schema_offers_the_words_that_are_understood() {
             "phases: [{name: game, agents: [ann, ben], interactions: [{from: ann, to: ben, kind: WORD}]}]\n",
         ),
         ("Lifecycle", "agents: {ann: {lifecycle: WORD}}\n"),
-        ("OnOverflow", "agents: {ann: {on_overflow: WORD}}\n"),
         ("Keep", "agents: {ann: {memory: {keep: WORD}}}\n"),
         ("Strategy", "agents: {ann: {strategy: WORD}}\n"),
     ];

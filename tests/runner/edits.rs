@@ -3,7 +3,7 @@
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Backend, Scripted};
-use greenroom::replay::{memory_at, replay};
+use greenroom::replay::{asked_at, replay};
 use greenroom::run::{Changes, ForkFrom, RunOptions, Say, Tell};
 use greenroom::scenario::Scenario;
 use greenroom::timeline::{Event, StageKind};
@@ -119,7 +119,7 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
     assert!(line < heard, "it stands where it was told: {}", lines["one/2/b"].delta);
     let bell = &lines["three/1/b"].delta;
     assert!(bell.find("So it is left.").unwrap() < bell.find("A bell").unwrap(), "{bell}");
-    let memory = memory_at(&scenario, &read(&folder), BTreeMap::new(), "two/1/b").unwrap();
+    let (memory, _) = asked_at(&scenario, &read(&folder), BTreeMap::new(), "two/1/b").unwrap();
     let added = memory.events().iter().filter_map(|event| match event {
         Event::Stage { kind: StageKind::Added, text, origin, .. } => Some((text.as_str(), origin.as_str())),
         _ => None,

@@ -38,8 +38,7 @@ struct Phase {
 }
 
 const AGENTS: usize = 5;
-const TOPOLOGIES: [&str; 7] =
-    ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns"];
+const TOPOLOGIES: [&str; 6] = ["round_robin", "broadcast", "whisper", "interrupt", "moderated", "turns"];
 const CHOICES: [&str; 4] = [
     "choice: [x, y, z]",
     "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}, after {{ \
@@ -106,8 +105,7 @@ const ROUTES: [&str; 4] = [
 ];
 
 /// Ways to go on with a full memory.
-const MEMORIES: [&str; 5] = [
-    ", on_overflow: summarize",
+const MEMORIES: [&str; 4] = [
     ", memory: {keep: summary}",
     ", memory: {keep: window}",
     ", memory: {keep: window, recent: 3}",

@@ -57,7 +57,7 @@ fn max_turns_cuts_a_phase_short() {
         plan.order().map(|(_, turn)| turn.path.clone()).collect::<Vec<_>>()
     };
     assert_eq!(counts("auto_rounds: 5, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
-    assert_eq!(counts("topology: turn_by_turn, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
+    assert_eq!(counts("topology: round_robin, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
     assert_eq!(counts("max_turns: 9, auto_rounds: 1"), ["one/1/a", "one/1/b"]);
 }
 

@@ -404,7 +404,7 @@ fn a_summarized_memory_starts_over() {
         }
     }
     let folder = crate::play::checkout();
-    let text = MARKET.replace("role: trader,", "role: trader, on_overflow: summarize,");
+    let text = MARKET.replace("role: trader,", "role: trader, memory: {keep: summary},");
     let run = record(folder.path(), &text, Arc::new(Small(traders())));
     let page = report(&run);
     let document = parse(&page);

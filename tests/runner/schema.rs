@@ -123,7 +123,6 @@ const UNSEEN: &[&str] = &[
     "verdict_without_judge",
     "embeddings_unknown",
     "memory_empty_window",
-    "memory_twice",
     "route_absent",
     "route_and_expression",
     "route_ephemeral",

@@ -13,7 +13,7 @@ impl Pack for Slabs {
 
     fn pack(&mut self, matrix: Matrix<'_>) -> Result<(Packed, String)> {
         let Matrix { gguf, name, kind, n_out, k, bytes, bias, .. } = matrix;
-        let (packed, made) = match Format::of(kind.0) {
+        let (packed, made) = match Format::of(kind) {
             Some(format) if k % format.block() == 0 => {
                 (Packed::pack(self, format, n_out, k, bytes), kind.to_string())
             }
@@ -37,7 +37,7 @@ impl Pack for Slabs {
 
 /// Numbers of whole blocks of a type; `None`: there is no conversion.
 pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
-    plain(kind, bytes).or_else(|| Format::of(kind.0).map(|format| format.numbers(bytes)))
+    plain(kind, bytes).or_else(|| Format::of(kind).map(|format| format.numbers(bytes)))
 }
 
 /// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or,

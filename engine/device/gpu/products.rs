@@ -351,13 +351,13 @@ impl KernelConstants {
     /// The types of matrices, and which two they are here.
     fn schemes(self, scheme: GpuScheme, other: GpuScheme) -> Self {
         let index = |scheme| GpuScheme::ALL.iter().position(|each| *each == scheme).unwrap_or(0);
-        let named = |constants: Self, each: GpuScheme| constants.uint(each.name(), index(each));
-        let named = GpuScheme::ALL.into_iter().fold(self, named);
+        let named = |constants: Self, each: GpuScheme| constants.uint(&each.kind().to_string(), index(each));
+        let named = GpuScheme::ALL.iter().copied().fold(self, named);
         let constants = named.uint("SCHEME", index(scheme)).uint("OTHER", index(other));
         let levels =
             [GpuScheme::Iq4Nl, GpuScheme::Mxfp4].into_iter().filter_map(|each| Some((each, each.table()?)));
         levels.fold(constants, |constants, (each, table)| {
-            constants.bytes(&format!("{}_LEVELS", each.name()), table)
+            constants.bytes(&format!("{}_LEVELS", each.kind()), table)
         })
     }
 

@@ -30,59 +30,36 @@ use std::sync::Arc;
 /// Numbers of a unit.
 pub(super) const UNIT: usize = 32;
 
-/// The types that kernels multiply by as they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum GpuScheme {
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q4K,
-    Q5K,
-    Q6K,
-    Iq4Nl,
-    Mxfp4,
+macro_rules! schemes {
+    ($($name:ident $kind:ident),*) => {
+        /// The types that kernels multiply by as they are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(super) enum GpuScheme {
+            $($name),*
+        }
+
+        impl GpuScheme {
+            /// All of them.
+            pub(super) const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its type in files.
+            pub(super) fn kind(self) -> TensorType {
+                match self {
+                    $(Self::$name => TensorType::$kind),*
+                }
+            }
+        }
+    };
 }
+
+schemes!(
+    F32 F32, F16 F16, Bf16 BF16, Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q4K Q4_K, Q5K Q5_K,
+    Q6K Q6_K, Iq4Nl IQ4_NL, Mxfp4 MXFP4
+);
 
 impl GpuScheme {
     fn of(kind: TensorType) -> Option<Self> {
-        Some(match kind.0 {
-            0 => Self::F32,
-            1 => Self::F16,
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            20 => Self::Iq4Nl,
-            30 => Self::Bf16,
-            39 => Self::Mxfp4,
-            _ => return None,
-        })
-    }
-
-    /// Numbers and bytes of a block in the file.
-    fn block(self) -> (usize, usize) {
-        match self {
-            Self::F32 => (1, 4),
-            Self::F16 | Self::Bf16 => (1, 2),
-            Self::Q4_0 | Self::Iq4Nl => (32, 18),
-            Self::Q4_1 => (32, 20),
-            Self::Q5_0 => (32, 22),
-            Self::Q5_1 => (32, 24),
-            Self::Q8_0 => (32, 34),
-            Self::Q4K => (256, 144),
-            Self::Q5K => (256, 176),
-            Self::Q6K => (256, 210),
-            Self::Mxfp4 => (32, 17),
-        }
+        Self::ALL.iter().copied().find(|scheme| scheme.kind() == kind)
     }
 
     /// Tells whether rows meet it in 8 bits.
@@ -94,42 +71,6 @@ impl GpuScheme {
     pub(super) fn is_biased(self) -> bool {
         self.is_coded() && !matches!(self, Self::Q8_0 | Self::Iq4Nl | Self::Mxfp4)
     }
-
-    /// Its name in the kernels.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4K => "Q4_K",
-            Self::Q5K => "Q5_K",
-            Self::Q6K => "Q6_K",
-            Self::Iq4Nl => "IQ4_NL",
-            Self::Mxfp4 => "MXFP4",
-        }
-    }
-
-    /// All of them.
-    pub(super) const ALL: [Self; 13] = [
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Iq4Nl,
-        Self::Mxfp4,
-    ];
 
     /// Values of 4-bit codes, where a table defines them.
     pub(super) fn table(self) -> Option<[i8; 16]> {
@@ -168,7 +109,7 @@ impl GpuScheme {
 
     /// Planes of rows of a matrix, `[n_rows, k]`, which are `bytes` in the file.
     fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> [Vec<u8>; 4] {
-        let (block, size) = self.block();
+        let (block, size) = self.kind().block();
         let units = k.div_ceil(UNIT);
         let mut planes = self.planes().map(|n_bytes| vec![0; (n_rows * units * n_bytes).div_ceil(8)]);
         let mut put = |plane: usize, at: usize, bytes: &[u8]| {
@@ -454,7 +395,7 @@ impl Pack for Packer {
         let floats = || converted(gguf, name, kind, n_out * k, bytes, numbers);
         let (converted, made);
         let (scheme, bytes, word) = match GpuScheme::of(kind) {
-            Some(scheme) if k % scheme.block().0 == 0 => (scheme, bytes, kind.to_string()),
+            Some(scheme) if k % scheme.kind().block().0 == 0 => (scheme, bytes, kind.to_string()),
             _ if k % UNIT == 0 => {
                 converted = q8_0(&floats()?);
                 (GpuScheme::Q8_0, bytemuck::cast_slice(&converted), format!("{kind} as Q8_0"))

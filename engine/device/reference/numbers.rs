@@ -10,20 +10,20 @@ use std::borrow::Cow;
 
 /// Numbers of whole blocks of a type; `None`: there is no conversion.
 pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
-    let dtype = match kind.0 {
-        2 => GgmlDType::Q4_0,
-        3 => GgmlDType::Q4_1,
-        6 => GgmlDType::Q5_0,
-        7 => GgmlDType::Q5_1,
-        8 => GgmlDType::Q8_0,
-        10 => GgmlDType::Q2K,
-        11 => GgmlDType::Q3K,
-        12 => GgmlDType::Q4K,
-        13 => GgmlDType::Q5K,
-        14 => GgmlDType::Q6K,
-        20 => return Some(iq4_nl(bytes)),
-        23 => return Some(iq4_xs(bytes)),
-        39 => return Some(mxfp4(bytes)),
+    let dtype = match kind {
+        TensorType::Q4_0 => GgmlDType::Q4_0,
+        TensorType::Q4_1 => GgmlDType::Q4_1,
+        TensorType::Q5_0 => GgmlDType::Q5_0,
+        TensorType::Q5_1 => GgmlDType::Q5_1,
+        TensorType::Q8_0 => GgmlDType::Q8_0,
+        TensorType::Q2_K => GgmlDType::Q2K,
+        TensorType::Q3_K => GgmlDType::Q3K,
+        TensorType::Q4_K => GgmlDType::Q4K,
+        TensorType::Q5_K => GgmlDType::Q5K,
+        TensorType::Q6_K => GgmlDType::Q6K,
+        TensorType::IQ4_NL => return Some(iq4_nl(bytes)),
+        TensorType::IQ4_XS => return Some(iq4_xs(bytes)),
+        TensorType::MXFP4 => return Some(mxfp4(bytes)),
         _ => return plain(kind, bytes),
     };
     let n = bytes.len() / dtype.type_size() * dtype.block_size();
