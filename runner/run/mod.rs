@@ -14,7 +14,7 @@ use crate::backend::{Backend, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{CaseId, Given, Hints, Plan, Scenario, compile, copied, write_copy};
+use crate::scenario::{CaseId, Given, Hints, Plan, Scenario, copied, write_copy};
 use crate::stage::{Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, CostSummary, Trace};
@@ -129,7 +129,7 @@ pub async fn perform(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Performed> {
     let (started, traffic) = (Instant::now(), backend.traffic());
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     tokio::pin!(stop);
     let toolbox = tokio::select! {
         biased;
@@ -223,7 +223,7 @@ pub fn standing(
         return Ok(FolderState::Open);
     };
     let toolbox = Arc::new(Toolbox::recorded(scenario, &recorded.header.record.tools));
-    let set = Prepared::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
+    let set = Prepared::new(scenario, &scenario.plan().clone(), backend.clone(), options, toolbox)?;
     let same = transcript::same_settings(&recorded.header.record, &set.header);
     same.with_context(|| format!("{} was played with other settings", file.display()))?;
     Ok(FolderState::Complete)

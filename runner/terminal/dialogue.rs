@@ -384,7 +384,7 @@ fn default_color(agent: usize) -> Color {
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use super::*;
-    use crate::scenario::{compile, load};
+    use crate::scenario::load;
     use std::cell::RefCell;
     use std::io::Write;
 
@@ -414,7 +414,7 @@ mod tests {
     fn a_line_of_progress_interrupts_no_reply() {
         let text = "agents: { ann: {}, ben: {} }\nphases: [{ name: p, agents: [ann, ben] }]";
         let scenario = load("x.yaml", text, &[]).scenario.unwrap();
-        let plan = Arc::new(compile(&scenario));
+        let plan = scenario.plan().clone();
         let page = Page::new(Box::new(File), None);
         let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan.clone());
         dialogue.progress = RunProgress::new(&scenario, &plan, ProgressForm::Lines).at_once(write);

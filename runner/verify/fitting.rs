@@ -3,7 +3,7 @@
 use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
-use crate::scenario::{Scenario, compile};
+use crate::scenario::Scenario;
 use crate::stage::{End, ModelHandle, RecordedRetrievals, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::tools::{self, Toolbox};
@@ -67,7 +67,7 @@ impl Fitting<'_> {
         let settings = Settings {
             sampling: header.sampling.clone(),
             max_tokens: header.max_tokens,
-            before: replay::settings_before(header, &compile(self.scenario)),
+            before: replay::settings_before(header, self.scenario.plan()),
             models,
             embeddings,
             retrievals: retrievals,

@@ -4,7 +4,7 @@ use super::{Checker, is_identifier};
 use crate::hints::{Hints, expected};
 use crate::schema::{RemoteModel, WrittenModel};
 use crate::template::is_code;
-use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn, compile};
+use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use indexmap::IndexMap;
@@ -154,7 +154,7 @@ impl Checker {
 
     /// Rejects a memory that several models would have to continue with; warns of what no model will heed.
     pub(super) fn one_model_each(&mut self, scenario: &Scenario) {
-        let plan = compile(scenario);
+        let plan = scenario.plan();
         let mut first: BTreeMap<_, &Turn> = BTreeMap::new();
         let mut reported = BTreeSet::new();
         for (_, turn) in plan.order() {

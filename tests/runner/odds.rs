@@ -8,7 +8,7 @@ use greenroom::rehearsal::load;
 use greenroom::replay::Search;
 use greenroom::report::{ReportSources, html};
 use greenroom::run::{RunOptions, perform};
-use greenroom::scenario::{Hints, Scenario, compile};
+use greenroom::scenario::{Hints, Scenario};
 use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
 use greenroom::terminal::{DialogueOutput, Page, statistics};
 use greenroom::transcript::{ChoiceRecord, Odds, OptionRecord, Transcript};
@@ -160,7 +160,7 @@ impl Backend for Drawing {
 fn play(folder: &Path, temperature: f32, seed: u64) -> (Transcript, String) {
     let (scenario, kept) = (doors(), Kept::default());
     let page = Page::new(Box::new(kept.clone()), None);
-    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
+    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), scenario.plan().clone());
     let sampling = Hints { temperature: Some(temperature), ..Hints::default() };
     let options = RunOptions { seed, sampling, ..RunOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

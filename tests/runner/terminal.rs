@@ -4,7 +4,6 @@ use crate::play::{SMALL, play, scenario};
 use greenroom::backend::StopReason;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{Changes, ForkFrom, RunOptions, Tell, perform};
-use greenroom::scenario::compile;
 use greenroom::stage::End;
 use greenroom::terminal::{DialogueOutput, Page, results, table_within};
 use std::io::Write;
@@ -50,7 +49,7 @@ fn shown(width: Option<usize>, at_limit: Option<(usize, StopReason)>) -> String 
     let scenario = scenario(SMALL);
     let kept = Kept::default();
     let page = Page::new(Box::new(kept.clone()), width);
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan).titled();
     let backend = Scripted::new(|request| {
         Some(match request.index {
@@ -154,7 +153,7 @@ fn payoffs_stand_in_the_order_of_the_cast() {
 fn watched(text: &str, options: &RunOptions, folder: &std::path::Path) -> String {
     let scenario = scenario(text);
     let kept = Kept::default();
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     let mut dialogue =
         DialogueOutput::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
     let backend = Scripted::new(|request| {
