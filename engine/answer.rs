@@ -3,6 +3,37 @@
 use crate::Call;
 use serde::{Deserialize, Serialize};
 
+/// Gives each variant its name in lower case, by which it is shown and read.
+macro_rules! words {
+    ($type:ident: $($variant:ident $word:literal),*) => {
+        impl $type {
+            /// Its name in lower case.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(word: &str) -> std::result::Result<Self, String> {
+                match word {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(format!("`{word}` is not known; expected one of {}", [$($word),*].join(", "))),
+                }
+            }
+        }
+    };
+}
+
 /// A tool call in a partial reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSoFar<'a> {
@@ -106,11 +137,14 @@ pub enum StopReason {
     Sentence,
 }
 
+words!(StopReason: EndOfTurn "end_of_turn", StopString "stop_string", Length "length", Sentence "sentence");
+
 /// Match between a prompt and what the cache held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum MatchKind {
     /// Nothing was reused.
+    #[default]
     Cold,
     /// A new session found equal sealed blocks of another.
     Prefix,
@@ -122,17 +156,22 @@ pub enum MatchKind {
     Diverge,
 }
 
+words!(MatchKind: Cold "cold", Prefix "prefix", Extend "extend", Exact "exact", Diverge "diverge");
+
 /// Source of the reused part of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CacheSource {
     /// Nothing was reused.
+    #[default]
     None,
     /// It was in memory.
     Memory,
     /// It was read from disk.
     Disk,
 }
+
+words!(CacheSource: None "none", Memory "memory", Disk "disk");
 
 /// Cost of a turn. `prefilled + recomputed + generated == layer0_rows`, always.
 ///
@@ -149,7 +188,7 @@ pub enum CacheSource {
 /// assert_eq!(second.prefilled + second.recomputed + second.generated, second.layer0_rows);
 /// # Ok::<(), Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Match between the prompt and the cache.
     pub kind: MatchKind,

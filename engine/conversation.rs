@@ -209,6 +209,7 @@ pub struct Tool {
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Call {
     /// Name of the tool.
     pub tool: String,

@@ -49,6 +49,7 @@ pub enum ToolChoice {
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sampling {
     /// 0 means greedy.
     pub temperature: f32,
@@ -65,9 +66,16 @@ pub struct Sampling {
     pub repetition_window: usize,
     /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`:
     /// off).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry: Option<Dry>,
-    /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply.
+    /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply. Left out of JSON
+    /// where it is 0, as in settings that are not a request's.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub seed: u64,
+}
+
+fn is_zero(seed: &u64) -> bool {
+    *seed == 0
 }
 
 impl Default for Sampling {
@@ -88,6 +96,7 @@ impl Default for Sampling {
 /// DRY, "don't repeat yourself": a token that would continue an earlier sequence of n tokens loses
 /// `multiplier * base^(n - allowed_length)` of its logit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Dry {
     /// Penalty for a sequence of `allowed_length` tokens.
     pub multiplier: f32,

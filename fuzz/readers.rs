@@ -7,7 +7,7 @@
 use greenroom::prompt::{Memories, OpenOptions};
 use greenroom::rehearsal::load;
 use greenroom::replay::{origin, replay};
-use greenroom::scenario::{Scenario, compile, parse_override};
+use greenroom::scenario::{Scenario, parse_override};
 use greenroom::transcript::{Drift, Transcript};
 use greenroom_engine::{Conversation, Exchange, KvChoice, KvFormat, ReplyContent, probes};
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
     loaded.report.render(true);
     let scenario = loaded.scenario.ok_or_else(|| loaded.report.render(false))?;
     scenario.template_hashes();
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     plan.hash();
     plan.dot(&scenario);
     plan.mermaid(&scenario);

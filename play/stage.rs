@@ -20,11 +20,11 @@ pub use discreet::Discreet;
 pub use settings::{ModelHandle, RecordedRetrievals, Settings};
 pub use watch::{Scene, Unwatched, Watch};
 
-use crate::backend::{self, Backend, Commit, Progress, Reply, Request, Session, Usage};
+use crate::backend::{self, Backend, Call, Commit, Progress, Reply, Request, Sampling, Session, Usage};
 use crate::lookup::Lookup;
 use crate::outcome;
 use crate::prompt::{Asked, Directions, Memories, Routing};
-use crate::tools::{self, Call};
+use crate::tools;
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{Footer, InterTurnRecord, Recorder, RouteRecord, TurnRecord};
 use crate::walk::{follow, record_reply};
@@ -372,8 +372,7 @@ impl Stage {
             model: turn.hints.model.clone(),
             permanent: agent.lifecycle == Lifecycle::Permanent,
             conversation: asked.conversation.clone(),
-            sampling,
-            seed: asked.seed,
+            sampling: Sampling { seed: asked.seed, ..sampling },
             max_tokens,
             stops: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),

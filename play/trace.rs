@@ -3,7 +3,7 @@
 //!
 //! None of this is in the transcript: it depends on the machine and on what the caches held.
 
-use crate::backend::{Match, Origin, Traffic, Usage};
+use crate::backend::{CacheSource, MatchKind, Traffic, Usage};
 use anyhow::Context as _;
 use greenroom_scenario::Scenario;
 use greenroom_scenario::files::{self, FileKind, FileLines};
@@ -44,11 +44,12 @@ pub struct TurnTrace {
     pub path: String,
     /// The agent's key.
     pub agent: String,
-    /// Match between the prompt and the cache; null where nothing is known.
-    #[serde(rename = "match")]
-    pub kind: Option<Match>,
+    /// MatchKind between the prompt and the cache; null where nothing is known.
+    #[serde(default, rename = "match", with = "crate::words::word_or_null")]
+    pub kind: Option<MatchKind>,
     /// Source of the reused tokens.
-    pub source: Option<Origin>,
+    #[serde(default, with = "crate::words::word_or_null")]
+    pub source: Option<CacheSource>,
     /// Tokens.
     pub tokens: TokenCounts,
     /// Milliseconds to the first token.
@@ -409,18 +410,18 @@ impl AgentSummary {
         self.turns += 1;
         let Some(turn) = turn else { return };
         match turn.kind {
-            Some(Match::Cold) => self.kinds.cold += 1,
-            Some(Match::Prefix) => self.kinds.prefix += 1,
-            Some(Match::Extend) => self.kinds.extend += 1,
-            Some(Match::Exact) => self.kinds.exact += 1,
-            Some(Match::Diverge) => self.kinds.diverge += 1,
-            None => {}
+            Some(MatchKind::Cold) => self.kinds.cold += 1,
+            Some(MatchKind::Prefix) => self.kinds.prefix += 1,
+            Some(MatchKind::Extend) => self.kinds.extend += 1,
+            Some(MatchKind::Exact) => self.kinds.exact += 1,
+            Some(MatchKind::Diverge) => self.kinds.diverge += 1,
+            _ => {}
         }
         match turn.source {
-            Some(Origin::None) => self.source.none += 1,
-            Some(Origin::Memory) => self.source.memory += 1,
-            Some(Origin::Disk) => self.source.disk += 1,
-            None => {}
+            Some(CacheSource::None) => self.source.none += 1,
+            Some(CacheSource::Memory) => self.source.memory += 1,
+            Some(CacheSource::Disk) => self.source.disk += 1,
+            _ => {}
         }
         let TokenCounts { reused, prefilled, recomputed, generated, layer0_rows: _ } = turn.tokens;
         self.tokens.reused = self.tokens.reused.saturating_add(reused);

@@ -6,7 +6,7 @@
 
 use crate::backend::Reply;
 use crate::prompt::{Asked, MadeCall, Memories, OpenOptions, Routing};
-use crate::tools::Call;
+use crate::tools::{cut_call, says_call};
 use crate::transcript::{
     Cause, Drift, InterTurnRecord, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
 };
@@ -179,8 +179,8 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
         if !asked.may_call {
             return Err(differs("the agent can no longer call a tool here").into());
         }
-        let call = Call::from(recorded);
-        if call != Call::cut() && !call.is_said_in(&was.raw) {
+        let call = recorded.call();
+        if call != cut_call() && !says_call(&was.raw, &call) {
             let detail = format!("the agent's reply does not contain this call, {}", recorded.quoted());
             let drift = Drift::new(&was.path, Cause::RecordAltered, detail);
             return Err(drift.texts(recorded.quoted(), &was.raw).into());

@@ -42,7 +42,7 @@ pub mod terminal;
 pub mod verify;
 
 pub use greenroom_play::{
-    lookup, outcome, prompt, rehearsal, replay, stage, timeline, tools, trace, transcript, walk,
+    lookup, outcome, prompt, rehearsal, replay, sampling, stage, timeline, tools, trace, transcript, walk,
 };
 pub use greenroom_scenario as scenario;
 pub use greenroom_scenario::{diagnostic, files};

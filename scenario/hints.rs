@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Adds the fields of [`WrittenHints`] to a struct of the schema. (`serde(flatten)` would lose the places of
+/// Adds the [`Hints`] that a scenario can set to a struct of the schema. (`serde(flatten)` would lose the places of
 /// mistakes.)
 macro_rules! with_hints {
     ($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* }) => {
@@ -23,24 +23,25 @@ macro_rules! with_hints {
             pub model: Option<String>,
             /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7.
             /// `--temperature` overrides it.
-            #[schemars(extend("minimum" = 0))]
-            pub temperature: Option<f64>,
+            #[schemars(with = "Option<f64>", extend("minimum" = 0))]
+            pub temperature: Option<f32>,
             /// Sample from the smallest set of tokens that reaches this probability. `--top-p` overrides it.
-            #[schemars(extend("minimum" = 0, "maximum" = 1))]
-            pub top_p: Option<f64>,
+            #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
+            pub top_p: Option<f32>,
             /// Sample from this many of the most likely tokens; 0: from all. `--top-k` overrides it.
-            pub top_k: Option<u64>,
+            #[schemars(with = "Option<u64>")]
+            pub top_k: Option<usize>,
             /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p`
             /// overrides it.
-            #[schemars(extend("minimum" = 0, "maximum" = 1))]
-            pub min_p: Option<f64>,
+            #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
+            pub min_p: Option<f32>,
             /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty`
             /// overrides it.
-            #[schemars(extend("exclusiveMinimum" = 0))]
-            pub repetition_penalty: Option<f64>,
+            #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
+            pub repetition_penalty: Option<f32>,
             /// Maximum number of tokens in a reply. `--max-tokens` overrides it.
-            #[schemars(extend("minimum" = 1, "maximum" = u32::MAX))]
-            pub max_tokens: Option<u64>,
+            #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
+            pub max_tokens: Option<usize>,
             /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the
             /// default), `low`, `medium` or `high`. A switch without levels treats everything except `none`
             /// as on. Reasoning counts towards the tokens of the reply, so leave room for it with
@@ -56,8 +57,8 @@ macro_rules! with_hints {
 
         impl $name {
             /// Takes out its reply settings.
-            pub fn hints(&mut self) -> $crate::hints::WrittenHints {
-                $crate::hints::WrittenHints {
+            pub fn hints(&mut self) -> $crate::hints::Hints {
+                $crate::hints::Hints {
                     model: self.model.take(),
                     temperature: self.temperature.take(),
                     top_p: self.top_p.take(),
@@ -67,27 +68,13 @@ macro_rules! with_hints {
                     max_tokens: self.max_tokens.take(),
                     reasoning: self.reasoning.take(),
                     stops: self.stops.take(),
+                    ..Default::default()
                 }
             }
         }
     };
 }
 pub(super) use with_hints;
-
-/// Settings as they are written.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[allow(missing_docs, reason = "documented where the schema has them")]
-pub struct WrittenHints {
-    pub model: Option<String>,
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub top_k: Option<u64>,
-    pub min_p: Option<f64>,
-    pub repetition_penalty: Option<f64>,
-    pub max_tokens: Option<u64>,
-    pub reasoning: Option<Reasoning>,
-    pub stops: Option<Stops>,
-}
 
 /// How much an agent reasons before it replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -116,6 +103,13 @@ impl Reasoning {
     }
 }
 
+/// As scenarios write it.
+impl std::fmt::Display for Reasoning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
 impl Scenario {
     /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with
     /// its first token.
@@ -139,47 +133,81 @@ pub enum Stops {
     None,
 }
 
-impl Stops {
-    /// As scenarios write it.
-    pub fn word(self) -> &'static str {
-        match self {
+/// As scenarios write it.
+impl std::fmt::Display for Stops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
             Self::Script => "script",
             Self::None => "none",
-        }
+        })
     }
 }
 
-/// Reply settings, as far as a scenario sets them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Hints {
+/// Defines [`Hints`] by one list of its settings: name, type, and how the setting reads in a sentence.
+macro_rules! settings {
+    ($($(#[$attribute:meta])* $name:ident: $type:ty, $words:literal;)*) => {
+        /// Reply settings, as far as they are given: in a scenario, on the command line, by a model's makers.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Hints {
+            $($(#[$attribute])* #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)*
+        }
+
+        impl Hints {
+            /// Names of all, as files write them.
+            pub const FIELDS: &[&str] = &[$(stringify!($name)),*];
+
+            /// These, and those of `lower` that are not among them.
+            pub fn over(&self, lower: &Self) -> Self {
+                Self { $($name: self.$name.clone().or_else(|| lower.$name.clone()),)* }
+            }
+
+            /// Those that the command line does not give.
+            pub fn without(&self, given: &Given) -> Self {
+                Self { $($name: self.$name.clone().filter(|_| !given.contains(stringify!($name))),)* }
+            }
+
+            /// The names of those that are set.
+            fn set(&self) -> impl Iterator<Item = &'static str> {
+                [$(self.$name.as_ref().map(|_| stringify!($name))),*].into_iter().flatten()
+            }
+
+            /// In words, such as `model big, temperature 0.2`; empty where nothing is set.
+            pub fn words(&self) -> String {
+                let words = [$(self.$name.as_ref().map(|value| format!($words, value))),*];
+                words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+            }
+        }
+    };
+}
+
+settings! {
     /// Name of the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
+    model: String, "model {}";
     /// 0: greedy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub temperature: Option<f32>,
+    temperature: f32, "temperature {}";
     /// 1: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub top_p: Option<f32>,
+    top_p: f32, "top-p {}";
     /// 0: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub top_k: Option<usize>,
+    top_k: usize, "top-k {}";
     /// 0: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_p: Option<f32>,
+    min_p: f32, "min-p {}";
     /// 1: off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub repetition_penalty: Option<f32>,
+    repetition_penalty: f32, "repetition penalty {}";
+    /// Tokens that the penalty looks back at.
+    repetition_window: usize, "over tokens {}";
+    /// The penalty on sequences that the agent has said before; 0: off.
+    dry_multiplier: f32, "DRY multiplier {}";
+    /// Factor by which that penalty grows with each token beyond the allowed length.
+    dry_base: f32, "DRY base {}";
+    /// Length in tokens of the shortest sequence with that penalty.
+    dry_allowed_length: usize, "DRY allowed length {}";
     /// Maximum number of tokens in a reply.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_tokens: Option<usize>,
+    max_tokens: usize, "at most {} tokens";
     /// Reasoning before a reply.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning: Option<Reasoning>,
+    reasoning: Reasoning, "reasoning {}";
     /// Strings before which the reply ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stops: Option<Stops>,
+    stops: Stops, "stops {}";
 }
 
 // No checked setting is NaN.
@@ -206,89 +234,18 @@ pub fn expected(name: &str, value: f64) -> Option<&'static str> {
 pub type Given = BTreeSet<String>;
 
 impl Hints {
-    /// Names of all, as the file writes them.
-    pub const FIELDS: [&str; 9] = [
-        "model",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "max_tokens",
-        "reasoning",
-        "stops",
-    ];
-
     /// Names of the settings that the command line may give for all turns, as the file writes them.
     pub const NAMES: [&str; 6] =
         ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"];
 
     /// The names of those that are set and that the command line may give.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        let set = [
-            self.temperature.is_some(),
-            self.top_p.is_some(),
-            self.top_k.is_some(),
-            self.min_p.is_some(),
-            self.repetition_penalty.is_some(),
-            self.max_tokens.is_some(),
-        ];
-        Self::NAMES.into_iter().zip(set).filter(|(_, set)| *set).map(|(name, _)| name)
+        self.set().filter(|name| Self::NAMES.contains(name))
     }
 
     /// True if nothing is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-
-    /// These, and those of `lower` that are not among them.
-    pub fn over(&self, lower: &Self) -> Self {
-        Self {
-            model: self.model.clone().or_else(|| lower.model.clone()),
-            temperature: self.temperature.or(lower.temperature),
-            top_p: self.top_p.or(lower.top_p),
-            top_k: self.top_k.or(lower.top_k),
-            min_p: self.min_p.or(lower.min_p),
-            repetition_penalty: self.repetition_penalty.or(lower.repetition_penalty),
-            max_tokens: self.max_tokens.or(lower.max_tokens),
-            reasoning: self.reasoning.or(lower.reasoning),
-            stops: self.stops.or(lower.stops),
-        }
-    }
-
-    /// Those that the command line does not give.
-    pub fn without(&self, given: &Given) -> Self {
-        let is_open = |name: &str| !given.contains(name);
-        Self {
-            model: self.model.clone(),
-            temperature: self.temperature.filter(|_| is_open("temperature")),
-            top_p: self.top_p.filter(|_| is_open("top_p")),
-            top_k: self.top_k.filter(|_| is_open("top_k")),
-            min_p: self.min_p.filter(|_| is_open("min_p")),
-            repetition_penalty: self.repetition_penalty.filter(|_| is_open("repetition_penalty")),
-            max_tokens: self.max_tokens.filter(|_| is_open("max_tokens")),
-            reasoning: self.reasoning,
-            stops: self.stops,
-        }
-    }
-
-    /// In words, such as `model big, temperature 0.2`; empty where nothing is set.
-    pub fn words(&self) -> String {
-        let word = |name: &str, value: Option<String>| value.map(|value| format!("{name} {value}"));
-        let number = |value: Option<f32>| value.map(|value| value.to_string());
-        let count = |value: Option<usize>| value.map(|value| value.to_string());
-        let words = [
-            word("model", self.model.clone()),
-            word("temperature", number(self.temperature)),
-            word("top-p", number(self.top_p)),
-            word("top-k", count(self.top_k)),
-            word("min-p", number(self.min_p)),
-            word("repetition penalty", number(self.repetition_penalty)),
-            word("at most", self.max_tokens.map(|n| format!("{n} tokens"))),
-            word("reasoning", self.reasoning.map(|level| level.word().to_string())),
-            word("stops", self.stops.map(|stops| stops.word().to_string())),
-        ];
-        words.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -41,7 +41,6 @@ pub use check::{
 };
 pub use choice::text_of;
 pub use choice::{Choice, ChoiceMethod, ChoiceOption, Chosen, Decision};
-pub use compile::compile;
 pub use copy::{Copied, copied, write_copy};
 pub use excerpt::Excerpt;
 pub use form::{Form, MAX_AGAIN};

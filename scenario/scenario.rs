@@ -7,7 +7,8 @@ use greenroom_yaml::diagnostic::Sources;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, OnceLock};
 
 /// Index of an agent in [`Scenario::agents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,9 +22,37 @@ pub struct PassId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhaseId(pub usize);
 
-/// A checked scenario.
+/// A checked scenario, with its plan. Its fields are those of [`Content`].
 #[derive(Debug)]
 pub struct Scenario {
+    content: Content,
+    /// Made when it is first asked for; a change of the content removes it.
+    plan: OnceLock<Arc<Plan>>,
+    /// The files it was read from.
+    pub sources: Sources,
+    /// The places of values in them.
+    pub tree: Tree,
+}
+
+impl Deref for Scenario {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        &self.content
+    }
+}
+
+/// Removes the plan: it would be another one.
+impl DerefMut for Scenario {
+    fn deref_mut(&mut self) -> &mut Content {
+        self.plan.take();
+        &mut self.content
+    }
+}
+
+/// All that a scenario's plan depends on, and what its texts and results are made from.
+#[derive(Debug)]
+pub struct Content {
     /// Short name: letters, digits, `-` and `_`.
     pub id: String,
     /// Title shown to people.
@@ -68,10 +97,6 @@ pub struct Scenario {
     pub ending: Option<papers::Ending>,
     /// Assertions that must hold at the end.
     pub assertions: Vec<Assertion>,
-    /// The files it was read from.
-    pub sources: Sources,
-    /// The places of values in them.
-    pub tree: Tree,
 }
 
 /// One agent.
@@ -399,6 +424,15 @@ pub struct Assertion {
 }
 
 impl Scenario {
+    pub(crate) fn new(content: Content, sources: Sources) -> Self {
+        Self { content, plan: OnceLock::new(), sources, tree: Tree::default() }
+    }
+
+    /// Turns, and what each depends on.
+    pub fn plan(&self) -> &Arc<Plan> {
+        self.plan.get_or_init(|| Arc::new(compile::compile(self)))
+    }
+
     /// The agent with an id of this scenario.
     pub fn agent(&self, id: AgentId) -> &Agent {
         &self.agents[id.0]
@@ -427,8 +461,7 @@ impl Scenario {
     /// The model that a run is played with: the scenario's own; where it gives none and every turn that a
     /// model plays has another, the first of these.
     pub fn usual_model(&self) -> Option<String> {
-        let plan = compile(self);
-        let played = plan.order().filter(|(_, turn)| self.agent(turn.speaker).strategy.is_none());
+        let played = self.plan().order().filter(|(_, turn)| self.agent(turn.speaker).strategy.is_none());
         let named = || played.map(|(_, turn)| turn.hints.model.as_deref()).collect::<Option<Vec<_>>>();
         self.own_model().or_else(|| self.model(named()?.first()?))
     }

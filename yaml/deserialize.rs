@@ -196,6 +196,10 @@ impl<'de> de::Deserializer<'de> for NodeReader<'de> {
         }
     }
 
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        self.deserialize_f64(visitor)
+    }
+
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self.data {
             Data::Leaf(Leaf::Text(text)) => visitor.visit_borrowed_str(text),
@@ -269,7 +273,7 @@ impl<'de> de::Deserializer<'de> for NodeReader<'de> {
     }
 
     serde::forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 

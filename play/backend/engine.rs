@@ -1,10 +1,9 @@
 //! Turns as the engine's plain data, and its answers as replies: the same for an engine in this process and
 //! for one elsewhere.
 
-use super::{Commit, ForcedToken, GivenSampling, Match, OpenOptions, Origin, Reply, Request, Session, Usage};
+use super::{Commit, OpenOptions, Reply, Request, Session};
 use crate::prompt::Conversation;
-use crate::tools::{Call, ToolOffer};
-use crate::transcript::Stop;
+use crate::tools::{ToolOffer, cut_call};
 use greenroom_engine as engine;
 use greenroom_scenario::{ChoiceMethod, Reasoning};
 use std::sync::Arc;
@@ -48,9 +47,7 @@ pub fn needed_for_calls(request: &Request) -> usize {
 pub fn reply_of(completion: engine::Completion, open: Vec<usize>, commit: Option<Box<dyn Commit>>) -> Reply {
     let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } = completion;
     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
-    let (stop, usage, logprobs) = (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
-    let followed = followed.into_iter().map(Into::into).collect();
-    let call = call.map(Into::into);
+    let (call, usage, logprobs) = (call.map(call_of), Some(usage), logprobs.unwrap_or_default());
     Reply { logprobs, followed, call, usage, commit, ..Reply::of(ids, text, stop) }
 }
 
@@ -80,20 +77,6 @@ impl From<Session> for engine::SessionKey {
 
 impl From<Request> for engine::Request {
     fn from(request: Request) -> Self {
-        let sampling = engine::Sampling {
-            temperature: request.sampling.temperature,
-            top_k: request.sampling.top_k,
-            top_p: request.sampling.top_p,
-            min_p: request.sampling.min_p,
-            repetition_penalty: request.sampling.repetition_penalty,
-            repetition_window: request.sampling.repetition_window,
-            dry: request.sampling.dry.map(|dry| engine::Dry {
-                multiplier: dry.multiplier,
-                base: dry.base,
-                allowed_length: dry.allowed_length,
-            }),
-            seed: request.seed,
-        };
         let is_by_length = request.choice.as_ref().is_some_and(|options| options.choice.by_length);
         let retention =
             if request.permanent { engine::Retention::Persistent } else { engine::Retention::Ephemeral };
@@ -102,7 +85,7 @@ impl From<Request> for engine::Request {
             parent: request.parent.map(Into::into),
             retention,
             prompt: conversation(request.conversation, request.tools.as_deref()).into(),
-            sampling,
+            sampling: request.sampling,
             max_tokens: request.max_tokens,
             min_tokens: 0,
             stop: request.stops.all(),
@@ -154,21 +137,6 @@ pub fn conversation(conversation: Conversation, tools: Option<&ToolOffer>) -> en
     }
 }
 
-impl From<engine::SuggestedSampling> for GivenSampling {
-    fn from(suggested: engine::SuggestedSampling) -> Self {
-        let engine::SuggestedSampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
-            repetition_window,
-        } = suggested;
-        let dry = None;
-        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry }
-    }
-}
-
 fn reasoning(reasoning: Reasoning) -> engine::Reasoning {
     match reasoning {
         Reasoning::None => engine::Reasoning::None,
@@ -178,71 +146,10 @@ fn reasoning(reasoning: Reasoning) -> engine::Reasoning {
     }
 }
 
-impl From<engine::Call> for Call {
-    fn from(engine::Call { tool, arguments }: engine::Call) -> Self {
-        Self { tool, arguments }
-    }
-}
-
-impl From<engine::ToolCalls> for Call {
-    fn from(called: engine::ToolCalls) -> Self {
-        match called {
-            // No more than one is asked for.
-            engine::ToolCalls::Complete(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
-            _ => Self::cut(),
-        }
-    }
-}
-
-impl From<engine::ForcedToken> for ForcedToken {
-    fn from(token: engine::ForcedToken) -> Self {
-        Self { drawn: token.drawn, logprob: token.logprob, drawn_logprob: token.drawn_logprob }
-    }
-}
-
-impl From<engine::StopReason> for Stop {
-    fn from(stop: engine::StopReason) -> Self {
-        match stop {
-            engine::StopReason::StopString => Self::StopString,
-            engine::StopReason::Length => Self::Length,
-            engine::StopReason::Sentence => Self::Sentence,
-            _ => Self::EndOfTurn,
-        }
-    }
-}
-
-impl From<engine::Usage> for Usage {
-    fn from(usage: engine::Usage) -> Self {
-        let kind = match usage.kind {
-            engine::MatchKind::Prefix => Match::Prefix,
-            engine::MatchKind::Extend => Match::Extend,
-            engine::MatchKind::Exact => Match::Exact,
-            engine::MatchKind::Diverge => Match::Diverge,
-            _ => Match::Cold,
-        };
-        let source = match usage.source {
-            engine::CacheSource::Memory => Origin::Memory,
-            engine::CacheSource::Disk => Origin::Disk,
-            _ => Origin::None,
-        };
-        Self {
-            kind,
-            source,
-            reused: usage.reused,
-            prefilled: usage.prefilled,
-            recomputed: usage.recomputed,
-            generated: usage.generated,
-            layer0_rows: usage.layer0_rows,
-            ttft_ms: usage.ttft_ms,
-            total_ms: usage.total_ms,
-            bytes_read: usage.bytes_read,
-            bytes_written: usage.bytes_written,
-            waited_ms: usage.waited_ms,
-            prefetch_ms: usage.prefetch_ms,
-            saved_ms: usage.saved_ms,
-            memory_bytes: usage.memory_bytes,
-            reason: usage.reason,
-            adopted: usage.adopted,
-        }
+/// The call of a reply that is one: no more than one is asked for.
+fn call_of(called: engine::ToolCalls) -> engine::Call {
+    match called {
+        engine::ToolCalls::Complete(calls) => calls.into_iter().next().unwrap_or_else(cut_call),
+        _ => cut_call(),
     }
 }

@@ -5,22 +5,20 @@
 
 pub mod engine;
 mod given;
-mod sampling;
 mod scripted;
 mod strategy;
 
 pub use engine::{call_room, conversation};
 pub use given::given;
 pub use greenroom_engine::cache::Traffic;
-pub use sampling::{GivenSampling, Sampling};
+pub use greenroom_engine::{CacheSource, Call, Dry, ForcedToken, MatchKind, Sampling, StopReason, Usage};
 pub use scripted::Scripted;
 pub use strategy::CastBackend;
 
 use crate::prompt::{Conversation, OpenOptions, StopStrings};
-use crate::tools::{Call, ToolOffer};
-use crate::transcript::{ModelRecord, Rejected, Stop, TurnRecord};
-use greenroom_scenario::{Form, Recalled, Strategy};
-use serde::{Deserialize, Serialize};
+use crate::tools::ToolOffer;
+use crate::transcript::{CallRecord, ModelRecord, Rejected, TurnRecord};
+use greenroom_scenario::{Form, Hints, Recalled, Strategy};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,8 +59,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// Returns the sampling settings that the model's makers suggest, as far as they suggest any.
-    fn suggested_sampling(&self) -> GivenSampling {
-        GivenSampling::default()
+    fn suggested_sampling(&self) -> Hints {
+        Hints::default()
     }
 
     /// Ids as text; empty where the backend knows no ids.
@@ -129,10 +127,8 @@ pub struct Request {
     pub permanent: bool,
     /// All that the agent has read and said.
     pub conversation: Conversation,
-    /// Sampling settings.
+    /// Sampling settings, with the turn's seed.
     pub sampling: Sampling,
-    /// Seed of the turn.
-    pub seed: u64,
     /// Most tokens of the reply.
     pub max_tokens: usize,
     /// The reply ends before one of these.
@@ -182,7 +178,7 @@ pub struct Reply {
     /// The ids as text.
     pub text: String,
     /// The reason why it ended.
-    pub stop: Stop,
+    pub stop: StopReason,
     /// What an engine elsewhere said after that, and was cut.
     pub cut: String,
     /// The call that it is.
@@ -202,14 +198,14 @@ pub struct Reply {
 
 impl Reply {
     /// A reply that nobody computed now.
-    pub fn of(ids: Vec<u32>, text: String, stop: Stop) -> Self {
+    pub fn of(ids: Vec<u32>, text: String, stop: StopReason) -> Self {
         let (cut, logprobs, followed, rejected) = Default::default();
         Self { ids, text, stop, cut, call: None, logprobs, followed, rejected, usage: None, commit: None }
     }
 
     /// A reply of a rule or a human.
     pub fn of_rule(text: String) -> Self {
-        Self::of(Vec::new(), text, Stop::EndOfTurn)
+        Self::of(Vec::new(), text, StopReason::EndOfTurn)
     }
 
     /// The reply that a line of a transcript holds, of these options.
@@ -217,93 +213,15 @@ impl Reply {
         let weighed = line.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();
-        let call = line.call.as_ref().map(Call::from);
+        let call = line.call.as_ref().map(CallRecord::call);
         let cut = line.cut.clone();
         let rejected = line.form.as_ref().map(|form| form.rejected.clone()).unwrap_or_default();
         Self { cut, logprobs, call, rejected, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
     }
 }
 
-/// One token of a recorded reply.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ForcedToken {
-    /// The id that the sampler draws there.
-    pub drawn: u32,
-    /// Natural log-probability of the recorded id.
-    pub logprob: f32,
-    /// That of the drawn id.
-    pub drawn_logprob: f32,
-}
-
 /// Saves a memory once its turn is on record.
 pub trait Commit: Send {
     /// Saves; the final account comes back.
     fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>>;
-}
-
-/// Match between a prompt and what the cache held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Match {
-    /// Nothing was reused.
-    Cold,
-    /// A new memory found equal blocks of another.
-    Prefix,
-    /// The prompt begins with all that was held.
-    Extend,
-    /// The prompt is exactly what was held.
-    Exact,
-    /// The prompt differs from what was held.
-    Diverge,
-}
-
-/// Source of the reused part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// Nothing was reused.
-    None,
-    /// Memory.
-    Memory,
-    /// Disk.
-    Disk,
-}
-
-/// Cost of a turn.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Usage {
-    /// Match between the prompt and the cache.
-    pub kind: Match,
-    /// Source of the reused tokens.
-    pub source: Origin,
-    /// Prompt tokens that were reused.
-    pub reused: usize,
-    /// Prompt tokens that were new.
-    pub prefilled: usize,
-    /// Known tokens computed again.
-    pub recomputed: usize,
-    /// Tokens sampled and fed.
-    pub generated: usize,
-    /// Rows counted in layer 0.
-    pub layer0_rows: usize,
-    /// Milliseconds to the first token.
-    pub ttft_ms: f64,
-    /// Milliseconds of the turn.
-    pub total_ms: f64,
-    /// Bytes read from the store.
-    pub bytes_read: u64,
-    /// Bytes written to the store.
-    pub bytes_written: u64,
-    /// Milliseconds that the turn waited for its memory to be read.
-    pub waited_ms: f64,
-    /// Milliseconds that its memory was read ahead, while others were at work.
-    pub prefetch_ms: f64,
-    /// Milliseconds that the reused tokens would have taken to compute.
-    pub saved_ms: f64,
-    /// Bytes that all memories took in RAM at the turn's end.
-    pub memory_bytes: u64,
-    /// Reason why the cache was not used, or not wholly.
-    pub reason: Option<String>,
-    /// Numerics of the devices that computed the first of the reused tokens, where the memory was adopted.
-    pub adopted: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Replies from a function: exact, instant, without a model. For tests and for controls in experiments.
 
-use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Stop};
-use crate::tools::Call;
+use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, StopReason};
+use crate::tools::read_call;
 use crate::transcript::{ModelRecord, call_of};
 use std::collections::HashMap;
 
@@ -41,13 +41,13 @@ impl Backend for Scripted {
         Box::pin(async move {
             let text = (self.script)(&request)
                 .ok_or_else(|| anyhow::anyhow!("the script has no reply for {}", request.path))?;
-            let call = Call::read(&text).filter(|_| request.may_call);
+            let call = read_call(&text).filter(|_| request.may_call);
             if call.is_none() {
                 sink(Progress::Text(text.clone()));
             }
             // One id a character: what was said and what it was made of can be compared by eye.
             let ids = text.chars().map(u32::from).collect();
-            Ok(Reply { call, ..Reply::of(ids, text, Stop::EndOfTurn) })
+            Ok(Reply { call, ..Reply::of(ids, text, StopReason::EndOfTurn) })
         })
     }
 

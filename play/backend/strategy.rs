@@ -46,7 +46,7 @@ impl Backend for CastBackend {
                     }
                     strategy => {
                         let offer = request.choice.as_ref().map(OpenOptions::offer);
-                        let reply = strategy.reply(&path, request.seed, offer, &request.recalled);
+                        let reply = strategy.reply(&path, request.sampling.seed, offer, &request.recalled);
                         reply.map_err(anyhow::Error::from)
                     }
                 };

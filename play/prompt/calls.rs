@@ -6,8 +6,9 @@
 
 use super::memories::{Asked, Memories, PromptError};
 use crate::timeline::Event;
-use crate::tools::{self, Call, MAX_RESULT};
+use crate::tools::{self, MAX_RESULT, cut_call};
 use crate::transcript::{CallRecord, call_of};
+use greenroom_engine::Call;
 use greenroom_scenario::language::Text;
 use greenroom_scenario::{BuiltIn, Purpose, ToolId, ToolKind, TurnId};
 
@@ -55,7 +56,7 @@ impl Memories {
     /// What a call gives that is of a tool built in, of none, or no whole one; `None`: only a program can
     /// tell.
     pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::CallOutcome> {
-        if *call == Call::cut() {
+        if *call == cut_call() {
             return Some(Err("the call was too long and broke off".to_string()));
         }
         let Some(tool) = self.tool(asked.id, &call.tool) else {

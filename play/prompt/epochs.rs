@@ -11,7 +11,8 @@ use super::memories::{Asked, Memories, PromptError, Unanswered};
 use super::pieces::{Piece, pieces};
 use super::spoken::spoken;
 use crate::timeline::{Event, Timeline};
-use crate::transcript::{Stop, TurnRecord, summary_of};
+use crate::transcript::{TurnRecord, summary_of};
+use greenroom_engine::StopReason;
 use greenroom_scenario::language::Text;
 use greenroom_scenario::{Hints, Keep, Recalled, TimelineId, TurnId};
 
@@ -110,7 +111,7 @@ impl Memories {
             tokens: Vec::new(),
             raw: String::new(),
             spoken: kept.iter().map(|piece| piece.quoted()).collect::<Vec<_>>().join("\n"),
-            stop: Stop::EndOfTurn,
+            stop: StopReason::EndOfTurn,
             cut: String::new(),
             constraint: None,
             form: None,

@@ -14,7 +14,7 @@ use greenroom_jinja::taken;
 use greenroom_scenario::template::Expression;
 use greenroom_scenario::{
     Announced, ChoiceMethod, Chosen, Excerpt, Input, PhaseId, Plan, Purpose, Scenario, Steps, Topology, Turn,
-    TurnId, compile,
+    TurnId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -68,7 +68,7 @@ pub(super) struct PhaseGroup {
 /// Plays pieces of a scenario.
 pub(super) struct Rehearsal {
     pub(super) scenario: Arc<Scenario>,
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     /// The turns of each phase.
     turns: Vec<Vec<TurnId>>,
     /// The announcements of each phase, in all rounds.
@@ -79,7 +79,7 @@ pub(super) struct Rehearsal {
 
 impl Rehearsal {
     pub(super) fn new(scenario: Arc<Scenario>) -> Self {
-        let plan = compile(&scenario);
+        let plan = scenario.plan().clone();
         let mut turns = vec![Vec::new(); scenario.phases.len()];
         plan.order().for_each(|(id, turn)| turns[turn.phase.0].push(id));
         let read = plan.order().flat_map(|(_, turn)| &turn.inputs);

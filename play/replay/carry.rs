@@ -4,6 +4,7 @@
 use super::{cast, memories};
 use crate::outcome;
 use crate::prompt::Memories;
+use crate::sampling::resolved;
 use crate::timeline::Timeline;
 use crate::tools::Toolbox;
 use crate::transcript::{
@@ -29,7 +30,7 @@ pub fn header_now(header: &Header, memories: &Memories) -> Header {
         rules: rules_of(scenario),
         agents: cast(memories),
         tools: Toolbox::recorded(scenario, &header.tools).specs_by_key(scenario),
-        sampling: header.sampling.with(&hints),
+        sampling: resolved(&hints, &header.sampling),
         max_tokens: hints.max_tokens.unwrap_or(header.max_tokens),
         hints: scenario.hints.clone(),
         ..header.clone()

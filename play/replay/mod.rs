@@ -22,7 +22,7 @@ use crate::transcript::{
 };
 use crate::walk::{LineSource, call_again, follow, replay_epoch};
 use anyhow::Context as _;
-use greenroom_scenario::{Plan, Scenario, Seeds, Turn, TurnId, compile};
+use greenroom_scenario::{Plan, Scenario, Seeds, Turn, TurnId};
 use place::{case_differs, cast_differs, notes, settings_differ, tools_differ};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ pub fn settings_before(header: &Header, plan: &Plan) -> Vec<(TurnId, f32, usize)
 
 /// Everybody's memories before the first turn of a recording.
 pub fn memories(scenario: &Arc<Scenario>, header: &Header, earlier: BTreeMap<String, Timeline>) -> Memories {
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     let seeds = seeds(header, &plan);
     let edits = header.forked.as_ref().map(|forked| Edits::of(forked, &plan, scenario));
     let given = header.given.clone().unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::prompt::Memories;
 use crate::tools::Toolbox;
 use crate::transcript::{AgentRecord, Cause, Drift, Header, PROGRAM};
 use greenroom_scenario::names::recorded;
-use greenroom_scenario::{Path, Scenario, ToolKind, ToolSpec, compile};
+use greenroom_scenario::{Path, Scenario, ToolKind, ToolSpec};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -182,7 +182,7 @@ pub fn origin(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Pla
 
 /// The place of a turn's choice or form, or of its phase.
 fn choice(scenario: &Scenario, path: &str) -> Option<Place> {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let turn = plan.turn(plan.find(path)?);
     let phase = || scenario.phase(turn.phase).path.clone();
     let choice = turn.constraint.as_ref().map(|constraint| &constraint.choice.path);
@@ -193,7 +193,7 @@ fn choice(scenario: &Scenario, path: &str) -> Option<Place> {
 
 /// The rule that plays a turn's speaker.
 fn rule(scenario: &Scenario, path: &str) -> Option<Place> {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let speaker = scenario.agent(plan.turn(plan.find(path)?).speaker);
     Some(Place::of(scenario, &Path::default().key("agents").key(&speaker.key).key("strategy")))
 }
@@ -211,7 +211,7 @@ fn tool(scenario: &Scenario, path: &str) -> Option<Place> {
 
 /// The assignment that gives another state.
 fn change(scenario: &Scenario, drift: &Drift) -> Option<Place> {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let change = plan.changes.iter().find(|change| *change.path == *drift.path)?;
     let values = |text: &str| serde_json::from_str::<BTreeMap<String, serde_json::Value>>(text).ok();
     let (was, now) = (values(&drift.recorded)?, values(&drift.now)?);

@@ -13,12 +13,12 @@ pub fn asked_again(request: Request, n_rejected: usize) -> Request {
     if n_rejected == 0 {
         return request;
     }
-    let seed = turn_seed(request.seed, &format!("again {n_rejected}"));
+    let seed = turn_seed(request.sampling.seed, &format!("again {n_rejected}"));
     let temperature = match request.sampling.temperature {
         0.0 => WARM,
         temperature => temperature,
     };
-    Request { seed, sampling: Sampling { temperature, ..request.sampling }, ..request }
+    Request { sampling: Sampling { seed, temperature, ..request.sampling }, ..request }
 }
 
 /// The reply to a request. Where one can be rejected, it is shown only after it is accepted.

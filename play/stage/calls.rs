@@ -3,10 +3,11 @@
 use super::{RunLoop, Scene, Stage, TaskResult, TurnAnswer, TurnState};
 use crate::backend::Reply;
 use crate::prompt::{Asked, MadeCall};
-use crate::tools::{Call, CallOutcome, MAX_RESULT};
+use crate::tools::{CallOutcome, MAX_RESULT};
 use crate::transcript::call_of;
 use crate::walk;
 use anyhow::anyhow;
+use greenroom_engine::Call;
 use greenroom_scenario::TurnId;
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ impl Stage {
     ) {
         let id = asked.id;
         let path = call_of(&asked.path, asked.n_calls + 1);
-        let recorded = self.settings.retrievals.calls.get(&path).filter(|was| Call::from(*was) == call);
+        let recorded = self.settings.retrievals.calls.get(&path).filter(|was| was.call() == call);
         let recorded = recorded.map(|was| was.outcome());
         let known = self.memories.builtin_result(&asked, &call).or(recorded);
         self.state[id.0] = TurnState::Calling(asked, Box::new(reply), before);

@@ -9,7 +9,8 @@
 use super::{Scene, Watch};
 use crate::backend::Usage;
 use crate::prompt::Direction;
-use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord, Stop};
+use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord};
+use greenroom_engine::StopReason;
 use greenroom_scenario::{AgentId, Audience, Input, PhaseId, Plan, Scenario, TurnId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ enum HeldScene {
     Called(CallRecord),
     Written {
         spoken: String,
-        stop: Stop,
+        stop: StopReason,
         cut: String,
         choice: Option<Box<ChoiceRecord>>,
         odds: Option<Box<Odds>>,

@@ -1,6 +1,7 @@
 //! By what turns are answered.
 
-use crate::backend::{Backend, GivenSampling, Sampling, Session};
+use crate::backend::{Backend, Sampling, Session};
+use crate::sampling::resolved;
 use crate::tools::Toolbox;
 use crate::transcript::{CallRecord, RouteRecord, Transcript};
 use greenroom_scenario::{Hints, TurnId};
@@ -84,6 +85,6 @@ impl Settings {
         if let Some((_, temperature, most)) = earlier.filter(|_| named.is_none()) {
             (base.temperature, max_tokens) = (*temperature, *most);
         }
-        (GivenSampling::from(hints).over(&base), hints.max_tokens.unwrap_or(max_tokens))
+        (resolved(hints, &base), hints.max_tokens.unwrap_or(max_tokens))
     }
 }

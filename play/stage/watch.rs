@@ -3,7 +3,8 @@
 use super::Settings;
 use crate::backend::{Progress, Usage};
 use crate::prompt::{Direction, Directions, Memories};
-use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord, Stop, TurnRecord};
+use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord, TurnRecord};
+use greenroom_engine::StopReason;
 use greenroom_scenario::{Turn, TurnId};
 
 /// An event that can be watched while a plan is played.
@@ -22,7 +23,7 @@ pub enum Scene<'a> {
         /// The text that others heard.
         spoken: &'a str,
         /// The reason why the reply ended.
-        stop: Stop,
+        stop: StopReason,
         /// What was cut after it, if an engine elsewhere said more.
         cut: &'a str,
         /// The choice, if the reply was one.

@@ -10,14 +10,13 @@ mod program;
 mod server;
 mod streams;
 
-use crate::transcript::CallRecord;
 use anyhow::bail;
+use greenroom_engine::Call;
 use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_scenario::language::Text;
 use greenroom_scenario::tools::too_large;
 use greenroom_scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
 pub use program::end_all;
-use serde::Deserialize;
 use serde_json::Value;
 use server::ServerClient;
 use std::collections::BTreeMap;
@@ -29,43 +28,25 @@ const FORM: &str = r#"{"tool": NAME, "arguments": {…}}"#;
 /// Characters of a result that are read, at most.
 pub const MAX_RESULT: usize = 2_000;
 
-/// A call of a tool.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Call {
-    /// Name of the tool.
-    pub tool: String,
-    /// Its arguments, an object.
-    pub arguments: Value,
+/// Reads a call of the form `{"tool": NAME, "arguments": {…}}`; `None`: a text is none.
+pub fn read_call(text: &str) -> Option<Call> {
+    let call: Call = serde_json::from_str(text).ok()?;
+    call.arguments.is_object().then_some(call)
 }
 
-impl Call {
-    /// Reads a call of the form `{"tool": NAME, "arguments": {…}}`; `None`: a text is none.
-    pub fn read(text: &str) -> Option<Self> {
-        let call: Self = serde_json::from_str(text).ok()?;
-        call.arguments.is_object().then_some(call)
-    }
-
-    /// The beginning of a call, of which its tool could not be read: it has no name and no arguments.
-    pub fn cut() -> Self {
-        Self { tool: String::new(), arguments: Value::Null }
-    }
-
-    /// True if a text is this call: the tool's name, and after it the arguments.
-    pub fn is_said_in(&self, text: &str) -> bool {
-        let follows = |rest: &str| {
-            let arguments = rest.find('{').map(|at| &rest[at..]);
-            let mut values = serde_json::Deserializer::from_str(arguments.unwrap_or_default()).into_iter();
-            values.next().and_then(Result::ok).is_some_and(|said: Value| said == self.arguments)
-        };
-        text.match_indices(&self.tool).any(|(at, name)| follows(&text[at + name.len()..]))
-    }
+/// The beginning of a call, of which its tool could not be read: it has no name and no arguments.
+pub fn cut_call() -> Call {
+    Call { tool: String::new(), arguments: Value::Null }
 }
 
-impl From<&CallRecord> for Call {
-    fn from(record: &CallRecord) -> Self {
-        Self { tool: record.tool.clone(), arguments: record.arguments.clone() }
-    }
+/// True if a text says a call: the tool's name, and after it the arguments.
+pub fn says_call(text: &str, call: &Call) -> bool {
+    let follows = |rest: &str| {
+        let arguments = rest.find('{').map(|at| &rest[at..]);
+        let mut values = serde_json::Deserializer::from_str(arguments.unwrap_or_default()).into_iter();
+        values.next().and_then(Result::ok).is_some_and(|said: Value| said == call.arguments)
+    };
+    text.match_indices(&call.tool).any(|(at, name)| follows(&text[at + name.len()..]))
 }
 
 /// What a call gave: a text, or the reason why it failed.

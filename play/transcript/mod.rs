@@ -15,10 +15,10 @@ pub use drift::{Cause, Drift};
 pub use odds::Odds;
 pub use read::{ReadError, Recorded, Transcript};
 pub use record::{
-    AgentRecord, AssertionRecord, CallRecord, ChoiceRecord, Continues, DryRecord, Footer, Forked, FormRecord,
-    Header, InterTurnRecord, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, Rejected,
-    RouteRecord, SaidRecord, SamplingRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, Stop,
-    ToldRecord, TurnRecord, VerdictRecord, chain, choice_record, form_record,
+    AgentRecord, AssertionRecord, CallRecord, ChoiceRecord, Continues, Footer, Forked, FormRecord, Header,
+    InterTurnRecord, Line, Met, ModelRecord, NamedRecord, OptionRecord, OutcomeRecord, Rejected, RouteRecord,
+    SaidRecord, ScenarioRecord, SeedBefore, SettingsBefore, StateRecord, ToldRecord, TurnRecord,
+    VerdictRecord, chain, choice_record, form_record,
 };
 pub use write::{Recorder, same_settings};
 

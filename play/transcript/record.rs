@@ -1,6 +1,8 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use super::is_summary;
+use crate::sampling::resolved;
+use greenroom_engine::{Call, Sampling, StopReason};
 use greenroom_scenario::results::Payoffs;
 use greenroom_scenario::{
     CaseId, Choice, ChoiceMethod, ChoiceOption, Chosen, FIRST_RULES, Form, Given, Hints, Scenario, Share,
@@ -59,7 +61,7 @@ pub struct Header {
     /// Kernel contract and version.
     pub numerics: String,
     /// Sampling settings.
-    pub sampling: SamplingRecord,
+    pub sampling: Sampling,
     /// Most tokens of a reply.
     pub max_tokens: usize,
     /// Settings that the scenario gives for all replies.
@@ -164,75 +166,21 @@ pub struct NamedRecord {
     /// Kernel contract and version.
     pub numerics: String,
     /// Sampling settings of turns that have none of their own.
-    pub sampling: SamplingRecord,
+    pub sampling: Sampling,
 }
 
 impl Header {
     /// Sampling settings of a turn, the line `line` (from 0) of them.
-    pub fn sampling_of(&self, turn: &TurnRecord, line: usize) -> SamplingRecord {
+    pub fn sampling_of(&self, turn: &TurnRecord, line: usize) -> Sampling {
         let named = turn.hints.model.as_ref().and_then(|name| self.models.get(name));
-        let own = || SamplingRecord { temperature: self.temperature_at(line), ..self.sampling.clone() };
-        named.map_or_else(own, |named| named.sampling.clone()).with(&turn.hints)
+        let own = || Sampling { temperature: self.temperature_at(line), ..self.sampling.clone() };
+        resolved(&turn.hints, &named.map_or_else(own, |named| named.sampling.clone()))
     }
 
     /// The model that a turn's speaker is played by.
     pub fn model_of(&self, turn: &TurnRecord) -> &ModelRecord {
         let named = turn.hints.model.as_ref().and_then(|name| self.models.get(name));
         named.map_or(&self.model, |named| &named.model)
-    }
-}
-
-/// Settings by which tokens were chosen.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SamplingRecord {
-    /// 0: greedy.
-    pub temperature: f32,
-    /// 0: all.
-    pub top_k: usize,
-    /// 1: all.
-    pub top_p: f32,
-    /// 0: all.
-    pub min_p: f32,
-    /// 1: off.
-    pub repetition_penalty: f32,
-    /// Tokens that the penalty looks back at.
-    pub repetition_window: usize,
-    /// The penalty on sequences that an agent has said before; absent: off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dry: Option<DryRecord>,
-}
-
-impl SamplingRecord {
-    /// These settings, where a scenario gives no others.
-    pub fn with(&self, hints: &Hints) -> Self {
-        Self {
-            temperature: hints.temperature.unwrap_or(self.temperature),
-            top_k: hints.top_k.unwrap_or(self.top_k),
-            top_p: hints.top_p.unwrap_or(self.top_p),
-            min_p: hints.min_p.unwrap_or(self.min_p),
-            repetition_penalty: hints.repetition_penalty.unwrap_or(self.repetition_penalty),
-            ..self.clone()
-        }
-    }
-}
-
-/// DRY, "don't repeat yourself": a token that continues a sequence of n tokens as it went on before loses
-/// `multiplier * base^(n - allowed_length)` of its logit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DryRecord {
-    /// Penalty of a sequence of `allowed_length` tokens.
-    pub multiplier: f32,
-    /// Factor by which the penalty grows with each further token.
-    pub base: f32,
-    /// Length below which a sequence has no penalty.
-    pub allowed_length: usize,
-}
-
-impl Default for DryRecord {
-    fn default() -> Self {
-        Self { multiplier: 0.8, base: 1.75, allowed_length: 2 }
     }
 }
 
@@ -344,7 +292,8 @@ pub struct TurnRecord {
     /// The text that others heard.
     pub spoken: String,
     /// The reason why the reply ended.
-    pub stop: Stop,
+    #[serde(with = "crate::words::word")]
+    pub stop: StopReason,
     /// What an engine elsewhere said after `raw`: it was cut, so nobody heard it and the agent does not
     /// remember it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -462,32 +411,6 @@ impl From<InterTurnRecord> for Line {
     }
 }
 
-/// Reason why a reply ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stop {
-    /// The model ended its turn.
-    EndOfTurn,
-    /// A stop string was met.
-    StopString,
-    /// The limit was reached, in the middle of a sentence.
-    Length,
-    /// The limit was reached; what followed the last whole sentence was dropped.
-    Sentence,
-}
-
-impl Stop {
-    /// As transcripts write it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::EndOfTurn => "end_of_turn",
-            Self::StopString => "stop_string",
-            Self::Length => "length",
-            Self::Sentence => "sentence",
-        }
-    }
-}
-
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -506,6 +429,11 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
+    /// The call itself.
+    pub fn call(&self) -> Call {
+        Call { tool: self.tool.clone(), arguments: self.arguments.clone() }
+    }
+
     /// What it gave, or the reason why it failed.
     ///
     /// # Errors

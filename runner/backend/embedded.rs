@@ -2,9 +2,10 @@
 
 use super::engine::{in_file_order, reply_of, room};
 use super::{
-    BoxFuture, Commit, Device, GivenSampling, Kv, ModelCard, ModelFile, Progress, Reply, Request, Session,
-    Sink, Usage,
+    BoxFuture, Commit, Device, Kv, ModelCard, ModelFile, Progress, Reply, Request, Session, Sink, Usage,
 };
+use crate::sampling;
+use crate::scenario::Hints;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
@@ -223,8 +224,8 @@ impl super::Backend for Embedded {
         self.engine.traffic()
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
-        self.engine.model().sampling.into()
+    fn suggested_sampling(&self) -> Hints {
+        sampling::suggested(&self.engine.model().sampling)
     }
 
     fn text(&self, ids: &[u32]) -> String {
@@ -257,8 +258,6 @@ struct EngineCommit(engine::Turn);
 
 impl Commit for EngineCommit {
     fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>> {
-        Box::pin(
-            async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage.into()) },
-        )
+        Box::pin(async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage) })
     }
 }

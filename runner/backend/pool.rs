@@ -2,10 +2,10 @@
 //! memory.
 
 use super::{
-    Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, MemoryBudget, ModelCard, ModelFile,
-    Reply, Request, Session, Sink, Traffic, locate, remote,
+    Backend, BoxFuture, Embedded, EmbeddedConfig, Loading, MemoryBudget, ModelCard, ModelFile, Reply,
+    Request, Session, Sink, Traffic, locate, remote,
 };
-use crate::scenario::EngineAddress;
+use crate::scenario::{EngineAddress, Hints};
 use anyhow::{Context as _, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -153,7 +153,7 @@ impl Backend for Pool {
         opened.iter().filter_map(|(_, engine)| engine.traffic()).reduce(|sum, more| sum + more)
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
+    fn suggested_sampling(&self) -> Hints {
         self.own.suggested_sampling()
     }
 

@@ -4,7 +4,7 @@
 mod prompt;
 
 use super::{Exit, Whereabouts, casting};
-use crate::backend::Match;
+use crate::backend::MatchKind;
 use crate::diagnostic::{printable, unknown};
 use crate::prompt::{Conversation, by_score};
 use crate::replay::{asked_at, brought_along, load_scenario, other_scenario, transcript_file};
@@ -225,11 +225,11 @@ fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
     };
     let computed = tokens.prefilled.saturating_add(tokens.recomputed);
     match kind {
-        Match::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
+        MatchKind::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
         kind => format!(
             "new at this turn; {} tokens above were in the cache ({}{}), {computed} were computed",
             tokens.reused,
-            format!("{kind:?}").to_lowercase(),
+            kind.word(),
             adopted.as_ref().map_or(String::new(), |from| format!(", adopted from {}", printable(from)))
         ),
     }

@@ -3,7 +3,7 @@
 use super::{Exit, PathBounds, open_scenario};
 use crate::diagnostic::printable;
 use crate::drawing;
-use crate::scenario::{compile, parse_override};
+use crate::scenario::parse_override;
 use std::path::PathBuf;
 
 /// Print the graph of turns: solid edges are memories, dashed edges are what is heard
@@ -37,7 +37,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let Some(scenario) = open_scenario(&args.file, &args.bounds, &args.overrides, false)? else {
         return Ok(Exit::Invalid);
     };
-    let plan = compile(&scenario);
+    let plan = scenario.plan();
     match args.format {
         GraphFormat::Dot => print!("{}", printable(&plan.dot(&scenario))),
         GraphFormat::Mermaid => print!("{}", printable(&plan.mermaid(&scenario))),

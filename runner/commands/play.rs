@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::stop::stopped;
 use super::watch::WatchPage;
 use crate::run::{Performed, RunOptions, perform};
-use crate::scenario::{Scenario, compile};
+use crate::scenario::Scenario;
 use crate::stage::{End, Unwatched, Watch};
 use crate::terminal::{self, DialogueOutput};
 use crate::transcript::{FILE, Transcript};
@@ -21,7 +21,7 @@ pub(super) fn own(options: &RunOptions) -> String {
 
 /// All models that may answer in a run, with their resolved names.
 pub(super) fn played(scenario: &Scenario, options: &RunOptions) -> BTreeSet<String> {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let named = plan.order().filter_map(|(_, turn)| turn.hints.model.as_deref());
     let named: BTreeSet<&str> = named.collect();
     let found = |name: &str| options.models.get(name).cloned().or_else(|| scenario.model(name));
@@ -108,7 +108,7 @@ impl Performance {
         if self.quiet {
             return Box::new(Unwatched);
         }
-        let plan = Arc::new(compile(&self.scenario));
+        let plan = self.scenario.plan().clone();
         Box::new(DialogueOutput::new(self.scenario.clone(), plan).titled())
     }
 

@@ -214,7 +214,7 @@ fn rules_of(run: &Path) -> Option<(String, serde_json::Value)> {
 
 /// Names of the settings given on the command line.
 fn given_settings(args: &Args) -> Given {
-    let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.hints() };
+    let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.given() };
     hints.names().map(str::to_string).collect()
 }
 

@@ -3,9 +3,10 @@
 use super::cast::CastIndex;
 use super::sources::ReportSources;
 use super::text;
+use crate::backend::StopReason;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{CallRecord, ChoiceRecord, Odds, Recorded, Stop, Transcript, TurnRecord, is_summary};
+use crate::transcript::{CallRecord, ChoiceRecord, Odds, Recorded, Transcript, TurnRecord, is_summary};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -184,7 +185,7 @@ fn spoken(sources: &ReportSources, cast: &CastIndex, line: &TurnLine<'_>) -> Spo
         by: Vec::new(),
         purpose: "",
         choice: record.constraint.as_ref().map(|record| choice(record, line.temperature)),
-        is_cut: record.stop == Stop::Length,
+        is_cut: record.stop == StopReason::Length,
     };
     if let Some((scenario, turn)) = planned(sources, &record.path) {
         let names = |ids: &[AgentId]| ids.iter().map(|id| scenario.agent(*id).name.clone()).collect();

@@ -3,8 +3,9 @@
 use super::cast::CastIndex;
 use super::sources::ReportSources;
 use super::text;
+use crate::backend::{Dry, Sampling};
 use crate::scenario::results::PayoffRound;
-use crate::transcript::{AssertionRecord, DryRecord, Header, SamplingRecord};
+use crate::transcript::{AssertionRecord, Header};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -117,14 +118,14 @@ pub(super) fn results(sources: &ReportSources, cast: &CastIndex) -> Option<Resul
 pub(super) fn particulars(sources: &ReportSources) -> Vec<(String, String)> {
     let header = &sources.transcript.header.record;
     let Header { model, kv, numerics, seed, max_tokens, engine, .. } = header;
-    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry } =
+    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry, seed: _ } =
         header.sampling;
     let mut penalty = if repetition_penalty == 1.0 {
         "no repetition penalty".to_string()
     } else {
         format!("repetition penalty {repetition_penalty} over {repetition_window} tokens")
     };
-    if let Some(DryRecord { multiplier, base, allowed_length }) = dry {
+    if let Some(Dry { multiplier, base, allowed_length }) = dry {
         penalty += &format!(", DRY {multiplier} × {base}^(n − {allowed_length})");
     }
     let sampling = match temperature {

@@ -9,7 +9,7 @@
 
 use crate::diff::diff_lines;
 use crate::replay::{self, Search, brought_along, load_scenario, replay_watched};
-use crate::scenario::{Plan, Scenario, TimelineId, TurnId, compile};
+use crate::scenario::{Plan, Scenario, TimelineId, TurnId};
 use crate::timeline::{Event, Timeline};
 use crate::trace::{self, Traced};
 use crate::transcript::{Cause, Drift, Transcript, summary_of};
@@ -26,7 +26,7 @@ pub struct ReportSources {
     /// Found near the recording; it may have changed since.
     pub(super) scenario: Option<Arc<Scenario>>,
     /// The plan that the recording follows as far as it goes; `None` if it does not.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<Arc<Plan>>,
     /// Events read at each turn, by path, as far as the recording fits the scenario.
     pub(super) read: BTreeMap<String, ReadEvents>,
     /// Timelines that agents have from an earlier run, by key.
@@ -167,7 +167,7 @@ impl ReportSources {
                 return;
             }
         }
-        let plan = compile(scenario);
+        let plan = scenario.plan().clone();
         let recorded = self.transcript.turns.iter().map(|turn| turn.record.path.clone()).collect();
         let mut watcher = Watcher { plan: &plan, recorded, known: BTreeMap::new(), read: BTreeMap::new() };
         for (key, timeline) in &self.brought {

@@ -2,14 +2,12 @@
 //! that was in its cache.
 
 use super::cast::{CastIndex, Member};
-use super::cost::kind;
 use super::dialogue::{TurnLine, label};
 use super::sources::ReportSources;
-use crate::backend::Origin;
+use crate::backend::{CacheSource, StopReason};
 use crate::scenario::Scenario;
 use crate::timeline::{Event, StageKind};
 use crate::trace::TurnTrace;
-use crate::transcript::Stop;
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -72,10 +70,10 @@ struct Border {
 
 impl Border {
     fn new(cost: &TurnTrace) -> Option<Self> {
-        let kind = kind(cost.kind?);
+        let kind = cost.kind?.word();
         let source = match cost.source {
-            Some(Origin::Memory) => "memory",
-            Some(Origin::Disk) => "disk",
+            Some(CacheSource::Memory) => "memory",
+            Some(CacheSource::Disk) => "disk",
             _ => "",
         };
         let tokens = cost.tokens;
@@ -156,7 +154,7 @@ fn turn(sources: &ReportSources, line: &TurnLine<'_>, numbers: &HashMap<&str, us
         // An agent remembers what it sampled, not what others heard of it.
         said: record.raw.trim().to_string(),
         n_ids: record.tokens.len(),
-        is_cut: record.stop == Stop::Length,
+        is_cut: record.stop == StopReason::Length,
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn header(
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
-        sampling: models.sampling.clone().into(),
+        sampling: models.sampling.clone(),
         max_tokens: models.max_tokens,
         hints: scenario.hints.clone(),
         given: scenario.has_hints().then(|| options.given.clone()),

@@ -10,11 +10,11 @@ pub use changes::{Changes, Say, Tell};
 pub use models::records;
 pub use past::ForkFrom;
 
-use crate::backend::{Backend, GivenSampling, Sampling};
+use crate::backend::{Backend, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{CaseId, Given, Plan, Scenario, compile, copied, write_copy};
+use crate::scenario::{CaseId, Given, Hints, Plan, Scenario, copied, write_copy};
 use crate::stage::{Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, CostSummary, Trace};
@@ -49,8 +49,9 @@ pub struct RunOptions {
     pub seed: u64,
     /// Tells whether the case that is played has random numbers of its own.
     pub seeding: Seeding,
-    /// Sampling settings; those not given come from the model file, else from the defaults.
-    pub sampling: GivenSampling,
+    /// Sampling settings; those not given come from the scenario, else from the model file, else from the
+    /// defaults.
+    pub sampling: Hints,
     /// Most tokens of a reply.
     pub max_tokens: usize,
     /// Recompute everything at each turn.
@@ -72,7 +73,8 @@ pub struct RunOptions {
     pub models: BTreeMap<String, String>,
     /// Settings that override the scenario's.
     pub given: Given,
-    /// Sampling settings of models that the scenario names, as an earlier run had them.
+    /// All sampling settings of models, as an earlier run had them, by the models' names in the scenario. Those
+    /// of the empty name are its own model's, and those of models that are not listed.
     pub recorded: BTreeMap<String, Sampling>,
     /// True if the programs and servers that the scenario has as tools may run.
     pub allow_tools: bool,
@@ -83,7 +85,7 @@ impl Default for RunOptions {
         Self {
             seed: 0,
             seeding: Seeding::default(),
-            sampling: GivenSampling::default(),
+            sampling: Hints::default(),
             max_tokens: MAX_TOKENS as usize,
             cold: false,
             resume: false,
@@ -127,7 +129,7 @@ pub async fn perform(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Performed> {
     let (started, traffic) = (Instant::now(), backend.traffic());
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     tokio::pin!(stop);
     let toolbox = tokio::select! {
         biased;
@@ -221,7 +223,7 @@ pub fn standing(
         return Ok(FolderState::Open);
     };
     let toolbox = Arc::new(Toolbox::recorded(scenario, &recorded.header.record.tools));
-    let set = Prepared::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
+    let set = Prepared::new(scenario, &scenario.plan().clone(), backend.clone(), options, toolbox)?;
     let same = transcript::same_settings(&recorded.header.record, &set.header);
     same.with_context(|| format!("{} was played with other settings", file.display()))?;
     Ok(FolderState::Complete)

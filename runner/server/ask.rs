@@ -12,6 +12,8 @@ use super::models::Served;
 use super::queue::Ticket;
 use super::sessions::{self, SessionScope};
 use super::tenants::Tenant;
+use crate::sampling::resolved;
+use crate::scenario::Hints;
 use axum::http::HeaderMap;
 use greenroom_engine::{
     Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request,
@@ -74,6 +76,12 @@ pub(super) struct AnswerSettings {
 }
 
 impl AnswerSettings {
+    /// OpenAI's defaults, except for the sampling settings that are given.
+    pub(super) fn sampled(given: &Hints, seed: u64) -> Self {
+        let defaults = Self::new(seed);
+        Self { sampling: resolved(given, &defaults.sampling), ..defaults }
+    }
+
     /// OpenAI's defaults: temperature 1, no filters, as long as there is room.
     pub(super) fn new(seed: u64) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! What the server is doing: requests as they run, what they cost, and totals for `/metrics`.
 
-use greenroom_engine::{CacheSource, Completion, MatchKind};
+use greenroom_engine::Completion;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -223,7 +223,7 @@ impl RequestGuard {
         count(TokenUse::recomputed, usage.recomputed);
         count(TokenUse::generated, completion.ids.len());
         self.live.written.fetch_add(usage.bytes_written, Ordering::Relaxed);
-        let kind = match_word(usage.kind);
+        let kind = usage.kind.word();
         counts.matches.get_or_create(&ByMatch { kind }).inc();
         let mut state = self.live.state();
         let Some(request) = state.requests.get(&self.id) else { return };
@@ -234,7 +234,7 @@ impl RequestGuard {
             model: request.model.clone(),
             memory: request.memory.clone(),
             kind,
-            source: source_word(usage.source),
+            source: usage.source.word(),
             reused: usage.reused,
             prefilled: usage.prefilled,
             recomputed: usage.recomputed,
@@ -252,27 +252,5 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.live.state().requests.remove(&self.id);
-    }
-}
-
-/// The word for how a prompt matched the memory.
-pub(super) fn match_word(kind: MatchKind) -> &'static str {
-    match kind {
-        MatchKind::Cold => "cold",
-        MatchKind::Prefix => "prefix",
-        MatchKind::Extend => "extend",
-        MatchKind::Exact => "exact",
-        MatchKind::Diverge => "diverge",
-        _ => "other",
-    }
-}
-
-/// The word for where the reused part of a memory was.
-pub(super) fn source_word(source: CacheSource) -> &'static str {
-    match source {
-        CacheSource::None => "none",
-        CacheSource::Memory => "memory",
-        CacheSource::Disk => "disk",
-        _ => "other",
     }
 }

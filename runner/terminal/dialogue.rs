@@ -8,11 +8,12 @@ use super::contrast;
 use super::page::Page;
 use super::progress::{ProgressForm, RunProgress};
 use crate::backend::Progress;
+use crate::backend::StopReason;
 use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Reasoning, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
-use crate::transcript::{ChoiceRecord, Odds, RouteRecord, Stop};
+use crate::transcript::{ChoiceRecord, Odds, RouteRecord};
 use console::Style;
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -351,10 +352,10 @@ impl Watch for DialogueOutput {
 }
 
 /// Note on a reply that was cut: at its limit, or where a remote engine continued it as a script.
-fn ending(stop: Stop, cut: &str) -> Option<String> {
+fn ending(stop: StopReason, cut: &str) -> Option<String> {
     match stop {
-        Stop::Length => Some("(cut off at the token limit)".to_string()),
-        Stop::StopString if !cut.trim().is_empty() => {
+        StopReason::Length => Some("(cut off at the token limit)".to_string()),
+        StopReason::StopString if !cut.trim().is_empty() => {
             let cut = cut.split_whitespace().collect::<Vec<_>>().join(" ");
             let begin: String = cut.chars().take(CUT_SHOWN).collect();
             let more = if begin.len() < cut.len() { "…" } else { "" };
@@ -383,7 +384,7 @@ fn default_color(agent: usize) -> Color {
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use super::*;
-    use crate::scenario::{compile, load};
+    use crate::scenario::load;
     use std::cell::RefCell;
     use std::io::Write;
 
@@ -413,13 +414,13 @@ mod tests {
     fn a_line_of_progress_interrupts_no_reply() {
         let text = "agents: { ann: {}, ben: {} }\nphases: [{ name: p, agents: [ann, ben] }]";
         let scenario = load("x.yaml", text, &[]).scenario.unwrap();
-        let plan = Arc::new(compile(&scenario));
+        let plan = scenario.plan().clone();
         let page = Page::new(Box::new(File), None);
         let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan.clone());
         dialogue.progress = RunProgress::new(&scenario, &plan, ProgressForm::Lines).at_once(write);
         for (id, turn) in plan.order() {
             dialogue.see(id, Scene::Progress(&Progress::Text("Good day to ".into())));
-            let (spoken, cut, stop) = ("Good day to all of you.", "", Stop::EndOfTurn);
+            let (spoken, cut, stop) = ("Good day to all of you.", "", StopReason::EndOfTurn);
             let (choice, odds, usage) = (None, None, None);
             dialogue.see(id, Scene::Written { turn, spoken, stop, cut, choice, odds, usage });
         }

@@ -3,7 +3,7 @@
 use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
-use crate::scenario::{Scenario, compile};
+use crate::scenario::Scenario;
 use crate::stage::{End, ModelHandle, RecordedRetrievals, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::tools::{self, Toolbox};
@@ -65,9 +65,9 @@ impl Fitting<'_> {
             false => Toolbox::recorded(self.scenario, &header.tools),
         };
         let settings = Settings {
-            sampling: header.sampling.clone().into(),
+            sampling: header.sampling.clone(),
             max_tokens: header.max_tokens,
-            before: replay::settings_before(header, &compile(self.scenario)),
+            before: replay::settings_before(header, self.scenario.plan()),
             models,
             embeddings,
             retrievals: retrievals,
@@ -96,7 +96,7 @@ impl Fitting<'_> {
             let of = self.scenario.model(name);
             let of = of.with_context(|| format!("the scenario no longer has a model `{name}`"))?;
             let backend = model.named(name, &played(name, of))?.unwrap_or_else(|| model.clone());
-            named.insert(name.clone(), ModelHandle { backend, sampling: was.sampling.clone().into() });
+            named.insert(name.clone(), ModelHandle { backend, sampling: was.sampling.clone() });
         }
         Ok(Players { own, named })
     }

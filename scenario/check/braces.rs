@@ -142,9 +142,8 @@ impl Checker {
     }
 
     fn standing(&self, path: &Path, text: &str) -> Standing {
-        match path.0.first().and_then(PathStep::as_key) {
-            Some("variables" | "state") => return Standing::Value,
-            _ => {}
+        if let Some("variables" | "state") = path.0.first().and_then(PathStep::as_key) {
+            return Standing::Value;
         }
         let Typed { declared, way, .. } = typed(&self.tree, &path.0);
         let is_schema = |declared: &&Value| schemas().iter().any(|schema| std::ptr::eq(*schema, *declared));

@@ -1,14 +1,15 @@
 //! Checks models and settings of replies, wherever they are.
 
 use super::{Checker, is_identifier};
-use crate::hints::{Hints, WrittenHints, expected};
+use crate::hints::{Hints, expected};
 use crate::schema::{RemoteModel, WrittenModel};
 use crate::template::is_code;
-use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn, compile};
+use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use indexmap::IndexMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 impl Checker {
     /// The models that the scenario names.
@@ -101,25 +102,30 @@ impl Checker {
         Some(address)
     }
 
-    /// Settings that are together at a path.
-    pub(super) fn hints(&mut self, given: WrittenHints, path: &Path) -> Hints {
-        let model = given.model.filter(|name| self.has_model(name, &path.key("model")));
-        let mut number = |name: &str, value: Option<f64>| {
-            let value = value?;
-            let Some(expected) = expected(name, value) else { return Some(value) };
-            let message = format!("`{name}` is {value}, expected {expected}");
-            self.error("bad-value", &path.key(name), message).help =
-                Some("leave the field out for the model's own value or the default".into());
-            None
-        };
-        let temperature = number("temperature", given.temperature).map(|t| t as f32);
-        let top_p = number("top_p", given.top_p).map(|p| p as f32);
-        let min_p = number("min_p", given.min_p).map(|p| p as f32);
-        let repetition_penalty = number("repetition_penalty", given.repetition_penalty).map(|r| r as f32);
-        let max_tokens = number("max_tokens", given.max_tokens.map(|n| n as f64)).map(|n| n as usize);
-        let top_k = given.top_k.map(|k| usize::try_from(k).unwrap_or(usize::MAX));
-        let (reasoning, stops) = (given.reasoning, given.stops);
-        Hints { model, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, reasoning, stops }
+    /// Settings that are together at a path, without those that are not valid.
+    pub(super) fn hints(&mut self, given: Hints, path: &Path) -> Hints {
+        let mut hints = given;
+        hints.model = hints.model.filter(|name| self.has_model(name, &path.key("model")));
+        for (name, value) in [
+            ("temperature", &mut hints.temperature),
+            ("top_p", &mut hints.top_p),
+            ("min_p", &mut hints.min_p),
+            ("repetition_penalty", &mut hints.repetition_penalty),
+        ] {
+            *value = value.filter(|value| self.is_valid(name, f64::from(*value), value, path));
+        }
+        let is_valid = |n: &usize| self.is_valid("max_tokens", *n as f64, n, path);
+        hints.max_tokens = hints.max_tokens.filter(is_valid);
+        hints
+    }
+
+    /// Tells whether a setting can have a value, which `shown` displays; reports it if not.
+    fn is_valid(&mut self, name: &str, value: f64, shown: &dyn Display, path: &Path) -> bool {
+        let Some(expected) = expected(name, value) else { return true };
+        let message = format!("`{name}` is {shown}, expected {expected}");
+        self.error("bad-value", &path.key(name), message).help =
+            Some("leave the field out for the model's own value or the default".into());
+        false
     }
 
     /// True if the scenario names this model.
@@ -148,7 +154,7 @@ impl Checker {
 
     /// Rejects a memory that several models would have to continue with; warns of what no model will heed.
     pub(super) fn one_model_each(&mut self, scenario: &Scenario) {
-        let plan = compile(scenario);
+        let plan = scenario.plan();
         let mut first: BTreeMap<_, &Turn> = BTreeMap::new();
         let mut reported = BTreeSet::new();
         for (_, turn) in plan.order() {

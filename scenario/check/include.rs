@@ -3,7 +3,7 @@
 use super::types::exactly;
 use super::{Checker, ReadNamed};
 use crate::files::FileKind;
-use crate::hints::{Hints, WrittenHints};
+use crate::hints::Hints;
 use crate::older;
 use crate::read;
 use crate::schema::Written;
@@ -162,7 +162,7 @@ impl Checker {
             ..
         } = theirs;
         let is_set = |name: &&str| tree.find(&Path::default().key(*name)).is_some();
-        let set = Hints::FIELDS.into_iter().find(is_set).unwrap_or("model");
+        let set = Hints::FIELDS.iter().copied().find(is_set).unwrap_or("model");
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
             ("cases", cases.is_some()),
@@ -171,7 +171,7 @@ impl Checker {
             ("include", include.is_some()),
             ("language", language.is_some()),
             ("phases", phases.is_some()),
-            (set, hints != WrittenHints::default()),
+            (set, !hints.is_empty()),
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
         ];
         for (field, _) in others.iter().filter(|(_, given)| *given) {

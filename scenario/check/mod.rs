@@ -42,7 +42,7 @@ use super::papers;
 use super::read;
 use super::schema::{PhaseNames, Written, WrittenPart};
 use super::template::FIRST_RULES;
-use super::{Agent, Phase, PhaseId, Scenario};
+use super::{Agent, Content, Phase, PhaseId, Scenario};
 use crate::files::{self, FileKind, Root};
 use anyhow::{Context as _, ensure};
 use greenroom_yaml::diagnostic::{
@@ -437,7 +437,7 @@ impl Checker {
         let models = self.models.iter().map(|name| (name.clone(), name.clone())).chain(models).collect();
         let lets = std::mem::take(&mut self.names.lets).into_iter();
         let lets = lets.filter_map(|known| Some((known.name, known.value?))).collect();
-        let scenario = Scenario {
+        let content = Content {
             title: title.unwrap_or_else(|| id.clone()),
             id,
             description: description.unwrap_or_default(),
@@ -459,10 +459,8 @@ impl Checker {
             outcomes,
             ending: self.ending.take(),
             assertions,
-            sources: self.sources.clone(),
-            tree: Tree::default(),
         };
-        self.complete(scenario, &systems, &blocks)
+        self.complete(Scenario::new(content, self.sources.clone()), &systems, &blocks)
     }
 
     /// Checks what only a complete scenario shows: its texts are tried, and its blocks unrolled.

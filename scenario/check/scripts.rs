@@ -4,7 +4,6 @@
 use super::Checker;
 use super::strategies::placed;
 use crate::choice::text_of;
-use crate::compile::compile;
 use crate::plan::{Plan, Turn};
 use crate::{Agent, AgentId, Lifecycle, PhaseId, Scenario, Strategy};
 use greenroom_yaml::Path;
@@ -36,7 +35,7 @@ impl Checker {
         if !scenario.agents.iter().any(is_written) {
             return;
         }
-        let plan = compile(scenario);
+        let plan = scenario.plan();
         for (id, agent) in scenario.agents.iter().enumerate().filter(|(_, agent)| is_written(agent)) {
             let own: Vec<&Turn> =
                 plan.order().map(|(_, turn)| turn).filter(|turn| turn.speaker == AgentId(id)).collect();
@@ -50,7 +49,7 @@ impl Checker {
                         self.list(scenario, agent, &path.key("list"), texts, &turns);
                     }
                     Strategy::Script(entries) => {
-                        self.by_path(agent, &path.key("script"), entries, &turns, &plan);
+                        self.by_path(agent, &path.key("script"), entries, &turns, plan);
                     }
                     _ => {}
                 }

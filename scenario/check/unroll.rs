@@ -3,7 +3,7 @@
 //! were played.
 
 use crate::template::{Expression, Scope, Template};
-use crate::{Assignment, Choice, Pass, PassId, Payoff, Phase, PhaseId, Scenario, Topology};
+use crate::{Assignment, Choice, Content, Pass, PassId, Payoff, Phase, PhaseId, Topology};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) fn n_unrolled(
 }
 
 /// Unrolls the blocks of a scenario whose phases, and what names them, are those that are written.
-pub(super) fn unroll(scenario: &mut Scenario, blocks: &[BlockDeclaration]) {
+pub(super) fn unroll(scenario: &mut Content, blocks: &[BlockDeclaration]) {
     let mut unrolling =
         Unrolling { blocks, written: std::mem::take(&mut scenario.phases), ..Default::default() };
     unrolling.emit(0..unrolling.written.len(), None, None);

@@ -21,7 +21,7 @@ pub(super) use rounds::n_turns;
 pub(super) use votes::n_rounds_between;
 
 /// Unrolls a scenario.
-pub fn compile(scenario: &Scenario) -> Plan {
+pub(super) fn compile(scenario: &Scenario) -> Plan {
     let mut compiler = Compiler {
         scenario,
         graph: DiGraph::new(),

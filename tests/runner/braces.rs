@@ -2,7 +2,7 @@
 //! warning at its place.
 
 use greenroom::scenario::schema::json_schema;
-use greenroom::scenario::{Scenario, load};
+use greenroom::scenario::{Content, Scenario, load};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -166,8 +166,8 @@ fn by_phase(strategy: &mut Value) {
 
 /// All that a scenario says, without the text that it was read from.
 fn said(scenario: &Scenario) -> String {
-    let Scenario { title, description, agents, phases, payoff, assertions, tools, models, language, .. } =
-        scenario;
+    let Content { title, description, agents, phases, payoff, assertions, tools, models, language, .. } =
+        &**scenario;
     format!(
         "{title:?} {description:?} {agents:?} {phases:?} {payoff:?} {assertions:?} {tools:?} {models:?} \
          {language:?}"

@@ -8,7 +8,7 @@ use greenroom::experiment::{
 use greenroom::prompt::Memories;
 use greenroom::replay::replay;
 use greenroom::run::{ForkFrom, RunOptions, Seeding};
-use greenroom::scenario::{CaseId, Plan, Scenario, Seeds, TurnId, compile, open, turn_seed};
+use greenroom::scenario::{CaseId, Plan, Scenario, Seeds, TurnId, open, turn_seed};
 use greenroom::transcript::Transcript;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,7 +108,7 @@ fn draws_of_different_cases_are_independent() {
         let (columns, rows) = data_set(number);
         let folder = written(&table(&columns, &rows));
         let scenario = opened(folder.path(), &[]);
-        let plan = Arc::new(compile(&scenario));
+        let plan = scenario.plan().clone();
         let cases = scenario.cases.as_ref().unwrap();
         // As many draws from each: ten of each of 25 pairs of cases, and no draw in two pairs.
         for at in 0..25 {

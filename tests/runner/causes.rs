@@ -119,8 +119,9 @@ fn ruled() -> tempfile::TempDir {
     std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
     let scenario =
         load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
-    let ann =
-        Arc::new(Scripted::new(|request| Some(if request.seed % 2 == 0 { "share" } else { "take" }.into())));
+    let ann = Arc::new(Scripted::new(|request| {
+        Some(if request.sampling.seed % 2 == 0 { "share" } else { "take" }.into())
+    }));
     play(&scenario, ann, &folder.path().join("run"), &RunOptions::default()).unwrap();
     folder
 }

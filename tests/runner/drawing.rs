@@ -1,14 +1,14 @@
 //! Drawings of plans: valid, complete, nothing over anything else.
 
 use greenroom::drawing::{MAX_TURNS, svg};
-use greenroom::scenario::{Plan, Scenario, compile, load};
+use greenroom::scenario::{Plan, Scenario, load};
 use roxmltree::{Document, Node};
 use std::sync::Arc;
 
 fn scenario(text: &str) -> (Arc<Scenario>, Plan) {
     let loaded = load("d.yaml", text, &[]);
     let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
-    let plan = compile(&scenario);
+    let plan = Plan::clone(scenario.plan());
     (scenario, plan)
 }
 

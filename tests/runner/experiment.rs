@@ -35,7 +35,7 @@ fn design(sweeps: &[&str], seeds: std::ops::Range<u64>) -> Design {
 fn counted(asked: Arc<AtomicUsize>) -> Arc<dyn Backend> {
     Arc::new(Backwards(Arc::new(Scripted::new(move |request| {
         asked.fetch_add(1, Ordering::SeqCst);
-        Some(format!("{} {}", request.seed, request.conversation.next.len()))
+        Some(format!("{} {}", request.sampling.seed, request.conversation.next.len()))
     }))))
 }
 

@@ -23,7 +23,6 @@ const MAY_NAME_ENGINE: &[&str] = &[
     "commands/check/dry_run.rs",
     "commands/check/models.rs",
     "commands/explain/prompt.rs",
-    "commands/explain/prompt.rs",
 ];
 
 /// Files of the engine that open, list or write files; all others go through them. (And tests, of course.)

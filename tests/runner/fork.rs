@@ -34,7 +34,7 @@ fn seeded() -> Arc<dyn Backend> {
     Arc::new(Scripted::new(|request| {
         let open =
             request.choice.as_ref().map(|options| options.choice.options[options.open[0]].text.clone());
-        open.or(Some(format!("{} with {}", request.path, request.seed)))
+        open.or(Some(format!("{} with {}", request.path, request.sampling.seed)))
     }))
 }
 

@@ -45,7 +45,7 @@ fn a_reply_that_breaks_its_schema_is_asked_for_again_and_recorded() {
     let asked = seeds.clone();
     let transcript = played(&scenario, move |request| {
         let mut seeds = asked.lock().unwrap();
-        seeds.push((request.seed, request.sampling.temperature > 0.0));
+        seeds.push((request.sampling.seed, request.sampling.temperature > 0.0));
         let replies = [r#"["a","a"]"#, r#"["b","c","b"]"#, r#"["a","b"]"#];
         Some(replies[(seeds.len() - 1).min(2)].to_string())
     });

@@ -2,13 +2,11 @@
 //! recorded, what is drift.
 
 use crate::play::play;
-use greenroom::backend::{
-    Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Scripted, Session, Sink,
-};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::rehearsal::load;
 use greenroom::replay::{carry, replay};
 use greenroom::run::{ForkFrom, RunOptions};
-use greenroom::scenario::{Given, Reasoning, Scenario};
+use greenroom::scenario::{Given, Hints, Reasoning, Scenario};
 use greenroom::transcript::{Cause, Drift, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,8 +58,8 @@ impl Backend for Files {
         let asked = self.asked.clone();
         Ok(Some(Arc::new(Self { file: model.to_string(), suggested: 0.4, asked })))
     }
-    fn suggested_sampling(&self) -> GivenSampling {
-        GivenSampling { min_p: Some(self.suggested), ..GivenSampling::default() }
+    fn suggested_sampling(&self) -> Hints {
+        Hints { min_p: Some(self.suggested), ..Hints::default() }
     }
     fn reply(&self, request: Request, _sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         self.asked.lock().unwrap().push((self.file.clone(), request.clone()));
@@ -69,7 +67,7 @@ impl Backend for Files {
             Some(_) => "left".to_string(),
             None => format!("words of {}", self.file),
         };
-        Box::pin(async move { Ok(Reply::of(vec![1], words, greenroom::transcript::Stop::EndOfTurn)) })
+        Box::pin(async move { Ok(Reply::of(vec![1], words, greenroom::backend::StopReason::EndOfTurn)) })
     }
     fn forget(&self, _session: &Session) {}
 }
@@ -184,7 +182,7 @@ phases:
 fn the_command_line_counts_before_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let options = RunOptions {
-        sampling: GivenSampling { temperature: Some(0.3), ..GivenSampling::default() },
+        sampling: Hints { temperature: Some(0.3), ..Hints::default() },
         given: Given::from(["temperature".to_string(), "max_tokens".to_string()]),
         max_tokens: 5,
         models: [("", "x.gguf"), ("big", "c.gguf")].map(|(name, of)| (name.into(), of.into())).into(),
@@ -261,11 +259,11 @@ fn runs_go_on_and_fork_with_all_their_models() {
     assert!(error.to_string().contains("`models` differs from what the run began with"), "{error:#}");
     // A fork asks the same models with the same settings.
     let header = &transcript.header.record;
+    let named = header.models.iter().map(|(name, of)| (name.clone(), of.sampling.clone()));
     let fork = RunOptions {
         fork: Some(ForkFrom { run: first.clone(), at: Some("two".into()), changes: Default::default() }),
-        sampling: greenroom::backend::Sampling::from(header.sampling.clone()).into(),
         given: header.given.clone().unwrap(),
-        recorded: header.models.iter().map(|(name, of)| (name.clone(), of.sampling.clone().into())).collect(),
+        recorded: named.chain([(String::new(), header.sampling.clone())]).collect(),
         ..RunOptions::default()
     };
     std::fs::write(folder.path().join("two.yaml"), TEXT).unwrap();

@@ -2,7 +2,7 @@
 //! of them.
 
 use greenroom::rehearsal::load;
-use greenroom::scenario::{Loaded, compile};
+use greenroom::scenario::Loaded;
 
 const OLD: &str = "
 agents: { ann: {}, ben: {}, mod: { role: moderator } }
@@ -42,7 +42,7 @@ fn both_names_mean_the_same() {
         assert!(loaded.report.diagnostics.is_empty(), "{}", loaded.report.render(false));
         loaded.scenario.unwrap()
     });
-    assert_eq!(compile(&old).hash(), compile(&new).hash());
+    assert_eq!(old.plan().hash(), new.plan().hash());
     assert_eq!(old.phases[0], new.phases[0]);
     let hashes = old.template_hashes();
     assert!(hashes.contains_key("phases[0].initial_prompt"), "{hashes:?}");

@@ -2,15 +2,15 @@
 //! that people and programs read is compared with that.
 
 use crate::terminal::Kept;
-use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink};
+use greenroom::backend::StopReason;
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::rehearsal::load;
 use greenroom::replay::Search;
 use greenroom::report::{ReportSources, html};
 use greenroom::run::{RunOptions, perform};
-use greenroom::scenario::{Scenario, compile};
+use greenroom::scenario::{Hints, Scenario};
 use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
 use greenroom::terminal::{DialogueOutput, Page, statistics};
-use greenroom::transcript::Stop;
 use greenroom::transcript::{ChoiceRecord, Odds, OptionRecord, Transcript};
 use greenroom_engine::draw;
 use std::path::Path;
@@ -147,10 +147,10 @@ impl Backend for Drawing {
     fn reply(&self, request: Request, _sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         Box::pin(async move {
             let options = request.choice.unwrap();
-            let chosen = draw(&LOGPROBS, &sampling(request.sampling.temperature, request.seed));
+            let chosen = draw(&LOGPROBS, &sampling(request.sampling.temperature, request.sampling.seed));
             let text = options.choice.options[chosen].text.clone();
             let logprobs = LOGPROBS.iter().copied().enumerate().collect();
-            Ok(Reply { logprobs, ..Reply::of(vec![1], text, Stop::EndOfTurn) })
+            Ok(Reply { logprobs, ..Reply::of(vec![1], text, StopReason::EndOfTurn) })
         })
     }
     fn forget(&self, _session: &Session) {}
@@ -160,8 +160,8 @@ impl Backend for Drawing {
 fn play(folder: &Path, temperature: f32, seed: u64) -> (Transcript, String) {
     let (scenario, kept) = (doors(), Kept::default());
     let page = Page::new(Box::new(kept.clone()), None);
-    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
-    let sampling = Sampling { temperature, ..Sampling::default() }.into();
+    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), scenario.plan().clone());
+    let sampling = Hints { temperature: Some(temperature), ..Hints::default() };
     let options = RunOptions { seed, sampling, ..RunOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let backend = Arc::new(Drawing(Scripted::new(|_| None)));

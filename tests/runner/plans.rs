@@ -2,7 +2,7 @@
 
 use greenroom::scenario::{
     AgentId, Audience, Choice, ChoiceMethod, Condition, Input, PhaseId, Plan, Purpose, Scenario, Turn,
-    TurnId, compile, load,
+    TurnId, load,
 };
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ fn plan(phases: &str) -> (Arc<Scenario>, Plan) {
     let text = format!("id: p\nagents: {{a: {{}}, b: {{}}, c: {{lifecycle: ephemeral}}}}\nphases:\n{phases}");
     let loaded = load("p.yaml", &text, &[]);
     let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
-    let plan = compile(&scenario);
+    let plan = Plan::clone(scenario.plan());
     (scenario, plan)
 }
 
@@ -65,7 +65,8 @@ fn max_turns_cuts_a_phase_short() {
 fn the_shipped_scenarios_have_the_turns_they_promise() {
     let turns = |name: &str, text: &str| {
         let loaded = load(name, text, &[]);
-        compile(&loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)))).n_turns()
+        let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
+        scenario.plan().n_turns()
     };
     assert_eq!(turns("pd.yaml", include_str!("../../scenarios/prisoners-dilemma.yaml")), 27);
     assert_eq!(turns("gossip.yaml", include_str!("../../scenarios/gossip.yaml")), 21);

@@ -2,15 +2,13 @@
 
 use crate::play::{SMALL, scenario};
 use greenroom::prompt::Memories;
-use greenroom::scenario::compile;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 /// Every prompt of a scenario when each turn is answered by `say`.
 fn read(text: &str, say: impl Fn(&str) -> String) -> Vec<(String, String)> {
     let scenario = scenario(text);
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     let mut memories = Memories::new(scenario, plan.clone(), BTreeMap::new(), 0);
     let mut deltas = Vec::new();
     for (id, turn) in plan.order() {

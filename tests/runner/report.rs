@@ -3,7 +3,7 @@
 
 use crate::play::{play, without_copy};
 use greenroom::backend::{
-    Backend, BoxFuture, Match, ModelCard, Origin, Reply, Request, Scripted, Session, Sink,
+    Backend, BoxFuture, CacheSource, MatchKind, ModelCard, Reply, Request, Scripted, Session, Sink,
 };
 use greenroom::report::{ReportSources, html};
 use greenroom::run::RunOptions;
@@ -87,14 +87,14 @@ fn trace(run: &Path, reason: Option<&str>) {
     for (at, turn) in transcript.turns.iter().enumerate() {
         let mut cost = TurnTrace::new(&turn.record.path, &turn.record.agent, None);
         let source = if at < 3 {
-            Origin::None
+            CacheSource::None
         } else if at + 1 == n {
-            Origin::Disk
+            CacheSource::Disk
         } else {
-            Origin::Memory
+            CacheSource::Memory
         };
-        let reused = if source == Origin::None { 0 } else { 1000 * at };
-        cost.kind = Some(if source == Origin::None { Match::Cold } else { Match::Extend });
+        let reused = if source == CacheSource::None { 0 } else { 1000 * at };
+        cost.kind = Some(if source == CacheSource::None { MatchKind::Cold } else { MatchKind::Extend });
         cost.source = Some(source);
         cost.tokens = TokenCounts { reused, prefilled: 100, recomputed: at, generated: 10, layer0_rows: 110 };
         (cost.ttft_ms, cost.total_ms) = (Some(12.5 * (at + 1) as f64), Some(1500.0));

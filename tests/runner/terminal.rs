@@ -1,12 +1,11 @@
 //! The terminal's view of a run.
 
 use crate::play::{SMALL, play, scenario};
+use greenroom::backend::StopReason;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{Changes, ForkFrom, RunOptions, Tell, perform};
-use greenroom::scenario::compile;
 use greenroom::stage::End;
 use greenroom::terminal::{DialogueOutput, Page, results, table_within};
-use greenroom::transcript::Stop;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +24,7 @@ impl Write for Kept {
 
 /// Streams each reply character by character, as a model would, so that parallel turns mix; the reply to this
 /// turn reaches its limit.
-struct Streaming(Scripted, Option<(usize, Stop)>);
+struct Streaming(Scripted, Option<(usize, StopReason)>);
 
 impl Backend for Streaming {
     fn card(&self) -> ModelCard {
@@ -46,11 +45,11 @@ impl Backend for Streaming {
     fn forget(&self, _session: &Session) {}
 }
 
-fn shown(width: Option<usize>, at_limit: Option<(usize, Stop)>) -> String {
+fn shown(width: Option<usize>, at_limit: Option<(usize, StopReason)>) -> String {
     let scenario = scenario(SMALL);
     let kept = Kept::default();
     let page = Page::new(Box::new(kept.clone()), width);
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan).titled();
     let backend = Scripted::new(|request| {
         Some(match request.index {
@@ -130,10 +129,10 @@ fn a_narrow_terminal_gets_wrapped_lines() {
 #[test]
 fn a_reply_that_is_cut_is_marked() {
     const MARK: &str = "  (cut off at the token limit)";
-    let cut = shown(None, Some((2, Stop::Length)));
+    let cut = shown(None, Some((2, StopReason::Length)));
     assert!(cut.contains(&format!("reply 2{MARK}\n")), "{cut}");
     assert_eq!(cut.replace(MARK, ""), shown(None, None));
-    assert_eq!(shown(None, Some((2, Stop::Sentence))), shown(None, None), "a whole sentence is no cut");
+    assert_eq!(shown(None, Some((2, StopReason::Sentence))), shown(None, None), "a whole sentence is no cut");
 }
 
 #[test]
@@ -154,7 +153,7 @@ fn payoffs_stand_in_the_order_of_the_cast() {
 fn watched(text: &str, options: &RunOptions, folder: &std::path::Path) -> String {
     let scenario = scenario(text);
     let kept = Kept::default();
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     let mut dialogue =
         DialogueOutput::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
     let backend = Scripted::new(|request| {

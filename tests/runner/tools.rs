@@ -1,13 +1,14 @@
 //! Calls of tools: what is read, recorded, replayed, and where a replay sees that something was changed.
 
 use crate::constructs::described;
+use greenroom::backend::StopReason;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::replay::replay;
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{self, Scenario};
 use greenroom::stage::{End, Unwatched};
-use greenroom::tools::Call;
-use greenroom::transcript::{Cause, Drift, Line, Stop, Transcript, chain};
+use greenroom::tools::cut_call;
+use greenroom::transcript::{Cause, Drift, Line, Transcript, chain};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -297,7 +298,7 @@ impl Backend for BreaksOff {
             }
             let text = r#"{"tool": "diary", "arguments": {"note": "my secret"#;
             let ids = text.chars().map(u32::from).collect();
-            Ok(Reply { call: Some(Call::cut()), ..Reply::of(ids, text.into(), Stop::Length) })
+            Ok(Reply { call: Some(cut_call()), ..Reply::of(ids, text.into(), StopReason::Length) })
         })
     }
 

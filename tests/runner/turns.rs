@@ -7,7 +7,7 @@ use greenroom::backend::{Request, Scripted};
 use greenroom::rehearsal::load;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Scenario, compile, turn_seed};
+use greenroom::scenario::{Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -131,7 +131,7 @@ proptest! {
         }
         // Many are refused: somebody absent, a pair listed twice, nobody to moderate.
         if let Some(scenario) = load("paths.yaml", &text, &[]).scenario {
-            let plan = compile(&scenario);
+            let plan = scenario.plan();
             let paths: BTreeSet<&str> = plan.order().map(|(_, turn)| turn.path.as_str()).collect();
             prop_assert_eq!(paths.len(), plan.n_turns(), "{}", text);
             let seeds: BTreeSet<u64> = paths.iter().map(|path| turn_seed(1, path)).collect();
@@ -268,7 +268,7 @@ fn older_words_are_read() {
         let told = codes(&older);
         assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), vec!["older"; n], "{told:?}");
         let (one, other) = (scenario(&older), scenario(&today));
-        assert_eq!(compile(&one).hash(), compile(&other).hash(), "{older}");
+        assert_eq!(one.plan().hash(), other.plan().hash(), "{older}");
         assert_eq!(one.agents[0].memory, other.agents[0].memory, "{older}");
     }
 }
@@ -281,7 +281,8 @@ fn a_consensus_talks_no_more_than_it_may() {
              phases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: \
              4, {fields}}}\n"
         );
-        let plan = compile(&scenario(&text));
+        let scenario = scenario(&text);
+        let plan = scenario.plan();
         let talk =
             plan.order().filter(|(_, turn)| matches!(turn.purpose, greenroom::scenario::Purpose::Speech));
         (talk.count(), plan.order().filter(|(_, turn)| turn.path.ends_with(".vote")).count())
@@ -340,7 +341,7 @@ phases:
     };
     let speakers = |text: &str, phase: &str| {
         let scenario = scenario(text);
-        let plan = compile(&scenario);
+        let plan = scenario.plan();
         let here = plan.order().filter(|(_, turn)| scenario.phase(turn.phase).name == phase);
         here.map(|(_, turn)| scenario.agent(turn.speaker).key.clone()).collect::<Vec<_>>()
     };
@@ -350,7 +351,7 @@ phases:
     assert_eq!(speakers(&text(""), "night").len(), 4, "the state may change");
     // The same as if the keys were written out.
     let listed = text("").replace("agents: players", "agents: [ann, cas]");
-    let hash = |text: &str| compile(&scenario(text)).hash();
+    let hash = |text: &str| scenario(text).plan().hash();
     assert_eq!(hash(&text("")), hash(&listed));
     // Somebody who is absent may still have a part: another value may name them.
     let open = text("private_prompts: { dealer: Deal. }");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::prompt::Memories;
-use greenroom_scenario::{compile, load, turn_seed};
+use greenroom_scenario::{load, turn_seed};
 
 /// What the strategy of a turn's speaker remembers, by all turns before it, as [`Recollections::recall`]
 /// says.
@@ -117,7 +117,7 @@ phases:
 fn loaded(text: &str) -> (Arc<Scenario>, Plan) {
     let loaded = load("games.yaml", text, &[]);
     let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
-    let plan = compile(&scenario);
+    let plan = Plan::clone(scenario.plan());
     (scenario, plan)
 }
 

@@ -1,8 +1,9 @@
 //! A turn as a request to an engine, independent of its API, and the engine's answer.
 
+use crate::backend::Call;
 use crate::backend::Sampling;
 use crate::prompt::Conversation;
-use crate::tools::{Call, ToolOffer};
+use crate::tools::{ToolOffer, read_call};
 use greenroom_engine::Grammar;
 
 /// What is asked.
@@ -11,7 +12,6 @@ pub(super) struct RemoteRequest<'a> {
     pub(super) model: &'a str,
     pub(super) prompt: &'a Prompt,
     pub(super) sampling: &'a Sampling,
-    pub(super) seed: u64,
     pub(super) max_tokens: usize,
     pub(super) bounds: ReplyBounds<'a>,
     /// The tools that may be called, where prompts are messages.
@@ -88,7 +88,7 @@ pub(super) fn messages(conversation: &Conversation) -> Vec<Message> {
         message
     };
     for past in &conversation.exchanges {
-        let call = Call::read(&past.raw).filter(|_| past.is_call);
+        let call = read_call(&past.raw).filter(|_| past.is_call);
         list.push(reads(&past.user, call.is_some()));
         list.push(call.map_or_else(|| Message::Assistant(past.raw.to_string()), Message::Call));
     }

@@ -115,7 +115,7 @@ fn llamacpp(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_window,
-        "seed": ask.seed as u32,
+        "seed": ask.sampling.seed as u32,
         "cache_prompt": !ask.cold,
         "return_tokens": true,
         // A stream leaves out the ids of tokens that end in the middle of a character.
@@ -168,13 +168,13 @@ fn vllm(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
-        "seed": ask.seed >> 1,
+        "seed": ask.sampling.seed >> 1,
         "return_token_ids": true,
         "stream": true,
         "stream_options": { "include_usage": true },
     });
     if ask.cold {
-        body["cache_salt"] = json!(format!("{:x}", ask.seed));
+        body["cache_salt"] = json!(format!("{:x}", ask.sampling.seed));
     }
     match &ask.bounds {
         ReplyBounds::Free => {}
@@ -218,7 +218,7 @@ fn sglang(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
-        "sampling_seed": (ask.seed >> 33) as u32,
+        "sampling_seed": (ask.sampling.seed >> 33) as u32,
     });
     match &ask.bounds {
         ReplyBounds::Free => {}
@@ -289,7 +289,7 @@ fn openai(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
         "max_tokens": ask.max_tokens,
         "temperature": ask.sampling.temperature,
         "top_p": ask.sampling.top_p,
-        "seed": ask.seed >> 11, // any client can read 53 bits
+        "seed": ask.sampling.seed >> 11, // any client can read 53 bits
         "prompt_cache_key": ask.key,
         "stream": true,
         "stream_options": { "include_usage": true },
@@ -441,9 +441,11 @@ fn parse_anthropic_event(event: &Value, said: &mut PartialReply) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Call;
     use crate::backend::Sampling;
+    use crate::sampling::DEFAULT;
     use crate::scenario::ToolSpec;
-    use crate::tools::{Call, ToolOffer};
+    use crate::tools::ToolOffer;
 
     fn offer() -> ToolOffer {
         let (name, about) = ("dice".to_string(), "Rolls dice.".to_string());
@@ -468,12 +470,11 @@ mod tests {
         bounds: ReplyBounds<'_>,
         tools: Option<&ToolOffer>,
     ) -> anyhow::Result<Value> {
-        let sampling = &Sampling { top_k: 40, ..Sampling::default() };
+        let sampling = &Sampling { top_k: 40, seed: u64::MAX, ..DEFAULT };
         let ask = RemoteRequest {
             model: "m",
             prompt,
             sampling,
-            seed: u64::MAX,
             max_tokens: 9,
             bounds,
             tools,

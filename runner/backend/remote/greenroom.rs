@@ -7,8 +7,9 @@ use super::pace::Pace;
 use super::shown::ShownReply;
 use crate::backend::engine::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
 use crate::backend::wire::{self, VERSION, WireEvent};
-use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
-use crate::scenario::EngineAddress;
+use crate::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink};
+use crate::sampling::suggested;
+use crate::scenario::{EngineAddress, Hints};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
@@ -23,7 +24,7 @@ pub(super) struct GreenroomBackend {
     model: String,
     card: ModelCard,
     context: usize,
-    sampling: GivenSampling,
+    sampling: Hints,
 }
 
 impl GreenroomBackend {
@@ -55,7 +56,7 @@ impl GreenroomBackend {
             model,
             card,
             context: address.context.or(context).unwrap_or(usize::MAX),
-            sampling: sampling.unwrap_or_default().into(),
+            sampling: suggested(&sampling.unwrap_or_default()),
         })
     }
 
@@ -152,7 +153,7 @@ impl Backend for GreenroomBackend {
         });
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
+    fn suggested_sampling(&self) -> Hints {
         self.sampling.clone()
     }
 

@@ -4,7 +4,7 @@
 //! except the reply's last token, which was sampled but never read. If less than that is reused, the rest was
 //! computed again, and paid for, so it is reported with its likely cause.
 
-use crate::backend::{Match, Origin, Session, Usage};
+use crate::backend::{CacheSource, MatchKind, Session, Usage};
 use greenroom_engine::common_prefix;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -90,29 +90,23 @@ impl ExpectedReuse {
         let cached = outcome.cached?.min(outcome.prompt_tokens);
         let missing = self.tokens.saturating_sub(cached);
         let kind = match (self.goes_on, self.extends, cached) {
-            (true, true, _) => Match::Extend,
-            (true, false, _) => Match::Diverge,
-            (false, _, 0) => Match::Cold,
-            (false, _, _) => Match::Prefix,
+            (true, true, _) => MatchKind::Extend,
+            (true, false, _) => MatchKind::Diverge,
+            (false, _, 0) => MatchKind::Cold,
+            (false, _, _) => MatchKind::Prefix,
         };
         Some(Usage {
             kind,
-            source: if cached > 0 { Origin::Memory } else { Origin::None },
+            source: if cached > 0 { CacheSource::Memory } else { CacheSource::None },
             reused: cached,
             prefilled: outcome.prompt_tokens - cached - missing.min(outcome.prompt_tokens - cached),
             recomputed: missing.min(outcome.prompt_tokens - cached),
             generated: outcome.reply_tokens,
-            layer0_rows: 0,
             ttft_ms: outcome.ttft_ms,
             total_ms: outcome.total_ms,
-            bytes_read: 0,
-            bytes_written: 0,
-            waited_ms: 0.0,
-            prefetch_ms: 0.0,
             saved_ms: cached as f64 * outcome.token_ms,
-            memory_bytes: 0,
             reason: self.cause(cached),
-            adopted: None,
+            ..Usage::default()
         })
     }
 
@@ -167,12 +161,12 @@ mod tests {
         let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &prompt, 1);
         let usage = expected.account(&outcome(150, 100)).unwrap();
         assert_eq!((usage.reused, usage.prefilled, usage.recomputed, usage.reason), (100, 50, 0, None));
-        assert_eq!((usage.kind, usage.saved_ms), (Match::Extend, 200.0));
+        assert_eq!((usage.kind, usage.saved_ms), (MatchKind::Extend, 200.0));
         let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &prompt, 16);
         assert_eq!(expected.account(&outcome(150, 96)).unwrap().reason, None, "whole blocks");
         let first = ExpectedReuse::new(None, &prompt, 1);
-        assert_eq!(first.account(&outcome(150, 0)).unwrap().kind, Match::Cold);
-        assert_eq!(first.account(&outcome(150, 20)).unwrap().kind, Match::Prefix);
+        assert_eq!(first.account(&outcome(150, 0)).unwrap().kind, MatchKind::Cold);
+        assert_eq!(first.account(&outcome(150, 20)).unwrap().kind, MatchKind::Prefix);
         assert!(first.account(&ReuseOutcome { cached: None, ..outcome(150, 0) }).is_none());
     }
 
@@ -194,7 +188,7 @@ mod tests {
         let other: Vec<u32> = (0..50).chain(90..200).collect();
         let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &other, 1);
         let usage = expected.account(&outcome(160, 50)).unwrap();
-        assert_eq!((usage.kind, usage.reused), (Match::Diverge, 50));
+        assert_eq!((usage.kind, usage.reused), (MatchKind::Diverge, 50));
         assert!(usage.reason.unwrap().contains("does not begin with"));
     }
 

@@ -18,11 +18,11 @@ mod shown;
 
 use super::embedded::source;
 use super::engine::{conversation, in_file_order, room};
-use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, locate};
+use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, StopReason, locate};
 use crate::prompt::{StopStrings, opens_reasoning};
-use crate::scenario::{Api, ChoiceMethod, EngineAddress, Reasoning};
+use crate::sampling::suggested;
+use crate::scenario::{Api, ChoiceMethod, EngineAddress, Hints, Reasoning};
 use crate::transcript::ModelRecord;
-use crate::transcript::Stop;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ask::{PartialReply, Prompt, RemoteRequest, ReplyBounds, messages};
 use greenroom::GreenroomBackend;
@@ -151,7 +151,6 @@ impl RemoteBackend {
             model: &self.model,
             prompt: &prompt,
             sampling: &request.sampling,
-            seed: request.seed,
             max_tokens,
             bounds,
             tools: request.tools.as_deref().filter(|_| self.prompter.is_none() && request.may_call),
@@ -180,7 +179,7 @@ impl RemoteBackend {
         // ended the turn.
         past.read.push(match &prompt {
             Prompt::Ids(ids) => {
-                let is_last_read = reply.stop == Stop::EndOfTurn || said.ids.len() > reply.ids.len();
+                let is_last_read = reply.stop == StopReason::EndOfTurn || said.ids.len() > reply.ids.len();
                 ids.len() + reply.ids.len() - usize::from(!is_last_read && !reply.ids.is_empty())
             }
             Prompt::Messages(_) if reply.text == said.text => {
@@ -275,7 +274,7 @@ impl RemoteBackend {
             }
             None => Vec::new(),
         };
-        Ok(Reply::of(ids, text.to_string(), Stop::EndOfTurn))
+        Ok(Reply::of(ids, text.to_string(), StopReason::EndOfTurn))
     }
 }
 
@@ -318,10 +317,8 @@ impl Backend for RemoteBackend {
         self.held.forget(session);
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
-        self.prompter
-            .as_ref()
-            .map_or_else(GivenSampling::default, |prompter| prompter.model().sampling.into())
+    fn suggested_sampling(&self) -> Hints {
+        self.prompter.as_ref().map_or_else(Hints::default, |prompter| suggested(&prompter.model().sampling))
     }
 
     fn text(&self, ids: &[u32]) -> String {

@@ -1,11 +1,9 @@
 //! What an engine has said as a reply: checked against its tokenizer, and cut as a reply is cut here.
 
 use super::ask::{Finish, PartialReply, ReplyBounds};
-use crate::backend::conversation;
-use crate::backend::{Reply, Request};
+use crate::backend::{Call, Reply, Request, conversation};
 use crate::prompt::{Conversation, Cut, StopStrings};
-use crate::tools::Call;
-use crate::transcript::Stop;
+use crate::tools::cut_call;
 use anyhow::{bail, ensure};
 use greenroom_engine::{PromptEncoder, StopConditions, StopReason, StreamedReply, cut_reply};
 use serde_json::{Value, json};
@@ -96,18 +94,18 @@ pub(super) fn by_ids(
         let so_far = prompter.calls_so_far(tools, &text);
         let call = so_far.first()?;
         let arguments = serde_json::from_str(call.arguments).ok();
-        Some(arguments.map_or_else(Call::cut, |arguments| Call { tool: call.tool.to_string(), arguments }))
+        Some(arguments.map_or_else(cut_call, |arguments| Call { tool: call.tool.to_string(), arguments }))
     });
     // The engine's text has no token that ends a turn.
     let rest = said.text.strip_prefix(&text).map(str::to_string);
     let cut = rest.unwrap_or_else(|| prompter.decode(&said.ids[ids.len()..]));
-    Ok(Reply { call: called, ..cut_at(ids, text, stop.into(), &cut) })
+    Ok(Reply { call: called, ..cut_at(ids, text, stop, &cut) })
 }
 
 /// A reply of which something was cut. An incomplete sentence at its limit is no loss, nor is the token that
 /// ends a turn.
-fn cut_at(ids: Vec<u32>, text: String, stop: Stop, cut: &str) -> Reply {
-    let cut = if stop == Stop::StopString { cut.to_string() } else { String::new() };
+fn cut_at(ids: Vec<u32>, text: String, stop: StopReason, cut: &str) -> Reply {
+    let cut = if stop == StopReason::StopString { cut.to_string() } else { String::new() };
     Reply { cut, ..Reply::of(ids, text, stop) }
 }
 
@@ -122,19 +120,19 @@ pub(super) fn by_text(
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return Reply {
-                call: Some(Call::cut()),
-                ..Reply::of(Vec::new(), said.text.clone(), Stop::Length)
+                call: Some(cut_call()),
+                ..Reply::of(Vec::new(), said.text.clone(), StopReason::Length)
             };
         };
         let text = json!({ "tool": tool, "arguments": arguments }).to_string();
         let call = Some(Call { tool: tool.clone(), arguments });
-        return Reply { call, ..Reply::of(Vec::new(), text, Stop::EndOfTurn) };
+        return Reply { call, ..Reply::of(Vec::new(), text, StopReason::EndOfTurn) };
     }
     if let ReplyBounds::OneOf(_) = bounds {
         // It was requested as JSON: message APIs have no other formats.
         let value: Option<Value> = serde_json::from_str(&said.text).ok();
         let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
-        return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);
+        return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), StopReason::EndOfTurn);
     }
     let (text, stop) = cutting.whole(&said.text, said, |begin, ends| {
         let (reasoning, speech) = said.text.split_at(begin);
@@ -142,12 +140,13 @@ pub(super) fn by_text(
         (reasoning.to_string() + &speech, stop)
     });
     let cut = said.text.strip_prefix(&text).unwrap_or_default().to_string();
-    cut_at(Vec::new(), text, stop.into(), &cut)
+    cut_at(Vec::new(), text, stop, &cut)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::says_call;
 
     fn cutting(stops: &StopStrings, whole_sentences: bool) -> Cutting<'_> {
         Cutting { stops, whole_sentences, may_reason: false }
@@ -164,10 +163,10 @@ mod tests {
         let none = StopStrings::default();
         let form = cutting(&none, false);
         let reply = by_text(&said(text, Finish::Full), &ReplyBounds::Grammar(&schema), form, false);
-        assert_eq!((reply.text.as_str(), reply.stop), (text, Stop::Length));
+        assert_eq!((reply.text.as_str(), reply.stop), (text, StopReason::Length));
         let free = cutting(&none, true);
         let reply = by_text(&said("I know. You do", Finish::Full), &ReplyBounds::Free, free, false);
-        assert_eq!((reply.text.trim(), reply.stop), ("I know.", Stop::Sentence));
+        assert_eq!((reply.text.trim(), reply.stop), ("I know.", StopReason::Sentence));
     }
 
     #[test]
@@ -193,9 +192,9 @@ mod tests {
         let reply = by_text(&heard, &ReplyBounds::Free, ends, true);
         let arguments = json!({ "sides": 6 });
         assert_eq!(reply.call, Some(Call { tool: "dice".into(), arguments }));
-        assert!(reply.call.as_ref().unwrap().is_said_in(&reply.text));
+        assert!(says_call(&reply.text, reply.call.as_ref().unwrap()));
         assert_eq!(by_text(&heard, &ReplyBounds::Free, ends, false).call, None, "where none may be made");
         let cut = PartialReply { call: Some(("dice".into(), "{\"si".into())), ..said("", Finish::Full) };
-        assert_eq!(by_text(&cut, &ReplyBounds::Free, ends, true).call, Some(Call::cut()));
+        assert_eq!(by_text(&cut, &ReplyBounds::Free, ends, true).call, Some(cut_call()));
     }
 }

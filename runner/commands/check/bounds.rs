@@ -3,7 +3,7 @@
 use super::models::longest;
 use crate::backend::{call_room, conversation, source, tokenizer};
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId, compile};
+use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId};
 use crate::tools::{ToolOffer, Toolbox};
 use crate::walk::{Answers, walk};
 use greenroom_engine::PromptEncoder;
@@ -63,7 +63,7 @@ fn bounds_until(
     max_tokens: usize,
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     // If one of several speaks, the worst case for each is to be that one.
     let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
     if !plan.order().any(|(_, turn)| chosen(turn)) {
@@ -86,7 +86,7 @@ pub(super) fn certain(
     prompter: &PromptEncoder,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     let mut memories = Memories::new(scenario.clone(), plan, BTreeMap::new(), 0);
     memories.open_certain();
     bounds_if((memories, false), Some(prompter), max_tokens, |turn| turn.guard.is_empty())

@@ -4,9 +4,7 @@ use super::models::AgentTokenizers;
 use crate::backend::conversation;
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
-use crate::scenario::{
-    AgentId, Announced, Audience, Condition, Input, Plan, Scenario, Turn, TurnId, compile,
-};
+use crate::scenario::{AgentId, Announced, Audience, Condition, Input, Plan, Scenario, Turn, TurnId};
 use crate::terminal::{is_fancy, table};
 use crate::tools::Toolbox;
 use crate::walk::{Answers, walk};
@@ -17,7 +15,7 @@ use std::sync::Arc;
 
 /// Prints the turns, then each memory's first prompt as the model's chat template renders it.
 pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &AgentTokenizers<'_>) -> anyhow::Result<()> {
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     heading("Turns");
     let rows = plan
         .order()

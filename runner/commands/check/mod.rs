@@ -12,7 +12,7 @@ use crate::rehearsal::open_below;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, parse_cast,
+    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, parse_cast,
     parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
@@ -129,7 +129,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         head.insert(1, "model");
     }
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
-    let n_turns = compile(&scenario).n_turns();
+    let n_turns = scenario.plan().n_turns();
     println!(
         "{}: {verdict}, {}, {}, {}{}",
         file.display(),
@@ -167,7 +167,7 @@ fn cases(file: &std::path::Path, args: &Args, scenario: &Scenario) -> anyhow::Re
 
 /// Warns about transcripts that are quoted to agents who remember them anyway, with their cost.
 fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let mut diagnostics = Vec::new();
     for phase in &scenario.phases {
         for agent in &phase.agents {

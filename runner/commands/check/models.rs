@@ -3,7 +3,7 @@
 use crate::backend::{source, tokenizer};
 use crate::commands::casting;
 use crate::run::MAX_TOKENS;
-use crate::scenario::{AgentId, EngineAddress, Scenario, TimelineId, compile};
+use crate::scenario::{AgentId, EngineAddress, Scenario, TimelineId};
 use greenroom_engine::PromptEncoder;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ impl<'a> AgentTokenizers<'a> {
         opened: &'a mut Opened,
     ) -> anyhow::Result<Self> {
         let given = casting::by_name(given)?;
-        let plan = compile(scenario);
+        let plan = scenario.plan();
         let mut names: BTreeMap<TimelineId, Option<String>> = BTreeMap::new();
         plan.order().for_each(|(_, turn)| drop(names.insert(turn.timeline, turn.hints.model.clone())));
         let own = given.get("").cloned().or_else(|| scenario.own_model());
@@ -108,7 +108,7 @@ fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
 /// turn.
 pub(super) fn longest(scenario: &Scenario, given: Option<u32>) -> usize {
     let all = scenario.hints.max_tokens.unwrap_or(MAX_TOKENS as usize);
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let of_turns = plan.order().map(|(_, turn)| turn.hints.max_tokens.unwrap_or(all)).max();
     given.map_or(of_turns.unwrap_or(all), |n| n as usize)
 }

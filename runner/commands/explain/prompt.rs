@@ -4,7 +4,7 @@ use crate::backend::{conversation, locate, source};
 use crate::commands::casting;
 use crate::prompt::Conversation;
 use crate::scenario::{EngineAddress, Scenario};
-use crate::tools::{Call, ToolOffer};
+use crate::tools::{ToolOffer, read_call};
 use crate::transcript::{Header, TurnRecord};
 use anyhow::{Context as _, bail};
 use greenroom_engine::{PromptEncoder, ReplyContent};
@@ -58,11 +58,9 @@ pub(super) fn rendered(
         read.exchanges.iter().map(|past| (past.raw.clone(), past.is_call)).collect();
     let mut read = conversation(read, offer);
     for (past, (raw, is_call)) in read.exchanges.iter_mut().zip(replies).filter(|_| is_other) {
-        let call = Call::read(raw.trim()).filter(|_| is_call);
+        let call = read_call(raw.trim()).filter(|_| is_call);
         past.reply = match call {
-            Some(Call { tool, arguments }) => {
-                ReplyContent::CallText(greenroom_engine::Call { tool, arguments })
-            }
+            Some(call) => ReplyContent::CallText(call),
             None => ReplyContent::Text(raw.to_string()),
         };
     }

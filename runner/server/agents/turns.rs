@@ -12,11 +12,12 @@ use super::super::{App, AuthTenant, Shared, body};
 use super::agent::{NamedAgent, PastTurn};
 use super::roster::HeldAgent;
 use super::words;
+use crate::scenario::Hints;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Constraint, Grammar, Sampling, ToolChoice};
+use greenroom_engine::{Constraint, Grammar, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -136,21 +137,19 @@ impl TurnBody {
             ReplyConstraint::Grammar(grammar) => (Some(grammar), None),
             ReplyConstraint::OneOf(options) => (None, Some(Constraint::OneOf(options))),
         };
-        let sampling = Sampling {
-            temperature: self.temperature.or(definition.temperature).unwrap_or(1.0),
-            top_p: self.top_p.or(definition.top_p).unwrap_or(1.0),
-            seed,
-            ..Sampling::default()
+        let given = Hints {
+            temperature: self.temperature.or(definition.temperature),
+            top_p: self.top_p.or(definition.top_p),
+            ..Hints::default()
         };
         Ok(AnswerSettings {
-            sampling,
             max_tokens,
             stop: self.stop.clone().unwrap_or_else(|| definition.stop.clone()),
             constraint,
             grammar,
             calls,
             next_use: is_pinned.then_some(0),
-            ..AnswerSettings::new(seed)
+            ..AnswerSettings::sampled(&given, seed)
         })
     }
 

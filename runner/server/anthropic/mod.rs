@@ -13,6 +13,7 @@ use super::error::{Refusal, in_anthropics_form};
 use super::openai::schema;
 use super::stream::respond;
 use super::{App, AuthTenant, Shared, body};
+use crate::scenario::Hints;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
@@ -20,7 +21,7 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use greenroom_engine::{Sampling, ToolChoice};
+use greenroom_engine::ToolChoice;
 use messages::{AnthropicMessage, MessageBlocks};
 use reply::{ReplyContext, SentBlocks};
 use serde::Deserialize;
@@ -117,20 +118,15 @@ impl MessagesBody {
             }
         };
         let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
+        let Self { temperature, top_p, top_k, .. } = *self;
+        let given = Hints { temperature, top_p, top_k, ..Hints::default() };
         Ok(AnswerSettings {
-            sampling: Sampling {
-                temperature: self.temperature.unwrap_or(1.0),
-                top_p: self.top_p.unwrap_or(1.0),
-                top_k: self.top_k.unwrap_or(0),
-                seed,
-                ..Sampling::default()
-            },
             max_tokens: (max_tokens < context).then_some(max_tokens),
             stop: self.stop_sequences.take().unwrap_or_default(),
             grammar,
             calls,
             parallel_tool_calls: self.tool_choice.as_ref().is_some_and(WrittenToolChoice::is_joint),
-            ..AnswerSettings::new(seed)
+            ..AnswerSettings::sampled(&given, seed)
         })
     }
 }

@@ -10,14 +10,15 @@ use super::super::stream::{EventEncoder, Frame, respond};
 use super::super::{App, AuthTenant, Shared, body};
 use super::messages::{self, OpenAiMessage, OpenAiTool};
 use super::words::{
-    CacheOptions, StopParam, StreamOptions, diagnostics, explained, finish_reason, logprobs, schema, usage,
+    CacheOptions, StopParam, StreamOptions, diagnostics, explained, finish_reason, logprobs, sampling,
+    schema, usage,
 };
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Grammar, Sampling, TokenLogprob};
+use greenroom_engine::{Grammar, TokenLogprob};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -40,8 +41,6 @@ const MAX_REPLIES: usize = 16;
 struct ChatBody {
     model: String,
     messages: Vec<OpenAiMessage>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
     seed: Option<i64>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
@@ -60,10 +59,6 @@ struct ChatBody {
     /// Extension: how the prompt matched the memory.
     #[serde(default)]
     greenroom: bool,
-    // llama.cpp's and vLLM's settings, which the samplers here also support.
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
 }
 
 /// The form of a reply.
@@ -106,6 +101,7 @@ pub(in super::super) async fn complete(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
+    let sampled = sampling(&value)?;
     let body: ChatBody = body::of_value(value)?;
     let tools = messages::tools(body.tools.unwrap_or_default())?;
     let may_call = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
@@ -120,22 +116,13 @@ pub(in super::super) async fn complete(
     }
     let seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
     let settings = AnswerSettings {
-        sampling: Sampling {
-            temperature: body.temperature.unwrap_or(1.0),
-            top_p: body.top_p.unwrap_or(1.0),
-            top_k: body.top_k.unwrap_or(0),
-            min_p: body.min_p.unwrap_or(0.0),
-            repetition_penalty: body.repetition_penalty.unwrap_or(1.0),
-            seed,
-            ..Sampling::default()
-        },
         max_tokens: body.max_completion_tokens.or(body.max_tokens),
         stop: StopParam::list(body.stop),
         grammar: grammar(body.response_format)?,
         calls: may_call,
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(false),
         logprobs: has_logprobs.then_some(body.top_logprobs.unwrap_or(0)),
-        ..AnswerSettings::new(seed)
+        ..AnswerSettings::sampled(&sampled, seed)
     };
     let mut completion = Completion {
         app: app.clone(),

@@ -10,13 +10,14 @@ use super::super::stream::respond_by;
 use super::super::{App, AuthTenant, Shared, body};
 use super::prompts::prompts;
 use super::text_completion::TextCompletion;
-use super::words::{StopParam, StreamOptions};
+use super::words::{StopParam, StreamOptions, sampling};
+use crate::scenario::Hints;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Constraint, Grammar, Prompt, Sampling};
+use greenroom_engine::{Constraint, Grammar, Prompt};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -46,8 +47,6 @@ struct CompletionsBody {
     model: String,
     prompt: Value,
     max_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
     seed: Option<i64>,
     stop: Option<StopParam>,
     n: Option<usize>,
@@ -62,10 +61,6 @@ struct CompletionsBody {
     greenroom: bool,
     /// vLLM's: returns the ids of each reply.
     return_token_ids: Option<bool>,
-    // llama.cpp's and vLLM's settings, which the samplers here also support.
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
     // vLLM's.
     structured_outputs: Option<Structured>,
 }
@@ -113,13 +108,14 @@ pub(super) async fn complete(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
+    let sampled = sampling(&value)?;
     let mut body: CompletionsBody = body::of_value(value)?;
     body.check()?;
     let prompts = prompts(&body.prompt, "prompt", MAX_PROMPTS)?;
     let echoes = body.echo.unwrap_or(false);
     let echoed = if echoes { texts(&app, &body.model, &prompts).await? } else { Vec::new() };
     let mut completion = body.answer(echoed);
-    let (settings, name) = (body.settings()?, scope(body.prompt_cache_key.take(), &headers));
+    let (settings, name) = (body.settings(&sampled)?, scope(body.prompt_cache_key.take(), &headers));
     let asks = prompts.into_iter().map(|prompt| {
         let mut settings = settings.clone();
         settings.sampling.seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
@@ -189,25 +185,16 @@ impl CompletionsBody {
     }
 
     /// The settings of all prompts; each gets a separate seed if none is given.
-    fn settings(&mut self) -> Result<AnswerSettings, Refusal> {
-        let settings = AnswerSettings::new(0);
+    fn settings(&mut self, given: &Hints) -> Result<AnswerSettings, Refusal> {
         let bounds = self.structured_outputs.take().map(Structured::bounds).transpose()?;
         let (constraint, grammar) = bounds.unwrap_or_default();
         Ok(AnswerSettings {
             constraint,
             grammar,
-            sampling: Sampling {
-                temperature: self.temperature.unwrap_or(1.0),
-                top_p: self.top_p.unwrap_or(1.0),
-                top_k: self.top_k.unwrap_or(0),
-                min_p: self.min_p.unwrap_or(0.0),
-                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
-                ..settings.sampling
-            },
             max_tokens: Some(self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
             stop: StopParam::list(self.stop.take()),
             logprobs: self.logprobs,
-            ..settings
+            ..AnswerSettings::sampled(given, 0)
         })
     }
 

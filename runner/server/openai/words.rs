@@ -2,13 +2,25 @@
 
 use super::super::App;
 use super::super::ask::CompletedReply;
+use super::super::body;
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
-use super::super::live::{match_word, source_word};
 use super::super::recent::{Diagnosis, Reason};
+use crate::scenario::Hints;
 use greenroom_engine::{Completion, Grammar, StopReason, TokenLogprob, ToolCalls};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+/// Settings of sampling in requests: OpenAI's, and llama.cpp's and vLLM's that the samplers here also support.
+const SAMPLING: [&str; 5] = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
+
+/// The sampling settings that a request gives.
+///
+/// # Errors
+/// A setting is not a number: the field is named.
+pub(super) fn sampling(request: &Value) -> Result<Hints, Refusal> {
+    body::of_value(SAMPLING.iter().filter_map(|name| Some((*name, request.get(name)?.clone()))).collect())
+}
 
 /// One stop string or several.
 #[derive(Deserialize)]
@@ -101,8 +113,8 @@ pub(super) fn logprobs(tokens: &[TokenLogprob]) -> Value {
 pub(in super::super) fn explained(answer: &CompletedReply) -> Value {
     let cost = &answer.completion.usage;
     json!({
-        "match": match_word(cost.kind),
-        "source": source_word(cost.source),
+        "match": cost.kind.word(),
+        "source": cost.source.word(),
         "reused": cost.reused,
         "prefilled": cost.prefilled,
         "recomputed": cost.recomputed,

@@ -1,7 +1,7 @@
 //! A run as events: its plan, its replies as they are generated, its results.
 
 use crate::backend::{Progress, Usage};
-use crate::scenario::{Edge, PhaseId, Plan, Scenario, Turn, TurnId, compile};
+use crate::scenario::{Edge, PhaseId, Plan, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::Footer;
 use serde_json::{Value, json};
@@ -13,14 +13,14 @@ const MAX_EDGES: usize = 20_000;
 /// Watches a run, and sends the name and data of each event.
 pub struct RunReporter<T> {
     scenario: Arc<Scenario>,
-    plan: Plan,
+    plan: Arc<Plan>,
     tell: T,
 }
 
 impl<T: FnMut(&'static str, Value)> RunReporter<T> {
     /// Sends the plan (`plan`).
     pub fn begin(scenario: Arc<Scenario>, mut tell: T) -> Self {
-        let plan = compile(&scenario);
+        let plan = scenario.plan().clone();
         tell("plan", planned(&scenario, &plan));
         Self { scenario, plan, tell }
     }

@@ -1,14 +1,15 @@
 //! The body of a request for a response: read, checked, and made into settings and the response as it begins.
 
 use super::super::messages::{self, FunctionEntry};
-use super::super::words::{CacheOptions, schema};
+use super::super::words::{CacheOptions, sampling, schema};
 use super::input::Status;
 use super::output::ResponseObject;
+use crate::scenario::Hints;
 use crate::server::ask::{AnswerSettings, fresh_id, random_seed};
 use crate::server::body;
 use crate::server::error::Refusal;
 use crate::server::models::now;
-use greenroom_engine::{Grammar, MAX_TOP_LOGPROBS, Sampling, Tools};
+use greenroom_engine::{Grammar, MAX_TOP_LOGPROBS, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -47,10 +48,9 @@ pub(super) struct ResponsesBody {
     safety_identifier: Option<String>,
     store: Option<bool>,
     truncation: Option<String>,
-    // llama.cpp's and vLLM's settings, which the samplers here also support.
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
+    /// All settings of sampling; those above are reported as they were given.
+    #[serde(skip)]
+    sampled: Hints,
 }
 
 /// A tool as clients send it.
@@ -86,7 +86,8 @@ impl ResponsesBody {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
         let value = body::value(bytes)?;
         body::refuse(&value, &UNSUPPORTED)?;
-        let body: Self = body::of_value(value)?;
+        let sampled = sampling(&value)?;
+        let body = Self { sampled, ..body::of_value(value)? };
         if let Some(other) = body.truncation.as_deref().filter(|word| *word != "disabled") {
             let message = format!("`truncation` is `{other}`, which is not supported; expected `disabled`");
             return Err(Refusal::field("truncation", message));
@@ -131,21 +132,12 @@ impl ResponsesBody {
     pub(super) fn settings(&self, tools: Option<&Tools>) -> Result<AnswerSettings, Refusal> {
         let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
         Ok(AnswerSettings {
-            sampling: Sampling {
-                temperature: self.temperature.unwrap_or(1.0) as f32,
-                top_p: self.top_p.unwrap_or(1.0) as f32,
-                top_k: self.top_k.unwrap_or(0),
-                min_p: self.min_p.unwrap_or(0.0),
-                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
-                seed,
-                ..Sampling::default()
-            },
             max_tokens: self.max_output_tokens,
             grammar: self.grammar()?,
             calls: messages::calls(self.tool_choice.as_ref(), tools)?,
             parallel_tool_calls: self.may_call_several(),
             logprobs: self.has_logprobs().then_some(self.top_logprobs.unwrap_or(0)),
-            ..AnswerSettings::new(seed)
+            ..AnswerSettings::sampled(&self.sampled, seed)
         })
     }
 
