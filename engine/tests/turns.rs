@@ -309,10 +309,10 @@ fn a_memory_of_many_blocks_comes_back_from_disk_whole() {
     let asked = persistent("ann", &text, 4);
     let first = play(&on_disk(dir.path()), asked.clone());
     let again = play(&on_disk(dir.path()), next(&asked, &first, "And then?")).usage;
-    assert_eq!((again.source, again.recomputed), (Source::Disk, 0));
+    assert_eq!((again.source, again.recomputed), (CacheSource::Disk, 0));
     assert!(again.reused > 12 * 256, "{again:?}");
     // A session that reads the same finds it by its content.
     let other = play(&on_disk(dir.path()), persistent("ben", &(text + "Who asks?"), 4)).usage;
-    assert_eq!((other.source, other.kind), (Source::Disk, MatchKind::Prefix));
+    assert_eq!((other.source, other.kind), (CacheSource::Disk, MatchKind::Prefix));
     assert!(other.reused >= 12 * 256, "{other:?}");
 }

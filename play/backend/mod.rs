@@ -138,11 +138,11 @@ pub struct Request {
     /// The reply ends before one of these.
     pub stops: StopStrings,
     /// The options that the reply chooses from.
-    pub choice: Option<Options>,
+    pub choice: Option<OpenOptions>,
     /// The form that the reply is to have.
     pub form: Option<Arc<Form>>,
     /// The tools that the agent knows.
-    pub tools: Option<Arc<Offer>>,
+    pub tools: Option<Arc<ToolOffer>>,
     /// True if the reply may be a call of one instead.
     pub may_call: bool,
     /// The calls that the agent has made in this turn.
@@ -213,7 +213,7 @@ impl Reply {
     }
 
     /// The reply that a line of a transcript holds, of these options.
-    pub fn recorded(line: &TurnRecord, options: Option<&Options>) -> Self {
+    pub fn recorded(line: &TurnRecord, options: Option<&OpenOptions>) -> Self {
         let weighed = line.constraint.iter().flat_map(|constraint| &constraint.options);
         let option = |text: &str| options?.choice.options.iter().position(|option| option.text == text);
         let logprobs = weighed.filter_map(|was| Some((option(&was.text)?, was.logprob?))).collect();

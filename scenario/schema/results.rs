@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The payoffs of a phase's choices. They are looked up round by round, never parsed from what was said. A
-/// round with a missing or invalid choice is not valued; if a player chooses several times in a round, the
-/// last choice counts.
+/// What the choices of a phase are worth. Values are looked up round by round, never parsed from what was
+/// said. A round with a missing or invalid choice is not valued; if a player chooses several times in a
+/// round, the last choice counts.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Payoff", deny_unknown_fields, extend(
