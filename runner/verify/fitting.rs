@@ -70,7 +70,7 @@ impl Fitting<'_> {
             before: replay::settings_before(header, self.scenario.plan()),
             models,
             embeddings,
-            retrievals: retrievals,
+            retrievals,
             toolbox: Arc::new(toolbox),
             ..Settings::default()
         };

@@ -185,7 +185,7 @@ fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
                 for (quoted, line) in
                     quoted.filter(|(quoted, _)| scenario.phase(*quoted).agents.contains(agent))
                 {
-                    diagnostics.push(twice(scenario, &plan, *agent, quoted, text, line, max_tokens));
+                    diagnostics.push(twice(scenario, plan, *agent, quoted, text, line, max_tokens));
                 }
             }
         }
