@@ -15,6 +15,8 @@ pub(super) struct AtRest {
     /// Those whose next use is known.
     next: BTreeSet<(u64, SessionKey)>,
     known_bytes: u64,
+    /// Faults found in a session's memory before it was asked for, in words.
+    warnings: HashMap<SessionKey, String>,
 }
 
 /// A session at rest.
@@ -90,6 +92,16 @@ impl AtRest {
         }
         self.next.insert((next_use, key.clone()));
         true
+    }
+
+    /// Keeps what was found wrong with a session's memory for its next turn.
+    pub(super) fn warn(&mut self, key: &SessionKey, reason: Option<String>) {
+        self.warnings.extend(reason.map(|reason| (key.clone(), reason)));
+    }
+
+    /// Takes what was found wrong with a session's memory.
+    pub(super) fn take_warning(&mut self, key: &SessionKey) -> Option<String> {
+        self.warnings.remove(key)
     }
 
     /// The `n` sessions that are needed next.

@@ -12,7 +12,7 @@ use super::session::Session;
 use crate::SessionKey;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::{BlockHash, RowsId};
-use crate::text::prefix::{Segment, SegmentKind, common_prefix};
+use crate::text::prefix::common_prefix;
 use std::collections::VecDeque;
 
 /// Copies of rows, the least recently used first.
@@ -58,9 +58,10 @@ impl Prefixes {
 
 impl Memory {
     /// Appends to a new session, after the blocks that it shares with earlier ones, the rows that it has in
-    /// common with one of them, and marks the blocks whose rows it will leave itself.
-    pub(super) fn reuse_prefix(&mut self, session: &mut Session, prompt: &[Segment]) {
-        let ends = end_of_first_message(prompt).into_iter().chain([session.tokens.len()]);
+    /// common with one of them, and marks the blocks whose rows it will leave itself. `first_message`: tokens
+    /// up to the end of the prompt's first message, if it has messages.
+    pub(super) fn reuse_prefix(&mut self, session: &mut Session, first_message: Option<usize>) {
+        let ends = first_message.into_iter().chain([session.tokens.len()]);
         session.sequence.mark(ends.map(|end| end / BLOCK));
         if session.sequence.open_rows().is_some() {
             return;
@@ -122,10 +123,4 @@ impl Memory {
             self.remove_prefix(i);
         }
     }
-}
-
-/// Tokens of a prompt up to the end of its first message; `None`: it has no messages.
-fn end_of_first_message(prompt: &[Segment]) -> Option<usize> {
-    let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message)?;
-    Some(prompt[..=first].iter().map(|segment| segment.ids.len()).sum())
 }

@@ -373,7 +373,7 @@ impl Session {
         let mut export = self.blocks_from(self.stored_blocks, context, arena);
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
         let goes_on = |tail: &Tail| {
-            tail.file == File::Open && tail.at.block == open && n > 0 && store.has_tail(&tail.at)
+            tail.file == File::Open && tail.at.block == open && n > 0 && store.appends_tails()
         };
         self.earlier.extend(self.tail.take_if(|tail| !goes_on(tail)));
         self.put_by(open);
@@ -406,6 +406,9 @@ impl Session {
         }
         if stored.error.is_some() {
             self.sent_blocks = self.stored_blocks;
+        }
+        if stored.lost_tail {
+            self.tail.iter_mut().for_each(Tail::close);
         }
         let ours = |at: &&TailRef| self.tail.as_ref().is_some_and(|tail| tail.at.file == at.file);
         if let Some(at) = stored.tail.as_ref().filter(ours) {

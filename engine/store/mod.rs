@@ -431,6 +431,11 @@ impl Store {
         Ok(n as u64)
     }
 
+    /// Tells whether a tail's file grows; else all of a tail is written as a new one.
+    pub(crate) fn appends_tails(&self) -> bool {
+        self.medium.appends()
+    }
+
     /// Tells whether a tail's file can be appended to: it is at least as long as what counts of it.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
         self.medium.can_append(&tail::name(tail), tail.end.bytes)

@@ -124,9 +124,9 @@ impl Decode {
     }
 
     /// Tokens that the reply may take, and what would make them fewer.
-    pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
+    pub(crate) fn longest(&self, request: &Request, max_call_tokens: usize) -> (usize, Remedy) {
         let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
-        let max_call_tokens = if calls { request.max_call_tokens } else { 0 };
+        let max_call_tokens = if calls { max_call_tokens } else { 0 };
         let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),

@@ -7,7 +7,7 @@ use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::memory::Memory;
 use crate::memory::session::CacheContext;
-use crate::memory::writer::Written;
+use crate::memory::saver::Written;
 use crate::model::gguf::Gguf;
 use crate::prompter::PromptEncoder;
 use crate::store::in_memory::InMemory;
@@ -176,10 +176,10 @@ impl Stage {
         let (device, context): (Arc<dyn Device>, _) =
             (Arc::new(device), CacheContext::of_test(Arc::new(layout)));
         let store = Store::on(Arc::new(gate.clone()), None);
-        let mut memory = Memory::new(&device, context, Some(store), budget).expect("a memory");
+        let memory = Memory::new(&device, context, Some(store), budget).expect("a memory");
         let (commands, receiver) = channel();
         let line = commands.clone();
-        memory.wake_by(move || drop(line.send(Command::Written)));
+        memory.wake_by(move || drop(line.send(Command::Woken)));
         let worker = Worker::new(
             device,
             prompter.tokenizer.clone(),
@@ -188,7 +188,8 @@ impl Stage {
             512,
             Some(Guessing::NEAR_AND_FAR),
             None,
-        );
+        )
+        .expect("a worker");
         let body = move || worker.run(&receiver, &OnceLock::new());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread");
         Self { commands, thread: Some(thread), next_id: 0 }

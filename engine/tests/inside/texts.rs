@@ -370,18 +370,18 @@ fn what_was_read_is_known_wherever_it_lies() {
     let child = Request { session: SessionKey::new("r", "child"), ..child };
     let read = [bench.segment(0..300)];
     let mut memory = bench.memory(folder.path());
-    assert_eq!(memory.known(&mine).expect("nothing"), []);
+    assert_eq!(memory.known_now(&mine).expect("nothing"), []);
     bench.store(&mut memory, 300);
     drop(memory);
     let mut memory = bench.memory(folder.path());
-    assert_eq!(memory.known(&child).expect("nothing"), [], "it is on disk alone");
-    assert_eq!(memory.known(&Request { cold: true, ..mine.clone() }).expect("nothing"), []);
-    assert_eq!(memory.known(&mine).expect("a session"), read);
-    assert_eq!(memory.known(&child).expect("its parent's"), read);
+    assert_eq!(memory.known_now(&child).expect("nothing"), [], "it is on disk alone");
+    assert_eq!(memory.known_now(&Request { cold: true, ..mine.clone() }).expect("nothing"), []);
+    assert_eq!(memory.known_now(&mine).expect("a session"), read);
+    assert_eq!(memory.known_now(&child).expect("its parent's"), read);
     // It was not taken for a turn: the engine may go on with others, and recalls it as ever.
     let recalled = memory.recall(&mine, &[read[0].clone(), bench.segment(300..400)]).expect("a session");
     assert_eq!((recalled.reused, recalled.kind), (300, MatchKind::Extend));
-    let other = bench.memory(folder.path()).known(&mine).expect_err("it is at work elsewhere").kind();
+    let other = bench.memory(folder.path()).known_now(&mine).expect_err("it is at work elsewhere").kind();
     assert_eq!(other, ErrorKind::InUse);
 }
 
