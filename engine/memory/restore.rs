@@ -93,7 +93,7 @@ impl Memory {
                 let needed = (restore.needed)(&session.sequence, restore.n);
                 let absent = self.refill_held(session, needed);
                 if absent.is_empty() {
-                    return Some(session.truncate(restore.n, &mut self.arena));
+                    return Some(session.sequence.truncate(restore.n, &mut self.arena));
                 }
                 restore.reading = Some(self.begin_reading(absent, stats));
                 continue;
@@ -102,7 +102,7 @@ impl Memory {
             let wanted = restore.reading.take().map_or(Vec::new(), |reading| reading.wanted);
             let hole = self.refill(session, wanted.into_iter().zip(read), stats);
             restore.n = match hole {
-                None => return Some(session.truncate(restore.n, &mut self.arena)),
+                None => return Some(session.sequence.truncate(restore.n, &mut self.arena)),
                 Some((block, (_, Part::Global))) => {
                     let missing = "a block of the cache is missing; the rest is computed again";
                     stats.reason.get_or_insert(missing.to_owned());

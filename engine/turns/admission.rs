@@ -25,7 +25,7 @@ use crate::text::raw::segments;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::turn::Decode;
 use crate::turns::worker::carry::Import;
-use crate::{Error, Event, Request, Result};
+use crate::{Error, Event, Request, Result, fault};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -117,6 +117,7 @@ impl Encoding {
     /// The request can't be served by a model with this context.
     fn prepare(&self, request: &Request, known: &[Segment]) -> Result<Prepared> {
         let (began, agent) = (Instant::now(), &request.session.agent);
+        fault::encode_point(agent);
         let prompt = segments(&request.prompt, known, &self.chat, &self.tokenizer)?;
         let n = flatten(&prompt).len();
         if n == 0 {
