@@ -222,7 +222,7 @@ impl Memory {
         }
         let n_known = usize::from(known.is_some());
         self.forget(key);
-        self.drop_prefixes(key);
+        self.prefixes.forget(key, &mut self.arena);
         let Some(saver) = &mut self.saver else { return Some(n_known) };
         unneeded.needed_blocks.extend(others);
         for idle in self.idle.values() {

@@ -81,13 +81,13 @@ impl Memory {
             None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
         };
         let budget = self.budget();
-        while self.bytes() + more > budget && self.evict_prefix() {}
+        while self.bytes() + more > budget && self.prefixes.evict(&mut self.arena) {}
         let mut excess = (self.bytes() + more).saturating_sub(budget);
         for kind in kinds {
             let mut bytes = self.arena.bytes();
             while *kind == Eviction::Unfinished
                 && excess > 0
-                && (self.evict_prefix() || self.evict_unfinished())
+                && (self.prefixes.evict(&mut self.arena) || self.unfinished.evict(&mut self.arena))
             {
                 let left = self.arena.bytes();
                 excess = excess.saturating_sub(bytes - left);
@@ -139,7 +139,7 @@ impl Memory {
     /// Drops a session from memory; its files stay.
     pub(crate) fn forget(&mut self, key: &SessionKey) {
         self.forget_known(key);
-        self.drop_unfinished(key);
+        self.unfinished.forget(key, &mut self.arena);
         self.drop_forks(key);
         self.loader.iter_mut().for_each(|loader| loader.drop_hints(key));
     }

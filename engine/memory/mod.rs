@@ -71,7 +71,6 @@ pub(crate) struct Memory {
     forks: VecDeque<Fork>,
     /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
-    clock: u64,
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
     pub(crate) at_work: u64,
     /// The budget, where engines share one.
@@ -109,7 +108,6 @@ impl Memory {
             prefixes: Prefixes::default(),
             forks: VecDeque::new(),
             storeless: None,
-            clock: 0,
             at_work: 0,
             share: None,
             token_ms: 0.0,
@@ -145,9 +143,7 @@ impl Memory {
     /// Makes a session known that is not at work.
     fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         debug_assert!(!self.claims.is_at_work(&key), "a session at work is elsewhere");
-        self.clock += 1;
-        let idle = Idle::new(session, next_use, self.clock);
-        if let Some(mut before) = self.idle.insert(key, idle) {
+        if let Some(mut before) = self.idle.add(key, session, next_use) {
             before.session.sequence.clear(&mut self.arena);
         }
     }

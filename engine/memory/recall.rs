@@ -21,7 +21,7 @@ use crate::kv::table::{BlockHash, BlockId, Parts};
 use crate::store::Found;
 use crate::store::numerics::Numerics;
 use crate::text::prefix::{
-    Matched, Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten, is_raw,
+    Matched, Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten, is_raw, n_tokens,
 };
 use crate::{Divergence, MatchKind, Request, Retention, SessionKey, Source};
 
@@ -127,11 +127,10 @@ impl Memory {
         };
         let aligned = self.aligned(&mut session, prompt);
         let prompt = aligned.as_deref().unwrap_or(prompt);
-        let ids = flatten(prompt);
         let is_fresh = session.segments.is_empty();
         let matched = compare(&session.segments, prompt);
         let read_before = match matched.relation {
-            Relation::Exact => ids.len(),
+            Relation::Exact => n_tokens(prompt),
             Relation::Extend => end_of_last_reply(prompt).max(matched.n_tokens),
             Relation::Diverge => matched.n_tokens,
         };
@@ -193,7 +192,7 @@ impl Memory {
                         return false;
                     }
                     if loading.is_fresh {
-                        self.reuse_prefix(session, loading.first_message);
+                        self.prefixes.reuse(session, loading.first_message, &mut self.arena);
                     }
                     loading.to_last()
                 }
@@ -226,7 +225,7 @@ impl Memory {
     pub(crate) fn finish_recall(&mut self, loading: Loading) -> Recalled {
         let Loading { key, mut session, matched, read_before, is_fresh, ahead, stats, .. } = loading;
         let Step::Ready(reused) = loading.step else { unreachable!("it was polled until it was ready") };
-        self.drop_unfinished(&key);
+        self.unfinished.forget(&key, &mut self.arena);
         session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
@@ -264,7 +263,7 @@ impl Memory {
         if let Step::Known(known) = step {
             known.held.into_iter().flatten().for_each(|id| self.arena.release(id));
         }
-        let n = flatten(&session.segments).len();
+        let n = n_tokens(&session.segments);
         session.tokens.truncate(n);
         session.rewind(n, &mut self.arena);
         session.sequence.end_turn(&mut self.arena);
@@ -305,9 +304,9 @@ impl Memory {
         if end_block <= first {
             return None;
         }
-        let hashes = session.sequence.root().chain(&session.tokens[..end_block * BLOCK]);
-        let global = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Global));
-        let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(global).collect();
+        let hashes = session.sequence.end().chain(&session.tokens[first * BLOCK..end_block * BLOCK]);
+        let global = |(hash, index): (BlockHash, usize)| (index, (hash, Part::Global));
+        let wanted: Vec<Wanted> = hashes.into_iter().zip(first..).map(global).collect();
         let held: Vec<Option<BlockId>> = wanted.iter().map(|(_, key)| self.arena.find(*key)).collect();
         let absent = wanted.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(wanted, _)| *wanted);
         let reading = self.begin_reading(absent.collect(), stats);
@@ -425,7 +424,7 @@ impl Loading {
 /// Tokens up to the end of the last reply in a prompt: all of that was read or said in earlier turns.
 fn end_of_last_reply(prompt: &[Segment]) -> usize {
     let last = prompt.iter().rposition(|s| s.kind == SegmentKind::Reply);
-    last.map_or(0, |last| prompt[..=last].iter().map(|s| s.ids.len()).sum())
+    last.map_or(0, |last| n_tokens(&prompt[..=last]))
 }
 
 /// The place where a prompt departs from what was cached, whose first `at` segments it begins with.
@@ -442,7 +441,7 @@ fn divergence(cached: &[Segment], prompt: &[Segment], at: usize) -> Divergence {
     };
     let character = in_text + prompt[..at].iter().map(|s| s.text.chars().count()).sum::<usize>();
     // The cached ids stay those of what is in common.
-    let token = in_ids + cached[..at].iter().map(|s| s.ids.len()).sum::<usize>();
+    let token = in_ids + n_tokens(&cached[..at]);
     let excerpt = |segments: &[Segment]| {
         let text = segments.iter().flat_map(|s| s.text.chars());
         text.skip(character.saturating_sub(Divergence::BEFORE)).take(Divergence::LENGTH).collect()
@@ -453,7 +452,7 @@ fn divergence(cached: &[Segment], prompt: &[Segment], at: usize) -> Divergence {
 /// Tokens of a prompt up to the end of its first message; `None`: it has no messages.
 fn end_of_first_message(prompt: &[Segment]) -> Option<usize> {
     let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message)?;
-    Some(prompt[..=first].iter().map(|segment| segment.ids.len()).sum())
+    Some(n_tokens(&prompt[..=first]))
 }
 
 #[cfg(test)]

@@ -451,7 +451,7 @@ impl Tail {
 
 /// Bytes of what is known of a session with these segments and so many tokens: ids, texts and addresses.
 pub(crate) fn known_bytes(segments: &[Segment], n_tokens: usize) -> u64 {
-    let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
+    let segment = |s: &Segment| size_of::<Segment>() + s.text.len() + 4 * s.ids.len();
     let segments: usize = segments.iter().map(segment).sum();
     (segments + 4 * n_tokens + 48 * (n_tokens / BLOCK)) as u64
 }

@@ -20,7 +20,7 @@ use crate::memory::recall::Loading;
 use crate::memory::session;
 use crate::store::memory_file::SessionExport;
 use crate::text::chat::Chat;
-use crate::text::prefix::{Segment, flatten};
+use crate::text::prefix::{Segment, n_tokens};
 use crate::text::raw::segments;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::turn::Decode;
@@ -119,7 +119,7 @@ impl Encoding {
         let (began, agent) = (Instant::now(), &request.session.agent);
         fault::encode_point(agent);
         let prompt = segments(&request.prompt, known, &self.chat, &self.tokenizer)?;
-        let n = flatten(&prompt).len();
+        let n = n_tokens(&prompt);
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
@@ -153,7 +153,7 @@ impl Prepared {
         layout: &KvLayout,
         context_length: usize,
     ) -> Result<Self> {
-        let n = flatten(&prompt).len();
+        let n = n_tokens(&prompt);
         if n == 0 || n > context_length {
             return Err(Error::request(format!(
                 "the memory has {n} tokens; expected at least one, and no more than fit in the model's context of \

@@ -73,6 +73,7 @@ fn others_decode_while_a_turn_waits_for_the_store() {
     ];
     for (what, door, names, request) in cases {
         let at_once = Stage::new(&before.copy(), &model(), u64::MAX).ask_for(request.clone()).done();
+        assert_eq!((at_once.usage.recomputed, &at_once.usage.reason), (0, &None), "{what}");
         let gate = before.copy();
         let mut stage = Stage::new(&gate, &model(), u64::MAX);
         let mut speaker = speaker(&mut stage);
