@@ -16,6 +16,8 @@ use crate::store::medium::Traffic;
 use crate::store::numerics::Numerics;
 use crate::store::objects::ObjectsAddress;
 use crate::store::{Bound, STORE_VERSION, Store, StoreLocation};
+use crate::text::chat::reply_ids;
+use crate::text::prefix::flatten;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::draft_model::DraftModel;
 use crate::turns::schedule::Guessing;
@@ -357,7 +359,7 @@ impl Engine {
         memory.tokenizer = Some(tokenizer.clone());
         let (commands, receiver) = channel();
         let waker = commands.clone();
-        memory.wake_by(move || drop(waker.send(Command::Written)));
+        memory.wake_by(move || drop(waker.send(Command::Woken)));
         if let Some(share) = &config.share {
             let (member, waker) = (share.join(), commands.clone());
             member.wake_by(move || drop(waker.send(Command::Shared)));
@@ -381,7 +383,7 @@ impl Engine {
             config.prefill_chunk,
             drafts.then_some(config.guessing),
             draft_model,
-        );
+        )?;
         let handle = WorkerHandle { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, handle.fault.clone())?;
         let next_id = AtomicU64::new(0);
@@ -560,9 +562,16 @@ impl Engine {
         options: &[String],
         kv: Option<&KvChoice>,
     ) -> Result<Ranking> {
+        let PromptEncoder { tokenizer, chat, .. } = &self.inner.prompter;
+        let segments = chat.prompt(conversation, tokenizer)?;
+        let prompt = flatten(&segments);
+        if prompt.is_empty() {
+            return Err(Error::request("the prompt is empty"));
+        }
+        let ids = |option: &String| reply_ids(&segments, option, tokenizer);
+        let options = options.iter().map(ids).collect::<Result<_>>()?;
         let (answer, receiver) = channel();
-        let (conversation, options) = (Box::new(conversation.clone()), options.to_vec());
-        self.inner.worker.send(Command::Rank { conversation, options, kv: kv.cloned(), answer })?;
+        self.inner.worker.send(Command::Rank { prompt, options, kv: kv.cloned(), answer })?;
         receiver.recv().map_err(|_| self.inner.worker.closed())?
     }
 
@@ -574,7 +583,7 @@ impl Engine {
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
     pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts, None)?.await.map_err(|_| self.inner.worker.closed())?
+        self.request_embeddings(&texts, None)?.await.map_err(|_| self.inner.worker.closed())?
     }
 
     /// [`Engine::embed`], where `meter` counts the tokens as they are read.
@@ -582,7 +591,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::embed`].
     pub async fn embed_metered(&self, texts: Vec<String>, meter: Meter) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts, Some(meter))?.await.map_err(|_| self.inner.worker.closed())?
+        self.request_embeddings(&texts, Some(meter))?.await.map_err(|_| self.inner.worker.closed())?
     }
 
     /// [`Engine::embed`] for callers without an async runtime.
@@ -601,14 +610,17 @@ impl Engine {
     /// # Errors
     /// As [`Engine::embed`].
     pub fn blocking_embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        self.request_embeddings(texts, None)?.blocking_recv().map_err(|_| self.inner.worker.closed())?
+        self.request_embeddings(&texts, None)?.blocking_recv().map_err(|_| self.inner.worker.closed())?
     }
 
     fn request_embeddings(
         &self,
-        texts: Vec<String>,
+        texts: &[String],
         meter: Option<Meter>,
     ) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>>>> {
+        let tokenizer = &self.inner.prompter.tokenizer;
+        let ids = |text: &String| Ok(tokenizer.begin(&tokenizer.encode_message(text, After::Special)?));
+        let texts = texts.iter().map(ids).collect::<Result<_>>()?;
         let (answer, receiver) = oneshot::channel();
         self.inner.worker.send(Command::Embed { texts, meter, answer })?;
         Ok(receiver)

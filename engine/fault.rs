@@ -74,6 +74,57 @@ pub(crate) fn pass() -> Result<(), &'static str> {
     }
 }
 
+/// A request of an agent is about to be rendered and tokenized.
+pub(crate) fn encode_point(#[cfg_attr(not(test), expect(unused))] agent: &str) {
+    #[cfg(test)]
+    held::pass(agent);
+}
+
+#[cfg(test)]
+pub(crate) use held::hold_encoding;
+
+#[cfg(test)]
+mod held {
+    use std::sync::{Condvar, Mutex};
+
+    /// The agent whose requests are not encoded for now, and whether one waits.
+    static HELD: Mutex<Option<(&str, bool)>> = Mutex::new(None);
+    static CHANGED: Condvar = Condvar::new();
+
+    /// No request of an agent is encoded until it is dropped.
+    pub(crate) struct Held;
+
+    /// Holds up the encoding of an agent's requests; one at a time.
+    pub(crate) fn hold_encoding(agent: &'static str) -> Held {
+        *HELD.lock().expect("a name") = Some((agent, false));
+        Held
+    }
+
+    pub(super) fn pass(agent: &str) {
+        let mut held = HELD.lock().expect("a name");
+        while let Some((_, waits)) = held.as_mut().filter(|(held, _)| *held == agent) {
+            *waits = true;
+            CHANGED.notify_all();
+            held = CHANGED.wait(held).expect("a name");
+        }
+    }
+
+    impl Held {
+        /// Waits until a request waits.
+        pub(crate) fn until_it_is_needed(&self) {
+            let held = HELD.lock().expect("a name");
+            drop(CHANGED.wait_while(held, |held| held.is_some_and(|(_, waits)| !waits)).expect("a name"));
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            *HELD.lock().expect("a name") = None;
+            CHANGED.notify_all();
+        }
+    }
+}
+
 /// The planned kind of fault, and how often its place was passed since its turn.
 fn met(passed: &AtomicU64) -> Option<(&'static str, u64)> {
     let (kind, at) = plan()?;

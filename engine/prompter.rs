@@ -5,7 +5,7 @@ use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
 use crate::text::chat::{Chat, reply_ids};
-use crate::text::prefix::flatten;
+use crate::text::prefix::{flatten, n_tokens};
 use crate::text::raw::segments;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::reply::{cut, cut_text};
@@ -123,7 +123,8 @@ impl PromptEncoder {
     /// # Errors
     /// A text can't be tokenized.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
-        Ok(self.chat.prompt(conversation, &self.tokenizer)?.into_iter().map(|segment| segment.text).collect())
+        let segments = self.chat.prompt(conversation, &self.tokenizer)?;
+        Ok(segments.iter().map(|segment| &*segment.text).collect())
     }
 
     /// Reads the calls of a partial reply ([`Event::Call`](crate::Event::Call)): those whose tool is named.
@@ -175,7 +176,7 @@ impl PromptEncoder {
     /// # Errors
     /// A text can't be tokenized.
     pub fn prompt_tokens(&self, conversation: &Conversation) -> Result<usize> {
-        Ok(flatten(&self.chat.prompt(conversation, &self.tokenizer)?).len())
+        Ok(n_tokens(&self.chat.prompt(conversation, &self.tokenizer)?))
     }
 }
 

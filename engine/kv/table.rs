@@ -3,7 +3,7 @@
 //! A block is stored in two parts: layers with full attention, and layers with a window. What a window has
 //! left is dropped from memory after each pass (`Sequence::trim_window`), of a stored session only once it is
 //! on disk; the disk keeps all. A session that goes back further than a block or the turn reads the windows
-//! that it needs there from disk (`Memory::restore`); without a disk it goes back to where its windows are
+//! that it needs there from disk (`memory/restore`); without a disk it goes back to where its windows are
 //! complete, at worst to the beginning. Cost: one file of `windows/` for each block of the window. A trim
 //! succeeds in all layers or none.
 

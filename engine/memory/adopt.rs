@@ -8,7 +8,6 @@
 //! which are replaced.
 
 use super::Memory;
-use super::restore::LoadStats;
 use super::session::Session;
 use crate::SessionKey;
 use crate::store::manifest::Identity;
@@ -21,36 +20,34 @@ impl Memory {
         here.differs(there).filter(|_| !(self.context.adopt && here.can_adopt(there)))
     }
 
-    /// Sees to it that a session whose first `n` tokens are in memory can go on with them: those that another
-    /// device computed get addresses that say so. Returns how many tokens are left: fewer where not all of
-    /// their blocks' layers can be read.
-    pub(super) fn adopt(
-        &mut self,
-        session: &mut Session,
-        key: &SessionKey,
-        n: usize,
-        stats: &mut LoadStats,
-    ) -> usize {
-        let Some(there) = session.numerics.clone() else { return n };
-        let here = Numerics::parse(&self.context.identity.numerics).device;
-        if n > 0 && there.continued_by(&here, n) == there {
-            return n;
-        }
-        // What is windowed is needed, too: nothing of it is on disk under the new addresses.
-        let n = self.restore_all(session, n, stats);
-        let numerics = (n > 0).then(|| there.continued_by(&here, n));
+    /// True if a session whose first `n` tokens are in memory can't go on with them under their addresses.
+    pub(super) fn must_adopt(&self, session: &Session, n: usize) -> bool {
+        let Some(there) = &session.numerics else { return false };
+        n == 0 || there.continued_by(&self.device_name(), n) != *there
+    }
+
+    fn device_name(&self) -> String {
+        Numerics::parse(&self.context.identity.numerics).device
+    }
+
+    /// Gives a session whose first `n` tokens are in memory, all of their layers, addresses that say which of
+    /// them another device computed.
+    ///
+    /// # Errors
+    /// The device fails; then it holds nothing.
+    pub(super) fn adopt(&mut self, session: &mut Session, key: &SessionKey, n: usize) -> Result<(), String> {
+        let Some(there) = session.numerics.clone() else { return Ok(()) };
+        let numerics = (n > 0).then(|| there.continued_by(&self.device_name(), n));
         let parts = session.sequence.table().parts().flatten().flatten();
         let copied = parts.filter(|id| self.arena.is_shared(*id)).map(|id| self.arena.block_bytes(id)).sum();
         self.make_room(copied, None);
         let root = self.context.root(&self.context.identity_with(&key.tenant, numerics.as_ref()));
-        if let Err(e) = session.readdress(root, &mut self.arena) {
-            stats.reason = Some(format!("can't adopt a memory from {there}: {e}"));
-            return self.adopt(session, key, 0, stats);
-        }
+        let readdressed = session.readdress(root, &mut self.arena);
+        readdressed.map_err(|e| format!("can't adopt a memory from {there}: {e}"))?;
         if n > 0 {
             tracing::info!("`{}`: adopting {n} tokens of a memory from {there}", key.agent);
         }
         session.numerics = numerics;
-        n
+        Ok(())
     }
 }

@@ -15,6 +15,10 @@ pub(super) struct AtRest {
     /// Those whose next use is known.
     next: BTreeSet<(u64, SessionKey)>,
     known_bytes: u64,
+    /// Sessions that came to rest so far.
+    clock: u64,
+    /// Faults found in a session's memory before it was asked for, in words.
+    warnings: HashMap<SessionKey, String>,
 }
 
 /// A session at rest.
@@ -58,6 +62,12 @@ impl Idle {
 }
 
 impl AtRest {
+    /// Adds a session that has just come to rest; returns the one that had its key.
+    pub(super) fn add(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) -> Option<Idle> {
+        self.clock += 1;
+        self.insert(key, Idle::new(session, next_use, self.clock))
+    }
+
     /// Adds a session; returns the one that had its key.
     pub(super) fn insert(&mut self, key: SessionKey, idle: Idle) -> Option<Idle> {
         let before = self.remove(&key);
@@ -90,6 +100,16 @@ impl AtRest {
         }
         self.next.insert((next_use, key.clone()));
         true
+    }
+
+    /// Keeps what was found wrong with a session's memory for its next turn.
+    pub(super) fn warn(&mut self, key: &SessionKey, reason: Option<String>) {
+        self.warnings.extend(reason.map(|reason| (key.clone(), reason)));
+    }
+
+    /// Takes what was found wrong with a session's memory.
+    pub(super) fn take_warning(&mut self, key: &SessionKey) -> Option<String> {
+        self.warnings.remove(key)
     }
 
     /// The `n` sessions that are needed next.

@@ -2,9 +2,11 @@
 
 use super::Memory;
 use super::Recalled;
-use super::restore::LoadStats;
+use super::at_rest::Idle;
+use super::opening::Opening;
+use super::restore::{BegunTail, LoadStats, Reading, Restore};
+use super::saver::{Cost, Written};
 use super::session::Session;
-use super::writer::{Cost, Written};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, Parts};
 use crate::store::Store;
@@ -13,61 +15,115 @@ use crate::store::remove::Unneeded;
 use crate::text::prefix::{Segment, flatten};
 use crate::{CacheSource, Error, MatchKind, Request, Result, SessionKey};
 use std::collections::HashSet;
+use std::task::Poll;
+
+/// A session that is brought together to be given outside: it is out of the memory meanwhile.
+pub(crate) struct Exporting {
+    key: SessionKey,
+    opening: Opening,
+    /// The session, once it is known, and whether it is known without this.
+    idle: Option<(Idle, bool)>,
+    stats: LoadStats,
+    tail: Option<BegunTail>,
+    step: Step,
+}
+
+/// The step that it is at.
+enum Step {
+    /// Its manifest.
+    Opening,
+    /// Its blocks.
+    Blocks(Restore),
+    /// The rows of its open block.
+    Tail,
+    /// Windows of the past, as far as they are still anywhere.
+    Windows(Reading),
+}
+
+impl Exporting {
+    /// An export of a session at rest.
+    pub(crate) fn new(key: SessionKey) -> Self {
+        let (opening, idle, stats, tail) = Default::default();
+        Self { key, opening, idle, stats, tail, step: Step::Opening }
+    }
+
+    /// The session.
+    pub(crate) fn key(&self) -> &SessionKey {
+        &self.key
+    }
+}
 
 impl Memory {
-    /// Tells whether a session that is not at work has a memory, in RAM or on disk; one on disk is known
-    /// then.
-    pub(crate) fn knows(&mut self, key: &SessionKey) -> bool {
-        if !self.idle.contains_key(key) {
-            self.hint_next_use(key, u64::MAX);
-        }
-        self.has(key)
-    }
-
-    /// Tells whether a session that is not at work has a memory, readable or not.
-    pub(super) fn has(&self, key: &SessionKey) -> bool {
-        self.idle.contains_key(key) || self.store.as_ref().is_some_and(|store| store.has_session(key))
-    }
-
-    /// All of a session at rest, as bytes.
+    /// Goes on to bring a session together; ready with all of it, as bytes.
     ///
     /// # Errors
     /// There is none, or the device fails.
-    pub(crate) fn portable(&mut self, key: &SessionKey) -> Result<SessionExport> {
-        let mut stats = LoadStats::default();
-        self.wait_for(key, &mut stats);
-        if let Some(mut idle) = self.idle.remove(key) {
-            let portable = self.portable_of(key, &mut idle.session, &mut stats);
-            self.idle.insert(key.clone(), idle);
-            return portable;
+    pub(crate) fn poll_export(&mut self, exporting: &mut Exporting) -> Poll<Result<SessionExport>> {
+        loop {
+            let Exporting { key, opening, idle, stats, tail, step } = &mut *exporting;
+            if let (Step::Opening, None) = (&step, &idle) {
+                if self.is_being_read(key) {
+                    return Poll::Pending;
+                }
+                let known = self.idle.remove(key).map(|idle| (idle, true));
+                *idle = match known {
+                    Some(known) => Some(known),
+                    None => {
+                        let Poll::Ready(found) = self.poll_own(key, opening, stats) else {
+                            return Poll::Pending;
+                        };
+                        found.map(|(session, _)| (Idle::new(session, None, 0), false))
+                    }
+                };
+                self.claims.begin(key);
+            }
+            let Some((Idle { session, .. }, _)) = idle else {
+                self.claims.rest(key);
+                let reason = stats.reason.take().map_or(String::new(), |reason| format!(": {reason}"));
+                let SessionKey { run, agent, .. } = &*key;
+                let found = format!("there is no memory of agent `{agent}` of run `{run}`{reason}");
+                return Poll::Ready(Err(Error::request(found)));
+            };
+            *step = match step {
+                Step::Opening => Step::Blocks(Restore::to(session.sequence.len(), session)),
+                Step::Blocks(restore) => match self.poll_restore(session, restore, stats) {
+                    None => return Poll::Pending,
+                    Some(_) => Step::Tail,
+                },
+                Step::Tail => {
+                    if !self.poll_tail(session, tail, stats) {
+                        return Poll::Pending;
+                    }
+                    let absent: Vec<(usize, Part)> =
+                        session.sequence.absent(session.sequence.len()).collect();
+                    let absent = self.refill_held(session, absent);
+                    Step::Windows(self.begin_reading_each(absent, stats))
+                }
+                Step::Windows(reading) => {
+                    let Some(read) = self.poll_reading(reading, stats) else { return Poll::Pending };
+                    let read = reading.wanted().iter().copied().zip(read);
+                    self.refill(session, read, stats);
+                    let exported = self.exported(key, session);
+                    self.end_export(exporting);
+                    return Poll::Ready(exported);
+                }
+            };
         }
-        let Some(mut session) = self.load(key, false, &mut stats) else {
-            let reason = stats.reason.map_or(String::new(), |reason| format!(": {reason}"));
-            let SessionKey { run, agent, .. } = key;
-            return Err(Error::request(format!(
-                "there is no memory of agent `{agent}` of run `{run}`{reason}"
-            )));
-        };
-        self.journals.remove(key);
-        let portable = self.portable_of(key, &mut session, &mut stats);
-        session.sequence.clear(&mut self.arena);
-        portable
     }
 
-    fn portable_of(
-        &mut self,
-        key: &SessionKey,
-        session: &mut Session,
-        stats: &mut LoadStats,
-    ) -> Result<SessionExport> {
-        let n = session.sequence.len();
-        self.restore(session, n, stats);
-        self.restore_tail(session, stats);
-        // Windows of the past, as far as they are still anywhere.
-        let absent: Vec<(usize, Part)> = session.sequence.absent(session.sequence.len()).collect();
-        for (block, part) in absent {
-            self.refill(session, block, part, stats);
+    /// Puts a session back that was being exported.
+    pub(crate) fn end_export(&mut self, exporting: &mut Exporting) {
+        let key = &exporting.key;
+        match exporting.idle.take() {
+            Some((idle, true)) => drop(self.idle.insert(key.clone(), idle)),
+            Some((mut idle, false)) => idle.session.sequence.clear(&mut self.arena),
+            None => {}
         }
+        self.claims.rest(key);
+    }
+
+    /// All of a session that is in memory, as bytes.
+    fn exported(&mut self, key: &SessionKey, session: &mut Session) -> Result<SessionExport> {
         let export = |parts: Parts| -> Result<BlockParts> {
             let mut out = BlockParts::default();
             for part in Part::ALL {
@@ -86,19 +142,17 @@ impl Memory {
         Ok(SessionExport { identity, segments: session.segments.clone(), blocks, n_rows, rows })
     }
 
-    /// Makes a session of a memory from outside that this one is to take as it is; what its name had is gone.
-    ///
-    /// # Errors
-    /// Another process adds to the run.
+    /// Makes a session of a memory from outside that this one is to take as it is, whose run is claimed; what
+    /// its name had is gone.
     pub(crate) fn install(
         &mut self,
         request: &Request,
         prompt: &[Segment],
         memory: SessionExport,
-    ) -> Result<Recalled> {
+    ) -> Recalled {
         let key = &request.session;
-        let reason = self.claim(key)?.or_else(|| self.storeless.clone());
-        self.wait_for(key, &mut LoadStats::default());
+        let reason = self.claims.begin(key).or_else(|| self.storeless.clone());
+        self.idle.take_warning(key);
         let mut session = match self.idle.remove(key) {
             Some(idle) => idle.session.restart(&self.context, &key.tenant, &mut self.arena),
             None => self.fresh(request),
@@ -119,7 +173,7 @@ impl Memory {
             session.sequence.push_rows(self.arena.insert_rows(&memory.rows), memory.n_rows);
         }
         let (reused, n) = (session.sequence.len(), session.tokens.len());
-        Ok(Recalled {
+        Recalled {
             session,
             kind: if reused == n { MatchKind::Exact } else { MatchKind::Extend },
             source: CacheSource::Memory,
@@ -132,29 +186,21 @@ impl Memory {
             divergence: None,
             adopted: None,
             aligned: None,
-        })
+        }
     }
 
-    /// Hands over the removal of the rows that a session at rest keeps only to go back; `false`: there is no
-    /// disk. `spared` are files of rows that turns at work go on with.
-    ///
-    /// # Errors
-    /// Another process adds to the run.
-    pub(crate) fn drop_rows(&mut self, key: &SessionKey, mut spared: HashSet<String>) -> Result<bool> {
-        self.wait_for_commits(key);
-        if self.store.is_some() {
-            self.claim_to_clean(key)?;
-        }
-        self.wait_for(key, &mut LoadStats::default());
+    /// Hands over the removal of the rows that a session at rest keeps only to go back, whose run is claimed;
+    /// `false`: there is no disk. `spared` are files of rows that turns at work go on with.
+    pub(crate) fn drop_rows(&mut self, key: &SessionKey, mut spared: HashSet<String>) -> bool {
         // A session that went back, or was forked, may go on with the rows of a block that another one has
         // sealed.
         spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
         self.forget_rows(key);
-        let Some(writer) = &mut self.writer else { return Ok(false) };
+        let Some(saver) = &mut self.saver else { return false };
         let session = key.clone();
         let write = move |store: &Store| Written::RowsDropped(store.drop_rows(&session, &spared));
-        writer.push(key, 0, Cost::default(), write);
-        Ok(true)
+        saver.push(key, 0, Cost::default(), write);
+        true
     }
 
     /// Forgets the rows that a session at rest keeps only to go back, and what its manifest holds: it is
@@ -163,24 +209,17 @@ impl Memory {
         if let Some(idle) = self.idle.get_mut(key) {
             idle.session.retire_earlier();
         }
-        self.journals.remove(key);
+        self.saver.iter_mut().for_each(|saver| drop(saver.take_journal(key)));
     }
 
-    /// Drops a session that is not at work from memory, and hands over the removal of its files; `None`:
-    /// there is no disk, and so many sessions were dropped. `others` are the blocks that turns at work need.
-    ///
-    /// # Errors
-    /// Another process adds to the run.
+    /// Drops a session that is not at work from memory, and hands over the removal of its files, whose run is
+    /// claimed; `None`: there is no disk, and so many sessions were dropped. `others` are the blocks that
+    /// turns at work need.
     pub(crate) fn remove(
         &mut self,
         key: &SessionKey,
         others: impl Iterator<Item = BlockHash>,
-    ) -> Result<Option<usize>> {
-        self.wait_for_commits(key);
-        if self.store.is_some() {
-            self.claim_to_clean(key)?;
-        }
-        self.wait_for(key, &mut LoadStats::default());
+    ) -> Option<usize> {
         let mut unneeded = Unneeded::default();
         let known = self.idle.get(key);
         if let Some(idle) = known {
@@ -189,21 +228,45 @@ impl Memory {
         }
         let n_known = usize::from(known.is_some());
         self.forget(key);
-        self.drop_prefixes(key);
-        let Some(writer) = &mut self.writer else { return Ok(Some(n_known)) };
+        self.prefixes.forget(key, &mut self.arena);
+        let Some(saver) = &mut self.saver else { return Some(n_known) };
         unneeded.needed_blocks.extend(others);
         for idle in self.idle.values() {
             unneeded.needed_blocks.extend(idle.session.sequence.table().hashes());
             unneeded.needed_tails.extend(idle.session.files());
         }
         let session = key.clone();
-        writer.push(key, 0, Cost::default(), move |store| {
+        saver.push(key, 0, Cost::default(), move |store| {
             let removed = store.remove_session(&session, unneeded);
             Written::Removed(removed.map(|mut removed| {
                 removed.sessions = removed.sessions.max(n_known);
                 removed
             }))
         });
-        Ok(None)
+        None
+    }
+
+    /// True if files of a session may be removed now: none of it is being written, and its run is claimed. A
+    /// run that `was_claimed` not before is the first to be given up afterwards.
+    ///
+    /// # Errors
+    /// They may not.
+    pub(crate) fn poll_to_clean(&mut self, key: &SessionKey, was_claimed: bool) -> Poll<Result<()>> {
+        if self.is_committing(key) || self.is_forking(key) {
+            return Poll::Pending;
+        }
+        if self.store.is_none() {
+            return Poll::Ready(Ok(()));
+        }
+        let claimed = self.claim_to_write(key);
+        if claimed.is_ready() && !was_claimed {
+            self.claims.is_needed_no_more(key);
+        }
+        claimed
+    }
+
+    /// Tells whether a session's run is claimed, or about to be.
+    pub(crate) fn is_claimed(&self, key: &SessionKey) -> bool {
+        self.claims.is_claimed(key)
     }
 }

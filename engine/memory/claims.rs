@@ -1,6 +1,9 @@
 //! Claims on the runs that this process adds to: a lock for each; of runs at rest only a few stay locked, to
 //! save open files.
 //!
+//! A lock can take as long as another machine's lease, so it is asked for on threads of its own: whoever
+//! needs it asks again when woken. It is kept while a session of its run is awaited or at work.
+//!
 //! A run rests when all its sessions do, their manifests are up to date and nothing of it is being written.
 //! Without its lock another process may go on with it, so nothing of it is known here any more either: it is
 //! read from disk again.
@@ -12,19 +15,27 @@
 //! open.
 
 use super::Memory;
-use super::writer::Writer;
-use crate::store::RunLock;
+use super::io_pool::{Begun, IoPool, Priority, Wake};
+use super::saver::Saver;
+use crate::store::{RunLock, Store};
 use crate::{Error, ErrorKind, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::task::Poll;
 
 /// Runs that rest and are still claimed, at most.
 const RESTING: usize = 32;
 
-/// The locks of runs, and which sessions are at work.
-#[derive(Default)]
+/// Locks that are waited for side by side, at most.
+const ASKED: usize = 4;
+
+/// The locks of runs, and which sessions need theirs.
 pub(super) struct Claims {
-    held: HashMap<Run, Held>,
+    /// Threads that wait for locks; none without a store.
+    pool: Option<IoPool<Store>>,
+    runs: HashMap<Run, Claim>,
     at_work: HashSet<SessionKey>,
+    awaited: HashSet<SessionKey>,
     clock: u64,
 }
 
@@ -35,15 +46,52 @@ fn run_of(session: &SessionKey) -> Run {
     (session.tenant.clone(), session.run.clone())
 }
 
-struct Held {
-    /// The lock, or why there could be none: then nothing of the run is written.
-    lock: Result<RunLock, String>,
+struct Claim {
+    lock: Lock,
     last_use: u64,
 }
 
+enum Lock {
+    /// It is asked for, once these runs' locks were given back.
+    Asked(Begun<Result<RunLock>>, Vec<Run>),
+    Held(#[expect(dead_code, reason = "it is held")] RunLock),
+    /// There can be none, for this reason: nothing of the run is written.
+    Refused(String),
+}
+
 impl Claims {
+    /// Claims on nothing.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(super) fn new(store: Option<&Arc<Store>>, wake: &Wake) -> Result<Self> {
+        let pool = |store| IoPool::new("greenroom-claims", ASKED, Priority::Same, store, wake);
+        let (runs, at_work, awaited, clock) = Default::default();
+        Ok(Self { pool: store.map(pool).transpose()?, runs, at_work, awaited, clock })
+    }
+
+    /// A turn of a session is about to begin: from its claim on the run stays locked.
+    pub(super) fn expect(&mut self, session: &SessionKey) {
+        self.awaited.insert(session.clone());
+    }
+
+    /// The turn that a session was awaited for will not begin.
+    pub(super) fn expect_no_more(&mut self, session: &SessionKey) {
+        self.awaited.remove(session);
+    }
+
+    /// A session is taken for a turn. Returns the reason why nothing of it will be written, if so.
+    pub(super) fn begin(&mut self, session: &SessionKey) -> Option<String> {
+        self.expect_no_more(session);
+        self.at_work.insert(session.clone());
+        match &self.runs.get(&run_of(session))?.lock {
+            Lock::Refused(reason) => Some(reason.clone()),
+            Lock::Asked(..) | Lock::Held(_) => None,
+        }
+    }
+
     /// A session that was taken for a turn is at rest again.
-    pub(super) fn rests(&mut self, session: &SessionKey) {
+    pub(super) fn rest(&mut self, session: &SessionKey) {
         self.at_work.remove(session);
     }
 
@@ -52,91 +100,129 @@ impl Claims {
         self.at_work.contains(session)
     }
 
+    /// Tells whether a turn of a session is about to begin.
+    pub(super) fn is_awaited(&self, session: &SessionKey) -> bool {
+        self.awaited.contains(session)
+    }
+
     /// Tells whether sessions of this one's run may be written.
     pub(super) fn holds(&self, session: &SessionKey) -> bool {
-        self.held.get(&run_of(session)).is_some_and(|held| held.lock.is_ok())
+        self.runs.get(&run_of(session)).is_some_and(|claim| matches!(claim.lock, Lock::Held(_)))
+    }
+
+    /// Tells whether a run's lock is being given back.
+    fn is_leaving(&self, run: &Run) -> bool {
+        let leaving = |claim: &Claim| matches!(&claim.lock, Lock::Asked(_, leaving) if leaving.contains(run));
+        self.runs.values().any(leaving)
+    }
+
+    /// Gives up the runs that have rested longest, until there is room for one more; `is_busy` are those that
+    /// can't be.
+    fn leave(&mut self, mut is_busy: impl FnMut() -> HashSet<Run>) -> Vec<(Run, Lock)> {
+        let mut left = Vec::new();
+        while self.runs.len() >= RESTING {
+            let mut busy = is_busy();
+            busy.extend(self.at_work.iter().chain(&self.awaited).map(run_of));
+            let is_resting = |(run, claim): &(&Run, &Claim)| {
+                !busy.contains(*run) && !matches!(claim.lock, Lock::Asked(..))
+            };
+            let oldest = self.runs.iter().filter(is_resting).min_by_key(|(_, claim)| claim.last_use);
+            let Some(run) = oldest.map(|(run, _)| run.clone()) else { break };
+            left.extend(self.runs.remove(&run).map(|claim| (run, claim.lock)));
+        }
+        left
+    }
+
+    /// Begins to ask for the lock of a session's run, once those that were given up are given back.
+    fn ask(&mut self, session: &SessionKey, left: Vec<(Run, Lock)>) {
+        let Some(pool) = &self.pool else { return };
+        let (leaving, locks): (Vec<Run>, Vec<Lock>) = left.into_iter().unzip();
+        let wanted = session.clone();
+        let lock = pool.begin(move |store| {
+            drop(locks);
+            store.claim(&wanted)
+        });
+        self.runs.insert(run_of(session), Claim { lock: Lock::Asked(lock, leaving), last_use: 0 });
+    }
+
+    /// State of the claim on a session's run; `None`: it was not asked for.
+    fn poll(&mut self, session: &SessionKey) -> Option<Poll<Result<Option<String>>>> {
+        self.clock += 1;
+        let run = run_of(session);
+        let claim = self.runs.get_mut(&run)?;
+        if let Lock::Asked(begun, _) = &claim.lock {
+            let Some((lock, _)) = begun.poll() else { return Some(Poll::Pending) };
+            claim.lock = match lock {
+                Ok(lock) => Lock::Held(lock),
+                Err(e) if e.kind() == ErrorKind::InUse => {
+                    self.runs.remove(&run);
+                    return Some(Poll::Ready(Err(e)));
+                }
+                Err(e) => {
+                    tracing::warn!("the memories of run {} stay in RAM: {e}", session.run);
+                    Lock::Refused(format!("the memories of this run stay in RAM: {e}"))
+                }
+            };
+        }
+        claim.last_use = self.clock;
+        Some(Poll::Ready(Ok(match &claim.lock {
+            Lock::Refused(reason) => Some(reason.clone()),
+            Lock::Asked(..) | Lock::Held(_) => None,
+        })))
+    }
+
+    /// A run that was claimed to clean it is the first to be given up, so that to clean many runs costs the
+    /// others nothing.
+    pub(super) fn is_needed_no_more(&mut self, session: &SessionKey) {
+        self.runs.get_mut(&run_of(session)).into_iter().for_each(|claim| claim.last_use = 0);
+    }
+
+    /// Tells whether the claim on a session's run is held or asked for.
+    pub(super) fn is_claimed(&self, session: &SessionKey) -> bool {
+        self.runs.contains_key(&run_of(session))
     }
 }
 
 impl Memory {
-    /// Sees to it that no other process adds to the run of a session that is about to be at work. Where there
-    /// can be no lock its memory stays in RAM, and the reason is given.
+    /// Sees to it that no other process adds to the run of a session. Where there can be no lock its memory
+    /// stays in RAM, and the reason is given.
     ///
     /// # Errors
     /// Another process adds to the run.
-    pub(super) fn claim(&mut self, session: &SessionKey) -> Result<Option<String>> {
-        let Some(store) = self.store.clone() else { return Ok(None) };
-        if !self.claims.held.contains_key(&run_of(session)) {
-            self.release();
-            let lock = match store.claim(session) {
-                Ok(lock) => Ok(lock),
-                Err(e) if e.kind() == ErrorKind::InUse => return Err(e),
-                Err(e) => {
-                    tracing::warn!("the memories of run {} stay in RAM: {e}", session.run);
-                    Err(format!("the memories of this run stay in RAM: {e}"))
-                }
-            };
-            self.claims.held.insert(run_of(session), Held { lock, last_use: 0 });
+    pub(crate) fn claim(&mut self, session: &SessionKey) -> Poll<Result<Option<String>>> {
+        if self.store.is_none() {
+            return Poll::Ready(Ok(None));
         }
-        self.claims.at_work.insert(session.clone());
-        self.claims.clock += 1;
-        let Some(held) = self.claims.held.get_mut(&run_of(session)) else { return Ok(None) };
-        held.last_use = self.claims.clock;
-        Ok(held.lock.as_ref().err().cloned())
+        if let Some(state) = self.claims.poll(session) {
+            return state;
+        }
+        if self.claims.is_leaving(&run_of(session)) {
+            return Poll::Pending;
+        }
+        let busy = || {
+            let written = self.saver.iter().flat_map(Saver::sessions);
+            let unsaved = self.idle.iter().filter(|(_, idle)| !idle.saved).map(|(session, _)| session);
+            written.chain(unsaved).map(run_of).collect()
+        };
+        let left = self.claims.leave(busy);
+        for (run, _) in &left {
+            let sessions = self.idle.keys().filter(|session| run_of(session) == *run);
+            let sessions: Vec<SessionKey> = sessions.cloned().collect();
+            sessions.iter().for_each(|session| self.forget(session));
+        }
+        self.claims.ask(session, left);
+        Poll::Pending
     }
 
-    /// Sees to it that a session's manifest may be written. (Its run may have been given up since an earlier
-    /// turn's commit.)
-    ///
-    /// # Errors
-    /// It may not.
-    pub(super) fn claim_to_commit(&mut self, session: &SessionKey) -> Result<()> {
-        if self.claims.holds(session) {
-            return Ok(());
-        }
-        let at_work = self.claims.is_at_work(session);
-        let reason = self.claim(session)?;
-        if !at_work {
-            self.claims.rests(session);
-        }
-        reason.map_or(Ok(()), |reason| Err(Error::store(reason)))
-    }
-
-    /// Sees to it that files of a session at rest may be removed. A run that was claimed for that alone is
-    /// the first to be given up, so that to clean many runs costs the others nothing.
+    /// Sees to it that files of a session may be written or removed. (Its run may have been given up since an
+    /// earlier turn's commit.)
     ///
     /// # Errors
     /// They may not.
-    pub(super) fn claim_to_clean(&mut self, session: &SessionKey) -> Result<()> {
-        let was_held = self.claims.held.contains_key(&run_of(session));
-        self.claim_to_commit(session)?;
-        if let Some(held) = self.claims.held.get_mut(&run_of(session))
-            && !was_held
-        {
-            held.last_use = 0;
-        }
-        Ok(())
-    }
-
-    /// Gives up the runs that have rested longest, until there is room for one more.
-    fn release(&mut self) {
-        while self.claims.held.len() >= RESTING {
-            let busy: HashSet<Run> = self
-                .claims
-                .at_work
-                .iter()
-                .chain(self.writer.iter().flat_map(Writer::sessions))
-                .chain(self.idle.iter().filter(|(_, idle)| !idle.saved).map(|(session, _)| session))
-                .map(run_of)
-                .collect();
-            let resting = self.claims.held.iter().filter(|(run, _)| !busy.contains(*run));
-            let Some(run) = resting.min_by_key(|(_, held)| held.last_use).map(|(run, _)| run.clone()) else {
-                return;
-            };
-            let sessions: Vec<SessionKey> =
-                self.idle.keys().filter(|session| run_of(session) == run).cloned().collect();
-            sessions.iter().for_each(|session| self.forget(session));
-            self.claims.held.remove(&run);
-        }
+    pub(crate) fn claim_to_write(&mut self, session: &SessionKey) -> Poll<Result<()>> {
+        self.claim(session).map(|claimed| match claimed? {
+            Some(reason) => Err(Error::store(reason)),
+            None => Ok(()),
+        })
     }
 }

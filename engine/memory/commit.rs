@@ -1,11 +1,13 @@
 //! Keeping what a turn left: blocks and tails after passes and at its end, the manifest once its record is on
-//! disk. All of it is handed over here and written elsewhere ([`writer`](super::writer)); nothing counts as
+//! disk. All of it is handed over here and written elsewhere ([`saver`](super::saver)); nothing counts as
 //! stored before its answer.
 
 use super::Memory;
 use super::export::Stored;
+use super::saver::{Cost, Written};
 use super::session::{Pending, Session};
-use super::writer::{Cost, Written};
+#[cfg(test)]
+use crate::memory::recall::now;
 use crate::store::manifest::Journal;
 use crate::store::{Found, Store};
 use crate::{Request, Result, Retention, SessionKey};
@@ -19,11 +21,11 @@ impl Memory {
         }
         let stored = self.persists(request);
         let sealed = if stored { session.sealed(&self.context, &mut self.arena) } else { None };
-        if let (Some(mut export), Some(writer)) = (sealed, &mut self.writer) {
+        if let (Some(mut export), Some(saver)) = (sealed, &mut self.saver) {
             let layout = self.context.layout.clone();
             let cost = Cost { bytes: export.bytes(), held: std::mem::take(&mut export.held) };
             let write = move |store: &Store| Written::Blocks(export.write(store, &layout));
-            writer.push(&request.session, turn, cost, write);
+            saver.push(&request.session, turn, cost, write);
         }
         session.trim_window(stored, &mut self.arena);
     }
@@ -37,11 +39,11 @@ impl Memory {
     /// Hands over what the disk lacks of a session whose turn has ended; until that is written it must stay
     /// as it is. `false`: there is no disk.
     pub(crate) fn save(&mut self, turn: u64, key: &SessionKey, session: &mut Session) -> bool {
-        let (Some(store), Some(writer)) = (&self.store, &mut self.writer) else { return false };
+        let (Some(store), Some(saver)) = (&self.store, &mut self.saver) else { return false };
         let mut export = session.export(key, store, &self.context, &mut self.arena);
         let layout = self.context.layout.clone();
         let cost = Cost { bytes: export.bytes(), held: std::mem::take(&mut export.held) };
-        writer.push(key, turn, cost, move |store| Written::Session(export.write(store, &layout)));
+        saver.push(key, turn, cost, move |store| Written::Session(export.write(store, &layout)));
         true
     }
 
@@ -57,30 +59,22 @@ impl Memory {
         }
     }
 
-    /// Hands over the last step of a turn's save: the manifest that says what the session is now. Where there
-    /// is none, a later turn's says it all, and is waited for. `false`: there is nothing to wait for.
-    ///
-    /// # Errors
-    /// It may not be written.
-    pub(crate) fn commit(&mut self, turn: u64, key: &SessionKey, pending: Option<Pending>) -> Result<bool> {
-        let journal = match &pending {
-            Some(_) => {
-                self.claim_to_commit(key)?;
-                self.journals.remove(key)
-            }
-            None if self.is_committing(key) => None,
-            None => {
-                self.saved(key);
-                return Ok(false);
-            }
-        };
-        let Some(writer) = &mut self.writer else { return Ok(false) };
+    /// Hands over the last step of a turn's save: the manifest that says what the session is now, whose run is
+    /// claimed ([`Memory::claim_to_write`]). Where there is none, a later turn's says it all, and is waited
+    /// for. `false`: there is nothing to wait for.
+    pub(crate) fn commit(&mut self, turn: u64, key: &SessionKey, pending: Option<Pending>) -> bool {
+        if pending.is_none() && !self.is_committing(key) {
+            self.saved(key);
+            return false;
+        }
+        let Some(saver) = &mut self.saver else { return false };
+        let journal = if pending.is_some() { saver.take_journal(key) } else { None };
         let bytes = pending.as_ref().map_or(0, Pending::bytes);
-        writer.push_manifest(key, turn, bytes, move |store| match pending {
+        saver.push_manifest(key, turn, bytes, move |store| match pending {
             Some(pending) => pending.write(journal, store),
             None => Written::Manifest(Ok(0), None),
         });
-        Ok(true)
+        true
     }
 
     /// A session's manifest was written or, unless `is_saved`, could not be.
@@ -92,11 +86,10 @@ impl Memory {
         // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has
         // none.
         if !self.is_committing(key) && (self.idle.contains_key(key) || self.claims.is_at_work(key)) {
-            self.journals.extend(journal.map(|journal| (key.clone(), journal)));
+            let journal = self.saver.as_mut().zip(journal);
+            journal.into_iter().for_each(|(saver, journal)| saver.know(key, journal));
         }
-        if let Some(ahead) = &self.ahead {
-            ahead.compact();
-        }
+        self.loader.iter().for_each(|loader| loader.ahead.compact());
     }
 
     /// A save that gets no last step: the manifest stays as it was, and so do the tails that it names, until
@@ -151,17 +144,25 @@ impl Memory {
 
     /// [`Memory::save`], and waits until it is on disk; also gives the bytes written.
     pub(crate) fn save_now(&mut self, key: &SessionKey, session: &mut Session) -> Result<(Pending, u64)> {
-        assert!(self.save(0, key, session) && self.wait_for_a_write());
-        let Some(Written::Session(stored)) = self.written().map(|answer| answer.written) else {
-            panic!("only a session is under way")
-        };
-        let bytes = stored.bytes;
-        Ok((self.pending(key, session, stored)?, bytes))
+        let mut bytes = 0;
+        loop {
+            assert!(self.save(0, key, session) && self.wait_for_a_write());
+            let Some(Written::Session(stored)) = self.written().map(|answer| answer.written) else {
+                panic!("only a session is under way")
+            };
+            bytes += stored.bytes;
+            if !stored.lost_tail {
+                return Ok((self.pending(key, session, stored)?, bytes));
+            }
+            self.note(session, &stored);
+        }
     }
 
     /// [`Memory::commit`], and waits until the manifest is on disk; returns the bytes written.
     pub(crate) fn commit_now(&mut self, pending: Pending) -> Result<u64> {
-        assert!(self.commit(0, &pending.manifest.session(), Some(pending))? && self.wait_for_a_write());
+        let key = pending.manifest.session();
+        now(|| self.claim_to_write(&key))?;
+        assert!(self.commit(0, &key, Some(pending)) && self.wait_for_a_write());
         match self.written().map(|answer| answer.written) {
             Some(Written::Manifest(bytes, _)) => bytes,
             _ => panic!("only a manifest is under way"),

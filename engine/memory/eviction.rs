@@ -11,8 +11,7 @@
 use super::Memory;
 use super::at_rest::Idle;
 use crate::SessionKey;
-use crate::memory::read_ahead::Ahead;
-use crate::memory::writer::Writer;
+use crate::memory::saver::Saver;
 
 /// Kinds of memory that eviction may free, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,7 +46,8 @@ impl Memory {
     /// Bytes that cached keys and values take now, what is known of sessions, and what is on its way from
     /// disk or to it.
     pub(crate) fn bytes(&self) -> u64 {
-        let disk = self.ahead.as_ref().map_or(0, Ahead::room) + self.writer.as_ref().map_or(0, Writer::bytes);
+        let read = self.loader.as_ref().map_or(0, |loader| loader.ahead.room());
+        let disk = read + self.saver.as_ref().map_or(0, Saver::bytes);
         self.arena.bytes() + self.idle.known_bytes() + self.at_work + disk
     }
 
@@ -81,22 +81,24 @@ impl Memory {
             None => &[Eviction::Stored, Eviction::Known, Eviction::Unfinished, Eviction::Unstored],
         };
         let budget = self.budget();
-        while self.bytes() + more > budget && self.evict_prefix() {}
+        while self.bytes() + more > budget && self.prefixes.evict(&mut self.arena) {}
         let mut excess = (self.bytes() + more).saturating_sub(budget);
         for kind in kinds {
             let mut bytes = self.arena.bytes();
             while *kind == Eviction::Unfinished
                 && excess > 0
-                && (self.evict_prefix() || self.evict_unfinished())
+                && (self.prefixes.evict(&mut self.arena) || self.unfinished.evict(&mut self.arena))
             {
                 let left = self.arena.bytes();
                 excess = excess.saturating_sub(bytes - left);
                 bytes = left;
             }
             while excess > 0 {
-                let candidates = self.idle.iter().filter(|(_, idle)| {
+                let candidates = self.idle.iter().filter(|(key, idle)| {
                     let later = needed_by.is_none_or(|by| idle.next_use().is_none_or(|next| next > by));
-                    later && idle.can_lose(*kind)
+                    later
+                        && idle.can_lose(*kind)
+                        && !(*kind == Eviction::Known && self.claims.is_awaited(key))
                 });
                 let candidates = candidates.map(|(key, idle)| Candidate {
                     key,
@@ -139,7 +141,9 @@ impl Memory {
     /// Drops a session from memory; its files stay.
     pub(crate) fn forget(&mut self, key: &SessionKey) {
         self.forget_known(key);
-        self.drop_unfinished(key);
+        self.unfinished.forget(key, &mut self.arena);
+        self.drop_forks(key);
+        self.loader.iter_mut().for_each(|loader| loader.drop_hints(key));
     }
 
     /// The same, but for blocks that a turn read which did not end.
@@ -147,8 +151,8 @@ impl Memory {
         if let Some(mut idle) = self.idle.remove(key) {
             idle.session.sequence.clear(&mut self.arena);
         }
-        self.journals.remove(key);
-        self.load_warnings.remove(key);
+        self.saver.iter_mut().for_each(|saver| drop(saver.take_journal(key)));
+        self.idle.take_warning(key);
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Stored {
     /// Indexes and addresses of the blocks.
     pub(super) blocks: Vec<(usize, BlockHash)>,
     pub(super) tail: Option<TailRef>,
+    /// True if the file is gone that the rows were to be appended to: they go to another one, all of them.
+    pub(crate) lost_tail: bool,
     /// Bytes that were written.
     pub(crate) bytes: u64,
     /// Reason why it is not all.
@@ -74,6 +76,10 @@ impl Export {
             stored.blocks.push((index, hash));
         }
         if let Some(Rows { mut tail, n, bytes }) = self.rows {
+            if tail.rows > 0 && !store.has_tail(&tail) {
+                stored.lost_tail = true;
+                return Ok(());
+            }
             stored.bytes += store.append_tail(&mut tail, n, bytes?)?;
             stored.tail = Some(tail);
         }

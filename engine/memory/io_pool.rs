@@ -1,44 +1,68 @@
-//! Threads for the disk: those that compute neither read nor wait for a write to be synced.
+//! Threads for what the engine's thread never waits for: disks, leases, tokenizers, grammars. It begins a
+//! task, is woken when one has ended, and polls those that it has begun.
 //!
 //! A crew takes its tasks in the order in which they come; one of a single thread does them one after
 //! another. Reading a block also decrypts it and checks its sums, so those who wait for blocks have several
 //! threads read them.
 
-use crate::store::Store;
 use crate::{Error, ErrorKind, Result, fault};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
-type Task = Box<dyn FnOnce(&Store) + Send>;
+type Task<C> = Box<dyn FnOnce(&C) + Send>;
 
 /// Who goes first where threads want a core.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Priority {
+pub(crate) enum Priority {
     /// As those that compute: somebody waits for what they do.
     Same,
     /// Those that compute go first.
     Low,
 }
 
-/// Threads that work on one store.
-pub(super) struct IoPool {
-    tasks: Option<Sender<Task>>,
-    threads: Vec<JoinHandle<()>>,
+/// Wakes the engine's thread when a pool has done something; clones wake the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Wake(Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
+
+impl Wake {
+    /// Sets what is called from now on.
+    pub(super) fn set(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.set(Box::new(wake));
+    }
+
+    /// Wakes it.
+    pub(super) fn ring(&self) {
+        self.0.get().into_iter().for_each(|wake| wake());
+    }
 }
 
-impl IoPool {
+/// Threads whose tasks share a context, as a rule a store.
+pub(crate) struct IoPool<C> {
+    tasks: Option<Sender<Task<C>>>,
+    threads: Vec<JoinHandle<()>>,
+    wake: Wake,
+}
+
+impl<C: Send + Sync + 'static> IoPool<C> {
     /// So many threads with nothing to do.
     ///
     /// # Errors
     /// One can't be started.
-    pub(super) fn new(name: &str, n_threads: usize, priority: Priority, store: &Arc<Store>) -> Result<Self> {
-        let (tasks, todo) = channel::<Task>();
+    pub(crate) fn new(
+        name: &str,
+        n_threads: usize,
+        priority: Priority,
+        context: &Arc<C>,
+        wake: &Wake,
+    ) -> Result<Self> {
+        let (tasks, todo) = channel::<Task<C>>();
         let todo = Arc::new(Mutex::new(todo));
-        let mut io_pool = Self { tasks: Some(tasks), threads: Vec::new() };
+        let mut io_pool = Self { tasks: Some(tasks), threads: Vec::new(), wake: wake.clone() };
         for _ in 0..n_threads {
-            let (todo, store) = (todo.clone(), store.clone());
+            let (todo, context) = (todo.clone(), context.clone());
             let body = move || {
                 if priority == Priority::Low {
                     go_last();
@@ -46,56 +70,108 @@ impl IoPool {
                 loop {
                     let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(task) = next else { return };
-                    task(&store);
+                    task(&context);
                 }
             };
-            let thread = thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|e| {
-                Error::new(ErrorKind::Closed, format!("can't start a thread for the cache folder: {e}"))
-            });
+            let thread = thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(body)
+                .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start the thread {name}: {e}")));
             io_pool.threads.push(thread?);
         }
         Ok(io_pool)
     }
 
-    /// Hands a task over; `then` is told, on the task's thread, what came of it or which panic ended it.
+    /// Hands a task over; `then` gets, on the task's thread, its result or the panic that ended it.
     pub(super) fn push<T>(
         &self,
-        task: impl FnOnce(&Store) -> T + Send + 'static,
+        task: impl FnOnce(&C) -> T + Send + 'static,
         then: impl FnOnce(thread::Result<T>) + Send + 'static,
     ) {
-        let task = move |store: &Store| then(catch_unwind(AssertUnwindSafe(|| task(store))));
+        let wake = self.wake.clone();
+        let task = move |context: &C| {
+            then(catch_unwind(AssertUnwindSafe(|| task(context))));
+            wake.ring();
+        };
+        self.enqueue(Box::new(task));
+    }
+
+    fn enqueue(&self, task: Task<C>) {
         if let Some(tasks) = &self.tasks {
-            let _ = tasks.send(Box::new(task)); // the threads end after this, never before
+            let _ = tasks.send(task); // the threads end after this, never before
         }
     }
 
-    /// Begins a task; [`Begun::wait`] gives what came of it.
-    pub(super) fn begin<T: Send + 'static>(
-        &self,
-        task: impl FnOnce(&Store) -> T + Send + 'static,
-    ) -> Begun<T> {
-        let ((done, result), reads) = (channel(), fault::reads());
-        let task = move |store: &Store| {
+    /// Begins a task; [`Begun::poll`] gives its result.
+    pub(crate) fn begin<T: Send + 'static>(&self, task: impl FnOnce(&C) -> T + Send + 'static) -> Begun<T> {
+        let ((done, end), reads, began) = (channel(), fault::reads(), Instant::now());
+        let task = move |context: &C| {
             reads.go_on();
-            task(store)
+            task(context)
         };
-        self.push(task, move |result| drop(done.send(result)));
-        Begun(result)
+        self.push(task, move |result| drop(done.send((result, ms_since(began)))));
+        Begun(end)
     }
 
-    /// Waits for a task and gives what came of it.
-    pub(super) fn one<T: Send + 'static>(&self, task: impl FnOnce(&Store) -> T + Send + 'static) -> T {
-        self.begin(task).wait()
-    }
-
-    /// Waits for tasks that are done side by side, and gives what came of them, in order.
-    pub(super) fn all<T, F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<T>
+    /// Begins tasks side by side; [`Begun::poll`] gives their results, in order, once all have ended.
+    pub(super) fn begin_all<T, F>(&self, tasks: Vec<F>) -> Begun<Vec<T>>
     where
         T: Send + 'static,
-        F: FnOnce(&Store) -> T + Send + 'static,
+        F: FnOnce(&C) -> T + Send + 'static,
     {
-        let begun: Vec<Begun<T>> = tasks.into_iter().map(|task| self.begin(task)).collect();
-        begun.into_iter().map(Begun::wait).collect()
+        let ((done, end), began) = (channel(), Instant::now());
+        if tasks.is_empty() {
+            let _ = done.send((Ok(Vec::new()), 0.0));
+        }
+        let results: Vec<Option<T>> = tasks.iter().map(|_| None).collect();
+        let results = Arc::new(Mutex::new((results, tasks.len())));
+        for (i, task) in tasks.into_iter().enumerate() {
+            let (results, done, reads) = (results.clone(), done.clone(), fault::reads());
+            let wake = self.wake.clone();
+            self.enqueue(Box::new(move |context: &C| {
+                reads.go_on();
+                let result = catch_unwind(AssertUnwindSafe(|| task(context)));
+                let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                match result {
+                    Ok(result) => results.0[i] = Some(result),
+                    Err(panic) => drop(done.send((Err(panic), 0.0))),
+                }
+                results.1 -= 1;
+                if results.1 == 0 {
+                    let all = std::mem::take(&mut results.0).into_iter().flatten().collect();
+                    let _ = done.send((Ok(all), ms_since(began)));
+                    wake.ring();
+                }
+            }));
+        }
+        Begun(end)
+    }
+}
+
+/// Milliseconds since a moment.
+pub(super) fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// A task that was begun, or several.
+pub(crate) struct Begun<T>(Receiver<(thread::Result<T>, f64)>);
+
+impl<T> Begun<T> {
+    /// Its result, and the milliseconds from its beginning to its end; `None`: it has not ended. A panic
+    /// goes on here. The result is given once.
+    pub(crate) fn poll(&self) -> Option<(T, f64)> {
+        match self.0.try_recv() {
+            Ok((result, ms)) => Some((result.unwrap_or_else(|panic| resume_unwind(panic)), ms)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => unreachable!("every task ends, and its result is taken once"),
+        }
+    }
+
+    /// Waits for its end.
+    #[cfg(test)]
+    pub(super) fn wait(self) -> T {
+        let (result, _) = self.0.recv().expect("every task has an end");
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -108,18 +184,7 @@ fn go_last() {
     }
 }
 
-/// A task that was begun.
-pub(super) struct Begun<T>(Receiver<thread::Result<T>>);
-
-impl<T> Begun<T> {
-    /// Waits for its end.
-    pub(super) fn wait(self) -> T {
-        let result = self.0.recv().expect("every task has an end");
-        result.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-}
-
-impl Drop for IoPool {
+impl<C> Drop for IoPool<C> {
     /// Waits until all tasks are done, so that the cache folder is free again.
     fn drop(&mut self) {
         self.tasks = None;
@@ -132,12 +197,10 @@ impl Drop for IoPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::in_memory::InMemory;
     use std::sync::Barrier;
 
-    fn io_pool(n_threads: usize) -> IoPool {
-        let store = Arc::new(Store::on(Arc::new(InMemory::default()), None));
-        IoPool::new("crew", n_threads, Priority::Low, &store).expect("threads")
+    fn io_pool(n_threads: usize) -> IoPool<()> {
+        IoPool::new("crew", n_threads, Priority::Low, &Arc::new(()), &Wake::default()).expect("threads")
     }
 
     #[test]
@@ -146,14 +209,16 @@ mod tests {
         let (together, caller) = (Arc::new(Barrier::new(3)), thread::current().id());
         let task = |i: usize| {
             let together = together.clone();
-            move |_: &Store| {
+            move |_: &()| {
                 together.wait(); // or this never ends
                 (i, thread::current().id())
             }
         };
-        let done = io_pool.all((0..3).map(task));
+        let done = io_pool.begin_all((0..3).map(task).collect()).wait();
         assert!(done.iter().map(|(i, _)| *i).eq(0..3) && done.iter().all(|(_, thread)| *thread != caller));
-        assert_eq!(io_pool.all((0..100).map(|i| move |_: &Store| i)), (0..100).collect::<Vec<_>>());
+        let all = io_pool.begin_all((0..100).map(|i| move |_: &()| i).collect()).wait();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+        assert!(io_pool.begin_all(Vec::<fn(&()) -> u8>::new()).wait().is_empty());
     }
 
     #[test]
@@ -171,8 +236,9 @@ mod tests {
     #[test]
     fn a_panic_reaches_whoever_waits_and_the_crew_goes_on() {
         let io_pool = io_pool(2);
-        let seven = |i: usize| move |_: &Store| assert!(i != 7, "seven");
-        assert!(catch_unwind(AssertUnwindSafe(|| io_pool.all((0..9).map(seven)))).is_err());
-        assert_eq!(io_pool.one(|_| 1), 1);
+        let seven = |i: usize| move |_: &()| assert!(i != 7, "seven");
+        let all = || io_pool.begin_all((0..9).map(seven).collect()).wait();
+        assert!(catch_unwind(AssertUnwindSafe(all)).is_err());
+        assert_eq!(io_pool.begin(|_| 1).wait(), 1);
     }
 }

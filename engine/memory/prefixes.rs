@@ -8,11 +8,12 @@
 //! Copies are in memory only: in a part of its budget, and the first to be evicted.
 
 use super::Memory;
+use super::arena::Arena;
 use super::session::Session;
 use crate::SessionKey;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::{BlockHash, RowsId};
-use crate::text::prefix::{Segment, SegmentKind, common_prefix};
+use crate::text::prefix::common_prefix;
 use std::collections::VecDeque;
 
 /// Copies of rows, the least recently used first.
@@ -54,78 +55,75 @@ impl Prefixes {
     fn n_tokens(&self) -> usize {
         self.0.iter().map(|prefix| prefix.ids.len()).sum()
     }
-}
 
-impl Memory {
     /// Appends to a new session, after the blocks that it shares with earlier ones, the rows that it has in
-    /// common with one of them, and marks the blocks whose rows it will leave itself.
-    pub(super) fn reuse_prefix(&mut self, session: &mut Session, prompt: &[Segment]) {
-        let ends = end_of_first_message(prompt).into_iter().chain([session.tokens.len()]);
+    /// common with one of them, and marks the blocks whose rows it will leave itself. `first_message`: tokens
+    /// up to the end of the prompt's first message, if it has messages.
+    pub(super) fn reuse(&mut self, session: &mut Session, first_message: Option<usize>, arena: &mut Arena) {
+        let ends = first_message.into_iter().chain([session.tokens.len()]);
         session.sequence.mark(ends.map(|end| end / BLOCK));
         if session.sequence.open_rows().is_some() {
             return;
         }
         let at = session.sequence.len();
         let ids = &session.tokens[at..];
-        if let Some((i, n)) = self.prefixes.find(session.sequence.end(), &ids[..ids.len().min(BLOCK - 1)]) {
-            let rows = self.arena.copy_rows(self.prefixes.0[i].rows, n);
+        if let Some((i, n)) = self.find(session.sequence.end(), &ids[..ids.len().min(BLOCK - 1)]) {
+            let rows = arena.copy_rows(self.0[i].rows, n);
             session.sequence.push_rows(rows, n);
-            self.prefixes.touch(i);
+            self.touch(i);
         }
     }
 
     /// Copies the marked rows of a session that reads its first prompt, of `n` tokens, as soon as all of them
-    /// are computed, unless there are such copies already.
-    pub(crate) fn keep_prefix(&mut self, key: &SessionKey, session: &mut Session, n: usize) {
-        let marked = session.sequence.take_marked(n);
-        if marked.is_empty() {
-            return;
-        }
-        for (block, before, rows) in marked {
+    /// are computed, unless there are such copies already; they take at most `most` tokens' rows.
+    fn keep(&mut self, key: &SessionKey, session: &mut Session, n: usize, most: usize, arena: &mut Arena) {
+        for (block, before, rows) in session.sequence.take_marked(n) {
             let ids = &session.tokens[block * BLOCK..n.min((block + 1) * BLOCK)];
             let ids = &ids[..ids.len() / STEP * STEP];
-            match self.prefixes.find(before, ids) {
+            match self.find(before, ids) {
                 _ if ids.is_empty() => continue,
                 Some((i, common)) if common == ids.len() => {
-                    self.prefixes.touch(i);
+                    self.touch(i);
                     continue;
                 }
                 // All of it is a part of the new one.
-                Some((i, common)) if common == self.prefixes.0[i].ids.len() => self.remove_prefix(i),
+                Some((i, common)) if common == self.0[i].ids.len() => self.remove(i, arena),
                 _ => {}
             }
-            let rows = self.arena.copy_rows(rows, ids.len());
-            self.prefixes.0.push_back(Prefix { session: key.clone(), before, ids: ids.to_vec(), rows });
+            let rows = arena.copy_rows(rows, ids.len());
+            self.0.push_back(Prefix { session: key.clone(), before, ids: ids.to_vec(), rows });
         }
-        let most = self.budget() / SHARE;
-        while (self.prefixes.n_tokens() * self.context.layout.row_bytes()) as u64 > most {
-            self.evict_prefix();
+        while self.n_tokens() > most {
+            self.evict(arena);
         }
     }
 
-    fn remove_prefix(&mut self, i: usize) {
-        if let Some(prefix) = self.prefixes.0.remove(i) {
-            self.arena.release_rows(prefix.rows);
+    fn remove(&mut self, i: usize, arena: &mut Arena) {
+        if let Some(prefix) = self.0.remove(i) {
+            arena.release_rows(prefix.rows);
         }
     }
 
     /// Drops the least recently used copy; `false`: there is none.
-    pub(super) fn evict_prefix(&mut self) -> bool {
-        let any = !self.prefixes.0.is_empty();
-        self.remove_prefix(0);
+    pub(super) fn evict(&mut self, arena: &mut Arena) -> bool {
+        let any = !self.0.is_empty();
+        self.remove(0, arena);
         any
     }
 
     /// Drops the copies that a session left.
-    pub(super) fn drop_prefixes(&mut self, key: &SessionKey) {
-        while let Some(i) = self.prefixes.0.iter().position(|prefix| prefix.session == *key) {
-            self.remove_prefix(i);
+    pub(super) fn forget(&mut self, key: &SessionKey, arena: &mut Arena) {
+        while let Some(i) = self.0.iter().position(|prefix| prefix.session == *key) {
+            self.remove(i, arena);
         }
     }
 }
 
-/// Tokens of a prompt up to the end of its first message; `None`: it has no messages.
-fn end_of_first_message(prompt: &[Segment]) -> Option<usize> {
-    let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message)?;
-    Some(prompt[..=first].iter().map(|segment| segment.ids.len()).sum())
+impl Memory {
+    /// Leaves copies of what a session has read of its first prompt, of `n` tokens, to new sessions.
+    pub(crate) fn keep_prefix(&mut self, key: &SessionKey, session: &mut Session, n: usize) {
+        let most = self.budget() / SHARE / self.context.layout.row_bytes().max(1) as u64;
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.prefixes.keep(key, session, n, most, &mut self.arena);
+    }
 }

@@ -5,7 +5,7 @@
 //! those that Belady would keep.
 
 use super::Memory;
-use super::io_pool::{IoPool, Priority};
+use super::io_pool::{Begun, IoPool, Priority, Wake, ms_since};
 use super::restore::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
@@ -13,13 +13,9 @@ use crate::kv::layout::Part;
 use crate::kv::table::BlockKey;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
-use crate::text::prefix::{Segment, compare};
 use crate::{Result, SessionKey};
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 use std::time::Instant;
 
 /// Something of a session that is on disk.
@@ -39,46 +35,54 @@ pub(super) enum Bytes {
 
 /// A read that is over.
 pub(super) struct Fetched {
-    pub(crate) session: SessionKey,
-    pub(crate) bytes: Bytes,
+    session: SessionKey,
+    bytes: Bytes,
     /// Milliseconds that it took.
-    pub(crate) ms: f64,
-    /// Bytes of memory that were set aside for it.
+    ms: f64,
+}
+
+/// A piece that is being read.
+struct UnderWay {
+    session: SessionKey,
+    /// Bytes of memory that are set aside for it.
     room: u64,
+    /// What it gives, and the milliseconds that it takes; nothing if nobody takes it any more.
+    begun: Begun<Option<(Bytes, f64)>>,
 }
 
 /// Threads that read ahead, and what they were told to read.
 pub(super) struct Ahead {
-    io_pool: IoPool,
+    io_pool: IoPool<Store>,
     layout: Arc<KvLayout>,
-    done: Sender<thread::Result<Fetched>>,
-    fetched: Receiver<thread::Result<Fetched>>,
     /// True once nobody takes what is still to be read.
     closing: Arc<AtomicBool>,
-    /// Sessions whose pieces are on their way, one entry a piece.
-    under_way: Vec<SessionKey>,
-    room: u64,
+    under_way: Vec<UnderWay>,
 }
+
+/// Threads that read ahead from a disk.
+const THREADS: usize = 2;
 
 impl Ahead {
     /// Threads that read from `store`.
     ///
     /// # Errors
     /// They can't be started.
-    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>) -> Result<Self> {
+    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>, wake: &Wake) -> Result<Self> {
         // Who waits for a read doesn't wait until files are packed.
-        let io_pool = IoPool::new("greenroom-ahead", 2, Priority::Low, store)?;
-        let (done, fetched) = channel();
-        let (closing, under_way) = (Arc::default(), Vec::new());
-        Ok(Self { io_pool, layout, done, fetched, closing, under_way, room: 0 })
+        let n_threads = store.n_readers(THREADS).max(THREADS);
+        let io_pool = IoPool::new("greenroom-ahead", n_threads, Priority::Low, store, wake)?;
+        Ok(Self { io_pool, layout, closing: Arc::default(), under_way: Vec::new() })
+    }
+
+    /// The threads: whoever computes goes before them.
+    pub(super) fn io_pool(&self) -> &IoPool<Store> {
+        &self.io_pool
     }
 
     /// Reads a piece of a session, for which `room` bytes are set aside.
-    pub(crate) fn fetch(&mut self, session: &SessionKey, piece: Piece, room: u64) {
-        self.under_way.push(session.clone());
-        self.room += room;
-        let (session, layout, closing) = (session.clone(), self.layout.clone(), self.closing.clone());
-        let task = move |store: &Store| {
+    fn fetch(&mut self, session: &SessionKey, piece: Piece, room: u64) {
+        let (layout, closing) = (self.layout.clone(), self.closing.clone());
+        let begun = self.io_pool.begin(move |store: &Store| {
             if closing.load(Ordering::Relaxed) {
                 return None;
             }
@@ -90,14 +94,9 @@ impl Ahead {
                     Bytes::Tail(tail, found)
                 }
             };
-            Some(Fetched { session, bytes, ms: began.elapsed().as_secs_f64() * 1e3, room })
-        };
-        let done = self.done.clone();
-        self.io_pool.push(task, move |fetched| {
-            if let Some(fetched) = fetched.map_or_else(|panic| Some(Err(panic)), |fetched| fetched.map(Ok)) {
-                let _ = done.send(fetched);
-            }
+            Some((bytes, ms_since(began)))
         });
+        self.under_way.push(UnderWay { session: session.clone(), room, begun });
     }
 
     /// Packs small files if there are many.
@@ -117,24 +116,23 @@ impl Ahead {
 
     /// Bytes set aside for what is on its way.
     pub(crate) fn room(&self) -> u64 {
-        self.room
+        self.under_way.iter().map(|under_way| under_way.room).sum()
     }
 
-    /// Takes what was read since the last call; waits for the rest of `session`'s pieces.
-    pub(crate) fn collect(&mut self, session: Option<&SessionKey>) -> Vec<Fetched> {
-        let mut out = Vec::new();
-        loop {
-            let wait = session.is_some_and(|session| self.under_way.contains(session));
-            let next = if wait { self.fetched.recv().ok() } else { self.fetched.try_recv().ok() };
-            let Some(fetched) = next else { break };
-            let fetched = fetched.unwrap_or_else(|panic| resume_unwind(panic));
-            if let Some(at) = self.under_way.iter().position(|session| *session == fetched.session) {
-                self.under_way.swap_remove(at);
-            }
-            self.room -= fetched.room;
-            out.push(fetched);
-        }
-        out
+    /// Tells whether a piece of a session is on its way.
+    fn is_reading(&self, session: &SessionKey) -> bool {
+        self.under_way.iter().any(|under_way| under_way.session == *session)
+    }
+
+    /// Takes what was read since the last call.
+    fn collect(&mut self) -> Vec<Fetched> {
+        let mut fetched = Vec::new();
+        self.under_way.retain(|UnderWay { session, begun, .. }| {
+            let Some((read, _)) = begun.poll() else { return true };
+            fetched.extend(read.map(|(bytes, ms)| Fetched { session: session.clone(), bytes, ms }));
+            false
+        });
+        fetched
     }
 }
 
@@ -147,12 +145,12 @@ impl Drop for Ahead {
 
 impl Memory {
     /// Takes in what was read ahead.
-    pub(super) fn collect(&mut self, session: Option<&SessionKey>) {
-        let Some(ahead) = &mut self.ahead else { return };
-        for fetched in ahead.collect(session) {
+    pub(super) fn collect(&mut self) {
+        let Some(loader) = &mut self.loader else { return };
+        for fetched in loader.ahead.collect() {
             // Whoever is at work by now, or has gone, has no use for it.
             let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
-            let bytes = match fetched.bytes {
+            let read = match fetched.bytes {
                 Bytes::Block(index, key, Found::Whole((block, bytes))) => {
                     let wanted = idle.session.sequence.table().hash(index) == Some(key.0)
                         && !idle.session.sequence.table().holds(index, key.1);
@@ -160,57 +158,45 @@ impl Memory {
                         let id = self.arena.insert(key, Arc::new(block));
                         idle.session.sequence.refill(index, key.1, id);
                     }
-                    bytes
+                    Ok(bytes)
                 }
                 Bytes::Tail(tail, found) if idle.session.absent_tail() == Some(&tail) => {
-                    put_tail(&mut idle.session, &tail, found, &mut self.arena).unwrap_or_else(|reason| {
-                        self.load_warnings.insert(fetched.session.clone(), reason);
-                        0
-                    })
+                    put_tail(&mut idle.session, &tail, found, &mut self.arena)
                 }
-                Bytes::Block(.., Found::Damaged(reason) | Found::Unreadable(reason)) => {
-                    self.load_warnings.insert(fetched.session.clone(), reason);
-                    0
-                }
+                Bytes::Block(.., Found::Damaged(reason) | Found::Unreadable(reason)) => Err(reason),
                 // What is missing is found so again when it is needed, and said then.
-                _ => 0,
+                _ => Ok(0),
             };
-            idle.ahead.bytes += bytes;
+            idle.ahead.bytes += *read.as_ref().unwrap_or(&0);
             idle.ahead.ms += fetched.ms;
+            self.idle.warn(&fetched.session, read.err());
         }
     }
 
     /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes
     /// room by evicting whoever is needed later.
     pub(crate) fn look_ahead(&mut self, n_active: usize) {
-        self.collect(None);
-        if n_active == 0 || self.ahead.as_ref().is_none_or(|ahead| !ahead.idle()) {
+        self.collect();
+        self.take_hints();
+        if n_active == 0 || self.loader.as_ref().is_none_or(|loader| !loader.ahead.idle()) {
             return;
         }
         for (next_use, key) in self.idle.next(n_active) {
-            self.read_ahead(&key, next_use, usize::MAX);
-        }
-    }
-
-    /// Begins to read what a turn with this prompt needs of its session, whose turn it is now.
-    pub(crate) fn fetch(&mut self, key: &SessionKey, prompt: &[Segment]) {
-        if let Some(idle) = self.idle.get(key) {
-            let matched = compare(&idle.session.segments, prompt);
-            self.read_ahead(key, 0, matched.n_tokens);
+            self.read_ahead(&key, next_use);
         }
     }
 
     /// Tells whether something of a session is being read ahead.
     pub(crate) fn is_being_read(&mut self, key: &SessionKey) -> bool {
-        self.collect(None);
-        self.ahead.as_ref().is_some_and(|ahead| ahead.under_way.contains(key))
+        self.collect();
+        self.loader.as_ref().is_some_and(|loader| loader.ahead.is_reading(key))
     }
 
-    /// Begins to read what a session lacks of its first `n` tokens.
-    fn read_ahead(&mut self, key: &SessionKey, next_use: u64, n: usize) {
+    /// Begins to read what a session lacks.
+    fn read_ahead(&mut self, key: &SessionKey, next_use: u64) {
         let Some(idle) = self.idle.get_mut(key) else { return };
         let sequence = &mut idle.session.sequence;
-        let missing: Vec<(usize, Part)> = sequence.missing(n.min(sequence.len())).collect();
+        let missing: Vec<(usize, Part)> = sequence.missing(sequence.len()).collect();
         let mut pieces = Vec::new();
         for (block, part) in missing {
             let Some(hash) = sequence.table().hash(block) else { continue };
@@ -227,8 +213,8 @@ impl Memory {
             if !self.make_room(room, Some(next_use)) {
                 return;
             }
-            if let Some(ahead) = &mut self.ahead {
-                ahead.fetch(key, piece, room);
+            if let Some(loader) = &mut self.loader {
+                loader.ahead.fetch(key, piece, room);
             }
         }
     }

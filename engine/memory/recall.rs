@@ -1,5 +1,6 @@
 //! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content;
-//! whatever is missing is computed again, and why it is missing is said.
+//! whatever is missing is computed again, and why it is missing is said. A [`Loading`] goes there step by
+//! step: what a step needs from disk is begun, and the step is taken once it is there.
 //!
 //! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read
 //! or said before, so computing them again is `recomputed` (all of history, under `--cold`); the rest is
@@ -11,18 +12,19 @@
 
 use super::Memory;
 use super::at_rest::ReadAhead;
-use super::restore::{LoadStats, Wanted, ms_since};
+use super::io_pool::Begun;
+use super::opening::Opening;
+use super::restore::{BegunTail, LoadStats, OnDisk, ReadBlock, Reading, Restore, Wanted};
 use super::session::Session;
 use crate::kv::layout::{BLOCK, Part};
-use crate::kv::table::{BlockHash, Parts};
+use crate::kv::table::{BlockHash, BlockId, Parts};
 use crate::store::Found;
-use crate::store::log::Broken;
 use crate::store::numerics::Numerics;
 use crate::text::prefix::{
-    Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten, is_raw,
+    Matched, Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten,
+    is_raw, n_tokens,
 };
-use crate::{CacheSource, Divergence, MatchKind, Request, Result, Retention, SessionKey};
-use std::time::Instant;
+use crate::{CacheSource, Divergence, MatchKind, Request, Retention, SessionKey};
 
 /// A session made ready for a prompt: its sequence holds a beginning of the prompt, and no more.
 pub(crate) struct Recalled {
@@ -45,98 +47,197 @@ pub(crate) struct Recalled {
     pub(crate) aligned: Option<Vec<Segment>>,
 }
 
-impl Memory {
-    /// What the session of a request has read and said, so that a prompt which begins with it need not be
-    /// tokenized again: by its manifest, if it is on disk alone. One that is new may begin as its parent did.
-    ///
-    /// # Errors
-    /// Another process adds to the run's sessions.
-    pub(crate) fn known(&mut self, request: &Request) -> Result<&[Segment]> {
-        let key = &request.session;
-        if request.cold {
-            return Ok(&[]);
-        }
-        if !self.idle.contains_key(key) {
-            if request.retention == Retention::Persistent {
-                self.claim(key)?;
-                self.claims.rests(key); // until its turn begins
-            }
-            let mut stats = LoadStats::default();
-            let session = self.load(key, false, &mut stats);
-            self.load_warnings.extend(stats.reason.map(|reason| (key.clone(), reason)));
-            if let Some(session) = session {
-                self.keep(key.clone(), session, request.next_use);
-                self.saved(key);
-                self.idle.get_mut(key).into_iter().for_each(|idle| idle.ahead.waited_ms = stats.waited_ms);
-            }
-        }
-        let parent = || self.idle.get(request.parent.as_ref()?);
-        let idle = self.idle.get(key).or_else(parent);
-        Ok(idle.map_or(&[], |idle| &idle.session.segments))
-    }
+/// A session on its way to be ready for a prompt: it is out of the memory, and what it lacks is being read.
+pub(crate) struct Loading {
+    key: SessionKey,
+    pub(crate) session: Session,
+    /// The prompt, if it had to be cut along with what the session holds.
+    aligned: Option<Vec<Segment>>,
+    matched: Matched,
+    divergence: Option<Divergence>,
+    /// Tokens of the prompt that were read or said in earlier turns.
+    read_before: usize,
+    /// Tokens up to the end of the prompt's first message, if it has messages.
+    first_message: Option<usize>,
+    is_fresh: bool,
+    is_cold: bool,
+    /// True if the session will be written to disk.
+    persists: bool,
+    ahead: ReadAhead,
+    stats: LoadStats,
+    /// Rows of the open block: read beside the blocks, which come first in memory.
+    tail: Option<BegunTail>,
+    step: Step,
+}
 
-    /// Finds a session's memory and makes it ready for a prompt.
-    ///
-    /// # Errors
-    /// Another process adds to the run's sessions.
-    pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> Result<Recalled> {
-        let mut stats = LoadStats::default();
+/// The step that a session is at.
+enum Step {
+    /// What it has in common with the prompt.
+    Own(Restore),
+    /// Whole blocks after that, found by their content.
+    Known(Known),
+    /// The rows of its open block.
+    Tail,
+    /// All tokens of the prompt but the last, at most.
+    Last(Restore),
+    /// All of a memory that another device began, before it goes on.
+    Adopt(Restore),
+    /// It holds so many tokens of the prompt.
+    Ready(usize),
+}
+
+/// Blocks that are looked for by content.
+struct Known {
+    first: usize,
+    /// The blocks, and references to those that are in memory.
+    wanted: Vec<Wanted>,
+    held: Vec<Option<BlockId>>,
+    reading: Reading,
+    /// What was read of the blocks up to the first one that is missing; then it is asked which of their parts
+    /// are on disk.
+    read: Option<ReadKnown>,
+}
+
+/// Blocks that were read by content, and the question what else of them is on disk.
+struct ReadKnown {
+    blocks: Vec<Option<ReadBlock>>,
+    asked: Option<Begun<Vec<OnDisk>>>,
+}
+
+impl Memory {
+    /// Takes a session out, whose manifest was looked for, to make it ready for a prompt. `is_beside`: others
+    /// are at work.
+    pub(crate) fn begin_recall(
+        &mut self,
+        request: &Request,
+        prompt: &[Segment],
+        opening: Opening,
+        is_beside: bool,
+    ) -> Loading {
+        let key = &request.session;
+        let Opening { parent, reason, .. } = opening;
+        let mut stats = LoadStats { is_beside, ..LoadStats::default() };
+        stats.reason = self.claims.begin(key).filter(|_| request.retention == Retention::Persistent);
         if request.retention == Retention::Persistent {
-            stats.reason = self.claim(&request.session)?.or_else(|| self.storeless.clone());
+            stats.reason = stats.reason.or_else(|| self.storeless.clone());
         }
-        self.wait_for(&request.session, &mut stats);
-        let known = self.idle.remove(&request.session);
+        self.collect();
+        self.loader.iter_mut().for_each(|loader| loader.drop_hints(key));
+        stats.reason = stats.reason.or_else(|| self.idle.take_warning(key)).or(reason);
+        let known = self.idle.remove(key);
         let ahead = known.as_ref().map_or(ReadAhead::default(), |idle| idle.ahead);
         let mut session = match known.map(|idle| idle.session) {
-            Some(session) if request.cold => {
-                session.restart(&self.context, &request.session.tenant, &mut self.arena)
-            }
+            Some(session) if request.cold => session.restart(&self.context, &key.tenant, &mut self.arena),
             Some(session) => session,
             None if request.cold => self.fresh(request),
-            None => self.find(request, &mut stats),
+            None => self.find(request, parent, &mut stats),
         };
         let aligned = self.aligned(&mut session, prompt);
         let prompt = aligned.as_deref().unwrap_or(prompt);
-        let ids = flatten(prompt);
-        let history = end_of_last_reply(prompt);
-        let fresh = session.segments.is_empty();
+        let is_fresh = session.segments.is_empty();
         let matched = compare(&session.segments, prompt);
         let read_before = match matched.relation {
-            Relation::Exact => ids.len(),
-            Relation::Extend => history.max(matched.n_tokens),
+            Relation::Exact => n_tokens(prompt),
+            Relation::Extend => end_of_last_reply(prompt).max(matched.n_tokens),
             Relation::Diverge => matched.n_tokens,
         };
         let divergence = (matched.relation == Relation::Diverge)
             .then(|| divergence(&session.segments, prompt, matched.n_segments));
         stats.reason = divergence.as_ref().map(Divergence::to_string).or(stats.reason);
+        let first_message = end_of_first_message(prompt);
         // The cached ids stay the authority for what matched; what follows is the prompt's own.
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
         session.rewind(matched.n_tokens, &mut self.arena);
-        let tail = if request.cold { None } else { self.begin_tail(&session) };
-        self.restore(&mut session, matched.n_tokens, &mut stats);
-        if !request.cold {
-            // A session that goes on reads what nobody has read, but for turns that did not end.
-            let anyone = fresh || !self.unfinished.is_empty();
-            let end = if anyone { ids.len() } else { read_before };
-            let persists = self.persists(request);
-            self.append_known_blocks(&mut session, end, persists, &mut stats);
-            self.restore_begun_tail(&mut session, tail, &mut stats);
-            if fresh {
-                self.reuse_prefix(&mut session, prompt);
-            }
+        let tail = if request.cold { None } else { self.begin_tail(&session, &stats) };
+        let step = Step::Own(Restore::to(matched.n_tokens, &session));
+        Loading {
+            key: key.clone(),
+            session,
+            aligned,
+            matched,
+            divergence,
+            read_before,
+            first_message,
+            is_fresh,
+            is_cold: request.cold,
+            persists: self.persists(request),
+            ahead,
+            stats,
+            tail,
+            step,
         }
-        // At least one token is fed: its logits choose the first token of the reply.
-        let last = session.tokens.len().saturating_sub(1);
-        let reused = self.restore(&mut session, last, &mut stats);
-        let reused = self.adopt(&mut session, &request.session, reused, &mut stats);
-        self.drop_unfinished(&request.session);
+    }
+
+    /// Goes on with a session as far as what was read allows; true once it is ready.
+    pub(crate) fn poll_recall(&mut self, loading: &mut Loading) -> bool {
+        loop {
+            let Loading { key, session, stats, .. } = loading;
+            let next = match &mut loading.step {
+                Step::Own(restore) => {
+                    if self.poll_restore(session, restore, stats).is_none() {
+                        return false;
+                    }
+                    if loading.is_cold {
+                        loading.to_last()
+                    } else {
+                        // A session that goes on reads what nobody has read, but for turns that did not end.
+                        let anyone = loading.is_fresh || !self.unfinished.is_empty();
+                        let end = if anyone { session.tokens.len() } else { loading.read_before };
+                        self.begin_known(session, end, stats).map_or(Step::Tail, Step::Known)
+                    }
+                }
+                Step::Known(known) => {
+                    if !self.poll_known(session, known, loading.persists, stats) {
+                        return false;
+                    }
+                    Step::Tail
+                }
+                Step::Tail => {
+                    if !self.poll_tail(session, &mut loading.tail, stats) {
+                        return false;
+                    }
+                    if loading.is_fresh {
+                        self.prefixes.reuse(session, loading.first_message, &mut self.arena);
+                    }
+                    loading.to_last()
+                }
+                Step::Last(restore) => {
+                    let Some(n) = self.poll_restore(session, restore, stats) else { return false };
+                    if self.must_adopt(session, n) {
+                        // What is windowed is needed, too: nothing of it is on disk under the new addresses.
+                        Step::Adopt(Restore::all_to(n, session))
+                    } else {
+                        Step::Ready(n)
+                    }
+                }
+                Step::Adopt(restore) => {
+                    let Some(n) = self.poll_restore(session, restore, stats) else { return false };
+                    match self.adopt(session, key, n) {
+                        Ok(()) => Step::Ready(n),
+                        Err(reason) => {
+                            stats.reason = Some(reason);
+                            Step::Adopt(Restore::all_to(0, session))
+                        }
+                    }
+                }
+                Step::Ready(_) => return true,
+            };
+            loading.step = next;
+        }
+    }
+
+    /// A session that is ready, with what it cost.
+    pub(crate) fn finish_recall(&mut self, loading: Loading) -> Recalled {
+        let Loading { key, mut session, matched, read_before, is_fresh, ahead, stats, .. } = loading;
+        let Step::Ready(reused) = loading.step else { unreachable!("it was polled until it was ready") };
+        self.unfinished.forget(&key, &mut self.arena);
         session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
             Relation::Exact => MatchKind::Exact, // even where it goes back to the border of its only block
             _ if reused == 0 => MatchKind::Cold,
-            _ if fresh => MatchKind::Prefix,
+            _ if is_fresh => MatchKind::Prefix,
             Relation::Extend => MatchKind::Extend,
             Relation::Diverge => MatchKind::Diverge,
         };
@@ -146,25 +247,35 @@ impl Memory {
             (_, 0) => CacheSource::Memory,
             _ => CacheSource::Disk,
         };
-        let recomputed = read_before.saturating_sub(reused);
-        let LoadStats { reason, .. } = stats;
-        let (waited_ms, prefetch_ms) = (stats.waited_ms + ahead.waited_ms, ahead.ms);
         let adopted = session.numerics.as_ref().and_then(Numerics::origin);
-        let found = Recalled {
+        Recalled {
             session,
             kind,
             source,
             reused,
-            recomputed,
+            recomputed: read_before.saturating_sub(reused),
             bytes_read,
-            waited_ms,
-            prefetch_ms,
-            reason,
-            divergence,
+            waited_ms: stats.waited_ms + ahead.waited_ms,
+            prefetch_ms: stats.hidden_ms + ahead.ms,
+            reason: stats.reason,
+            divergence: loading.divergence,
             adopted,
-            aligned,
-        };
-        Ok(found)
+            aligned: loading.aligned,
+        }
+    }
+
+    /// Takes a session back whose turn will not begin.
+    pub(crate) fn give_up(&mut self, loading: Loading, next_use: Option<u64>) {
+        let Loading { key, mut session, step, .. } = loading;
+        if let Step::Known(known) = step {
+            known.held.into_iter().flatten().for_each(|id| self.arena.release(id));
+        }
+        let n = n_tokens(&session.segments);
+        session.tokens.truncate(n);
+        session.rewind(n, &mut self.arena);
+        session.sequence.end_turn(&mut self.arena);
+        self.take_back(key.clone(), session, next_use);
+        self.saved(&key);
     }
 
     /// A prompt, cut along with what a session holds, if one of them is raw.
@@ -178,18 +289,14 @@ impl Memory {
         Some(aligned)
     }
 
-    /// The session's own memory from disk, else its parent's, else nothing.
-    fn find(&mut self, request: &Request, stats: &mut LoadStats) -> Session {
-        if let Some(session) = self.load(&request.session, false, stats) {
-            return session;
-        }
-        let Some(parent) = &request.parent else { return self.fresh(request) };
-        self.wait_for(parent, stats);
-        if let Some(idle) = self.idle.get_mut(parent) {
+    /// A session that was not at rest in memory: its parent's, else one that has read nothing.
+    fn find(&mut self, request: &Request, parent: Option<Session>, stats: &mut LoadStats) -> Session {
+        let Some(key) = &request.parent else { return self.fresh(request) };
+        if let Some(idle) = self.idle.get_mut(key) {
             stats.bytes_read += std::mem::take(&mut idle.ahead).bytes;
             return idle.session.fork(&mut self.arena);
         }
-        self.load(parent, true, stats).unwrap_or_else(|| self.fresh(request))
+        parent.unwrap_or_else(|| self.fresh(request))
     }
 
     /// A session that has read nothing.
@@ -197,82 +304,82 @@ impl Memory {
         Session::new(&self.context, &request.session.tenant)
     }
 
-    /// A session as its manifest has it; nothing of its keys and values is read yet.
-    pub(super) fn load(
-        &mut self,
-        key: &SessionKey,
-        borrowed: bool,
-        stats: &mut LoadStats,
-    ) -> Option<Session> {
-        let began = Instant::now();
-        self.wait_for_commits(key);
-        let session = key.clone();
-        let found = self.readers.as_ref()?.one(move |store| store.read_manifest(&session));
-        stats.waited_ms += ms_since(began);
-        let (manifest, journal, broken) = match found {
-            Found::Missing => return None,
-            Found::Damaged(reason) | Found::Unreadable(reason) => {
-                stats.reason = Some(reason);
-                return None;
-            }
-            Found::Whole(found) => found,
-        };
-        let earlier = |broken: Broken| {
-            format!("the manifest is damaged, so the state of an earlier turn is used: {}", broken.reason)
-        };
-        stats.reason = stats.reason.take().or(broken.map(earlier));
-        if let Some(reason) = self.refuses(key, &manifest.owner.identity) {
-            stats.reason = Some(reason);
-            return None;
-        }
-        let session = Session::stored_as(manifest, borrowed, &self.context);
-        if !borrowed {
-            self.journals.insert(key.clone(), journal);
-        }
-        Some(session)
-    }
-
-    /// Appends whole blocks up to token `end`, found by content in memory or on disk, until one is missing.
-    /// Windows are left to [`Memory::restore`]. `persists`: the session will be written to disk.
-    fn append_known_blocks(
-        &mut self,
-        session: &mut Session,
-        end: usize,
-        persists: bool,
-        stats: &mut LoadStats,
-    ) {
+    /// Begins to look for whole blocks up to token `end`, by content; `None`: there are none to look for.
+    fn begin_known(&mut self, session: &Session, end: usize, stats: &LoadStats) -> Option<Known> {
         let first = session.sequence.len() / BLOCK;
         let end_block = end.min(session.tokens.len()) / BLOCK;
         if end_block <= first {
-            return;
+            return None;
         }
-        let hashes = session.sequence.root().chain(&session.tokens[..end_block * BLOCK]);
-        let global = |(index, hash): (usize, BlockHash)| (index, (hash, Part::Global));
-        let wanted: Vec<Wanted> = hashes.into_iter().enumerate().skip(first).map(global).collect();
+        let hashes = session.sequence.end().chain(&session.tokens[first * BLOCK..end_block * BLOCK]);
+        let global = |(hash, index): (BlockHash, usize)| (index, (hash, Part::Global));
+        let wanted: Vec<Wanted> = hashes.into_iter().zip(first..).map(global).collect();
+        let held: Vec<Option<BlockId>> = wanted.iter().map(|(_, key)| self.arena.find(*key)).collect();
+        let absent = wanted.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(wanted, _)| *wanted);
+        let reading = self.begin_reading(absent.collect(), stats);
+        Some(Known { first, wanted, held, reading, read: None })
+    }
+
+    /// Goes on to look for whole blocks, and appends those that it finds, in memory or on disk, until one is
+    /// missing; true once that is over. Windows are left to [`Restore`].
+    fn poll_known(
+        &mut self,
+        session: &mut Session,
+        known: &mut Known,
+        persists: bool,
+        stats: &mut LoadStats,
+    ) -> bool {
+        if known.read.is_none() {
+            let Some(read) = self.poll_reading(&mut known.reading, stats) else { return false };
+            let mut read = read.into_iter();
+            let of_block = |held: &Option<BlockId>| if held.is_some() { None } else { read.next().flatten() };
+            let read: Vec<Option<ReadBlock>> = known.held.iter().map(of_block).collect();
+            let asked = known.wanted.iter().take(known.n_found(&read) + 1);
+            let hashes: Vec<BlockHash> = asked.map(|(_, key)| key.0).collect();
+            let asked = self.begin_on_disk(&hashes, stats);
+            known.read = Some(ReadKnown { blocks: read, asked });
+        }
+        let Some(ReadKnown { asked, .. }) = &known.read else { return false };
+        let on_disk = match asked {
+            None => vec![[false; 2]; known.wanted.len()],
+            Some(asked) => {
+                let Some((on_disk, _)) = asked.poll() else { return false };
+                on_disk.concat()
+            }
+        };
+        let read = known.read.take().map_or(Vec::new(), |read| read.blocks);
+        self.append(session, known, (read, on_disk), persists, stats);
+        known.held.drain(..).flatten().for_each(|id| self.arena.release(id));
+        true
+    }
+
+    fn append(
+        &mut self,
+        session: &mut Session,
+        known: &mut Known,
+        (read, on_disk): (Vec<Option<ReadBlock>>, OnDisk),
+        persists: bool,
+        stats: &mut LoadStats,
+    ) {
         let windows = self.context.layout.window().is_some();
-        let read = self.read_blocks(&wanted, stats);
-        let found = wanted
-            .iter()
-            .zip(&read)
-            .take_while(|((_, key), read)| self.arena.holds(*key) || matches!(read, Some(Found::Whole(_))));
-        let n = found.count() + 1;
-        let on_disk = self.on_disk(wanted.iter().take(n).map(|(_, key)| key.0).collect());
-        let has_window = |(_, key): &Wanted, on_disk: &[bool; 2]| {
+        let has_window = |((_, key), on_disk): (&Wanted, &[bool; 2])| {
             self.arena.holds((key.0, Part::Windowed)) || on_disk[Part::Windowed as usize]
         };
-        let has_window: Vec<bool> =
-            wanted.iter().zip(&on_disk).map(|(wanted, on_disk)| has_window(wanted, on_disk)).collect();
+        let has_window: Vec<bool> = known.wanted.iter().zip(&on_disk).map(has_window).collect();
+        let first = known.first;
+        let n_found = known.n_found(&read);
         let whole =
-            if windows && !persists { self.whole_windows(session, first, &has_window[..n - 1]) } else { 0 };
-        for (((index, key), read), on_disk) in wanted.into_iter().zip(read).zip(on_disk) {
-            let hash = key.0;
+            if windows && !persists { self.whole_windows(session, first, &has_window[..n_found]) } else { 0 };
+        let blocks = known.wanted.iter().zip(&mut known.held).zip(read).zip(on_disk);
+        for ((((index, key), held), read), on_disk) in blocks {
+            let (index, hash) = (*index, key.0);
             let window = if windows { self.arena.find((hash, Part::Windowed)) } else { None };
             let stored = self.context.layout.parts().all(|part| on_disk[part as usize]);
             // What the disk lacks must be kept in memory, or it could never be written.
             if windows && window.is_none() && !on_disk[Part::Windowed as usize] && index - first >= whole {
                 break;
             }
-            let Some(id) = self.take(key, read, stats) else {
+            let Some(id) = held.take().or_else(|| self.take(*key, read, stats)) else {
                 window.into_iter().for_each(|id| self.arena.release(id));
                 break;
             };
@@ -303,25 +410,29 @@ impl Memory {
         };
         (1..=has_window.len()).rev().find(is_whole).unwrap_or(0)
     }
+}
 
-    /// Takes in what was read ahead; waits for the rest of a session's pieces.
-    pub(super) fn wait_for(&mut self, session: &SessionKey, stats: &mut LoadStats) {
-        let began = Instant::now();
-        self.collect(Some(session));
-        let waited = ms_since(began);
-        stats.waited_ms += waited;
-        stats.reason = stats.reason.take().or_else(|| self.load_warnings.remove(session));
-        if let Some(idle) = self.idle.get_mut(session) {
-            // What was waited for was not hidden.
-            idle.ahead.ms = (idle.ahead.ms - waited).max(0.0);
-        }
+impl Known {
+    /// Number of blocks, from the first on, that are in memory or were read.
+    fn n_found(&self, read: &[Option<ReadBlock>]) -> usize {
+        let is_found = |(held, read): &(&Option<BlockId>, &Option<ReadBlock>)| {
+            held.is_some() || matches!(read, Some(Found::Whole(_)))
+        };
+        self.held.iter().zip(read).take_while(is_found).count()
+    }
+}
+
+impl Loading {
+    /// At least one token is fed: its logits choose the first token of the reply.
+    fn to_last(&self) -> Step {
+        Step::Last(Restore::to(self.session.tokens.len().saturating_sub(1), &self.session))
     }
 }
 
 /// Tokens up to the end of the last reply in a prompt: all of that was read or said in earlier turns.
 fn end_of_last_reply(prompt: &[Segment]) -> usize {
     let last = prompt.iter().rposition(|s| s.kind == SegmentKind::Reply);
-    last.map_or(0, |last| prompt[..=last].iter().map(|s| s.ids.len()).sum())
+    last.map_or(0, |last| n_tokens(&prompt[..=last]))
 }
 
 /// The place where a prompt departs from what was cached, whose first `at` segments it begins with.
@@ -338,10 +449,62 @@ fn divergence(cached: &[Segment], prompt: &[Segment], at: usize) -> Divergence {
     };
     let character = in_text + prompt[..at].iter().map(|s| s.text.chars().count()).sum::<usize>();
     // The cached ids stay those of what is in common.
-    let token = in_ids + cached[..at].iter().map(|s| s.ids.len()).sum::<usize>();
+    let token = in_ids + n_tokens(&cached[..at]);
     let excerpt = |segments: &[Segment]| {
         let text = segments.iter().flat_map(|s| s.text.chars());
         text.skip(character.saturating_sub(Divergence::BEFORE)).take(Divergence::LENGTH).collect()
     };
     Divergence { token, character, held: excerpt(cached), asked: excerpt(prompt) }
+}
+
+/// Tokens of a prompt up to the end of its first message; `None`: it has no messages.
+fn end_of_first_message(prompt: &[Segment]) -> Option<usize> {
+    let first = prompt.iter().position(|segment| segment.kind == SegmentKind::Message)?;
+    Some(n_tokens(&prompt[..=first]))
+}
+
+#[cfg(test)]
+use std::task::Poll;
+
+#[cfg(test)]
+/// Asks again until it is ready.
+pub(crate) fn now<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
+    loop {
+        if let Poll::Ready(ready) = poll() {
+            return ready;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+impl Memory {
+    /// Makes a session ready for a prompt, and waits for it.
+    pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> crate::Result<Recalled> {
+        let opening = self.open_now(request)?;
+        now(|| if self.is_being_read(&request.session) { Poll::Pending } else { Poll::Ready(()) });
+        let mut loading = self.begin_recall(request, prompt, opening, false);
+        now(|| if self.poll_recall(&mut loading) { Poll::Ready(()) } else { Poll::Pending });
+        Ok(self.finish_recall(loading))
+    }
+
+    /// What the session of a request has read and said, once that was waited for.
+    pub(crate) fn known_now(&mut self, request: &Request) -> crate::Result<&[Segment]> {
+        self.open_now(request)?;
+        Ok(self.known(request))
+    }
+
+    /// Finds what a session has read, and waits for it.
+    pub(crate) fn open_now(&mut self, request: &Request) -> crate::Result<Opening> {
+        let mut opening = Opening::default();
+        now(|| {
+            self.take_forks();
+            self.expect(&request.session);
+            match self.poll_opening(request, &mut opening) {
+                Ok(false) => Poll::Pending,
+                found => Poll::Ready(found),
+            }
+        })?;
+        Ok(opening)
+    }
 }

@@ -1,26 +1,35 @@
 //! Bringing a session's keys and values back from disk: sealed blocks by their content, and the rows of its
-//! open block.
+//! open block. Whatever is read is begun here and polled until it is there; nothing waits.
 
 use super::Memory;
 use super::arena::Arena;
 use super::io_pool::Begun;
+use super::loader::Loader;
 use super::sequence::Sequence;
 use super::session::Session;
-use crate::Result;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, BlockId, BlockKey};
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Cost of a search for a session's memory, and the reason why something was not found.
 #[derive(Default)]
 pub(super) struct LoadStats {
+    /// True if it is read while others are at work.
+    pub(super) is_beside: bool,
     pub(super) bytes_read: u64,
+    /// Milliseconds that reading took while nobody was at work, and while others were.
     pub(super) waited_ms: f64,
+    pub(super) hidden_ms: f64,
     pub(super) reason: Option<String>,
+}
+
+impl LoadStats {
+    fn took(&mut self, ms: f64) {
+        *(if self.is_beside { &mut self.hidden_ms } else { &mut self.waited_ms }) += ms;
+    }
 }
 
 /// A part of the block at an index.
@@ -32,127 +41,218 @@ pub(super) type ReadBlock = Found<(BlockBytes, u64)>;
 /// Rows of an open block that are being read.
 pub(super) type BegunTail = (TailRef, Begun<Found<(Vec<u8>, u64)>>);
 
+/// Parts of blocks that are being read, none of which was in memory.
+pub(super) struct Reading {
+    wanted: Vec<Wanted>,
+    step: Step,
+}
+
+enum Step {
+    /// There is no disk.
+    Nowhere,
+    /// The disk is asked for the first one that it lacks: nothing after it is read.
+    Counting(Begun<Vec<usize>>),
+    Blocks(Begun<Vec<ReadBlock>>),
+}
+
+/// A session on its way to its first `n` tokens, or fewer where something is missing.
+pub(super) struct Restore {
+    n: usize,
+    needed: fn(&Sequence, usize) -> Vec<(usize, Part)>,
+    reading: Option<Reading>,
+}
+
+impl Restore {
+    /// To at most `n` tokens, with what a row there attends to.
+    pub(super) fn to(n: usize, session: &Session) -> Self {
+        let needed = |sequence: &Sequence, n: usize| sequence.missing(n).collect();
+        Self { n: session.sequence.border(n), needed, reading: None }
+    }
+
+    /// The same, with all that there is of the windowed layers.
+    pub(super) fn all_to(n: usize, session: &Session) -> Self {
+        let needed = |sequence: &Sequence, n: usize| sequence.absent(n).collect();
+        Self { needed, ..Self::to(n, session) }
+    }
+}
+
 /// Blocks that a reader looks up one after another, beside other readers: where a look is a request over the
 /// net, all of them in turn would take longer than reading the blocks.
 const SPAN: usize = 4;
 
 impl Memory {
-    /// Takes a session back to at most `n` tokens; what it needs for that comes from memory or disk. Returns
-    /// how many are left.
-    pub(super) fn restore(&mut self, session: &mut Session, n: usize, stats: &mut LoadStats) -> usize {
-        self.restore_parts(session, n, |sequence, n| sequence.missing(n).collect(), stats)
-    }
-
-    /// [`Memory::restore`], with all that there is of the windowed layers.
-    pub(super) fn restore_all(&mut self, session: &mut Session, n: usize, stats: &mut LoadStats) -> usize {
-        self.restore_parts(session, n, |sequence, n| sequence.absent(n).collect(), stats)
-    }
-
-    /// Brings a part of a block back, if it is anywhere.
-    pub(super) fn refill(&mut self, session: &mut Session, block: usize, part: Part, stats: &mut LoadStats) {
-        let Some(hash) = session.sequence.table().hash(block) else { return };
-        let wanted = [(block, (hash, part))];
-        let read = self.read_blocks(&wanted, stats).pop().flatten();
-        if let Some(id) = self.take((hash, part), read, stats) {
-            session.sequence.refill(block, part, id);
-        }
-    }
-
-    fn restore_parts(
+    /// Goes on to take a session back to so many tokens; returns how many are left once it is there.
+    pub(super) fn poll_restore(
         &mut self,
         session: &mut Session,
-        n: usize,
-        needed: fn(&Sequence, usize) -> Vec<(usize, Part)>,
+        restore: &mut Restore,
         stats: &mut LoadStats,
-    ) -> usize {
-        let mut n = session.sequence.border(n);
+    ) -> Option<usize> {
         loop {
-            let hash = |(block, part)| Some((block, (session.sequence.table().hash(block)?, part)));
-            let needed = needed(&session.sequence, n).into_iter();
-            let wanted: Vec<Wanted> = needed.filter_map(hash).collect();
-            let read = self.read_blocks(&wanted, stats);
-            let mut hole = None;
-            for ((block, key), read) in wanted.into_iter().zip(read) {
-                match self.take(key, read, stats) {
-                    Some(id) => session.sequence.refill(block, key.1, id),
-                    None => hole = hole.or(Some((block, key.1))),
+            let Some(reading) = &mut restore.reading else {
+                let needed = (restore.needed)(&session.sequence, restore.n);
+                let absent = self.refill_held(session, needed);
+                if absent.is_empty() {
+                    return Some(session.sequence.truncate(restore.n, &mut self.arena));
                 }
-            }
-            n = match hole {
-                None => return session.sequence.truncate(n, &mut self.arena),
-                Some((block, Part::Global)) => {
+                restore.reading = Some(self.begin_reading(absent, stats));
+                continue;
+            };
+            let read = self.poll_reading(reading, stats)?;
+            let wanted = restore.reading.take().map_or(Vec::new(), |reading| reading.wanted);
+            let hole = self.refill(session, wanted.into_iter().zip(read), stats);
+            restore.n = match hole {
+                None => return Some(session.sequence.truncate(restore.n, &mut self.arena)),
+                Some((block, (_, Part::Global))) => {
                     let missing = "a block of the cache is missing; the rest is computed again";
                     stats.reason.get_or_insert(missing.to_owned());
                     block * BLOCK
                 }
-                Some((_, Part::Windowed)) => n.saturating_sub(1) / BLOCK * BLOCK,
+                Some((_, (_, Part::Windowed))) => restore.n.saturating_sub(1) / BLOCK * BLOCK,
             };
-            session.rewind(n, &mut self.arena);
+            session.rewind(restore.n, &mut self.arena);
         }
     }
 
-    /// Begins to read the rows of the open block, if they are on disk alone: beside the blocks, which come
-    /// first in memory.
-    pub(super) fn begin_tail(&self, session: &Session) -> Option<BegunTail> {
-        let (readers, tail) = (self.readers.as_ref()?, session.absent_tail()?.clone());
-        let (wanted, layout) = (tail.clone(), self.context.layout.clone());
-        Some((tail, readers.begin(move |store| store.read_tail(&wanted, &layout))))
+    /// Gives a session those parts of its blocks that are in memory; returns the others.
+    pub(super) fn refill_held(&mut self, session: &mut Session, parts: Vec<(usize, Part)>) -> Vec<Wanted> {
+        let mut absent = Vec::new();
+        for (block, part) in parts {
+            let Some(hash) = session.sequence.table().hash(block) else { continue };
+            match self.arena.find((hash, part)) {
+                Some(id) => session.sequence.refill(block, part, id),
+                None => absent.push((block, (hash, part))),
+            }
+        }
+        absent
     }
 
-    /// Reads the rows of the open block, if they are on disk alone.
-    pub(super) fn restore_tail(&mut self, session: &mut Session, stats: &mut LoadStats) {
-        let tail = self.begin_tail(session);
-        self.restore_begun_tail(session, tail, stats);
-    }
-
-    /// The same, with what was begun to be read; the session may have gone back since, so that its rows are
-    /// others.
-    pub(super) fn restore_begun_tail(
+    /// Gives a session parts that were read; returns the first one that was not.
+    pub(super) fn refill(
         &mut self,
         session: &mut Session,
-        begun: Option<BegunTail>,
+        read: impl Iterator<Item = (Wanted, Option<ReadBlock>)>,
         stats: &mut LoadStats,
-    ) {
-        let Some(wanted) = session.absent_tail().cloned() else { return };
-        let begun = begun.filter(|(tail, _)| *tail == wanted).or_else(|| self.begin_tail(session));
-        let Some((tail, begun)) = begun else { return };
-        let began = Instant::now();
-        let found = begun.wait();
-        stats.waited_ms += ms_since(began);
-        match put_tail(session, &tail, found, &mut self.arena) {
+    ) -> Option<Wanted> {
+        let mut hole = None;
+        for ((block, key), read) in read {
+            match self.take(key, read, stats) {
+                Some(id) => session.sequence.refill(block, key.1, id),
+                None => hole = hole.or(Some((block, key))),
+            }
+        }
+        hole
+    }
+
+    /// Begins to read the rows of the open block, if they are on disk alone.
+    pub(super) fn begin_tail(&self, session: &Session, stats: &LoadStats) -> Option<BegunTail> {
+        let (loader, tail) = (self.loader.as_ref()?, session.absent_tail()?.clone());
+        let (wanted, layout) = (tail.clone(), self.context.layout.clone());
+        let read = move |store: &Store| store.read_tail(&wanted, &layout);
+        Some((tail, loader.pool(stats.is_beside).begin(read)))
+    }
+
+    /// Goes on to give a session the rows of its open block; `begun` were begun to be read before, and the
+    /// session may have gone back since, so that its rows are others. Returns true once it has them, or they
+    /// can't be had.
+    pub(super) fn poll_tail(
+        &mut self,
+        session: &mut Session,
+        begun: &mut Option<BegunTail>,
+        stats: &mut LoadStats,
+    ) -> bool {
+        let Some(wanted) = session.absent_tail().cloned() else { return true };
+        if begun.as_ref().is_none_or(|(tail, _)| *tail != wanted) {
+            *begun = self.begin_tail(session, stats);
+        }
+        let Some((tail, reading)) = begun else { return true };
+        let Some((found, ms)) = reading.poll() else { return false };
+        stats.took(ms);
+        match put_tail(session, tail, found, &mut self.arena) {
             Ok(bytes) => stats.bytes_read += bytes,
             Err(reason) => stats.reason = Some(reason),
         }
+        *begun = None;
+        true
     }
 
-    /// Tells which parts of blocks are on disk.
-    pub(super) fn on_disk(&self, blocks: Vec<BlockHash>) -> Vec<[bool; 2]> {
-        let Some(readers) = self.readers.as_ref() else { return vec![[false; 2]; blocks.len()] };
+    /// Asks which parts of blocks are on disk; `None`: there is no disk.
+    pub(super) fn begin_on_disk(
+        &self,
+        blocks: &[BlockHash],
+        stats: &LoadStats,
+    ) -> Option<Begun<Vec<OnDisk>>> {
         let parts: Vec<Part> = self.context.layout.parts().collect();
         let on_disk = move |store: &Store, hash| {
             Part::ALL.map(|part| parts.contains(&part) && store.has_block((hash, part)))
         };
         let task = |span: &[BlockHash]| {
             let (span, on_disk) = (span.to_vec(), on_disk.clone());
-            move |store: &Store| -> Vec<_> { span.into_iter().map(|hash| on_disk(store, hash)).collect() }
+            move |store: &Store| -> OnDisk { span.into_iter().map(|hash| on_disk(store, hash)).collect() }
         };
-        readers.all(blocks.chunks(SPAN).map(task)).concat()
+        let pool = self.loader.as_ref()?.pool(stats.is_beside);
+        Some(pool.begin_all(blocks.chunks(SPAN).map(task).collect()))
     }
 
-    /// The number of parts, from the first on, that are in memory or on disk.
-    fn n_there(&self, wanted: &[Wanted]) -> usize {
-        let held = |(_, key): &Wanted| self.arena.holds(*key);
-        let Some(readers) = self.readers.as_ref().filter(|_| !wanted.iter().all(held)) else {
-            return wanted.iter().take_while(|wanted| held(wanted)).count();
-        };
-        let there: Vec<(BlockKey, bool)> = wanted.iter().map(|wanted| (wanted.1, held(wanted))).collect();
-        let task = |span: &[(BlockKey, bool)]| {
+    /// Begins to read parts of blocks, none of which is in memory, up to the first one that the disk lacks.
+    pub(super) fn begin_reading(&self, wanted: Vec<Wanted>, stats: &LoadStats) -> Reading {
+        let task = |span: &[Wanted]| {
             let span = span.to_vec();
-            move |store: &Store| span.iter().take_while(|(key, held)| *held || store.has_block(*key)).count()
+            move |store: &Store| span.iter().take_while(|(_, key)| store.has_block(*key)).count()
         };
-        let spans = readers.all(there.chunks(SPAN).map(task));
-        let whole = spans.iter().take_while(|n| **n == SPAN).count();
-        whole * SPAN + spans.get(whole).unwrap_or(&0)
+        let step = match &self.loader {
+            None => Step::Nowhere,
+            Some(loader) => {
+                let spans = wanted.chunks(SPAN).map(task).collect();
+                Step::Counting(loader.pool(stats.is_beside).begin_all(spans))
+            }
+        };
+        Reading { wanted, step }
+    }
+
+    /// Begins to read parts of blocks, whichever of them there are.
+    pub(super) fn begin_reading_each(&mut self, wanted: Vec<Wanted>, stats: &LoadStats) -> Reading {
+        let step = self.begin_blocks(&wanted, stats);
+        Reading { wanted, step }
+    }
+
+    fn begin_blocks(&mut self, wanted: &[Wanted], stats: &LoadStats) -> Step {
+        self.make_room(wanted.iter().map(|(_, key)| self.arena.part_bytes(key.1)).sum(), None);
+        let layout = self.context.layout.clone();
+        let task = |wanted: &Wanted| {
+            let ((index, key), layout) = (*wanted, layout.clone());
+            move |store: &Store| store.read_block(key, index, &layout)
+        };
+        let pool =
+            |loader: &Loader| loader.pool(stats.is_beside).begin_all(wanted.iter().map(task).collect());
+        self.loader.as_ref().map_or(Step::Nowhere, |loader| Step::Blocks(pool(loader)))
+    }
+
+    /// Goes on to read, after making room; returns what was read of each part once all of it is there.
+    pub(super) fn poll_reading(
+        &mut self,
+        reading: &mut Reading,
+        stats: &mut LoadStats,
+    ) -> Option<Vec<Option<ReadBlock>>> {
+        let mut read: Vec<Option<ReadBlock>> = loop {
+            match &reading.step {
+                Step::Nowhere => break Vec::new(),
+                Step::Counting(begun) => {
+                    let (spans, ms) = begun.poll()?;
+                    stats.took(ms);
+                    let whole = spans.iter().take_while(|n| **n == SPAN).count();
+                    let n = whole * SPAN + spans.get(whole).unwrap_or(&0);
+                    reading.step = self.begin_blocks(&reading.wanted[..n], stats);
+                }
+                Step::Blocks(begun) => {
+                    let (found, ms) = begun.poll()?;
+                    stats.took(ms);
+                    break found.into_iter().map(Some).collect();
+                }
+            }
+        };
+        read.resize_with(reading.wanted.len(), || None);
+        Some(read)
     }
 
     /// A reference to a part of a block: the one in memory, or what was read.
@@ -175,28 +275,15 @@ impl Memory {
             (None, _) => None,
         }
     }
+}
 
-    /// Reads from disk what is not in memory, several blocks at a time, after making room for it; nothing is
-    /// read after the first one that is missing in both places.
-    pub(super) fn read_blocks(&mut self, wanted: &[Wanted], stats: &mut LoadStats) -> Vec<Option<ReadBlock>> {
-        let held = |(_, key): &Wanted| self.arena.holds(*key);
-        let n = self.n_there(wanted);
-        let absent = |wanted: &&Wanted| !held(wanted);
-        let room = wanted[..n].iter().filter(absent).map(|(_, key)| self.arena.part_bytes(key.1)).sum();
-        self.make_room(room, None);
-        let began = Instant::now();
-        let absent: Vec<usize> = (0..n).filter(|i| !self.arena.holds(wanted[*i].1)).collect();
-        let mut read: Vec<Option<ReadBlock>> = wanted.iter().map(|_| None).collect();
-        if let Some(readers) = &self.readers {
-            let task = |i: &usize| {
-                let ((index, key), layout) = (wanted[*i], self.context.layout.clone());
-                move |store: &Store| store.read_block(key, index, &layout)
-            };
-            let found = readers.all(absent.iter().map(task));
-            absent.into_iter().zip(found).for_each(|(i, found)| read[i] = Some(found));
-        }
-        stats.waited_ms += ms_since(began);
-        read
+/// Of some blocks, which of their parts are on disk.
+pub(super) type OnDisk = Vec<[bool; 2]>;
+
+impl Reading {
+    /// The parts that were asked for.
+    pub(super) fn wanted(&self) -> &[Wanted] {
+        &self.wanted
     }
 }
 
@@ -216,8 +303,4 @@ pub(super) fn put_tail(
         Found::Missing => "the tail of the cache is missing; it is computed again".to_owned(),
     };
     Err(reason)
-}
-
-pub(super) fn ms_since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1e3
 }

@@ -23,21 +23,28 @@ pub(crate) struct Sequence {
     /// f16 rows by block; the open block's always, others while a turn can still reach back to them.
     rows: BTreeMap<usize, RowsId>,
     len: usize,
-    /// Length of the sequence when the turn began.
-    start: usize,
-    /// Position from which on it moves back and forth: see [`Sequence::hold`].
-    held: Option<usize>,
-    /// Blocks whose rows stay until they are taken or the turn ends: see [`Sequence::mark`].
-    marked: Vec<usize>,
+    /// What stays until the turn ends though the sequence goes on.
+    retained: Vec<Retained>,
     /// Tokens that went through the model since the turn began.
     n_computed: usize,
+}
+
+/// Something past of a sequence that stays in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Retained {
+    /// It can go back exactly there: the rows of its block stay, and the windows that a row there sees.
+    Point(usize),
+    /// It can go back there and to wherever it goes from there.
+    From(usize),
+    /// The rows of a block stay, those that come too, for [`Sequence::take_marked`].
+    Rows(usize),
 }
 
 impl Sequence {
     /// An empty sequence; `root` is the identity that its blocks' addresses start from.
     pub(crate) fn new(layout: Arc<KvLayout>, root: BlockHash) -> Self {
-        let (table, rows) = (BlockTable::default(), BTreeMap::new());
-        Self { layout, root, table, rows, len: 0, start: 0, held: None, marked: Vec::new(), n_computed: 0 }
+        let (table, rows, retained) = (BlockTable::default(), BTreeMap::new(), vec![Retained::Point(0)]);
+        Self { layout, root, table, rows, len: 0, retained, n_computed: 0 }
     }
 
     /// Tokens held.
@@ -97,35 +104,45 @@ impl Sequence {
 
     /// Begins a turn: from now on the sequence can be truncated exactly to its current end.
     pub(crate) fn begin_turn(&mut self) {
-        self.start = self.len;
+        let len = self.len;
+        self.move_points(|_| len);
         self.n_computed = 0;
     }
 
     /// Until the turn ends the sequence can be truncated to `n`, too, as far as what a row there sees is in
     /// memory now.
     pub(crate) fn reach_back(&mut self, n: usize) {
-        self.start = self.start.min(n);
+        self.move_points(|point| point.min(n));
+    }
+
+    fn move_points(&mut self, to: impl Fn(usize) -> usize) {
+        for retained in &mut self.retained {
+            if let Retained::Point(point) = retained {
+                *point = to(*point);
+            }
+        }
     }
 
     /// Until the turn ends the sequence can be truncated exactly to here, and to any later end.
     pub(crate) fn hold(&mut self) {
-        self.held = Some(self.len);
+        self.retained.push(Retained::From(self.len));
     }
 
     /// Until the turn ends the rows of these blocks stay, those that come with it too, for
     /// [`Sequence::take_marked`].
     pub(crate) fn mark(&mut self, blocks: impl IntoIterator<Item = usize>) {
-        self.marked.extend(blocks);
-        self.marked.dedup();
+        self.retained.extend(blocks.into_iter().map(Retained::Rows));
+        self.retained.dedup();
     }
 
     /// The marked blocks all of whose rows before token `end` are here, with the address of the block before
     /// and the rows, which stay until the next pass. They are marked no longer.
     pub(crate) fn take_marked(&mut self, end: usize) -> Vec<(usize, BlockHash, RowsId)> {
         let len = self.len;
-        let is_whole = |block: &mut usize| len >= end.min((*block + 1) * BLOCK);
-        let whole: Vec<usize> = self.marked.extract_if(.., is_whole).collect();
-        let of = |block: usize| {
+        let is_whole = |retained: &mut Retained| matches!(retained, Retained::Rows(block) if len >= end.min((*block + 1) * BLOCK));
+        let whole: Vec<Retained> = self.retained.extract_if(.., is_whole).collect();
+        let of = |retained| {
+            let Retained::Rows(block) = retained else { return None };
             let before = block.checked_sub(1).map_or(Some(self.root), |before| self.table.hash(before))?;
             Some((block, before, *self.rows.get(&block)?))
         };
@@ -135,9 +152,7 @@ impl Sequence {
     /// Commits the turn: f16 rows stay for the open block only.
     pub(crate) fn end_turn(&mut self, arena: &mut Arena) {
         let open = self.len / BLOCK;
-        self.start = self.len;
-        self.held = None;
-        self.marked.clear();
+        self.retained = vec![Retained::Point(self.len)];
         self.keep_rows(arena, |block| block == open);
     }
 
@@ -194,7 +209,7 @@ impl Sequence {
             arena.release(id);
         }
         self.len = kept;
-        self.start = self.start.min(kept);
+        self.reach_back(kept);
     }
 
     /// Goes back to the end of the last sealed block.
@@ -268,10 +283,16 @@ impl Sequence {
     pub(crate) fn trim_window(&mut self, limit: usize, arena: &mut Arena) {
         let Some(window) = self.layout.window() else { return };
         let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;
-        let at_start = first(self.start)..self.start / BLOCK;
-        let at_end = (self.len / BLOCK).saturating_sub(1) * BLOCK;
-        let at_end = first(self.held.map_or(at_end, |held| at_end.min(held)));
-        for block in (0..limit.min(at_end)).filter(|block| !at_start.contains(block)) {
+        let at_end = first((self.len / BLOCK).saturating_sub(1) * BLOCK);
+        let retained = &self.retained;
+        let is_unseen = |block: &usize| {
+            retained.iter().all(|retained| match retained {
+                Retained::Point(n) => !(first(*n)..n / BLOCK).contains(block),
+                Retained::From(n) => first(*n) > *block,
+                Retained::Rows(_) => true,
+            })
+        };
+        for block in (0..limit.min(at_end)).filter(is_unseen) {
             if let Some(id) = self.table.take(block, Part::Windowed) {
                 arena.release(id);
             }
@@ -326,11 +347,17 @@ impl Sequence {
             let name = |part: Part| parts[part as usize].map(|id| arena.name(id, (hash, part)));
             self.table.push(hash, Part::ALL.map(name));
         }
-        let (open, start) = (self.len / BLOCK, self.start / BLOCK);
-        let first = self.held.map_or(open, |held| held / BLOCK).min(open.saturating_sub(1));
-        let marked = std::mem::take(&mut self.marked);
-        self.keep_rows(arena, |block| block >= first || block == start || marked.contains(&block));
-        self.marked = marked;
+        let last = (self.len / BLOCK).saturating_sub(1);
+        let retained = std::mem::take(&mut self.retained);
+        let stays = |block: usize| {
+            retained.iter().any(|retained| match retained {
+                Retained::Point(n) => block == n / BLOCK,
+                Retained::From(n) => block >= n / BLOCK,
+                Retained::Rows(marked) => block == *marked,
+            })
+        };
+        self.keep_rows(arena, |block| block >= last || stays(block));
+        self.retained = retained;
     }
 
     /// A pass failed: forgets what it wrote.

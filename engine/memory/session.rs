@@ -373,9 +373,8 @@ impl Session {
     ) -> Export {
         let mut export = self.blocks_from(self.stored_blocks, context, arena);
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
-        let goes_on = |tail: &Tail| {
-            tail.file == File::Open && tail.at.block == open && n > 0 && store.has_tail(&tail.at)
-        };
+        let goes_on =
+            |tail: &Tail| tail.file == File::Open && tail.at.block == open && n > 0 && store.appends_tails();
         self.earlier.extend(self.tail.take_if(|tail| !goes_on(tail)));
         self.put_by(open);
         if let Some(rows) = self.sequence.open_rows() {
@@ -407,6 +406,9 @@ impl Session {
         }
         if stored.error.is_some() {
             self.sent_blocks = self.stored_blocks;
+        }
+        if stored.lost_tail {
+            self.tail.iter_mut().for_each(Tail::close);
         }
         let ours = |at: &&TailRef| self.tail.as_ref().is_some_and(|tail| tail.at.file == at.file);
         if let Some(at) = stored.tail.as_ref().filter(ours) {
@@ -449,7 +451,7 @@ impl Tail {
 
 /// Bytes of the metadata of a session with these segments and `n` tokens: ids, texts and addresses.
 pub(crate) fn known_bytes(segments: &[Segment], n_tokens: usize) -> u64 {
-    let segment = |s: &Segment| size_of::<Segment>() + s.text.capacity() + 4 * s.ids.len();
+    let segment = |s: &Segment| size_of::<Segment>() + s.text.len() + 4 * s.ids.len();
     let segments: usize = segments.iter().map(segment).sum();
     (segments + 4 * n_tokens + 48 * (n_tokens / BLOCK)) as u64
 }

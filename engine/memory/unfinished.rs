@@ -7,11 +7,12 @@
 //! dropped before anything of finished turns that would have to be computed again.
 
 use super::Memory;
+use super::arena::Arena;
 use super::session::Session;
 use crate::SessionKey;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::BlockId;
-use crate::text::prefix::flatten;
+use crate::text::prefix::n_tokens;
 use std::collections::{HashSet, VecDeque};
 
 /// Blocks by the session whose turn did not end, the oldest first; of each in their order.
@@ -22,6 +23,27 @@ impl Unfinished {
     /// True if nothing is held.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Lets go of what a session's turn had read that did not end.
+    pub(super) fn forget(&mut self, key: &SessionKey, arena: &mut Arena) {
+        self.0.retain(|(session, blocks)| {
+            let stays = session != key;
+            if !stays {
+                blocks.iter().for_each(|id| arena.release(*id));
+            }
+            stays
+        });
+    }
+
+    /// Lets go of the last block of what is held longest; `false`: there is none.
+    pub(super) fn evict(&mut self, arena: &mut Arena) -> bool {
+        let Some((_, blocks)) = self.0.front_mut() else { return false };
+        blocks.pop().into_iter().for_each(|id| arena.release(id));
+        if blocks.is_empty() {
+            self.0.pop_front();
+        }
+        true
     }
 }
 
@@ -38,40 +60,18 @@ impl Memory {
         let of_prompt = session.sequence.table().parts().take(prompt_len / BLOCK);
         let read: Vec<BlockId> = of_prompt.flatten().flatten().collect();
         read.iter().for_each(|id| self.arena.retain(*id));
-        let n = flatten(&session.segments).len();
+        let n = n_tokens(&session.segments);
         session.tokens.truncate(n);
         session.truncate(n, &mut self.arena);
         session.sequence.end_turn(&mut self.arena);
         let held: HashSet<BlockId> = session.sequence.table().parts().flatten().flatten().collect();
         let (held, kept): (Vec<BlockId>, _) = read.into_iter().partition(|id| held.contains(id));
         held.into_iter().for_each(|id| self.arena.release(id));
-        self.drop_unfinished(&key);
+        self.unfinished.forget(&key, &mut self.arena);
         if !kept.is_empty() {
             self.unfinished.0.push_back((key.clone(), kept));
         }
         self.take_back(key.clone(), session, next_use);
         self.saved(&key);
-    }
-
-    /// Lets go of what a session's turn had read that did not end.
-    pub(super) fn drop_unfinished(&mut self, key: &SessionKey) {
-        let arena = &mut self.arena;
-        self.unfinished.0.retain(|(session, blocks)| {
-            let stays = session != key;
-            if !stays {
-                blocks.iter().for_each(|id| arena.release(*id));
-            }
-            stays
-        });
-    }
-
-    /// Lets go of the last block of what is held longest; `false`: there is none.
-    pub(super) fn evict_unfinished(&mut self) -> bool {
-        let Some((_, blocks)) = self.unfinished.0.front_mut() else { return false };
-        blocks.pop().into_iter().for_each(|id| self.arena.release(id));
-        if blocks.is_empty() {
-            self.unfinished.0.pop_front();
-        }
-        true
     }
 }

@@ -198,7 +198,7 @@ impl Folder {
             tenant: m.owner.identity.salt.clone(),
             blocks: m.blocks.iter().map(|hash| (hash.hex(), census.owners[hash])).collect(),
             tail_tokens: m.tail.as_ref().map_or(0, |tail| tail.rows),
-            segments: m.segments.iter().map(|s| (word(s.kind), s.ids.len(), s.text.clone())).collect(),
+            segments: m.segments.iter().map(|s| (word(s.kind), s.ids.len(), s.text.to_string())).collect(),
         })
     }
 

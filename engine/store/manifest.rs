@@ -379,7 +379,7 @@ mod tests {
         };
         let segment = |text: &&str| Segment {
             kind: SegmentKind::Message,
-            text: (*text).to_owned(),
+            text: (*text).into(),
             ids: vec![7; 256].into(),
             guessed: false,
         };

@@ -77,6 +77,11 @@ pub(crate) trait Logs: Blobs {
     /// It is shorter, or can't be written.
     fn append(&self, name: &str, at: u64, bytes: &[u8]) -> Result<()>;
 
+    /// Tells whether logs grow in place; else each is written once.
+    fn appends(&self) -> bool {
+        true
+    }
+
     /// Tells whether a log can be appended to after its first `at` bytes.
     fn can_append(&self, name: &str, at: u64) -> bool;
 

@@ -433,6 +433,11 @@ impl Store {
         Ok(n as u64)
     }
 
+    /// Returns whether a tail's file grows; else each tail is written whole, as a new one.
+    pub(crate) fn appends_tails(&self) -> bool {
+        self.medium.appends()
+    }
+
     /// Returns whether a tail's file can be appended to: it is at least as long as its valid part.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
         self.medium.can_append(&tail::name(tail), tail.end.bytes)

@@ -301,10 +301,10 @@ impl Segments<'_> {
         (kind, text, guessed): (SegmentKind, &str, bool),
         encode: impl FnOnce(&Self) -> Result<Vec<u32>>,
     ) -> Result<()> {
-        let known = self.known.get(self.out.len()).filter(|it| it.kind == kind && it.text == text);
+        let known = self.known.get(self.out.len()).filter(|it| it.kind == kind && *it.text == *text);
         let segment = match known {
             Some(known) if known.guessed == guessed => known.clone(),
-            _ => Segment { kind, text: text.to_owned(), ids: encode(self)?.into(), guessed },
+            _ => Segment { kind, text: text.into(), ids: encode(self)?.into(), guessed },
         };
         self.add(segment);
         Ok(())
@@ -360,7 +360,7 @@ impl Segments<'_> {
                     );
                     return Err(Error::request(found));
                 }
-                Segment { kind, text: self.tokenizer.decode(ids), ids: ids.into(), guessed: false }
+                Segment { kind, text: self.tokenizer.decode(ids).into(), ids: ids.into(), guessed: false }
             }
         };
         self.add(segment);

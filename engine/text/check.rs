@@ -27,7 +27,7 @@ pub(crate) fn check(segments: &[Segment], tokenizer: &Tokenizer) -> Result<()> {
             SegmentKind::Reply if segment.guessed => {
                 super::chat::reply_ids(&segments[..at], &segment.text, tokenizer)?
             }
-            SegmentKind::Reply | SegmentKind::Raw if tokenizer.decode(&segment.ids) != segment.text => {
+            SegmentKind::Reply | SegmentKind::Raw if tokenizer.decode(&segment.ids) != *segment.text => {
                 return wrong("its text does not match its ids");
             }
             SegmentKind::Reply | SegmentKind::Raw => continue,

@@ -20,11 +20,11 @@ pub(crate) enum SegmentKind {
     Raw,
 }
 
-/// A piece of a prompt.
+/// A piece of a prompt; a clone shares its text and ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     pub(crate) kind: SegmentKind,
-    pub(crate) text: String,
+    pub(crate) text: Arc<str>,
     pub(crate) ids: Arc<[u32]>,
     /// True if the ids were sampled; a reply given as text has ids that were guessed by the tokenizer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -64,7 +64,7 @@ pub(crate) enum Relation {
 /// Compares what a cache holds with a prompt.
 pub(crate) fn compare(cached: &[Segment], prompt: &[Segment]) -> Matched {
     let n_segments = cached.iter().zip(prompt).take_while(|(c, p)| Segment::serves(c, p)).count();
-    let n_tokens = cached[..n_segments].iter().map(|s| s.ids.len()).sum();
+    let n_tokens = n_tokens(&cached[..n_segments]);
     let relation = if n_segments < cached.len() {
         Relation::Diverge
     } else if n_segments < prompt.len() {
@@ -129,7 +129,7 @@ fn cut(segments: &mut Vec<Segment>, first: usize, n: usize, text: &dyn Fn(&[u32]
 
 /// A raw segment.
 pub(crate) fn raw(ids: &[u32], text: &dyn Fn(&[u32]) -> String) -> Segment {
-    Segment { kind: SegmentKind::Raw, text: text(ids), ids: ids.into(), guessed: false }
+    Segment { kind: SegmentKind::Raw, text: text(ids).into(), ids: ids.into(), guessed: false }
 }
 
 /// Length of the common prefix of two sequences.
@@ -146,6 +146,11 @@ pub(crate) fn first_difference(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count()
 }
 
+/// Tokens of a list of segments.
+pub(crate) fn n_tokens(segments: &[Segment]) -> usize {
+    segments.iter().map(|s| s.ids.len()).sum()
+}
+
 /// All ids of a list of segments.
 pub(crate) fn flatten(segments: &[Segment]) -> Vec<u32> {
     segments.iter().flat_map(|s| s.ids.iter().copied()).collect()
@@ -157,7 +162,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn segment(kind: SegmentKind, text: &str) -> Segment {
-        Segment { kind, text: text.to_owned(), ids: text.bytes().map(u32::from).collect(), guessed: false }
+        Segment { kind, text: text.into(), ids: text.bytes().map(u32::from).collect(), guessed: false }
     }
 
     fn message(text: &str) -> Segment {

@@ -35,11 +35,11 @@ pub(crate) fn conversation(
         }
         let messages = || read.iter().filter(|segment| segment.kind == SegmentKind::Message);
         let user = match (n, messages().count()) {
-            (_, 1) | (0, 2) => messages().next_back().map_or(String::new(), |user| user.text.clone()),
+            (_, 1) | (0, 2) => messages().next_back().map_or(String::new(), |user| user.text.to_string()),
             _ => return Err("its messages are not those of a conversation"),
         };
         if n == 0 && messages().count() == 2 {
-            system = messages().next().map(|system| system.text.clone());
+            system = messages().next().map(|system| system.text.to_string());
         }
         exchanges.push(Exchange::new(user, ReplyContent::Ids(reply.ids.clone())));
     }
@@ -109,7 +109,7 @@ fn as_call(reply: &ReplyContent) -> ReplyContent {
 /// Tells whether segments are these pieces, filled in.
 fn fits(pieces: &[SkeletonPiece], segments: &[Segment]) -> bool {
     let fits = |(piece, segment): (&SkeletonPiece, &Segment)| match piece {
-        SkeletonPiece::Text(text) => segment.kind == SegmentKind::Template && segment.text == *text,
+        SkeletonPiece::Text(text) => segment.kind == SegmentKind::Template && *segment.text == **text,
         SkeletonPiece::Content(_) => segment.kind == SegmentKind::Message,
     };
     pieces.len() == segments.len() && pieces.iter().zip(segments).all(fits)

@@ -1,100 +1,148 @@
-//! Requests that wait: for their session, or for room in memory beside the turns at work.
+//! Requests that wait: for their session, for what is done on other threads, and for room in memory beside
+//! the turns at work.
+//!
+//! A request whose session is free goes through the stages of [`Stage`]; whatever takes its time there is
+//! begun on a pool and polled, so nobody at work waits for it. A request that is ready before one that came
+//! earlier begins before it; one that finds no room lets nobody past.
 //!
 //! A turn begins when all that it may come to take, at its longest, fits in the budget together with what the
 //! turns at work may come to take; a turn that alone exceeds the budget is played alone. So what is at work
 //! never has to be evicted.
 //!
 //! A turn reserves all that it may come to take: whatever is at work is never evicted, so nothing is computed
-//! twice for want of room, and the order of turns is kept. That is more than most turns use; a budget that is
-//! tight for its agents plays them one after the other.
+//! twice for want of room. That is more than most turns use; a budget that is tight for its agents plays them
+//! one after the other.
 
 use crate::kv::layout::KvLayout;
-use crate::memory::{Memory, session};
+use crate::memory::io_pool::{Begun, IoPool, Priority, Wake};
+use crate::memory::opening::Opening;
+use crate::memory::recall::Loading;
+use crate::memory::session;
 use crate::store::memory_file::SessionExport;
 use crate::text::chat::Chat;
-use crate::text::prefix::{Segment, flatten};
+use crate::text::prefix::{Segment, n_tokens};
 use crate::text::raw::segments;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::turn::Decode;
-use crate::{Error, Event, Request, Result};
+use crate::turns::worker::carry::Import;
+use crate::{Error, Event, Request, Result, fault};
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A request that waits.
 pub(crate) struct Waiting {
     pub(crate) id: u64,
-    pub(crate) request: Box<Request>,
+    pub(crate) request: Arc<Request>,
     pub(crate) events: UnboundedSender<Event>,
-    /// Its prompt, once it was its turn to ask for room.
-    pub(crate) prepared: Option<Prepared>,
-    /// True once its session is being read from disk, beside the turns at work.
-    pub(crate) is_fetched: bool,
+    /// A memory from outside that its session is to have; then it says nothing.
+    pub(crate) import: Option<Box<Import>>,
+    pub(crate) began: Instant,
+    pub(crate) stage: Stage,
+}
+
+/// The stage that a request is at, before its turn is at work.
+pub(crate) enum Stage {
+    /// It waits for its session, or for those before it.
+    Queued,
+    /// Its run is claimed, and what its session has read is looked up.
+    Opening(Opening),
+    /// Its prompt is rendered and tokenized, its grammar compiled.
+    Encoding(Opening, Begun<Result<Prepared>>),
+    /// It waits for room.
+    Ready(Opening, Box<Prepared>),
+}
+
+/// A turn that has its room, whose session is being made ready.
+pub(crate) struct LoadingTurn {
+    pub(crate) id: u64,
+    pub(crate) request: Arc<Request>,
+    pub(crate) events: UnboundedSender<Event>,
+    pub(crate) began: Instant,
+    pub(crate) prepared: Prepared,
+    pub(crate) loading: Loading,
 }
 
 /// A request as the model reads it.
 pub(crate) struct Prepared {
     pub(crate) prompt: Vec<Segment>,
     pub(crate) decode: Decode,
+    /// The request's, or less where the context ends.
+    pub(crate) max_call_tokens: usize,
     /// Bytes that the session takes when the reply is as long as it may be, at most.
     pub(crate) need: u64,
-    pub(crate) began: Instant,
     /// Keys and values from outside that it begins with, instead of the session's own.
     pub(crate) memory: Option<SessionExport>,
 }
 
-impl Waiting {
-    /// Bytes of memory that the turn takes, at most; its prompt is rendered for that, once.
+/// Threads that read requests as the model does.
+pub(crate) struct Encoder(IoPool<Encoding>);
+
+/// What that takes.
+struct Encoding {
+    tokenizer: Arc<Tokenizer>,
+    chat: Arc<Chat>,
+    layout: Arc<KvLayout>,
+    context_length: usize,
+}
+
+/// Requests that are read side by side: one with a large grammar holds up no other.
+const THREADS: usize = 2;
+
+impl Encoder {
+    /// Threads with nothing to do.
     ///
     /// # Errors
-    /// The request can't be served by a model with this context, or another process adds to its run.
-    pub(crate) fn need(
-        &mut self,
-        memory: &mut Memory,
-        chat: &Chat,
-        tokenizer: &Tokenizer,
+    /// They can't be started.
+    pub(crate) fn new(
+        tokenizer: Arc<Tokenizer>,
+        chat: Arc<Chat>,
+        layout: Arc<KvLayout>,
         context_length: usize,
-    ) -> Result<u64> {
-        if let Some(prepared) = &self.prepared {
-            return Ok(prepared.need);
-        }
-        let prepared = Prepared::new(&mut self.request, memory, chat, tokenizer, context_length)?;
-        Ok(self.prepared.insert(prepared).need)
+        wake: &Wake,
+    ) -> Result<Self> {
+        let encoding = Arc::new(Encoding { tokenizer, chat, layout, context_length });
+        Ok(Self(IoPool::new("greenroom-encoder", THREADS, Priority::Low, &encoding, wake)?))
+    }
+
+    /// Begins to read a request, whose session has read `known`.
+    pub(crate) fn begin(&self, request: &Arc<Request>, known: Vec<Segment>) -> Begun<Result<Prepared>> {
+        let request = request.clone();
+        self.0.begin(move |encoding| encoding.prepare(&request, &known))
     }
 }
 
-impl Prepared {
-    fn new(
-        request: &mut Request,
-        memory: &mut Memory,
-        chat: &Chat,
-        tokenizer: &Tokenizer,
-        context_length: usize,
-    ) -> Result<Self> {
-        let began = Instant::now();
-        let agent = &request.session.agent;
-        let layout = memory.context.layout.clone();
-        let prompt = segments(&request.prompt, memory.known(request)?, chat, tokenizer)?;
-        let n = flatten(&prompt).len();
+impl Encoding {
+    /// # Errors
+    /// The request can't be served by a model with this context.
+    fn prepare(&self, request: &Request, known: &[Segment]) -> Result<Prepared> {
+        let (began, agent) = (Instant::now(), &request.session.agent);
+        fault::encode_point(agent);
+        let prompt = segments(&request.prompt, known, &self.chat, &self.tokenizer)?;
+        let n = n_tokens(&prompt);
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
         // A reply may need less room than a call that breaks off anyway.
-        request.max_call_tokens = request.max_call_tokens.min(context_length.saturating_sub(n));
-        let decode = Decode::new(request, &prompt, chat.calls(), tokenizer)?;
-        let (longest, remedy) = decode.longest(request);
-        let Some(all) = n.checked_add(longest).filter(|all| *all <= context_length) else {
+        let max_call_tokens = request.max_call_tokens.min(self.context_length.saturating_sub(n));
+        let decode = Decode::new(request, &prompt, self.chat.calls(), &self.tokenizer)?;
+        let (longest, remedy) = decode.longest(request, max_call_tokens);
+        let Some(all) = n.checked_add(longest).filter(|all| *all <= self.context_length) else {
             return Err(Error::request(format!(
                 "agent `{agent}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of \
-                 {context_length}"
+                 {}",
+                self.context_length
             ))
             .with_remedy(remedy));
         };
         let in_rows = if matches!(decode, Decode::ScoreOptions(_)) { longest } else { 0 };
-        let need = layout.at_work(all, in_rows) + session::known_bytes(&prompt, all);
+        let need = self.layout.at_work(all, in_rows) + session::known_bytes(&prompt, all);
         tracing::debug!("`{agent}`: prompt rendered in {:.1?}, at most {need} bytes", began.elapsed());
-        Ok(Self { prompt, decode, need, began, memory: None })
+        Ok(Prepared { prompt, decode, max_call_tokens, need, memory: None })
     }
+}
 
+impl Prepared {
     /// A prompt that is read, or begun with in the part that `memory` holds, and not answered.
     ///
     /// # Errors
@@ -105,7 +153,7 @@ impl Prepared {
         layout: &KvLayout,
         context_length: usize,
     ) -> Result<Self> {
-        let n = flatten(&prompt).len();
+        let n = n_tokens(&prompt);
         if n == 0 || n > context_length {
             return Err(Error::request(format!(
                 "the memory has {n} tokens; expected at least one, and no more than fit in the model's context of \
@@ -113,6 +161,6 @@ impl Prepared {
             )));
         }
         let need = layout.at_work(n, 0) + session::known_bytes(&prompt, n);
-        Ok(Self { prompt, decode: Decode::Read, need, began: Instant::now(), memory })
+        Ok(Self { prompt, decode: Decode::Read, max_call_tokens: 0, need, memory })
     }
 }

@@ -12,7 +12,7 @@ use crate::memory::pass::Wanted;
 use crate::memory::session::{CacheContext, Session, known_bytes};
 use crate::scoring::distribution::Distribution;
 use crate::text::calls::CallForm;
-use crate::text::prefix::{Segment, SegmentKind, flatten};
+use crate::text::prefix::{Segment, SegmentKind, n_tokens};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{ChoiceStep, Chosen, ScoreOptions, Spelling};
@@ -124,9 +124,9 @@ impl Decode {
     }
 
     /// Tokens that the reply may take, and what would make them fewer.
-    pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
+    pub(crate) fn longest(&self, request: &Request, max_call_tokens: usize) -> (usize, Remedy) {
         let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
-        let max_call_tokens = if calls { request.max_call_tokens } else { 0 };
+        let max_call_tokens = if calls { max_call_tokens } else { 0 };
         let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
@@ -153,7 +153,7 @@ impl ActiveTurn {
         let Recalled { mut session, kind, source, reused, recomputed, .. } = recalled;
         session.sequence.begin_turn();
         // It may have found blocks after what the session held.
-        session.sequence.reach_back(flatten(&session.segments).len());
+        session.sequence.reach_back(n_tokens(&session.segments));
         let known_bytes = known_bytes(&prompt, session.tokens.len());
         let prompt_len = session.tokens.len();
         let usage = Usage {
@@ -592,7 +592,7 @@ impl ActiveTurn {
         let known = self.session.segments.len();
         self.session.segments.extend(self.prompt.drain(..).skip(known));
         let reply: Arc<[u32]> = ids.clone().into();
-        let segment = Segment { kind: SegmentKind::Reply, text: spelled, ids: reply, guessed: false };
+        let segment = Segment { kind: SegmentKind::Reply, text: spelled.into(), ids: reply, guessed: false };
         if !matches!(self.decode, Decode::Read) {
             self.session.segments.push(segment);
         }

@@ -198,7 +198,7 @@ fn rounds_votes_and_announcements_are_shown_once_where_they_happen() {
         text: "It rains.".into(),
     };
     let tells = vec![tell("weeks/2/a", None), tell("end", Some("a"))];
-    let changes = Changes { said: Vec::new(), tells: tells };
+    let changes = Changes { said: Vec::new(), tells };
     let from = ForkFrom { run, at: None, changes };
     let forked = watched(HARVEST, &RunOptions { fork: Some(from), ..RunOptions::default() }, &fork);
     let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<_>>();

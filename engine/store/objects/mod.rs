@@ -252,6 +252,10 @@ impl Logs for Objects {
         }
     }
 
+    fn appends(&self) -> bool {
+        false
+    }
+
     fn can_append(&self, _: &str, _: u64) -> bool {
         false
     }

@@ -136,7 +136,7 @@ impl Trial {
         let text = self.below(6);
         let n = [1, 40, 90, 150, 256, 300][text as usize];
         let ids = (0..n).map(|i| (text * 1000 + i) as u32).collect();
-        Segment { kind, text: format!("text {text}"), ids, guessed: false }
+        Segment { kind, text: format!("text {text}").into(), ids, guessed: false }
     }
 
     fn key(&mut self) -> SessionKey {

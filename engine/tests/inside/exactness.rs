@@ -157,7 +157,7 @@ impl Bench {
 
     pub(crate) fn segment(&self, range: std::ops::Range<usize>) -> Segment {
         let ids = self.tokens[range.clone()].into();
-        Segment { kind: SegmentKind::Message, text: format!("{range:?}"), ids, guessed: false }
+        Segment { kind: SegmentKind::Message, text: format!("{range:?}").into(), ids, guessed: false }
     }
 
     /// Recalls a session for the prompt made of all tokens in two segments, the first one `n` long.
@@ -457,7 +457,7 @@ fn windows_leave_memory_and_come_back() {
             assert!(session.sequence.missing(256).next().is_some(), "the first window is still in memory");
             memory.take_back(request.session.clone(), session, None);
             let mut other = bench.segment(n..N);
-            other.text.push('!');
+            other.text = format!("{}!", other.text).into();
             let mut recalled = memory.recall(&request, &[bench.segment(0..n), other]).expect("a session");
             assert_eq!(
                 recalled.kind,
@@ -487,7 +487,7 @@ fn the_same_prompt_again_and_another_of_equal_shape() {
         assert_eq!((same.reused, same.recomputed), (kept, n - kept));
         let logits = bench.feed(&mut same.session.sequence, &mut memory.arena, n, 256);
         assert_eq!(logits, bench.rows(&reference, kept..n), "exact at {n}");
-        let other = Segment { text: "other".to_owned(), ids: vec![9; n].into(), ..bench.segment(0..n) };
+        let other = Segment { text: "other".into(), ids: vec![9; n].into(), ..bench.segment(0..n) };
         drop(memory);
         let mut memory = bench.memory(dir.path());
         let recalled = memory.recall(&request(), &[other]).expect("a session");

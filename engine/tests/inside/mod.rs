@@ -22,6 +22,7 @@ mod saving;
 mod status;
 mod texts;
 mod unfinished;
+mod waiting;
 
 use crate::{Completion, Engine, Event, Request};
 

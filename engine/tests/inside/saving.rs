@@ -5,8 +5,8 @@ use crate::device::Device;
 use crate::device::cpu::Cpu;
 use crate::fixtures::RandomModel;
 use crate::memory::Memory;
+use crate::memory::saver::Written;
 use crate::memory::session::CacheContext;
-use crate::memory::writer::Written;
 use crate::model::gguf::Gguf;
 use crate::prompter::PromptEncoder;
 use crate::store::in_memory::InMemory;
@@ -29,39 +29,56 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
-/// A store in memory whose writes can be held up, or fail; a clone is the same store.
+/// A store in memory that can be held up, or whose writes fail; a clone is the same store.
 #[derive(Clone, Default)]
-struct Gate {
+pub(super) struct Gate {
     things: InMemory,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
+/// What may be held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    Read,
+    Write,
+    Lease,
+}
+
 #[derive(Default)]
-struct State {
-    /// Beginning of the names of things that can't be written for now.
-    closed: Option<&'static str>,
+pub(super) struct State {
+    /// What can't be done for now, with the beginning of the names of the things.
+    closed: Option<(Door, &'static str)>,
     /// Beginning of the names of things that can't be written at all.
     failing: Option<&'static str>,
-    /// Writes that wait.
-    waiting: usize,
+    /// Calls that wait.
+    pub(super) waiting: usize,
     /// Names of what was written, in order, with the bytes, and what there was then.
     written: Vec<(String, u64, InMemory)>,
-    /// Names of the threads that read or wrote.
-    threads: BTreeSet<String>,
+    /// Names of the threads that asked it for something.
+    pub(super) threads: BTreeSet<String>,
 }
 
 impl Gate {
-    fn state(&self) -> MutexGuard<'_, State> {
+    /// An open one of the same things.
+    pub(super) fn copy(&self) -> Self {
+        Self { things: self.things.copy(), state: Arc::default() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.0.lock().expect("a gate");
         state.threads.extend(std::thread::current().name().map(str::to_owned));
         state
     }
 
     fn close(&self, names: &'static str) {
-        self.state().closed = Some(names);
+        self.close_door(Door::Write, names);
     }
 
-    fn open(&self) {
+    pub(super) fn close_door(&self, door: Door, names: &'static str) {
+        self.state().closed = Some((door, names));
+    }
+
+    pub(super) fn open(&self) {
         self.state().closed = None;
         self.state.1.notify_all();
     }
@@ -70,8 +87,8 @@ impl Gate {
         self.state().failing = names;
     }
 
-    /// Waits until a write waits.
-    fn until_it_is_needed(&self) {
+    /// Waits until something waits.
+    pub(super) fn until_it_is_needed(&self) {
         wait(|| (self.state().waiting > 0).then_some(()));
     }
 
@@ -80,13 +97,19 @@ impl Gate {
         self.state().written.iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn write(&self, name: &str, bytes: &[u8], write: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Waits while a door is closed for a thing.
+    fn pass(&self, door: Door, name: &str) -> MutexGuard<'_, State> {
         let mut state = self.state();
         state.waiting += 1;
-        while state.closed.is_some_and(|names| name.starts_with(names)) {
+        while state.closed.is_some_and(|(closed, names)| closed == door && name.starts_with(names)) {
             state = self.state.1.wait(state).expect("a gate");
         }
         state.waiting -= 1;
+        state
+    }
+
+    fn write(&self, name: &str, bytes: &[u8], write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut state = self.pass(Door::Write, name);
         if state.failing.is_some_and(|names| name.starts_with(names)) {
             return Err(Error::store(format!("{name} is not to be written")));
         }
@@ -98,11 +121,12 @@ impl Gate {
 
 impl Blobs for Gate {
     fn open(&self, name: &str) -> Result<Input, Failure> {
-        drop(self.state());
+        drop(self.pass(Door::Read, name));
         self.things.open(name)
     }
 
     fn size(&self, name: &str) -> Option<u64> {
+        drop(self.pass(Door::Read, name));
         self.things.size(name)
     }
 
@@ -129,10 +153,12 @@ impl Logs for Gate {
     }
 
     fn can_append(&self, name: &str, at: u64) -> bool {
+        drop(self.pass(Door::Read, name));
         self.things.can_append(name, at)
     }
 
     fn lease(&self, name: &str) -> Result<Option<Lease>> {
+        drop(self.pass(Door::Lease, name));
         self.things.lease(name)
     }
 
@@ -142,7 +168,7 @@ impl Logs for Gate {
 }
 
 /// Asks again and again until there is an answer, for a minute.
-fn wait<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+pub(super) fn wait<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(answer) = ask() {
@@ -154,20 +180,20 @@ fn wait<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// An engine's thread over a gate.
-struct Stage {
+pub(super) struct Stage {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
     next_id: u64,
 }
 
 /// A requested turn.
-struct Asked {
+pub(super) struct Asked {
     id: u64,
-    events: UnboundedReceiver<Event>,
+    pub(super) events: UnboundedReceiver<Event>,
 }
 
 impl Stage {
-    fn new(gate: &Gate, model: &RandomModel, budget: u64) -> Self {
+    pub(super) fn new(gate: &Gate, model: &RandomModel, budget: u64) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         let prompter = PromptEncoder::read(&gguf).expect("a prompter");
@@ -176,10 +202,10 @@ impl Stage {
         let (device, context): (Arc<dyn Device>, _) =
             (Arc::new(device), CacheContext::of_test(Arc::new(layout)));
         let store = Store::on(Arc::new(gate.clone()), None);
-        let mut memory = Memory::new(&device, context, Some(store), budget).expect("a memory");
+        let memory = Memory::new(&device, context, Some(store), budget).expect("a memory");
         let (commands, receiver) = channel();
         let line = commands.clone();
-        memory.wake_by(move || drop(line.send(Command::Written)));
+        memory.wake_by(move || drop(line.send(Command::Woken)));
         let worker = Worker::new(
             device,
             prompter.tokenizer.clone(),
@@ -188,26 +214,28 @@ impl Stage {
             512,
             Some(Guessing::NEAR_AND_FAR),
             None,
-        );
+        )
+        .expect("a worker");
         let body = move || worker.run(&receiver, &OnceLock::new());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread");
         Self { commands, thread: Some(thread), next_id: 0 }
     }
 
-    fn ask(&mut self, agent: &str, conversation: &Conversation, n: usize) -> Asked {
-        let (sender, events) = unbounded_channel();
-        let (id, session) = (self.next_id, SessionKey::new("r", agent));
+    pub(super) fn ask(&mut self, agent: &str, conversation: &Conversation, n: usize) -> Asked {
+        let (session, prompt) = (SessionKey::new("r", agent), conversation.clone().into());
+        self.ask_for(Request { session, prompt, max_tokens: n, min_tokens: n, ..request() })
+    }
+
+    pub(super) fn ask_for(&mut self, request: Request) -> Asked {
+        let ((sender, events), id) = (unbounded_channel(), self.next_id);
         self.next_id += 1;
-        let conversation = conversation.clone();
-        let request =
-            Request { session, prompt: conversation.into(), max_tokens: n, min_tokens: n, ..request() };
         self.commands
             .send(Command::Turn { id, request: Box::new(request), events: sender })
             .expect("a thread");
         Asked { id, events }
     }
 
-    fn commit(&self, turn: &Asked) -> oneshot::Receiver<Result<Box<Completion>>> {
+    pub(super) fn commit(&self, turn: &Asked) -> oneshot::Receiver<Result<Box<Completion>>> {
         let (answer, receiver) = oneshot::channel();
         self.commands.send(Command::Commit { id: turn.id, answer }).expect("a thread");
         receiver
@@ -227,7 +255,7 @@ impl Drop for Stage {
 
 impl Asked {
     /// Waits for some text.
-    fn text(&mut self) {
+    pub(super) fn text(&mut self) {
         let text = |event| match event {
             Event::Text(_) => Some(()),
             Event::Prefill { .. } | Event::Logprobs(_) => None,
@@ -243,7 +271,7 @@ impl Asked {
     }
 
     /// Waits for the end.
-    fn done(&mut self) -> Box<Completion> {
+    pub(super) fn done(&mut self) -> Box<Completion> {
         wait(|| match self.events.try_recv().ok()? {
             Event::Done(completion) => Some(completion),
             Event::Failed(e) => panic!("{e}"),
@@ -253,16 +281,16 @@ impl Asked {
 }
 
 /// Waits for the end of a commit.
-fn committed(mut answer: oneshot::Receiver<Result<Box<Completion>>>) -> Box<Completion> {
+pub(super) fn committed(mut answer: oneshot::Receiver<Result<Box<Completion>>>) -> Box<Completion> {
     wait(|| answer.try_recv().ok()).expect("a commit")
 }
 
 /// A conversation that takes more than a block.
-fn long(agent: &str) -> Conversation {
+pub(super) fn long(agent: &str) -> Conversation {
     Conversation { next: format!("{agent}, tell me of the mill. ").repeat(14), ..Conversation::default() }
 }
 
-fn and_then(conversation: &mut Conversation, said: &Completion) {
+pub(super) fn and_then(conversation: &mut Conversation, said: &Completion) {
     let user = std::mem::replace(&mut conversation.next, "And then what? ".repeat(5));
     conversation.exchanges.push(Exchange::new(user, ReplyContent::Ids(said.ids.clone().into())));
 }

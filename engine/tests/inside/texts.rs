@@ -285,7 +285,7 @@ fn chats_of_sentencepiece_vocabularies() {
             let prompt = chat.prompt(&conversation, &tokenizer).expect("a prompt");
             assert_eq!(compare(&cached, &prompt).relation, Relation::Extend, "{name}, turn {turn}");
             let ids = flatten(&prompt);
-            let text: String = prompt.iter().map(|s| s.text.as_str()).collect();
+            let text: String = prompt.iter().map(|s| &*s.text).collect();
             assert_eq!(ids, tokenizer.encode_template(&text, After::Special).expect("ids"), "{name}: {text}");
             assert!(tokenizer.decode(&ids).starts_with(start), "{name}: {:?}", tokenizer.decode(&ids));
             // The last reply comes as text, with the space that sampled ids begin with: it is not doubled.
@@ -370,18 +370,18 @@ fn what_was_read_is_known_wherever_it_lies() {
     let child = Request { session: SessionKey::new("r", "child"), ..child };
     let read = [bench.segment(0..300)];
     let mut memory = bench.memory(folder.path());
-    assert_eq!(memory.known(&mine).expect("nothing"), []);
+    assert_eq!(memory.known_now(&mine).expect("nothing"), []);
     bench.store(&mut memory, 300);
     drop(memory);
     let mut memory = bench.memory(folder.path());
-    assert_eq!(memory.known(&child).expect("nothing"), [], "it is on disk alone");
-    assert_eq!(memory.known(&Request { cold: true, ..mine.clone() }).expect("nothing"), []);
-    assert_eq!(memory.known(&mine).expect("a session"), read);
-    assert_eq!(memory.known(&child).expect("its parent's"), read);
+    assert_eq!(memory.known_now(&child).expect("nothing"), [], "it is on disk alone");
+    assert_eq!(memory.known_now(&Request { cold: true, ..mine.clone() }).expect("nothing"), []);
+    assert_eq!(memory.known_now(&mine).expect("a session"), read);
+    assert_eq!(memory.known_now(&child).expect("its parent's"), read);
     // It was not taken for a turn: the engine may go on with others, and recalls it as ever.
     let recalled = memory.recall(&mine, &[read[0].clone(), bench.segment(300..400)]).expect("a session");
     assert_eq!((recalled.reused, recalled.kind), (300, MatchKind::Extend));
-    let other = bench.memory(folder.path()).known(&mine).expect_err("it is at work elsewhere").kind();
+    let other = bench.memory(folder.path()).known_now(&mine).expect_err("it is at work elsewhere").kind();
     assert_eq!(other, ErrorKind::InUse);
 }
 
@@ -479,7 +479,7 @@ fn five_turns_extend_under_every_real_template() {
             let prompt = chat.prompt(&conversation, &tokenizer).expect("a prompt");
             let matched = compare(&cached, &prompt);
             assert_eq!(matched.relation, Relation::Extend, "{name}, turn {turn}");
-            let text: String = prompt.iter().map(|s| s.text.as_str()).collect();
+            let text: String = prompt.iter().map(|s| &*s.text).collect();
             for said in ["You are Ada.", "line 0", &format!("line {turn}"), "{{ 1 + 1 }}"] {
                 assert!(text.contains(said), "{name}, turn {turn}: {said:?} is not in {text:?}");
             }
@@ -491,7 +491,7 @@ fn five_turns_extend_under_every_real_template() {
             let text = tokenizer.decode(&reply);
             cached.push(crate::text::prefix::Segment {
                 kind: SegmentKind::Reply,
-                text,
+                text: text.into(),
                 ids: reply.into(),
                 guessed: false,
             });
@@ -546,7 +546,7 @@ fn reasoning_is_asked_for_reply_by_reply() {
             let begun = Conversation { next: "USER".into(), reasoning: first, ..Conversation::default() };
             let begun = chat.prompt(&begun, &tokenizer).expect("a prompt");
             assert!(matches!(compare(&begun, &prompt).relation, Relation::Extend), "{name}");
-            prompt.iter().map(|s| s.text.as_str()).collect::<String>()
+            prompt.iter().map(|s| &*s.text).collect::<String>()
         };
         let all = Reasoning::ALL.map(|level| prompt_at(level, Reasoning::None));
         let later = Reasoning::ALL.map(|level| prompt_at(Reasoning::None, level));
@@ -576,7 +576,7 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     let call = grammar.example().expect("a call");
     assert_eq!(chat.calls().read(&tools, &call).expect("a call").tool, "dice", "{call}");
     let first = chat.prompt(&conversation, tokenizer).expect("a prompt");
-    let text = |segments: &[Segment]| segments.iter().map(|s| s.text.as_str()).collect::<String>();
+    let text = |segments: &[Segment]| segments.iter().map(|s| &*s.text).collect::<String>();
     let ids =
         [chat.calls().opening.clone(), tokenizer.encode_message(&call, After::Text).expect("ids")].concat();
     let user = std::mem::replace(&mut conversation.next, "RESULT".to_owned());

@@ -1,10 +1,11 @@
 //! Sessions as a whole: forked, exported, imported, removed.
 
 use super::Worker;
+use super::errands::Errand;
+use crate::memory::carry::Exporting;
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
 use crate::text::prefix::Segment;
-use crate::turns::admission::{Prepared, Waiting};
 use crate::{Error, ErrorKind, Event, Prompt, Request, Result, Retention, SessionKey};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -50,63 +51,49 @@ impl Worker {
     /// Gives a session the memory of another, unless a turn of it is at work or waits for its commit.
     pub(super) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
         if !self.is_at_work(&to) && !self.awaits_commit(&to) {
+            self.reopen(&to);
             self.memory.fork(from, to, replace);
         }
     }
 
     /// Gives all of a session.
-    pub(super) fn export(&mut self, session: &SessionKey) -> Result<SessionExport> {
-        self.at_rest(session)?;
-        let portable = self.memory.portable(session);
-        self.enforce_budget();
-        portable
-    }
-
-    /// Takes a session in, once there is room for it: that is a turn that says nothing.
-    pub(super) fn import(&mut self, id: u64, import: Import, events: UnboundedSender<Event>) {
-        match self.prepare(import) {
-            Ok((request, prepared)) => {
-                let (request, prepared) = (Box::new(request), Some(prepared));
-                self.waiting.push_back(Waiting { id, request, events, prepared, is_fetched: false });
+    pub(super) fn export(&mut self, session: SessionKey, answer: oneshot::Sender<Result<SessionExport>>) {
+        match self.at_rest(&session) {
+            Ok(()) => {
+                self.add_errand(Errand::Export { exporting: Box::new(Exporting::new(session)), answer })
             }
-            Err(e) => drop(events.send(Event::Failed(e))),
+            Err(e) => drop(answer.send(Err(e))),
         }
     }
 
-    fn prepare(&mut self, import: Import) -> Result<(Request, Prepared)> {
-        let Import { session, segments, memory, replace } = import;
-        self.at_rest(&session)?;
-        self.not_awaited(&session)?;
-        if self.memory.knows(&session) && !replace {
-            let SessionKey { run, agent, .. } = &session;
-            return Err(Error::request(format!(
-                "agent `{agent}` of run `{run}` already has a memory; choose another name, or ask to replace it"
-            )));
+    /// Takes a session in, once there is room for it: that is a turn that says nothing.
+    pub(super) fn import(&mut self, id: u64, import: Box<Import>, events: UnboundedSender<Event>) {
+        let rests = self.at_rest(&import.session).and_then(|()| self.not_awaited(&import.session));
+        if let Err(e) = rests {
+            return drop(events.send(Event::Failed(e)));
         }
         let request = Request {
             retention: Retention::Persistent,
             max_tokens: 0,
-            cold: true,
-            ..Request::new(session, Prompt::Ids([].into()))
+            ..Request::new(import.session.clone(), Prompt::Ids([].into()))
         };
-        let (layout, context) = (&self.memory.context.layout, self.device.spec().context_length);
-        let prepared = Prepared::to_read(segments, memory, layout, context)?;
-        Ok((request, prepared))
+        self.wait_for_room(id, request, events, Some(import));
     }
 
     /// Drops the rows that a session keeps only to go back; answers once they are gone.
-    pub(super) fn drop_rows(&mut self, session: &SessionKey, answer: oneshot::Sender<Result<Removed>>) {
-        match self.begin_to_drop_rows(session) {
-            Ok(true) => self.removals.push_back(answer),
-            Ok(false) => drop(answer.send(Ok(Removed::default()))),
+    pub(super) fn drop_rows(&mut self, session: SessionKey, answer: oneshot::Sender<Result<Removed>>) {
+        match self.committed_at_rest(&session) {
+            Ok(()) => {
+                let was_claimed = self.memory.is_claimed(&session);
+                self.add_errand(Errand::DropRows { session, was_claimed, answer });
+            }
             Err(e) => drop(answer.send(Err(e))),
         }
         self.take_answers();
     }
 
-    fn begin_to_drop_rows(&mut self, session: &SessionKey) -> Result<bool> {
-        self.committed_at_rest(session)?;
-        let at_work = self.turns().filter_map(|turn| turn.session.tail_file()).map(str::to_owned).collect();
+    pub(super) fn begin_to_drop_rows(&mut self, session: &SessionKey) -> bool {
+        let at_work = self.at_work().filter_map(|turn| turn.session.tail_file()).map(str::to_owned).collect();
         self.memory.drop_rows(session, at_work)
     }
 
@@ -114,28 +101,32 @@ impl Worker {
     /// waits for its commit.
     pub(super) fn remove(
         &mut self,
-        session: &SessionKey,
+        session: SessionKey,
         to_make_room: bool,
         answer: oneshot::Sender<Result<Removed>>,
     ) {
-        let rests = if to_make_room { self.committed_at_rest(session) } else { self.at_rest(session) };
-        match rests.and_then(|()| self.begin_to_remove(session)) {
-            Ok(None) => self.removals.push_back(answer),
-            Ok(Some(sessions)) => drop(answer.send(Ok(Removed { sessions, ..Removed::default() }))),
+        let rests = if to_make_room { self.committed_at_rest(&session) } else { self.at_rest(&session) };
+        match rests {
+            Ok(()) => {
+                let was_claimed = self.memory.is_claimed(&session);
+                self.add_errand(Errand::Remove { session, was_claimed, answer });
+            }
             Err(e) => drop(answer.send(Err(e))),
         }
         self.take_answers();
     }
 
-    fn begin_to_remove(&mut self, session: &SessionKey) -> Result<Option<usize>> {
-        let at_work = self.turns().flat_map(|turn| turn.session.sequence.table().hashes());
+    pub(super) fn begin_to_remove(&mut self, session: &SessionKey) -> Option<usize> {
+        self.reopen(session);
+        let at_work: Vec<_> =
+            self.at_work().flat_map(|turn| turn.session.sequence.table().hashes()).collect();
         let others = self.finished.iter().filter(|finished| finished.session != *session);
         let pending = others.filter_map(|finished| finished.pending.as_ref());
         let pending = pending.flat_map(|pending| pending.manifest.blocks.iter().copied());
-        let needed: Vec<_> = at_work.chain(pending).collect();
-        let begun = self.memory.remove(session, needed.into_iter())?;
+        let needed: Vec<_> = at_work.into_iter().chain(pending).collect();
+        let begun = self.memory.remove(session, needed.into_iter());
         self.draft_model.iter_mut().for_each(|model| model.forget(session));
         self.forget_pending(session);
-        Ok(begun)
+        begun
     }
 }

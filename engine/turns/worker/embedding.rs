@@ -2,9 +2,8 @@
 //! the one at work as for a turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
+use crate::Meter;
 use crate::scoring::embedding::{Embedder, EmbeddingSender};
-use crate::text::tokenizer::After;
-use crate::{Meter, Result};
 use std::collections::VecDeque;
 
 /// Requests for embeddings, the one at work first.
@@ -31,14 +30,8 @@ impl Embedding {
 
 impl Worker {
     /// Takes a request, or tells what is wrong with it.
-    pub(super) fn embed(&mut self, texts: &[String], meter: Option<Meter>, answer: EmbeddingSender) {
-        let ids =
-            |text: &String| Ok(self.tokenizer.begin(&self.tokenizer.encode_message(text, After::Special)?));
-        let embedder = match texts.iter().map(ids).collect::<Result<Vec<_>>>() {
-            Ok(texts) => Embedder::new(&self.device, texts, meter, answer),
-            Err(e) => Err((e, answer)),
-        };
-        match embedder {
+    pub(super) fn embed(&mut self, texts: Vec<Vec<u32>>, meter: Option<Meter>, answer: EmbeddingSender) {
+        match Embedder::new(&self.device, texts, meter, answer) {
             Ok(embedder) => self.embedding.requests.push_back(embedder),
             Err((e, answer)) => drop(answer.send(Err(e))),
         }

@@ -6,8 +6,9 @@
 //! is its manifest alone.
 
 use super::Worker;
+use super::errands::Errand;
+use crate::memory::saver::{Answer, Stored, Written};
 use crate::memory::session::Pending;
-use crate::memory::writer::{Answer, Stored, Written};
 use crate::turns::turn::ActiveTurn;
 use crate::{Completion, Error, Event, Result, SessionKey};
 use std::time::Instant;
@@ -56,10 +57,16 @@ impl Worker {
 
     /// A turn's session is written, or could not be.
     fn saved(&mut self, id: u64, stored: Stored) {
-        if let Some(i) = self.saving.iter().position(|saving| saving.turn.id == id) {
-            let saving = self.saving.remove(i);
-            self.finish(saving, Some(stored));
+        let Some(i) = self.saving.iter().position(|saving| saving.turn.id == id) else { return };
+        let Saving { turn, .. } = &mut self.saving[i];
+        if stored.lost_tail {
+            turn.wrote(stored.bytes);
+            self.memory.note(&mut turn.session, &stored);
+            self.memory.save(id, &turn.request.session, &mut turn.session);
+            return;
         }
+        let saving = self.saving.remove(i);
+        self.finish(saving, Some(stored));
     }
 
     /// A turn ends: its session is at rest, and what was written of it waits for its manifest.
@@ -107,15 +114,13 @@ impl Worker {
                 pending.obsolete.extend(before.obsolete);
             }
         }
-        let begun = self.memory.commit(id, &finished.session, pending);
+        let session = finished.session.clone();
         self.committing.push_back(Committing { finished, answer });
-        if !matches!(begun, Ok(true)) {
-            self.committed(id, begun.map(|_| 0));
-        }
+        self.add_errand(Errand::Commit { session, turn: id, pending: pending.map(Box::new) });
     }
 
     /// A commit is over: its manifest is on disk, with so many bytes, or could not be written.
-    fn committed(&mut self, id: u64, written: Result<u64>) {
+    pub(super) fn committed(&mut self, id: u64, written: Result<u64>) {
         let Some(i) = self.committing.iter().position(|committing| committing.finished.id == id) else {
             return;
         };
@@ -165,8 +170,9 @@ impl Worker {
 
     /// Waits for all that is being written, so that whoever asked for it learns what came of it.
     pub(super) fn finish_writing(&mut self) {
-        while self.memory.wait_for_a_write() {}
-        self.take_answers();
+        while self.memory.wait_for_a_write() {
+            self.take_answers();
+        }
     }
 
     /// Tells whether a session's manifest is still to be written: its turn has ended, and waits for its

@@ -1,15 +1,20 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
 //!
-//! It waits for no disk while anybody is at work: what a turn leaves is handed over to be written, and the
-//! turn ends when the answer comes; so its last event says what was written, and the others decode meanwhile.
+//! It computes, and waits for nothing else. A turn that is not at work is at a stage ([`admission`](super::admission),
+//! in the end [`ending`]), and what takes its time there is done on other
+//! threads: its run's lock, its session's manifest, its prompt's tokens, its grammar, its blocks, its writes.
+//! They wake this thread, which goes on with it between two passes. So a turn's last event says what was
+//! written, and the others decode meanwhile.
 //!
 //! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes
 //! it the same bits. A fault of the engine itself (a panic on its thread) is told to all turns, as
 //! `ErrorKind::Internal`.
 
+mod admitting;
 pub(crate) mod carry;
 mod embedding;
 mod ending;
+mod errands;
 mod status;
 
 use crate::device::Device;
@@ -22,20 +27,20 @@ use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
 use crate::scoring::scratch::ScratchSequence;
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
-use crate::text::chat::{Chat, reply_ids};
-use crate::text::prefix::flatten;
+use crate::text::chat::Chat;
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::admission::{Prepared, Waiting};
+use crate::turns::admission::{Encoder, LoadingTurn, Waiting};
 use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::schedule::{Guessing, Load, Pace, plan};
 use crate::turns::turn::ActiveTurn;
 use crate::{
-    Completion, Conversation, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, Ranking, Request,
-    Result, SessionKey, TokenScore,
+    Completion, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, Ranking, Request, Result, SessionKey,
+    TokenScore,
 };
 use carry::Import;
 use embedding::Embedding;
 use ending::{Committing, Finished, Saving};
+use errands::Errand;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
@@ -100,14 +105,16 @@ pub(crate) enum Command {
     Status {
         answer: oneshot::Sender<EngineStatus>,
     },
+    /// How likely are options, as ids, as the reply to a prompt?
     Rank {
-        conversation: Box<Conversation>,
-        options: Vec<String>,
+        prompt: Vec<u32>,
+        options: Vec<Vec<u32>>,
         kv: Option<KvChoice>,
         answer: Sender<Result<Ranking>>,
     },
+    /// Texts, as ids, are embedded.
     Embed {
-        texts: Vec<String>,
+        texts: Vec<Vec<u32>>,
         meter: Option<Meter>,
         answer: EmbeddingSender,
     },
@@ -122,8 +129,8 @@ pub(crate) enum Command {
         formats: Vec<KvChoice>,
         figures: Figures,
     },
-    /// Something was written, or could not be.
-    Written,
+    /// Something was done on another thread.
+    Woken,
     /// Engines that share the budget have less to take, or need some.
     Shared,
     /// The front is gone, though turns may still have ways here.
@@ -137,7 +144,9 @@ pub(crate) struct Worker {
     pub(crate) chat: Arc<Chat>,
     pub(crate) memory: Memory,
     pace: Pace,
+    encoder: Encoder,
     waiting: VecDeque<Waiting>,
+    loading: Vec<LoadingTurn>,
     active: Vec<ActiveTurn>,
     /// Turns whose sessions are being written, in the order in which they ended.
     saving: Vec<Saving>,
@@ -148,10 +157,12 @@ pub(crate) struct Worker {
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     embedding: Embedding,
+    /// What is to be done with sessions at rest, in order.
+    errands: VecDeque<Errand>,
     /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn
     /// begins, which could find what is about to go.
     removals: VecDeque<oneshot::Sender<Result<Removed>>>,
-    /// True if nobody is at work and those who wait can't begin before something is written.
+    /// True if nothing can be computed before something was done on another thread.
     held_up: bool,
     cursor: usize,
     /// How tokens of replies are guessed; `None`: they are not.
@@ -162,6 +173,9 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker with nothing to do.
+    ///
+    /// # Errors
+    /// No thread can be started.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         tokenizer: Arc<Tokenizer>,
@@ -170,28 +184,31 @@ impl Worker {
         chunk: usize,
         guessing: Option<Guessing>,
         draft_model: Option<DraftModel>,
-    ) -> Self {
-        let (waiting, active, finished) = (VecDeque::new(), Vec::new(), Vec::new());
-        let pace = Pace::new(chunk);
-        Self {
+    ) -> Result<Self> {
+        let (layout, context) = (memory.context.layout.clone(), device.spec().context_length);
+        let encoder = Encoder::new(tokenizer.clone(), chat.clone(), layout, context, memory.wake())?;
+        Ok(Self {
             device,
             tokenizer,
             chat,
             memory,
-            pace,
-            waiting,
-            active,
+            pace: Pace::new(chunk),
+            encoder,
+            waiting: VecDeque::new(),
+            loading: Vec::new(),
+            active: Vec::new(),
             saving: Vec::new(),
-            finished,
+            finished: Vec::new(),
             committing: VecDeque::new(),
             jobs: VecDeque::new(),
             embedding: Embedding::default(),
+            errands: VecDeque::new(),
             removals: VecDeque::new(),
             held_up: false,
             cursor: 0,
             guessing,
             draft_model,
-        }
+        })
     }
 
     /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then,
@@ -213,6 +230,7 @@ impl Worker {
             };
         let saving = self.saving.iter().map(|saving| &saving.turn);
         let turns = self.active.iter().chain(saving).map(|turn| &turn.events);
+        let turns = turns.chain(self.loading.iter().map(|loading| &loading.events));
         for events in turns.chain(self.waiting.iter().map(|waiting| &waiting.events)) {
             let _ = events.send(Event::Failed(Error::new(end.kind(), end.to_string())));
         }
@@ -220,12 +238,9 @@ impl Worker {
 
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
-            let nobody_waits = self.waiting.is_empty() || self.held_up;
-            let next = if self.active.is_empty()
-                && self.jobs.is_empty()
-                && !self.embedding.is_ready()
-                && nobody_waits
-            {
+            let nobody_waits =
+                self.held_up || self.active.is_empty() && self.waiting.is_empty() && self.loading.is_empty();
+            let next = if self.jobs.is_empty() && !self.embedding.is_ready() && nobody_waits {
                 commands.recv().map(Some).map_err(|RecvError| ())
             } else {
                 match commands.try_recv() {
@@ -254,10 +269,13 @@ impl Worker {
         (self.held_up, self.embedding.waits) = (false, false);
         match command {
             Command::Turn { id, request, events } => {
-                self.waiting.push_back(Waiting { id, request, events, prepared: None, is_fetched: false });
+                self.wait_for_room(id, *request, events, None);
             }
             Command::Commit { id, answer } => self.commit(id, answer),
-            Command::Written => self.take_answers(),
+            Command::Woken => {
+                self.take_answers();
+                self.go_on_elsewhere();
+            }
             Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to, replace } => self.fork(&from, to, replace),
@@ -265,23 +283,24 @@ impl Worker {
             Command::HintNextUse { session, .. } if self.is_at_work(&session) => {}
             Command::HintNextUse { session, next_use } => self.memory.hint_next_use(&session, next_use),
             Command::Forget { session } => {
+                self.reopen(&session);
                 self.draft_model.iter_mut().for_each(|model| model.forget(&session));
                 self.memory.forget(&session);
             }
-            Command::Export { session, answer } => drop(answer.send(self.export(&session))),
-            Command::Import { id, import, events } => self.import(id, *import, events),
+            Command::Export { session, answer } => self.export(session, answer),
+            Command::Import { id, import, events } => self.import(id, import, events),
             Command::Remove { session, to_make_room, answer } => {
-                self.remove(&session, to_make_room, answer);
+                self.remove(session, to_make_room, answer);
             }
-            Command::DropRows { session, answer } => self.drop_rows(&session, answer),
+            Command::DropRows { session, answer } => self.drop_rows(session, answer),
             Command::Status { answer } => drop(answer.send(self.status())),
-            Command::Rank { conversation, options, kv, answer } => {
-                match self.ranker(&conversation, &options, kv.as_ref(), answer.clone()) {
-                    Ok(ranker) => self.jobs.push_back(Box::new(ranker)),
-                    Err(e) => drop(answer.send(Err(e))),
+            Command::Rank { prompt, options, kv, answer } => match self.scratch(kv.as_ref()) {
+                Ok(scratch) => {
+                    self.jobs.push_back(Box::new(Ranker::new(scratch, prompt, &options, answer)));
                 }
-            }
-            Command::Embed { texts, meter, answer } => self.embed(&texts, meter, answer),
+                Err(e) => drop(answer.send(Err(e))),
+            },
+            Command::Embed { texts, meter, answer } => self.embed(texts, meter, answer),
             Command::Score { ids, kv, scores } => match self.scratch(kv.as_ref()) {
                 Ok(scratch) => self.jobs.push_back(Box::new(Scoring { scratch, ids, scores })),
                 Err(e) => drop(scores.send(Err(e))),
@@ -294,120 +313,23 @@ impl Worker {
         }
     }
 
-    /// Starts waiting turns whose session is free, in order, as long as there is room for them.
-    fn admit(&mut self) {
-        if !self.removals.is_empty() {
-            self.held_up = self.active.is_empty() && !self.waiting.is_empty();
-            return;
-        }
-        let mut is_full = self.embedding.is_next();
-        for mut waiting in std::mem::take(&mut self.waiting) {
-            if waiting.events.is_closed() {
-                continue;
-            }
-            let session = &waiting.request.session;
-            let waits = is_full
-                || self.is_at_work(session)
-                || self.waiting.iter().any(|w| w.request.session == *session);
-            if waits {
-                self.waiting.push_back(waiting);
-                continue;
-            }
-            match self.has_room(&mut waiting) {
-                Ok(true) if self.waits_for_disk(&mut waiting) => self.waiting.push_back(waiting),
-                Ok(true) => self.begin(waiting),
-                Ok(false) => {
-                    is_full = true;
-                    self.waiting.push_back(waiting);
-                }
-                Err(e) => drop(waiting.events.send(Event::Failed(e))),
-            }
-        }
-        self.held_up = self.active.is_empty() && !self.waiting.is_empty();
-        self.memory.look_ahead(self.active.len());
-    }
-
-    /// The turns that sessions are at work for.
-    fn turns(&self) -> impl Iterator<Item = &ActiveTurn> {
-        self.active.iter().chain(self.saving.iter().map(|saving| &saving.turn))
-    }
-
-    fn is_at_work(&self, session: &SessionKey) -> bool {
-        self.turns().any(|turn| turn.request.session == *session)
-    }
-
-    /// True if a turn fits beside those at work; one that fits nowhere is played alone.
-    fn has_room(&mut self, waiting: &mut Waiting) -> Result<bool> {
-        let context = self.device.spec().context_length;
-        let need = waiting.need(&mut self.memory, &self.chat, &self.tokenizer, context)?;
-        Ok(self.fits(need))
-    }
-
-    /// True while a session is read from disk for which others at work would have to wait.
-    fn waits_for_disk(&mut self, waiting: &mut Waiting) -> bool {
-        if self.active.is_empty() || waiting.request.cold {
-            return false;
-        }
-        let Some(Prepared { prompt, memory: None, .. }) = &waiting.prepared else { return false };
-        if !std::mem::replace(&mut waiting.is_fetched, true) {
-            self.memory.fetch(&waiting.request.session, prompt);
-        }
-        self.memory.is_being_read(&waiting.request.session)
-    }
-
-    /// True if so many bytes fit beside all that is at work, or nothing is.
-    fn fits(&self, need: u64) -> bool {
-        let reserved = self.reserved().saturating_add(need);
-        let is_alone = self.turns().next().is_none() && self.embedding.need == 0;
-        match &self.memory.share {
-            Some(share) => share.may_begin(reserved, is_alone),
-            None => is_alone || reserved <= self.memory.budget(),
-        }
-    }
-
-    /// Bytes that what is at work may come to take.
-    fn reserved(&self) -> u64 {
-        let drafts = self.draft_model.as_ref().map_or(0, DraftModel::budget);
-        self.turns()
-            .map(|turn| turn.need)
-            .fold(self.embedding.need.saturating_add(drafts), u64::saturating_add)
-    }
-
-    fn begin(&mut self, waiting: Waiting) {
-        let Waiting { id, request, events, prepared, .. } = waiting;
-        let Some(Prepared { prompt, decode, need, began, memory }) = prepared else { return };
-        let looked = Instant::now();
-        let recalled = match memory {
-            Some(memory) => self.memory.install(&request, &prompt, memory),
-            None => self.memory.recall(&request, &prompt),
-        };
-        match recalled {
-            Err(e) => drop(events.send(Event::Failed(e))),
-            Ok(mut recalled) => {
-                let prompt = recalled.aligned.take().unwrap_or(prompt);
-                let (agent, n) = (&request.session.agent, recalled.reused);
-                tracing::debug!("`{agent}`: {n} tokens recalled in {:.1?}", looked.elapsed());
-                let turn = ActiveTurn::new(id, *request, prompt, decode, recalled, events, began, need);
-                self.active.push(turn);
-                self.enforce_budget();
-            }
-        }
-    }
-
     /// One pass over all turns at work.
     fn step(&mut self) {
         let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
         let shared = loads.iter().any(|l| l.decoding);
-        let feed = plan(&loads, self.cursor, self.pace.chunk(shared));
+        let mut feed = plan(&loads, self.cursor, self.pace.chunk(shared));
         self.cursor = self.cursor.wrapping_add(1);
+        // What is being written can't leave memory before it is. Prompts that have no room wait for that;
+        // whoever decodes has room of its own.
+        let waits = !self.memory.make_room_for(feed.iter().sum()) && self.memory.is_writing();
+        if waits {
+            feed.iter_mut().zip(&loads).filter(|(_, load)| !load.decoding).for_each(|(feed, _)| *feed = 0);
+        }
         let fed: Vec<usize> = (0..feed.len()).filter(|i| feed[*i] > 0).collect();
         if fed.is_empty() {
+            self.held_up = waits && !self.active.iter().any(ActiveTurn::is_done);
             return self.finish_done(); // of one that came from outside all is there
-        }
-        // What is being written can't leave memory before it is: who has no room waits.
-        while !self.memory.make_room_for(feed.iter().sum()) && self.memory.wait_for_a_write() {
-            self.take_answers();
         }
         let share = self.memory.share.clone();
         let baton = share.as_ref().map(|share| share.baton());
@@ -498,10 +420,10 @@ impl Worker {
     }
 
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
-    fn at_work(&self) -> u64 {
+    fn bytes_at_work(&self) -> u64 {
         let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
-        self.turns()
-            .map(ActiveTurn::bytes)
+        self.at_work()
+            .map(|turn| turn.bytes)
             .chain(pending.map(Pending::bytes))
             .chain(self.draft_model.as_ref().map(DraftModel::bytes))
             .fold(self.embedding.need, u64::saturating_add)
@@ -509,7 +431,7 @@ impl Worker {
 
     fn enforce_budget(&mut self) {
         let request = self.memory.share.as_ref().map(|share| share.budget().1);
-        self.memory.enforce_budget(self.at_work());
+        self.memory.enforce_budget(self.bytes_at_work());
         self.report_answer(request.unwrap_or(0));
     }
 
@@ -575,22 +497,5 @@ impl Worker {
         let layout = |kv: &KvChoice| Ok(Arc::new(self.device.spec().kv_layout(kv)?));
         let layouts: Vec<_> = formats.iter().map(layout).collect::<Result<_>>()?;
         Ok(Comparison::new(&self.device, &layouts, ids))
-    }
-
-    fn ranker(
-        &self,
-        conversation: &Conversation,
-        options: &[String],
-        kv: Option<&KvChoice>,
-        answer: Sender<Result<Ranking>>,
-    ) -> Result<Ranker> {
-        let segments = self.chat.prompt(conversation, &self.tokenizer)?;
-        let prompt = flatten(&segments);
-        if prompt.is_empty() {
-            return Err(Error::request("the prompt is empty"));
-        }
-        let ids = |option: &String| reply_ids(&segments, option, &self.tokenizer);
-        let options: Vec<Vec<u32>> = options.iter().map(ids).collect::<Result<_>>()?;
-        Ok(Ranker::new(self.scratch(kv)?, prompt, &options, answer))
     }
 }

@@ -9,7 +9,7 @@ impl Worker {
     pub(super) fn status(&self) -> EngineStatus {
         let mut sessions = self.memory.sessions();
         let known: HashSet<_> = sessions.iter().map(|status| status.key.clone()).collect();
-        let at_work = self.turns().filter(|turn| !known.contains(&turn.request.session));
+        let at_work = self.at_work().filter(|turn| !known.contains(&turn.request.session));
         sessions.extend(at_work.map(|turn| {
             let status = turn.session.status(&turn.request.session, &self.memory.arena);
             let next_use = turn.request.next_use;
@@ -17,7 +17,7 @@ impl Worker {
         }));
         sessions.sort_by(|a, b| a.key.cmp(&b.key));
         EngineStatus {
-            active: self.turns().count(),
+            active: self.at_work().count(),
             waiting: self.waiting.iter().filter(|waiting| !waiting.events.is_closed()).count(),
             memory_bytes: self.memory.all_bytes(),
             budget_bytes: self.memory.budget(),

@@ -7,12 +7,12 @@
 
 use super::Memory;
 pub(crate) use super::export::Stored;
-use super::io_pool::{IoPool, Priority};
+use super::io_pool::{IoPool, Priority, Wake};
 use crate::kv::table::BlockId;
 use crate::store::manifest::Journal;
 use crate::store::{Removed, Store};
 use crate::{Result, SessionKey};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,16 +42,16 @@ pub(crate) enum Written {
 }
 
 /// The thread that writes, and what it was told to write.
-pub(super) struct Writer {
-    io_pool: IoPool,
+pub(super) struct Saver {
+    io_pool: IoPool<Store>,
     done: Sender<thread::Result<Written>>,
     answers: Receiver<thread::Result<Written>>,
-    /// Tells the engine's thread that there is an answer.
-    wake: Arc<dyn Fn() + Send + Sync>,
     /// Writes without an answer yet, in order.
     under_way: VecDeque<UnderWay>,
     /// Answers that came while somebody waited for one.
     early: VecDeque<Answer>,
+    /// Contents of the manifests of sessions that this engine saved.
+    journals: HashMap<SessionKey, Journal>,
 }
 
 struct UnderWay {
@@ -70,16 +70,26 @@ pub(super) struct Cost {
     pub(super) held: Vec<BlockId>,
 }
 
-impl Writer {
+impl Saver {
     /// A thread that writes to `store`.
     ///
     /// # Errors
     /// It can't be started.
-    pub(super) fn new(store: &Arc<Store>) -> Result<Self> {
-        let io_pool = IoPool::new("greenroom-writer", 1, Priority::Low, store)?;
+    pub(super) fn new(store: &Arc<Store>, wake: &Wake) -> Result<Self> {
+        let io_pool = IoPool::new("greenroom-writer", 1, Priority::Low, store, wake)?;
         let (done, answers) = channel();
-        let (under_way, early) = (VecDeque::new(), VecDeque::new());
-        Ok(Self { io_pool, done, answers, wake: Arc::new(|| ()), under_way, early })
+        let (under_way, early, journals) = Default::default();
+        Ok(Self { io_pool, done, answers, under_way, early, journals })
+    }
+
+    /// Takes note of what a session's manifest holds.
+    pub(super) fn know(&mut self, session: &SessionKey, journal: Journal) {
+        self.journals.insert(session.clone(), journal);
+    }
+
+    /// Takes what a session's manifest holds, if that is known.
+    pub(super) fn take_journal(&mut self, session: &SessionKey) -> Option<Journal> {
+        self.journals.remove(session)
     }
 
     /// Hands over what a session wants to have written, for a turn.
@@ -107,11 +117,8 @@ impl Writer {
 
     fn enqueue(&mut self, under_way: UnderWay, write: impl FnOnce(&Store) -> Written + Send + 'static) {
         self.under_way.push_back(under_way);
-        let (done, wake) = (self.done.clone(), self.wake.clone());
-        self.io_pool.push(write, move |written| {
-            let _ = done.send(written);
-            wake();
-        });
+        let done = self.done.clone();
+        self.io_pool.push(write, move |written| drop(done.send(written)));
     }
 
     /// Bytes of memory that what is under way takes.
@@ -153,17 +160,10 @@ impl Writer {
 }
 
 impl Memory {
-    /// Calls `wake`, on another thread, whenever there is something for [`Memory::written`].
-    pub(crate) fn wake_by(&mut self, wake: impl Fn() + Send + Sync + 'static) {
-        if let Some(writer) = &mut self.writer {
-            writer.wake = Arc::new(wake);
-        }
-    }
-
     /// The next thing that was written, or could not be; `None`: there is no more by now. Sessions at rest
     /// know of it already.
     pub(crate) fn written(&mut self) -> Option<Answer> {
-        let mut answer = self.writer.as_mut()?.answer()?;
+        let mut answer = self.saver.as_mut()?.answer()?;
         answer.held.drain(..).for_each(|id| self.arena.release(id));
         match &mut answer.written {
             Written::Blocks(stored) => {
@@ -187,18 +187,18 @@ impl Memory {
         Some(answer)
     }
 
-    /// Waits until one more thing is written; `false`: nothing is under way.
-    pub(crate) fn wait_for_a_write(&mut self) -> bool {
-        self.writer.as_mut().is_some_and(Writer::wait)
+    /// Tells whether something is being written.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.saver.as_ref().is_some_and(|saver| !saver.under_way.is_empty())
     }
 
-    /// Waits until a session's manifests are written.
-    pub(super) fn wait_for_commits(&mut self, session: &SessionKey) {
-        while self.is_committing(session) && self.wait_for_a_write() {}
+    /// Waits until one more thing is written; `false`: nothing is under way.
+    pub(crate) fn wait_for_a_write(&mut self) -> bool {
+        self.saver.as_mut().is_some_and(Saver::wait)
     }
 
     /// True if a manifest of the session is being written.
     pub(super) fn is_committing(&self, session: &SessionKey) -> bool {
-        self.writer.as_ref().is_some_and(|writer| writer.is_committing(session))
+        self.saver.as_ref().is_some_and(|saver| saver.is_committing(session))
     }
 }

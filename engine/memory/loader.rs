@@ -1,0 +1,96 @@
+//! Reads from the store, by threads: for turns that wait, ahead of those that will come, and of sessions that
+//! will speak.
+
+use super::Memory;
+use super::io_pool::{IoPool, Priority, Wake};
+use super::opening::BegunManifest;
+use super::read_ahead::Ahead;
+use crate::kv::layout::KvLayout;
+use crate::store::Store;
+use crate::{Result, SessionKey};
+use greenroom_kernels::threads::n_threads;
+use std::sync::Arc;
+
+/// Threads that read for a turn that waits from a disk, at most: no more than compute.
+const READERS: usize = 4;
+
+/// Threads that read.
+pub(super) struct Loader {
+    /// For whoever waits.
+    readers: IoPool<Store>,
+    pub(super) ahead: Ahead,
+    hints: Vec<Hint>,
+}
+
+/// A session that will speak, and is to be known then.
+struct Hint {
+    session: SessionKey,
+    next_use: u64,
+    /// Its manifest, once none of it is being written.
+    manifest: Option<BegunManifest>,
+}
+
+impl Loader {
+    /// Threads that read from `store`.
+    ///
+    /// # Errors
+    /// They can't be started.
+    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>, wake: &Wake) -> Result<Self> {
+        let n_readers = store.n_readers(n_threads().min(READERS));
+        let readers = IoPool::new("greenroom-reader", n_readers, Priority::Same, store, wake)?;
+        let ahead = Ahead::new(store, layout, wake)?;
+        ahead.compact();
+        Ok(Self { readers, ahead, hints: Vec::new() })
+    }
+
+    /// The threads that read for a turn that waits; `is_beside`: others compute, who go first.
+    pub(super) fn pool(&self, is_beside: bool) -> &IoPool<Store> {
+        if is_beside { self.ahead.io_pool() } else { &self.readers }
+    }
+
+    /// Forgets that a session will speak.
+    pub(super) fn drop_hints(&mut self, session: &SessionKey) {
+        self.hints.retain(|hint| hint.session != *session);
+    }
+}
+
+impl Memory {
+    /// Makes a session known that will speak: it can be read ahead then.
+    pub(crate) fn hint_next_use(&mut self, key: &SessionKey, next_use: u64) {
+        if !self.idle.hint_next_use(key, next_use)
+            && let Some(loader) = &mut self.loader
+        {
+            loader.drop_hints(key);
+            loader.hints.push(Hint { session: key.clone(), next_use, manifest: None });
+            self.take_hints();
+        }
+    }
+
+    /// Goes on to make those sessions known.
+    pub(crate) fn take_hints(&mut self) {
+        let hints = self.loader.as_mut().map_or(Vec::new(), |loader| std::mem::take(&mut loader.hints));
+        for mut hint in hints {
+            let key = &hint.session;
+            if self.claims.is_at_work(key) || self.idle.hint_next_use(key, hint.next_use) {
+                continue;
+            }
+            if hint.manifest.is_none() && !self.is_committing(key) {
+                hint.manifest = self.begin_manifest(key);
+            }
+            let Some((found, _)) = hint.manifest.as_ref().and_then(BegunManifest::poll) else {
+                if let Some(loader) = &mut self.loader {
+                    loader.hints.push(hint);
+                }
+                continue;
+            };
+            let mut reason = None;
+            // Whoever adds to it claims its run first, and reads its journal then.
+            let opened = self.opened(key, found, false, &mut reason);
+            self.idle.warn(key, reason);
+            if let Some((session, _)) = opened {
+                self.keep(key.clone(), session, Some(hint.next_use));
+                self.saved(key);
+            }
+        }
+    }
+}

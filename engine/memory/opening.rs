@@ -1,0 +1,173 @@
+//! What a session has read and said, before its next turn's prompt is rendered: its run is claimed, and its
+//! manifest read if it is on disk alone; of a new one its parent's.
+
+use super::Memory;
+use super::io_pool::Begun;
+use super::restore::LoadStats;
+use super::session::Session;
+use crate::store::Found;
+use crate::store::log::Broken;
+use crate::store::manifest::{Journal, Manifest};
+use crate::text::prefix::Segment;
+use crate::{Request, Result, Retention, SessionKey};
+use std::task::Poll;
+
+/// A manifest that is being read, with what a writer must know to add to it.
+pub(super) type BegunManifest = Begun<Found<(Manifest, Journal, Option<Broken>)>>;
+
+/// A search for what a session has read and said.
+#[derive(Default)]
+pub(crate) struct Opening {
+    own: Look,
+    parents: Look,
+    /// Its parent's memory, which is on disk alone.
+    pub(super) parent: Option<Session>,
+    /// Reason why there is no such memory.
+    pub(super) reason: Option<String>,
+}
+
+/// A look at a session's manifest.
+#[derive(Default)]
+enum Look {
+    #[default]
+    ToCome,
+    UnderWay(BegunManifest),
+    /// `is_there`: there is one, perhaps none that can be used.
+    Over {
+        is_there: bool,
+    },
+}
+
+impl Memory {
+    /// A turn of a session is about to begin: from now on it stays known, and its run claimed.
+    pub(crate) fn expect(&mut self, session: &SessionKey) {
+        self.claims.expect(session);
+    }
+
+    /// The turn that a session was awaited for will not begin.
+    pub(crate) fn expect_no_more(&mut self, session: &SessionKey) {
+        self.claims.expect_no_more(session);
+    }
+
+    /// Goes on to find what the session of a request has read and said; true once that is known, or that
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// Another process adds to the run's sessions.
+    pub(crate) fn poll_opening(&mut self, request: &Request, opening: &mut Opening) -> Result<bool> {
+        let key = &request.session;
+        if request.retention == Retention::Persistent {
+            let Poll::Ready(claimed) = self.claim(key) else { return Ok(false) };
+            claimed?;
+        }
+        if request.cold || self.idle.contains_key(key) {
+            return Ok(true);
+        }
+        let mut stats = LoadStats::default();
+        let Poll::Ready(found) = self.poll_look(key, &mut opening.own, false, &mut stats) else {
+            return Ok(false);
+        };
+        self.idle.warn(key, stats.reason.take());
+        if let Some((session, journal)) = found {
+            if let Some(saver) = &mut self.saver {
+                saver.know(key, journal);
+            }
+            self.keep(key.clone(), session, request.next_use);
+            self.saved(key);
+            self.idle.get_mut(key).into_iter().for_each(|idle| idle.ahead.waited_ms = stats.waited_ms);
+            return Ok(true);
+        }
+        let Some(parent) = request.parent.as_ref().filter(|parent| !self.idle.contains_key(parent)) else {
+            return Ok(true);
+        };
+        let Poll::Ready(found) = self.poll_look(parent, &mut opening.parents, true, &mut stats) else {
+            return Ok(false);
+        };
+        opening.reason = stats.reason.or(opening.reason.take());
+        opening.parent = found.map(|(session, _)| session).or(opening.parent.take());
+        Ok(true)
+    }
+
+    /// Tells whether a session that was looked for has a memory, in RAM or on disk, even one that can't be
+    /// used.
+    pub(crate) fn has(&self, key: &SessionKey, opening: &Opening) -> bool {
+        self.idle.contains_key(key) || matches!(opening.own, Look::Over { is_there: true })
+    }
+
+    /// What the session of a request has read and said, so that a prompt which begins with it need not be
+    /// tokenized again. One that is new may begin as its parent did.
+    pub(crate) fn known(&self, request: &Request) -> &[Segment] {
+        if request.cold {
+            return &[];
+        }
+        let parent = || self.idle.get(request.parent.as_ref()?);
+        let idle = self.idle.get(&request.session).or_else(parent);
+        idle.map_or(&[], |idle| &idle.session.segments)
+    }
+
+    /// Goes on to look at a session's own manifest; ready with the session as it says.
+    pub(super) fn poll_own(
+        &mut self,
+        key: &SessionKey,
+        opening: &mut Opening,
+        stats: &mut LoadStats,
+    ) -> Poll<Option<(Session, Journal)>> {
+        self.poll_look(key, &mut opening.own, false, stats)
+    }
+
+    /// Goes on to look at a manifest; ready with the session as it says, of whose keys and values nothing is
+    /// read yet. `borrowed`: to begin another one with.
+    fn poll_look(
+        &mut self,
+        key: &SessionKey,
+        look: &mut Look,
+        borrowed: bool,
+        stats: &mut LoadStats,
+    ) -> Poll<Option<(Session, Journal)>> {
+        if matches!(look, Look::ToCome) {
+            if self.is_committing(key) {
+                return Poll::Pending;
+            }
+            *look = self.begin_manifest(key).map_or(Look::Over { is_there: false }, Look::UnderWay);
+        }
+        let Look::UnderWay(begun) = look else { return Poll::Ready(None) };
+        let Some((found, ms)) = begun.poll() else { return Poll::Pending };
+        let is_there = matches!(found, Found::Whole(_) | Found::Unreadable(_));
+        *look = Look::Over { is_there };
+        stats.waited_ms += ms;
+        Poll::Ready(self.opened(key, found, borrowed, &mut stats.reason))
+    }
+
+    /// Begins to read a session's manifest; `None`: there is no disk.
+    pub(super) fn begin_manifest(&self, key: &SessionKey) -> Option<BegunManifest> {
+        let key = key.clone();
+        Some(self.loader.as_ref()?.pool(false).begin(move |store| store.read_manifest(&key)))
+    }
+
+    /// A session as its manifest has it; nothing of its keys and values is read yet.
+    pub(super) fn opened(
+        &self,
+        key: &SessionKey,
+        found: Found<(Manifest, Journal, Option<Broken>)>,
+        borrowed: bool,
+        reason: &mut Option<String>,
+    ) -> Option<(Session, Journal)> {
+        let (manifest, journal, broken) = match found {
+            Found::Missing => return None,
+            Found::Damaged(found) | Found::Unreadable(found) => {
+                *reason = Some(found);
+                return None;
+            }
+            Found::Whole(found) => found,
+        };
+        let earlier = |broken: Broken| {
+            format!("the manifest is damaged, so the state of an earlier turn is used: {}", broken.reason)
+        };
+        *reason = reason.take().or(broken.map(earlier));
+        if let Some(refused) = self.refuses(key, &manifest.owner.identity) {
+            *reason = Some(refused);
+            return None;
+        }
+        Some((Session::stored_as(manifest, borrowed, &self.context), journal))
+    }
+}
