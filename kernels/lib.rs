@@ -11,7 +11,7 @@
 //!   threads: work is split over outputs, heads and rows only, never inside a sum.
 //!
 //! So the scalar twin gives the same bits as AVX2, AVX-512 VNNI and NEON, and the [`NUMERICS`] id names the
-//! contract, not the machine. Whoever changes the order of any operation must change the id: caches computed
+//! contract, not the machine. A change to the order of any operation must change the id: caches computed
 //! before are then missed, never mixed.
 //!
 //! Nothing here knows models, blocks or sequences; inputs are slices, and tiles of the KV cache come through

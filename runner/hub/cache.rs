@@ -4,7 +4,7 @@
 //! models--ORG--REPO/blobs/SHA256                 a file's bytes, or SHA256.incomplete
 //! models--ORG--REPO/snapshots/COMMIT/PATH        a link to them
 //! models--ORG--REPO/refs/REVISION                the commit of a branch or tag at the last request
-//! .locks/models--ORG--REPO/SHA256.lock           held by whoever downloads it
+//! .locks/models--ORG--REPO/SHA256.lock           held while it is downloaded
 //! ```
 
 use super::{HubFile, Repository};
