@@ -37,6 +37,12 @@ struct OnDisk {
 
 /// The bytes of a tail's rows, and how many were read for them.
 type FoundRows = Found<(Vec<u8>, u64)>;
+impl Fork {
+    /// The memory that was copied for it.
+    pub(super) fn copied(&self) -> Option<&Session> {
+        self.copied.as_ref()
+    }
+}
 
 impl OnDisk {
     fn read(
