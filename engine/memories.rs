@@ -2,12 +2,12 @@
 
 use crate::cache::{Removed, StoredSession};
 use crate::engine::Engine;
+use crate::memory::carry::Import;
 use crate::store::bound::Removal;
 use crate::store::memory_file::SessionExport;
 use crate::store::secret::random_secret;
 use crate::text::check::check;
 use crate::turns::worker::Command;
-use crate::turns::worker::carry::Import;
 use crate::{Error, ErrorKind, Event, Imported, Result, SessionKey};
 use std::io::{Read, Write};
 

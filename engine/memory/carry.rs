@@ -18,6 +18,16 @@ use crate::{CacheSource, Error, MatchKind, Request, Result, SessionKey};
 use std::collections::HashSet;
 use std::task::Poll;
 
+/// A memory from outside.
+pub(crate) struct Import {
+    pub(crate) session: SessionKey,
+    pub(crate) segments: Vec<Segment>,
+    /// Its keys and values, if they are taken as they are; else the segments are read.
+    pub(crate) memory: Option<SessionExport>,
+    /// True if what the session had before may go.
+    pub(crate) replace: bool,
+}
+
 /// A session that is brought together to be given outside: it is out of the memory meanwhile.
 pub(crate) struct Exporting {
     key: SessionKey,

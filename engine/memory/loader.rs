@@ -2,17 +2,21 @@
 //! will speak.
 
 use super::Memory;
-use super::io_pool::{IoPool, Priority, Wake};
-use super::opening::BegunManifest;
+use super::io_pool::{Begun, IoPool, Priority, Wake};
 use super::read_ahead::Ahead;
 use crate::kv::layout::KvLayout;
-use crate::store::Store;
+use crate::store::log::Broken;
+use crate::store::manifest::{Journal, Manifest};
+use crate::store::{Found, Store};
 use crate::{Result, SessionKey};
 use greenroom_kernels::threads::n_threads;
 use std::sync::Arc;
 
 /// Threads that read for a turn that waits from a disk, at most: no more than compute.
 const READERS: usize = 4;
+
+/// A manifest that is being read, with what a writer must know to add to it.
+pub(super) type BegunManifest = Begun<Found<(Manifest, Journal, Option<Broken>)>>;
 
 /// Threads that read.
 pub(super) struct Loader {
@@ -51,6 +55,14 @@ impl Loader {
     /// Forgets that a session will speak.
     pub(super) fn drop_hints(&mut self, session: &SessionKey) {
         self.hints.retain(|hint| hint.session != *session);
+    }
+
+    /// Drops the hints of a session; returns its manifest if that is being read for one.
+    pub(super) fn take_over(&mut self, session: &SessionKey) -> Option<BegunManifest> {
+        let hint = self.hints.iter_mut().find(|hint| hint.session == *session);
+        let begun = hint.and_then(|hint| hint.manifest.take());
+        self.drop_hints(session);
+        begun
     }
 }
 

@@ -2,7 +2,7 @@
 //! manifest read if it is on disk alone; of a new one its parent's.
 
 use super::Memory;
-use super::io_pool::Begun;
+use super::loader::BegunManifest;
 use super::restore::LoadStats;
 use super::session::Session;
 use crate::store::Found;
@@ -11,9 +11,6 @@ use crate::store::manifest::{Journal, Manifest};
 use crate::text::prefix::Segment;
 use crate::{Request, Result, Retention, SessionKey};
 use std::task::Poll;
-
-/// A manifest that is being read, with what a writer must know to add to it.
-pub(super) type BegunManifest = Begun<Found<(Manifest, Journal, Option<Broken>)>>;
 
 /// A search for what a session has read and said.
 #[derive(Default)]
@@ -31,11 +28,13 @@ pub(crate) struct Opening {
 enum Look {
     #[default]
     ToCome,
-    UnderWay(BegunManifest),
+    /// A read for a hint, which may be from before the run was claimed, so another one follows. But a damaged
+    /// manifest is found once: it is set aside then.
+    Hinted(BegunManifest),
+    /// With the fault that the read before it found.
+    UnderWay(BegunManifest, Option<String>),
     /// `is_there`: there is one, perhaps none that can be used.
-    Over {
-        is_there: bool,
-    },
+    Over { is_there: bool },
 }
 
 impl Memory {
@@ -128,14 +127,31 @@ impl Memory {
             if self.is_committing(key) {
                 return Poll::Pending;
             }
-            *look = self.begin_manifest(key).map_or(Look::Over { is_there: false }, Look::UnderWay);
+            let hinted = self.loader.as_mut().and_then(|loader| loader.take_over(key));
+            *look = hinted.map_or_else(|| self.begin_look(key, None), Look::Hinted);
         }
-        let Look::UnderWay(begun) = look else { return Poll::Ready(None) };
+        if let Look::Hinted(begun) = look {
+            let Some((found, ms)) = begun.poll() else { return Poll::Pending };
+            stats.waited_ms += ms;
+            let fault = match found {
+                Found::Damaged(fault) => Some(fault),
+                _ => None,
+            };
+            *look = self.begin_look(key, fault);
+        }
+        let Look::UnderWay(begun, fault) = look else { return Poll::Ready(None) };
         let Some((found, ms)) = begun.poll() else { return Poll::Pending };
-        let is_there = matches!(found, Found::Whole(_) | Found::Unreadable(_));
+        let (is_there, fault) = (matches!(found, Found::Whole(_) | Found::Unreadable(_)), fault.take());
         *look = Look::Over { is_there };
         stats.waited_ms += ms;
-        Poll::Ready(self.opened(key, found, borrowed, &mut stats.reason))
+        let opened = self.opened(key, found, borrowed, &mut stats.reason);
+        stats.reason = stats.reason.take().or(fault);
+        Poll::Ready(opened)
+    }
+
+    fn begin_look(&self, key: &SessionKey, fault: Option<String>) -> Look {
+        let begun = self.begin_manifest(key);
+        begun.map_or(Look::Over { is_there: false }, |begun| Look::UnderWay(begun, fault))
     }
 
     /// Begins to read a session's manifest; `None`: there is no disk.

@@ -14,6 +14,7 @@
 //! one after the other.
 
 use crate::kv::layout::KvLayout;
+use crate::memory::carry::Import;
 use crate::memory::io_pool::{Begun, IoPool, Priority, Wake};
 use crate::memory::opening::Opening;
 use crate::memory::recall::Loading;
@@ -24,7 +25,6 @@ use crate::text::prefix::{Segment, n_tokens};
 use crate::text::raw::segments;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::turn::Decode;
-use crate::turns::worker::carry::Import;
 use crate::{Error, Event, Request, Result, fault};
 use std::sync::Arc;
 use std::time::Instant;

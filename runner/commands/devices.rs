@@ -116,7 +116,11 @@ mod tests {
         let soft = gpu("llvmpipe (LLVM 15)", "software", &[]);
         let poor = gpu("Old GPU", "integrated", &["32768 bytes of workgroup memory (it has 16384)"]);
         for (gpus, auto, expected) in [
-            (vec![], "cpu", "apt install mesa-vulkan-drivers"), // tests are built with GPUs
+            (
+                vec![],
+                "cpu",
+                if BUILT_WITH_GPUS { "apt install mesa-vulkan-drivers" } else { "built without GPU" },
+            ),
             (vec![soft.clone()], "cpu", "only if it is named (--device gpu:llvmpipe)"),
             (vec![poor.clone(), soft.clone()], "cpu", "Old GPU can't be used: it lacks 32768 bytes"),
             (vec![gpu("New GPU", "discrete", &[]), poor, soft], "gpu:New GPU", "auto uses New GPU"),

@@ -2,7 +2,7 @@
 //! and into a pass.
 
 use super::Worker;
-use super::carry::Import;
+use crate::memory::carry::Import;
 use crate::memory::opening::Opening;
 use crate::memory::session::{Session, known_bytes};
 use crate::turns::admission::{LoadingTurn, Prepared, Stage, Waiting};

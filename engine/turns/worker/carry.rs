@@ -2,24 +2,13 @@
 
 use super::Worker;
 use super::errands::Errand;
-use crate::memory::carry::Exporting;
+use crate::memory::carry::{Exporting, Import};
 use crate::memory::session::Session;
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
-use crate::text::prefix::Segment;
 use crate::{Error, ErrorKind, Event, Prompt, Request, Result, Retention, SessionKey};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-
-/// A memory from outside.
-pub(crate) struct Import {
-    pub(crate) session: SessionKey,
-    pub(crate) segments: Vec<Segment>,
-    /// Its keys and values, if they are taken as they are; else the segments are read.
-    pub(crate) memory: Option<SessionExport>,
-    /// True if what the session had before may go.
-    pub(crate) replace: bool,
-}
 
 impl Worker {
     fn at_rest(&self, session: &SessionKey) -> Result<()> {

@@ -19,6 +19,7 @@ mod status;
 
 use crate::device::Device;
 use crate::memory::Memory;
+use crate::memory::carry::Import;
 use crate::memory::pass::{Span, SpanLogits, Wanted, forward_best, most_wanted};
 use crate::memory::session::Pending;
 use crate::scoring::compare::Comparison;
@@ -37,7 +38,6 @@ use crate::{
     Completion, EngineStatus, Error, ErrorKind, Event, KvChoice, Meter, Ranking, Request, Result, SessionKey,
     TokenScore,
 };
-use carry::Import;
 use embedding::Embedding;
 use ending::{Committing, Finished, Saving};
 use errands::Errand;
