@@ -3,6 +3,7 @@
 use super::Memory;
 use super::Recalled;
 use super::at_rest::Idle;
+use super::fork::Fork;
 use super::opening::Opening;
 use super::restore::{BegunTail, LoadStats, Reading, Restore};
 use super::saver::{Cost, Written};
@@ -50,6 +51,16 @@ impl Exporting {
     /// The session.
     pub(crate) fn key(&self) -> &SessionKey {
         &self.key
+    }
+
+    /// What of it is known.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.idle.as_ref().map(|(idle, _)| &idle.session)
+    }
+
+    /// It is not to be known any more afterwards.
+    pub(crate) fn forget(&mut self) {
+        self.idle.iter_mut().for_each(|(_, stays)| *stays = false);
     }
 }
 
@@ -188,7 +199,9 @@ impl Memory {
     pub(crate) fn drop_rows(&mut self, key: &SessionKey, mut spared: HashSet<String>) -> bool {
         // A session that went back, or was forked, may go on with the rows of a block that another one has
         // sealed.
-        spared.extend(self.idle.values().filter_map(|idle| idle.session.tail_file()).map(str::to_owned));
+        let at_rest = self.idle.values().map(|idle| &idle.session);
+        let others = at_rest.chain(self.forks.iter().filter_map(Fork::copied));
+        spared.extend(others.filter_map(Session::tail_file).map(str::to_owned));
         self.forget_rows(key);
         let Some(saver) = &mut self.saver else { return false };
         let session = key.clone();
@@ -207,12 +220,13 @@ impl Memory {
     }
 
     /// Drops a session that is not at work from memory, and hands over the removal of its files, whose run is
-    /// claimed; `None`: there is no disk, and so many sessions were dropped. `others` are the blocks that
-    /// turns at work need.
+    /// claimed; `None`: there is no disk, and so many sessions were dropped. `blocks` and `tails` are needed
+    /// by others that are not at rest.
     pub(crate) fn remove(
         &mut self,
         key: &SessionKey,
-        others: impl Iterator<Item = BlockHash>,
+        blocks: Vec<BlockHash>,
+        tails: Vec<String>,
     ) -> Option<usize> {
         let mut unneeded = Unneeded::default();
         let known = self.idle.get(key);
@@ -224,10 +238,12 @@ impl Memory {
         self.forget(key);
         self.prefixes.forget(key, &mut self.arena);
         let Some(saver) = &mut self.saver else { return Some(n_known) };
-        unneeded.needed_blocks.extend(others);
-        for idle in self.idle.values() {
-            unneeded.needed_blocks.extend(idle.session.sequence.table().hashes());
-            unneeded.needed_tails.extend(idle.session.files());
+        unneeded.needed_blocks.extend(blocks);
+        unneeded.needed_tails.extend(tails);
+        let at_rest = self.idle.values().map(|idle| &idle.session);
+        for session in at_rest.chain(self.forks.iter().filter_map(Fork::copied)) {
+            unneeded.needed_blocks.extend(session.sequence.table().hashes());
+            unneeded.needed_tails.extend(session.files());
         }
         let session = key.clone();
         saver.push(key, 0, Cost::default(), move |store| {

@@ -31,9 +31,9 @@ const ASKED: usize = 4;
 
 /// The locks of runs, and which sessions need theirs.
 pub(super) struct Claims {
-    /// Threads that wait for locks; none without a store.
-    pool: Option<IoPool<Store>>,
     runs: HashMap<Run, Claim>,
+    /// Threads that wait for locks; none without a store. (They end once nobody waits for `runs`.)
+    pool: Option<IoPool<Store>>,
     at_work: HashSet<SessionKey>,
     awaited: HashSet<SessionKey>,
     clock: u64,

@@ -35,8 +35,21 @@ struct OnDisk {
     tail: Option<(TailRef, Found<(Vec<u8>, u64)>)>,
 }
 
+impl Fork {
+    /// The memory that was copied for it.
+    pub(super) fn copied(&self) -> Option<&Session> {
+        self.copied.as_ref()
+    }
+}
+
 impl OnDisk {
-    fn read(store: &Store, from: Option<&SessionKey>, to: &SessionKey, tail: Option<TailRef>, layout: &KvLayout) -> Self {
+    fn read(
+        store: &Store,
+        from: Option<&SessionKey>,
+        to: &SessionKey,
+        tail: Option<TailRef>,
+        layout: &KvLayout,
+    ) -> Self {
         let is_stored = store.has_session(to);
         let from = from.map_or(Found::Missing, |from| store.read_manifest(from));
         let ends_with = match &from {

@@ -105,12 +105,18 @@ impl<C: Send + Sync + 'static> IoPool<C> {
     /// Begins a task; [`Begun::poll`] gives its result.
     pub(crate) fn begin<T: Send + 'static>(&self, task: impl FnOnce(&C) -> T + Send + 'static) -> Begun<T> {
         let ((done, end), reads, began) = (channel(), fault::reads(), Instant::now());
-        let task = move |context: &C| {
+        let (awaited, wake) = (Arc::new(()), self.wake.clone());
+        let is_awaited = Arc::downgrade(&awaited);
+        self.enqueue(Box::new(move |context: &C| {
+            if is_awaited.strong_count() == 0 {
+                return;
+            }
             reads.go_on();
-            task(context)
-        };
-        self.push(task, move |result| drop(done.send((result, ms_since(began)))));
-        Begun(end)
+            let result = catch_unwind(AssertUnwindSafe(|| task(context)));
+            let _ = done.send((result, ms_since(began)));
+            wake.ring();
+        }));
+        Begun { end, _awaited: awaited }
     }
 
     /// Begins tasks side by side; [`Begun::poll`] gives their results, in order, once all have ended.
@@ -119,7 +125,7 @@ impl<C: Send + Sync + 'static> IoPool<C> {
         T: Send + 'static,
         F: FnOnce(&C) -> T + Send + 'static,
     {
-        let ((done, end), began) = (channel(), Instant::now());
+        let ((done, end), began, awaited) = (channel(), Instant::now(), Arc::new(()));
         if tasks.is_empty() {
             let _ = done.send((Ok(Vec::new()), 0.0));
         }
@@ -127,8 +133,11 @@ impl<C: Send + Sync + 'static> IoPool<C> {
         let results = Arc::new(Mutex::new((results, tasks.len())));
         for (i, task) in tasks.into_iter().enumerate() {
             let (results, done, reads) = (results.clone(), done.clone(), fault::reads());
-            let wake = self.wake.clone();
+            let (is_awaited, wake) = (Arc::downgrade(&awaited), self.wake.clone());
             self.enqueue(Box::new(move |context: &C| {
+                if is_awaited.strong_count() == 0 {
+                    return;
+                }
                 reads.go_on();
                 let result = catch_unwind(AssertUnwindSafe(|| task(context)));
                 let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +153,7 @@ impl<C: Send + Sync + 'static> IoPool<C> {
                 }
             }));
         }
-        Begun(end)
+        Begun { end, _awaited: awaited }
     }
 }
 
@@ -153,14 +162,17 @@ pub(super) fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// A task that was begun, or several.
-pub(crate) struct Begun<T>(Receiver<(thread::Result<T>, f64)>);
+/// A task that was begun, or several; dropped, those of them are left that no thread has taken yet.
+pub(crate) struct Begun<T> {
+    end: Receiver<(thread::Result<T>, f64)>,
+    _awaited: Arc<()>,
+}
 
 impl<T> Begun<T> {
     /// Its result, and the milliseconds from its beginning to its end; `None`: it has not ended. A panic
     /// goes on here. The result is given once.
     pub(crate) fn poll(&self) -> Option<(T, f64)> {
-        match self.0.try_recv() {
+        match self.end.try_recv() {
             Ok((result, ms)) => Some((result.unwrap_or_else(|panic| resume_unwind(panic)), ms)),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => unreachable!("every task ends, and its result is taken once"),
@@ -170,7 +182,7 @@ impl<T> Begun<T> {
     /// Waits for its end.
     #[cfg(test)]
     pub(super) fn wait(self) -> T {
-        let (result, _) = self.0.recv().expect("every task has an end");
+        let (result, _) = self.end.recv().expect("every task has an end");
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
@@ -231,6 +243,18 @@ mod tests {
         }
         drop(io_pool);
         assert!(done.lock().expect("a list").iter().copied().eq(0..50));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_left() {
+        let (io_pool, (opened, gate)) = (io_pool(1), channel());
+        let first = io_pool.begin(move |_| drop(gate.recv()));
+        drop(io_pool.begin(|_| panic!("nobody waits for it")));
+        drop(io_pool.begin_all(vec![|_: &()| panic!("nor for these"), |_: &()| ()]));
+        let last = io_pool.begin(|_| 1);
+        drop(opened);
+        first.wait();
+        assert_eq!(last.wait(), 1);
     }
 
     #[test]

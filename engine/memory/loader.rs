@@ -16,10 +16,10 @@ const READERS: usize = 4;
 
 /// Threads that read.
 pub(super) struct Loader {
-    /// For whoever waits.
-    readers: IoPool<Store>,
-    pub(super) ahead: Ahead,
     hints: Vec<Hint>,
+    pub(super) ahead: Ahead,
+    /// For whoever waits. (Last: it ends once nobody waits.)
+    readers: IoPool<Store>,
 }
 
 /// A session that will speak, and is to be known then.
@@ -40,7 +40,7 @@ impl Loader {
         let readers = IoPool::new("greenroom-reader", n_readers, Priority::Same, store, wake)?;
         let ahead = Ahead::new(store, layout, wake)?;
         ahead.compact();
-        Ok(Self { readers, ahead, hints: Vec::new() })
+        Ok(Self { hints: Vec::new(), ahead, readers })
     }
 
     /// The threads that read for a turn that waits; `is_beside`: others compute, who go first.

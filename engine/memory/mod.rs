@@ -59,6 +59,7 @@ pub(crate) struct Memory {
     pub(crate) context: CacheContext,
     pub(crate) arena: Arena,
     pub(crate) store: Option<Arc<Store>>,
+    forks: VecDeque<Fork>,
     /// Reads; none without a store.
     loader: Option<Loader>,
     /// Writes; none without a store.
@@ -68,7 +69,6 @@ pub(crate) struct Memory {
     idle: AtRest,
     unfinished: Unfinished,
     prefixes: Prefixes,
-    forks: VecDeque<Fork>,
     /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
     /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.

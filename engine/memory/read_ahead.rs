@@ -15,7 +15,6 @@ use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
 use crate::{Result, SessionKey};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Something of a session that is on disk.
@@ -46,17 +45,16 @@ struct UnderWay {
     session: SessionKey,
     /// Bytes of memory that are set aside for it.
     room: u64,
-    /// What it gives, and the milliseconds that it takes; nothing if nobody takes it any more.
-    begun: Begun<Option<(Bytes, f64)>>,
+    /// What it gives, and the milliseconds that it takes.
+    begun: Begun<(Bytes, f64)>,
 }
 
 /// Threads that read ahead, and what they were told to read.
 pub(super) struct Ahead {
-    io_pool: IoPool<Store>,
-    layout: Arc<KvLayout>,
-    /// True once nobody takes what is still to be read.
-    closing: Arc<AtomicBool>,
     under_way: Vec<UnderWay>,
+    layout: Arc<KvLayout>,
+    /// Last: it ends once nobody waits for what is under way.
+    io_pool: IoPool<Store>,
 }
 
 /// Threads that read ahead from a disk.
@@ -71,7 +69,7 @@ impl Ahead {
         // Who waits for a read doesn't wait until files are packed.
         let n_threads = store.n_readers(THREADS).max(THREADS);
         let io_pool = IoPool::new("greenroom-ahead", n_threads, Priority::Low, store, wake)?;
-        Ok(Self { io_pool, layout, closing: Arc::default(), under_way: Vec::new() })
+        Ok(Self { under_way: Vec::new(), layout, io_pool })
     }
 
     /// The threads: whoever computes goes before them.
@@ -81,11 +79,8 @@ impl Ahead {
 
     /// Reads a piece of a session, for which `room` bytes are set aside.
     fn fetch(&mut self, session: &SessionKey, piece: Piece, room: u64) {
-        let (layout, closing) = (self.layout.clone(), self.closing.clone());
+        let layout = self.layout.clone();
         let begun = self.io_pool.begin(move |store: &Store| {
-            if closing.load(Ordering::Relaxed) {
-                return None;
-            }
             let began = Instant::now();
             let bytes = match piece {
                 Piece::Block(index, key) => Bytes::Block(index, key, store.read_block(key, index, &layout)),
@@ -94,7 +89,7 @@ impl Ahead {
                     Bytes::Tail(tail, found)
                 }
             };
-            Some((bytes, ms_since(began)))
+            (bytes, ms_since(began))
         });
         self.under_way.push(UnderWay { session: session.clone(), room, begun });
     }
@@ -128,18 +123,11 @@ impl Ahead {
     fn collect(&mut self) -> Vec<Fetched> {
         let mut fetched = Vec::new();
         self.under_way.retain(|UnderWay { session, begun, .. }| {
-            let Some((read, _)) = begun.poll() else { return true };
-            fetched.extend(read.map(|(bytes, ms)| Fetched { session: session.clone(), bytes, ms }));
+            let Some(((bytes, ms), _)) = begun.poll() else { return true };
+            fetched.push(Fetched { session: session.clone(), bytes, ms });
             false
         });
         fetched
-    }
-}
-
-impl Drop for Ahead {
-    /// Leaves what is still to be read; the crew waits for the read that it is in, at most.
-    fn drop(&mut self) {
-        self.closing.store(true, Ordering::Relaxed);
     }
 }
 

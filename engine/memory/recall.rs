@@ -415,6 +415,11 @@ impl Known {
 }
 
 impl Loading {
+    /// Addresses of the blocks that it has or may find.
+    pub(crate) fn hashes(&self) -> Vec<BlockHash> {
+        self.session.sequence.root().chain(&self.session.tokens)
+    }
+
     /// At least one token is fed: its logits choose the first token of the reply.
     fn to_last(&self) -> Step {
         Step::Last(Restore::to(self.session.tokens.len().saturating_sub(1), &self.session))

@@ -273,7 +273,7 @@ impl Session {
     }
 
     /// Files of its tails, whoever they belong to.
-    pub(super) fn files(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = String> {
         self.tails().map(|tail| tail.at.file.clone())
     }
 

@@ -49,24 +49,18 @@ impl Worker {
         self.waiting.push_back(Waiting { id, request, events, import, began, stage });
     }
 
-    /// Goes on with all that waits for other threads but turns.
-    pub(super) fn go_on_elsewhere(&mut self) {
-        self.memory.take_forks();
-        self.memory.take_hints();
-        self.go_on_errands();
-    }
-
-    /// Goes on with the turns whose sessions are read, then with waiting requests whose session is free, in
-    /// order, as long as there is room for them.
+    /// Goes on with what other threads have got done: forks and errands, turns whose sessions are read, then
+    /// waiting requests whose session is free, in order, as long as there is room for them.
     pub(super) fn admit(&mut self) {
-        self.go_on_elsewhere();
+        self.memory.take_forks();
+        self.go_on_errands();
         for turn in std::mem::take(&mut self.loading) {
             self.load(turn);
         }
         if self.removals.is_empty() {
             self.admit_waiting();
         }
-        self.held_up = self.active.is_empty() && !(self.waiting.is_empty() && self.loading.is_empty());
+        self.held_up = self.active.is_empty();
         self.memory.look_ahead(self.active.len());
     }
 
@@ -75,7 +69,9 @@ impl Worker {
         for mut waiting in std::mem::take(&mut self.waiting) {
             let session = &waiting.request.session;
             if waiting.events.is_closed() {
-                self.memory.expect_no_more(session);
+                if !matches!(waiting.stage, Stage::Queued) {
+                    self.memory.expect_no_more(session);
+                }
                 continue;
             }
             let waits = is_full
@@ -152,9 +148,11 @@ impl Worker {
         }
     }
 
-    /// What is known of a session has changed: the request that waits for it looks again.
+    /// What is known of a session has changed: requests that wait for it, or begin with it, look again.
     pub(super) fn reopen(&mut self, session: &SessionKey) {
-        let waiting = self.waiting.iter_mut().filter(|waiting| waiting.request.session == *session);
+        let waiting = self.waiting.iter_mut().filter(|Waiting { request, .. }| {
+            request.session == *session || request.parent.as_ref() == Some(session)
+        });
         let prepared = waiting.filter(|waiting| waiting.import.is_none());
         prepared.filter(|it| !matches!(it.stage, Stage::Queued)).for_each(|it| {
             it.stage = Stage::Opening(Opening::default());

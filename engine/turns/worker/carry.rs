@@ -3,6 +3,7 @@
 use super::Worker;
 use super::errands::Errand;
 use crate::memory::carry::Exporting;
+use crate::memory::session::Session;
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
 use crate::text::prefix::Segment;
@@ -91,8 +92,10 @@ impl Worker {
     }
 
     pub(super) fn begin_to_drop_rows(&mut self, session: &SessionKey) -> bool {
-        let at_work = self.at_work().filter_map(|turn| turn.session.tail_file()).map(str::to_owned).collect();
-        self.memory.drop_rows(session, at_work)
+        let exported = self.errands.iter().filter_map(Errand::exported);
+        let others = self.at_work().map(|turn| turn.session).chain(exported);
+        let spared = others.filter_map(Session::tail_file).map(str::to_owned).collect();
+        self.memory.drop_rows(session, spared)
     }
 
     /// Drops a session for good; answers once its files are gone. `to_make_room`: not one whose last turn
@@ -116,13 +119,16 @@ impl Worker {
 
     pub(super) fn begin_to_remove(&mut self, session: &SessionKey) -> Option<usize> {
         self.reopen(session);
-        let at_work: Vec<_> =
-            self.at_work().flat_map(|turn| turn.session.sequence.table().hashes()).collect();
-        let others = self.finished.iter().filter(|finished| finished.session != *session);
-        let pending = others.filter_map(|finished| finished.pending.as_ref());
+        let exported = self.errands.iter().filter_map(Errand::exported);
+        let others: Vec<&Session> = self.at_work().map(|turn| turn.session).chain(exported).collect();
+        let tails = others.iter().flat_map(|session| session.files()).collect();
+        let held = others.iter().flat_map(|session| session.sequence.table().hashes());
+        let pending = self.finished.iter().filter(|finished| finished.session != *session);
+        let pending = pending.filter_map(|finished| finished.pending.as_ref());
         let pending = pending.flat_map(|pending| pending.manifest.blocks.iter().copied());
-        let needed: Vec<_> = at_work.into_iter().chain(pending).collect();
-        let begun = self.memory.remove(session, needed.into_iter());
+        let found = self.loading.iter().flat_map(|turn| turn.loading.hashes());
+        let blocks = held.chain(pending).chain(found).collect();
+        let begun = self.memory.remove(session, blocks, tails);
         self.draft_model.iter_mut().for_each(|model| model.forget(session));
         self.forget_pending(session);
         begun

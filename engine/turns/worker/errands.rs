@@ -3,10 +3,11 @@
 
 use super::Worker;
 use crate::memory::carry::Exporting;
-use crate::memory::session::Pending;
+use crate::memory::session::{Pending, Session};
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
 use crate::{Result, SessionKey};
+use std::collections::HashSet;
 use std::task::Poll;
 use tokio::sync::oneshot;
 
@@ -22,6 +23,14 @@ pub(super) enum Errand {
 }
 
 impl Errand {
+    /// The session that is being exported.
+    pub(super) fn exported(&self) -> Option<&Session> {
+        match self {
+            Self::Export { exporting, .. } => exporting.session(),
+            _ => None,
+        }
+    }
+
     fn session(&self) -> &SessionKey {
         match self {
             Self::Export { exporting, .. } => exporting.key(),
@@ -38,6 +47,17 @@ impl Worker {
         self.errands.iter().any(|errand| errand.session() == session)
     }
 
+    /// A session that is being exported is not to be known any more afterwards.
+    pub(super) fn forget_exported(&mut self, session: &SessionKey) {
+        for errand in &mut self.errands {
+            if let Errand::Export { exporting, .. } = errand
+                && exporting.key() == session
+            {
+                exporting.forget();
+            }
+        }
+    }
+
     /// Adds something to be done, after all that is to be done with the session before.
     pub(super) fn add_errand(&mut self, errand: Errand) {
         self.errands.push_back(errand);
@@ -46,11 +66,15 @@ impl Worker {
 
     /// Goes on with what is to be done, in order for each session.
     pub(super) fn go_on_errands(&mut self) {
-        for errand in std::mem::take(&mut self.errands) {
-            let session = errand.session();
-            let is_next = !self.has_errand(session) && !self.memory.is_forking(session);
-            let kept = if is_next { self.go_on_errand(errand) } else { Some(errand) };
-            self.errands.extend(kept);
+        let mut waiting = HashSet::new();
+        for _ in 0..self.errands.len() {
+            let Some(errand) = self.errands.pop_front() else { return };
+            let session = errand.session().clone();
+            let is_next = !waiting.contains(&session) && !self.memory.is_forking(&session);
+            if let Some(errand) = if is_next { self.go_on_errand(errand) } else { Some(errand) } {
+                waiting.insert(session);
+                self.errands.push_back(errand);
+            }
         }
     }
 

@@ -43,7 +43,7 @@ use ending::{Committing, Finished, Saving};
 use errands::Errand;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -139,14 +139,17 @@ pub(crate) enum Command {
 
 /// Everything that lives on the thread.
 pub(crate) struct Worker {
+    waiting: VecDeque<Waiting>,
+    loading: Vec<LoadingTurn>,
+    /// What is to be done with sessions at rest, in order.
+    errands: VecDeque<Errand>,
+    /// Its threads and those of the memory end once nobody waits for them: they stand after those that do.
+    encoder: Encoder,
+    pub(crate) memory: Memory,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) chat: Arc<Chat>,
-    pub(crate) memory: Memory,
     pace: Pace,
-    encoder: Encoder,
-    waiting: VecDeque<Waiting>,
-    loading: Vec<LoadingTurn>,
     active: Vec<ActiveTurn>,
     /// Turns whose sessions are being written, in the order in which they ended.
     saving: Vec<Saving>,
@@ -157,8 +160,6 @@ pub(crate) struct Worker {
     /// Scoring jobs; they run a pass at a time, between passes over turns.
     jobs: VecDeque<Box<dyn Job>>,
     embedding: Embedding,
-    /// What is to be done with sessions at rest, in order.
-    errands: VecDeque<Errand>,
     /// Callers that wait for the removal of a session or of its rows, in order: until it is over no turn
     /// begins, which could find what is about to go.
     removals: VecDeque<oneshot::Sender<Result<Removed>>>,
@@ -238,21 +239,8 @@ impl Worker {
 
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
-            let nobody_waits = self.held_up
-                || self.active.is_empty() && self.waiting.is_empty() && self.loading.is_empty();
-            let next = if self.jobs.is_empty() && !self.embedding.is_ready() && nobody_waits {
-                commands.recv().map(Some).map_err(|RecvError| ())
-            } else {
-                match commands.try_recv() {
-                    Ok(command) => Ok(Some(command)),
-                    Err(TryRecvError::Empty) => Ok(None),
-                    Err(TryRecvError::Disconnected) => Err(()),
-                }
-            };
-            match next {
-                Err(()) | Ok(Some(Command::Close)) => return,
-                Ok(Some(command)) => self.take(command),
-                Ok(None) => {
+            let next = match commands.try_recv() {
+                Err(TryRecvError::Empty) => {
                     // First of all: who begins may ask for what they had read.
                     self.drop_cancelled();
                     self.admit();
@@ -260,22 +248,28 @@ impl Worker {
                     self.go_on_embedding();
                     self.step_job();
                     self.report();
+                    if !self.held_up || !self.jobs.is_empty() || self.embedding.is_ready() {
+                        continue;
+                    }
+                    commands.recv().ok()
                 }
+                next => next.ok(),
+            };
+            match next {
+                None | Some(Command::Close) => return,
+                Some(command) => self.take(command),
             }
         }
     }
 
     fn take(&mut self, command: Command) {
-        (self.held_up, self.embedding.waits) = (false, false);
+        self.embedding.waits = false;
         match command {
             Command::Turn { id, request, events } => {
                 self.wait_for_room(id, *request, events, None);
             }
             Command::Commit { id, answer } => self.commit(id, answer),
-            Command::Woken => {
-                self.take_answers();
-                self.go_on_elsewhere();
-            }
+            Command::Woken => self.take_answers(),
             Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to, replace } => self.fork(&from, to, replace),
@@ -284,6 +278,7 @@ impl Worker {
             Command::HintNextUse { session, next_use } => self.memory.hint_next_use(&session, next_use),
             Command::Forget { session } => {
                 self.reopen(&session);
+                self.forget_exported(&session);
                 self.draft_model.iter_mut().for_each(|model| model.forget(&session));
                 self.memory.forget(&session);
             }
@@ -328,7 +323,7 @@ impl Worker {
         }
         let fed: Vec<usize> = (0..feed.len()).filter(|i| feed[*i] > 0).collect();
         if fed.is_empty() {
-            self.held_up = waits && !self.active.iter().any(ActiveTurn::done);
+            self.held_up |= waits && !self.active.iter().any(ActiveTurn::done);
             return self.finish_done(); // of one that came from outside all is there
         }
         let share = self.memory.share.clone();
