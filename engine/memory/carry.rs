@@ -44,7 +44,9 @@ enum Step {
 impl Exporting {
     /// An export of a session at rest.
     pub(crate) fn new(key: SessionKey) -> Self {
-        let (opening, idle, stats, tail) = Default::default();
+        let (opening, idle, tail) = Default::default();
+        // Whoever is at work goes first.
+        let stats = LoadStats { is_beside: true, ..LoadStats::default() };
         Self { key, opening, idle, stats, tail, step: Step::Opening }
     }
 
@@ -105,7 +107,8 @@ impl Memory {
                     if !self.poll_tail(session, tail, stats) {
                         return Poll::Pending;
                     }
-                    let absent: Vec<(usize, Part)> = session.sequence.absent(session.sequence.len()).collect();
+                    let absent: Vec<(usize, Part)> =
+                        session.sequence.absent(session.sequence.len()).collect();
                     let absent = self.refill_held(session, absent);
                     Step::Windows(self.begin_reading_each(absent, stats))
                 }
@@ -154,7 +157,12 @@ impl Memory {
 
     /// Makes a session of a memory from outside that this one is to take as it is, whose run is claimed; what
     /// its name had is gone.
-    pub(crate) fn install(&mut self, request: &Request, prompt: &[Segment], memory: SessionExport) -> Recalled {
+    pub(crate) fn install(
+        &mut self,
+        request: &Request,
+        prompt: &[Segment],
+        memory: SessionExport,
+    ) -> Recalled {
         let key = &request.session;
         let reason = self.claims.begin(key).or_else(|| self.storeless.clone());
         self.idle.take_warning(key);

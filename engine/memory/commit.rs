@@ -4,13 +4,13 @@
 
 use super::Memory;
 use super::export::Stored;
-use super::session::{Pending, Session};
 use super::saver::{Cost, Written};
+use super::session::{Pending, Session};
+#[cfg(test)]
+use crate::memory::recall::now;
 use crate::store::manifest::Journal;
 use crate::store::{Found, Store};
 use crate::{Request, Result, Retention, SessionKey};
-#[cfg(test)]
-use crate::memory::recall::now;
 
 impl Memory {
     /// Ends a pass: windowed layers of blocks that no row to come sees leave memory; those of a session that

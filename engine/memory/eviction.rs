@@ -96,7 +96,9 @@ impl Memory {
             while excess > 0 {
                 let candidates = self.idle.iter().filter(|(key, idle)| {
                     let later = needed_by.is_none_or(|by| idle.next_use().is_none_or(|next| next > by));
-                    later && idle.can_lose(*kind) && !(*kind == Eviction::Known && self.claims.is_awaited(key))
+                    later
+                        && idle.can_lose(*kind)
+                        && !(*kind == Eviction::Known && self.claims.is_awaited(key))
                 });
                 let candidates = candidates.map(|(key, idle)| Candidate {
                     key,

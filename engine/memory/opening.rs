@@ -2,7 +2,7 @@
 //! manifest read if it is on disk alone; of a new one its parent's.
 
 use super::Memory;
-use super::io_pool::Begun;
+use super::io_pool::{Begun, ms_since};
 use super::restore::LoadStats;
 use super::session::Session;
 use crate::store::Found;
@@ -11,6 +11,7 @@ use crate::store::manifest::{Journal, Manifest};
 use crate::text::prefix::Segment;
 use crate::{Request, Result, Retention, SessionKey};
 use std::task::Poll;
+use std::time::Instant;
 
 /// A manifest that is being read, with what a writer must know to add to it.
 pub(super) type BegunManifest = Begun<Found<(Manifest, Journal, Option<Broken>)>>;
@@ -24,6 +25,8 @@ pub(crate) struct Opening {
     pub(super) parent: Option<Session>,
     /// Reason why there is no such memory.
     pub(super) reason: Option<String>,
+    /// Since when it waits for what is read ahead, while nobody is at work.
+    since: Option<Instant>,
 }
 
 /// A look at a session's manifest.
@@ -33,7 +36,9 @@ enum Look {
     ToCome,
     UnderWay(BegunManifest),
     /// `is_there`: there is one, perhaps none that can be used.
-    Over { is_there: bool },
+    Over {
+        is_there: bool,
+    },
 }
 
 impl Memory {
@@ -84,6 +89,22 @@ impl Memory {
         opening.reason = stats.reason.or(opening.reason.take());
         opening.parent = found.map(|(session, _)| session).or(opening.parent.take());
         Ok(true)
+    }
+
+    /// Tells whether what is being read ahead of the session of a request, or of its parent, is awaited.
+    /// `is_beside`: others are at work meanwhile.
+    pub(crate) fn awaits(&mut self, request: &Request, opening: &mut Opening, is_beside: bool) -> bool {
+        let own = std::iter::once(&request.session).chain(&request.parent);
+        if own.fold(false, |awaits, session| awaits | self.is_being_read(session)) {
+            opening.since = opening.since.or(Some(Instant::now()).filter(|_| !is_beside));
+            return true;
+        }
+        if let (Some(since), Some(idle)) = (opening.since.take(), self.idle.get_mut(&request.session)) {
+            let waited = ms_since(since);
+            idle.ahead.waited_ms += waited;
+            idle.ahead.ms = (idle.ahead.ms - waited).max(0.0); // what was waited for was not hidden
+        }
+        false
     }
 
     /// Tells whether a session that was looked for has a memory, in RAM or on disk, even one that can't be

@@ -21,7 +21,8 @@ use crate::kv::table::{BlockHash, BlockId, Parts};
 use crate::store::Found;
 use crate::store::numerics::Numerics;
 use crate::text::prefix::{
-    Matched, Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten, is_raw, n_tokens,
+    Matched, Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten,
+    is_raw, n_tokens,
 };
 use crate::{Divergence, MatchKind, Request, Retention, SessionKey, Source};
 
@@ -478,8 +479,8 @@ pub(crate) fn now<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 impl Memory {
     /// Makes a session ready for a prompt, and waits for it.
     pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> crate::Result<Recalled> {
-        let opening = self.open_now(request)?;
-        now(|| if self.is_being_read(&request.session) { Poll::Pending } else { Poll::Ready(()) });
+        let mut opening = self.open_now(request)?;
+        now(|| if self.awaits(request, &mut opening, false) { Poll::Pending } else { Poll::Ready(()) });
         let mut loading = self.begin_recall(request, prompt, opening, false);
         now(|| if self.poll_recall(&mut loading) { Poll::Ready(()) } else { Poll::Pending });
         Ok(self.finish_recall(loading))

@@ -177,7 +177,11 @@ impl Memory {
     }
 
     /// Asks which parts of blocks are on disk; `None`: there is no disk.
-    pub(super) fn begin_on_disk(&self, blocks: &[BlockHash], stats: &LoadStats) -> Option<Begun<Vec<OnDisk>>> {
+    pub(super) fn begin_on_disk(
+        &self,
+        blocks: &[BlockHash],
+        stats: &LoadStats,
+    ) -> Option<Begun<Vec<OnDisk>>> {
         let parts: Vec<Part> = self.context.layout.parts().collect();
         let on_disk = move |store: &Store, hash| {
             Part::ALL.map(|part| parts.contains(&part) && store.has_block((hash, part)))
@@ -219,7 +223,8 @@ impl Memory {
             let ((index, key), layout) = (*wanted, layout.clone());
             move |store: &Store| store.read_block(key, index, &layout)
         };
-        let pool = |loader: &Loader| loader.pool(stats.is_beside).begin_all(wanted.iter().map(task).collect());
+        let pool =
+            |loader: &Loader| loader.pool(stats.is_beside).begin_all(wanted.iter().map(task).collect());
         self.loader.as_ref().map_or(Step::Nowhere, |loader| Step::Blocks(pool(loader)))
     }
 

@@ -372,9 +372,8 @@ impl Session {
     ) -> Export {
         let mut export = self.blocks_from(self.stored_blocks, context, arena);
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
-        let goes_on = |tail: &Tail| {
-            tail.file == File::Open && tail.at.block == open && n > 0 && store.appends_tails()
-        };
+        let goes_on =
+            |tail: &Tail| tail.file == File::Open && tail.at.block == open && n > 0 && store.appends_tails();
         self.earlier.extend(self.tail.take_if(|tail| !goes_on(tail)));
         self.put_by(open);
         if let Some(rows) = self.sequence.open_rows() {

@@ -346,8 +346,7 @@ mod tests {
         let context =
             crate::memory::session::CacheContext::of_test(Arc::new(KvLayout { layers: Vec::new() }));
         let ids: Vec<u32> = vec![7; 2 * BLOCK];
-        let segment =
-            Segment { kind: SegmentKind::Raw, text: "".into(), ids: ids.into(), guessed: false };
+        let segment = Segment { kind: SegmentKind::Raw, text: "".into(), ids: ids.into(), guessed: false };
         let head = |n_blocks: usize, rows: usize| Head {
             identity: context.identity.clone(),
             segments: vec![segment.clone()],

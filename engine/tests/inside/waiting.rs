@@ -109,7 +109,8 @@ fn others_decode_and_begin_while_a_prompt_is_tokenized() {
 #[test]
 fn others_decode_in_a_tight_budget_while_a_turn_is_written() {
     let source = ModelSource::Bundled("random", model().bytes().leak());
-    let spec = PromptEncoder::read(&Arc::new(Gguf::open(&source).expect("a model"))).expect("a prompter").spec;
+    let spec =
+        PromptEncoder::read(&Arc::new(Gguf::open(&source).expect("a model"))).expect("a prompter").spec;
     let layout = spec.kv_layout(&KvChoice::Uniform(KvFormat::F16)).expect("a layout");
     let ample = Gate::default();
     let alone = |agent: &str| Stage::new(&ample, &model(), u64::MAX).ask(agent, &long(agent), 200).done();

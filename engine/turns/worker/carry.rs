@@ -60,7 +60,9 @@ impl Worker {
     /// Gives all of a session.
     pub(super) fn export(&mut self, session: SessionKey, answer: oneshot::Sender<Result<SessionExport>>) {
         match self.at_rest(&session) {
-            Ok(()) => self.add_errand(Errand::Export { exporting: Box::new(Exporting::new(session)), answer }),
+            Ok(()) => {
+                self.add_errand(Errand::Export { exporting: Box::new(Exporting::new(session)), answer })
+            }
             Err(e) => drop(answer.send(Err(e))),
         }
     }

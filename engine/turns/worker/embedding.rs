@@ -2,8 +2,8 @@
 //! the one at work as for a turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
-use crate::scoring::embedding::{Answer, Embedder};
 use crate::Meter;
+use crate::scoring::embedding::{Answer, Embedder};
 use std::collections::VecDeque;
 
 /// Requests for embeddings, the one at work first.

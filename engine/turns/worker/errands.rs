@@ -13,13 +13,28 @@ use tokio::sync::oneshot;
 
 /// Something to be done with a session at rest.
 pub(super) enum Errand {
-    Export { exporting: Box<Exporting>, answer: oneshot::Sender<Result<SessionExport>> },
+    Export {
+        exporting: Box<Exporting>,
+        answer: oneshot::Sender<Result<SessionExport>>,
+    },
     /// A session goes for good. `was_claimed`: its run was claimed before.
-    Remove { session: SessionKey, was_claimed: bool, answer: oneshot::Sender<Result<Removed>> },
+    Remove {
+        session: SessionKey,
+        was_claimed: bool,
+        answer: oneshot::Sender<Result<Removed>>,
+    },
     /// The rows go that a session keeps only to go back.
-    DropRows { session: SessionKey, was_claimed: bool, answer: oneshot::Sender<Result<Removed>> },
+    DropRows {
+        session: SessionKey,
+        was_claimed: bool,
+        answer: oneshot::Sender<Result<Removed>>,
+    },
     /// A turn's manifest is written, whose run may have been given up since it ended.
-    Commit { session: SessionKey, turn: u64, pending: Option<Box<Pending>> },
+    Commit {
+        session: SessionKey,
+        turn: u64,
+        pending: Option<Box<Pending>>,
+    },
 }
 
 impl Errand {
@@ -111,11 +126,13 @@ impl Worker {
                 Ok(Some(sessions)) => drop(answer.send(Ok(Removed { sessions, ..Removed::default() }))),
                 Err(e) => drop(answer.send(Err(e))),
             },
-            Errand::DropRows { session, answer, .. } => match ready.map(|()| self.begin_to_drop_rows(&session)) {
-                Ok(true) => self.removals.push_back(answer),
-                Ok(false) => drop(answer.send(Ok(Removed::default()))),
-                Err(e) => drop(answer.send(Err(e))),
-            },
+            Errand::DropRows { session, answer, .. } => {
+                match ready.map(|()| self.begin_to_drop_rows(&session)) {
+                    Ok(true) => self.removals.push_back(answer),
+                    Ok(false) => drop(answer.send(Ok(Removed::default()))),
+                    Err(e) => drop(answer.send(Err(e))),
+                }
+            }
             Errand::Export { .. } => {}
         }
         None
