@@ -1,7 +1,7 @@
 //! An agent as a value: a session of the engine, with its conversation and its settings.
 //!
-//! What it stands on is never lost unasked: until its first turn is saved, each turn is compared with the
-//! memory that is stored under its name, and refused where it would replace that.
+//! The stored memory of its name is never replaced unasked: until the agent's first turn is saved, each turn
+//! is compared with that memory, and refused if it would replace it.
 
 use crate::engine::{Engine, Turn};
 use crate::store::Found;
@@ -39,8 +39,7 @@ use std::task::{Context, Poll, ready};
 /// folder where there is one. There, a later process continues it with [`Engine::resume`]. There is one agent
 /// of a name at a time; of two, each would take the memory back to its own conversation.
 ///
-/// It is a handle to its engine, which lives as long as it. It can be stored and sent to other threads and
-/// tasks.
+/// It is a handle that keeps its engine alive. It can be stored and sent to other threads and tasks.
 pub struct Agent {
     engine: Engine,
     key: SessionKey,
@@ -125,7 +124,8 @@ impl Engine {
         let SessionKey { run, agent, .. } = &resumed.key;
         if self.inner.store_handle.store.is_none() {
             return Err(Error::request(format!(
-                "agent `{agent}` of run `{run}` can't be resumed: this engine stores no memories; set `cache_dir`"
+                "agent `{agent}` of run `{run}` can't be resumed: this engine stores no memories; set \
+                 `cache_dir`"
             )));
         }
         let manifest = self.stored_memory(&resumed.key)?.ok_or_else(|| {
@@ -313,8 +313,8 @@ impl Agent {
         })
     }
 
-    /// Starts a turn: the agent reads `text` and answers. The engine works on it whether or not anybody
-    /// waits.
+    /// Starts a turn: the agent reads `text` and answers. The engine runs it whether or not the reply is
+    /// polled.
     ///
     /// Before its first turn is saved this looks into the cache folder, on this thread.
     ///
@@ -327,7 +327,7 @@ impl Agent {
     }
 
     /// Starts a turn that is answered with one of `options`, by their log-probabilities
-    /// ([`Constraint::OneOf`]), whatever replies must be otherwise.
+    /// ([`Constraint::OneOf`]), overriding the agent's constraint.
     ///
     /// ```
     /// # use greenroom_engine::*;
@@ -391,7 +391,7 @@ impl Agent {
         }
         let Some(manifest) = self.engine.stored_memory(&self.key)? else { return Ok(()) };
         let (held, prompter) = (&manifest.segments, self.engine.prompter());
-        let prompt = prompter.chat.prompt_behind(held, conversation, &prompter.tokenizer)?;
+        let prompt = prompter.chat.prompt_after(held, conversation, &prompter.tokenizer)?;
         let n = compare(held, &prompt).n_segments;
         if n == held.len() {
             return Ok(());
@@ -405,13 +405,15 @@ impl Agent {
         });
         let SessionKey { run, agent, .. } = &self.key;
         let found = format!(
-            "agent `{agent}` of run `{run}` has a stored memory of {} tokens, which this turn does not continue{differs}",
+            "agent `{agent}` of run `{run}` has a stored memory of {} tokens, which this turn does not \
+             continue{differs}",
             manifest.n_tokens()
         );
         let remedy = match self.resumed {
             Some(_) => "give it the system text and the tools that it had, or allow `Agent::replace`",
             None => {
-                "continue it with `Engine::resume`, remove it with `Engine::remove`, or allow `Agent::replace`"
+                "continue it with `Engine::resume`, remove it with `Engine::remove`, or allow \
+                 `Agent::replace`"
             }
         };
         Err(Error::request(format!("{found}; {remedy}")))
@@ -419,10 +421,10 @@ impl Agent {
 
     /// An agent of the same run with the same past and the same settings: it reads none of it again.
     ///
-    /// Its memory is this agent's as it stands now, in RAM or in the cache folder. An earlier agent of its
-    /// name, perhaps a fork that was not saved, loses what it had in RAM alone. If another memory is stored
-    /// under its name, its turns are refused, as those of [`Engine::agent`], unless [`Agent::replace`] allows
-    /// to replace that; then, too, it reads none of its past again.
+    /// Its memory is a copy of this agent's current memory, in RAM or in the cache folder. An earlier agent
+    /// of its name, such as a fork that was not saved, loses what it had only in RAM. If another memory is
+    /// stored under its name, its turns are refused, like those of [`Engine::agent`], unless
+    /// [`Agent::replace`] permits replacing it; even then, none of its past is read again.
     #[must_use]
     pub fn fork(&self, agent: impl Into<String>) -> Agent {
         let key = SessionKey { agent: agent.into(), ..self.key.clone() };
@@ -454,9 +456,9 @@ impl Agent {
 /// A reply on its way: an iterator over its text, piece by piece. [`Reply::stream`] is the same without
 /// blocking.
 ///
-/// [`Reply::finish`] makes the turn a part of the agent. Dropped without that, the agent is as it was before:
-/// a turn at work is cancelled, and of one that had ended nothing is kept on disk, while the engine's memory
-/// goes back to before it at the agent's next turn (which then says
+/// [`Reply::finish`] makes the turn part of the agent. If the reply is dropped without that, the agent is as
+/// it was before: an active turn is cancelled; of a finished one, nothing is kept on disk, and the agent's
+/// next turn rolls the engine's memory back to before it (and reports
 /// [`MatchKind::Diverge`](crate::MatchKind::Diverge)).
 #[must_use = "a reply that is not finished is taken back"]
 pub struct Reply<'a> {

@@ -3,7 +3,38 @@
 use crate::Call;
 use serde::{Deserialize, Serialize};
 
-/// A call of a tool as far as it is said.
+/// Gives each variant its name in lower case, by which it is shown and read.
+macro_rules! words {
+    ($type:ident: $($variant:ident $word:literal),*) => {
+        impl $type {
+            /// Its name in lower case.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(word: &str) -> std::result::Result<Self, String> {
+                match word {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(format!("`{word}` is not known; expected one of {}", [$($word),*].join(", "))),
+                }
+            }
+        }
+    };
+}
+
+/// A tool call in a partial reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSoFar<'a> {
     /// Name of the tool.
@@ -28,9 +59,9 @@ pub enum ToolCalls {
 pub struct Choice {
     /// Index of the option that was drawn, counted from 0 in the order in which they were given.
     pub chosen: usize,
-    /// The natural log-probability of each option in that order: of all its tokens, as the tokenizer cuts it,
-    /// one after the other after the prompt, in the model's own distribution (no temperature, no filter, no
-    /// penalty). It is that of replies that begin with the option, as in [`crate::Engine::rank`].
+    /// The natural log-probability of each option in that order: the sum over its tokens, as the tokenizer
+    /// cuts it, after the prompt, in the model's own distribution (no temperature, no filter, no penalty). It
+    /// is the probability of replies that begin with the option, as in [`crate::Engine::rank`].
     ///
     /// An option whose tokens another one begins with counts only where the model would then end its turn:
     /// how likely that is is added to it. So no reply counts for two options.
@@ -41,6 +72,20 @@ pub struct Choice {
 ///
 /// Log-probabilities are natural, in the model's own distribution (no temperature, no filter, no penalty, no
 /// grammar): what a token has there says nothing of how it was drawn.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let mut ada = engine.agent("demo", "ada").max_tokens(4).logprobs(3);
+/// let reply = ada.extend("Rolf: Who are you?")?.blocking_finish()?;
+/// for token in &reply.logprobs {
+///     let likeliest = &token.top[0];
+///     assert!(token.top.len() == 3 && token.logprob <= likeliest.logprob);
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// The token.
@@ -49,8 +94,8 @@ pub struct TokenLogprob {
     pub bytes: Vec<u8>,
     /// Its log-probability after the prompt and the reply's tokens before it.
     pub logprob: f32,
-    /// The most likely tokens in its place, likeliest first (the lowest id first among equals): as many as
-    /// were asked for.
+    /// The most likely tokens at this position, most likely first (ties: lowest id first): as many as were
+    /// requested.
     pub top: Vec<TopLogprob>,
 }
 
@@ -85,18 +130,21 @@ pub enum StopReason {
     EndOfTurn,
     /// A stop string was met; the reply was cut before it.
     StopString,
-    /// `max_tokens` was reached, and the reply ends wherever it had come to.
+    /// `max_tokens` was reached, and the reply ends at that token.
     Length,
     /// `max_tokens` was reached, and the reply was cut after its last whole sentence
     /// ([`Request::whole_sentences`](crate::Request::whole_sentences)).
     Sentence,
 }
 
+words!(StopReason: EndOfTurn "end_of_turn", StopString "stop_string", Length "length", Sentence "sentence");
+
 /// Match between a prompt and what the cache held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum MatchKind {
     /// Nothing was reused.
+    #[default]
     Cold,
     /// A new session found equal sealed blocks of another.
     Prefix,
@@ -104,15 +152,18 @@ pub enum MatchKind {
     Extend,
     /// The prompt is exactly what was cached.
     Exact,
-    /// The prompt differs from what was cached; what stands before the difference was reused.
+    /// The prompt differs from what was cached; everything before the difference was reused.
     Diverge,
 }
 
+words!(MatchKind: Cold "cold", Prefix "prefix", Extend "extend", Exact "exact", Diverge "diverge");
+
 /// Source of the reused part of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Source {
+pub enum CacheSource {
     /// Nothing was reused.
+    #[default]
     None,
     /// It was in memory.
     Memory,
@@ -120,13 +171,29 @@ pub enum Source {
     Disk,
 }
 
+words!(CacheSource: None "none", Memory "memory", Disk "disk");
+
 /// Cost of a turn. `prefilled + recomputed + generated == layer0_rows`, always.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let mut ada = engine.agent("demo", "ada").max_tokens(8);
+/// let first = ada.extend("Rolf: Who are you?")?.blocking_finish()?.usage;
+/// assert_eq!((first.kind, first.reused), (MatchKind::Cold, 0));
+/// let second = ada.extend("Rolf: And who am I?")?.blocking_finish()?.usage;
+/// assert_eq!((second.kind, second.source, second.recomputed), (MatchKind::Extend, CacheSource::Memory, 0));
+/// assert_eq!(second.prefilled + second.recomputed + second.generated, second.layer0_rows);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Match between the prompt and the cache.
     pub kind: MatchKind,
     /// Source of the reused tokens.
-    pub source: Source,
+    pub source: CacheSource,
     /// Prompt tokens whose keys and values were reused.
     pub reused: usize,
     /// Prompt tokens that were new to the session.
@@ -136,12 +203,12 @@ pub struct Usage {
     /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the
     /// options.
     pub generated: usize,
-    /// Tokens of the reply that were guessed before they were drawn. (Those that were guessed wrong went
-    /// through the model, too: they are not among `layer0_rows`.)
+    /// Tokens of the reply that were guessed correctly before they were drawn. (Wrong guesses went through
+    /// the model, too; `layer0_rows` does not count them.)
     pub guessed: usize,
     /// Those of them that were drawn.
     pub guessed_right: usize,
-    /// Rows that really went through layer 0, counted there, but for guesses that were wrong.
+    /// Rows that went through layer 0, counted there, without wrong guesses.
     pub layer0_rows: usize,
     /// Milliseconds from the start of the turn's work to its first token.
     pub ttft_ms: f64,
@@ -153,7 +220,7 @@ pub struct Usage {
     pub bytes_written: u64,
     /// Milliseconds that the turn waited for its memory to be read.
     pub waited_ms: f64,
-    /// Milliseconds that its memory was read ahead, while others were at work.
+    /// Milliseconds that its memory was read ahead, while other turns were active.
     pub prefetch_ms: f64,
     /// Milliseconds that the reused tokens would have taken to compute, by the latest measure of a prompt's
     /// token.
@@ -183,7 +250,7 @@ pub struct Divergence {
     /// Text that was held, from up to [`Divergence::BEFORE`] characters before the difference on:
     /// [`Divergence::LENGTH`] characters at most.
     pub held: String,
-    /// Text that was asked for, from the same place on.
+    /// Text that was requested, from the same position on.
     pub asked: String,
 }
 
@@ -218,25 +285,25 @@ pub struct Completion {
     pub choice: Option<Choice>,
     /// The calls of tools that the reply is; `None`: it is none.
     pub call: Option<ToolCalls>,
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each complete call.
     pub call_ends: Vec<usize>,
     /// Findings at each recorded token, if it followed a recording
     /// ([`Constraint::Follow`](crate::Constraint::Follow)).
     pub followed: Vec<ForcedToken>,
-    /// The log-probability of each of `ids`, if that was asked for
-    /// ([`Request::logprobs`](crate::Request::logprobs)); else empty.
+    /// The log-probability of each of `ids`, if requested ([`Request::logprobs`](crate::Request::logprobs));
+    /// else empty.
     pub logprobs: Vec<TokenLogprob>,
-    /// Hash (blake3, in hex) of what decides the bits of this reply and of what was read and said. It is the
-    /// same whether the prompt was read from scratch, cached, restored, forked or read beside others, and
-    /// names no tenant and no session.
+    /// Hash (blake3, in hex) of everything that determines the bits of this reply and of the session. It is
+    /// the same whether the prompt was prefilled, cached, restored, forked or batched with others, and names
+    /// no tenant and no session.
     ///
-    /// Hashed are, in this order: the text `greenroom completion 1`; the model's identity
+    /// Hashes, in this order, the text `greenroom completion 1`; the model's identity
     /// ([`ModelInfo::identity`](crate::ModelInfo::identity)), the layout and formats of the cache, and the
     /// numerics that its blocks are computed with; the version of the store; the ids of the prompt as they
-    /// stand in the session (a past reply that was given as text has the ids that were sampled, if the
-    /// session held it); the reply's ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length
-    /// in bytes and its UTF-8, each list of ids its length and each id as 4 bytes; lengths, the version and
-    /// the seed are 8 bytes; all numbers are little-endian.
+    /// are in the session (a past reply that was given as text has the ids that were sampled, if the session
+    /// held it); the reply's ids; [`Sampling::seed`](crate::Sampling::seed). Each text is its length in bytes
+    /// and its UTF-8, each list of ids its length and each id as 4 bytes; lengths, the version and the seed
+    /// are 8 bytes; all numbers are little-endian.
     pub digest: String,
     /// Cost of the turn.
     pub usage: Usage,
@@ -259,13 +326,13 @@ pub enum Event {
     /// [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all of them together. A
     /// reply's pieces are all text, or all of a call.
     Call(String),
-    /// Log-probabilities of the reply's next tokens, if they were asked for
+    /// Log-probabilities of the reply's next tokens, if requested
     /// ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or `Call` with which
-    /// these tokens became certain. Tokens without text of their own that is streamed come at the turn's end.
-    /// All of them together are [`Completion::logprobs`].
+    /// these tokens became certain. Tokens that stream no text of their own come at the end of the turn. The
+    /// complete list is [`Completion::logprobs`].
     Logprobs(Vec<TokenLogprob>),
-    /// The reply stands (committed to the cache in memory), before it is saved: the moment for a caller to
-    /// write its own record. The manifest on disk follows only after [`crate::Turn::commit`].
+    /// The reply is committed to the cache in memory, but not saved yet: the moment for a caller to write its
+    /// own record. The manifest on disk follows only after [`crate::Turn::commit`].
     Done(Box<Completion>),
     /// The turn failed; the session is as it was before.
     Failed(crate::Error),
@@ -276,7 +343,7 @@ pub enum Event {
 pub struct TokenScore {
     /// Position of the scored token (the first token has no score).
     pub pos: usize,
-    /// The token that stands there.
+    /// The token at this position.
     pub id: u32,
     /// Its natural log-probability given the tokens before it.
     pub logprob: f32,
@@ -309,6 +376,6 @@ pub struct Ranking {
 pub struct RankedOption {
     /// Its natural log-probability, all its tokens taken together.
     pub logprob: f32,
-    /// True if each of its tokens is the most likely one where it stands.
+    /// True if each of its tokens is the most likely one at its position.
     pub greedy: bool,
 }

@@ -26,9 +26,23 @@ impl SessionKey {
 ///
 /// The engine renders it through the model's chat template, append-only: the prompt of the next turn always
 /// begins with this prompt, the reply included.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let mut conversation = Conversation { next: "Rolf: Hello.".into(), ..Conversation::default() };
+/// let prompt = engine.prompter().render(&conversation)?;
+/// let reply = ReplyContent::Text("Hello, Rolf.".into());
+/// conversation.exchanges.push(Exchange::new(std::mem::take(&mut conversation.next), reply));
+/// conversation.next = "Rolf: Who are you?".into();
+/// assert!(engine.prompter().render(&conversation)?.starts_with(&prompt));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
-    /// The system text: constant for as long as the session lives.
+    /// The system text: constant for the life of the session.
     pub system: Option<String>,
     /// The tools that the agent may call: constant, too.
     pub tools: Option<Arc<Tools>>,
@@ -101,16 +115,17 @@ pub enum ReplyContent {
 /// All that is read before a reply.
 ///
 /// A raw prompt ([`Prompt::Text`], [`Prompt::Ids`]) is compared with what its session holds token by token:
-/// one that begins with an earlier prompt and its reply extends them, whatever they were given as. It has no
-/// past replies, so [`Sampling::dry`](crate::Sampling::dry) looks at the reply alone, and no tools. Where its
-/// ids are those of a rendered conversation, so are the bits of the reply.
+/// one that begins with an earlier prompt and its reply extends them, in whatever form they were given. It
+/// has no tools and no past replies, so [`Sampling::dry`](crate::Sampling::dry) considers the reply alone. If
+/// its ids are those of a rendered conversation, the reply has the same bits.
 ///
 /// ```
 /// use greenroom_engine::*;
 ///
 /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
 /// let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
-/// let request = Request { max_tokens: 8, ..Request::new(SessionKey::new("demo", "ada"), Prompt::Text("Once upon".to_owned())) };
+/// let prompt = Prompt::Text("Once upon".to_owned());
+/// let request = Request { max_tokens: 8, ..Request::new(SessionKey::new("demo", "ada"), prompt) };
 /// let mut turn = engine.submit(request)?;
 /// while let Some(event) = turn.blocking_next() {
 ///     if let Event::Text(text) = event {
@@ -156,13 +171,28 @@ impl From<Conversation> for Prompt {
 }
 
 /// The tools that an agent may call.
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::{Tool, Tools};
+/// use serde_json::json;
+///
+/// let weather = Tool {
+///     name: "weather".into(),
+///     about: "The weather in a city.".into(),
+///     arguments: json!({ "type": "object", "properties": { "city": { "type": "string" } } }),
+/// };
+/// let instructions = "Call by {\"tool\": …, \"arguments\": …}.".into();
+/// let tools = Tools { list: vec![weather], instructions };
+/// assert_eq!(tools.list[0].name, "weather");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tools {
     /// The tools.
     pub list: Vec<Tool>,
-    /// How they are called, in words, for a model whose chat template knows no tools: it stands after the
-    /// system text. Such a model calls by `{"tool": NAME, "arguments": {…}}`; any other one as its template
-    /// writes calls.
+    /// How to call them, in words, for a model whose chat template has no tools: inserted after the system
+    /// text. Such a model calls by `{"tool": NAME, "arguments": {…}}`, any other as its template writes
+    /// calls.
     pub instructions: String,
 }
 
@@ -179,6 +209,7 @@ pub struct Tool {
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Call {
     /// Name of the tool.
     pub tool: String,

@@ -1,4 +1,4 @@
-//! The engine's front: opening a model, submitting turns, and reading what came of them.
+//! The engine's front: opening a model, submitting turns, and receiving results.
 
 use crate::device::{self, DEFAULT_NUMERICS, Device, DeviceChoice};
 use crate::kv::layout::KvLayout;
@@ -15,11 +15,10 @@ use crate::store::manifest::Identity;
 use crate::store::medium::Traffic;
 use crate::store::numerics::Numerics;
 use crate::store::objects::ObjectsAddress;
-use crate::store::{Bound, Place, STORE_VERSION, Store};
+use crate::store::{Bound, STORE_VERSION, Store, StoreLocation};
 use crate::text::chat::reply_ids;
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::threads::ThreadPool;
 use crate::turns::draft_model::DraftModel;
 use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
@@ -28,6 +27,7 @@ use crate::{
     ModelInfo, ModelSource, Ranking, Request, Result, SessionKey, TokenScore,
 };
 use futures_core::Stream;
+use greenroom_kernels::threads::ThreadPool;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,16 +61,16 @@ pub struct EngineConfig {
     /// Key that encrypts what is stored there; memories of another key are not seen.
     pub cache_key: Option<CacheKey>,
     /// Bytes that the folder may take: when the engine opens and when it is dropped, the least valuable
-    /// sessions are removed (see [`crate::cache::Folder::shrink`]), if nobody else uses the folder then. Of
-    /// copies of an object store the oldest go.
+    /// sessions are removed (see [`crate::cache::Folder::shrink`]), unless another process uses the folder.
+    /// Of copies of an object store, the oldest are removed. Default: no bound.
     pub cache_disk: Option<u64>,
     /// True (the default) if `cache_disk` also removes what no session needs each time; false: while the
     /// folder is within its bound, nothing is removed.
     pub cache_tidy: bool,
-    /// Bytes that cached keys and values may take in memory; above, what is on disk too leaves memory, of the
-    /// session that is needed last first. A turn waits until all that it may come to take fits beside the
-    /// turns at work ([`KvCost::most`](crate::KvCost::most) of prompt and longest reply, and 512 tokens in
-    /// f16); one that alone exceeds the budget is played alone.
+    /// Bytes that cached keys and values may take in memory (default: 1 GiB). Above that, what is also on
+    /// disk is evicted, from the session that is needed last. A turn waits until its maximum
+    /// ([`KvCost::most`](crate::KvCost::most) of prompt and longest reply, and 512 tokens in f16) fits beside
+    /// the active turns; one that alone exceeds the budget is played alone.
     pub cache_memory: u64,
     /// A budget that this engine shares with others: it takes the place of `cache_memory`, and their passes
     /// take turns.
@@ -86,15 +86,15 @@ pub struct EngineConfig {
     /// folder; without one there is no check.
     pub self_check: bool,
     /// True if memories of another device are adopted: sessions whose keys and values another device computed
-    /// go on with them, and each turn that rests on such says so ([`Usage::adopted`](crate::Usage::adopted)).
-    /// What is otherwise the same: the model, the formats, the tenant. Keys are coded by the constants of the
-    /// newest such memory in the cache folder; those that this device computed with constants of its own are
-    /// not used meanwhile.
+    /// are continued, and each turn based on them reports it ([`Usage::adopted`](crate::Usage::adopted)).
+    /// Model, formats and tenant must be the same. Keys are coded with the constants of the newest such
+    /// memory in the cache folder; memories that this device computed with its own constants are not used
+    /// meanwhile. Default: false.
     pub adopt: bool,
-    /// True (the default) if tokens of replies are guessed, so that one pass may say several of them. It
-    /// changes no reply, only how long it takes. The processor alone does it.
+    /// True (the default) if tokens of replies are guessed, so that one pass may produce several of them. It
+    /// changes the time of a reply, never the reply. Only the CPU does it.
     pub drafts: bool,
-    /// How it is decided which guesses are worth their time.
+    /// Rule that decides which guesses are worth their time.
     pub(crate) guessing: Guessing,
     /// A smaller model of the same vocabulary, which guesses the tokens that were not said before
     /// ([`EngineConfig::drafts`]). What it has read stays in memory, in an eighth of `cache_memory` at most.
@@ -177,41 +177,41 @@ impl EngineConfig {
     }
 }
 
-/// A model and the memories of its sessions, on a thread of its own. Clones are handles to the same engine.
+/// A model and the memories of its sessions, on its own thread. Clones are handles to the same engine.
 ///
-/// It ends when the last handle is dropped, those of its [`Agent`](crate::Agent)s included, whatever is still
-/// at work: [`Turn`]s that have not ended get [`Event::Failed`], those that were not committed leave what is
-/// stored as it was before them. That drop waits until the engine's thread has ended (the pass that it is in
-/// and what is being written, at most), so that the cache folder is free again.
+/// It ends when the last handle is dropped, including those of its [`Agent`](crate::Agent)s, even if turns
+/// are active: unfinished [`Turn`]s get [`Event::Failed`], and uncommitted ones leave the stored session as
+/// it was before them. That drop blocks until the engine's thread has ended (at most the current pass and
+/// pending writes), so that the cache folder is free again.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<EngineInner>,
 }
 
 /// An engine, once for all its handles.
-pub(crate) struct Inner {
+pub(crate) struct EngineInner {
     prompter: PromptEncoder,
     kv: String,
     worker: WorkerHandle,
     thread: Option<std::thread::JoinHandle<()>>,
     next_id: AtomicU64,
     /// Where memories are, and the bytes that the folder may take.
-    bound: Option<(Place, Bound)>,
+    bound: Option<(StoreLocation, Bound)>,
     pub(crate) store_handle: StoreHandle,
 }
 
-/// What an engine must know to look after memories from its front.
+/// State for managing memories from the engine's front.
 pub(crate) struct StoreHandle {
     pub(crate) context: CacheContext,
     pub(crate) store: Option<Arc<Store>>,
     /// Where the store is.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<StoreLocation>,
     /// The secret that exports are signed with, once it was needed.
     pub(crate) secret: OnceLock<[u8; 32]>,
 }
 
 impl StoreHandle {
-    /// All of the store, to look after it; it holds the place open.
+    /// The whole store, for maintenance; keeps the place open.
     pub(crate) fn folder(&self) -> Option<Folder> {
         Some(self.store.as_ref()?.folder(self.place.clone()?))
     }
@@ -225,7 +225,7 @@ pub struct Turn {
     committed: bool,
 }
 
-/// The way to the engine's thread.
+/// The channel to the engine's thread.
 #[derive(Clone)]
 struct WorkerHandle {
     commands: Sender<Command>,
@@ -258,8 +258,8 @@ pub enum Loading {
         /// Bytes in all.
         total: u64,
     },
-    /// The model reads short texts, to find how its keys are best coded and whether it bears its cache's
-    /// formats: once for a model and a cache folder, each time without a folder.
+    /// The model reads short texts, to measure how its keys are best coded and whether its cache's formats
+    /// are fine enough: once for a model and a cache folder, each time without a folder.
     Measuring,
 }
 
@@ -388,12 +388,12 @@ impl Engine {
         let thread = start(pool, worker, receiver, handle.fault.clone())?;
         let next_id = AtomicU64::new(0);
         let inner =
-            Inner { prompter, kv, worker: handle, thread: Some(thread), next_id, bound, store_handle };
+            EngineInner { prompter, kv, worker: handle, thread: Some(thread), next_id, bound, store_handle };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What went to the object store of the memories and came back, since the engine was opened; `None` where
-    /// they lie in a folder.
+    /// Traffic with the object store of the memories since the engine was opened; `None` if they are in a
+    /// folder.
     pub fn traffic(&self) -> Option<Traffic> {
         self.inner.store_handle.store.as_ref()?.traffic()
     }
@@ -444,8 +444,8 @@ impl Engine {
         self.inner.worker.closed()
     }
 
-    /// Gives a session the memory of another as it stands now, if that is in RAM; [`Request::parent`] does so
-    /// at its first turn, from RAM or disk. `replace`: what is stored of the session may be replaced.
+    /// Gives a session a copy of another's current memory, if that is in RAM; [`Request::parent`] does so at
+    /// its first turn, from RAM or disk. `replace`: the session's stored memory may be replaced.
     pub(crate) fn fork(&self, from: &SessionKey, to: &SessionKey, replace: bool) {
         let _ = self.inner.worker.send(Command::Fork { from: from.clone(), to: to.clone(), replace });
     }
@@ -456,8 +456,7 @@ impl Engine {
         let _ = self.inner.worker.send(Command::HintNextUse { session: session.clone(), next_use });
     }
 
-    /// What is at work, what waits, and what of which session is in memory. It is put together when asked
-    /// for, between two passes.
+    /// Active turns, waiting turns, and the sessions in memory. Computed on request, between two passes.
     ///
     /// # Errors
     /// The engine's thread has ended.
@@ -480,14 +479,26 @@ impl Engine {
         let _ = self.inner.worker.send(Command::Forget { session: session.clone() });
     }
 
-    /// The formats of sealed keys and values, by the name that stands in transcripts: `q4`, `q8/q4` (keys,
-    /// values), or `mixed-` and a hash.
+    /// The formats of sealed keys and values, by their name in transcripts: `q4`, `q8/q4` (keys, values), or
+    /// `mixed-` and a hash.
     pub fn kv(&self) -> &str {
         &self.inner.kv
     }
 
     /// Log-probabilities of `ids` (teacher forcing) from an empty cache, in order; in the engine's own
     /// formats, or others.
+    ///
+    /// # Examples
+    /// ```
+    /// # use greenroom_engine::*;
+    /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+    /// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+    /// let ids = engine.encode("Once upon a time", false)?;
+    /// let mut logprob = 0.0;
+    /// engine.score(&ids, None, &mut |score| logprob += f64::from(score.logprob))?;
+    /// assert!(logprob < 0.0); // of all tokens but the first
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     /// An id outside the vocabulary, more ids than the context holds, formats for another model.
@@ -532,6 +543,17 @@ impl Engine {
     /// Computes how likely each of `options` is as the reply to a conversation, from an empty cache; the
     /// prompt is read once.
     ///
+    /// # Examples
+    /// ```
+    /// # use greenroom_engine::*;
+    /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+    /// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+    /// let question = Conversation { next: "Rolf: Left or right?".into(), ..Conversation::default() };
+    /// let ranking = engine.rank(&question, &["left".into(), "right".into()], None)?;
+    /// assert_eq!(ranking.options.len(), 2);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Engine::score`].
     pub fn rank(
@@ -555,8 +577,8 @@ impl Engine {
 
     /// Embeds texts: for each a vector of length 1, as wide as the model's hidden states
     /// ([`ModelInfo::d_model`]). It is the direction of the mean, over all positions, of the hidden state
-    /// after the final norm. Equal texts give equal bits on one device, whatever is embedded or played beside
-    /// them. No memory is left behind; dropping the future cancels.
+    /// after the final norm. Equal texts give equal bits on one device, whatever else is embedded or played
+    /// at the same time. Nothing is kept in memory; dropping the future cancels.
     ///
     /// # Errors
     /// A text is empty or longer than the model's context, or a pass fails.
@@ -573,6 +595,17 @@ impl Engine {
     }
 
     /// [`Engine::embed`] for callers without an async runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// # use greenroom_engine::*;
+    /// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+    /// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+    /// let embedded = engine.blocking_embed(vec!["A cat.".into(), "A dog.".into()])?;
+    /// let length = embedded[0].iter().map(|x| x * x).sum::<f32>();
+    /// assert!(embedded[0].len() == engine.model().d_model && (length - 1.0).abs() < 1e-3);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Engine::embed`].
@@ -616,9 +649,9 @@ impl Engine {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EngineInner {
     fn drop(&mut self) {
-        // Turns have ways to the thread too, so that it would not end by the loss of this one.
+        // Turns have channels to the thread too, so that it would not end by the loss of this one.
         let _ = self.worker.send(Command::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -640,8 +673,9 @@ impl Turn {
     }
 
     /// Lets the engine write the session's manifest, and waits until it has: call it once the turn's own
-    /// record (the transcript line) is on disk. A turn dropped without it leaves the stored session as it was
-    /// before the turn, while the one in memory goes on. The completion comes back with the final account.
+    /// record (the transcript line) is on disk. If a turn is dropped without it, the stored session stays as
+    /// it was before the turn, while the one in memory continues. Returns the completion with the final
+    /// account.
     ///
     /// # Errors
     /// The turn has not ended. A manifest that can't be written is said in [`crate::Usage::reason`].
@@ -710,10 +744,10 @@ fn draft_model(
 }
 
 /// Where memories are to lie, if anywhere.
-fn place(config: &EngineConfig) -> Result<Option<Place>> {
+fn place(config: &EngineConfig) -> Result<Option<StoreLocation>> {
     let (objects, key) = (config.objects.clone(), config.cache_key.clone());
     match &config.cache_dir {
-        Some(dir) => Ok(Some(Place::new(dir.clone(), key, objects))),
+        Some(dir) => Ok(Some(StoreLocation::new(dir.clone(), key, objects))),
         None if objects.is_none() => Ok(None),
         None => {
             Err(Error::request("memories in an object store need a folder for local copies; set `cache_dir`"))
@@ -721,10 +755,10 @@ fn place(config: &EngineConfig) -> Result<Option<Place>> {
     }
 }
 
-/// Opens the place of memories, if there is to be one; beside it the reason why they stay in RAM all the
-/// same. A folder that can't be used costs time, as a full disk does; one that is in use will be free soon.
-/// An object store was asked for by its name.
-fn open_store(place: Option<&Place>) -> Result<(Option<Store>, Option<String>)> {
+/// Opens the place of memories, if there is to be one, or returns the reason why they stay in RAM all the
+/// same. A folder that can't be used only costs time, like a full disk, and one in use will soon be free; but
+/// an object store was requested by name.
+fn open_store(place: Option<&StoreLocation>) -> Result<(Option<Store>, Option<String>)> {
     let Some(place) = place else { return Ok((None, None)) };
     match Store::open(place) {
         Ok(store) => Ok((Some(store), None)),

@@ -12,13 +12,13 @@ pub enum ErrorKind {
     NotFound,
     /// The model file is missing, damaged, or of a kind that this engine does not serve.
     Model,
-    /// A request can't be served as it stands (empty prompt, context too long, bad parameter).
+    /// A request can't be served as it is (empty prompt, context too long, bad parameter).
     Request,
     /// A chat template can't be rendered.
     Template,
     /// The cache folder or a file in it can't be read or written.
     Store,
-    /// Another process is at work with the cache folder, or with the memories of a run.
+    /// Another process uses the cache folder, or the memories of a run.
     InUse,
     /// A GPU is missing, lacks something, or has failed.
     Device,
@@ -42,9 +42,17 @@ pub enum Remedy {
 }
 
 /// An engine error: one word wide, so that `Result`s stay small.
-pub struct Error(Box<Inner>);
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::{Engine, EngineConfig, ErrorKind, ModelSource};
+///
+/// let found = Engine::open(EngineConfig::new(ModelSource::Path("nowhere.gguf".into())));
+/// assert_eq!(found.err().map(|error| error.kind()), Some(ErrorKind::Model));
+/// ```
+pub struct Error(Box<ErrorInner>);
 
-struct Inner {
+struct ErrorInner {
     kind: ErrorKind,
     detail: String,
     remedy: Option<Remedy>,
@@ -57,7 +65,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without an underlying cause.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, detail: detail.into(), remedy: None, source: None }))
+        Self(Box::new(ErrorInner { kind, detail: detail.into(), remedy: None, source: None }))
     }
 
     /// The category, to decide by.

@@ -125,7 +125,7 @@ mod held {
     }
 }
 
-/// The kind of fault that is planned and how often its place was passed since, once it has come to that.
+/// The planned kind of fault, and how often its place was passed since its turn.
 fn met(passed: &AtomicU64) -> Option<(&'static str, u64)> {
     let (kind, at) = plan()?;
     let n = passed.fetch_add(1, Ordering::Relaxed) + 1;

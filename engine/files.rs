@@ -1,7 +1,7 @@
 //! Opening what others may have put in a file's place: regular files alone, and never waiting for one.
 //!
-//! A FIFO would keep whoever opens it waiting for ever, a device never ends, a link leads out of the cache
-//! folder. Every file that the engine reads is opened here; `tests/runner/floors.rs` sees to it.
+//! Opening a FIFO would block for ever, a device never ends, a link leads out of the cache folder. The engine
+//! opens all its files here; `tests/runner/floors.rs` checks that.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) enum Links {
 /// Reason why a file was not opened.
 #[derive(Debug)]
 pub(crate) enum Unopened {
-    /// Something else stands in its place: its kind, in words.
+    /// Another kind of file is in its place; names the kind.
     Foreign(&'static str),
     /// The system says so; it may be otherwise the next time.
     Failed(io::Error),
@@ -33,8 +33,7 @@ impl From<io::Error> for Unopened {
 
 /// Opens a regular file; also says what it is.
 ///
-/// # Errors
-/// Something else stands in its place, or it can't be opened.
+/// # Errors Another kind of file is in its place, or it can't be opened.
 pub(crate) fn open(
     path: &Path,
     links: Links,

@@ -36,15 +36,15 @@ pub enum KvChoice {
     /// self-check finds the model to need ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
     #[default]
     Auto,
-    /// Four bits, but eight for the keys of one layer in six, those whose keys bear 4 bits worst: 4.5 bits a
-    /// number. Which they are is measured when a model is opened for the first time. Layers that see
-    /// everything and layers with a window are counted apart; a model of fewer than six has none.
+    /// Four bits, but eight for the keys of one layer in six, those whose keys are most sensitive to 4 bits:
+    /// 4.5 bits a number. They are measured when a model is opened for the first time. Layers with full
+    /// attention and layers with a window are counted separately; a model of fewer than six layers has none.
     Mixture,
-    /// Keys and values of all layers alike.
+    /// The same format for the keys and values of all layers.
     Uniform(KvFormat),
-    /// All layers alike, keys and values each in their own.
+    /// The same formats in all layers, one for keys and one for values.
     Sides(KvLayer),
-    /// All alike, and codes not rotated: to measure what the rotation is worth.
+    /// The same format everywhere, with codes not rotated: to measure the effect of the rotation.
     Unrotated(KvFormat),
     /// Layer by layer.
     Mixed(Vec<KvLayer>),
@@ -60,6 +60,18 @@ pub struct KvLayer {
 }
 
 /// Memory that one agent's cache takes between its turns.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let cost = engine.prompter().kv_cost(&KvChoice::Uniform(KvFormat::Q4))?;
+/// let exact = engine.prompter().kv_cost(&KvChoice::Uniform(KvFormat::F16))?;
+/// assert!(cost.most(2_048) < exact.most(2_048));
+/// assert!(cost.most(cost.longest(1 << 20)) <= 1 << 20);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCost {
     /// Bytes of a sealed token in layers that see everything.
@@ -68,7 +80,7 @@ pub struct KvCost {
     pub windowed: u64,
     /// Tokens that such layers hold, at most.
     pub window: u64,
-    /// Bytes of what is kept exact of the first tokens, beside their codes.
+    /// Bytes of the first tokens' exact keys and values, in addition to their codes.
     pub exact: u64,
     /// Bytes of one of the newest tokens, which are not sealed yet.
     pub open: u64,
@@ -101,7 +113,7 @@ impl KvCost {
         };
         let rest = rest.saturating_sub(self.exact);
         let sealed = match rest.checked_sub(self.windowed.saturating_mul(self.window)) {
-            // The window is full: what is left goes to the layers that see everything.
+            // The window is full: the rest of the budget goes to the layers with full attention.
             Some(rest) if rest / self.global.max(1) >= self.window => rest / self.global.max(1),
             _ => rest / self.global.saturating_add(self.windowed).max(1),
         };
@@ -118,7 +130,7 @@ pub struct ModelInfo {
     pub family: String,
     /// blake3 (hex) over weights, tokenizer and chat template: what transcripts and caches name.
     pub identity: String,
-    /// Kernel contract and its version, as it stands in caches and transcripts.
+    /// Kernel contract and its version, as recorded in caches and transcripts.
     pub numerics: String,
     /// Number of layers.
     pub n_layers: usize,
@@ -162,9 +174,23 @@ pub struct SuggestedSampling {
 }
 
 /// State of an engine, from [`crate::Engine::status`].
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let mut ada = engine.agent("demo", "ada").max_tokens(8);
+/// ada.extend("Rolf: Who are you?")?.blocking_finish()?;
+/// let status = engine.blocking_status()?;
+/// assert_eq!((status.active, status.waiting), (0, 0));
+/// assert_eq!(status.sessions[0].key, *ada.key());
+/// assert!(status.memory_bytes <= status.budget_bytes);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineStatus {
-    /// Turns at work, those that are being saved included.
+    /// Active turns, including those that are being saved.
     pub active: usize,
     /// Requests that wait for their session, or for room in memory.
     pub waiting: usize,
@@ -180,7 +206,7 @@ pub struct EngineStatus {
     pub sessions: Vec<SessionStatus>,
 }
 
-/// What came of taking in a session's memory ([`crate::Engine::import`]).
+/// Result of importing a session's memory ([`crate::Engine::import`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// Tokens that the session holds.
@@ -196,7 +222,7 @@ pub struct Imported {
 pub struct SessionStatus {
     /// The session.
     pub key: SessionKey,
-    /// Tokens that it has read and said; at work, those of the prompt and of the reply so far.
+    /// Tokens that it has read and said; if a turn is active, those of the prompt and of the reply so far.
     pub tokens: usize,
     /// Bytes of its keys and values in memory, and of its ids, texts and addresses. A block that sessions
     /// share counts in each of them.
@@ -204,7 +230,7 @@ pub struct SessionStatus {
     /// Tokens whose keys and values are in memory, in the layers that see everything; the others are on disk,
     /// or will be computed again.
     pub tokens_in_memory: usize,
-    /// True if a turn is at work on it, or its turn's end is being saved.
+    /// True if a turn of it is active, or being saved.
     pub is_at_work: bool,
     /// Time of its next turn, as it was given last ([`Request::next_use`](crate::Request::next_use)).
     pub next_use: Option<u64>,

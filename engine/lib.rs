@@ -55,17 +55,15 @@ mod store;
 #[path = "tests/inside/mod.rs"]
 mod tests;
 mod text;
-#[allow(unsafe_code)] // outputs that threads share, each a part of its own
-mod threads;
 mod turns;
 
 pub use agent::{Agent, Reply};
 pub use answer::*;
 pub use conversation::*;
-pub use device::cpu::kernels::Isa;
 pub use device::{BUILT_WITH_GPUS, DeviceChoice, GpuInfo, default_gpu, gpus};
 pub use engine::{Engine, EngineConfig, Loading, Turn};
 pub use error::{Error, ErrorKind, Remedy, Result};
+pub use greenroom_kernels::Isa;
 pub use info::*;
 pub use meter::Meter;
 pub use prompter::{PromptEncoder, StopConditions, cut_reply};
@@ -81,7 +79,7 @@ pub const SAMPLE: &str = include_str!("sample.txt");
 /// Lists, shows, removes, bounds and verifies what a cache folder holds.
 pub mod cache {
     pub use crate::store::cipher::CacheKey;
-    pub use crate::store::inventory::{Details, Entry, Folder};
+    pub use crate::store::inventory::{Details, Folder, StoredSession};
     pub use crate::store::medium::Traffic;
     pub use crate::store::objects::ObjectsAddress;
     pub use crate::store::{Removed, Verdict};

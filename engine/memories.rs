@@ -1,6 +1,6 @@
-//! Memories as things to look after while the engine runs: exported and imported as files, removed, listed.
+//! Managing memories while the engine runs: export and import as files, removal, listing.
 
-use crate::cache::{Entry, Removed};
+use crate::cache::{Removed, StoredSession};
 use crate::engine::Engine;
 use crate::store::bound::Removal;
 use crate::store::memory_file::SessionExport;
@@ -33,9 +33,8 @@ impl Engine {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// # Errors
-    /// `Request`: there is no such memory, or the engine's memories are encrypted, which an export would not
-    /// be; `InUse`: a turn of the session is at work; `Store`: `to` or the secret can't be written.
+    /// # Errors `Request`: there is no such memory, or the engine's memories are encrypted, which an export
+    /// would not be; `InUse`: a turn of the session is active; `Store`: `to` or the secret can't be written.
     pub fn export(&self, session: &SessionKey, to: &mut dyn Write) -> Result<u64> {
         if self.encrypts() {
             return Err(Error::request(
@@ -51,24 +50,23 @@ impl Engine {
     /// Gives a session the memory of a file that [`Engine::export`] wrote.
     ///
     /// The file is checked, never trusted. Its keys and values are taken as they are if this cache folder (or
-    /// engine without one) signed them, for the same tenant, model, formats and numerics. Else only its texts
-    /// and ids are taken, which must be what this model's tokenizer makes of each other, and the engine reads
-    /// them again; [`Imported::reason`] says why. A damaged part of the keys and values is such a reason,
-    /// too.
+    /// engine without one) signed them, for the same tenant, model, formats and numerics. Otherwise only its
+    /// texts and ids are taken, which must match under this model's tokenizer, and the engine prefills them;
+    /// [`Imported::reason`] says why. A damaged part of the keys and values is such a reason, too.
     ///
-    /// What the session had before goes only if `replace` says so. Call it where blocking is allowed: it
-    /// waits until the memory is read and saved.
+    /// The session's previous memory is removed only if `replace` is set. Call it where blocking is allowed:
+    /// it waits until the memory is read and saved.
     ///
-    /// # Errors
-    /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its context, or
-    /// the session has a memory already; `InUse`: a turn of the session is at work or waits; `Store`: `from`
-    /// can't be read.
+    /// # Errors `Request`: the file is not whole, its texts are not of this model, they do not fit in its
+    /// context, or the session has a memory already; `InUse`: a turn of the session is active or waiting;
+    /// `Store`: `from` can't be read.
     pub fn import(&self, from: &mut dyn Read, session: &SessionKey, replace: bool) -> Result<Imported> {
         let context = &self.inner.store_handle.context;
         let secret = if self.encrypts() { None } else { Some(self.secret()?) };
         let here = context.identity_of(&session.tenant);
         let (memory, reason) = SessionExport::read(from, secret.as_ref(), &here, &context.layout)?;
-        // What is to be written must be there: in memory alone windows are kept as far as they reach.
+        // What is to be written must be complete: in memory alone, windows reach only as far as they are
+        // kept.
         let lacks = || {
             let lacks = self.inner.store_handle.store.is_some() && !memory.is_complete(&context.layout);
             lacks.then(|| "it lacks layers with a window in the form that the folder stores".to_owned())
@@ -93,17 +91,15 @@ impl Engine {
         Ok(Imported { tokens, is_verbatim, reason })
     }
 
-    /// Drops a session for good: from RAM, and its manifest, tail and blocks from the cache folder, as far as
-    /// no other session needs them. Turns of it that were not committed can't be saved any more. While it
-    /// goes no turn begins.
+    /// Deletes a session: from RAM, and its manifest, tail and blocks from the cache folder, unless other
+    /// sessions need them. Its uncommitted turns can't be saved any more. No turn begins while it is deleted.
     ///
-    /// The folder may be in use by other processes. What one of them has just found there, and not yet
-    /// committed, may go; it is computed again then. The result says how many sessions (0 or 1) and bytes
-    /// went; where a manifest could not be read ([`Removed::unread`]) blocks stay until `cache gc`.
+    /// The folder may be in use by other processes. What one of them has just found there and not yet
+    /// committed may be removed; it is then computed again. The result counts the sessions (0 or 1) and bytes
+    /// removed; where a manifest could not be read ([`Removed::unread`]) blocks stay until `cache gc`.
     ///
-    /// # Errors
-    /// `InUse`: a turn of the session is at work, or another process adds to its run; `Store`: a file can't
-    /// be removed.
+    /// # Errors `InUse`: a turn of the session is active, or another process uses its run; `Store`: a file
+    /// can't be removed.
     pub async fn remove(&self, session: &SessionKey) -> Result<Removed> {
         let (session, to_make_room) = (session.clone(), false);
         let answer = self.request(|answer| Command::Remove { session, to_make_room, answer })?;
@@ -120,9 +116,9 @@ impl Engine {
 
     /// Removes rows that only serve to go back, then the least valuable sessions of all tenants, from the
     /// cache folder until it takes at most `limit` bytes, while the engine runs. The rules are those of
-    /// [`Folder::shrink`](crate::cache::Folder::shrink), but what no session needs stays. Sessions at work,
-    /// those with a request or a commit that waits, and those of runs that other engines add to, stay as they
-    /// are. Nothing happens without a folder. Call it where blocking is allowed.
+    /// [`Folder::shrink`](crate::cache::Folder::shrink), but what no session needs stays. Active sessions,
+    /// those with a waiting request or commit, and those of runs that other engines use, stay as they are.
+    /// Nothing happens without a folder. Call it where blocking is allowed.
     ///
     /// # Errors
     /// `Store`: the folder can't be read, or a file can't be written or removed; `Closed`: the engine's
@@ -135,12 +131,12 @@ impl Engine {
     }
 
     /// The sessions of a tenant that are stored in the cache folder, by run and agent; none without a folder.
-    /// The folder's files are read on this thread, while the engine goes on: a session that is being saved is
-    /// told as it was before or after. Manifests that can't be read are left out.
+    /// The folder's files are read on this thread, while the engine continues: a session that is being saved
+    /// is reported as it was before or after. Manifests that can't be read are left out.
     ///
     /// # Errors
     /// The folder can't be read.
-    pub fn stored(&self, tenant: &str) -> Result<Vec<Entry>> {
+    pub fn stored(&self, tenant: &str) -> Result<Vec<StoredSession>> {
         let Some(folder) = self.inner.store_handle.folder() else { return Ok(Vec::new()) };
         let mut entries = folder.list()?;
         entries.retain(|entry| entry.session.tenant == tenant);
@@ -181,16 +177,17 @@ impl Engine {
 struct InUse<'a>(&'a Engine);
 
 impl Removal for InUse<'_> {
-    /// What turns at work have written no manifest names yet, so it can't be told from what no session needs.
+    /// No manifest names yet what active turns have written, so it can't be distinguished from what no
+    /// session needs.
     fn sweep(&mut self) -> Result<Removed> {
         Ok(Removed::default())
     }
 
-    fn drop_rows(&mut self, session: &Entry) -> Result<Removed> {
+    fn drop_rows(&mut self, session: &StoredSession) -> Result<Removed> {
         unless_in_use(self.0.drop_rows(&session.session))
     }
 
-    fn remove(&mut self, sessions: &[Entry]) -> Result<Removed> {
+    fn remove(&mut self, sessions: &[StoredSession]) -> Result<Removed> {
         let mut removed = Removed::default();
         for entry in sessions {
             removed += unless_in_use(self.0.remove_one(&entry.session, true))?;

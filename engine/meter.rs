@@ -1,4 +1,4 @@
-//! Counts of computed tokens, kept while requests are at work.
+//! Counts of computed tokens, updated while requests are active.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// let conversation = Conversation { next: "Good morning.".into(), ..Conversation::default() };
 /// let request = Request::new(SessionKey::new("run", "ada"), conversation);
 /// let request = Request { meter: Some(meter.clone()), ..request };
-/// // An engine adds what it computes as it plays the request, and so may the caller, for work that is done elsewhere.
+/// // An engine adds what it computes for the request; the caller may add work that is done elsewhere.
 /// meter.add(3);
 /// assert_eq!(request.meter.map(|of_request| of_request.total()), Some(3));
 /// ```

@@ -1,14 +1,9 @@
-//! Single parts without the house around them: kernels with arguments at random, for `benches/kernels.rs`,
-//! and readers of files, given bytes, for `fuzz/`.
+//! Single parts without the house around them: kernels and draws with arguments at random, for
+//! `greenroom-lab bench`, and readers of files, given bytes, for `fuzz/`.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
-use crate::device::cpu::block::{Rows, Sealing};
-use crate::device::cpu::kernels::attention::{AttnParams, Queries, QueryRows, attend};
-use crate::device::cpu::kernels::panel::{Format, Packed};
-use crate::device::cpu::kernels::slab::Slabs;
-use crate::device::cpu::kernels::{Isa, seal};
-use crate::device::cpu::kernels::{activations::Activations, linear};
+use crate::device::cpu::block::{F16Rows, Sealing};
 use crate::fixtures::Dtype;
 use crate::fixtures::pass::{cache_of, write_pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -17,9 +12,9 @@ use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::sequence::Sequence;
-use crate::model::gguf::{Bytes, Gguf};
+use crate::model::gguf::{FileBytes, Gguf};
 use crate::scoring::distribution::Distribution;
-use crate::scoring::scratch::Scratch;
+use crate::scoring::scratch::ScratchSequence;
 use crate::store::cipher::Cipher;
 use crate::store::log::{self, End};
 use crate::store::manifest::Identity;
@@ -32,6 +27,11 @@ use crate::turns::dry::Said;
 use crate::turns::logprobs::token_logprob;
 use crate::turns::sampler::{self, Row};
 use crate::{Error, KvChoice, KvFormat, PromptEncoder, Result, Sampling};
+use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, attend};
+use greenroom_kernels::panel::{Format, Packed};
+use greenroom_kernels::slab::Slabs;
+use greenroom_kernels::{Isa, seal};
+use greenroom_kernels::{activations::Activations, linear};
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 
@@ -48,24 +48,7 @@ fn noise(n: usize) -> Vec<f32> {
 /// There is no memory for it.
 pub fn product(dtype: Dtype, n_out: usize, k: usize, n_rows: usize) -> Result<impl FnMut() -> f32> {
     let isa = Isa::detect();
-    let format = match dtype {
-        Dtype::F32 => Format::F32,
-        Dtype::F16 => Format::F16,
-        Dtype::BF16 => Format::Bf16,
-        Dtype::Q4_0 => Format::Q4_0,
-        Dtype::Q4_1 => Format::Q4_1,
-        Dtype::Q5_0 => Format::Q5_0,
-        Dtype::Q5_1 => Format::Q5_1,
-        Dtype::Q8_0 => Format::Q8_0,
-        Dtype::Q2K => Format::Q2K,
-        Dtype::Q3K => Format::Q3K,
-        Dtype::Q5K => Format::Q5K,
-        Dtype::Q6K => Format::Q6K,
-        Dtype::Q4K | Dtype::Q4KM => Format::Q4K,
-        Dtype::IQ4NL => Format::Iq4Nl,
-        Dtype::IQ4XS => Format::Iq4Xs,
-        Dtype::MXFP4 => Format::Mxfp4,
-    };
+    let format = Format::of(dtype.kind()).ok_or_else(|| Error::internal("no format of its own"))?;
     let rows = vec![0x11; n_out * format.row_bytes(k)];
     let weights = Packed::pack(&mut Slabs::default(), format, n_out, k, &rows)
         .map_err(|e| crate::Error::model(format!("can't allocate a matrix: {e}")))?;
@@ -114,7 +97,7 @@ pub fn sealing(bits: u32) -> impl FnMut() -> usize {
 }
 
 fn parse(bytes: &[u8]) -> Result<Gguf> {
-    Gguf::parse("model".to_owned(), Bytes::Held(bytes.to_vec().into()))
+    Gguf::parse("model".to_owned(), FileBytes::Held(bytes.to_vec().into()))
 }
 
 /// Opens a model that lies in memory, without its weights.
@@ -132,7 +115,7 @@ pub fn prompter(bytes: &[u8]) -> Result<PromptEncoder> {
 pub fn next_token(bytes: &[u8]) -> Result<u32> {
     let gguf = Arc::new(parse(bytes)?);
     let device: Arc<dyn Device> = Arc::new(Cpu::load(&gguf, Isa::detect(), &mut |_, _| {})?);
-    let mut scratch = Scratch::new(&device, Arc::new(device.spec().kv_layout(&KvChoice::Auto)?));
+    let mut scratch = ScratchSequence::new(&device, Arc::new(device.spec().kv_layout(&KvChoice::Auto)?));
     let mut logits = Vec::new();
     scratch.read(&[0, 1, 2], Wanted::Last, &mut |_, row| {
         logits = row.to_vec();
@@ -202,7 +185,7 @@ fn block_hash() -> BlockHash {
 /// None.
 pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
     let (layout, part) = (block_layout(), if windowed { Part::Windowed } else { Part::Global });
-    let (mut rows, format) = (Rows::new(&layout), BlockFormat::new(&layout, part));
+    let (mut rows, format) = (F16Rows::new(&layout), BlockFormat::new(&layout, part));
     let mut block = BlockBytes::zeroed(format.len(true));
     for layer in &format.layers {
         let of = layout.layers[layer.layer];
@@ -236,7 +219,7 @@ pub fn read_block(bytes: &[u8]) -> Result<(), String> {
     verify(bytes).map_err(|failure| failure.to_string())
 }
 
-/// A log with right checksums whose payloads stand in `bytes`, each after its length (u16, little endian);
+/// A log with correct checksums whose payloads are in `bytes`, each after its length (u16, little endian);
 /// and its end.
 fn log_of(bytes: &[u8]) -> Result<(Vec<u8>, End)> {
     let (mut log, mut end, mut rest) = (Vec::new(), End::empty(LOG), bytes);

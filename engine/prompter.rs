@@ -31,6 +31,19 @@ pub struct StopConditions<'a> {
 }
 
 /// Shape, tokenizer and chat template of a model without its weights.
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::*;
+///
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// let encoder = PromptEncoder::open(&ModelSource::Bundled("tiny", model))?;
+/// let conversation = Conversation { next: "Rolf: Who are you?".into(), ..Conversation::default() };
+/// let ids = encoder.prompt_ids(&conversation.clone().into())?;
+/// assert_eq!(ids.len(), encoder.prompt_tokens(&conversation)?);
+/// assert_eq!(encoder.decode(&ids), encoder.render(&conversation)?);
+/// # Ok::<(), Error>(())
+/// ```
 pub struct PromptEncoder {
     pub(crate) info: ModelInfo,
     pub(crate) spec: DecoderSpec,
@@ -55,7 +68,7 @@ impl PromptEncoder {
         let spec = DecoderSpec::from_gguf(gguf)?;
         let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
         let chat = Arc::new(Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?);
-        // A tensor of a type that nobody knows may say of itself what it likes.
+        // A tensor of an unknown type may claim any shape.
         let n_elements =
             |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
         let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
@@ -92,7 +105,7 @@ impl PromptEncoder {
         Ok(self.spec.kv_layout(kv)?.cost())
     }
 
-    /// The formats by the name that stands in transcripts, as [`Engine::kv`](crate::Engine::kv).
+    /// The formats by their name in transcripts, as [`Engine::kv`](crate::Engine::kv).
     ///
     /// # Errors
     /// The formats are for another model.
@@ -114,8 +127,8 @@ impl PromptEncoder {
         Ok(segments.iter().map(|segment| &*segment.text).collect())
     }
 
-    /// Reads the calls of a reply as far as they are said ([`Event::Call`](crate::Event::Call)): those whose
-    /// tool is named. All but the last are whole.
+    /// Reads the calls of a partial reply ([`Event::Call`](crate::Event::Call)): those whose tool is named.
+    /// All but the last are complete.
     pub fn calls_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Vec<CallSoFar<'a>> {
         let form = self.chat.calls();
         form.so_far(tools, &self.tokenizer.decode(&form.opening), text)

@@ -1,4 +1,4 @@
-//! What is asked for: a [`Request`] for one reply of one agent, with all that bounds it.
+//! A [`Request`] for one reply of one agent, with its limits.
 
 use crate::{Meter, Prompt, SessionKey};
 pub use greenroom_grammar::Grammar;
@@ -6,6 +6,15 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Whether a reply may be a call of a tool, or must be one.
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::*;
+///
+/// let choice = ToolChoice::Named("weather".into());
+/// assert_ne!(choice, ToolChoice::default());
+/// assert_eq!(ToolChoice::default(), ToolChoice::Never);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ToolChoice {
@@ -17,16 +26,30 @@ pub enum ToolChoice {
     Allowed,
     /// It may not, though there are tools: a token that a call begins with is drawn again.
     Forbidden,
-    /// It is a call of one of the tools: the markup or the text that a call begins with is said whatever
-    /// would have been drawn, and the rest is under the tools' schemas. What the agent reads is the same as
-    /// with [`ToolChoice::Allowed`]. The reply can't have a grammar of its own.
+    /// It is a call of one of the tools: the markup or the text that a call begins with is forced, and the
+    /// rest is under the tools' schemas. What the agent reads is the same as with [`ToolChoice::Allowed`].
+    /// The reply can't have a grammar of its own.
     Required,
     /// The same, of the tool with this name.
     Named(Arc<str>),
 }
 
 /// Sampling parameters. Defaults: temperature 0.8 (not greedy), no filters, no penalty.
+///
+/// # Examples
+/// ```
+/// use greenroom_engine::Sampling;
+///
+/// let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+/// assert!(greedy.validate().is_ok());
+/// let impossible = Sampling { top_p: 1.5, ..greedy };
+/// assert_eq!(
+///     impossible.validate().unwrap_err().to_string(),
+///     "the sampling's top_p is 1.5; expected a number from 0 to 1"
+/// );
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sampling {
     /// 0 means greedy.
     pub temperature: f32,
@@ -39,13 +62,20 @@ pub struct Sampling {
     /// Divide positive logits (multiply negative ones) of tokens that this reply has already used by this (1:
     /// off).
     pub repetition_penalty: f32,
-    /// Number of the reply's latest tokens that the penalty looks at.
+    /// Number of the reply's latest tokens that the penalty considers.
     pub repetition_window: usize,
     /// Penalizes sequences of tokens that the agent has said before, in this reply or earlier ones (`None`:
     /// off).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry: Option<Dry>,
-    /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply.
+    /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply. Left out of JSON
+    /// where it is 0, as in settings that are not a request's.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub seed: u64,
+}
+
+fn is_zero(seed: &u64) -> bool {
+    *seed == 0
 }
 
 impl Default for Sampling {
@@ -63,13 +93,14 @@ impl Default for Sampling {
     }
 }
 
-/// DRY, "don't repeat yourself": a token that would continue a sequence of n tokens as it went on before
-/// loses `multiplier * base^(n - allowed_length)` of its logit.
+/// DRY, "don't repeat yourself": a token that would continue an earlier sequence of n tokens loses
+/// `multiplier * base^(n - allowed_length)` of its logit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Dry {
     /// Penalty for a sequence of `allowed_length` tokens.
     pub multiplier: f32,
-    /// Factor by which the penalty grows with each further token.
+    /// Growth factor of the penalty for each further token.
     pub base: f32,
     /// Shorter sequences cost nothing.
     pub allowed_length: usize,
@@ -120,6 +151,37 @@ pub enum Retention {
 }
 
 /// Asks for one reply.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let past = Exchange::new("Rolf: Hello.".into(), ReplyContent::Text("Hello, Rolf.".into()));
+/// let conversation = Conversation {
+///     system: Some("You are Ada.".into()),
+///     exchanges: vec![past],
+///     next: "Rolf: Who are you?".into(),
+///     ..Conversation::default()
+/// };
+/// let request = Request {
+///     max_tokens: 8,
+///     stop: vec!["\nRolf:".into()],
+///     sampling: Sampling { seed: 7, ..Sampling::default() },
+///     ..Request::new(SessionKey::new("demo", "ada"), conversation)
+/// };
+/// let mut turn = engine.submit(request)?;
+/// while let Some(event) = turn.blocking_next() {
+///     match event {
+///         Event::Text(text) => print!("{text}"),
+///         Event::Done(completion) => println!(" ({} tokens)", completion.ids.len()),
+///         Event::Failed(error) => return Err(error),
+///         _ => {}
+///     }
+/// }
+/// turn.blocking_commit()?;
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// Session whose memory is used and extended.
@@ -149,7 +211,7 @@ pub struct Request {
     pub max_call_tokens: usize,
     /// Constraint on the reply; `None`: it is free.
     pub constraint: Option<Constraint>,
-    /// True if the options of a choice are drawn by their log-probability by length
+    /// True if the options of a choice are drawn by length-normalized log-probability
     /// ([`by_length`](crate::by_length)), so that a long text is not unlikely for its length alone.
     pub by_length: bool,
     /// Grammar that the reply is in; `None`: any text. It ends when the grammar is complete; what
@@ -165,14 +227,14 @@ pub struct Request {
     /// Whether the reply may be a call of one of the conversation's tools instead. One that has a grammar of
     /// its own is never a call.
     pub calls: ToolChoice,
-    /// True if a reply that is a call may go on with another one, where the model's template can write
-    /// several: after each the model ends the reply or begins the next, whichever it draws. The reply's ids
-    /// end with the last whole call. (What the agent reads next is the result of one call; several are
-    /// remembered as calls one after another.)
+    /// True if a reply that is a call may continue with another, where the model's template can write
+    /// several: after each the model draws whether to end the reply or begin the next. The reply's ids end
+    /// with the last whole call. (The agent's next input is the result of one call; several calls are
+    /// remembered one after another.)
     pub parallel_tool_calls: bool,
     /// `Some(n)`: the log-probability of each token of the reply comes with it
     /// ([`Completion::logprobs`](crate::Completion::logprobs)), and the `n` most likely tokens in its place,
-    /// [`MOST_TOP_LOGPROBS`] at most. It changes no token.
+    /// [`MAX_TOP_LOGPROBS`] at most. It changes no token.
     pub logprobs: Option<usize>,
     /// Time of the agent's next turn (any monotonic scale, e.g. turns from the start); `None`: unknown.
     /// The agent that is needed last is evicted first.
@@ -211,7 +273,7 @@ impl Request {
         }
     }
 
-    /// Tells whether the request is one that an engine can take, as far as that shows without the model.
+    /// Checks whether an engine can take the request, as far as that can be determined without the model.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Request`]: the first fault, and what was expected.
@@ -220,8 +282,8 @@ impl Request {
         if self.parent.as_ref().is_some_and(|parent| parent.tenant != self.session.tenant) {
             return Err(crate::Error::request("a session can't begin with the memory of another tenant"));
         }
-        if let Some(n) = self.logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
-            let found = format!("logprobs is {n}; expected at most {MOST_TOP_LOGPROBS}");
+        if let Some(n) = self.logprobs.filter(|n| *n > MAX_TOP_LOGPROBS) {
+            let found = format!("logprobs is {n}; expected at most {MAX_TOP_LOGPROBS}");
             return Err(crate::Error::request(found));
         }
         self.validate_calls()
@@ -247,10 +309,24 @@ impl Request {
     }
 }
 
-/// Likely tokens that are told for each token of a reply, at most ([`Request::logprobs`]).
-pub const MOST_TOP_LOGPROBS: usize = 20;
+/// Maximum number of likely tokens reported for each token of a reply ([`Request::logprobs`]).
+pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Constraint on a reply.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let engine = Engine::open(EngineConfig::new(ModelSource::Bundled("tiny", model)))?;
+/// let options = ["left", "right"].map(String::from).to_vec();
+/// let mut ada = engine.agent("demo", "ada").constraint(Constraint::OneOf(options.clone()));
+/// let reply = ada.extend("Rolf: Left or right?")?.blocking_finish()?;
+/// let choice = reply.choice.expect("a choice");
+/// assert_eq!(reply.text, options[choice.chosen]);
+/// assert_eq!(choice.logprobs.len(), options.len());
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Constraint {
@@ -262,12 +338,12 @@ pub enum Constraint {
     /// says what each option's log-probability was ([`Choice::logprobs`](crate::Choice::logprobs) says what
     /// that means).
     ///
-    /// Refused: an empty list, an empty option, a text that stands there twice, two texts that are the same
-    /// tokens, and one that the vocabulary can't spell.
+    /// Rejected: an empty list, an empty option, a duplicate text, two texts that are the same tokens, and
+    /// one that the vocabulary can't spell.
     OneOf(Vec<String>),
-    /// These token ids, recorded earlier: they are read in one go instead of being sampled (teacher forcing),
-    /// and [`Completion::followed`](crate::Completion::followed) says at each of them what would have been
-    /// drawn. After them the reply goes on freely, so that it ends as recorded or shows that it would not.
+    /// These token ids, recorded earlier: they are read in one prefill instead of being sampled (teacher
+    /// forcing), and [`Completion::followed`](crate::Completion::followed) has what would have been drawn at
+    /// each. After them the reply continues freely, so that it ends as recorded or shows that it would not.
     ///
     /// Refused: an id that the vocabulary has not.
     Follow(Vec<u32>),

@@ -1,27 +1,40 @@
 //! One budget of memory, and the cores of one machine, for the engines of several models.
 //!
-//! Each engine says what its memory takes and what its turns at work may come to take. It lets go of what is
-//! not needed soon as if the others' part were not there, so what is at rest makes room for what is at work,
-//! whosever it is; a turn begins when it fits beside all that others have reserved. Passes take turns, in the
-//! order in which they were asked for: each has all threads of its engine, and those of the others sleep.
+//! Each engine registers what its memory takes and what its active turns may still take. It evicts what is
+//! not needed soon regardless of the others' part, so what is at rest makes room for active turns of any
+//! engine; a turn begins when it fits beside all that the others have reserved. Passes take turns, in the
+//! order of their requests: each has all threads of its engine, while those of the others sleep.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A budget of memory that several engines share; clones are the same one. Given to each of them as
 /// [`EngineConfig::share`](crate::EngineConfig::share).
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::*;
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// let budget = MemoryBudget::new(64 << 20);
+/// let mut config = EngineConfig::new(ModelSource::Bundled("tiny", model));
+/// config.share = Some(budget.clone());
+/// let (one, other) = (Engine::open(config.clone())?, Engine::open(config)?);
+/// assert_eq!(one.blocking_status()?.budget_bytes, 64 << 20);
+/// assert_eq!(other.blocking_status()?.budget_bytes, 64 << 20);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Common>);
 
 #[derive(Debug)]
 struct Common {
     budget: u64,
-    state: Mutex<State>,
+    state: Mutex<ShareState>,
     tickets: Mutex<Tickets>,
     served: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ShareState {
     /// Engines by number; none where one has ended.
     seats: Vec<Option<Seat>>,
     /// Requests for room so far.
@@ -33,10 +46,10 @@ struct State {
 struct Seat {
     /// Bytes that its memory takes.
     bytes: u64,
-    /// Bytes that its turns at work may come to take.
+    /// Bytes that its active turns may still take.
     reserved: u64,
-    /// Bytes that the turn needs which waits for room beside the others.
-    wanted: Option<Wanted>,
+    /// Bytes needed by the turn that waits for room.
+    wanted: Option<RoomRequest>,
     /// The latest request for room after which it has let go of what it can.
     answered: u64,
     /// Tells it that something has changed.
@@ -44,7 +57,7 @@ struct Seat {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
+struct RoomRequest {
     bytes: u64,
     request: u64,
 }
@@ -84,13 +97,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seat {
-    /// Bytes that nobody else can have.
-    fn held(&self) -> u64 {
+    /// Bytes that no other engine can have.
+    fn reserved_bytes(&self) -> u64 {
         self.bytes.max(self.reserved)
     }
 }
 
-impl State {
+impl ShareState {
     fn others(&self, id: usize) -> impl Iterator<Item = &Seat> {
         self.seats
             .iter()
@@ -118,7 +131,7 @@ impl Member {
     /// Bytes that this engine may use, and the number of the latest request for room.
     pub(crate) fn budget(&self) -> (u64, u64) {
         let state = lock(&self.common.state);
-        let of = |seat: &Seat| seat.held().max(seat.wanted.map_or(0, |wanted| wanted.bytes));
+        let of = |seat: &Seat| seat.reserved_bytes().max(seat.wanted.map_or(0, |wanted| wanted.bytes));
         let others = state.others(self.id).map(of).fold(0, u64::saturating_add);
         (self.common.budget.saturating_sub(others), state.asked)
     }
@@ -128,27 +141,27 @@ impl Member {
         lock(&self.common.state).seats.iter().flatten().map(|seat| seat.bytes).sum()
     }
 
-    /// Says what this engine's memory takes and what its turns may come to take, once it has let go of what
+    /// Registers what this engine's memory takes and what its turns may still take, once it has evicted what
     /// it can for all requests up to `answered`.
     pub(crate) fn report(&self, bytes: u64, reserved: u64, answered: u64, waits: bool) {
         let mut state = lock(&self.common.state);
         let Some(seat) = &mut state.seats[self.id] else { return };
-        let before = seat.held();
+        let before = seat.reserved_bytes();
         let is_answer = answered > seat.answered;
         (seat.bytes, seat.reserved, seat.answered) = (bytes, reserved, answered.max(seat.answered));
         if !waits {
             seat.wanted = None;
         }
-        if seat.held() < before || is_answer {
+        if seat.reserved_bytes() < before || is_answer {
             state.wake(|seat| seat.wanted.is_some(), self.id);
         }
     }
 
     /// Reserves room for the turns of this engine, one that is to begin among them; `false`: it has to wait,
-    /// and others are asked to make room. A turn that fits nowhere begins when nobody else is at work.
+    /// and the other engines are asked to make room. A turn that never fits begins when no other is active.
     pub(crate) fn may_begin(&self, reserved: u64, is_alone: bool) -> bool {
         let mut state = lock(&self.common.state);
-        let others = state.others(self.id).map(Seat::held).fold(reserved, u64::saturating_add);
+        let others = state.others(self.id).map(Seat::reserved_bytes).fold(reserved, u64::saturating_add);
         let own = state.seats[self.id].as_ref().and_then(|seat| seat.wanted);
         let is_asked = own.is_some_and(|wanted| wanted.bytes == reserved);
         let all_rest = |request: u64| {
@@ -165,7 +178,7 @@ impl Member {
             if begins {
                 (seat.reserved, seat.wanted) = (reserved, None);
             } else if !is_asked {
-                seat.wanted = Some(Wanted { bytes: reserved, request });
+                seat.wanted = Some(RoomRequest { bytes: reserved, request });
             }
         }
         if !begins && !is_asked {
@@ -230,7 +243,7 @@ mod tests {
         assert_eq!(other.budget().0, 30);
         assert!(!other.may_begin(50, true), "70 rest beside it");
         assert_eq!(woken(), [1, 0]);
-        // Asked again, it waits, and nobody is woken for nothing.
+        // Asked again, it waits, and wakes no one needlessly.
         assert!(!other.may_begin(50, true));
         let (budget, request) = one.budget();
         assert_eq!((budget, woken()), (50, [1, 0]));

@@ -4,10 +4,10 @@
 //! A reader returns an error for a file that it refuses and must never panic, hang or ask for memory out of
 //! proportion.
 
-use greenroom::prompt::{Memories, Options};
+use greenroom::prompt::{Memories, OpenOptions};
 use greenroom::rehearsal::load;
 use greenroom::replay::{origin, replay};
-use greenroom::scenario::{Scenario, compile, parse_override};
+use greenroom::scenario::{Scenario, parse_override};
 use greenroom::transcript::{Drift, Transcript};
 use greenroom_engine::{Conversation, Exchange, KvChoice, KvFormat, ReplyContent, probes};
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
     loaded.report.render(true);
     let scenario = loaded.scenario.ok_or_else(|| loaded.report.render(false))?;
     scenario.template_hashes();
-    let plan = Arc::new(compile(&scenario));
+    let plan = scenario.plan().clone();
     plan.hash();
     plan.dot(&scenario);
     plan.mermaid(&scenario);
@@ -115,7 +115,7 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
         }
         memories.hear(id).map_err(words)?;
         let asked = memories.ask(id).map_err(words)?;
-        let option = |of: &Options| Some(of.choice.options[*of.open.first()?].text.clone());
+        let option = |of: &OpenOptions| Some(of.choice.options[*of.open.first()?].text.clone());
         let said =
             asked.choice.as_ref().and_then(option).unwrap_or_else(|| "Yes.\nBen: {{ no }}".to_string());
         memories.say(asked, &[1], &said);

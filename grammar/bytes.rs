@@ -46,8 +46,8 @@ impl Grammar {
         self.enforced().map(drop)
     }
 
-    /// The grammar in the form in which masks enforce all of it: with exact bounds of integers beside those
-    /// that masks would round.
+    /// The grammar in the form in which masks enforce all of it: with exact bounds of integers in addition to
+    /// those that masks would round.
     ///
     /// # Errors
     /// As [`Grammar::check`].

@@ -8,7 +8,7 @@ pub struct Error(pub(crate) String);
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// llguidance's remark about alternatives that may hold together; it advises an option of its own.
+/// llguidance's remark about alternatives that may hold together; it suggests an option of its own.
 const OVERLAP: &str = "oneOf constraints are not supported";
 
 impl Error {

@@ -1,9 +1,9 @@
 //! Grammars of replies: JSON Schema, Lark and regular expressions, as masks over the tokens of a vocabulary.
 //!
 //! A [`Grammar`] is plain data. A [`Vocabulary`] compiles it for a model's tokens, and a [`Matcher`] follows
-//! one reply through it. Over single bytes ([`Grammar::check`], [`Grammar::accepts`]) nothing of a model is
-//! needed. All work is bounded by counted steps (`bounds`): a grammar from a file is compiled or refused, on
-//! every machine alike.
+//! one reply through it. [`Grammar::check`] and [`Grammar::accepts`] work on bytes and need no model. All
+//! work is bounded by counted steps (`bounds`): a grammar from a file is compiled or rejected, and equally so
+//! on every machine.
 //!
 //! Some keywords of JSON Schema are no mask's to enforce (`not`, `uniqueItems`). [`Grammar::relaxed`] leaves
 //! them out and lists them; [`Relaxed::accepts`] checks a complete text for them (`schema`).

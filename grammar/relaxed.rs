@@ -1,5 +1,4 @@
-//! A schema as masks can enforce it: what they can't is left out, so that a mask allows a little more, never
-//! less.
+//! A schema as masks can enforce it: the rest is left out, so that a mask allows a little more, never less.
 //!
 //! What was left out is listed. Most of it is checked against the whole schema once a text is complete
 //! ([`Relaxed::accepts`]); the rest has no effect at all.
@@ -14,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 mod references;
 
-/// A grammar as masks can enforce it, and what is checked beside it.
+/// A grammar as masks can enforce it, and what is checked in addition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relaxed {
     /// The grammar without what masks can't enforce.
@@ -44,11 +43,11 @@ impl Grammar {
         crate::bounds::within(self)?;
         let schema: Value = serde_json::from_str(text).map_err(|e| Error(e.to_string()))?;
         is_grounded(&schema)?;
-        let mut work = Work::default();
+        let mut work = Relaxation::default();
         let mut relaxed = work.root(&schema)?;
         if text.contains("oneOf") && is_overlapping(&relaxed) {
             // Alternatives that can't be distinguished: how many of them hold is counted afterwards.
-            work = Work { one_of_as_any: true, ..Work::default() };
+            work = Relaxation { one_of_as_any: true, ..Relaxation::default() };
             relaxed = work.root(&schema)?;
         }
         // What masks enforce whole stays as it is written.
@@ -98,7 +97,7 @@ impl Relaxed {
     }
 }
 
-/// Removes from exact bounds what they stand for.
+/// Removes the numbers of keywords from exact bounds.
 fn without_sources(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -204,7 +203,7 @@ const ANNOTATIONS: &[&str] =
     &["deprecated", "contentSchema", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"];
 
 #[derive(Default)]
-struct Work {
+struct Relaxation {
     left: Vec<Left>,
     /// Their numbers.
     numbers: HashMap<(String, String, bool), usize>,
@@ -212,7 +211,7 @@ struct Work {
     n_left: usize,
     /// True where `oneOf` becomes `anyOf`.
     one_of_as_any: bool,
-    /// Numbers of those that stand for bounds some of which can't be exact.
+    /// Numbers of the keywords some of whose bounds can't be exact.
     inexact: BTreeSet<u64>,
 }
 
@@ -237,7 +236,7 @@ impl Kept {
     }
 }
 
-impl Work {
+impl Relaxation {
     /// The whole schema, whose references lead to relaxed schemas, too.
     ///
     /// # Errors
@@ -255,7 +254,7 @@ impl Work {
         Ok(relaxed)
     }
 
-    /// Takes note of a keyword that is left out, and gives its number.
+    /// Records a keyword that is left out, and returns its number.
     fn leave(&mut self, keyword: &str, place: &str, is_checked: bool) -> u64 {
         let (keyword, place) = (keyword.to_string(), place.to_string());
         self.n_left += 1;
@@ -278,7 +277,7 @@ impl Work {
                 word if CHECKED.contains(&word) => _ = self.leave(keyword, place, true),
                 word if IGNORED.contains(&word) => _ = self.leave(keyword, place, false),
                 word if ANNOTATIONS.contains(&word) => {}
-                // Exact bounds of a grammar that is enforced again; what they stand for is known here alone.
+                // Exact bounds of a grammar that is enforced again; their keywords are known only here.
                 KEYWORD if is_exact(value) => {
                     let mut bounds = value.clone();
                     bounds.as_object_mut().into_iter().for_each(|bounds| _ = bounds.shift_remove(SOURCES));
@@ -380,7 +379,7 @@ impl Work {
         kept: &mut Kept,
     ) {
         let number = match value {
-            // Draft 4: the bound beside it is meant.
+            // Draft 4: refers to the adjacent bound.
             Value::Bool(true) => {
                 let beside = if keyword == "exclusiveMinimum" { "minimum" } else { "maximum" };
                 if fields.get(beside).and_then(Value::as_number).is_some_and(is_beyond) {
@@ -413,8 +412,7 @@ impl Work {
         }
     }
 
-    /// Leaves the exact bound that a keyword stands for to the matcher, or the narrower one if there is
-    /// another.
+    /// Leaves a keyword's exact bound to the matcher, or the narrower one if there is another.
     fn follow_bound(
         &mut self,
         kept: &mut Map<String, Value>,
@@ -481,13 +479,13 @@ impl Work {
 /// True of a number that llguidance would round: it works with floats, and with integers of 64 bits.
 fn is_large(number: &Number) -> bool {
     match number.as_f64() {
-        Some(float) if number.is_f64() => float.abs() >= MOST,
+        Some(float) if number.is_f64() => float.abs() >= MAX_EXACT,
         _ => integer(number).is_none_or(|whole| whole.abs() >= EXACT),
     }
 }
 
 /// Floats below it are integers of 64 bits.
-const MOST: f64 = 9.0e18;
+const MAX_EXACT: f64 = 9.0e18;
 
 /// True if floats skip integers where a number is.
 fn is_beyond(number: &Number) -> bool {
@@ -513,5 +511,5 @@ fn outside(number: &Number, is_least: bool) -> Option<Value> {
         (true, true) => near.next_down(),
         (true, false) => near.next_up(),
     };
-    (outside.abs() < MOST).then(|| json!(outside))
+    (outside.abs() < MAX_EXACT).then(|| json!(outside))
 }

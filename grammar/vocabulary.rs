@@ -17,7 +17,7 @@ const MAX_TOKEN_BYTES: usize = 1024;
 /// Tokens that replies are made of.
 pub struct Vocabulary {
     factory: ParserFactory,
-    /// Tokens that stand for text; the last one is nobody's.
+    /// Tokens that spell text; the last one is nobody's.
     is_text: Arc<[bool]>,
     /// Latest last.
     compiled: Mutex<Vec<((Grammar, Spacing), Matcher)>>,
@@ -33,7 +33,7 @@ impl Vocabulary {
         let usable = |token: &&[u8]| (1..=MAX_TOKEN_BYTES).contains(&token.len());
         let text: Vec<Option<&[u8]>> = tokens.map(|token| token.filter(usable)).collect();
         let mut words: Vec<Vec<u8>> = text.iter().map(|token| token.unwrap_or_default().to_vec()).collect();
-        // The end is nobody's token: what ends a turn, the model's own tokenizer knows.
+        // The end has no token: the model's own tokenizer knows what ends a turn.
         words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], &b"<end>"[..]].concat());
         let n = u32::try_from(words.len()).map_err(|_| Error("the vocabulary is too large".into()))?;
         let factory = panic_utils::catch_unwind(AssertUnwindSafe(|| {
@@ -55,15 +55,15 @@ impl Vocabulary {
     /// # Errors
     /// The grammar can't be used.
     pub fn matcher(&self, grammar: &Grammar) -> Result<Matcher> {
-        self.known(grammar, Spacing::One, || self.compile(&grammar.enforced()?, Spacing::One))
+        self.cached_matcher(grammar, Spacing::One, || self.compile(&grammar.enforced()?, Spacing::One))
     }
 
     pub(crate) fn spaced(&self, grammar: &Grammar, spacing: Spacing) -> Result<Matcher> {
-        self.known(grammar, spacing, || self.compile(grammar, spacing))
+        self.cached_matcher(grammar, spacing, || self.compile(grammar, spacing))
     }
 
     /// The matcher of a grammar, compiled where it is not known.
-    fn known(
+    fn cached_matcher(
         &self,
         grammar: &Grammar,
         spacing: Spacing,

@@ -1,8 +1,10 @@
-//! Bounds of one rendering, and the meter that counts what it takes.
+//! Bounds of one rendering, and the meter that counts what it takes. A panic of minijinja is the last one.
 
 use minijinja::{Error, ErrorKind, State};
 use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 /// Instructions of one rendering, guards included: some tenths of a second.
 pub const MAX_STEPS: u64 = 3_000_000;
@@ -22,7 +24,7 @@ pub const MAX_NESTED_CALLS: usize = 16;
 /// Frames within each other (loops, `with`; a macro's call counts as four): minijinja's own limit, lowered so
 /// that a stack of 2 MB is enough in a debug build.
 pub const MAX_FRAMES: usize = 250;
-/// Widest padding, indentation and number of pieces that a filter is asked for.
+/// Maximum width of padding and indentation, and number of pieces, that a filter may be called with.
 pub const MAX_WIDTH: i64 = 10_000;
 /// Words and signs of a single `{{ … }}` or `{% … %}`. A parser goes down a level at each link of a chain
 /// (`1+1+1…`).
@@ -66,21 +68,6 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Work,
-        Self::Made,
-        Self::Text,
-        Self::Written,
-        Self::Depth,
-        Self::NestedCalls,
-        Self::Width,
-        Self::Tokens,
-        Self::Code,
-        Self::Branches,
-        Self::Folded,
-    ];
-
     /// The bound that an error is about, if it is about one.
     pub fn of(error: &Error) -> Option<Self> {
         std::error::Error::source(error)?.downcast_ref::<Met>()?.bound
@@ -92,52 +79,62 @@ impl Bound {
         Error::new(ErrorKind::InvalidOperation, self.to_string()).with_source(met)
     }
 
+    /// What a template did, and advice to its author.
+    fn words(self) -> (String, &'static str) {
+        let smaller = "make smaller texts and lists: check what doubles or repeats them";
+        let mb = |bytes: usize| bytes >> 20;
+        match self {
+            Self::Work => (
+                format!("this reads too much: filters and operators look at more than {MAX_WORK} values"),
+                "compare, sort and search smaller lists and texts, or do so once, outside a loop",
+            ),
+            Self::Made => {
+                (format!("this makes too much: texts and lists of more than {} MB", mb(MAX_MADE)), smaller)
+            }
+            Self::Text => (format!("this makes too long a text: more than {} MB", mb(MAX_TEXT)), smaller),
+            Self::Written => (
+                format!("this writes too much: more than {} MB", mb(MAX_WRITTEN)),
+                "print less: check what is printed in a loop",
+            ),
+            Self::Depth => (
+                format!("this nests too deep: more than {MAX_DEPTH} lists or maps within each other"),
+                "put related values side by side instead of nesting them",
+            ),
+            Self::NestedCalls => (
+                format!("this nests too deep: more than {MAX_NESTED_CALLS} filters within each other"),
+                "call the filters one after the other",
+            ),
+            Self::Width => (
+                format!("this asks for too much: a width or a number of pieces above {MAX_WIDTH}"),
+                "ask for less padding, or for fewer pieces",
+            ),
+            Self::Tokens => (
+                format!("this is too long: at most {MAX_TOKENS} words and signs are read at once"),
+                "compute parts of it first, with `{% set %}` or in an `outcome`",
+            ),
+            Self::Code => (
+                format!("this is too long: at most {MAX_CODE} words and signs of code are read"),
+                "shorten it, or split it into several texts",
+            ),
+            Self::Branches => (
+                format!("this is too long: at most {MAX_BRANCHES} branches are read"),
+                "look the value up in a map instead",
+            ),
+            Self::Folded => {
+                (format!("this makes too large a constant: more than {} kB", MAX_FOLDED / 1000), smaller)
+            }
+        }
+    }
+
     /// Advice to an author who ran into it.
     pub fn remedy(self) -> &'static str {
-        match self {
-            Self::Work => "compare, sort and search smaller lists and texts, or do so once, outside a loop",
-            Self::Made | Self::Text | Self::Folded => {
-                "make smaller texts and lists: check what doubles or repeats them"
-            }
-            Self::Written => "print less: check what is printed in a loop",
-            Self::Depth => "put related values side by side instead of nesting them",
-            Self::NestedCalls => "call the filters one after the other",
-            Self::Width => "ask for less padding, or for fewer pieces",
-            Self::Tokens => "compute parts of it first, with `{% set %}` or in an `outcome`",
-            Self::Code => "shorten it, or split it into several texts",
-            Self::Branches => "look the value up in a map instead",
-        }
+        self.words().1
     }
 }
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let megabytes = |bytes: usize| bytes >> 20;
-        match self {
-            Self::Work => {
-                write!(f, "this reads too much: filters and operators look at more than {MAX_WORK} values")
-            }
-            Self::Made => {
-                write!(f, "this makes too much: texts and lists of more than {} MB", megabytes(MAX_MADE))
-            }
-            Self::Text => write!(f, "this makes too long a text: more than {} MB", megabytes(MAX_TEXT)),
-            Self::Written => write!(f, "this writes too much: more than {} MB", megabytes(MAX_WRITTEN)),
-            Self::Depth => {
-                write!(f, "this nests too deep: more than {MAX_DEPTH} lists or maps within each other")
-            }
-            Self::NestedCalls => {
-                write!(f, "this nests too deep: more than {MAX_NESTED_CALLS} filters within each other")
-            }
-            Self::Width => {
-                write!(f, "this asks for too much: a width or a number of pieces above {MAX_WIDTH}")
-            }
-            Self::Tokens => {
-                write!(f, "this is too long: at most {MAX_TOKENS} words and signs are read at once")
-            }
-            Self::Code => write!(f, "this is too long: at most {MAX_CODE} words and signs of code are read"),
-            Self::Branches => write!(f, "this is too long: at most {MAX_BRANCHES} branches are read"),
-            Self::Folded => write!(f, "this makes too large a constant: more than {} kB", MAX_FOLDED / 1000),
-        }
+        f.write_str(&self.words().0)
     }
 }
 
@@ -262,4 +259,35 @@ impl Meter {
 fn add(to: &mut usize, n: usize, most: usize, bound: Bound) -> Result<(), Error> {
     *to = to.saturating_add(n).min(most.saturating_add(1));
     if *to > most { Err(bound.into()) } else { Ok(()) }
+}
+
+thread_local! {
+    /// True if this thread is within [`caught`].
+    static WITHIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`; a panic in it is an error, and nothing is printed.
+///
+/// Leftovers are dropped with its state: environments don't change while they are used.
+pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !WITHIN.get() {
+                before(info);
+            }
+        }));
+    });
+    let outer = WITHIN.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    WITHIN.set(outer);
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let text = text.unwrap_or_default();
+        let detail =
+            format!("minijinja can't evaluate this ({text}): please report it, and write it another way");
+        Err(Error::new(ErrorKind::InvalidOperation, detail))
+    })
 }

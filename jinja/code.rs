@@ -9,8 +9,8 @@ use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 
-/// Rejects source that is too long for a parser that goes down a level at each link and branch. Errors of its
-/// syntax are the parser's to tell.
+/// Rejects source that is too long for a parser that goes down a level at each link and branch. Syntax errors
+/// are left to the parser.
 pub(crate) fn is_short(source: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut code, mut piece, mut first) = (0, 0, false);
     let mut branches: Vec<usize> = Vec::new();
@@ -59,165 +59,144 @@ impl Place {
     }
 }
 
-/// Looks at every constant expression of a template, and at jumps that would leave minijinja's frames in
-/// disorder.
+/// Checks every constant expression of a template, and jumps that would leave minijinja's frames in disorder.
 pub(crate) fn is_sound(stmt: &Stmt<'_>, place: Place, meter: &mut Meter) -> Result<(), Error> {
-    let all = |bodies: &[(&[Stmt<'_>], Place)], exprs: &[&Expr<'_>], meter: &mut Meter| {
-        exprs.iter().try_for_each(|expr| fold(expr, meter).map(drop))?;
-        let mut statements =
-            bodies.iter().flat_map(|(body, place)| body.iter().map(move |stmt| (stmt, *place)));
-        statements.try_for_each(|(stmt, place)| is_sound(stmt, place, meter))
-    };
-    let leaves = |word: &str, line: u16| match place {
+    let jump = |word: &str, line: u16| match place {
         Place { in_loop: true, between: Some(what) } => {
             let detail =
                 format!("`{{% {word} %}}` can't leave {what}: put the loop inside it, or use `{{% if %}}`");
             Err(on_line(detail, line))
         }
-        _ => Ok(()),
+        _ => Ok((vec![], vec![])),
     };
-    let in_loop = Place { in_loop: true, between: None };
-    match stmt {
-        Stmt::Template(s) => all(&[(&s.children, place)], &[], meter),
-        Stmt::EmitExpr(s) => all(&[], &[&s.expr], meter),
-        Stmt::EmitRaw(_) => Ok(()),
-        Stmt::Continue(s) => leaves("continue", s.span().start_line),
-        Stmt::Break(s) => leaves("break", s.span().start_line),
+    let (exprs, bodies): (Vec<&Expr<'_>>, Vec<(&[Stmt<'_>], Place)>) = match stmt {
+        Stmt::Template(s) => (vec![], vec![(&s.children, place)]),
+        Stmt::EmitExpr(s) => (vec![&s.expr], vec![]),
+        Stmt::EmitRaw(_) => return Ok(()),
+        Stmt::Continue(s) => jump("continue", s.span().start_line)?,
+        Stmt::Break(s) => jump("break", s.span().start_line)?,
         Stmt::ForLoop(s) => {
-            let exprs: Vec<&Expr<'_>> = s.filter_expr.iter().chain([&s.iter]).collect();
-            all(&[(&s.body, in_loop), (&s.else_body, place)], &exprs, meter)
+            let in_loop = Place { in_loop: true, between: None };
+            let bodies = vec![(&s.body[..], in_loop), (&s.else_body, place)];
+            (s.filter_expr.iter().chain([&s.iter]).collect(), bodies)
         }
-        Stmt::IfCond(s) => all(&[(&s.true_body, place), (&s.false_body, place)], &[&s.expr], meter),
+        Stmt::IfCond(s) => (vec![&s.expr], vec![(&s.true_body, place), (&s.false_body, place)]),
         Stmt::WithBlock(s) => {
-            let exprs: Vec<&Expr<'_>> = s.assignments.iter().flat_map(|(to, value)| [to, value]).collect();
-            all(&[(&s.body, place.within("`{% with %}`"))], &exprs, meter)
+            let exprs = s.assignments.iter().flat_map(|(to, value)| [to, value]).collect();
+            (exprs, vec![(&s.body, place.within("`{% with %}`"))])
         }
-        Stmt::Set(s) => all(&[], &[&s.target, &s.expr], meter),
+        Stmt::Set(s) => (vec![&s.target, &s.expr], vec![]),
         Stmt::SetBlock(s) => {
-            let exprs: Vec<&Expr<'_>> = s.filter.iter().chain([&s.target]).collect();
-            all(&[(&s.body, place.within("`{% set %}`"))], &exprs, meter)
+            let exprs = s.filter.iter().chain([&s.target]).collect();
+            (exprs, vec![(&s.body, place.within("`{% set %}`"))])
         }
-        Stmt::AutoEscape(s) => all(&[(&s.body, place.within("`{% autoescape %}`"))], &[&s.enabled], meter),
-        Stmt::FilterBlock(s) => all(&[(&s.body, place.within("`{% filter %}`"))], &[&s.filter], meter),
+        Stmt::AutoEscape(s) => (vec![&s.enabled], vec![(&s.body, place.within("`{% autoescape %}`"))]),
+        Stmt::FilterBlock(s) => (vec![&s.filter], vec![(&s.body, place.within("`{% filter %}`"))]),
         // It would have to come from another template, and there is none.
         Stmt::Block(s) if s.required => {
-            Err(on_line(format!("Required block '{}' not found", s.name), s.span().start_line))
+            return Err(on_line(format!("Required block '{}' not found", s.name), s.span().start_line));
         }
-        Stmt::Block(s) => all(&[(&s.body, Place::default())], &[], meter),
-        Stmt::Import(s) => all(&[], &[&s.expr, &s.name], meter),
-        Stmt::FromImport(s) => all(&[], &[&s.expr], meter),
-        Stmt::Extends(s) => all(&[], &[&s.name], meter),
-        Stmt::Include(s) => all(&[], &[&s.name], meter),
-        Stmt::Macro(s) => {
-            all(&[(&s.body, place.within("a macro"))], &s.defaults.iter().collect::<Vec<_>>(), meter)
-        }
+        Stmt::Block(s) => (vec![], vec![(&s.body, Place::default())]),
+        Stmt::Import(s) => (vec![&s.expr, &s.name], vec![]),
+        Stmt::FromImport(s) => (vec![&s.expr], vec![]),
+        Stmt::Extends(s) => (vec![&s.name], vec![]),
+        Stmt::Include(s) => (vec![&s.name], vec![]),
+        Stmt::Macro(s) => (s.defaults.iter().collect(), vec![(&s.body, place.within("a macro"))]),
         Stmt::CallBlock(s) => {
-            let exprs: Vec<&Expr<'_>> = s.macro_decl.defaults.iter().chain([&s.call.expr]).collect();
-            arguments(&s.call.args, meter)?;
-            all(&[(&s.macro_decl.body, place.within("`{% call %}`"))], &exprs, meter)
+            let exprs = arguments(&s.call.args).chain(&s.macro_decl.defaults).chain([&s.call.expr]);
+            (exprs.collect(), vec![(&s.macro_decl.body, place.within("`{% call %}`"))])
         }
-        Stmt::Do(s) => {
-            arguments(&s.call.args, meter)?;
-            all(&[], &[&s.call.expr], meter)
-        }
-    }
+        Stmt::Do(s) => (arguments(&s.call.args).chain([&s.call.expr]).collect(), vec![]),
+    };
+    exprs.into_iter().try_for_each(|expr| fold(expr, meter))?;
+    bodies
+        .into_iter()
+        .try_for_each(|(body, place)| body.iter().try_for_each(|stmt| is_sound(stmt, place, meter)))
 }
 
-fn arguments(args: &[CallArg<'_>], meter: &mut Meter) -> Result<(), Error> {
-    args.iter().try_for_each(|arg| match arg {
+fn arguments<'e, 's>(args: &'e [CallArg<'s>]) -> impl Iterator<Item = &'e Expr<'s>> {
+    args.iter().map(|arg| match arg {
         CallArg::Pos(expr)
         | CallArg::Kwarg(_, expr)
         | CallArg::PosSplat(expr)
-        | CallArg::KwargSplat(expr) => fold(expr, meter).map(drop),
+        | CallArg::KwargSplat(expr) => expr,
     })
 }
 
-/// Folds an expression as the compiler does, and counts the operations; `None` if the compiler does not fold
-/// it. The compiler works an operation out again for each one around it.
-pub(crate) fn fold(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
-    let none = |folded: Result<Option<Folded>, Error>| folded.map(|_| None);
+/// The expressions that an expression is made of.
+fn parts<'e, 's>(expr: &'e Expr<'s>) -> Vec<&'e Expr<'s>> {
     match expr {
-        Expr::Var(_) => Ok(None),
-        Expr::Const(_) | Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => leaf(expr, meter),
-        Expr::UnaryOp(e) => {
-            let Some(inner) = fold(&e.expr, meter)? else { return Ok(None) };
-            worked_out(expr, inner.operations, meter)
-        }
-        Expr::BinOp(e) => {
-            let (left, right) = (fold(&e.left, meter)?, fold(&e.right, meter)?);
-            let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
-            if !is_small(&e.op, &left, &right) {
-                return Err(Bound::Folded.on_line(expr.span().start_line));
-            }
-            worked_out(expr, left.operations + right.operations, meter)
-        }
-        Expr::Compare(e) => {
-            let (mut operations, mut made, mut constant) = (0, 0, true);
-            for part in [&e.expr].into_iter().chain(e.ops.iter().map(|op| &op.expr)) {
-                match fold(part, meter)? {
-                    Some(folded) => {
-                        operations += folded.operations + 1;
-                        made += folded.size.made();
-                    }
-                    None => constant = false,
-                }
-            }
-            if made > MAX_FOLDED {
-                return Err(Bound::Folded.on_line(expr.span().start_line));
-            }
-            if constant { worked_out(expr, operations, meter) } else { Ok(None) }
-        }
-        Expr::Slice(e) => {
-            [&e.start, &e.stop, &e.step].into_iter().flatten().try_for_each(|e| fold(e, meter).map(drop))?;
-            none(fold(&e.expr, meter))
-        }
-        Expr::IfExpr(e) => {
-            e.false_expr.iter().try_for_each(|e| fold(e, meter).map(drop))?;
-            fold(&e.test_expr, meter)?;
-            none(fold(&e.true_expr, meter))
-        }
-        Expr::Filter(e) => {
-            arguments(&e.args, meter)?;
-            e.expr.iter().try_for_each(|e| fold(e, meter).map(drop))?;
-            Ok(None)
-        }
-        Expr::Test(e) => {
-            arguments(&e.args, meter)?;
-            none(fold(&e.expr, meter))
-        }
-        Expr::GetAttr(e) => none(fold(&e.expr, meter)),
-        Expr::GetItem(e) => {
-            fold(&e.subscript_expr, meter)?;
-            none(fold(&e.expr, meter))
-        }
-        Expr::Call(e) => {
-            arguments(&e.args, meter)?;
-            none(fold(&e.expr, meter))
-        }
+        Expr::Var(_) | Expr::Const(_) => vec![],
+        Expr::List(e) => e.items.iter().collect(),
+        Expr::Tuple(e) => e.items.iter().collect(),
+        Expr::Map(e) => e.keys.iter().chain(&e.values).collect(),
+        Expr::UnaryOp(e) => vec![&e.expr],
+        Expr::BinOp(e) => vec![&e.left, &e.right],
+        Expr::Compare(e) => [&e.expr].into_iter().chain(e.ops.iter().map(|op| &op.expr)).collect(),
+        Expr::Slice(e) => [Some(&e.expr), e.start.as_ref(), e.stop.as_ref(), e.step.as_ref()]
+            .into_iter()
+            .flatten()
+            .collect(),
+        Expr::IfExpr(e) => [&e.test_expr, &e.true_expr].into_iter().chain(&e.false_expr).collect(),
+        Expr::Filter(e) => e.expr.iter().chain(arguments(&e.args)).collect(),
+        Expr::Test(e) => [&e.expr].into_iter().chain(arguments(&e.args)).collect(),
+        Expr::GetAttr(e) => vec![&e.expr],
+        Expr::GetItem(e) => vec![&e.expr, &e.subscript_expr],
+        Expr::Call(e) => [&e.expr].into_iter().chain(arguments(&e.args)).collect(),
     }
 }
 
 /// A constant expression.
-pub(crate) struct Folded {
+struct Folded {
     value: Value,
     size: Size,
     operations: usize,
 }
 
-/// A list, tuple or map is constant if its items are constants, not only constant expressions.
-fn leaf(expr: &Expr<'_>, meter: &mut Meter) -> Result<Option<Folded>, Error> {
-    let items: Vec<&Expr<'_>> = match expr {
-        Expr::List(e) => e.items.iter().collect(),
-        Expr::Tuple(e) => e.items.iter().collect(),
-        Expr::Map(e) => e.keys.iter().chain(&e.values).collect(),
-        _ => Vec::new(),
-    };
-    items.into_iter().try_for_each(|item| fold(item, meter).map(drop))?;
-    worked_out(expr, 0, meter)
+/// Folds what the compiler folds of an expression, and counts the operations: the compiler works an operation
+/// out again for each one around it. A loop instead of recursion: a chain may be as long as [`MAX_TOKENS`].
+pub(crate) fn fold(expr: &Expr<'_>, meter: &mut Meter) -> Result<(), Error> {
+    let mut folded: Vec<Option<Folded>> = Vec::new();
+    let mut open = vec![(expr, None)];
+    while let Some((expr, n_parts)) = open.pop() {
+        let Some(n_parts) = n_parts else {
+            let parts = parts(expr);
+            open.push((expr, Some(parts.len())));
+            open.extend(parts.into_iter().rev().map(|part| (part, None)));
+            continue;
+        };
+        let parts: Vec<_> = folded.drain(folded.len() - n_parts..).flatten().collect();
+        folded.push(folded_of(expr, &parts, n_parts, meter)?);
+    }
+    Ok(())
 }
 
-/// Returns whether an operation on constants makes and compares no more than it may.
-fn is_small(op: &BinOpKind, left: &Folded, right: &Folded) -> bool {
+/// The value of an expression with these constant parts; `None` if the compiler does not fold it.
+fn folded_of(
+    expr: &Expr<'_>,
+    parts: &[Folded],
+    n_parts: usize,
+    meter: &mut Meter,
+) -> Result<Option<Folded>, Error> {
+    let made = match (expr, parts) {
+        // Constant if its items are constants, not only constant expressions.
+        (Expr::Const(_) | Expr::List(_) | Expr::Tuple(_) | Expr::Map(_), _) => {
+            return worked_out(expr, 0, meter);
+        }
+        (Expr::BinOp(e), [left, right]) => operated(&e.op, left, right),
+        (Expr::Compare(_), _) => parts.iter().map(|part| part.size.made()).sum(),
+        (Expr::UnaryOp(_), [_]) => 0,
+        _ => return Ok(None),
+    };
+    if made > MAX_FOLDED {
+        return Err(Bound::Folded.on_line(expr.span().start_line));
+    }
+    let operations = parts.iter().map(|part| part.operations).sum::<usize>() + parts.len();
+    if parts.len() == n_parts { worked_out(expr, operations, meter) } else { Ok(None) }
+}
+
+/// Bytes that an operation on constants makes and compares.
+fn operated(op: &BinOpKind, left: &Folded, right: &Folded) -> usize {
     let times = |value: &Folded, times: &Folded| match times.value.as_usize() {
         Some(n) if value.value.as_str().is_some() => value.size.bytes.saturating_mul(n),
         Some(n) if value.value.as_object().is_some() => value.size.made().saturating_mul(n),
@@ -227,16 +206,16 @@ fn is_small(op: &BinOpKind, left: &Folded, right: &Folded) -> bool {
         BinOpKind::Mul => times(left, right).max(times(right, left)),
         _ => 0,
     };
-    repeated.max(left.size.made().saturating_add(right.size.made())) <= MAX_FOLDED
+    repeated.max(left.size.made().saturating_add(right.size.made()))
 }
 
 fn worked_out(expr: &Expr<'_>, operations: usize, meter: &mut Meter) -> Result<Option<Folded>, Error> {
     let Some(value) = expr.as_const() else { return Ok(None) };
     let size = weigh(&value, meter)?;
     if operations > 0 {
-        let again = size.made().saturating_mul(operations + 1);
+        let again = size.made().saturating_mul(operations);
         meter.make(again)?;
         meter.look(again / 16)?;
     }
-    Ok(Some(Folded { value, size, operations: operations + 1 }))
+    Ok(Some(Folded { value, size, operations }))
 }

@@ -5,7 +5,7 @@ use crate::values::{Size, weigh};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// Filters that look at no more than the items of their argument, and give back what lies in it.
+/// Filters that look only at the items of their argument, and return some of these.
 pub(crate) const SHALLOW: &[&str] = &[
     "length",
     "count",
@@ -181,7 +181,7 @@ fn pieces(name: &str, value: &Value, separator: Option<&str>) -> usize {
 }
 
 impl Meter {
-    /// A list of so many pieces of text is about to be made.
+    /// A list of this many pieces of text is about to be made.
     fn foresee_list(&mut self, pieces: usize) -> Result<(), Error> {
         self.look(pieces)?;
         self.foresee_made(pieces.saturating_mul(2 * ITEM))

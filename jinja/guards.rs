@@ -1,48 +1,15 @@
-//! The environment: minijinja's filters, tests and functions, each of them guarded, and what the rewritten
-//! instructions call.
+//! The environment: minijinja's filters, tests and functions, each of them guarded.
 //!
 //! It starts out empty, so that a filter of a newer minijinja which nobody has looked at is missing instead
 //! of unguarded. `debug()` is left out: it prints the program's insides.
 
-use crate::bounds::{Bound, MAX_FRAMES, MAX_STEPS, MAX_WIDTH, Meter};
+use crate::bounds::{Bound, MAX_FRAMES, MAX_STEPS, Meter};
 use crate::foresee::{SHALLOW, foresee, is_range, is_sound};
-use crate::values::{is_plain, settle, settle_shallow, weigh, weigh_within};
-use minijinja::value::{Rest, Tuple, Value, ValueKind, ValueOrKwargs};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, escape_formatter};
+use crate::values::{is_plain, settle, settle_shallow, weigh};
+use minijinja::value::{Rest, Value, ValueOrKwargs};
+use minijinja::{AutoEscape, Environment, Error, Output, State, escape_formatter};
 use minijinja::{filters, functions, tests};
 use std::fmt::{self, Write};
-
-/// Names of the filters that the rewritten instructions apply: no template can write them.
-pub(crate) mod names {
-    /// A value that is compared.
-    pub(crate) const COMPARED: &str = "\u{1}compared";
-    /// A value that becomes part of a text.
-    pub(crate) const PRINTED: &str = "\u{1}printed";
-    /// The operands of `*`, as a tuple; given back the other way around, as `UnpackList` needs them.
-    pub(crate) const FACTORS: &str = "\u{1}factors";
-    /// The operands of `**`, likewise.
-    pub(crate) const POWER: &str = "\u{1}power";
-    /// The operands of a slice, likewise.
-    pub(crate) const SLICED: &str = "\u{1}sliced";
-    /// A value of which one item is taken.
-    pub(crate) const INDEXED: &str = "\u{1}indexed";
-    /// A list or map that was written out.
-    pub(crate) const BUILT: &str = "\u{1}built";
-    /// A value that an operator made.
-    pub(crate) const MADE: &str = "\u{1}made";
-    /// A value that a namespace is to hold.
-    pub(crate) const HELD: &str = "\u{1}held";
-    /// A value that is gone through.
-    pub(crate) const ITERATED: &str = "\u{1}iterated";
-    /// A value that is about to be used: steps are counted.
-    pub(crate) const PASSED: &str = "\u{1}passed";
-    /// A value that is called by a name, or is to be called `loop`.
-    pub(crate) const NAMED: &str = "\u{1}named";
-    /// Bytes that the next instruction takes.
-    pub(crate) const TAKEN: &str = "\u{1}taken";
-    /// A method's call: the value, the arguments, the method's name.
-    pub(crate) const METHOD: &str = "\u{1}method";
-}
 
 macro_rules! add {
     ($env:expr, $guard:ident, $module:ident: $($name:literal => $function:ident,)*) => {
@@ -78,7 +45,6 @@ pub(crate) fn environment() -> Environment<'static> {
         "test" => is_test,
     );
     add!(env_mut, add_function, functions: "range" => range, "dict" => dict, "namespace" => namespace,);
-    add_own(env_mut);
     env.set_formatter(write_value);
     env.set_fuel(Some(MAX_STEPS));
     env.set_recursion_limit(MAX_FRAMES);
@@ -123,7 +89,7 @@ pub(crate) fn add_function(env: &mut Environment<'static>, name: &'static str, p
 }
 
 /// Calls what a template calls by name, within bounds.
-fn called(
+pub(crate) fn called(
     state: &mut State,
     name: &str,
     args: &[Value],
@@ -142,141 +108,8 @@ fn settled(state: &mut State, name: &str, value: Value) -> Result<Value, Error> 
     if SHALLOW.contains(&name) && name != "map" { settle_shallow(value, meter) } else { settle(value, meter) }
 }
 
-/// Adds the filters that the rewritten instructions apply.
-fn add_own(env: &mut Environment<'static>) {
-    env.add_filter(names::COMPARED, |state: &mut State, value: Value| {
-        weigh(&value, Meter::of(state)).map(|_| value)
-    });
-    env.add_filter(names::PRINTED, |state: &mut State, value: Value| {
-        if value.as_str().is_none() {
-            n_printed(&value, Meter::of(state).left_to_write())?;
-        }
-        Ok::<_, Error>(value)
-    });
-    env.add_filter(names::FACTORS, factors);
-    env.add_filter(names::POWER, |operands: Value| power(&operands));
-    env.add_filter(names::SLICED, sliced);
-    env.add_filter(names::INDEXED, |state: &mut State, value: Value| {
-        match value.kind() {
-            ValueKind::String | ValueKind::Bytes => {
-                Meter::of(state).read(value.as_bytes().map_or(0, <[u8]>::len))?
-            }
-            ValueKind::Iterable => Meter::of(state).look(value.len().unwrap_or(1))?,
-            _ => {}
-        }
-        Ok::<_, Error>(value)
-    });
-    env.add_filter(names::BUILT, |state: &mut State, value: Value| settle(value, Meter::of(state)));
-    env.add_filter(names::MADE, |state: &mut State, value: Value| settle_shallow(value, Meter::of(state)));
-    env.add_filter(names::HELD, |value: Value| is_plain(&value).map(|()| value));
-    env.add_filter(names::ITERATED, |state: &mut State, value: ValueOrKwargs| {
-        let bytes = |value: &Value| value.as_bytes().map_or(0, <[u8]>::len);
-        let within = value.downcast_object_ref::<Vec<Value>>().map_or(0, |list| list.iter().map(bytes).sum());
-        Meter::of(state).read(bytes(&value).max(within)).map(|()| value.into_value())
-    });
-    env.add_filter(names::PASSED, |state: &mut State, value: Value| {
-        Meter::of(state);
-        value
-    });
-    env.add_filter(names::NAMED, |value: ValueOrKwargs| {
-        let value = value.into_value();
-        if value.as_object().is_some_and(|object| object.type_name().ends_with("::Loop")) {
-            Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "`loop(…)` stands directly within its loop: it has no other name, and no macro or block calls it",
-            ))
-        } else {
-            Ok(value)
-        }
-    });
-    env.add_filter(names::TAKEN, |state: &mut State, bytes: usize| Meter::of(state).make(bytes));
-    env.add_filter(names::METHOD, |state: &mut State, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        let Some((name, args)) = args.split_last() else {
-            return Err(Error::from(ErrorKind::MissingArgument));
-        };
-        method(state, name.as_str().unwrap_or_default(), args)
-    });
-}
-
-fn method(state: &mut State, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let Some((value, args_alone)) = args.split_first() else {
-        return Err(Error::from(ErrorKind::MissingArgument));
-    };
-    match name {
-        "cycle" if args_alone.is_empty() && is_plain(value).is_err() => {
-            return Err(Error::from(ErrorKind::MissingArgument));
-        }
-        "changed" => args_alone.iter().try_for_each(|arg| weigh_within(arg, Meter::of(state)).map(drop))?,
-        _ => {}
-    }
-    let result = called(state, name, args, |state, args| value.call_method(state, name, &args[1..]))?;
-    settle(result, Meter::of(state))
-}
-
-/// Checks how much a text or list times a number would be.
-fn factors(state: &mut State, operands: Value) -> Result<Value, Error> {
-    let (a, b) = (operands.get_item_by_index(0)?, operands.get_item_by_index(1)?);
-    let meter = Meter::of(state);
-    for (value, times) in [(&a, &b), (&b, &a)] {
-        let Some(times) = times.as_usize() else { continue };
-        if let Some(text) = value.as_str() {
-            meter.foresee(text.len().saturating_mul(times))?;
-        } else if let Some(object) = value.as_object() {
-            let n = object.enumerator_len().unwrap_or(1).saturating_mul(times);
-            meter.foresee_made(n.saturating_mul(crate::bounds::ITEM))?;
-        }
-    }
-    Ok(Value::from(Tuple::from([b, a])))
-}
-
-/// Works fractional powers out with libm: the platform's own differ in last digits. What is not a constant
-/// comes here.
-fn power(operands: &Value) -> Result<Value, Error> {
-    let (base, exponent) = (operands.get_item_by_index(0)?, operands.get_item_by_index(1)?);
-    let number =
-        |value: &Value| f64::try_from(value.clone()).ok().filter(|_| value.kind() == ValueKind::Number);
-    let (base, exponent) = match (number(&base), number(&exponent)) {
-        // Whole numbers have exact powers, and zero has none below zero.
-        (Some(_), Some(b)) if base.is_integer() && exponent.is_integer() && b >= 0.0 => (base, exponent),
-        (Some(a), Some(b)) if a != 0.0 || b >= 0.0 => (Value::from(libm::pow(a, b)), Value::from(1.0)),
-        _ => (base, exponent),
-    };
-    Ok(Value::from(Tuple::from([exponent, base])))
-}
-
-/// Checks the bounds of a slice. Backwards, minijinja computes with what overflows where the bounds cross,
-/// and then gives back nothing; so does this.
-fn sliced(state: &mut State, operands: Value) -> Result<Value, Error> {
-    let at = |place| operands.get_item_by_index(place);
-    let (value, mut start, mut stop, mut step) = (at(0)?, at(1)?, at(2)?, at(3)?);
-    let length = value.len().unwrap_or(0);
-    Meter::of(state).look(1 + length)?;
-    let number = |value: &Value| value.as_i64().map(i128::from);
-    if let Some(backwards) = number(&step).filter(|step| *step < 0) {
-        let length = length as i128;
-        let place = |value: &Value, none: i128| match number(value) {
-            _ if value.is_none() => Some(none),
-            Some(n) if n < 0 => Some((length + n).max(0)),
-            Some(n) => Some(n),
-            None => None,
-        };
-        let crossed = match (place(&start, length - 1), place(&stop, 0)) {
-            (Some(start), Some(stop)) => start.min(length - 1) < stop,
-            _ => false,
-        };
-        if crossed {
-            (start, stop, step) = (Value::from(0), Value::from(0), Value::from(1));
-        } else if backwards < -i128::from(MAX_WIDTH) - length {
-            // Any step that leaves the list gives its first item.
-            step = Value::from(-(length as i64) - 1);
-        }
-    }
-    Ok(Value::from(Tuple::from(vec![step, stop, start, value])))
-}
-
-/// Bytes of a value's text.
-fn n_printed(value: &Value, most: usize) -> Result<usize, Error> {
+/// Bytes of a value's text, if there are at most `most`.
+pub(crate) fn n_printed(value: &Value, most: usize) -> Result<usize, Error> {
     struct Counter {
         n: usize,
         most: usize,
@@ -300,8 +133,7 @@ fn write_value(out: &mut Output, state: &mut State, value: &Value) -> Result<(),
     let bytes = match value.as_str() {
         Some(text) => text.len(),
         None => {
-            let size = weigh(value, meter)?;
-            meter.foresee(size.bytes)?;
+            weigh(value, meter)?;
             n_printed(value, meter.left_to_write())?
         }
     };

@@ -2,11 +2,11 @@
 //!
 //! minijinja's machine counts steps, and one step may repeat a text, compare two lists or build a value
 //! within itself. So its instructions are rewritten before they run: what is dangerous is preceded by a
-//! filter of [`names`] that looks at the operands, and followed by one that looks at the result. Everything
+//! filter of [`crate::operands`] that looks at the operands, and followed by one that looks at the result. Everything
 //! else stays as it was compiled, with its lines.
 
 use crate::bounds::Meter;
-use crate::guards::names::{
+use crate::operands::{
     BUILT, COMPARED, FACTORS, HELD, INDEXED, ITERATED, MADE, METHOD, NAMED, PASSED, POWER, PRINTED, SLICED,
     TAKEN,
 };
@@ -23,10 +23,10 @@ const WITH_LOOP_VAR: u8 = 1;
 /// Places of a list that are looked up without a guard.
 const NEAR: usize = 64;
 
-/// Marks the instructions that stand within a loop of their own program and macro.
+/// Marks the instructions that are within a loop of their own program and macro.
 ///
-/// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is a
-/// place in another program, or one whose frames are gone, and whatever happens to be there would run.
+/// `loop(…)` jumps to where the innermost loop starts. From a macro or block within that loop, this is an
+/// address in another program, or one whose frames are gone, so arbitrary instructions would run.
 fn in_loops(program: &[&Instruction<'_>]) -> Vec<bool> {
     let macro_start = |instruction: &&Instruction<'_>| match instruction {
         Instruction::BuildMacro(_, start, _) => Some(*start),
@@ -151,7 +151,7 @@ fn aim(instruction: &mut Instruction<'_>, starts: &[u32]) {
     }
 }
 
-/// Applies one of the filters of [`names`] to so many values on the stack.
+/// Applies one of the filters of [`crate::operands`] to `n` values on the stack.
 fn apply(name: &'static str, n_values: u16) -> Instruction<'static> {
     Instruction::ApplyFilter(name, Some(n_values), !0)
 }
@@ -182,7 +182,7 @@ fn piece<'s>(
         I::Slice => vec![I::BuildTuple(Some(4)), apply(SLICED, 1), I::UnpackList(4), plain, apply(MADE, 1)],
         I::BuildList(Some(0)) | I::BuildTuple(Some(0)) | I::BuildMap(0) => vec![plain],
         I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => vec![plain, apply(BUILT, 1)],
-        // A method called with `*args`: its name goes after them.
+        // A method called with `*args`: its name comes after them.
         I::UnpackLists(n) => match next {
             Some(I::CallMethod(name, None)) => {
                 vec![I::LoadConst(Value::from(*name)), I::BuildList(Some(1)), I::UnpackLists(n + 1)]
@@ -210,8 +210,6 @@ fn piece<'s>(
             piece
         }
         I::PushLoop(_) | I::FastRecurse => vec![apply(ITERATED, 1), plain],
-        // A loop that goes by another name would begin again wherever it is called.
-        I::StoreLocal("loop") => vec![apply(NAMED, 1), plain],
         I::CallFunction(name, n) => {
             let mut piece = match *name {
                 "loop" if in_loop => vec![],

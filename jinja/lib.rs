@@ -1,15 +1,16 @@
 //! minijinja within bounds: a template from outside gives its text or an error, whatever it says.
 //!
-//! minijinja's machine counts steps, but a step may double a text, compare lists of lists or divide by zero,
-//! and a capture may write without end. Here what is compiled gets guards between its instructions
-//! (`instructions`), filters, tests and functions are looked at before they run (`guards`, `foresee`), lists
-//! lie in memory instead of being lazy (`values`), and all of it is counted against [`bounds`]. A template
-//! within bounds gives what minijinja gives, to the byte.
+//! minijinja's fuel counts instructions, but one of them may double a text or compare lists of lists. So
+//! guards (`operands`) are put between the compiled instructions (`instructions`; minijinja's
+//! `unstable_machinery`, so the version is exact), filters, tests and functions are weighed before they run
+//! (`guards`, `foresee`), lists lie in memory instead of being lazy (`values`), and all of it is counted
+//! against [`bounds`]. A template within bounds gives what minijinja gives, to the byte.
 //!
-//! Templates are bounded from within (`jinja/`): minijinja counts instructions, but one of them may double a
-//! text or compare lists of lists. Guards are put between the compiled instructions (its
-//! `unstable_machinery`, so the version is exact), and filters, tests and functions are weighed before they
-//! run. An evaluator of our own would have been a second Jinja to keep true.
+//! Fuel, guarded filters and a bounded formatter alone are not enough, because operators are instructions
+//! that no environment can replace: of the templates in `tests/bounds/hostile.rs`, `n.a ~ n.a` and
+//! `n.l + n.l` in a loop exhaust memory, `(n.l, [n.l]|first)|list` overflows the stack, and `a == a`,
+//! `2 in a`, `long[-i]` and `n.d + [i]` run for minutes. An evaluator of our own would be a second Jinja to
+//! keep true.
 //!
 //! ```
 //! use greenroom_jinja::{Bound, Jinja};
@@ -26,11 +27,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
-mod calm;
 mod code;
 mod foresee;
 mod guards;
 mod instructions;
+mod operands;
 mod values;
 
 pub use bounds::{Bound, line, taken};
@@ -55,6 +56,7 @@ impl Jinja {
     /// blocks leave no empty lines.
     pub fn new(undefined: UndefinedBehavior) -> Self {
         let mut env = guards::environment();
+        operands::add_to(&mut env);
         env.set_undefined_behavior(undefined);
         // Two flags can't contradict the default delimiters.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -62,7 +64,7 @@ impl Jinja {
         Self { env }
     }
 
-    /// Errors know the code that they are about, and where it stands.
+    /// Errors have the source that they are about, and the position.
     pub fn with_ranges(mut self) -> Self {
         self.env.set_debug(true);
         self
@@ -119,7 +121,7 @@ impl Jinja {
     /// # Errors
     /// A syntax error, or the bound that it met.
     pub fn template<'a>(&'a self, name: &'a str, source: &'a str) -> Result<Template<'a>, Error> {
-        calm::caught(|| {
+        bounds::caught(|| {
             let syntax = self.env.syntax().clone();
             code::is_short(source, false, &syntax)?;
             let Ok(ast) = parse(source, name, syntax) else {
@@ -141,7 +143,7 @@ impl Jinja {
     /// # Errors
     /// A syntax error, or the bound that it met.
     pub fn expression<'a>(&'a self, source: &'a str) -> Result<Expression<'a>, Error> {
-        calm::caught(|| {
+        bounds::caught(|| {
             code::is_short(source, true, self.env.syntax())?;
             let Ok(ast) = parse_expr(source) else {
                 return self.env.compile_expression(source).map(|_| unreachable!());
@@ -216,8 +218,8 @@ impl Expression<'_> {
         let mut out = make_string_output(&mut text);
         let root = context.into();
         let value = run(&self.jinja.env, &self.program, &BTreeMap::new(), root, &mut out)?;
-        calm::caught(|| {
-            // Anyone who asked for it will write it out.
+        bounds::caught(|| {
+            // The caller will write it out.
             let size = values::weigh(&value, &mut Meter::default())?;
             if size.made() > bounds::MAX_TEXT { Err(Bound::Text.into()) } else { Ok(value) }
         })
@@ -247,7 +249,7 @@ fn run(
     out: &mut Output<'_>,
 ) -> Result<Value, Error> {
     let before = taken();
-    let value = calm::caught(|| {
+    let value = bounds::caught(|| {
         let (value, mut state) = eval(env, program, root, blocks, out, AutoEscape::None)?;
         Meter::of(&mut state);
         Ok(value.unwrap_or_default())
@@ -265,9 +267,9 @@ fn run(
 
 /// A message, cut where it continues for long: minijinja quotes names and values whole.
 pub fn shortened(mut message: String) -> String {
-    const MOST: usize = 1_000;
-    if message.len() > MOST {
-        message.truncate(message.floor_char_boundary(MOST));
+    const MAX_CHARACTERS: usize = 1_000;
+    if message.len() > MAX_CHARACTERS {
+        message.truncate(message.floor_char_boundary(MAX_CHARACTERS));
         message.push('…');
     }
     message

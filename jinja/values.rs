@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Size of a value, with all that lies in it; what lies in it twice is counted twice.
+/// Size of a value with its contents; contents that occur twice are counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// Values.
@@ -115,7 +115,7 @@ pub(crate) fn settle(value: Value, meter: &mut Meter) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Size of what lies in a map.
+/// Size of a map's contents.
 fn held(map: &Value, meter: &mut Meter) -> Result<Size, Error> {
     let mut size = Size::default();
     let pairs = map.as_object().and_then(|object| object.try_iter_pairs());

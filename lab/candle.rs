@@ -85,8 +85,8 @@ impl Candle {
         // Its mask hides what came before, if it were of the type of the rest (`quantized_gemma3.rs`, 171).
         if n > 1 && held > 0 && matches!(self.weights, Weights::Gemma3(_)) {
             bail!(
-                "candle's quantized gemma3 can't read {n} tokens at once after {held} others; read all at once \
-                (--depth 0), or one at a time"
+                "candle's quantized gemma3 can't read {n} tokens at once after {held} others; read all at \
+                 once (--depth 0), or one at a time"
             );
         }
         Ok(())

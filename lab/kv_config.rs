@@ -1,7 +1,7 @@
 //! `greenroom-lab kv-config`: measures how sensitive each layer's keys and values are, and assigns bits where
 //! they matter most.
 
-use crate::quality::{Common, Subject, TextArgs};
+use crate::quality::{QualityCommon, Subject, TextArgs};
 use anyhow::{bail, ensure};
 use greenroom::backend::{KvConfig, LayerBits};
 use greenroom::commands::Exit;
@@ -13,20 +13,23 @@ use std::path::{Path, PathBuf};
 /// Choose the bits of each layer's keys and values by their effect on a text, for `run --kv FILE`
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom-lab kv-config --model model.gguf --target-bits 5 --out kv_config.json\n\n\
-The keys or values of one layer at a time are read in 4 bits, all others in f16; the change in the text's log-probabilities is their \
-sensitivity. All begin with 4 bits; the most sensitive for their size get 8, then 16."
+    after_help = "Example: greenroom-lab kv-config --model model.gguf --target-bits 5 --out kv_config.json\n\
+                  \nThe keys or values of one layer at a time are read in 4 bits, all others in f16; the \
+                  change in the text's log-probabilities is their sensitivity. All begin with 4 bits; the \
+                  most sensitive for their size get 8, then 16."
 )]
 pub(super) struct Args {
     #[command(flatten)]
-    common: Common,
+    common: QualityCommon,
     #[command(flatten)]
     text: TextArgs,
     /// Average bits per cached number, including scales and means: 4 bits take 4.2, 8 bits 8.2
     #[arg(long, value_name = "B", default_value_t = 5.5)]
     target_bits: f64,
     /// Tokens of the text to read
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(300..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(300..)
+    )]
     tokens: u32,
     /// The file to write
     #[arg(long, value_name = "FILE", default_value = "kv_config.json")]

@@ -1,6 +1,6 @@
 //! `greenroom-lab perplexity`: the cost of a compressed cache, measured by the likelihood of a text.
 
-use crate::quality::{Common, Format, Subject, TextArgs};
+use crate::quality::{Format, QualityCommon, Subject, TextArgs};
 use anyhow::ensure;
 use greenroom::backend::Kv;
 use greenroom::commands::Exit;
@@ -11,14 +11,15 @@ use serde_json::json;
 /// Measure a text's perplexity with several cache formats, compared with the first
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom-lab perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\nThe \
-text is read in windows of --ctx tokens, --stride tokens apart, each from an empty cache (and the begin-of-sequence \
-token, if the model has one); a token is counted in the first window that contains it. All formats read each step \
-side by side; the others are compared with the first."
+    after_help = "Example: greenroom-lab perplexity --text story.txt --kv f16,q8,q4,q4-plain,kv_config.json\n\
+                  \nThe text is read in windows of --ctx tokens, --stride tokens apart, each from an empty \
+                  cache (and the begin-of-sequence token, if the model has one); a token is counted in the \
+                  first window that contains it. All formats read each step side by side; the others are \
+                  compared with the first."
 )]
 pub(super) struct Args {
     #[command(flatten)]
-    common: Common,
+    common: QualityCommon,
     #[command(flatten)]
     text: TextArgs,
     /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated),
@@ -80,7 +81,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         ),
     );
     let choices: Vec<_> = formats.iter().map(|format| format.kv.choice().clone()).collect();
-    let mut costs: Vec<Cost> = formats.iter().map(|_| Cost::default()).collect();
+    let mut costs: Vec<FormatCost> = formats.iter().map(|_| FormatCost::default()).collect();
     for window in &windows {
         let window_ids = subject.engine.begin(&ids[window.start..window.end]);
         let n_begin = window_ids.len() - (window.end - window.start);
@@ -92,8 +93,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         })?;
     }
     bar.finish_and_clear();
-    let all = formats.iter().zip(&costs).map(|(format, cost)| Figures::of(&subject, format, cost, ctx));
-    let all: Vec<Figures> = all.collect::<Result<_, _>>()?;
+    let all = formats.iter().zip(&costs).map(|(format, cost)| PerplexityRow::of(&subject, format, cost, ctx));
+    let all: Vec<PerplexityRow> = all.collect::<Result<_, _>>()?;
     let first = &all[0];
     let model = &subject.prompter.model().name;
     if args.json {
@@ -121,14 +122,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// Figures of one format over a text's tokens.
 #[derive(Default)]
-struct Cost {
+struct FormatCost {
     /// Sum of the log-probabilities of the text's tokens.
     logprob: f64,
     divergences: Vec<f64>,
     same_top: usize,
 }
 
-impl Cost {
+impl FormatCost {
     /// Counts a token; `first` is the first format's result for it.
     fn add(&mut self, this: &FormatDivergence, first: &FormatDivergence) {
         let Some(logprob) = this.logprob else { return };
@@ -139,7 +140,7 @@ impl Cost {
 }
 
 /// A row of the table.
-struct Figures {
+struct PerplexityRow {
     kv: String,
     /// Bits of a cached number.
     bits: f64,
@@ -152,8 +153,8 @@ struct Figures {
     tokens: usize,
 }
 
-impl Figures {
-    fn of(subject: &Subject, format: &Format, cost: &Cost, ctx: usize) -> anyhow::Result<Self> {
+impl PerplexityRow {
+    fn of(subject: &Subject, format: &Format, cost: &FormatCost, ctx: usize) -> anyhow::Result<Self> {
         let tokens = cost.divergences.len();
         let mut sorted = cost.divergences.clone();
         sorted.sort_by(f64::total_cmp);

@@ -4,14 +4,14 @@
 use anyhow::Context as _;
 use greenroom::backend::worded;
 use greenroom::backend::{Device, EmbeddedConfig, Kv, ModelFile, locate, source};
-use greenroom::files::{self, Kind};
+use greenroom::files::{self, FileKind};
 use greenroom_engine::{Engine, KvChoice, KvCost, KvFormat, PromptEncoder};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 
 /// Arguments of all of them.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Common {
+pub(super) struct QualityCommon {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long, default_value = "understudy", value_name = "MODEL")]
     pub(super) model: String,
@@ -38,7 +38,7 @@ pub(super) struct Format {
     pub(super) cost: KvCost,
 }
 
-impl Common {
+impl QualityCommon {
     /// Opens the model; nothing is kept on disk.
     pub(super) fn open(&self) -> anyhow::Result<Subject> {
         let model: ModelFile = locate(&self.model)?;
@@ -113,7 +113,7 @@ impl Subject {
     pub(super) fn read(&self, text: Option<&Path>, special: bool) -> anyhow::Result<Vec<u32>> {
         let text = match text {
             None => greenroom_engine::SAMPLE.to_owned(),
-            Some(path) => files::read_text(path, Kind::Text)
+            Some(path) => files::read_text(path, FileKind::Text)
                 .with_context(|| format!("can't read {}", path.display()))?,
         };
         Ok(self.engine.encode(&text, special)?)

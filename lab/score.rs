@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use greenroom::backend::{Device, EmbeddedConfig, Kv, locate, worded};
 use greenroom::commands::Exit;
-use greenroom::files::{self, Kind};
+use greenroom::files::{self, FileKind};
 use greenroom_engine as engine;
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let read = |path: &PathBuf| {
-        files::read_text(path, Kind::Text).with_context(|| format!("can't read {}", path.display()))
+        files::read_text(path, FileKind::Text).with_context(|| format!("can't read {}", path.display()))
     };
     let threads = args.threads.map(usize::from);
     let (device, kv) = (args.device, args.kv);

@@ -29,28 +29,20 @@
 
 pub mod backend;
 pub mod commands;
-pub mod diagnostic;
 pub mod diff;
 pub mod drawing;
 pub mod experiment;
-pub mod files;
 pub mod hub;
 pub mod import;
-pub mod lookup;
-pub mod outcome;
-pub mod prompt;
-pub mod rehearsal;
-pub mod replay;
 pub mod report;
 pub mod run;
-pub mod scenario;
 pub mod server;
-pub mod stage;
 pub mod statistics;
 pub mod terminal;
-pub mod timeline;
-pub mod tools;
-pub mod trace;
-pub mod transcript;
 pub mod verify;
-pub mod walk;
+
+pub use greenroom_play::{
+    lookup, outcome, prompt, rehearsal, replay, sampling, stage, timeline, tools, trace, transcript, walk,
+};
+pub use greenroom_scenario as scenario;
+pub use greenroom_scenario::{diagnostic, files};

@@ -69,7 +69,7 @@ fn a_fork_reads_nothing_again() {
     engine.forget(ada.key()); // it is on disk only
     let [mut late, mut later] = ["d", "e"].map(|name| ada.fork(name));
     let d = say(&mut late, "And then?");
-    assert_eq!((account(&d.usage), d.usage.source), (account(&b.usage), Source::Disk));
+    assert_eq!((account(&d.usage), d.usage.source), (account(&b.usage), CacheSource::Disk));
     assert_eq!(d.ids, b.ids);
     let at_work = ada.extend("And then?").unwrap();
     let e = say(&mut later, "And then?");
@@ -111,7 +111,7 @@ fn a_fork_of_a_name_that_was_used_reads_nothing_again_either() {
             let next = say(&mut scratch.replace(), "And?");
             assert_eq!(account(&next.usage), (MatchKind::Extend, total(&said), 0));
         }
-        // Not of itself, nor of one that is at work.
+        // Neither its own nor that of an active session.
         let (known, _) = listens(&mut ada, 6);
         drop(ada.fork("ada"));
         let mut busy = ada.fork("busy");
@@ -122,7 +122,7 @@ fn a_fork_of_a_name_that_was_used_reads_nothing_again_either() {
         assert_eq!(account(&said.usage), (MatchKind::Extend, known, 0));
         let next = say(&mut busy, "And?");
         assert_eq!(account(&next.usage), (MatchKind::Extend, total(&said), 0));
-        // What a fork began with stays where there is nothing to replace, whatever its parent has heard since.
+        // What a fork began with stays if there is nothing to replace, whatever its parent has heard since.
         let early = ada.fork("early");
         say(&mut ada, "And?");
         let said = say(&mut early.replace(), "So?");
@@ -252,7 +252,7 @@ fn a_stored_memory_is_never_replaced_unasked() {
     let second = say(&mut resumed, "Two.");
     assert_eq!(account(&second.usage), (MatchKind::Extend, total(&first), 0));
     assert_eq!(past(&engine.resume("r", "ada").unwrap()).len(), 2);
-    // Replacing a memory is allowed when asked for.
+    // A memory is replaced if that was requested.
     let mut fresh = ada(&engine).replace();
     let _ = say(&mut fresh, "Zero.");
     assert_eq!(past(&engine.resume("r", "ada").unwrap())[0].0, "Zero.");

@@ -1,10 +1,10 @@
 //! The seam between what is planned and what computes it.
 //!
-//! Above it stand ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it
+//! Above it are ids, hashes, lengths, block tables, the plan of a pass, eviction and the disk; below it
 //! weights, rows, sealed blocks and arithmetic. A [`Device`] owns a model's weights and runs [`Pass`]es; a
 //! [`Cache`] that it made owns the keys and values of many sequences in one layout, and gives and takes bytes
-//! as [`format`](crate::kv::format) has them. Blocks and rows are known by ids that whoever is above hands
-//! out.
+//! as [`format`](crate::kv::format) has them. Blocks and rows are identified by ids that the layer above
+//! assigns.
 //!
 //! [`cpu`] has the kernels. [`reference`] is the same mathematics in plain tensors: to be read, and to test
 //! the others against.
@@ -23,12 +23,12 @@ use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::{Error, ErrorKind, KvChoice, KvFormat, Result};
-use cpu::kernels::{Isa, vocabulary};
+use greenroom_kernels::{Isa, divergence, vocabulary};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use vocabulary::{Below, ERROR, PIECE};
+pub(crate) use vocabulary::{Below, ERROR, LOGITS_PER_PIECE};
 
 /// The numerics of the device that an engine opens by itself.
 pub(crate) const DEFAULT_NUMERICS: &str = cpu::NUMERICS;
@@ -46,7 +46,7 @@ pub enum DeviceChoice {
     Gpu(Option<String>),
 }
 
-/// Opens a model on a device. `on_progress` is told of bytes of the file packed, and of all there are.
+/// Opens a model on a device. `on_progress` gets the bytes of the file packed so far, and the total.
 ///
 /// # Errors
 /// The model can't be served; the GPU is missing or can't hold it.
@@ -75,7 +75,7 @@ pub(crate) fn open(
         #[cfg(not(feature = "gpu"))]
         DeviceChoice::Auto => {}
     }
-    Ok(Box::new(cpu::Cpu::load(gguf, cpu::kernels::Isa::detect(), on_progress)?))
+    Ok(Box::new(cpu::Cpu::load(gguf, Isa::detect(), on_progress)?))
 }
 
 /// GPUs of this machine, the best first; none where the program was built without them.
@@ -106,7 +106,7 @@ impl GpuInfo {
 pub struct GpuInfo {
     /// Its own name.
     pub name: String,
-    /// Interface by which it is reached: `vulkan`, `metal`, `dx12`.
+    /// Graphics API of the adapter: `vulkan`, `metal`, `dx12`.
     pub backend: String,
     /// `discrete`, `integrated`, `virtual`, `software` or `other`.
     pub kind: &'static str,
@@ -139,8 +139,8 @@ pub(crate) trait Device: Send + Sync {
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache>;
 
     /// Runs a pass over a cache that the device made: writes the new tokens' keys and values to their rows,
-    /// seals the blocks that they complete, and attends. Returns the wanted logits, or of these the likeliest
-    /// tokens where they are enough, or the wanted hidden states. `watch` takes note of queries, keys and
+    /// seals the blocks that they complete, and attends. Returns the requested logits, or only the likeliest
+    /// tokens where they are enough, or the requested hidden states. `watch` records queries, keys and
     /// values.
     ///
     /// # Errors
@@ -230,12 +230,12 @@ pub(crate) struct Pass {
     /// Temperatures at which tokens are drawn from each of these rows, if that is all that is done with them.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub(crate) best: Option<Vec<f32>>,
-    /// Says, between layers, whether anybody still waits for it; a device may go on nevertheless. `None`:
-    /// somebody does.
+    /// Returns, between layers, whether a caller still waits for the pass; a device may continue
+    /// nevertheless. `None`: one does.
     pub(crate) is_awaited: Option<IsAwaited>,
 }
 
-/// Tells whether anybody waits for a pass.
+/// Returns whether a caller waits for a pass.
 pub(crate) type IsAwaited = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The new tokens of one sequence, at positions `start .. start + n`.
@@ -292,7 +292,7 @@ pub(crate) fn measure(device: &dyn Device, ids: &[u32]) -> Result<Calibration> {
     if spec.latent.is_some() {
         return Ok(Calibration::default());
     }
-    let ids = &ids[..ids.len().min(calibration::TOKENS).min(spec.context_length)];
+    let ids = &ids[..ids.len().min(calibration::MAX_TOKENS).min(spec.context_length)];
     let layout = Arc::new(spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     let (pass, mut cache) = (Pass::alone(ids, &layout), device.cache(layout));
     let mut measured = Measured::default();
@@ -308,12 +308,12 @@ pub(crate) fn own<C: Cache>(cache: &mut dyn Cache) -> &mut C {
 
 /// Divergence of distribution `q` from `p`, given by their logits, `[n_vocab]` each; on the host, whatever
 /// the device.
-pub(crate) fn divergence(p: &[f32], q: &[f32]) -> cpu::kernels::divergence::Divergence {
-    cpu::kernels::divergence::divergence(Isa::of_host(), p, q)
+pub(crate) fn divergence(p: &[f32], q: &[f32]) -> divergence::LogitDivergence {
+    divergence::divergence(Isa::of_host(), p, q)
 }
 
-/// The greatest logit of each piece of a row ([`PIECE`]), NaN where one of its logits is; on the host, as are
-/// the following.
+/// The greatest logit of each piece of a row ([`LOGITS_PER_PIECE`]), NaN where one of its logits is; on the
+/// host, as are the following.
 pub(crate) fn maxima(logits: &[f32]) -> Vec<f32> {
     vocabulary::maxima(Isa::of_host(), logits)
 }

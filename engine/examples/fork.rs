@@ -22,8 +22,8 @@ fn main() -> Result<()> {
 /// Asks an agent, then two forks of it; returns what the three turns cost.
 pub(crate) fn futures(model: ModelSource) -> Result<Vec<Usage>> {
     let engine = Engine::open(EngineConfig::new(model))?;
-    let system = "You are Omar, a nurse under arrest. You are cunning and patient. You have known Bruno for two years. \
-        Answer briefly and in character.";
+    let system = "You are Omar, a nurse under arrest. You are cunning and patient. You have known Bruno for \
+                  two years. Answer briefly and in character.";
     let sampling = Sampling { temperature: 0.5, min_p: 0.1, ..Sampling::default() };
     let omar = engine.agent("castle", "omar").system(system).sampling(sampling);
     let mut omar = omar.stop(["\n"]).max_tokens(60);

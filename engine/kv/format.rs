@@ -12,26 +12,24 @@
 //! | tensor   | type | shape, keys                                              | shape, values              |
 //! |----------|------|----------------------------------------------------------|----------------------------|
 //! | codes    | u32  | `[n_heads, 16, words, 16]`: token `16 i + j` at `i`, `j` | `[n_heads, 256, words]`    |
-//! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](crate::kv::quant::Scale) | the same             |
+//! | scales   | u8   | `[n_heads, n_groups, 256]`, see [`Scale`](greenroom_kernels::quant::Scale) | the same             |
 //! | means    | f16  | `[n_heads, dim]`, if [`TensorLayout::centered`]          | none                       |
 //!
 //! or, not coded, one tensor of f16: keys `[16, n_heads, dim, 16]`, values `[256, n_heads, dim]`. A word of
 //! 4-bit keys holds columns `8 w .. 8 w + 8` of a token: the first four in the low halves of its bytes, the
 //! others in the high ones; a word of 8-bit keys columns `4 w .. 4 w + 4`. Bytes of 4-bit values come 16 for
-//! 32 columns, the first 16 columns in their low halves; of 8-bit values one for each column. What codes
-//! stand for says [`quant`](crate::kv::quant).
+//! 32 columns, the first 16 columns in their low halves; of 8-bit values one for each column.
+//! [`quant`](greenroom_kernels::quant) defines the values of codes.
 //!
-//! After all layers of a session's first block stand, in the same order, its first rows as they were: f16,
+//! All layers of a session's first block are followed, in the same order, by its first rows, not coded: f16,
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
 //!
 //! **f16 rows** are token by token, layer by layer: a token's keys, `[n_heads, dim]`, then its values.
 
 use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::kv::quant::EXACT;
+use greenroom_kernels::LANES;
+use greenroom_kernels::quant::EXACT;
 use std::ops::Range;
-
-/// Tokens whose keys stand beside each other.
-pub(crate) const LANES: usize = 16;
 
 /// The bytes of a sealed block, where u32 and f16 can be read in place.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +77,7 @@ pub(crate) enum Side {
 
 /// One tensor of a block.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tensor {
+pub(crate) struct BlockTensor {
     /// Suffix of its name, by content: `""` (rows that are not coded), `.weights` (codes), `.scales`,
     /// `.means`, `.exact`.
     pub(crate) suffix: &'static str,
@@ -153,9 +151,9 @@ impl SideFormat {
     }
 
     /// Its tensors in a session's first block, or in any other one.
-    pub(crate) fn tensors(&self, is_first: bool) -> Vec<Tensor> {
+    pub(crate) fn tensors(&self, is_first: bool) -> Vec<BlockTensor> {
         let TensorLayout { n_heads, dim, .. } = self.layout;
-        let tensor = |suffix, number, shape: &[usize], place: &Range<usize>| Tensor {
+        let tensor = |suffix, number, shape: &[usize], place: &Range<usize>| BlockTensor {
             suffix,
             number,
             shape: shape.to_vec(),
@@ -239,10 +237,11 @@ mod tests {
                 exact += block.len(true) - block.len(false);
                 for is_first in [false, true] {
                     let sides = block.layers.iter().flat_map(LayerFormat::sides);
-                    let mut tensors: Vec<Tensor> = sides.flat_map(|side| side.tensors(is_first)).collect();
+                    let mut tensors: Vec<BlockTensor> =
+                        sides.flat_map(|side| side.tensors(is_first)).collect();
                     tensors.sort_by_key(|tensor| tensor.place.start);
                     let mut at = 0;
-                    for Tensor { number, shape, place, .. } in tensors {
+                    for BlockTensor { number, shape, place, .. } in tensors {
                         let size = match number {
                             Number::U32 => 4,
                             Number::U8 => 1,

@@ -2,10 +2,10 @@
 //!
 //! MLA caches the latent, 16 tokens to a vector as all keys are; values are a view of its first columns,
 //! turned around tile by tile. The up-projections are absorbed into queries and contexts. Latent and rotary
-//! part are rotated (Hadamard) apart, so that the view can be turned back.
+//! part are rotated (Hadamard) separately, so that the view can be rotated back.
 
-use crate::kv::quant::{EXACT, GROUP};
 use crate::{KvCost, KvFormat};
+use greenroom_kernels::quant::{EXACT, GROUP};
 
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 256;
@@ -21,10 +21,10 @@ pub(crate) struct TensorLayout {
     pub(crate) format: KvFormat,
     /// True if heads are rotated before they are cached.
     pub(crate) rotated: bool,
-    /// True if the session's first rows are kept exact beside their codes: where rows are coded, and keys are
-    /// not read as values.
+    /// True if the session's first rows are kept exact in addition to their codes: where rows are coded, and
+    /// keys are not read as values.
     pub(crate) exact: bool,
-    /// True if codes stand for what lies around the block's mean: of such keys.
+    /// True if codes are offsets from the block's mean: for such keys.
     pub(crate) centered: bool,
 }
 
@@ -112,10 +112,10 @@ impl LayerLayout {
     }
 }
 
-/// Layers whose share of a block comes and goes together.
+/// Layers whose shares of a block are loaded and evicted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// Layers that see all tokens: needed for as long as the sequence is in memory.
+    /// Layers with full attention: needed for as long as the sequence is in memory.
     Global = 0,
     /// Layers with a window: in memory while a row to come can see it.
     Windowed = 1,
@@ -184,7 +184,7 @@ impl KvLayout {
     }
 
     /// Memory that an agent's cache takes. A window holds the blocks that it reaches into, and the one
-    /// before, so that a turn can be taken back.
+    /// before, so that a turn can be undone.
     pub(crate) fn cost(&self) -> KvCost {
         let of = |part| self.block_bytes(part).div_ceil(BLOCK as u64);
         let (windowed, exact) = (of(Part::Windowed), self.exact_bytes());
@@ -193,10 +193,10 @@ impl KvLayout {
         KvCost { global, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
     }
 
-    /// Bytes that an agent at work takes in memory at most while it comes to `tokens`: beside its cache f16
-    /// rows of the block in which the turn began and of the last sealed one, for the turn can be taken back;
-    /// `in_rows` tokens more stand in f16 where the sequence goes to and fro. (What a pass adds for its own
-    /// time is not in it.)
+    /// Maximum memory that an active agent takes until it has `tokens` tokens: besides its cache, f16 rows of
+    /// the block in which the turn began and of the last sealed one, as the turn can be undone; `in_rows`
+    /// more tokens are in f16 where the sequence moves back and forth. (Working memory of passes is not
+    /// included.)
     pub(crate) fn at_work(&self, tokens: usize, in_rows: usize) -> u64 {
         let in_rows = (2 * BLOCK).saturating_add(in_rows).min(tokens);
         let rows = (in_rows as u64).saturating_mul(self.row_bytes() as u64);

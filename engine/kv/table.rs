@@ -1,10 +1,10 @@
 //! Ids and addresses of blocks, and a sequence's block table: which sealed blocks it is made of.
 //!
-//! A block is stored in two parts: layers that see everything, and layers with a window. What a window has
-//! left goes from memory after each pass (`Sequence::trim_window`), of a stored session only once it is on
-//! disk; the disk keeps all. A session that goes back, further than a block or the turn, takes the windows
+//! A block is stored in two parts: layers with full attention, and layers with a window. What a window has
+//! left is dropped from memory after each pass (`Sequence::trim_window`), of a stored session only once it is
+//! on disk; the disk keeps all. A session that goes back further than a block or the turn reads the windows
 //! that it needs there from disk (`memory/restore`); without a disk it goes back to where its windows are
-//! whole, at worst to the beginning. Cost: for each block of the window one file of `windows/`. A trim
+//! complete, at worst to the beginning. Cost: one file of `windows/` for each block of the window. A trim
 //! succeeds in all layers or none.
 
 use super::layout::{BLOCK, Part};

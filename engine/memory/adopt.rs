@@ -2,10 +2,10 @@
 //!
 //! Blocks and rows have the same bytes on all devices, so a device can read another's. But it computes other
 //! bits from them than from its own, so an adopted memory is kept apart from both: its numerics say how many
-//! of its tokens which device computed, and its blocks' addresses hang on these. It is found and read under
-//! the other device's addresses, like any memory, and gets addresses of its own once a turn goes on with it;
-//! the turn's end writes it there. The other's files stay, but for the session's manifest and tail, which the
-//! new ones replace.
+//! of its tokens which device computed, and its blocks' addresses depend on these. It is found and read under
+//! the other device's addresses, like any memory, and gets its own addresses when a turn continues it; they
+//! are written at the turn's end. The other device's files stay, except the session's manifest and tail,
+//! which are replaced.
 
 use super::Memory;
 use super::session::Session;
@@ -14,7 +14,7 @@ use crate::store::manifest::Identity;
 use crate::store::numerics::Numerics;
 
 impl Memory {
-    /// Reason why a session's memory of identity `there` can't be gone on with; `None`: it can.
+    /// Reason why a session's memory of identity `there` can't be continued; `None`: it can.
     pub(super) fn refuses(&self, key: &SessionKey, there: &Identity) -> Option<String> {
         let here = self.context.identity_of(&key.tenant);
         here.differs(there).filter(|_| !(self.context.adopt && here.can_adopt(there)))

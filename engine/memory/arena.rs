@@ -215,7 +215,7 @@ impl Arena {
         self.free_rows.push(id);
     }
 
-    /// Bytes by which all of it and `others` exceed the budget.
+    /// Bytes by which its total plus `others` exceeds the budget.
     #[cfg(test)]
     pub(crate) fn excess(&self, others: u64) -> u64 {
         (self.bytes() + others).saturating_sub(self.budget)
@@ -251,7 +251,7 @@ impl Arena {
     #[cfg(test)]
     pub(crate) fn corrupt(&mut self, id: BlockId) {
         let mut bytes = (*self.export(id).expect("a block")).clone();
-        bytes.as_bytes_mut()[4 * crate::kv::quant::EXACT + 4] ^= 8; // of a token that is not exact as well
+        bytes.as_bytes_mut()[4 * greenroom_kernels::quant::EXACT + 4] ^= 8; // of a token that is not exact as well
         let part = self.blocks[id.0 as usize].key.expect("a sealed block").1;
         self.cache.free_block(id);
         self.cache.import_block(id, part, Arc::new(bytes));
@@ -262,10 +262,10 @@ impl Arena {
 mod tests {
     use super::*;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::{KvFormat, ModelSource};
+    use greenroom_kernels::Isa;
     use proptest::prelude::*;
 
     fn arena() -> Arena {

@@ -26,7 +26,7 @@ pub(super) struct Idle {
     pub(super) session: Session,
     next_use: Option<u64>,
     pub(super) last_use: u64,
-    /// Bytes of what is known of it, whatever of its keys and values is in memory.
+    /// Bytes of its metadata, whatever of its keys and values is in memory.
     known_bytes: u64,
     /// True if its manifest is up to date: then it need not be known.
     pub(super) saved: bool,
@@ -36,7 +36,7 @@ pub(super) struct Idle {
 /// What was read for a session before its turn.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ReadAhead {
-    /// Bytes of keys and values, and the milliseconds that they took while others were at work.
+    /// Bytes of keys and values, and the milliseconds that reading them took while other turns were active.
     pub(super) bytes: u64,
     pub(super) ms: f64,
     /// Milliseconds that its prompt waited for its manifest.
@@ -44,7 +44,7 @@ pub(super) struct ReadAhead {
 }
 
 impl Idle {
-    /// A session that has just come to rest.
+    /// A session that has just become idle.
     pub(super) fn new(session: Session, next_use: Option<u64>, last_use: u64) -> Self {
         let known_bytes = session.known_bytes();
         Self { session, next_use, last_use, known_bytes, saved: false, ahead: ReadAhead::default() }
@@ -139,7 +139,7 @@ mod tests {
     use crate::memory::session::CacheContext;
     use std::sync::Arc;
 
-    /// Whatever comes, goes and is expected: the same as looking at all of them.
+    /// Whatever is added, removed and expected, the result is that of looking at all of them.
     #[test]
     fn order_and_bytes_are_those_of_the_sessions() {
         let context = CacheContext::of_test(Arc::new(KvLayout::uniform(1, 1, 64, KvFormat::Q4)));

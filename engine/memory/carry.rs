@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::store::memory_file::{BlockParts, SessionExport};
 use crate::store::remove::Unneeded;
 use crate::text::prefix::{Segment, flatten};
-use crate::{Error, MatchKind, Request, Result, SessionKey, Source};
+use crate::{CacheSource, Error, MatchKind, Request, Result, SessionKey};
 use std::collections::HashSet;
 use std::task::Poll;
 
@@ -189,7 +189,7 @@ impl Memory {
         Recalled {
             session,
             kind: if reused == n { MatchKind::Exact } else { MatchKind::Extend },
-            source: Source::Memory,
+            source: CacheSource::Memory,
             reused,
             recomputed: n - reused,
             bytes_read: 0,

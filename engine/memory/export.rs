@@ -1,5 +1,4 @@
-//! Exports: what a session hands over to be written, as bytes that nobody changes any more, and what of it is
-//! on disk then.
+//! Exports: the immutable bytes that a session hands over to be written, and what of it is on disk then.
 
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{KvLayout, Part};
@@ -48,7 +47,7 @@ pub(crate) struct Stored {
 }
 
 impl Export {
-    /// Bytes that it takes in memory beside the blocks that it holds.
+    /// Bytes of memory in addition to the blocks that it holds.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = self.rows.as_ref().and_then(|rows| rows.bytes.as_ref().ok());
         bytes.map_or(0, |bytes| bytes.len() as u64)

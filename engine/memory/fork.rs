@@ -32,7 +32,16 @@ struct OnDisk {
     to: Found<(Manifest, Journal, Option<Broken>)>,
     is_stored: bool,
     /// The rows that the memory of `from` ends with.
-    tail: Option<(TailRef, Found<(Vec<u8>, u64)>)>,
+    tail: Option<(TailRef, FoundRows)>,
+}
+
+/// The bytes of a tail's rows, and how many were read for them.
+type FoundRows = Found<(Vec<u8>, u64)>;
+impl Fork {
+    /// The memory that was copied for it.
+    pub(super) fn copied(&self) -> Option<&Session> {
+        self.copied.as_ref()
+    }
 }
 
 impl Fork {

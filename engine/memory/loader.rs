@@ -7,8 +7,8 @@ use super::opening::BegunManifest;
 use super::read_ahead::Ahead;
 use crate::kv::layout::KvLayout;
 use crate::store::Store;
-use crate::threads::n_threads;
 use crate::{Result, SessionKey};
+use greenroom_kernels::threads::n_threads;
 use std::sync::Arc;
 
 /// Threads that read for a turn that waits from a disk, at most: no more than compute.

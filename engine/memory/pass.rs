@@ -60,9 +60,8 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
 
 /// Runs one pass over spans of an arena's sequences, and returns the wanted logits, span by span.
 ///
-/// # Errors
-/// A token outside the vocabulary, a position outside the context, a failure of the device; or nobody waits
-/// for it any more. The sequences are then as before.
+/// # Errors A token outside the vocabulary, a position outside the context, a failure of the device; or no
+/// caller waits for it any more. The sequences are then as before.
 pub(crate) fn forward_best(
     spans: Vec<Span<'_>>,
     is_awaited: Option<IsAwaited>,
@@ -104,7 +103,7 @@ pub(crate) fn forward_hidden(span: Span<'_>, arena: &mut Arena) -> Result<Vec<f3
     }
 }
 
-/// Runs one pass; beside what it gives, the number of wanted rows of each span.
+/// Runs one pass; also returns the number of requested rows of each span.
 fn run(
     spans: Vec<Span<'_>>,
     hidden: bool,

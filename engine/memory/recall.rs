@@ -24,13 +24,13 @@ use crate::text::prefix::{
     Matched, Relation, Segment, SegmentKind, align, common_prefix, compare, first_difference, flatten,
     is_raw, n_tokens,
 };
-use crate::{Divergence, MatchKind, Request, Retention, SessionKey, Source};
+use crate::{CacheSource, Divergence, MatchKind, Request, Retention, SessionKey};
 
 /// A session made ready for a prompt: its sequence holds a beginning of the prompt, and no more.
 pub(crate) struct Recalled {
     pub(crate) session: Session,
     pub(crate) kind: MatchKind,
-    pub(crate) source: Source,
+    pub(crate) source: CacheSource,
     /// Prompt tokens whose keys and values are there.
     pub(crate) reused: usize,
     /// Prompt tokens that the session had read or said before, but whose keys and values are not there.
@@ -95,7 +95,13 @@ struct Known {
     reading: Reading,
     /// What was read of the blocks up to the first one that is missing; then it is asked which of their parts
     /// are on disk.
-    read: Option<(Vec<Option<ReadBlock>>, Option<Begun<Vec<OnDisk>>>)>,
+    read: Option<ReadKnown>,
+}
+
+/// Blocks that were read by content, and the question what else of them is on disk.
+struct ReadKnown {
+    blocks: Vec<Option<ReadBlock>>,
+    asked: Option<Begun<Vec<OnDisk>>>,
 }
 
 impl Memory {
@@ -237,9 +243,9 @@ impl Memory {
         };
         let bytes_read = stats.bytes_read + ahead.bytes;
         let source = match (reused, bytes_read) {
-            (0, _) => Source::None,
-            (_, 0) => Source::Memory,
-            _ => Source::Disk,
+            (0, _) => CacheSource::None,
+            (_, 0) => CacheSource::Memory,
+            _ => CacheSource::Disk,
         };
         let adopted = session.numerics.as_ref().and_then(Numerics::origin);
         Recalled {
@@ -330,9 +336,10 @@ impl Memory {
             let read: Vec<Option<ReadBlock>> = known.held.iter().map(of_block).collect();
             let asked = known.wanted.iter().take(known.n_found(&read) + 1);
             let hashes: Vec<BlockHash> = asked.map(|(_, key)| key.0).collect();
-            known.read = Some((read, self.begin_on_disk(&hashes, stats)));
+            let asked = self.begin_on_disk(&hashes, stats);
+            known.read = Some(ReadKnown { blocks: read, asked });
         }
-        let Some((_, asked)) = &known.read else { return false };
+        let Some(ReadKnown { asked, .. }) = &known.read else { return false };
         let on_disk = match asked {
             None => vec![[false; 2]; known.wanted.len()],
             Some(asked) => {
@@ -340,7 +347,7 @@ impl Memory {
                 on_disk.concat()
             }
         };
-        let read = known.read.take().map_or(Vec::new(), |(read, _)| read);
+        let read = known.read.take().map_or(Vec::new(), |read| read.blocks);
         self.append(session, known, (read, on_disk), persists, stats);
         known.held.drain(..).flatten().for_each(|id| self.arena.release(id));
         true

@@ -1,12 +1,11 @@
 //! One agent's cache: its sealed blocks, the f16 rows of the open one, and what a pass adds to them.
 //!
 //! Visibility is decided by absolute position: a row in block b reads all blocks before b sealed and its own
-//! block in f16, however tokens arrived. Here is what of it lies where, by ids; the bytes are a device's.
+//! block in f16, however tokens arrived. This records, by ids, what is where; the bytes belong to a device.
 //!
-//! Layers with a window need no more of a sequence's past than the window. What they hold of older blocks
-//! leaves memory by [`Sequence::trim_window`]; all that a sequence at rest holds may leave it by
-//! [`Sequence::evict`]. What is missing comes from disk ([`Sequence::missing`], [`Sequence::refill`]), or the
-//! sequence goes back further.
+//! Layers with a window need no more of a sequence's past than the window. [`Sequence::trim_window`] drops
+//! their older blocks from memory; [`Sequence::evict`] can drop all of a sequence at rest. What is missing
+//! comes from disk ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
 
 use super::arena::Arena;
 use crate::Result;
@@ -103,7 +102,7 @@ impl Sequence {
         self.n_computed
     }
 
-    /// Begins a turn: from now on the sequence can be truncated exactly to where it stands.
+    /// Begins a turn: from now on the sequence can be truncated exactly to its current end.
     pub(crate) fn begin_turn(&mut self) {
         let len = self.len;
         self.move_points(|_| len);
@@ -124,7 +123,7 @@ impl Sequence {
         }
     }
 
-    /// Until the turn ends the sequence can be truncated exactly to here, and to wherever it goes from here.
+    /// Until the turn ends the sequence can be truncated exactly to here, and to any later end.
     pub(crate) fn hold(&mut self) {
         self.retained.push(Retained::From(self.len));
     }
@@ -153,7 +152,7 @@ impl Sequence {
         whole.into_iter().filter_map(of).collect()
     }
 
-    /// The turn stands: f16 rows stay for the open block only.
+    /// Commits the turn: f16 rows stay for the open block only.
     pub(crate) fn end_turn(&mut self, arena: &mut Arena) {
         let open = self.len / BLOCK;
         self.retained = vec![Retained::Point(self.len)];
@@ -186,9 +185,9 @@ impl Sequence {
         self.len += n;
     }
 
-    /// Goes back to at most `n` tokens, in all layers alike, and returns how many are left: fewer than `n` if
-    /// `n` lies in a sealed block whose f16 rows are gone, which then goes back to its border, or if
-    /// something that a row there sees is not in memory.
+    /// Goes back to at most `n` tokens, in all layers, and returns how many are left: fewer than `n` if `n`
+    /// lies in a sealed block whose f16 rows are gone, which then goes back to its border, or if something
+    /// that a row there sees is not in memory.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
         let mut kept = self.border(n);
         while let Some((block, part)) = self.missing(kept).next() {
@@ -274,16 +273,16 @@ impl Sequence {
         self.table.set(block, part, id);
     }
 
-    /// Lets go of a part of the last block before `limit` that has any in memory; `false`: there is none. The
-    /// sequence must get it back before it goes on.
+    /// Drops a part of the last block before `limit` that has any in memory; `false`: there is none. The
+    /// sequence must get it back before it continues.
     pub(crate) fn evict(&mut self, limit: usize, arena: &mut Arena) -> bool {
         let Some((block, part)) = self.table.last_held(limit) else { return false };
         self.table.take(block, part).into_iter().for_each(|id| arena.release(id));
         true
     }
 
-    /// Lets go of windowed layers of blocks before `limit` that no row to come sees, even if the sequence
-    /// goes back to where the turn began or it is held, or by a block.
+    /// Drops windowed layers of blocks before `limit` that no later row sees, even if the sequence goes back
+    /// to the turn's beginning, to where it is held, or by a block.
     pub(crate) fn trim_window(&mut self, limit: usize, arena: &mut Arena) {
         let Some(window) = self.layout.window() else { return };
         let first = |n: usize| (n + 1).saturating_sub(window) / BLOCK;

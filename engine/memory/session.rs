@@ -84,8 +84,8 @@ pub(crate) struct Session {
     sent_blocks: usize,
     /// The rows of the open block on disk.
     pub(crate) tail: Option<Tail>,
-    /// Rows on disk of blocks that have sealed since, in order: where the session goes back into one they
-    /// need not be computed again.
+    /// Rows on disk of blocks that have sealed since, in order: a session that goes back into one need not
+    /// compute them again.
     earlier: Vec<Tail>,
     /// Tail files that the next manifest no longer names.
     obsolete: Vec<String>,
@@ -102,7 +102,7 @@ pub(crate) struct Tail {
 enum File {
     /// Rows follow those that are there.
     Open,
-    /// It is read: more rows stand in it than count, or its block has sealed.
+    /// It is reread: the file has more rows than count, or its block has sealed.
     Closed,
     /// It is another session's, and read.
     Borrowed,
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    /// A session with the same content, not yet on disk itself (what the original has there serves it too).
+    /// A session with the same content, not yet on disk itself (it uses the original's files).
     pub(crate) fn fork(&self, arena: &mut Arena) -> Self {
         let sequence = self.sequence.fork(arena);
         let absent = self.tail.as_ref().filter(|_| sequence.open_rows().is_none());
@@ -250,13 +250,13 @@ impl Session {
         self.obsolete.extend(own.map(|tail| tail.at.file));
     }
 
-    /// Lets go of its own rows of sealed blocks: its next manifest no longer names them.
+    /// Drops its own rows of sealed blocks: its next manifest no longer names them.
     pub(super) fn retire_earlier(&mut self) {
         let own = self.earlier.extract_if(.., |tail| tail.file != File::Borrowed).collect();
         self.retire(own);
     }
 
-    /// File of the rows of its open block, whoever it belongs to.
+    /// File of the rows of its open block, whatever session owns it.
     pub(crate) fn tail_file(&self) -> Option<&str> {
         self.tail.as_ref().map(|tail| &*tail.at.file)
     }
@@ -272,7 +272,7 @@ impl Session {
         self.earlier.iter().chain(&self.tail)
     }
 
-    /// Files of its tails, whoever they belong to.
+    /// Files of its tails, whatever session owns them.
     pub(crate) fn files(&self) -> impl Iterator<Item = String> {
         self.tails().map(|tail| tail.at.file.clone())
     }
@@ -324,7 +324,7 @@ impl Session {
         known_bytes(&self.segments, self.tokens.capacity().max(self.sequence.len()))
     }
 
-    /// State of it as a session at rest; saved, as far as its blocks and rows are on disk.
+    /// Its state at rest; saved, as far as its blocks and rows are on disk.
     pub(crate) fn status(&self, key: &SessionKey, arena: &Arena) -> SessionStatus {
         SessionStatus {
             key: key.clone(),
@@ -362,7 +362,8 @@ impl Session {
         export
     }
 
-    /// All that the disk lacks. The session stays as it is until it has [`Session::note`]d what came of it.
+    /// Everything that is not on disk yet. The session stays as it is until [`Session::note`] gets the
+    /// result.
     pub(super) fn export(
         &mut self,
         key: &SessionKey,
@@ -395,8 +396,8 @@ impl Session {
         self.earlier.iter_mut().for_each(Tail::close);
     }
 
-    /// Takes note of what is on disk by now. (It may have gone back since it was handed over, and elsewhere
-    /// from there.)
+    /// Records what is on disk by now. (The session may have gone back and diverged since it was handed
+    /// over.)
     pub(crate) fn note(&mut self, stored: &Stored) {
         for (index, hash) in &stored.blocks {
             if *index == self.stored_blocks && self.sequence.table().hash(*index) == Some(*hash) {
@@ -415,8 +416,8 @@ impl Session {
         }
     }
 
-    /// Lets go of windowed layers of blocks that no row to come sees, as far as they are on disk if the
-    /// session is `stored` there.
+    /// Drops windowed layers of blocks that no later row sees, and that are on disk if the session is
+    /// `stored` there.
     pub(crate) fn trim_window(&mut self, stored: bool, arena: &mut Arena) {
         self.sequence.trim_window(if stored { self.stored_blocks } else { usize::MAX }, arena);
     }
@@ -448,14 +449,14 @@ impl Tail {
     }
 }
 
-/// Bytes of what is known of a session with these segments and so many tokens: ids, texts and addresses.
+/// Bytes of the metadata of a session with these segments and `n` tokens: ids, texts and addresses.
 pub(crate) fn known_bytes(segments: &[Segment], n_tokens: usize) -> u64 {
     let segment = |s: &Segment| size_of::<Segment>() + s.text.len() + 4 * s.ids.len();
     let segments: usize = segments.iter().map(segment).sum();
     (segments + 4 * n_tokens + 48 * (n_tokens / BLOCK)) as u64
 }
 
-/// A name that no earlier tail of the session has: what a crash left behind is never appended to.
+/// A name that no earlier tail of the session has: the remains of a crash are never appended to.
 fn tail_name(store: &Store, key: &SessionKey) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     format!("{}.{now:x}.log", store.session_id(key))

@@ -1,10 +1,10 @@
-//! What turns that did not end had read of their prompts: whole blocks, which stay in memory for whoever asks
-//! for them next.
+//! Prompt tokens that unfinished turns had read: whole blocks, kept in memory for the next turn that needs
+//! them.
 //!
 //! Such a turn leaves its session as it found it, but its blocks are found by content ([`Memory::recall`]) as
-//! long as somebody holds them. They are held here until a turn of the session begins, which takes those that
-//! its prompt begins with; until the session is forgotten; or until their room is needed, before anything
-//! goes that a turn which ended would have to compute again.
+//! long as something holds them. They are held here until a turn of the session begins, which takes those
+//! that its prompt begins with; until the session is forgotten; or until their room is needed: they are
+//! dropped before anything of finished turns that would have to be computed again.
 
 use super::Memory;
 use super::arena::Arena;

@@ -12,23 +12,20 @@
 //! head in memory: 16 MiB for Llama 3.1 8B, 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
 use super::spec::{DecoderSpec, RopeLayout, sensitive};
-use crate::kv::quant::{EXACT, Scale};
-use crate::threads;
-use libm::{exp, log};
+use greenroom_kernels::quant::{EXACT, Scale};
+use greenroom_kernels::shaping::noise;
+use greenroom_kernels::threads;
+use libm::exp;
 
 /// Tokens that are read, at most.
-pub(crate) const TOKENS: usize = 512;
+pub(crate) const MAX_TOKENS: usize = 512;
 
-/// One row in so many is looked at for what errors of keys do to it.
+/// Sampling interval of the rows measured for effects of key errors.
 const STRIDE: usize = 8;
 
-/// Standard deviation of simulated errors, in those of real ones: so much that rounding of activations is
-/// little beside it.
+/// Standard deviation of simulated errors, in those of real ones: large enough that rounding of activations
+/// is negligible.
 const LOUDER: f64 = 4.0;
-
-/// Share of the mean energy of queries that is added to each element's: what a sample says is not all there
-/// will be.
-pub(crate) const DAMPING: f32 = 0.1;
 
 /// The rows that are looked at, of all.
 fn sampled<T>(rows: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
@@ -116,7 +113,8 @@ impl Measured {
                 level_pairs(&mut squares[..n_rot], spec.family.pairs);
             }
             let error = LOUDER * f64::from(spec.score_scale) * noise(&energies, &variances).sqrt();
-            let seen = Seen { keys: &keys, values: &values, window, scale: f64::from(spec.score_scale) };
+            let seen =
+                AttendedRows { keys: &keys, values: &values, window, scale: f64::from(spec.score_scale) };
             let mut noise = vec![0.0; keys.n() * group * v_dim];
             let mut signs = head as u64;
             for (row, noise) in noise.chunks_exact_mut(group * v_dim).enumerate().skip(EXACT).step_by(STRIDE)
@@ -149,8 +147,8 @@ impl Measured {
         &self.noise
     }
 
-    /// Takes note of the residual stream after the last layer's attention, `[n_rows, d_model]`, as it is and
-    /// with those errors.
+    /// Records the residual stream after the last layer's attention, `[n_rows, d_model]`, as it is and with
+    /// those errors.
     pub(crate) fn felt(&mut self, x: &[f32], changed: &[f32], d_model: usize) {
         let (mut off, mut all) = (0.0, 0.0);
         let rows = x.chunks_exact(d_model).zip(changed.chunks_exact(d_model));
@@ -218,22 +216,6 @@ impl Calibration {
     }
 }
 
-/// Mean square error of the 4-bit levels for a Gaussian of variance 1 (Max 1960).
-const CODING: f64 = 0.0095;
-
-/// Mean square of what 4 bits leave in the products of a head's queries and keys, from the energy of queries
-/// and the variance of keys, `[dim]` each: scaled and rotated keys have the mean deviation as their variance,
-/// and feedback leaves the geometric mean of Δ.
-pub(crate) fn noise(queries: &[f64], keys: &[f64]) -> f64 {
-    let dim = keys.len() as f64;
-    let deviations = keys.iter().map(|variance| variance.sqrt());
-    let energies: Vec<f64> =
-        queries.iter().zip(deviations.clone()).map(|(query, sigma)| query * sigma).collect();
-    let damping = f64::from(DAMPING) * energies.iter().sum::<f64>() / dim;
-    let log_mean = energies.iter().map(|energy| log(energy + damping)).sum::<f64>() / dim;
-    CODING * deviations.sum::<f64>() * exp(log_mean)
-}
-
 /// The mean over rows, but the first, of what `of` makes of each element; 0 where there are no rows.
 fn mean<'a>(
     dim: usize,
@@ -251,7 +233,7 @@ fn mean<'a>(
 }
 
 /// Keys and values that the queries of one KV head attend to.
-struct Seen<'a> {
+struct AttendedRows<'a> {
     keys: &'a HeadRows,
     values: &'a HeadRows,
     window: Option<usize>,
@@ -259,11 +241,11 @@ struct Seen<'a> {
     scale: f64,
 }
 
-impl Seen<'_> {
+impl AttendedRows<'_> {
     /// Change in the context of a row's query when the scores of coded keys are off by `error`, with either
     /// sign: the context weighs values v by p to their mean o, so an error e of a score adds p e (v - o).
-    /// Exact keys are left out: a head that rests on them now, and would seem to bear everything, may be at
-    /// work in another text.
+    /// Exact keys are left out: a head that rests on them now, and would seem insensitive, may be active in
+    /// another text.
     fn noise(&self, query: &[f64], row: usize, error: f64, signs: &mut u64) -> Vec<f64> {
         let Self { keys, values, window, scale } = *self;
         let first = window.map_or(0, |window| (row + 1).saturating_sub(window)).max(EXACT);
@@ -310,11 +292,11 @@ fn level_pairs(x: &mut [f64], pairs: RopeLayout) {
 mod tests {
     use super::*;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::device::{Device, measure};
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::{KvChoice, KvFormat, ModelSource};
+    use greenroom_kernels::Isa;
     use std::sync::Arc;
 
     /// A model of six layers, whose values are `size` times as large in layer 4.
@@ -335,7 +317,7 @@ mod tests {
         let device = device(1.0);
         let ids: Vec<u32> = (0..700).map(|i| i * i % 200).collect();
         let found = measure(&device, &ids).expect("a calibration");
-        assert_eq!(found, measure(&device, &ids[..TOKENS]).expect("a calibration"), "it reads no more");
+        assert_eq!(found, measure(&device, &ids[..MAX_TOKENS]).expect("a calibration"), "it reads no more");
         assert_ne!(found, measure(&device, &ids[..100]).expect("a calibration"));
         let text = found.text();
         assert_eq!(Calibration::from_text(&text, device.spec()), Some(found));
@@ -377,7 +359,7 @@ mod tests {
         let rows = |f: fn(f64) -> f64| HeadRows { dim: 1, x: (0..n).map(|i| f(i as f64)).collect() };
         let (keys, values) = (rows(libm::sin), rows(|i| libm::cos(2.0 * i)));
         for window in [None, Some(9)] {
-            let seen = Seen { keys: &keys, values: &values, window, scale: 0.5 };
+            let seen = AttendedRows { keys: &keys, values: &values, window, scale: 0.5 };
             let put_out = |changed: Option<usize>| {
                 let (mut sum, mut total) = (0.0, 0.0);
                 for i in window.map_or(EXACT, |window| n - window)..n {

@@ -5,6 +5,7 @@
 
 use crate::files::{Links, Unopened, open};
 use crate::{Error, ModelSource, Result};
+pub(crate) use greenroom_kernels::ggml::TensorType;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -15,14 +16,14 @@ use std::path::Path;
 pub(crate) struct Gguf {
     /// File name or the bundled model's name, for messages.
     pub(crate) name: String,
-    bytes: Bytes,
+    bytes: FileBytes,
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorInfo>,
     data_start: usize,
 }
 
 /// The file's bytes: mapped, part of the program, or in memory.
-pub(crate) enum Bytes {
+pub(crate) enum FileBytes {
     Mapped(memmap2::Mmap),
     Held(Cow<'static, [u8]>),
 }
@@ -59,76 +60,13 @@ pub(crate) struct TensorInfo {
     offset: u64,
 }
 
-/// A tensor's number format by ggml's id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TensorType(pub(crate) u32);
-
-/// id, name, elements and bytes of a block.
-const TYPES: [(u32, &str, usize, usize); 20] = [
-    (0, "F32", 1, 4),
-    (1, "F16", 1, 2),
-    (2, "Q4_0", 32, 18),
-    (3, "Q4_1", 32, 20),
-    (6, "Q5_0", 32, 22),
-    (7, "Q5_1", 32, 24),
-    (8, "Q8_0", 32, 34),
-    (9, "Q8_1", 32, 36),
-    (10, "Q2_K", 256, 84),
-    (11, "Q3_K", 256, 110),
-    (12, "Q4_K", 256, 144),
-    (13, "Q5_K", 256, 176),
-    (14, "Q6_K", 256, 210),
-    (15, "Q8_K", 256, 292),
-    (20, "IQ4_NL", 32, 18),
-    (23, "IQ4_XS", 256, 136),
-    (24, "I8", 1, 1),
-    (28, "F64", 1, 8),
-    (30, "BF16", 1, 2),
-    (39, "MXFP4", 32, 17),
-];
-
-/// Names of ggml's other types: nothing is known of them but that.
-const OTHERS: [(u32, &str); 13] = [
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (25, "I16"),
-    (26, "I32"),
-    (27, "I64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (40, "NVFP4"),
-];
-
-impl TensorType {
-    fn row(self) -> Option<&'static (u32, &'static str, usize, usize)> {
-        TYPES.iter().find(|t| t.0 == self.0)
-    }
-}
-
-impl fmt::Display for TensorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.row() {
-            Some((_, name, ..)) => f.write_str(name),
-            None => match OTHERS.iter().find(|(id, _)| *id == self.0) {
-                Some((_, name)) => f.write_str(name),
-                None => write!(f, "type {}", self.0),
-            },
-        }
-    }
-}
-
 impl Gguf {
     /// Opens a model file or a model compiled into the program.
     pub(crate) fn open(source: &ModelSource) -> Result<Self> {
         match source {
             ModelSource::Path(path) => Self::map(path),
             ModelSource::Bundled(name, bytes) => {
-                Self::parse((*name).to_owned(), Bytes::Held(Cow::Borrowed(bytes)))
+                Self::parse((*name).to_owned(), FileBytes::Held(Cow::Borrowed(bytes)))
             }
         }
     }
@@ -138,7 +76,7 @@ impl Gguf {
         let wrong = |what: &str, e: std::io::Error| {
             Error::model(format!("can't {what} the model file {}: {e}", path.display())).with_source(e)
         };
-        // Hubs keep models behind links.
+        // Hubs store models behind links.
         let (file, _) = open(path, Links::Follow, OpenOptions::new().read(true)).map_err(|e| match e {
             Unopened::Failed(e) => wrong("open", e),
             Unopened::Foreign(kind) => {
@@ -150,15 +88,15 @@ impl Gguf {
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| wrong("map", e))?;
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
-        Self::parse(name, Bytes::Mapped(map))
+        Self::parse(name, FileBytes::Mapped(map))
     }
 
     /// Reads the header; `name` is what messages call the file.
     ///
     /// # Errors
     /// It is no GGUF file, or its header or a tensor reaches past its end.
-    pub(crate) fn parse(name: String, bytes: Bytes) -> Result<Self> {
-        let mut reader = Reader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
+    pub(crate) fn parse(name: String, bytes: FileBytes) -> Result<Self> {
+        let mut reader = HeaderReader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
             return Err(reader.broken("it does not begin with \"GGUF\"; expected a GGUF file"));
         }
@@ -200,7 +138,7 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Checks that not much lies after the last tensor: all of a file is read, to name what is in it.
+    /// Checks that little follows the last tensor: the whole file is read, to identify its content.
     fn ends(&self) -> Result<()> {
         const SLACK: u64 = 16 << 20;
         let end = |info: &TensorInfo| {
@@ -247,10 +185,10 @@ impl Gguf {
     pub(crate) fn tensor(&self, name: &str) -> Result<(&TensorInfo, &[u8])> {
         let info = self.tensors.get(name).ok_or_else(|| self.error(format!("tensor `{name}` is missing")))?;
         let Some(&(_, kind, per_block, block_bytes)) = info.kind.row() else {
-            let (known, found) = (TYPES.map(|t| t.1).join(", "), info.kind);
+            let (known, found) = (TensorType::known().collect::<Vec<_>>().join(", "), info.kind);
             return Err(self.error(format!(
-                "tensor `{name}` has the ggml type {found}; expected one of {known}; quantize the model again, e.g. \
-                    to Q4_K_M"
+                "tensor `{name}` has the ggml type {found}; expected one of {known}; quantize the model \
+                 again, e.g. to Q4_K_M"
             )));
         };
         let n = info.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
@@ -265,8 +203,8 @@ impl Gguf {
         });
         let data = range.and_then(|range| self.bytes().get(range)).ok_or_else(|| {
             self.error(format!(
-                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes); the download may \
-                    be incomplete",
+                "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes); the \
+                 download may be incomplete",
                 info.offset,
                 self.bytes().len()
             ))
@@ -295,7 +233,7 @@ impl Gguf {
     #[cfg_attr(not(unix), allow(unused_variables))]
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
-        if let Bytes::Mapped(map) = &self.bytes {
+        if let FileBytes::Mapped(map) = &self.bytes {
             let at = bytes.as_ptr().addr() - map.as_ptr().addr();
             // SAFETY: the pages of a read-only map of a file come back unchanged when they are touched again.
             let advised =
@@ -347,7 +285,7 @@ impl Gguf {
     }
 }
 
-impl Bytes {
+impl FileBytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Mapped(map) => map,
@@ -357,7 +295,7 @@ impl Bytes {
 }
 
 /// Reads the header front to back; every error names the place.
-struct Reader<'a> {
+struct HeaderReader<'a> {
     name: &'a str,
     bytes: &'a [u8],
     at: usize,
@@ -370,7 +308,7 @@ const MAX_ELEMENTS: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
 const MAX_DEPTH: usize = 4;
 
-impl<'a> Reader<'a> {
+impl<'a> HeaderReader<'a> {
     fn broken(&self, what: &str) -> Error {
         Error::model(format!("{} is not a readable GGUF file: {what} (at byte {})", self.name, self.at))
     }
@@ -423,7 +361,8 @@ impl<'a> Reader<'a> {
                 self.n_elements = self.n_elements.saturating_add(n);
                 if self.n_elements > MAX_ELEMENTS {
                     return Err(self.broken(&format!(
-                        "`{key}` is an array of {n}; all arrays together may have at most {MAX_ELEMENTS} elements"
+                        "`{key}` is an array of {n}; all arrays together may have at most {MAX_ELEMENTS} \
+                         elements"
                     )));
                 }
                 // No reservation: a hostile count meets the end of the file before it meets the allocator.

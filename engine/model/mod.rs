@@ -1,4 +1,4 @@
-//! The model: families as data, whatever computes them.
+//! The model: families as data, independent of the device.
 //!
 //! [`gguf`] opens a file, [`spec`] reads a family's shape from the file, [`weights`] says which tensors it
 //! has, [`tensors`] reads numbers of any type, [`rope`] has the angles of positions, [`suggested`] how the

@@ -1,45 +1,26 @@
 //! A family as data: what the decoder needs to know about a model, read from the file's metadata.
 //!
 //! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how
-//! experts are chosen. Biases and rotary factors are taken where the file has them; a tensor that nobody
-//! asked for is refused by name.
+//! experts are chosen. Biases and rotary factors are taken where the file has them; an unexpected tensor is
+//! rejected by name.
 //!
-//! Formats are chosen by layer and side ([`KvChoice`]) and stand in the cache's identity. The default,
-//! `q4-m`, is q4 with q8 keys in one layer of six (4.49 bits a number), those whose keys bear 4 bits worst;
-//! of layers that see everything and of layers with a window, each by themselves. That is measured with the
-//! constants of keys: errors as large as 4 bits would make them are drawn for the scores of 63 rows, and what
-//! they change in the residual stream after the layer's attention, over the stream itself, is the layer's
-//! sensitivity. Exact keys are left out of it: a head that rests on them in one text is at work in another.
+//! Formats are chosen by layer and side ([`KvChoice`]) and are part of the cache's identity. The default,
+//! `q4-m`, is q4 with q8 keys in one layer of six (4.49 bits a number), those most sensitive to 4 bits;
+//! layers with full attention and layers with a window are ranked separately. Sensitivity is measured
+//! together with the constants of keys: errors of the size that 4 bits cause are drawn for the scores of 63
+//! rows, and their change to the residual stream after the layer's attention, relative to the stream, is the
+//! layer's sensitivity. Exact keys are left out: a head that rests on them in one text is active in another.
 //! On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it
 //! would fall by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias
 //! (qwen2, gpt-oss) are q8, and so is a latent: all heads share it, and in 8 bits it is a fifth of the
 //! papers' expanded 4-bit cache.
 
 use super::rope::RopeSpec;
-use crate::kv::format::LANES;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
 use crate::{KvChoice, KvFormat, KvLayer, Remedy, Result};
-
-/// Activation of a gated feed-forward: `act(gate) · up`, elementwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activation {
-    /// SwiGLU (Shazeer 2020): `gate · sigmoid(gate) · up`.
-    Silu,
-    /// GeGLU (Shazeer 2020) with the tanh form of GELU (Hendrycks & Gimpel 2016).
-    Gelu,
-    /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
-    Clamped,
-}
-
-/// Pairs of a head's elements that turn together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RopeLayout {
-    /// `(2i, 2i + 1)`, as llama.cpp's converter lays llama's heads out ("NORM").
-    Interleaved,
-    /// `(i, i + n_rot / 2)` ("NEOX").
-    NeoX,
-}
+use greenroom_kernels::LANES;
+pub(crate) use greenroom_kernels::pointwise::{Activation, RopeLayout};
 
 /// Properties of a family that its files don't state.
 #[derive(Debug)]
@@ -61,8 +42,8 @@ pub(crate) struct Family {
     pub(crate) sinks: bool,
     /// Keys and values are cached as one latent.
     pub(crate) latent: bool,
-    /// Layers in a period, all but the last of which have a window (0: none has).
-    windows: usize,
+    /// Period of layers, all but the last of which have a sliding window; 0: no layer has one.
+    sliding_window_period: usize,
     /// Rotary base of layers with a window, which are not scaled then; else as the others.
     window_base: Option<f64>,
     /// Gating of experts; `None`: there are none.
@@ -90,7 +71,7 @@ const LLAMA: Family = Family {
     scaled_embedding: false,
     sinks: false,
     latent: false,
-    windows: 0,
+    sliding_window_period: 0,
     window_base: None,
     gating: None,
     rounded_yarn: true,
@@ -108,7 +89,7 @@ static FAMILIES: [Family; 6] = [
         head_norms: true,
         post_norms: true,
         scaled_embedding: true,
-        windows: 6,
+        sliding_window_period: 6,
         window_base: Some(10_000.0),
         ..LLAMA
     },
@@ -119,7 +100,7 @@ static FAMILIES: [Family; 6] = [
         activation: Activation::Clamped,
         ffn_norm: "post_attention_norm",
         sinks: true,
-        windows: 2,
+        sliding_window_period: 2,
         gating: Some(Gating::TopThenSoftmax),
         rounded_yarn: false,
         ..LLAMA
@@ -160,7 +141,7 @@ pub(crate) struct DecoderSpec {
     pub(crate) experts: Option<ExpertSpec>,
 }
 
-/// [`KvChoice::Mixture`] keeps the keys of one layer in so many in 8 bits: 4.16 bits a number become 4.49.
+/// [`KvChoice::Mixture`] keeps the keys of every n-th layer in 8 bits: 4.16 bits a number become 4.49.
 const LAYERS_PER_SENSITIVE: usize = 6;
 
 /// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window:
@@ -204,9 +185,9 @@ pub(crate) struct LatentSpec {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpertSpec {
     pub(crate) n: usize,
-    /// Experts that a row goes through.
+    /// Experts selected for a row.
     pub(crate) used: usize,
-    /// Width of the experts that every row goes through, side by side; 0: there are none.
+    /// Width of the shared experts together; 0: there are none.
     pub(crate) shared_ff: usize,
     pub(crate) d_ff: usize,
     pub(crate) gating: Gating,
@@ -217,12 +198,12 @@ pub(crate) struct ExpertSpec {
 }
 
 /// Reads a family's metadata.
-struct Reader<'a> {
+struct MetadataReader<'a> {
     gguf: &'a Gguf,
     family: &'static Family,
 }
 
-impl Reader<'_> {
+impl MetadataReader<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.family.name)
     }
@@ -309,8 +290,8 @@ impl Reader<'_> {
     }
 
     /// The window of each layer.
-    fn windows(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
-        let every = self.family.windows;
+    fn window_by_layer(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
+        let every = self.family.sliding_window_period;
         let window = if every == 0 { None } else { self.count("attention.sliding_window")? };
         let key = self.key("attention.sliding_window_pattern");
         let windowed: Vec<bool> = match self.gguf.get(&key) {
@@ -343,7 +324,7 @@ impl DecoderSpec {
             let served = FAMILIES.each_ref().map(|family| family.name).join(", ");
             return Err(gguf.error(format!("unknown family `{name}`; expected one of {served}")));
         };
-        let reader = Reader { gguf, family };
+        let reader = MetadataReader { gguf, family };
         let (d_model, n_heads) = (reader.needed("embedding_length")?, reader.needed("attention.head_count")?);
         let n_layers = reader.needed("block_count")?;
         let latent = if family.latent { Some(reader.latent()?) } else { None };
@@ -387,7 +368,7 @@ impl DecoderSpec {
             let base = reader.float("rope.freq_base_swa")?.map_or(base, f64::from);
             ropes.push(RopeSpec::plain(n_rot, base));
         }
-        let windows = reader.windows(n_layers)?;
+        let windows = reader.window_by_layer(n_layers)?;
         let experts = reader.experts(n_layers)?;
         let first_expert = experts.map_or(usize::MAX, |(_, dense)| dense);
         let layer = |(l, window): (usize, Option<usize>)| {

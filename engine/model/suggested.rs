@@ -3,8 +3,8 @@
 //! These are suggestions. One that is no number, or out of its range, is ignored with a warning; the model is
 //! served all the same.
 //!
-//! Sampling that a model's file suggests (`general.sampling.*`) stands below flags and above defaults; the
-//! transcript records what came of it, so that no replay asks the file.
+//! Sampling that a model's file suggests (`general.sampling.*`) overrides defaults and is overridden by
+//! flags; the transcript records the result, so no replay asks the file.
 
 use crate::SuggestedSampling;
 use crate::model::gguf::{Gguf, Value};
@@ -49,12 +49,12 @@ pub(crate) fn suggested(gguf: &Gguf) -> SuggestedSampling {
 mod tests {
     use super::*;
     use crate::fixtures::RandomModel;
-    use crate::model::gguf::Bytes;
+    use crate::model::gguf::FileBytes;
 
     fn of(numbers: &[(&str, f32)]) -> SuggestedSampling {
         let sampling = numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect();
         let model = RandomModel { sampling, ..RandomModel::tiny(1) };
-        suggested(&Gguf::parse("test".to_owned(), Bytes::Held(model.bytes().into())).unwrap())
+        suggested(&Gguf::parse("test".to_owned(), FileBytes::Held(model.bytes().into())).unwrap())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) type Numbers = fn(TensorType, &[u8]) -> Option<Vec<f32>>;
 
 /// The table of token embeddings: rows are read from the file as they are needed.
-pub(crate) struct Embedding {
+pub(crate) struct TokenEmbedding {
     gguf: Arc<Gguf>,
     name: &'static str,
     numbers: Numbers,
@@ -18,7 +18,7 @@ pub(crate) struct Embedding {
     d_model: usize,
 }
 
-impl Embedding {
+impl TokenEmbedding {
     /// The tensor `name`, `[n_vocab, d_model]`.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Embedding {
     /// Rows of tokens below `n_vocab`: `[ids, d_model]`.
     ///
     /// # Errors
-    /// As [`Embedding::open`], where that succeeded: none.
+    /// As [`TokenEmbedding::open`], where that succeeded: none.
     pub(crate) fn rows(&self, ids: &[u32]) -> Result<Vec<f32>> {
         let (info, bytes) = self.gguf.tensor(self.name)?;
         let row_bytes = bytes.len() / self.n_vocab;
@@ -97,10 +97,10 @@ pub(crate) fn converted(
 pub(crate) fn plain(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
     let four = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let two = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
-    match kind.0 {
-        0 => Some(bytes.chunks_exact(4).map(four).collect()),
-        1 => Some(bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect()),
-        30 => Some(bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect()),
+    match kind {
+        TensorType::F32 => Some(bytes.chunks_exact(4).map(four).collect()),
+        TensorType::F16 => Some(bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect()),
+        TensorType::BF16 => Some(bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect()),
         _ => None,
     }
 }
@@ -120,7 +120,7 @@ mod tests {
             let bytes: &'static [u8] = [vec![0; offset], model.clone()].concat().leak();
             let source = ModelSource::Bundled("random", &bytes[offset..]);
             let gguf = Arc::new(Gguf::open(&source).expect("a model"));
-            let embedding = Embedding::open(&gguf, "token_embd.weight", 128, numbers).expect("a table");
+            let embedding = TokenEmbedding::open(&gguf, "token_embd.weight", 128, numbers).expect("a table");
             embedding.rows(&[5, 9]).expect("rows")
         });
         assert!(rows[0] == rows[1] && rows[1] == rows[2]);

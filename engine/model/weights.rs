@@ -4,12 +4,12 @@
 use super::rope;
 use super::spec::{DecoderSpec, LatentSpec};
 use crate::model::gguf::{Gguf, TensorType};
-use crate::model::tensors::{Embedding, Numbers, floats};
+use crate::model::tensors::{Numbers, TokenEmbedding, floats};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Makes of a file's matrices what a device multiplies by.
+/// Converts a file's matrices to a device's form.
 pub(crate) trait Pack {
     /// A matrix as the device has it.
     type Matrix;
@@ -44,7 +44,7 @@ pub(crate) struct Matrix<'a> {
 
 /// All tensors of a model. `M` is a matrix.
 pub(crate) struct Weights<M> {
-    pub(crate) embedding: Embedding,
+    pub(crate) embedding: TokenEmbedding,
     pub(crate) layers: Vec<Layer<M>>,
     pub(crate) output_norm: Vec<f32>,
     /// `[n_vocab, d_model]`.
@@ -56,7 +56,7 @@ pub(crate) struct Weights<M> {
 /// One layer.
 pub(crate) struct Layer<M> {
     pub(crate) attn_norm: Vec<f32>,
-    pub(crate) attention: Attention<M>,
+    pub(crate) attention: AttentionWeights<M>,
     pub(crate) ffn_norm: Vec<f32>,
     pub(crate) feed_forward: FeedForward<M>,
     /// Norms of what comes out of attention and feed-forward (`post_norms`).
@@ -64,7 +64,7 @@ pub(crate) struct Layer<M> {
 }
 
 /// Attention of one layer.
-pub(crate) struct Attention<M> {
+pub(crate) struct AttentionWeights<M> {
     /// Matrices that produce queries, keys and values; or queries and the latent.
     pub(crate) input: Vec<M>,
     pub(crate) heads: Heads<M>,
@@ -73,7 +73,7 @@ pub(crate) struct Attention<M> {
     pub(crate) output: M,
 }
 
-/// Derivation of queries, keys and values from the products of [`Attention::input`].
+/// Derivation of queries, keys and values from the products of [`AttentionWeights::input`].
 pub(crate) enum Heads<M> {
     /// The products as they are, after norms of each head where there are some.
     Plain { norms: Option<[Vec<f32>; 2]> },
@@ -96,7 +96,7 @@ pub(crate) struct Mlp<M> {
 }
 
 impl<M> Weights<M> {
-    /// Loads all tensors. `on_progress` is told of bytes of the file taken, and of all there are.
+    /// Loads all tensors. `on_progress` gets the bytes of the file read so far, and the total.
     ///
     /// # Errors
     /// A tensor is missing, has another shape or a type for which there is no conversion; one has no place;
@@ -108,7 +108,7 @@ impl<M> Weights<M> {
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let d = spec.d_model;
-        let embedding = Embedding::open(gguf, "token_embd.weight", d, pack.numbers())?;
+        let embedding = TokenEmbedding::open(gguf, "token_embd.weight", d, pack.numbers())?;
         let taken = HashSet::from(["token_embd.weight".to_owned(), rope::FACTORS.to_owned()]);
         let mut loader = Loader { gguf, pack, on_progress, done: 0, made: BTreeMap::new(), taken };
         let layers = (0..spec.layers.len()).map(|l| loader.layer(spec, l)).collect::<Result<_>>()?;
@@ -130,7 +130,7 @@ struct Loader<'a, M> {
     done: u64,
     /// Matrices by what was made of them, for the log.
     made: BTreeMap<String, usize>,
-    /// Tensors that were asked for.
+    /// Tensors that were requested.
     taken: HashSet<String>,
 }
 
@@ -148,7 +148,7 @@ impl<M> Loader<'_, M> {
         Ok(Layer { attn_norm, attention, ffn_norm, feed_forward, post_norms })
     }
 
-    fn attention(&mut self, spec: &DecoderSpec, l: usize) -> Result<Attention<M>> {
+    fn attention(&mut self, spec: &DecoderSpec, l: usize) -> Result<AttentionWeights<M>> {
         let name = |part: &str| format!("blk.{l}.{part}");
         let (d, n) = (spec.d_model, spec.n_heads);
         let (input, heads, out_width) = match spec.latent {
@@ -176,7 +176,7 @@ impl<M> Loader<'_, M> {
         };
         let sinks = spec.family.sinks.then(|| self.vector(&name("attn_sinks"), n)).transpose()?;
         let output = self.matrix(&name("attn_output"), d, out_width)?;
-        Ok(Attention { input, heads, sinks, output })
+        Ok(AttentionWeights { input, heads, sinks, output })
     }
 
     fn feed_forward(&mut self, spec: &DecoderSpec, l: usize) -> Result<FeedForward<M>> {
@@ -265,16 +265,15 @@ impl<M> Loader<'_, M> {
 
     /// All is loaded: says what the matrices are.
     ///
-    /// # Errors
-    /// The file has a tensor that nobody asked for: silence would mean wrong answers.
+    /// # Errors The file has an unexpected tensor: ignoring it would mean wrong answers.
     fn finish(self, family: &str) -> Result<()> {
         let all = self.gguf.tensors().map(|(name, _)| name);
         let mut unknown: Vec<&str> = all.filter(|name| !self.taken.contains(*name)).collect();
         unknown.sort_unstable();
         if let Some(first) = unknown.first() {
             return Err(self.gguf.error(format!(
-                "tensor `{first}` (one of {}) is unknown in a {family} decoder; without it the model would give \
-                    wrong answers",
+                "tensor `{first}` (one of {}) is unknown in a {family} decoder; without it the model would \
+                 give wrong answers",
                 unknown.len()
             )));
         }

@@ -8,15 +8,16 @@ use crate::device::{Device, divergence};
 use crate::kv::layout::KvLayout;
 use crate::memory::pass::{Wanted, most_wanted};
 use crate::scoring::distribution::argmax;
-use crate::scoring::scratch::Scratch;
-use crate::{FormatDivergence, Result, threads};
+use crate::scoring::scratch::ScratchSequence;
+use crate::{FormatDivergence, Result};
+use greenroom_kernels::threads;
 use std::sync::Arc;
 
 /// A text that is read with a cache of each layout, the first of which is what the others are compared with.
 ///
 /// All caches take a step before any takes the next, so that only one step's logits are held.
 pub(crate) struct Comparison {
-    caches: Vec<Scratch>,
+    caches: Vec<ScratchSequence>,
     ids: Vec<u32>,
     /// Position that comes next.
     next: usize,
@@ -25,11 +26,11 @@ pub(crate) struct Comparison {
 impl Comparison {
     /// Nothing read yet.
     pub(crate) fn new(device: &Arc<dyn Device>, layouts: &[Arc<KvLayout>], ids: Vec<u32>) -> Self {
-        let caches = layouts.iter().map(|layout| Scratch::new(device, layout.clone())).collect();
+        let caches = layouts.iter().map(|layout| ScratchSequence::new(device, layout.clone())).collect();
         Self { caches, ids, next: 0 }
     }
 
-    /// Reads the tokens before `first`, of which nobody wants to know anything.
+    /// Reads the tokens before `first`, whose results are not used.
     ///
     /// # Errors
     /// As [`crate::memory::pass::forward`].

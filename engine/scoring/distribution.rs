@@ -1,6 +1,6 @@
-//! The distribution that logits stand for.
+//! The distribution of logits.
 
-use crate::device::{PIECE, exps, maxima};
+use crate::device::{LOGITS_PER_PIECE, exps, maxima};
 use libm::{exp, log};
 
 /// The most likely token; the lowest id among equals.
@@ -24,7 +24,7 @@ impl<'a> Distribution<'a> {
     pub(crate) fn of(logits: &'a [f32]) -> Self {
         let max = f64::from(maxima(logits).into_iter().fold(f32::NEG_INFINITY, f32::max));
         let mut sum = 0.0;
-        let mut weights = [0.0; 4 * PIECE];
+        let mut weights = [0.0; 4 * LOGITS_PER_PIECE];
         for piece in logits.chunks(weights.len()) {
             let weights = &mut weights[..piece.len()];
             for (weight, x) in weights.iter_mut().zip(piece) {
@@ -37,7 +37,7 @@ impl<'a> Distribution<'a> {
         Self { logits, max, ln_sum: log(sum) }
     }
 
-    /// True if the logits stand for probabilities: none is NaN, and the greatest is finite.
+    /// True if the logits are a distribution: none is NaN, and the greatest is finite.
     pub(crate) fn is_known(&self) -> bool {
         !self.ln_sum.is_nan()
     }
@@ -52,7 +52,7 @@ impl<'a> Distribution<'a> {
         (f64::from(self.logits[id as usize]) - self.max - self.ln_sum) as f32
     }
 
-    /// Natural log-probability of any of `ids`; one that stands there twice counts once.
+    /// Natural log-probability of any of `ids`; duplicates count once.
     pub(crate) fn logprob_of_any(&self, ids: &[u32]) -> f32 {
         let first = |(i, id): &(usize, &u32)| !ids[..*i].contains(id);
         let known = |(_, id): (usize, &u32)| self.logits.get(*id as usize).map(|x| f64::from(*x));

@@ -3,10 +3,10 @@
 //! A text's embedding is the mean over its positions of the hidden state after the final norm, divided by its
 //! length: mean pooling as in sentence-transformers (`Pooling` with `pooling_mode_mean_tokens`, then
 //! `Normalize`), and llama.cpp's `--pooling mean`. Each text is read alone and with an f16 cache, and each
-//! element is summed in f64 in the order of positions, so nothing beside the text, the model and the device
-//! has a part in its bits.
+//! element is summed in f64 in the order of positions, so its bits depend only on the text, the model and the
+//! device.
 
-use super::scratch::Scratch;
+use super::scratch::ScratchSequence;
 use crate::device::Device;
 use crate::kv::layout::{BLOCK, KvLayout};
 use crate::{Error, KvChoice, KvFormat, Meter, Result};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Answer to a request for embeddings: `[d_model]` for each text.
-pub(crate) type Answer = oneshot::Sender<Result<Vec<Vec<f32>>>>;
+pub(crate) type EmbeddingSender = oneshot::Sender<Result<Vec<Vec<f32>>>>;
 
 /// Texts that are being embedded, one after the other.
 pub(crate) struct Embedder {
@@ -26,7 +26,7 @@ pub(crate) struct Embedder {
     /// The text that is being read.
     current: Option<Pooling>,
     meter: Option<Meter>,
-    answer: Answer,
+    answer: EmbeddingSender,
 }
 
 impl Embedder {
@@ -38,8 +38,8 @@ impl Embedder {
         device: &Arc<dyn Device>,
         texts: Vec<Vec<u32>>,
         meter: Option<Meter>,
-        answer: Answer,
-    ) -> std::result::Result<Self, (Error, Answer)> {
+        answer: EmbeddingSender,
+    ) -> std::result::Result<Self, (Error, EmbeddingSender)> {
         let checked = layout_for(&**device, &texts);
         match checked {
             Ok(layout) => {
@@ -50,12 +50,12 @@ impl Embedder {
         }
     }
 
-    /// Bytes that it takes at work, at most.
+    /// Maximum bytes while it is active.
     pub(crate) fn need(&self) -> u64 {
         self.texts.iter().map(|ids| self.layout.at_work(ids.len(), 0)).max().unwrap_or(0)
     }
 
-    /// True once nobody waits for the answer any more.
+    /// True once no caller waits for the answer.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.answer.is_closed()
     }
@@ -80,7 +80,7 @@ impl Embedder {
 
     /// Gives the answer, or tells what failed.
     pub(crate) fn answer(self, outcome: Result<()>) {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = self.answer.send(outcome.map(|()| self.embedded));
     }
 }
@@ -100,15 +100,15 @@ fn layout_for(device: &dyn Device, texts: &[Vec<u32>]) -> Result<Arc<KvLayout>> 
     Ok(Arc::new(spec.kv_layout(&KvChoice::Uniform(KvFormat::F16))?))
 }
 
-/// The sum of a text's hidden states, as far as it was read.
+/// The sum of a text's hidden states so far.
 pub(crate) struct Pooling {
-    scratch: Scratch,
+    scratch: ScratchSequence,
     sum: Vec<f64>,
 }
 
 impl Pooling {
     pub(crate) fn new(device: &Arc<dyn Device>, layout: Arc<KvLayout>) -> Self {
-        Self { scratch: Scratch::new(device, layout), sum: vec![0.0; device.spec().d_model] }
+        Self { scratch: ScratchSequence::new(device, layout), sum: vec![0.0; device.spec().d_model] }
     }
 
     /// Tokens that were read.

@@ -1,9 +1,9 @@
-//! Scoring, comparing and ranking as jobs: the engine's thread goes on with them a pass at a time, between
-//! passes over turns. One that nobody listens to any more ends at its next figure.
+//! Scoring, comparing and ranking as jobs: the engine's thread runs them a pass at a time, between passes
+//! over turns. A job whose receiver is dropped ends at its next figure.
 
 use super::compare::Comparison;
 use super::distribution::{argmax, logprob};
-use super::scratch::Scratch;
+use super::scratch::ScratchSequence;
 use crate::memory::pass::Wanted;
 use crate::{Error, ErrorKind, FormatDivergence, RankedOption, Ranking, Result, TokenScore};
 use std::sync::mpsc::{SendError, Sender};
@@ -12,22 +12,21 @@ use std::sync::mpsc::{SendError, Sender};
 pub(crate) trait Job: Send {
     /// One pass; `true`: it was the last one.
     ///
-    /// # Errors
-    /// It fails, or nobody listens any more.
+    /// # Errors It fails, or its receiver was dropped.
     fn step(&mut self) -> Result<bool>;
 
-    /// Tells whoever asked that it failed.
+    /// Reports the failure to the caller.
     fn fail(&self, e: Error);
 }
 
-/// The error when whoever asked for figures has gone.
+/// The error when the caller has gone.
 fn nobody_listens<T>(_: SendError<T>) -> Error {
     Error::new(ErrorKind::Closed, "the receiver of the figures has gone")
 }
 
 /// Log-probabilities of `ids[1..]`, from an empty cache.
 pub(crate) struct Scoring {
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: ScratchSequence,
     pub(crate) ids: Vec<u32>,
     pub(crate) scores: Sender<Result<TokenScore>>,
 }
@@ -69,7 +68,7 @@ impl Job for Comparing {
 
 /// Job that computes how likely each option is as the reply to a prompt, which is read once.
 pub(crate) struct Ranker {
-    scratch: Scratch,
+    scratch: ScratchSequence,
     prompt: Vec<u32>,
     /// Prompt and option.
     options: Vec<Vec<u32>>,
@@ -84,7 +83,7 @@ pub(crate) struct Ranker {
 impl Ranker {
     /// `options` are the ids of each, after the prompt.
     pub(crate) fn new(
-        scratch: Scratch,
+        scratch: ScratchSequence,
         prompt: Vec<u32>,
         options: &[Vec<u32>],
         answer: Sender<Result<Ranking>>,
@@ -95,7 +94,7 @@ impl Ranker {
     }
 }
 
-/// Takes note of the logits at a position of an option.
+/// Records the logits at a position of an option.
 fn see(current: &mut RankedOption, ids: &[u32], pos: usize, logits: &[f32]) {
     if let Some(&id) = ids.get(pos + 1) {
         current.logprob += logprob(logits, id);

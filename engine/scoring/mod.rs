@@ -1,5 +1,5 @@
-//! Scoring of given tokens, with caches that belong to nobody ([`scratch`]): a [`job`] at a time, a text with
-//! several formats ([`compare`]), texts as vectors ([`embedding`]), what logits say ([`distribution`]), and
+//! Scoring of given tokens, with temporary caches ([`scratch`]): a [`job`] at a time, a text with several
+//! formats ([`compare`]), texts as vectors ([`embedding`]), distributions of logits ([`distribution`]), and
 //! the [`self_check`] of a model that is opened for the first time.
 
 pub(crate) mod compare;

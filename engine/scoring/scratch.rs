@@ -1,4 +1,4 @@
-//! A cache that belongs to nobody: for scoring, ranking and the self-check.
+//! A temporary cache, for scoring, ranking and the self-check.
 
 use crate::Result;
 use crate::device::Device;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 pub(crate) type See<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
 
 /// One sequence with an arena of its own.
-pub(crate) struct Scratch {
+pub(crate) struct ScratchSequence {
     pub(crate) sequence: Sequence,
     pub(crate) arena: Arena,
 }
 
-impl Scratch {
+impl ScratchSequence {
     /// Nothing read yet.
     pub(crate) fn new(device: &Arc<dyn Device>, layout: Arc<KvLayout>) -> Self {
         let arena = Arena::new(device, &layout, u64::MAX);
@@ -29,13 +29,13 @@ impl Scratch {
     /// (`Last`: of the last id alone).
     ///
     /// # Errors
-    /// As [`Scratch::step`].
+    /// As [`ScratchSequence::step`].
     pub(crate) fn read(&mut self, ids: &[u32], wanted: Wanted, see: &mut See<'_>) -> Result<()> {
         while !self.step(ids, wanted, see)? {}
         Ok(())
     }
 
-    /// One pass of [`Scratch::read`], over a block at most; `true`: it was the last one.
+    /// One pass of [`ScratchSequence::read`], over a block at most; `true`: it was the last one.
     ///
     /// # Errors
     /// As [`forward`]; or what `see` returns.

@@ -2,9 +2,9 @@
 //! and whether it can be run with its coded cache, which is compared with an f16 cache.
 //!
 //! A self-check compares a coded cache with f16 on 320 tokens of a built-in dialogue before a model's first
-//! run with it: two short prompts' time, once; the verdict lies in the cache folder. Above 0.1 nats a token
-//! (mean KL divergence) the default format gives way to 8-bit keys, then values, and a format that was asked
-//! for gets a warning. Without a folder there is no check.
+//! run with it: two short prompts' time, once; the verdict is kept in the cache folder. Above 0.1 nats a
+//! token (mean KL divergence) the default format is replaced by 8-bit keys, then values, and an explicit
+//! format gets a warning. Without a folder there is no check.
 
 use crate::device::{Device, measure};
 use crate::kv::layout::{BLOCK, KvLayout};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Constants that a device codes keys by.
 #[derive(Default)]
-pub(crate) struct Constants {
+pub(crate) struct KeyConstants {
     /// Their name, for caches whose keys are coded by them; empty where no keys are.
     pub(crate) name: String,
     /// True if another device measured them, and this one measured others.
@@ -40,11 +40,11 @@ pub(crate) fn calibrate(
     model: &str,
     to_adopt: &[Numerics],
     measuring: &mut (dyn FnMut() + Send),
-) -> Result<Constants> {
+) -> Result<KeyConstants> {
     if device.spec().latent.is_some() {
-        return Ok(Constants::default());
+        return Ok(KeyConstants::default());
     }
-    let own = match known(device, store, model, device.numerics()) {
+    let own = match stored_calibration(device, store, model, device.numerics()) {
         Some(known) => known,
         None => {
             measuring();
@@ -61,7 +61,8 @@ pub(crate) fn calibrate(
     let others = to_adopt.iter().filter(|numerics| **numerics != alone);
     let keys = others.filter_map(|numerics| numerics.keys.as_ref()).next();
     let theirs = keys.filter(|keys| Some(*keys) != alone.keys.as_ref()).and_then(|keys| {
-        let by = |id: &str| known(device, store, model, id).filter(|found| name_of(found) == *keys);
+        let by =
+            |id: &str| stored_calibration(device, store, model, id).filter(|found| name_of(found) == *keys);
         let found = to_adopt.iter().flat_map(Numerics::devices).find_map(by);
         match found {
             Some(_) => {
@@ -76,11 +77,16 @@ pub(crate) fn calibrate(
     let adopted = theirs.is_some();
     let calibration = theirs.unwrap_or(own);
     device.calibrate(&calibration);
-    Ok(Constants { name: name_of(&calibration), adopted })
+    Ok(KeyConstants { name: name_of(&calibration), adopted })
 }
 
 /// The calibration that a device measured, if a folder knows it.
-fn known(device: &dyn Device, store: Option<&Store>, model: &str, numerics: &str) -> Option<Calibration> {
+fn stored_calibration(
+    device: &dyn Device,
+    store: Option<&Store>,
+    model: &str,
+    numerics: &str,
+) -> Option<Calibration> {
     match store?.read_check(calibration_root(model, numerics)) {
         Found::Whole(text) => Calibration::from_text(&text, device.spec()),
         _ => None,
@@ -98,7 +104,7 @@ pub(crate) fn calibration_root(model: &str, numerics: &str) -> BlockHash {
 }
 
 /// Tokens that are read: a sealed block, and what reads it.
-const TOKENS: usize = BLOCK + 64;
+const CHECKED_TOKENS: usize = BLOCK + 64;
 
 /// Mean Kullback–Leibler divergence from the f16 cache, in nats a token, above which a cache should not be
 /// used: those of sound models stay some ten times below, broken ones are far above.
@@ -141,8 +147,8 @@ pub(crate) fn choose(
     }
     if divergence.nats.is_nan() || divergence.nats > LIMIT {
         tracing::warn!(
-            "with a {} cache, this model's next tokens differ by {:.2} nats from those with an f16 cache (expected \
-             less than {LIMIT}); use auto, f16, or formats that were measured for this model",
+            "with a {} cache, this model's next tokens differ by {:.2} nats from those with an f16 cache \
+             (expected less than {LIMIT}); use auto, f16, or formats that were measured for this model",
             device.spec().kv_name(&layout),
             divergence.nats
         );
@@ -151,7 +157,7 @@ pub(crate) fn choose(
 }
 
 /// Divergence of a cache's next tokens from those with an f16 cache.
-struct Divergence {
+struct CacheDivergence {
     /// Nats a token.
     nats: f64,
     /// No folder knew it.
@@ -165,7 +171,7 @@ fn compared(
     store: &Store,
     root: BlockHash,
     measuring: &mut (dyn FnMut() + Send),
-) -> Result<Divergence> {
+) -> Result<CacheDivergence> {
     let known = match store.read_check(root) {
         Found::Whole(text) => text.parse::<f64>().ok(),
         Found::Missing | Found::Damaged(_) | Found::Unreadable(_) => None,
@@ -183,7 +189,7 @@ fn compared(
     };
     let name = device.spec().kv_name(layout);
     tracing::info!("cache {name}: differs by {nats:.4} nats per token from an f16 cache on a sample text");
-    Ok(Divergence { nats, is_new: known.is_none() })
+    Ok(CacheDivergence { nats, is_new: known.is_none() })
 }
 
 /// Mean divergence over the rows that read a sealed block; 0 where nothing is coded or the context is too
@@ -191,7 +197,7 @@ fn compared(
 fn distance(device: &Arc<dyn Device>, tokenizer: &Tokenizer, layout: &Arc<KvLayout>) -> Result<f64> {
     let ids = tokenizer.encode_message(SAMPLE, After::Special)?;
     // The end: keys were measured on the beginning.
-    let mut ids = tokenizer.begin(&ids[ids.len().saturating_sub(TOKENS)..]);
+    let mut ids = tokenizer.begin(&ids[ids.len().saturating_sub(CHECKED_TOKENS)..]);
     ids.truncate(device.spec().context_length);
     let f16 = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(KvFormat::F16))?);
     if f16 == *layout || ids.len() <= BLOCK {
@@ -213,10 +219,10 @@ mod tests {
     use super::*;
     use crate::ModelSource;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
-    use crate::store::Place;
+    use crate::store::StoreLocation;
+    use greenroom_kernels::Isa;
 
     struct Model {
         device: Arc<dyn Device>,
@@ -237,7 +243,7 @@ mod tests {
         let mut device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
         let dir = tempfile::tempdir().expect("a folder");
-        let place = Place::new(dir.path().to_owned(), None, None);
+        let place = StoreLocation::new(dir.path().to_owned(), None, None);
         let store = Store::open(&place).expect("a store");
         calibrate(&mut device, &tokenizer, Some(&store), "a model", &[], &mut || {}).expect("a calibration");
         Model { device: Arc::new(device), tokenizer, store, _dir: dir }

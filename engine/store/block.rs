@@ -7,8 +7,8 @@
 //! types, sizes and data.
 
 use super::found::Failure;
-use super::source::{Source, stretch, stretch_into};
-use crate::kv::format::{BlockBytes, BlockFormat, Number, Side, Tensor};
+use super::source::{ByteSource, stretch, stretch_into};
+use crate::kv::format::{BlockBytes, BlockFormat, BlockTensor, Number, Side};
 use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockKey};
 use crate::{Error, Result};
@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufWriter, Cursor, Read as _, SeekFrom, Write as _};
 
 /// The tensors of a part of the block at an index, by their names, in the order in which they are summed.
-fn tensors(part: Part, index: usize, layout: &KvLayout) -> (BlockFormat, Vec<(String, Tensor)>) {
+fn tensors(part: Part, index: usize, layout: &KvLayout) -> (BlockFormat, Vec<(String, BlockTensor)>) {
     let format = BlockFormat::new(layout, part);
     let mut named = Vec::new();
     for layer in &format.layers {
@@ -49,7 +49,7 @@ pub(crate) fn encode(
 ) -> Result<Vec<u8>> {
     let wrong = |e: safetensors::SafeTensorError| Error::store(format!("can't encode a block: {e}"));
     let (_, tensors) = tensors(part, index, layout);
-    let view = |(name, tensor): (String, Tensor)| {
+    let view = |(name, tensor): (String, BlockTensor)| {
         let bytes = &block.as_bytes()[tensor.place];
         Ok((name, TensorView::new(dtype(tensor.number), tensor.shape, bytes).map_err(wrong)?))
     };
@@ -59,7 +59,7 @@ pub(crate) fn encode(
         ("blake3".to_owned(), checksum(hash, views.iter().map(|(n, v)| (n.as_str(), v.data())))),
     ]);
     let image = safetensors::serialize(views, Some(metadata)).map_err(wrong)?;
-    if image.len() as u64 > MOST {
+    if image.len() as u64 > MAX_BLOCK_BYTES {
         return Err(Error::store(format!("a block of {} bytes is too large to be stored", image.len())));
     }
     Ok(image)
@@ -78,7 +78,7 @@ fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>,
 }
 
 /// Bytes of a block's image, at most, whatever its model.
-pub(super) const MOST: u64 = 1 << 30;
+pub(super) const MAX_BLOCK_BYTES: u64 = 1 << 30;
 
 /// Bytes of the image of a part of a block, at most.
 pub(super) fn most(part: Part, layout: &KvLayout) -> u64 {
@@ -94,7 +94,7 @@ fn header_bytes(layout: &KvLayout) -> usize {
 /// the reason why it can't be trusted. A small image is read at once: some hundred tensors, one after
 /// another, would take longer than their bytes.
 pub(crate) fn read(
-    source: &mut dyn Source,
+    source: &mut dyn ByteSource,
     (start, len): (u64, u64),
     key: BlockKey,
     index: usize,
@@ -104,7 +104,7 @@ pub(crate) fn read(
     thread_local! {
         static IMAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
-    if len > AT_ONCE {
+    if len > MAX_READ_BYTES {
         return read_tensors(source, (start, len), key, index, layout, verify);
     }
     IMAGE.with_borrow_mut(|image| {
@@ -114,18 +114,18 @@ pub(crate) fn read(
 }
 
 /// Bytes of an image that is read at once, at most: each thread that reads keeps room for one.
-const AT_ONCE: u64 = 4 << 20;
+const MAX_READ_BYTES: u64 = 4 << 20;
 
 /// Reads each tensor straight to its place.
 fn read_tensors(
-    source: &mut dyn Source,
+    source: &mut dyn ByteSource,
     (start, len): (u64, u64),
     (hash, part): BlockKey,
     index: usize,
     layout: &KvLayout,
     verify: bool,
 ) -> Result<BlockBytes, Failure> {
-    let mut reader = Reader::open(source, start, len, header_bytes(layout) as u64)?;
+    let mut reader = ImageReader::open(source, start, len, header_bytes(layout) as u64)?;
     if verify && reader.entry("block") != Some(hash.hex()) {
         return Err("it contains a different block than its name says".into());
     }
@@ -145,16 +145,16 @@ fn read_tensors(
 }
 
 /// A safetensors image, read tensor by tensor.
-struct Reader<'a> {
-    source: &'a mut dyn Source,
+struct ImageReader<'a> {
+    source: &'a mut dyn ByteSource,
     metadata: Metadata,
     /// Offsets at which the tensors' bytes begin and the image ends.
     data: u64,
     end: u64,
 }
 
-impl<'a> Reader<'a> {
-    fn open(source: &'a mut dyn Source, start: u64, len: u64, most: u64) -> Result<Self, Failure> {
+impl<'a> ImageReader<'a> {
+    fn open(source: &'a mut dyn ByteSource, start: u64, len: u64, most: u64) -> Result<Self, Failure> {
         let mut size = [0; 8];
         let wrong = |e: io::Error| Failure::io("its header", &e);
         source.seek(SeekFrom::Start(start)).map_err(wrong)?;
@@ -192,14 +192,14 @@ impl<'a> Reader<'a> {
 
 /// Checks an image by itself, a piece at a time: well-formed, of the block `hash`, its checksum right.
 pub(crate) fn verify(
-    source: &mut dyn Source,
+    source: &mut dyn ByteSource,
     (start, len): (u64, u64),
     hash: BlockHash,
 ) -> Result<(), Failure> {
-    if len > MOST {
-        return Err(format!("it has {len} bytes; expected at most {MOST}").into());
+    if len > MAX_BLOCK_BYTES {
+        return Err(format!("it has {len} bytes; expected at most {MAX_BLOCK_BYTES}").into());
     }
-    let reader = Reader::open(source, start, len, 16 << 20)?;
+    let reader = ImageReader::open(source, start, len, 16 << 20)?;
     if reader.entry("block") != Some(hash.hex()) {
         return Err("it contains a different block than its name says".into());
     }
@@ -231,6 +231,6 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Suffixes of tensors' names, in the order of [`Tensor::suffix`]; biases were in blocks of earlier versions,
-/// which a folder may still hold.
+/// Suffixes of tensors' names, in the order of [`BlockTensor::suffix`]; biases were in blocks of earlier
+/// versions, which a folder may still hold.
 const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];

@@ -1,19 +1,19 @@
 //! Keeping a folder within a bound: what may go, in which order, and when to stop.
 //!
-//! These rules are the same for a folder that nobody uses ([`Folder::shrink`]) and for one in use
+//! These rules are the same for a folder that is not in use ([`Folder::shrink`]) and for one in use
 //! ([`Engine::shrink`](crate::Engine::shrink)); only the ways to remove something differ ([`Removal`]).
 //!
-//! Nothing goes in vain: while something can't be read, blocks that it may need stay, so no session is
+//! Nothing is removed in vain: while something can't be read, blocks that it may need stay, so no session is
 //! removed either; and what belongs to other keys or versions, or to no session, can't be freed by removing
-//! sessions, so where it alone exceeds the bound, all sessions stay.
+//! sessions, so if it alone exceeds the bound, all sessions stay.
 //!
-//! An engine keeps the bound when it opens and when it goes, if it is alone in the folder then; a run may
-//! exceed it meanwhile. A server keeps it while it runs.
+//! An engine enforces the bound when it opens and closes, if it is alone in the folder then; a run may exceed
+//! it in between. A server enforces it while it runs.
 
 use super::cipher::Cipher;
 use super::contents::Contents;
 use super::disk::Disk;
-use super::inventory::{Entry, Folder, Listing};
+use super::inventory::{Folder, Inventory, StoredSession};
 use super::medium::Logs;
 use super::sweep::Removed;
 use super::{Bound, Failure, STORE_VERSION, files, manifest, short, tail};
@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Ways to remove things from a folder.
 pub(crate) trait Removal {
-    /// Removes what no session needs, if that can be told.
+    /// Removes what no session needs, if that can be determined.
     ///
     /// # Errors
     /// A file can't be removed.
@@ -35,16 +35,16 @@ pub(crate) trait Removal {
     ///
     /// # Errors
     /// A file can't be written or removed.
-    fn drop_rows(&mut self, session: &Entry) -> Result<Removed>;
+    fn drop_rows(&mut self, session: &StoredSession) -> Result<Removed>;
 
     /// Removes sessions, in this order, until something can't be read. Those that are in use stay.
     ///
     /// # Errors
     /// A file can't be removed.
-    fn remove(&mut self, sessions: &[Entry]) -> Result<Removed>;
+    fn remove(&mut self, sessions: &[StoredSession]) -> Result<Removed>;
 }
 
-/// Removal from a folder that nobody else uses.
+/// Removal from a folder that no other process uses.
 struct Alone<'a>(&'a Folder);
 
 impl Removal for Alone<'_> {
@@ -52,20 +52,19 @@ impl Removal for Alone<'_> {
         self.0.remove_locked(&|_| false)
     }
 
-    fn drop_rows(&mut self, session: &Entry) -> Result<Removed> {
+    fn drop_rows(&mut self, session: &StoredSession) -> Result<Removed> {
         drop_rows(&*self.0.medium, &self.0.cipher, &session.id, &HashSet::new())
     }
 
-    fn remove(&mut self, sessions: &[Entry]) -> Result<Removed> {
+    fn remove(&mut self, sessions: &[StoredSession]) -> Result<Removed> {
         let chosen: HashSet<&str> = sessions.iter().map(|session| &*session.id).collect();
         self.0.remove_locked(&|entry| chosen.contains(&*entry.id))
     }
 }
 
-impl Entry {
-    /// How much a session is worth keeping at `now` (seconds since the epoch): (seconds to compute again ×
-    /// expected use) ÷ bytes, shared ones in equal parts. [`Folder::shrink`] removes those first that are
-    /// worth least.
+impl StoredSession {
+    /// Value of a session at `now` (seconds since the epoch): (seconds to compute again × expected use) ÷
+    /// bytes, shared ones in equal parts. [`Folder::shrink`] removes the least valuable first.
     pub fn worth(&self, now: u64) -> f64 {
         let hours = now.saturating_sub(self.saved_at) as f64 / 3600.0;
         let use_ = self.turns as f64 / (1.0 + hours);
@@ -75,9 +74,9 @@ impl Entry {
 
 impl Folder {
     /// Removes what no session needs, then rows that only serve to go back, then sessions, until what the
-    /// store wrote takes at most `limit` bytes. Those of the sessions go first for which (seconds to compute
-    /// again × expected use ÷ bytes) is least. A session is expected to be used the more, the more turns it
-    /// has had, and the less, the longer ago the last one was (hyperbolically, in hours).
+    /// store wrote takes at most `limit` bytes. Sessions with the least (seconds to compute again × expected
+    /// use ÷ bytes) are removed first. Expected use grows with the number of turns, and falls with the time
+    /// since the last one (hyperbolically, in hours).
     ///
     /// No session is removed while something can't be read ([`Removed::unread`]), nor where folders of other
     /// keys or newer versions alone take more than `limit` bytes: that would not help.
@@ -101,13 +100,13 @@ impl Folder {
         if over == 0 {
             return Ok(removed);
         }
-        let Listing { mut entries, unnamed, unread } = self.least_valuable_first();
+        let Inventory { mut entries, unnamed, unread } = self.least_valuable_first();
         removed.unread = removed.unread.max(unread);
         if unread == 0 && foreign.saturating_add(unnamed) > limit {
             if !self.place.is_warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "{} can't be kept within {limit} bytes: its folders of other keys or versions take {foreign} \
-                     bytes, and {unnamed} belong to no memory; no memory is removed",
+                    "{} can't be kept within {limit} bytes: its folders of other keys or versions take \
+                     {foreign} bytes, and {unnamed} belong to no memory; no memory is removed",
                     self.place
                 );
             }
@@ -133,12 +132,13 @@ impl Folder {
             }
             if removed.unread > 0 {
                 tracing::warn!(
-                    "{} takes {over} bytes more than it may, but no memory is removed while something can't be read",
+                    "{} takes {over} bytes more than it may, but no memory is removed while something can't \
+                     be read",
                     self.place
                 );
                 return Ok(removed);
             }
-            // A shared block goes with its last owner, so removing what seems enough may not be.
+            // A shared block is removed with its last owner, so removing what seems enough may not be.
             let (mut chosen, mut sum) = (Vec::new(), 0.0);
             while let Some(entry) = (sum < over as f64).then(|| candidates.next()).flatten() {
                 sum += entry.share;
@@ -151,8 +151,8 @@ impl Folder {
         }
     }
 
-    /// All sessions, by how much they are worth keeping now.
-    fn least_valuable_first(&self) -> Listing {
+    /// All sessions, ordered by their current value.
+    fn least_valuable_first(&self) -> Inventory {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let mut listing = self.entries();
         listing
@@ -161,7 +161,7 @@ impl Folder {
         listing
     }
 
-    /// [`Folder::shrink`], if nobody else uses the folder now: what it did, or why not, is logged.
+    /// [`Folder::shrink`], if no other process uses the folder now; logs the result, or why it was skipped.
     pub(crate) fn keep_within(&self, bound: Bound) {
         let limit = bound.bytes;
         let stored = || Ok::<_, crate::Error>(self.own_bytes() + self.foreign_bytes()?);
@@ -200,9 +200,8 @@ impl Folder {
 }
 
 /// Removes the rows of sealed blocks that the session of an id keeps to go back into them, except `spared`
-/// files. Whoever goes back there then computes a part of a block again. A manifest that is not whole stays
-/// as it is: what its last record says is not known, and to write it again without that would hide the
-/// damage.
+/// files. Going back there then computes part of a block again. A manifest that is not whole stays as it is:
+/// what its last record says is not known, and to write it again without that would hide the damage.
 pub(super) fn drop_rows(
     medium: &dyn Logs,
     cipher: &Cipher,
@@ -211,7 +210,7 @@ pub(super) fn drop_rows(
 ) -> Result<Removed> {
     let mut removed = Removed::default();
     let name = super::manifest_name(id);
-    let read = medium.open(&name).and_then(|mut input| input.whole(manifest::MOST));
+    let read = medium.open(&name).and_then(|mut input| input.whole(manifest::MAX_MANIFEST_BYTES));
     let bytes = match read {
         Ok(bytes) => bytes,
         Err(Failure::Unreadable(reason)) => {
@@ -227,7 +226,7 @@ pub(super) fn drop_rows(
         return Ok(removed);
     }
     let rewritten = journal.rewritten(&manifest, id, cipher)?;
-    // The manifest first: a crash in between leaves what nobody needs, never what lacks something.
+    // The manifest first: a crash in between leaves unneeded files, never incomplete memories.
     medium.put(&name, &rewritten)?;
     removed.bytes += (bytes.len() as u64).saturating_sub(rewritten.len() as u64);
     for rows in earlier.iter().filter(|rows| !spared.contains(&rows.file)) {

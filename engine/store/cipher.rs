@@ -2,10 +2,10 @@
 //! text.
 //!
 //! The place of a text (its file's name, or the record before it) is authenticated with it, so that one can't
-//! stand in for another.
+//! replace another.
 //!
-//! Encryption (XChaCha20-Poly1305) has a folder of its own for each key, and names derived from the key: what
-//! lies there can't be guessed from texts. Not encrypted: sizes, times, and what was measured of a model.
+//! Encryption (XChaCha20-Poly1305) has a folder of its own for each key, and names derived from the key: the
+//! names reveal nothing about texts. Not encrypted: sizes, times, and measurements of a model.
 
 use crate::{Error, Result};
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -32,7 +32,8 @@ impl CacheKey {
         Ok(Self(blake3::derive_key("greenroom 2026 cache encryption key", secret.as_bytes())))
     }
 
-    /// A secret that names are derived from: what lies in an encrypted folder can't be guessed by its names.
+    /// A secret that names are derived from, so that names in an encrypted folder reveal nothing about their
+    /// content.
     pub(crate) fn names(&self) -> String {
         blake3::Hash::from_bytes(blake3::derive_key("greenroom 2026 cache names", &self.0))
             .to_hex()

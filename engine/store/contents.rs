@@ -1,7 +1,7 @@
-//! Contents of a cache folder, told apart by names and kinds of file; nothing is read.
+//! Contents of a cache folder, distinguished by names and kinds of file; nothing is read.
 
 use super::files::TEMPORARY;
-use super::medium::{Entry, Kind, Listing, Logs};
+use super::medium::{EntryKind, ListFolder, Logs, MediumEntry};
 use super::secret::{self, SECRET};
 use super::{block, manifest, pack, part_folder, tail};
 use crate::kv::layout::Part;
@@ -13,11 +13,11 @@ pub(super) const FOLDERS: [&str; 7] = ["runs", "blocks", "windows", "packs", "ta
 /// The folder of what failed a check.
 pub(super) const DAMAGED: &str = "damaged";
 /// Bytes of what was found out about a model, at most.
-pub(super) const MOST_CHECK: u64 = 1 << 20;
+pub(super) const MAX_CHECK_BYTES: u64 = 1 << 20;
 
 /// A regular file of a size that its kind may have.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct SizedFile {
     pub(super) name: String,
     pub(super) bytes: u64,
 }
@@ -26,23 +26,23 @@ pub(super) struct File {
 #[derive(Default)]
 pub(super) struct Contents {
     /// Manifests by the ids of their sessions.
-    pub(super) manifests: Vec<(String, File)>,
+    pub(super) manifests: Vec<(String, SizedFile)>,
     /// Tails by their names.
-    pub(super) tails: Vec<(String, File)>,
+    pub(super) tails: Vec<(String, SizedFile)>,
     /// Blocks in files of their own.
-    pub(super) blocks: Vec<(BlockKey, File)>,
-    pub(super) packs: Vec<File>,
-    pub(super) checks: Vec<(BlockHash, File)>,
+    pub(super) blocks: Vec<(BlockKey, SizedFile)>,
+    pub(super) packs: Vec<SizedFile>,
+    pub(super) checks: Vec<(BlockHash, SizedFile)>,
     /// The secret of the folder.
-    pub(super) secrets: Vec<File>,
+    pub(super) secrets: Vec<SizedFile>,
     /// Locks of the folder: in use as long as it is, whatever is in them.
-    pub(super) locks: Vec<File>,
+    pub(super) locks: Vec<SizedFile>,
     /// Locks of runs.
-    pub(super) runs: Vec<File>,
+    pub(super) runs: Vec<SizedFile>,
     /// Files that a crash left unfinished.
-    pub(super) temporary: Vec<File>,
+    pub(super) temporary: Vec<SizedFile>,
     /// Files that were set aside before.
-    pub(super) damaged: Vec<File>,
+    pub(super) damaged: Vec<SizedFile>,
     /// Entries that have a name of ours and are something else: what they are, in words.
     pub(super) foreign: Vec<(String, String)>,
     /// Entries that have no name of ours.
@@ -62,7 +62,7 @@ impl Contents {
         contents
     }
 
-    fn topmost(&mut self, listing: &Listing<'_>) {
+    fn topmost(&mut self, listing: &ListFolder<'_>) {
         for entry in self.list(listing, "") {
             let name = entry.name.clone();
             match &*name {
@@ -88,29 +88,31 @@ impl Contents {
         named.chain(rest).map(|file| file.bytes).sum()
     }
 
-    fn list(&mut self, listing: &Listing<'_>, folder: &str) -> Vec<Entry> {
+    fn list(&mut self, listing: &ListFolder<'_>, folder: &str) -> Vec<MediumEntry> {
         listing(folder).unwrap_or_else(|e| {
             self.unread.push(e.to_string());
             Vec::new()
         })
     }
 
-    fn folder(&mut self, listing: &Listing<'_>, folder: &str) {
+    fn folder(&mut self, listing: &ListFolder<'_>, folder: &str) {
         for entry in self.list(listing, folder) {
             let name = format!("{folder}/{}", entry.name);
             match (folder, entry.kind) {
                 // A folder may hold what is not ours.
-                (DAMAGED, Kind::Folder) => {}
-                (DAMAGED, Kind::File(bytes)) => self.damaged.push(File { name, bytes }),
-                (DAMAGED, Kind::Other(_)) => self.damaged.push(File { name, bytes: 0 }),
+                (DAMAGED, EntryKind::Folder) => {}
+                (DAMAGED, EntryKind::File(bytes)) => self.damaged.push(SizedFile { name, bytes }),
+                (DAMAGED, EntryKind::Other(_)) => self.damaged.push(SizedFile { name, bytes: 0 }),
                 ("blocks" | "windows", kind) if is_hex(&entry.name, 2..=2) => match kind {
-                    Kind::Folder => {
+                    EntryKind::Folder => {
                         for entry in self.list(listing, &name) {
                             self.file(folder, format!("{name}/{}", entry.name), &entry);
                         }
                     }
-                    Kind::File(_) => self.foreign.push((name, "it is a file, not a folder".to_owned())),
-                    Kind::Other(kind) => self.foreign.push((name, format!("it is {kind}, not a folder"))),
+                    EntryKind::File(_) => self.foreign.push((name, "it is a file, not a folder".to_owned())),
+                    EntryKind::Other(kind) => {
+                        self.foreign.push((name, format!("it is {kind}, not a folder")))
+                    }
                 },
                 _ => self.file(folder, name, &entry),
             }
@@ -118,11 +120,12 @@ impl Contents {
     }
 
     /// A file by its folder and name.
-    fn file(&mut self, folder: &str, name: String, entry: &Entry) {
+    fn file(&mut self, folder: &str, name: String, entry: &MediumEntry) {
         let last = &entry.name;
         let (stem, extension) = last.split_once('.').unwrap_or((last, ""));
         if is_temporary(stem, extension) && !["runs", "tails"].contains(&folder) {
-            return self.put(name, entry, block::MOST, |contents, file| contents.temporary.push(file));
+            return self
+                .put(name, entry, block::MAX_BLOCK_BYTES, |contents, file| contents.temporary.push(file));
         }
         let hash = BlockHash::from_hex(stem);
         let part = Part::ALL.into_iter().find(|part| part_folder(*part) == folder);
@@ -131,21 +134,25 @@ impl Contents {
             ("blocks" | "windows", "safetensors", Some(hash), Some(part))
                 if name == super::block_name((hash, part)) =>
             {
-                self.put(name, entry, block::MOST, |contents, file| {
+                self.put(name, entry, block::MAX_BLOCK_BYTES, |contents, file| {
                     contents.blocks.push(((hash, part), file))
                 });
             }
-            ("manifests", "log", ..) if session => self.put(name, entry, manifest::MOST, |contents, file| {
-                contents.manifests.push((stem.to_owned(), file))
-            }),
+            ("manifests", "log", ..) if session => {
+                self.put(name, entry, manifest::MAX_MANIFEST_BYTES, |contents, file| {
+                    contents.manifests.push((stem.to_owned(), file))
+                })
+            }
             ("tails", ..) if session && extension.strip_suffix(".log").is_some_and(|n| is_hex(n, 1..=32)) => {
-                self.put(name, entry, tail::MOST, |contents, file| contents.tails.push((last.clone(), file)));
+                self.put(name, entry, tail::MAX_TAIL_BYTES, |contents, file| {
+                    contents.tails.push((last.clone(), file))
+                });
             }
             ("packs", "pack", ..) if session => {
-                self.put(name, entry, pack::MOST, |contents, file| contents.packs.push(file));
+                self.put(name, entry, pack::MAX_PACK_BYTES, |contents, file| contents.packs.push(file));
             }
             ("checks", "", Some(hash), _) => {
-                self.put(name, entry, MOST_CHECK, |contents, file| contents.checks.push((hash, file)));
+                self.put(name, entry, MAX_CHECK_BYTES, |contents, file| contents.checks.push((hash, file)));
             }
             ("runs", "", ..) if session => {
                 self.put(name, entry, 0, |contents, file| contents.runs.push(file))
@@ -155,14 +162,14 @@ impl Contents {
     }
 
     /// Puts a regular file of at most `most` bytes where it belongs, and anything else among what is foreign.
-    fn put(&mut self, name: String, entry: &Entry, most: u64, to: impl FnOnce(&mut Self, File)) {
+    fn put(&mut self, name: String, entry: &MediumEntry, most: u64, to: impl FnOnce(&mut Self, SizedFile)) {
         match entry.kind {
-            Kind::File(bytes) if bytes <= most => to(self, File { name, bytes }),
-            Kind::File(bytes) => {
+            EntryKind::File(bytes) if bytes <= most => to(self, SizedFile { name, bytes }),
+            EntryKind::File(bytes) => {
                 self.foreign.push((name, format!("it has {bytes} bytes; expected at most {most}")));
             }
-            Kind::Folder => self.foreign.push((name, "it is a folder, not a regular file".to_owned())),
-            Kind::Other(kind) => self.foreign.push((name, format!("it is {kind}, not a regular file"))),
+            EntryKind::Folder => self.foreign.push((name, "it is a folder, not a regular file".to_owned())),
+            EntryKind::Other(kind) => self.foreign.push((name, format!("it is {kind}, not a regular file"))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::files;
 use super::found::Failure;
-use super::medium::{Blobs, Entry, Kind, Lease, Listing, Logs};
+use super::medium::{Blobs, EntryKind, Lease, ListFolder, Logs, MediumEntry};
 use super::source::Input;
 use super::{contents, locked};
 use crate::{ErrorKind, Result};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a folder that is being cleaned is waited for: a bound on its size may make any process clean it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLEANING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval for trying again.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -24,11 +24,11 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Opens (and makes) the folder `root` to use it; `dir` is what a person calls it. While another process
-    /// cleans it, this waits, up to [`PATIENCE`].
+    /// cleans it, this waits, up to [`CLEANING_TIMEOUT`].
     ///
     /// # Errors
     /// `Store`: it can't be made or written; `InUse`: another process was still cleaning it after
-    /// [`PATIENCE`].
+    /// [`CLEANING_TIMEOUT`].
     pub(super) fn open(root: PathBuf, dir: &Path) -> Result<Self> {
         files::make_private_dir(&root)?;
         for sub in contents::FOLDERS {
@@ -41,7 +41,7 @@ impl Disk {
         };
         let began = Instant::now();
         while let Err(e) = locked(lock.try_lock_shared(), busy) {
-            if e.kind() != ErrorKind::InUse || began.elapsed() > PATIENCE {
+            if e.kind() != ErrorKind::InUse || began.elapsed() > CLEANING_TIMEOUT {
                 return Err(e);
             }
             std::thread::sleep(RETRY);
@@ -49,7 +49,7 @@ impl Disk {
         Ok(Self { root, _lock: Some(lock) })
     }
 
-    /// The folder as it is, for whoever holds it in another way.
+    /// The folder itself, for code that holds it in another way.
     pub(super) fn at(root: &Path) -> Self {
         Self { root: root.to_owned(), _lock: None }
     }
@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// All regular files below a folder ("": all).
-    fn files(&self, folder: &str) -> Result<Vec<files::Entry>> {
+    fn files(&self, folder: &str) -> Result<Vec<files::DirEntry>> {
         let (mut found, mut folders) = (Vec::new(), vec![self.root.join(folder)]);
         while let Some(folder) = folders.pop() {
             for entry in files::entries(&folder)? {
@@ -75,12 +75,12 @@ impl Disk {
         Ok(found)
     }
 
-    /// Removes what was written longest ago until the rest takes at most `limit` bytes: for copies of what
-    /// lies elsewhere.
+    /// Removes the oldest files until the rest take at most `limit` bytes: for copies of what is stored
+    /// elsewhere.
     pub(super) fn trim(&self, limit: u64) -> Result<()> {
         let mut copies = self.files("")?;
         copies.retain(|copy| copy.file() != Ok(0)); // locks
-        copies.sort_by_key(files::Entry::written);
+        copies.sort_by_key(files::DirEntry::modified);
         let mut stored: u64 = copies.iter().filter_map(|copy| copy.file().ok()).sum();
         for copy in copies {
             if stored <= limit {
@@ -110,19 +110,19 @@ impl Blobs for Disk {
     }
 
     fn list(&self, folder: &str) -> Result<Vec<(String, u64)>> {
-        let named = |entry: files::Entry| Some((self.name(&entry.path), entry.file().ok()?));
+        let named = |entry: files::DirEntry| Some((self.name(&entry.path), entry.file().ok()?));
         let mut found: Vec<_> = self.files(folder)?.into_iter().filter_map(named).collect();
         found.sort();
         Ok(found)
     }
 
-    fn listing(&self) -> Result<Listing<'_>> {
-        let entry = |entry: files::Entry| Entry {
+    fn listing(&self) -> Result<ListFolder<'_>> {
+        let entry = |entry: files::DirEntry| MediumEntry {
             name: entry.name.to_string_lossy().into_owned(),
             kind: match entry.file() {
-                Ok(bytes) => Kind::File(bytes),
-                Err(_) if entry.is_folder() => Kind::Folder,
-                Err(kind) => Kind::Other(kind),
+                Ok(bytes) => EntryKind::File(bytes),
+                Err(_) if entry.is_folder() => EntryKind::Folder,
+                Err(kind) => EntryKind::Other(kind),
             },
         };
         Ok(Box::new(move |folder| {
@@ -158,7 +158,7 @@ impl Logs for Disk {
     }
 
     fn alone(&self) -> Result<Option<Lease>> {
-        // Nobody uses what is not there.
+        // What does not exist is not in use.
         if files::is_folder(&self.root)? { self.lease("lock") } else { Ok(Some(Box::new(()))) }
     }
 }

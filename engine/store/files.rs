@@ -1,8 +1,8 @@
-//! The store's files: read within bounds, replaced whole or appended to, synced. All that the store reads,
-//! lists and writes goes through here, and passes points at which a test lets the process die, the disk be
-//! full, or a read fail ([`fault`]).
+//! The store's files: read within bounds, replaced whole or appended to, synced. The store reads, lists and
+//! writes only through this module, which has points at which a test can kill the process, fill the disk, or
+//! fail a read ([`fault`]).
 //!
-//! A file with a second name is replaced, never appended to; what is set aside goes with the next sweep.
+//! A file with a second name is replaced, never appended to; what is set aside is removed by the next sweep.
 
 use super::found::Failure;
 use super::source::Input;
@@ -40,19 +40,19 @@ pub(super) fn input(path: &Path) -> Result<Input, Failure> {
 }
 
 /// Entry of a folder.
-pub(super) struct Entry {
+pub(super) struct DirEntry {
     pub(super) name: OsString,
     pub(super) path: PathBuf,
     found: Metadata,
 }
 
-impl Entry {
+impl DirEntry {
     pub(super) fn is_folder(&self) -> bool {
         self.found.is_dir()
     }
 
     /// When it was written last, where that is known.
-    pub(super) fn written(&self) -> Option<std::time::SystemTime> {
+    pub(super) fn modified(&self) -> Option<std::time::SystemTime> {
         self.found.modified().ok()
     }
 
@@ -66,7 +66,7 @@ impl Entry {
 ///
 /// # Errors
 /// It is no folder, or can't be read.
-pub(super) fn entries(dir: &Path) -> Result<Vec<Entry>> {
+pub(super) fn entries(dir: &Path) -> Result<Vec<DirEntry>> {
     let wrong = |e| io_error("read", dir, e);
     let mut out = Vec::new();
     if !is_folder(dir)? {
@@ -75,8 +75,8 @@ pub(super) fn entries(dir: &Path) -> Result<Vec<Entry>> {
     for entry in fs::read_dir(dir).map_err(wrong)? {
         let entry = entry.map_err(wrong)?;
         match entry.metadata() {
-            Ok(found) => out.push(Entry { name: entry.file_name(), path: entry.path(), found }),
-            // Gone since: another process has packed or replaced it.
+            Ok(found) => out.push(DirEntry { name: entry.file_name(), path: entry.path(), found }),
+            // It is gone: another process has packed or replaced it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(io_error("read", &entry.path(), e)),
         }
@@ -92,8 +92,7 @@ fn not_a_folder(dir: &Path, found: &Metadata) -> Error {
 
 /// Tells whether a folder is there.
 ///
-/// # Errors
-/// Something else stands in its place, or that can't be said.
+/// # Errors Another kind of file is in its place, or its kind can't be determined.
 pub(super) fn is_folder(dir: &Path) -> Result<bool> {
     match fault::read_point().and_then(|()| fs::symlink_metadata(dir)) {
         Ok(found) if found.is_dir() => Ok(true),
@@ -158,7 +157,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
 /// Beginning of the extension of a file that was not written to its end.
 pub(super) const TEMPORARY: &str = "tmp";
 
-/// Appends to a file whose first `at` bytes count; what lies after them is cut off.
+/// Appends to a file of which the first `at` bytes count; the rest is cut off.
 pub(super) fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
     let written = (|| {
         fault::write_point()?;
@@ -226,7 +225,7 @@ pub(super) fn remove_folder(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Moves something into the folder `aside`, where it takes nobody's place.
+/// Moves something into the folder `aside`, under a name that is not taken.
 pub(super) fn set_aside(path: &Path, aside: &Path) -> Result<()> {
     make_private_dir(aside)?;
     let name = path.file_name().unwrap_or_default();
@@ -258,8 +257,7 @@ pub(super) fn open_lock(path: &Path) -> Result<File> {
 /// Makes a folder that its owner alone can enter, and those above it; each is durable before anything is put
 /// into it.
 ///
-/// # Errors
-/// It can't be made, or something else stands in its place.
+/// # Errors It can't be created, or another kind of file is in its place.
 pub(super) fn make_private_dir(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
@@ -332,7 +330,7 @@ mod tests {
         SYNCED.take();
         make_private_dir(&at("a/b/c")).expect("folders");
         let [a, b, c] = ["a", "a/b", "a/b/c"].map(at);
-        // Each before what lies in it.
+        // Each before its contents.
         let expected = [&a, dir.path(), &b, &a, &c, &b].map(Path::to_owned);
         assert_eq!(SYNCED.take(), expected);
         make_private_dir(&c).expect("a folder");

@@ -1,4 +1,4 @@
-//! A store that is gone with the process: what a folder keeps, without one.
+//! A store that ends with the process: what a folder keeps, without one.
 
 use super::found::Failure;
 use super::medium::{Blobs, Lease, Logs};
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Store in memory; a clone is the same store.
 #[derive(Clone, Default)]
-pub(crate) struct InMemory(Arc<Mutex<State>>);
+pub(crate) struct InMemory(Arc<Mutex<InMemoryState>>);
 
 #[derive(Default)]
-struct State {
+struct InMemoryState {
     things: BTreeMap<String, Arc<[u8]>>,
     leases: HashSet<String>,
 }
@@ -22,18 +22,18 @@ impl InMemory {
     /// Another store, with what there is in this one.
     pub(crate) fn copy(&self) -> Self {
         let (things, leases) = (self.state().things.clone(), HashSet::new());
-        Self(Arc::new(Mutex::new(State { things, leases })))
+        Self(Arc::new(Mutex::new(InMemoryState { things, leases })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InMemoryState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A name that is nobody else's.
-struct Held(InMemory, String);
+/// A leased name.
+struct NameLease(InMemory, String);
 
-impl Drop for Held {
+impl Drop for NameLease {
     fn drop(&mut self) {
         self.0.state().leases.remove(&self.1);
     }
@@ -88,7 +88,7 @@ impl Logs for InMemory {
 
     fn lease(&self, name: &str) -> Result<Option<Lease>> {
         let is_new = self.state().leases.insert(name.to_owned());
-        Ok(is_new.then(|| Box::new(Held(self.clone(), name.to_owned())) as Lease))
+        Ok(is_new.then(|| Box::new(NameLease(self.clone(), name.to_owned())) as Lease))
     }
 
     fn alone(&self) -> Result<Option<Lease>> {

@@ -2,7 +2,7 @@
 //! [`super::bound`], checking in [`super::verify`].
 
 use super::cipher::{CacheKey, Cipher};
-use super::contents::{Contents, File};
+use super::contents::{Contents, SizedFile};
 use super::disk::Disk;
 use super::log::Broken;
 use super::manifest::{self, Manifest};
@@ -10,7 +10,7 @@ use super::medium::{Lease, Logs};
 use super::numerics::Numerics;
 use super::objects::ObjectsAddress;
 use super::pack;
-use super::{Failure, Place, STORE_VERSION, files, short};
+use super::{Failure, STORE_VERSION, StoreLocation, files, short};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
@@ -21,18 +21,37 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder of memories, or a place for them in an object store, opened to look after it. With a key, the
+/// A folder of memories, or a place for them in an object store, opened for maintenance. With a key, the
 /// memories that are encrypted with it.
+///
+/// # Examples
+/// ```
+/// # use greenroom_engine::{cache::Folder, *};
+/// # let model: &'static [u8] = fixtures::RandomModel::tiny(1).bytes().leak();
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let config = EngineConfig::new(ModelSource::Bundled("tiny", model)).cache_dir(dir.path());
+/// # let engine = Engine::open(config)?;
+/// # engine.agent("demo", "ada").max_tokens(8).extend("Rolf: Who are you?")?.blocking_finish()?;
+/// # drop(engine);
+/// let folder = Folder::new(dir.path(), None);
+/// for stored in folder.list()? {
+///     println!("{} of {}: {} tokens", stored.session.agent, stored.session.run, stored.tokens);
+/// }
+/// assert_eq!(folder.verify()?.problems.len(), 0);
+/// folder.shrink(0)?; // removes everything
+/// assert_eq!(folder.list()?.len(), 0);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Folder {
-    pub(super) place: Place,
+    pub(super) place: StoreLocation,
     pub(super) medium: Arc<dyn Logs>,
     pub(super) cipher: Cipher,
 }
 
 /// One stored session.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct StoredSession {
     /// Hash that names its manifest.
     pub id: String,
     /// The run and agent, as given by their owner.
@@ -63,7 +82,7 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct Details {
     /// The entry in [`Folder::list`].
-    pub entry: Entry,
+    pub entry: StoredSession,
     /// blake3 of the model file.
     pub model_identity: String,
     /// The devices that computed it, and the constants that its keys are coded by.
@@ -82,10 +101,10 @@ pub struct Details {
 /// Sessions with their manifests.
 type Sessions = Vec<(String, Manifest)>;
 
-/// The sessions of a folder, and what beside them takes room there.
-pub(super) struct Listing {
-    pub(super) entries: Vec<Entry>,
-    /// Bytes of blocks and rows that no manifest names: of turns at work, or left by a process that ended.
+/// The sessions of a folder, and what else takes room there.
+pub(super) struct Inventory {
+    pub(super) entries: Vec<StoredSession>,
+    /// Bytes of blocks and rows that no manifest names: of active turns, or left by a process that ended.
     pub(super) unnamed: u64,
     /// Number of folders, manifests and packs that can't be read.
     pub(super) unread: usize,
@@ -94,7 +113,7 @@ pub(super) struct Listing {
 impl Folder {
     /// The folder at `dir`; with a key, the part of it that is encrypted with that key.
     pub fn new(dir: &Path, key: Option<&CacheKey>) -> Self {
-        let place = Place::new(dir.to_owned(), key.cloned(), None);
+        let place = StoreLocation::new(dir.to_owned(), key.cloned(), None);
         let medium = Arc::new(Disk::at(&place.root()));
         Self::on(place, medium)
     }
@@ -105,12 +124,12 @@ impl Folder {
     /// # Errors
     /// It can't be reached, or is being cleaned.
     pub fn in_objects(address: &ObjectsAddress, front: &Path, key: Option<&CacheKey>) -> Result<Self> {
-        let place = Place::new(front.to_owned(), key.cloned(), Some(address.clone()));
+        let place = StoreLocation::new(front.to_owned(), key.cloned(), Some(address.clone()));
         let medium = place.open()?;
         Ok(Self::on(place, medium))
     }
 
-    pub(super) fn on(place: Place, medium: Arc<dyn Logs>) -> Self {
+    pub(super) fn on(place: StoreLocation, medium: Arc<dyn Logs>) -> Self {
         let cipher = Cipher::new(place.key.as_ref());
         Self { place, medium, cipher }
     }
@@ -119,25 +138,25 @@ impl Folder {
     ///
     /// # Errors
     /// The folder can't be read.
-    pub fn list(&self) -> Result<Vec<Entry>> {
+    pub fn list(&self) -> Result<Vec<StoredSession>> {
         let mut entries = self.entries().entries;
         entries.sort_by(|a, b| (&a.session.run, &a.session.agent).cmp(&(&b.session.run, &b.session.agent)));
         Ok(entries)
     }
 
     /// All sessions whose manifests can be read, in no order.
-    pub(super) fn entries(&self) -> Listing {
+    pub(super) fn entries(&self) -> Inventory {
         let (manifests, census) = self.sessions();
         let entries = manifests.iter().map(|(id, m)| self.entry(id, m, &census)).collect();
-        Listing { entries, unnamed: census.unnamed, unread: census.unread }
+        Inventory { entries, unnamed: census.unnamed, unread: census.unread }
     }
 
-    fn entry(&self, id: &str, m: &Manifest, census: &Census) -> Entry {
+    fn entry(&self, id: &str, m: &Manifest, census: &Census) -> StoredSession {
         let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
         let own = census.own.get(id).copied().unwrap_or(0);
         let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
         let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
-        Entry {
+        StoredSession {
             id: id.to_owned(),
             session: m.session(),
             model: m.owner.identity.model_name.clone(),
@@ -183,7 +202,7 @@ impl Folder {
         })
     }
 
-    /// Bytes of all files of the folder, whoever they belong to; in an object store, of this key.
+    /// Bytes of all files of the folder, whatever they belong to; in an object store, of this key.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -202,8 +221,8 @@ impl Folder {
         Ok(self.others()?.iter().filter(|(_, version)| *version == STORE_VERSION).count())
     }
 
-    /// Folders of other versions and keys, with their versions. Those in an object store are for whoever has
-    /// their keys.
+    /// Folders of other versions and keys, with their versions. Those in an object store are left to the
+    /// holders of their keys.
     ///
     /// # Errors
     /// The folder can't be read.
@@ -211,7 +230,7 @@ impl Folder {
         if self.place.objects.is_some() {
             return Ok(Vec::new());
         }
-        let version = |entry: &files::Entry| {
+        let version = |entry: &files::DirEntry| {
             let name = entry.name.to_str()?.strip_prefix('v')?;
             entry.is_folder().then(|| name.split('-').next()?.parse().ok())?
         };
@@ -236,7 +255,7 @@ impl Folder {
 
     /// A manifest, and why it is not the latest state.
     pub(super) fn read_manifest(&self, id: &str, name: &str) -> Result<(Manifest, Option<Broken>), Failure> {
-        let bytes = self.medium.open(name)?.whole(manifest::MOST)?;
+        let bytes = self.medium.open(name)?.whole(manifest::MAX_MANIFEST_BYTES)?;
         let (manifest, _, broken) = manifest::decode(&bytes, id, &self.cipher)?;
         Ok((manifest, broken))
     }
@@ -257,12 +276,12 @@ impl Folder {
         (sessions, census)
     }
 
-    /// The sessions whose manifests can be read, and all that lies beside them.
+    /// The sessions whose manifests can be read, and everything else there.
     fn manifests(&self) -> (Sessions, Contents) {
         let mut contents = Contents::read(&*self.medium);
         contents.unread.iter().for_each(|reason| tracing::warn!("{reason}"));
         let mut sessions = Vec::new();
-        for (id, File { name, .. }) in &contents.manifests {
+        for (id, SizedFile { name, .. }) in &contents.manifests {
             match self.read_manifest(id, name) {
                 Ok((manifest, _)) => sessions.push((id.clone(), manifest)),
                 Err(Failure::Missing) => {}
@@ -279,7 +298,7 @@ impl Folder {
     /// Bytes of parts of blocks on disk; of twins the one that has its own file counts.
     fn sizes(&self, contents: &mut Contents) -> HashMap<BlockKey, u64> {
         let mut sizes: HashMap<BlockKey, u64> = HashMap::new();
-        for File { name, .. } in &contents.packs {
+        for SizedFile { name, .. } in &contents.packs {
             match pack::index(&*self.medium, name) {
                 Ok(entries) => sizes.extend(entries.into_iter().map(|(key, place)| (key, place.len))),
                 Err(Failure::Unreadable(reason)) => {

@@ -13,7 +13,7 @@
 use super::cipher::Cipher;
 use super::found::Failure;
 use super::medium::Logs;
-use super::source::{Source, stretch};
+use super::source::{ByteSource, stretch};
 use crate::Result;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Cursor, Read as _, SeekFrom};
@@ -21,9 +21,9 @@ use std::io::{self, Cursor, Read as _, SeekFrom};
 /// Bytes of a record before its payload.
 pub(super) const HEAD: usize = 4 + 32;
 /// Bytes of a record, at most.
-pub(super) const MOST: u64 = 1 << 30;
+pub(super) const MAX_RECORD_BYTES: u64 = 1 << 30;
 
-/// End of a log: the bytes that count, and the last checksum, which stands for all before it.
+/// End of a log: the bytes that count, and the last checksum, which covers all before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct End {
@@ -48,7 +48,7 @@ impl End {
 pub(crate) fn record(end: &mut End, payload: Vec<u8>, cipher: &Cipher) -> Result<Vec<u8>> {
     let key = end.key();
     let payload = cipher.seal(&key, payload)?;
-    let n = u32::try_from(payload.len()).ok().filter(|n| u64::from(*n) <= MOST);
+    let n = u32::try_from(payload.len()).ok().filter(|n| u64::from(*n) <= MAX_RECORD_BYTES);
     let n = n.ok_or_else(|| crate::Error::store("can't write a record of more than 1 GiB"))?;
     let sum = blake3::keyed_hash(&key, &payload);
     let record = [&n.to_le_bytes()[..], sum.as_bytes(), &payload].concat();
@@ -97,7 +97,7 @@ pub(super) struct Record {
 
 impl Record {
     /// The payload, decrypted.
-    pub(super) fn open(&self, source: &mut dyn Source, cipher: &Cipher) -> Result<Vec<u8>, Failure> {
+    pub(super) fn open(&self, source: &mut dyn ByteSource, cipher: &Cipher) -> Result<Vec<u8>, Failure> {
         let payload = stretch(source, self.payload)?;
         Ok(cipher.open(&self.key, payload)?)
     }
@@ -110,11 +110,11 @@ impl Record {
 /// # Errors
 /// The source can't be read, or `each` says no.
 pub(super) fn scan(
-    source: &mut dyn Source,
+    source: &mut dyn ByteSource,
     len: u64,
     name: &str,
     most: u64,
-    each: &mut dyn FnMut(&mut dyn Source, &Record) -> Result<(), Failure>,
+    each: &mut dyn FnMut(&mut dyn ByteSource, &Record) -> Result<(), Failure>,
 ) -> Result<Option<Broken>, Failure> {
     let wrong = |e: io::Error| Failure::io("it", &e);
     let mut end = End::empty(name);
@@ -157,7 +157,7 @@ pub(super) type Each<'a> = dyn FnMut(&[u8], &End) -> Result<(), String> + 'a;
 /// Reads records from the start.
 pub(super) fn read(bytes: &[u8], name: &str, cipher: &Cipher, each: &mut Each<'_>) -> Result<(), Broken> {
     let len = bytes.len() as u64;
-    let read = scan(&mut Cursor::new(bytes), len, name, MOST, &mut |source, record| {
+    let read = scan(&mut Cursor::new(bytes), len, name, MAX_RECORD_BYTES, &mut |source, record| {
         if cipher.encrypts() {
             return Ok(each(&record.open(source, cipher)?, &record.end)?);
         }

@@ -35,7 +35,7 @@ pub(crate) struct Owner {
     pub(crate) identity: Identity,
 }
 
-/// Figures that tell how much a session is worth keeping.
+/// Figures for the value of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Worth {
@@ -72,7 +72,7 @@ impl Identity {
         format!("{model}\n{layout}\n{numerics}\n{store}\n{salt}")
     }
 
-    /// Reason why a cache of identity `other` can't serve here; `None` if it can.
+    /// Reason why a cache of identity `other` can't be used here; `None` if it can.
     pub(crate) fn differs(&self, other: &Self) -> Option<String> {
         let differs = |what: &str, here: &str, there: &str| {
             (here != there).then(|| format!("the cache was computed with {what} {there}, but this is {here}"))
@@ -91,8 +91,8 @@ impl Identity {
             .or_else(|| (self.salt != other.salt).then(|| "the cache belongs to another tenant".to_owned()))
     }
 
-    /// True if a cache of identity `other` can serve here but for the devices that computed it: its keys are
-    /// coded by the same constants.
+    /// True if a cache of identity `other` could be used here except for the devices that computed it: its
+    /// keys are coded by the same constants.
     pub(crate) fn can_adopt(&self, other: &Self) -> bool {
         let keys = |identity: &Self| Numerics::parse(&identity.numerics).keys;
         let alike = Self { numerics: self.numerics.clone(), ..other.clone() };
@@ -121,7 +121,7 @@ impl Manifest {
 /// One record: what of the state before it stays, and what comes after that.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Step {
+struct ManifestRecord {
     /// Owner, in the first record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<Owner>,
@@ -156,7 +156,7 @@ impl From<Address> for String {
 }
 
 /// Bytes of a manifest, at most.
-pub(super) const MOST: u64 = 64 << 20;
+pub(super) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Content of a manifest's log, as far as a writer must know it to add to it.
 pub(crate) struct Journal {
@@ -226,7 +226,7 @@ impl Journal {
             base.map_or(0, |b| common(&mut b.blocks.iter().zip(&manifest.blocks).map(|(a, b)| a == b)));
         let keep_segments =
             base.map_or(0, |b| common(&mut b.segments.iter().zip(&segments).map(|(a, b)| a == b)));
-        let step = Step {
+        let step = ManifestRecord {
             owner: base.is_none().then(|| manifest.owner.clone()),
             keep_blocks,
             blocks: manifest.blocks[keep_blocks..].iter().copied().map(Address).collect(),
@@ -243,9 +243,11 @@ impl Journal {
         let mut end = base.map_or_else(|| End::empty(name), |base| base.end.clone());
         let at = end.bytes;
         let record = log::record(&mut end, payload, cipher)?;
-        if end.bytes > MOST {
+        if end.bytes > MAX_MANIFEST_BYTES {
             let agent = &manifest.owner.agent;
-            return Err(Error::store(format!("the manifest of `{agent}` would have more than {MOST} bytes")));
+            return Err(Error::store(format!(
+                "the manifest of `{agent}` would have more than {MAX_MANIFEST_BYTES} bytes"
+            )));
         }
         let dropped = base.is_some_and(|base| keep_segments < base.segments.len());
         let live = match base {
@@ -278,7 +280,7 @@ fn digest(segment: &Segment) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Reads the manifest called `name`: its last whole state. Beside it why reading ended there, if that was
+/// Reads the manifest called `name`: its last whole state. Also returns why reading ended there, if that was
 /// before the end of the file; an error is the reason why there is no state at all.
 pub(crate) fn decode(
     bytes: &[u8],
@@ -287,7 +289,7 @@ pub(crate) fn decode(
 ) -> Result<(Manifest, Journal, Option<Broken>), String> {
     let mut state: Option<(Manifest, End)> = None;
     let read = log::read(bytes, name, cipher, &mut |payload, end| {
-        let step: Step = serde_json::from_slice(payload).map_err(|e| e.to_string())?;
+        let step: ManifestRecord = serde_json::from_slice(payload).map_err(|e| e.to_string())?;
         match &mut state {
             None => state = Some((step.first()?, end.clone())),
             Some((manifest, last)) => {
@@ -307,7 +309,7 @@ pub(crate) fn decode(
     }
 }
 
-impl Step {
+impl ManifestRecord {
     /// The state after the first record.
     fn first(mut self) -> Result<Manifest, String> {
         let owner = self.owner.take().ok_or("its first record has no owner")?;

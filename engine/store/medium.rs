@@ -1,8 +1,8 @@
 //! Media for a store's bytes: blobs, which are put whole and never change, and logs, which grow.
 //!
 //! Names are relative paths (`blocks/ab/….safetensors`, `manifests/….log`). [`disk`](super::disk) is a
-//! folder, [`objects`](super::objects) an object store with a folder in front,
-//! [`in_memory`](super::in_memory) is gone with the process.
+//! folder, [`objects`](super::objects) an object store behind a folder of copies,
+//! [`in_memory`](super::in_memory) ends with the process.
 
 use super::found::Failure;
 use super::source::Input;
@@ -19,7 +19,7 @@ pub(crate) trait Blobs: Send + Sync {
     /// Bytes of a thing; `None` if it is not there.
     fn size(&self, name: &str) -> Option<u64>;
 
-    /// Puts a thing in its place, whole or not at all; another one of that name goes.
+    /// Writes a file completely or not at all, replacing one of the same name.
     ///
     /// # Errors
     /// It can't be written.
@@ -48,11 +48,11 @@ pub(crate) trait Blobs: Send + Sync {
     /// The folder can't be read.
     fn list(&self, folder: &str) -> Result<Vec<(String, u64)>>;
 
-    /// All that lies there, to be looked through folder by folder.
+    /// Everything there, to be walked folder by folder.
     ///
     /// # Errors
     /// It can't be read.
-    fn listing(&self) -> Result<Listing<'_>> {
+    fn listing(&self) -> Result<ListFolder<'_>> {
         Ok(by_folder(self.list("")?))
     }
 
@@ -62,7 +62,7 @@ pub(crate) trait Blobs: Send + Sync {
     /// It can't be removed.
     fn remove(&self, name: &str) -> Result<u64>;
 
-    /// Takes what failed a check out of the way, and keeps it.
+    /// Moves what failed a check out of the way, and keeps it.
     ///
     /// # Errors
     /// It can't be moved.
@@ -71,7 +71,7 @@ pub(crate) trait Blobs: Send + Sync {
 
 /// Blobs, and things among them that grow by appending.
 pub(crate) trait Logs: Blobs {
-    /// Appends to a log whose first `at` bytes count; what lies after them is cut off.
+    /// Appends to a log of which the first `at` bytes count; the rest is cut off.
     ///
     /// # Errors
     /// It is shorter, or can't be written.
@@ -85,24 +85,22 @@ pub(crate) trait Logs: Blobs {
     /// Tells whether a log can be appended to after its first `at` bytes.
     fn can_append(&self, name: &str, at: u64) -> bool;
 
-    /// The right to write what goes by a name, until it is dropped; `None`: somebody else has it.
+    /// The exclusive right to write a name, until it is dropped; `None`: another process has it.
     ///
-    /// # Errors
-    /// Nobody can have it.
+    /// # Errors It can't be leased.
     fn lease(&self, name: &str) -> Result<Option<Lease>>;
 
-    /// Everything for this process alone, until it is dropped; `None`: somebody else uses it.
+    /// Exclusive use of everything, until it is dropped; `None`: another process uses it.
     ///
-    /// # Errors
-    /// Nobody can have it.
+    /// # Errors It can't be had.
     fn alone(&self) -> Result<Option<Lease>>;
 
-    /// Reads that gain by being done side by side, where so many cores compute.
+    /// Number of reads worth doing in parallel, given the number of cores that compute.
     fn n_readers(&self, n_cores: usize) -> usize {
         n_cores
     }
 
-    /// What went over the wire so far; `None` where nothing does.
+    /// Network traffic so far; `None` where there is none.
     fn traffic(&self) -> Option<Traffic> {
         None
     }
@@ -112,27 +110,27 @@ pub(crate) trait Logs: Blobs {
 pub(crate) type Lease = Box<dyn Send + Sync>;
 
 /// Lists the entries of a folder ("" is the topmost), sorted by name; none if it is not there.
-pub(crate) type Listing<'a> = Box<dyn Fn(&str) -> Result<Vec<Entry>> + 'a>;
+pub(crate) type ListFolder<'a> = Box<dyn Fn(&str) -> Result<Vec<MediumEntry>> + 'a>;
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct MediumEntry {
     /// Its name in the folder; what is not Unicode in it is replaced.
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A regular file of so many bytes.
+pub(crate) enum EntryKind {
+    /// A regular file of this many bytes.
     File(u64),
     Folder,
     /// Something else, in words.
     Other(&'static str),
 }
 
-/// What went to an object store and came back, since it was opened.
+/// Traffic with an object store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// HTTP requests, those that were repeated too.
@@ -162,16 +160,17 @@ impl std::ops::Sub for Traffic {
 }
 
 /// Things with their bytes, sorted by name, as folders.
-pub(crate) fn by_folder(things: Vec<(String, u64)>) -> Listing<'static> {
+pub(crate) fn by_folder(things: Vec<(String, u64)>) -> ListFolder<'static> {
     Box::new(move |folder| {
         let below = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<MediumEntry> = Vec::new();
         let inside = things.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&below)?, *bytes)));
         for (name, bytes) in inside {
-            let (name, kind) =
-                name.split_once('/').map_or((name, Kind::File(bytes)), |(folder, _)| (folder, Kind::Folder));
+            let (name, kind) = name
+                .split_once('/')
+                .map_or((name, EntryKind::File(bytes)), |(folder, _)| (folder, EntryKind::Folder));
             if entries.last().is_none_or(|last| last.name != name) {
-                entries.push(Entry { name: name.to_owned(), kind });
+                entries.push(MediumEntry { name: name.to_owned(), kind });
             }
         }
         Ok(entries)

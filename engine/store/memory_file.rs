@@ -27,7 +27,7 @@ use std::sync::Arc;
 const MAGIC: &[u8; 16] = b"greenroom memory";
 const VERSION: u32 = 1;
 /// Bytes of a head, at most: as of a manifest.
-const MOST_HEAD: u64 = super::manifest::MOST;
+const MAX_HEAD_BYTES: u64 = super::manifest::MAX_MANIFEST_BYTES;
 
 /// Parts of a block, by [`Part`], as far as they are there.
 pub(crate) type BlockParts = [Option<Arc<BlockBytes>>; 2];
@@ -79,9 +79,11 @@ impl SessionExport {
         };
         let head = serde_json::to_vec(&head)
             .map_err(|e| Error::internal(format!("can't encode a memory's head: {e}")))?;
-        if head.len() as u64 > MOST_HEAD {
-            let found =
-                format!("the memory's texts take {} bytes; at most {MOST_HEAD} can be exported", head.len());
+        if head.len() as u64 > MAX_HEAD_BYTES {
+            let found = format!(
+                "the memory's texts take {} bytes; at most {MAX_HEAD_BYTES} can be exported",
+                head.len()
+            );
             return Err(Error::request(found));
         }
         out.frame(&head)?;
@@ -97,8 +99,8 @@ impl SessionExport {
         Ok(out.n_bytes)
     }
 
-    /// Reads a file for a cache of an identity. Beside it the reason why its blocks and rows are not given:
-    /// they are then left out, and the segments have to be checked by whoever takes them.
+    /// Reads a file for a cache of an identity, with the reason if its blocks and rows are not returned: they
+    /// are then left out, and the caller must check the segments.
     ///
     /// # Errors
     /// The file is not whole, or can't be read.
@@ -110,7 +112,7 @@ impl SessionExport {
     ) -> Result<(Self, Option<String>)> {
         let mut input = Checked { mac: secret.map(mac), from, at: 0 };
         input.begin()?;
-        let (payload, sum) = input.whole_frame("its head", MOST_HEAD)?;
+        let (payload, sum) = input.whole_frame("its head", MAX_HEAD_BYTES)?;
         if blake3::hash(&payload) != sum {
             return Err(broken("the checksum of its head does not match"));
         }
@@ -218,7 +220,7 @@ fn unwritten(e: &std::io::Error) -> Error {
     Error::store(format!("can't write the export: {e}"))
 }
 
-/// A writer that signs what goes through it.
+/// A writer that signs its output.
 struct Signed<'a> {
     mac: blake3::Hasher,
     to: &'a mut dyn Write,
@@ -239,7 +241,7 @@ impl Signed<'_> {
     }
 }
 
-/// A reader that signs what goes through it, and says where it ends too early.
+/// A reader that signs its input, and reports a premature end.
 struct Checked<'a> {
     mac: Option<blake3::Hasher>,
     from: &'a mut dyn Read,

@@ -5,11 +5,11 @@
 //! DIR/v4/export.key                         secret that exports are signed with, once there was one
 //! DIR/v4/lock                               held (shared) by every process that uses the folder
 //! DIR/v4/runs/<hash>                        held by the one process that adds to a run's sessions
-//! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by whoever has read the same
+//! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by equal content
 //! DIR/v4/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
 //! DIR/v4/packs/<hash>.pack                  many small ones of both, in one file
 //! DIR/v4/manifests/<session>.log            what a session is made of: a record a turn
-//! DIR/v4/tails/<session>.<n>.log            f16 rows of a session's open block, or of one that has sealed since: a record a turn
+//! DIR/v4/tails/<session>.<n>.log            f16 rows of an open block, or one sealed since: a record a turn
 //! DIR/v4/checks/<identity>                  what the self-check found
 //! DIR/v4/damaged/                           files that failed a check, set aside
 //! ```
@@ -55,7 +55,7 @@ use manifest::{Journal, Manifest, Write};
 use medium::{Blobs, Lease, Logs, Traffic};
 use objects::{Objects, ObjectsAddress};
 use pack::{Builder, Packs};
-use source::{Input, Source, stretch};
+use source::{ByteSource, Input, stretch};
 use std::fs::TryLockError;
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ pub(crate) const STORE_VERSION: u32 = 4;
 
 /// Where memories lie, and how they are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StoreLocation {
     /// Their folder; that of copies of them, if they lie in an object store.
     pub(crate) dir: PathBuf,
     pub(crate) key: Option<CacheKey>,
@@ -103,7 +103,7 @@ pub(crate) struct Store {
     pub(crate) verify: bool,
 }
 
-impl Place {
+impl StoreLocation {
     /// A folder with a key, or the place in an object store that it has copies of.
     pub(crate) fn new(dir: PathBuf, key: Option<CacheKey>, objects: Option<ObjectsAddress>) -> Self {
         Self { dir, key, objects, is_warned: Arc::default() }
@@ -128,8 +128,8 @@ impl Place {
         })
     }
 
-    /// Lets the folder take at most so many bytes, if nobody else uses it now; what it did, or why not, is
-    /// logged. Of copies those go that were made longest ago; what lies in an object store stays.
+    /// Bounds the folder at this many bytes, if no other process uses it now; logs what was done, or why not.
+    /// Of copies, the oldest are removed; what is in an object store stays.
     pub(crate) fn keep_within(&self, bound: Bound) {
         if self.objects.is_none() {
             return Folder::on(self.clone(), Arc::new(Disk::at(&self.root()))).keep_within(bound);
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.objects {
             Some(address) => write!(f, "{address}"),
@@ -150,22 +150,21 @@ impl std::fmt::Display for Place {
 }
 
 impl Store {
-    /// A block's file up to so many bytes is small.
-    const SMALL: u64 = 1 << 20;
+    /// A block's file of up to this many bytes is small.
+    const MAX_SMALL_BYTES: u64 = 1 << 20;
     /// Number of small files from which on they are packed.
-    const MANY: usize = 256;
+    const MIN_PACKED_FILES: usize = 256;
     /// Bytes of a pack, at most, unless a single image is larger.
     const PACK: usize = 64 << 20;
 
     /// Opens (and makes) a cache folder.
     ///
-    /// # Errors
-    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is at work in it.
-    pub(crate) fn open(place: &Place) -> Result<Self> {
+    /// # Errors `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is running in it.
+    pub(crate) fn open(place: &StoreLocation) -> Result<Self> {
         Ok(Self::on(place.open()?, place.key.as_ref()))
     }
 
-    /// A store of what lies in a medium.
+    /// A store on a medium.
     pub(crate) fn on(medium: Arc<dyn Logs>, key: Option<&CacheKey>) -> Self {
         let mut packs = Packs::default();
         if medium.gathers()
@@ -178,7 +177,7 @@ impl Store {
             cipher: Cipher::new(key),
             names: key.map_or(String::new(), CacheKey::names),
             packs: RwLock::new(packs),
-            fresh: AtomicUsize::new(Self::MANY),
+            fresh: AtomicUsize::new(Self::MIN_PACKED_FILES),
             verify: true,
         }
     }
@@ -193,7 +192,8 @@ impl Store {
         let lease = self.medium.lease(&format!("runs/{}", name_hash(&self.secret(tenant), &[run])))?;
         lease.map(RunLock).ok_or_else(|| {
             let reason = format!(
-                "the memories of run {run} are in use by another process; wait until it has ended, or start a new run"
+                "the memories of run {run} are in use by another process; wait until it has ended, or start \
+                 a new run"
             );
             Error::new(ErrorKind::InUse, reason)
         })
@@ -203,17 +203,17 @@ impl Store {
         format!("{tenant}\n{}", self.names)
     }
 
-    /// All of the store, to look after it.
-    pub(crate) fn folder(&self, place: Place) -> Folder {
+    /// The whole store, for maintenance.
+    pub(crate) fn folder(&self, place: StoreLocation) -> Folder {
         Folder::on(place, self.medium.clone())
     }
 
-    /// Reads that gain by being done side by side, where so many cores compute.
+    /// Number of reads worth doing in parallel, given the number of cores that compute.
     pub(crate) fn n_readers(&self, n_cores: usize) -> usize {
         self.medium.n_readers(n_cores)
     }
 
-    /// What went over the wire so far; `None` where nothing does.
+    /// Network traffic so far; `None` where there is none.
     pub(crate) fn traffic(&self) -> Option<Traffic> {
         self.medium.traffic()
     }
@@ -285,7 +285,7 @@ impl Store {
     }
 
     /// Finds a block in a pack; packs of other processes are seen too.
-    fn packed(&self, key: BlockKey) -> Option<pack::Place> {
+    fn packed(&self, key: BlockKey) -> Option<pack::ImageLocation> {
         if !self.medium.gathers() {
             return None;
         }
@@ -304,14 +304,16 @@ impl Store {
     /// # Errors
     /// A file can't be read or written; what was there still is.
     pub(crate) fn compact(&self) -> Result<usize> {
-        if !self.medium.gathers() || self.fresh.load(Ordering::Relaxed) < Self::MANY {
+        if !self.medium.gathers() || self.fresh.load(Ordering::Relaxed) < Self::MIN_PACKED_FILES {
             return Ok(0);
         }
         self.fresh.store(0, Ordering::Relaxed);
         let mut small = self.loose_blocks()?;
-        small.retain(|(_, bytes)| *bytes <= Self::SMALL);
+        small.retain(|(_, bytes)| *bytes <= Self::MAX_SMALL_BYTES);
         match self.medium.lease("packs.lock")? {
-            Some(_lease) if small.len() >= Self::MANY => self.pack(small.into_iter().map(|(key, _)| key)),
+            Some(_lease) if small.len() >= Self::MIN_PACKED_FILES => {
+                self.pack(small.into_iter().map(|(key, _)| key))
+            }
             _ => Ok(0),
         }
     }
@@ -393,7 +395,7 @@ impl Store {
     pub(crate) fn read_manifest(&self, session: &SessionKey) -> Found<(Manifest, Journal, Option<Broken>)> {
         let id = self.session_id(session);
         self.checked(&manifest_name(&id), |input| {
-            let found = manifest::decode(&input.whole(manifest::MOST)?, &id, &self.cipher)?;
+            let found = manifest::decode(&input.whole(manifest::MAX_MANIFEST_BYTES)?, &id, &self.cipher)?;
             if found.0.session() != *session {
                 return Err("it belongs to another agent".into());
             }
@@ -410,7 +412,7 @@ impl Store {
     ) -> Result<u64> {
         let id = self.session_id(&manifest.session());
         let name = manifest_name(&id);
-        // A file that lost what the journal stands on (by hand, or set aside) starts over.
+        // A file that lost what the journal depends on (by hand, or set aside) starts over.
         let goes_on = |journal: &Journal| self.medium.can_append(&name, journal.bytes());
         let (write, after) = Journal::update(journal.as_ref(), goes_on, manifest, &id, &self.cipher)?;
         let n = match &write {
@@ -431,12 +433,12 @@ impl Store {
         Ok(n as u64)
     }
 
-    /// Tells whether a tail's file grows; else all of a tail is written as a new one.
+    /// Returns whether a tail's file grows; else each tail is written whole, as a new one.
     pub(crate) fn appends_tails(&self) -> bool {
         self.medium.appends()
     }
 
-    /// Tells whether a tail's file can be appended to: it is at least as long as what counts of it.
+    /// Returns whether a tail's file can be appended to: it is at least as long as its valid part.
     pub(crate) fn has_tail(&self, tail: &TailRef) -> bool {
         self.medium.can_append(&tail::name(tail), tail.end.bytes)
     }
@@ -481,7 +483,7 @@ impl Store {
     }
 }
 
-/// Tells a lock that somebody else holds from one that can't be.
+/// Distinguishes a lock held by another process from one that can't be taken.
 fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Result<()> {
     tried.map_err(|e| match e {
         TryLockError::WouldBlock => Error::new(ErrorKind::InUse, busy()),
@@ -489,13 +491,13 @@ fn locked(tried: Result<(), TryLockError>, busy: impl FnOnce() -> String) -> Res
     })
 }
 
-/// Hands a block's image to `read`: from where it lies, or decrypted.
+/// Passes a block's image to `read`: in place, or decrypted.
 fn open_image<T>(
     cipher: &Cipher,
     input: &mut Input,
     key: BlockKey,
     span: (u64, u64),
-    read: impl FnOnce(&mut dyn Source, (u64, u64)) -> Result<T, Failure>,
+    read: impl FnOnce(&mut dyn ByteSource, (u64, u64)) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     if !cipher.encrypts() {
         return read(input, span);
@@ -505,7 +507,7 @@ fn open_image<T>(
     read(&mut Cursor::new(bytes), (0, len))
 }
 
-/// A block's image as it lies on disk, checked by itself.
+/// A block's image as it is on disk, checked by itself.
 fn whole_image(
     cipher: &Cipher,
     input: &mut Input,
@@ -522,7 +524,7 @@ fn verify_image(cipher: &Cipher, input: &mut Input, key: BlockKey, span: (u64, u
 
 /// Reads the verdict of a self-check on an identity, and checks it against its checksum.
 fn read_check(input: &mut Input, root: BlockHash) -> Result<String, Failure> {
-    let text = String::from_utf8(input.whole(contents::MOST_CHECK)?).map_err(|e| e.to_string())?;
+    let text = String::from_utf8(input.whole(contents::MAX_CHECK_BYTES)?).map_err(|e| e.to_string())?;
     let (verdict, sum) = text.split_once('\n').ok_or("it has no checksum")?;
     if sum != format!("{}\n", check_sum(root, verdict)) {
         return Err("its checksum does not match".into());
@@ -569,7 +571,7 @@ fn check_name(root: BlockHash) -> String {
     format!("checks/{}", root.hex())
 }
 
-/// Takes what is damaged out of the way, and keeps it.
+/// Moves what is damaged out of the way, and keeps it.
 fn set_aside(blobs: &dyn Blobs, name: &str, reason: &str) {
     tracing::warn!("{} is damaged: {reason}; it is set aside", short(name));
     if let Err(e) = blobs.set_aside(name) {
@@ -587,7 +589,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Names as nobody should give them.
+    /// Hostile names.
     fn hostile() -> impl Strategy<Value = String> {
         prop_oneof![
             Just("../x".to_owned()),
@@ -612,7 +614,9 @@ mod tests {
             b in (hostile(), hostile(), hostile()),
             shift in any::<bool>(),
         ) {
-            let id = |(tenant, run, agent): &(String, String, String)| name_hash(&format!("{tenant}\n"), &[run, agent]);
+            let id = |(tenant, run, agent): &(String, String, String)| name_hash(
+                &format!("{tenant}\n"), &[run, agent]
+            );
             // Where one name ends and the next begins counts.
             let b = if shift { (a.0.clone(), format!("{}{}", a.1, a.2), String::new()) } else { b };
             prop_assert_eq!(id(&a) == id(&b), a == b);

@@ -6,8 +6,8 @@
 //! gpu/2 vulkan NAME DRIVER, keys by 03f2…, after 612 tokens of lanes16/5
 //! lanes16/5, keys by 03f2…, after 900 tokens of gpu/2 vulkan NAME DRIVER, after 612 tokens of lanes16/5
 //! ```
-//! The text is a part of the identity that a memory's addresses hang on. It counts the tokens of each device,
-//! so an address stands for the same bytes in every memory, adopted or not.
+//! The text is a part of the identity that a memory's addresses depend on. It counts the tokens of each
+//! device, so an address stands for the same bytes in every memory, adopted or not.
 
 use std::fmt;
 
@@ -73,8 +73,8 @@ impl Numerics {
         let gone = past.iter().skip(1).take_while(|(tokens, _)| *tokens >= n).count();
         past.drain(..gone);
         past[0].0 = n;
-        // It goes on with its own tokens. (Where all of them are its own, they stay apart from those that it
-        // never gave away.)
+        // It continues with its own tokens. (Even if all of them are its own, they stay apart from those of a
+        // memory that was never handed over.)
         if past.len() > 1 && past[0].1 == device {
             past.remove(0);
         }
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(back.to_string(), text);
         assert_eq!(back.origin(), Some(format!("{GPU}, after 612 tokens of lanes16/5")));
         assert_eq!(back.devices().collect::<Vec<_>>(), ["lanes16/5", GPU, "lanes16/5"]);
-        // Taken back: what lies past the tokens that are left is gone.
+        // Undo: drops what is past the remaining tokens.
         assert_eq!(there.continued_by(GPU, 700), there);
         assert_eq!(there.continued_by(GPU, 612), there);
         assert_eq!(there.continued_by(GPU, 300), cpu.continued_by(GPU, 300));

@@ -25,14 +25,14 @@ const FOOTER: usize = 8 + 32 + 8;
 
 /// Location of an image.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ImageLocation {
     /// Name of the pack.
     pub(super) pack: Arc<str>,
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-impl Place {
+impl ImageLocation {
     /// The pack, and the stretch of it that is the image.
     pub(super) fn open(&self, blobs: &dyn Blobs) -> Result<(Input, (u64, u64)), Failure> {
         Ok((blobs.open(&self.pack)?, (self.offset, self.len)))
@@ -43,12 +43,12 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Packs {
     known: HashSet<String>,
-    places: HashMap<BlockKey, Place>,
+    places: HashMap<BlockKey, ImageLocation>,
 }
 
 impl Packs {
-    /// Looks at packs that came or went since the last look; one whose index is damaged is said and passed
-    /// over.
+    /// Looks at packs that were added or removed since the last look; one whose index is damaged is reported
+    /// and skipped.
     pub(super) fn refresh(&mut self, blobs: &dyn Blobs) -> Result<()> {
         let packs = blobs.list("packs")?.into_iter().map(|(name, _)| name);
         let now: HashSet<String> = packs.filter(|name| name.ends_with(".pack")).collect();
@@ -63,7 +63,7 @@ impl Packs {
                 Err(Failure::Damaged(reason)) => {
                     tracing::warn!("{} is damaged: {reason}", short(name));
                 }
-                // Gone again, or perhaps readable the next time.
+                // Gone again, or readable the next time.
                 Err(failure) => {
                     tracing::debug!("{}: {failure}", short(name));
                     known.remove(name);
@@ -74,7 +74,7 @@ impl Packs {
         Ok(())
     }
 
-    pub(super) fn find(&self, key: BlockKey) -> Option<Place> {
+    pub(super) fn find(&self, key: BlockKey) -> Option<ImageLocation> {
         self.places.get(&key).cloned()
     }
 
@@ -85,14 +85,14 @@ impl Packs {
 }
 
 /// Bytes of a pack, at most, and of its index.
-pub(super) const MOST: u64 = 4 << 30;
-const MOST_INDEX: u64 = 16 << 20;
+pub(super) const MAX_PACK_BYTES: u64 = 4 << 30;
+const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// Reads the index of a pack.
 ///
 /// # Errors
 /// It can't be trusted, or can't be read.
-pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Place)>, Failure> {
+pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, ImageLocation)>, Failure> {
     let wrong = |e: std::io::Error| Failure::io("its index", &e);
     let mut input = blobs.open(name)?;
     let end = input.len().checked_sub(FOOTER as u64).ok_or("it is too short for a pack")?;
@@ -101,7 +101,8 @@ pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Plac
     let (n, rest) = footer.split_at(8);
     let (sum, magic) = rest.split_at(32);
     let n = u64::from_le_bytes(n.try_into().expect("8 bytes"));
-    let start = end.checked_sub(n).filter(|_| magic == MAGIC && n <= MOST_INDEX && end <= MOST);
+    let start =
+        end.checked_sub(n).filter(|_| magic == MAGIC && n <= MAX_INDEX_BYTES && end <= MAX_PACK_BYTES);
     let start = start.ok_or("it does not end like a pack")?;
     let bytes = stretch(&mut input, (start, n))?;
     if blake3::hash(&bytes).as_bytes() != sum {
@@ -110,12 +111,11 @@ pub(super) fn index(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Plac
     Ok(decode(&bytes, start, name)?)
 }
 
-/// Checks what a pack holds beside its images: its index, and that they lie one after another, with nothing
-/// between them.
+/// Checks the rest of a pack: its index, and that they lie one after another, with nothing between them.
 ///
 /// # Errors
 /// It is damaged, or can't be read.
-pub(super) fn verify(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, Place)>, Failure> {
+pub(super) fn verify(blobs: &dyn Blobs, name: &str) -> Result<Vec<(BlockKey, ImageLocation)>, Failure> {
     let entries = index(blobs, name)?;
     let held: u64 = entries.iter().map(|(_, place)| place.len).sum();
     let rest = entries.len() * ENTRY + FOOTER;
@@ -144,9 +144,9 @@ pub(crate) fn decode_entries(bytes: &[u8], start: u64) -> Result<Vec<(BlockKey, 
     bytes.chunks_exact(ENTRY).map(entry).collect()
 }
 
-fn decode(bytes: &[u8], start: u64, name: &str) -> Result<Vec<(BlockKey, Place)>, String> {
+fn decode(bytes: &[u8], start: u64, name: &str) -> Result<Vec<(BlockKey, ImageLocation)>, String> {
     let pack: Arc<str> = name.into();
-    let place = |(key, offset, len)| (key, Place { pack: pack.clone(), offset, len });
+    let place = |(key, offset, len)| (key, ImageLocation { pack: pack.clone(), offset, len });
     Ok(decode_entries(bytes, start)?.into_iter().map(place).collect())
 }
 

@@ -1,9 +1,9 @@
 //! Removing one session, or its rows to go back, while the folder is in use: of a session its manifest, its
 //! tails, and the blocks that nothing else needs.
 //!
-//! The engine says what it needs itself; what other sessions of the folder need, their manifests say. A
-//! process beside this one that has just found a block and not yet committed computes it again when it misses
-//! it: that is a miss with a reason, as any lost block.
+//! The engine knows its own needs; the manifests have those of other sessions. Another process that has just
+//! found a block and not yet committed computes it again when it misses it: a miss with a reason, like any
+//! lost block.
 
 use super::found::Failure;
 use super::manifest::{self, Manifest};
@@ -47,7 +47,7 @@ impl Store {
             tails.extend(manifest.tails().map(|tail| tail.file.clone()));
             dead.extend(manifest.blocks);
         }
-        // The manifest first: a crash in between leaves what nobody needs, never what lacks something.
+        // The manifest first: a crash in between leaves unneeded files, never incomplete memories.
         removed.bytes += self.medium.remove(&name)?;
         for tail in tails.difference(&needed_tails) {
             removed.bytes += self.medium.remove(&format!("tails/{tail}"))?;
@@ -93,7 +93,7 @@ impl Store {
 
     fn manifest_at(&self, name: &str) -> Result<Manifest, Failure> {
         let id = super::short(name).strip_suffix(".log").ok_or(Failure::Missing)?;
-        let bytes = self.medium.open(name)?.whole(manifest::MOST)?;
+        let bytes = self.medium.open(name)?.whole(manifest::MAX_MANIFEST_BYTES)?;
         Ok(manifest::decode(&bytes, id, &self.cipher)?.0)
     }
 }

@@ -1,13 +1,13 @@
-//! Writing packs again without what nobody needs.
+//! Rewriting packs without unneeded images.
 
 use super::cipher::Cipher;
 use super::medium::Blobs;
-use super::pack::{self, Builder, Place};
+use super::pack::{self, Builder, ImageLocation};
 use super::{Failure, Store, set_aside, short, whole_image};
 use crate::Result;
 use crate::kv::table::{BlockHash, BlockKey};
 
-/// What writing packs again has come to.
+/// Results of rewriting packs.
 #[derive(Default)]
 pub(super) struct Repacked {
     /// Bytes freed.
@@ -80,7 +80,11 @@ struct Images {
     damaged: Option<String>,
 }
 
-fn images(blobs: &dyn Blobs, cipher: &Cipher, entries: &[(BlockKey, Place)]) -> Result<Images, Failure> {
+fn images(
+    blobs: &dyn Blobs,
+    cipher: &Cipher,
+    entries: &[(BlockKey, ImageLocation)],
+) -> Result<Images, Failure> {
     let mut images = Images::default();
     for (key, place) in entries {
         let (mut input, span) = place.open(blobs)?;

@@ -1,4 +1,4 @@
-//! The secret of a folder, by which it knows what it exported.
+//! The secret of a folder, which authenticates its own exports.
 
 use super::found::Failure;
 use super::medium::Lease;
@@ -17,12 +17,12 @@ pub(super) fn is_unfinished(name: &str) -> bool {
 }
 
 impl Store {
-    /// The secret that this folder's exports are signed with; made when it is first asked for.
+    /// The secret that this folder's exports are signed with; created on first use.
     ///
     /// # Errors
     /// It can't be read or made.
     pub(crate) fn export_secret(&self) -> Result<[u8; 32]> {
-        // Whoever comes second reads what the first one made.
+        // The second process reads what the first one made.
         let _lease = self.lease_packs()?;
         match self.medium.open(SECRET).and_then(|mut input| input.whole(LEN)) {
             Ok(found) => found.try_into().map_err(|found: Vec<u8>| {
@@ -37,10 +37,9 @@ impl Store {
         }
     }
 
-    /// The right to move what lies in packs, waited for: whoever has it is soon done.
+    /// The right to move what is in packs; waits for it, as its holder is soon done.
     ///
-    /// # Errors
-    /// Somebody keeps it, or it can't be had.
+    /// # Errors Another process keeps it, or it can't be had.
     pub(super) fn lease_packs(&self) -> Result<Lease> {
         for _ in 0..500 {
             if let Some(lease) = self.medium.lease("packs.lock")? {

@@ -4,11 +4,11 @@ use super::found::Failure;
 use std::io::{self, Read, Seek, SeekFrom};
 
 /// Source of something stored: a file, or memory.
-pub(crate) trait Source: Read + Seek {}
-impl<S: Read + Seek> Source for S {}
+pub(crate) trait ByteSource: Read + Seek {}
+impl<S: Read + Seek> ByteSource for S {}
 
-/// The `n` bytes from `start` on. Memory for them is asked for, not taken.
-pub(super) fn stretch(source: &mut dyn Source, span: (u64, u64)) -> Result<Vec<u8>, Failure> {
+/// The `n` bytes from `start` on. Allocation failures are errors.
+pub(super) fn stretch(source: &mut dyn ByteSource, span: (u64, u64)) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     stretch_into(&mut bytes, source, span)?;
     Ok(bytes)
@@ -17,7 +17,7 @@ pub(super) fn stretch(source: &mut dyn Source, span: (u64, u64)) -> Result<Vec<u
 /// The same, in place of what was in `bytes`.
 pub(super) fn stretch_into(
     bytes: &mut Vec<u8>,
-    source: &mut dyn Source,
+    source: &mut dyn ByteSource,
     (start, n): (u64, u64),
 ) -> Result<(), Failure> {
     bytes.clear();
@@ -33,13 +33,13 @@ pub(super) fn stretch_into(
 
 /// A thing that is being read.
 pub(crate) struct Input {
-    source: Box<dyn Source>,
+    source: Box<dyn ByteSource>,
     len: u64,
 }
 
 impl Input {
     /// `len` bytes of a source.
-    pub(super) fn new(source: impl Source + 'static, len: u64) -> Self {
+    pub(super) fn new(source: impl ByteSource + 'static, len: u64) -> Self {
         Self { source: Box::new(source), len }
     }
 

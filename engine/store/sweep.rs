@@ -1,13 +1,13 @@
 //! Removing memories, and what no memory needs. Which memories go to keep a folder within a bound is in
 //! [`super::bound`].
 //!
-//! Removal takes the folder for itself: no other process may use it meanwhile. Nothing goes because it could
-//! not be read: what is damaged is set aside first (and goes with a later sweep), and where something can't
-//! be read, what it may need stays.
+//! Removal needs the folder exclusively: no other process may use it meanwhile. Nothing is removed because it
+//! could not be read: what is damaged is set aside first (and removed by a later sweep), and where something
+//! can't be read, what it may need stays.
 
-use super::contents::{Contents, File};
+use super::contents::{Contents, SizedFile};
 use super::disk::Disk;
-use super::inventory::{Entry, Folder};
+use super::inventory::{Folder, StoredSession};
 use super::manifest::Manifest;
 use super::medium::Logs as _;
 use super::repack::repack;
@@ -43,7 +43,7 @@ impl Folder {
     ///
     /// # Errors
     /// Another process uses the folder, or a file can't be removed.
-    pub fn remove(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
+    pub fn remove(&self, select: &dyn Fn(&StoredSession) -> bool) -> Result<Removed> {
         let _lock = self.lock()?;
         self.remove_locked(select)
     }
@@ -57,7 +57,7 @@ impl Folder {
         let contents = Contents::read(&*self.medium);
         let mut removed =
             Removed { sessions: contents.manifests.len(), bytes: 0, unread: contents.unread.len() };
-        // Manifests first: a crash in between leaves what nobody needs, never what lacks something.
+        // Manifests first: a crash in between leaves unneeded files, never incomplete memories.
         let sessions = contents.manifests.iter().chain(&contents.tails).map(|(_, file)| file);
         let blocks = contents.blocks.iter().map(|(_, file)| file).chain(&contents.packs);
         let rest = contents.runs.iter().chain(&contents.temporary).chain(&contents.damaged);
@@ -74,7 +74,7 @@ impl Folder {
         Ok(removed)
     }
 
-    pub(super) fn remove_locked(&self, select: &dyn Fn(&Entry) -> bool) -> Result<Removed> {
+    pub(super) fn remove_locked(&self, select: &dyn Fn(&StoredSession) -> bool) -> Result<Removed> {
         let mut removed = Removed::default();
         for entry in self.list()?.iter().filter(|entry| select(entry)) {
             removed.bytes += self.medium.remove(&super::manifest_name(&entry.id))?;
@@ -100,7 +100,7 @@ impl Folder {
         let needed = self.needed(&contents, &mut unread);
         if unread.is_empty() {
             let dead =
-                |file: &File, needed: bool| if needed { Ok(0) } else { self.medium.remove(&file.name) };
+                |file: &SizedFile, needed: bool| if needed { Ok(0) } else { self.medium.remove(&file.name) };
             for (key, file) in &contents.blocks {
                 removed.bytes += dead(file, needed.blocks.contains(&key.0))?;
             }
@@ -122,7 +122,7 @@ impl Folder {
     /// Reads which blocks and tails the manifests name. One that is damaged names nothing and is set aside.
     fn needed(&self, contents: &Contents, unread: &mut Vec<String>) -> Needed {
         let mut needed = Needed::default();
-        for (id, File { name, .. }) in &contents.manifests {
+        for (id, SizedFile { name, .. }) in &contents.manifests {
             match self.read_manifest(id, name) {
                 Ok((manifest, _)) => needed.add(manifest),
                 Err(Failure::Missing) => {}

@@ -1,7 +1,7 @@
 //! A tail: the f16 rows of a session's open block, a log that grows turn by turn. A manifest names its end.
 //!
-//! A tail belongs to one block. When the block seals, a new file begins; of the old ones the latest stay:
-//! where a session, or one that begins as it did, goes back into a sealed block, they have its rows.
+//! A tail belongs to one block. When the block seals, a new file begins; the latest of the old ones stay:
+//! they have the rows for a session, or one with the same beginning, that goes back into a sealed block.
 
 use super::cipher::{Cipher, OVERHEAD};
 use super::found::Failure;
@@ -109,15 +109,15 @@ fn check(
 }
 
 /// Bytes of a tail's file, at most.
-pub(super) const MOST: u64 = 1 << 30;
+pub(super) const MAX_TAIL_BYTES: u64 = 1 << 30;
 
 /// Bytes that count of a tail, at most: a record for each row.
 pub(super) fn most(layout: &KvLayout) -> u64 {
     (BLOCK * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
 }
 
-/// Checks a tail's whole file, what lies after its end too: rows of a turn that was not committed, or a
-/// record that a crash tore. Without a manifest's `tail` all of it is such.
+/// Checks a tail's whole file, including what follows its end: rows of an uncommitted turn, or a record that
+/// a crash tore. Without a manifest's `tail` all of it is such.
 ///
 /// # Errors
 /// It is damaged, or can't be read.
@@ -128,14 +128,14 @@ pub(super) fn verify(
     cipher: &Cipher,
 ) -> Result<(), Failure> {
     let len = input.len();
-    if len > MOST {
-        return Err(format!("it has {len} bytes; expected at most {MOST}").into());
+    if len > MAX_TAIL_BYTES {
+        return Err(format!("it has {len} bytes; expected at most {MAX_TAIL_BYTES}").into());
     }
     if tail.is_some_and(|tail| len < tail.end.bytes) {
         return Err("it is shorter than its manifest says".into());
     }
     // No record has more rows than a block, and no row more bytes than those that are there.
-    let most = tail.map_or(MOST, |tail| BLOCK as u64 * (tail.end.bytes / tail.rows.max(1) as u64));
+    let most = tail.map_or(MAX_TAIL_BYTES, |tail| BLOCK as u64 * (tail.end.bytes / tail.rows.max(1) as u64));
     let mut passed = tail.is_none();
     let broken = log::scan(input, len, name, most, &mut |source, record| {
         passed |= tail.is_some_and(|tail| record.end == tail.end);

@@ -1,6 +1,6 @@
 //! Reading every copy of everything in a cache folder, and checking every checksum; changes nothing.
 
-use super::contents::{Contents, File};
+use super::contents::{Contents, SizedFile};
 use super::inventory::Folder;
 use super::log::Broken;
 use super::manifest::Manifest;
@@ -23,8 +23,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Counts a file, and a problem if there is one. (What went while the folder was read was no longer
-    /// needed.)
+    /// Counts a file, and a problem if there is one. (A file that disappeared while the folder was read was
+    /// no longer needed.)
     fn file(&mut self, name: &str, checked: Result<(), Failure>) {
         self.files += 1;
         self.part(short(name), checked);
@@ -53,7 +53,7 @@ impl Folder {
             let read = |input: &mut Input| read_check(input, *root).map(drop);
             verdict.file(&file.name, self.medium.open(&file.name).and_then(|mut input| read(&mut input)));
         }
-        for File { name, bytes } in &contents.locks {
+        for SizedFile { name, bytes } in &contents.locks {
             let empty = if *bytes == 0 {
                 Ok(())
             } else {
@@ -61,7 +61,7 @@ impl Folder {
             };
             verdict.file(name, empty);
         }
-        for File { name, bytes } in &contents.secrets {
+        for SizedFile { name, bytes } in &contents.secrets {
             let found = format!("it has {bytes} bytes; expected {}", secret::LEN);
             verdict.file(name, if *bytes == secret::LEN { Ok(()) } else { Err(found.into()) });
         }
@@ -88,7 +88,7 @@ impl Folder {
             });
             verdict.file(&file.name, checked);
         }
-        for File { name, .. } in &contents.packs {
+        for SizedFile { name, .. } in &contents.packs {
             let index = pack::verify(&*self.medium, name);
             let entries = index.as_ref().map_or(&[][..], |entries| entries);
             for (key, place) in entries {
@@ -107,7 +107,7 @@ impl Folder {
         let mut named: HashMap<String, (TailRef, String)> = HashMap::new();
         for (id, file) in &contents.manifests {
             let read = self.read_manifest(id, &file.name);
-            // A torn record is what a crash leaves: the turn before stands.
+            // A torn record is the trace of a crash: the turn before it counts.
             let damaged = |broken: &Broken| (!broken.torn).then(|| broken.reason.as_str().into());
             let checked = match &read {
                 Ok((_, broken)) => broken.as_ref().and_then(damaged).map_or(Ok(()), Err),

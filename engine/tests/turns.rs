@@ -257,13 +257,13 @@ fn a_model_is_measured_once_for_a_folder() {
         let cache_dir = cache_dir.map(Path::to_owned);
         let mut config = EngineConfig::new(model());
         (config.cache_dir, config.self_check) = (cache_dir, true);
-        let mut told = Vec::new();
-        Engine::open_with_progress(config, &mut |loading| told.push(loading)).unwrap();
-        let weights = told
+        let mut progress = Vec::new();
+        Engine::open_with_progress(config, &mut |loading| progress.push(loading)).unwrap();
+        let weights = progress
             .iter()
             .filter(|loading| matches!(loading, Loading::Weights { done, total } if done == total));
-        assert_eq!(weights.count(), 1, "{told:?}");
-        told.contains(&Loading::Measuring)
+        assert_eq!(weights.count(), 1, "{progress:?}");
+        progress.contains(&Loading::Measuring)
     };
     assert!(opened(Some(dir.path())));
     assert!(!opened(Some(dir.path())));
@@ -309,10 +309,10 @@ fn a_memory_of_many_blocks_comes_back_from_disk_whole() {
     let asked = persistent("ann", &text, 4);
     let first = play(&on_disk(dir.path()), asked.clone());
     let again = play(&on_disk(dir.path()), next(&asked, &first, "And then?")).usage;
-    assert_eq!((again.source, again.recomputed), (Source::Disk, 0));
+    assert_eq!((again.source, again.recomputed), (CacheSource::Disk, 0));
     assert!(again.reused > 12 * 256, "{again:?}");
-    // Whoever reads the same finds it by its content.
+    // A session that reads the same finds it by its content.
     let other = play(&on_disk(dir.path()), persistent("ben", &(text + "Who asks?"), 4)).usage;
-    assert_eq!((other.source, other.kind), (Source::Disk, MatchKind::Prefix));
+    assert_eq!((other.source, other.kind), (CacheSource::Disk, MatchKind::Prefix));
     assert!(other.reused >= 12 * 256, "{other:?}");
 }

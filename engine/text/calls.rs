@@ -1,4 +1,4 @@
-//! Calls of tools: how a model writes them, and how it is told their results.
+//! Tool calls: how a model writes them, and how their results are given to it.
 //!
 //! A chat template that knows tools says both itself: it renders a conversation with a call of a made-up
 //! tool, and what it printed around the name, the arguments and the result is the form. Markup before a call
@@ -6,13 +6,13 @@
 //! tools' schemas. A template that knows none gets the plain form.
 
 use super::prefix::common_prefix;
-use super::render::{Piece, RESULT, Renderer, messages, placeholder, spaced};
+use super::render::{RESULT, Renderer, SkeletonPiece, messages, placeholder, spaced};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, CallSoFar, Tool, Tools};
 use greenroom_grammar::Grammar;
 use serde_json::json;
 
-/// How calls are written, and what stands between a call and the next reply.
+/// How calls are written, and the text between a call and the next reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// Ids of the markup that begins a call; empty: it begins with text.
@@ -25,12 +25,12 @@ pub(crate) struct CallForm {
     close: String,
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
     /// message.
-    pub(super) result: Option<Vec<Piece>>,
+    pub(super) result: Option<Vec<SkeletonPiece>>,
     /// How another call follows in the same reply; `None`: a reply is one call.
     pub(crate) joint: Option<Joint>,
 }
 
-/// What stands between the calls of one reply.
+/// The text between the calls of one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joint {
     /// Ids after every call.
@@ -44,7 +44,7 @@ pub(crate) struct Joint {
 }
 
 impl Joint {
-    /// `between` stands between a call and the next one's head, `after` after the last one.
+    /// `between` separates a call from the next one's head, `after` after the last one.
     fn new(between: &str, after: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let ids = tokenizer.encode_template(between, After::Text).ok()?;
         let last = tokenizer.encode_template(after, After::Text).ok()?;
@@ -77,15 +77,17 @@ impl CallForm {
         let call = |id: &str| json!({ "id": id, "type": "function", "function": function });
         let calls =
             |calls: &[serde_json::Value]| json!({ "role": "assistant", "content": "", "tool_calls": calls });
-        let told = |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
+        let result_message =
+            |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
         let mut asked = messages(&[("user", &user)]);
         // A reply with more after it, as a call has: templates write the last one otherwise (Qwen 3 shows
         // that it did not think).
         let spoken = [&asked[..], &messages(&[("assistant", &assistant), ("user", &user)])].concat();
-        let several = [&asked[..], &[calls(&IDS.map(call)), told(IDS[0]), told(IDS[1])]].concat();
-        asked.extend([calls(&[call(IDS[0])]), told(IDS[0])]);
+        let several =
+            [&asked[..], &[calls(&IDS.map(call)), result_message(IDS[0]), result_message(IDS[1])]].concat();
+        asked.extend([calls(&[call(IDS[0])]), result_message(IDS[0])]);
         let rendered = |messages: &[serde_json::Value]| renderer.render(messages, Some(&tools)).ok();
         let (spoken, called, several) = (rendered(&spoken)?, rendered(&asked)?, rendered(&several));
         let (header, _) = spoken.split_once(&user)?.1.split_once(&assistant)?;
@@ -101,11 +103,11 @@ impl CallForm {
         }
         let close = &tail[..tail.len() - tail.trim_start_matches(['}', ']', ')']).len()];
         let pieces = [
-            Piece::Text(tail[close.len()..].to_owned()),
-            Piece::Content(RESULT),
-            Piece::Text(after.to_owned()),
+            SkeletonPiece::Text(tail[close.len()..].to_owned()),
+            SkeletonPiece::Content(RESULT),
+            SkeletonPiece::Text(after.to_owned()),
         ];
-        let is_empty = |piece: &Piece| matches!(piece, Piece::Text(text) if text.is_empty());
+        let is_empty = |piece: &SkeletonPiece| matches!(piece, SkeletonPiece::Text(text) if text.is_empty());
         let joint = several.and_then(|several| {
             let first = called.split_once(tail)?.0;
             let between = several.strip_prefix(first)?.split_once(NAME)?.0.strip_prefix(close)?;
@@ -128,9 +130,8 @@ impl CallForm {
         self.lark(start, self.head.trim_start(), tools.list.iter())
     }
 
-    /// What a call is that is asked for, of any tool or the one with a name, after its opening: as the
-    /// template writes it. (With white space let pass, a model that would rather say something else could go
-    /// on with that for ever.)
+    /// Grammar of a requested call, of any tool or a given one, after its opening: as the template writes it.
+    /// (If white space were allowed, a model that would rather say something else could write it for ever.)
     pub(crate) fn forced_grammar(&self, tools: &Tools, name: Option<&str>) -> Grammar {
         let named = tools.list.iter().filter(|tool| name.is_none_or(|name| tool.name == name));
         self.lark("start: call\n", self.forced_head(), named)
@@ -187,21 +188,20 @@ impl CallForm {
 }
 
 impl CallForm {
-    /// Reads the text of calls of these tools as far as they are said, the first one's opening (`opening`)
-    /// included: those whose tool is named.
+    /// Reads a partial text of calls of these tools, including the first one's opening (`opening`): those
+    /// whose tool is named.
     pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &'a str) -> Vec<CallSoFar<'a>> {
         let (mut calls, mut rest) = (Vec::new(), text.trim_start().strip_prefix(opening));
-        while let Some((call, behind)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
+        while let Some((call, after)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
             calls.push(call);
-            let behind = behind.and_then(|behind| behind.trim_start().strip_prefix(&self.close));
-            rest =
-                behind.zip(self.joint.as_ref()).and_then(|(behind, joint)| behind.strip_prefix(&joint.text));
+            let after = after.and_then(|after| after.trim_start().strip_prefix(&self.close));
+            rest = after.zip(self.joint.as_ref()).and_then(|(after, joint)| after.strip_prefix(&joint.text));
         }
         calls
     }
 
-    /// The call that a text begins with, its opening left out, and what stands after its arguments if they
-    /// are whole.
+    /// The call at the beginning of a text, without its opening, and what follows its arguments if they are
+    /// complete.
     fn first_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Option<(CallSoFar<'a>, Option<&'a str>)> {
         let rest = text.trim_start().strip_prefix(self.head.trim_start())?;
         tools.list.iter().find_map(|tool| {

@@ -1,16 +1,16 @@
 //! The model's chat template, made append-only.
 //!
 //! The template T is rendered three times, over placeholders instead of texts: the first prompt with and
-//! without a system message, and the least conversation [user, assistant, user]. What stands after the
-//! assistant's placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn
-//! is then always `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders'
-//! places afterwards, so nothing in a message is ever interpreted by T.
+//! without a system message, and the least conversation [user, assistant, user]. What follows the assistant's
+//! placeholder there is the *delta* between a reply and the next turn. The prompt of a later turn is then
+//! always `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders' places
+//! afterwards, so nothing in a message is ever interpreted by T.
 //!
 //! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its
 //! result as T has it (see [`calls`](super::calls)). Else the system text says how they are called.
 
 use super::calls::CallForm;
-use super::render::{Piece, Renderer, cut, jinja, messages, placeholder, without_generation_tags};
+use super::render::{Renderer, SkeletonPiece, cut, jinja, messages, placeholder, without_generation_tags};
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::{Conversation, Error, Reasoning, ReplyContent, Result, Tools};
@@ -22,7 +22,7 @@ const SYSTEM: usize = 0;
 const USER: usize = 1;
 const ASSISTANT: usize = 2;
 const NEXT: usize = 3;
-/// What stands between the system text and instructions after it.
+/// Text between the system text and the instructions after it.
 pub(super) const PARAGRAPH: &str = "\n\n";
 /// Openings with tools that are remembered.
 const MAX_OPENINGS: usize = 8;
@@ -47,14 +47,14 @@ pub(crate) struct Chat {
 struct Skeleton {
     /// First prompt with a system message; `None` if T rejects one, which is then put before the first user
     /// text.
-    with_system: Option<Vec<Piece>>,
+    with_system: Option<Vec<SkeletonPiece>>,
     /// First prompt without a system message.
-    without_system: Vec<Piece>,
+    without_system: Vec<SkeletonPiece>,
     /// Text from the end of a reply to the next generation prompt.
-    delta: Vec<Piece>,
+    delta: Vec<SkeletonPiece>,
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
     /// message.
-    result: Option<Vec<Piece>>,
+    result: Option<Vec<SkeletonPiece>>,
 }
 
 impl Skeleton {
@@ -64,7 +64,7 @@ impl Skeleton {
         let with_system = renderer.pieces(&[("system", &system), ("user", &user)], &[SYSTEM, USER]).ok();
         let least = [("user", &*user), ("assistant", &*assistant), ("user", &*next)];
         let mut delta = renderer.pieces(&least, &[USER, ASSISTANT, NEXT])?;
-        let reply = delta.iter().position(|p| *p == Piece::Content(ASSISTANT)).unwrap_or(0);
+        let reply = delta.iter().position(|p| *p == SkeletonPiece::Content(ASSISTANT)).unwrap_or(0);
         delta.drain(..=reply);
         let result = CallForm::of(renderer, tokenizer).and_then(|form| form.result);
         Ok(Self { with_system, without_system, delta, result })
@@ -77,7 +77,7 @@ struct Opening {
     tools: Arc<Tools>,
     has_system: bool,
     reasoning: Reasoning,
-    pieces: Arc<[Piece]>,
+    pieces: Arc<[SkeletonPiece]>,
 }
 
 /// Families' own templates, for files whose template is missing or can't be used; the first one whose marker
@@ -129,7 +129,7 @@ impl Chat {
         let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(|| CallForm::plain(tokenizer));
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right after a reply ends a reply.
-        if let Some(Piece::Text(text)) = silent.delta.first() {
+        if let Some(SkeletonPiece::Text(text)) = silent.delta.first() {
             let first = tokenizer.encode_template(text, After::Text)?.first().copied();
             eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
         }
@@ -154,12 +154,12 @@ impl Chat {
 
     /// The prompt of a conversation as segments, each tokenized alone.
     pub(crate) fn prompt(&self, conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Vec<Segment>> {
-        self.prompt_behind(&[], conversation, tokenizer)
+        self.prompt_after(&[], conversation, tokenizer)
     }
 
     /// [`Chat::prompt`], in less time: what it has in common with `known`, the prompt of an earlier turn and
     /// its reply, isn't tokenized again.
-    pub(crate) fn prompt_behind(
+    pub(crate) fn prompt_after(
         &self,
         known: &[Segment],
         conversation: &Conversation,
@@ -173,8 +173,8 @@ impl Chat {
         let mut segments = Segments { tokenizer, known, out: Vec::new() };
         let (system, tools) = (conversation.system.as_deref(), conversation.tools.as_ref());
         let instructed = tools.filter(|_| !self.knows_tools(reasoning)).map(|tools| {
-            let told: Vec<&str> = system.into_iter().chain([&*tools.instructions]).collect();
-            told.join(PARAGRAPH)
+            let definition: Vec<&str> = system.into_iter().chain([&*tools.instructions]).collect();
+            definition.join(PARAGRAPH)
         });
         let system = instructed.as_deref().or(system);
         let pieces = self.first(tools, system.is_some(), reasoning, tokenizer)?;
@@ -197,8 +197,8 @@ impl Chat {
         self.skeleton(reasoning).result.is_some()
     }
 
-    /// What stands between a reply, or a call, and the next one.
-    pub(super) fn between(&self, is_call: bool, reasoning: Reasoning) -> &[Piece] {
+    /// Text between a reply, or a call, and the next one.
+    pub(super) fn between(&self, is_call: bool, reasoning: Reasoning) -> &[SkeletonPiece] {
         let Skeleton { delta, result, .. } = self.skeleton(reasoning);
         result.as_deref().filter(|_| is_call).unwrap_or(delta)
     }
@@ -210,7 +210,7 @@ impl Chat {
         has_system: bool,
         reasoning: Reasoning,
         tokenizer: &Tokenizer,
-    ) -> Result<Cow<'_, [Piece]>> {
+    ) -> Result<Cow<'_, [SkeletonPiece]>> {
         if let Some(tools) = tools.filter(|_| self.knows_tools(reasoning)) {
             return Ok(self.opening((tools, has_system, reasoning), tokenizer)?.to_vec().into());
         }
@@ -223,7 +223,7 @@ impl Chat {
         &self,
         (tools, has_system, reasoning): (&Arc<Tools>, bool, Reasoning),
         tokenizer: &Tokenizer,
-    ) -> Result<Arc<[Piece]>> {
+    ) -> Result<Arc<[SkeletonPiece]>> {
         let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
         let is_asked =
             |it: &&Opening| it.tools == *tools && it.has_system == has_system && it.reasoning == reasoning;
@@ -231,9 +231,9 @@ impl Chat {
             return Ok(known.pieces.clone());
         }
         for tool in &tools.list {
-            // What stands in a template's text may be special; what an outsider wrote must not.
-            let told = tool.as_json().to_string();
-            if tokenizer.end_of_special(&told) > 0 {
+            // A template's own text may be special; an outsider's must not.
+            let definition = tool.as_json().to_string();
+            if tokenizer.end_of_special(&definition) > 0 {
                 let found = format!(
                     "the description of the tool `{}` contains a special token of this model",
                     tool.name
@@ -251,7 +251,7 @@ impl Chat {
         } else {
             cut(&renderer.render(&messages(&[("user", &user)]), Some(&tools.list))?, &[USER])
         };
-        let pieces: Arc<[Piece]> = rendered?.into();
+        let pieces: Arc<[SkeletonPiece]> = rendered?.into();
         openings.push(Opening { tools: tools.clone(), has_system, reasoning, pieces: pieces.clone() });
         if openings.len() > MAX_OPENINGS {
             openings.remove(0);
@@ -259,16 +259,16 @@ impl Chat {
         Ok(pieces)
     }
 
-    /// The first prompt. A system text that the template has no place for stands before the user text.
+    /// The first prompt. A system text that the template has no place for is put before the user text.
     fn begin(
         &self,
-        pieces: &[Piece],
+        pieces: &[SkeletonPiece],
         system: Option<&str>,
         user: &str,
         segments: &mut Segments<'_>,
     ) -> Result<()> {
         let folded;
-        let user = match system.filter(|_| !pieces.contains(&Piece::Content(SYSTEM))) {
+        let user = match system.filter(|_| !pieces.contains(&SkeletonPiece::Content(SYSTEM))) {
             Some(system) => {
                 folded = format!("{system}{PARAGRAPH}{user}");
                 folded.as_str()
@@ -276,7 +276,8 @@ impl Chat {
             None => user,
         };
         if let Some(bos) = &self.bos {
-            let said = matches!(pieces.first(), Some(Piece::Text(text)) if text.starts_with(bos.as_str()));
+            let said =
+                matches!(pieces.first(), Some(SkeletonPiece::Text(text)) if text.starts_with(bos.as_str()));
             if !said {
                 segments.template(bos)?;
             }
@@ -309,7 +310,8 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// Adds a segment. The known ones after it serve as long as their texts are cut as those after this one.
+    /// Adds a segment. The known segments after it can be used as long as their texts are cut like those
+    /// after this one.
     fn add(&mut self, segment: Segment) {
         let known = self.known.get(self.out.len());
         let is_known = known.is_some_and(|it| it.kind == segment.kind && it.text == segment.text);
@@ -332,18 +334,18 @@ impl Segments<'_> {
         self.push((SegmentKind::Message, text, false), |it| it.tokenizer.encode_message(text, it.after()))
     }
 
-    fn fill<'t>(&mut self, pieces: &[Piece], content: &dyn Fn(usize) -> &'t str) -> Result<()> {
+    fn fill<'t>(&mut self, pieces: &[SkeletonPiece], content: &dyn Fn(usize) -> &'t str) -> Result<()> {
         for piece in pieces {
             match piece {
-                Piece::Text(text) => self.template(text)?,
-                Piece::Content(n) => self.message(content(*n))?,
+                SkeletonPiece::Text(text) => self.template(text)?,
+                SkeletonPiece::Content(n) => self.message(content(*n))?,
             }
         }
         Ok(())
     }
 
     /// A reply by its ids.
-    fn said(&mut self, ids: &[u32]) -> Result<()> {
+    fn push_reply(&mut self, ids: &[u32]) -> Result<()> {
         let kind = SegmentKind::Reply;
         let known = self.known.get(self.out.len());
         let known = known.filter(|it| it.kind == kind && !it.guessed && *it.ids == *ids);
@@ -353,8 +355,8 @@ impl Segments<'_> {
                 let n = self.tokenizer.n_vocab();
                 if let Some(id) = ids.iter().find(|id| **id as usize >= n) {
                     let found = format!(
-                        "a reply has the token {id}, but the vocabulary has {n}; it may have been recorded with \
-                            another model"
+                        "a reply has the token {id}, but the vocabulary has {n}; it may have been recorded \
+                         with another model"
                     );
                     return Err(Error::request(found));
                 }
@@ -367,7 +369,7 @@ impl Segments<'_> {
 
     fn reply(&mut self, reply: &ReplyContent, calls: &CallForm) -> Result<()> {
         match reply {
-            ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.said(ids),
+            ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.push_reply(ids),
             ReplyContent::Text(text) => {
                 self.push((SegmentKind::Reply, text, true), |it| reply_ids(&it.out, text, it.tokenizer))
             }
@@ -424,12 +426,12 @@ fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
     let contents: Vec<String> = (10..21).map(placeholder).collect();
     let mut messages = Vec::new();
     let mut read = String::new();
-    let mut write = |pieces: &[Piece], user: &str| {
+    let mut write = |pieces: &[SkeletonPiece], user: &str| {
         for piece in pieces {
             read.push_str(match piece {
-                Piece::Text(text) => text,
-                Piece::Content(SYSTEM) => &contents[0],
-                Piece::Content(_) => user,
+                SkeletonPiece::Text(text) => text,
+                SkeletonPiece::Content(SYSTEM) => &contents[0],
+                SkeletonPiece::Content(_) => user,
             });
         }
     };
@@ -441,7 +443,7 @@ fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
         messages.push(("user", &contents[1 + 2 * turn]));
         if turn < 4 {
             messages.push(("assistant", &contents[2 + 2 * turn]));
-            write(&[Piece::Text(contents[2 + 2 * turn].clone())], "");
+            write(&[SkeletonPiece::Text(contents[2 + 2 * turn].clone())], "");
             write(delta, &contents[3 + 2 * turn]);
         }
     }

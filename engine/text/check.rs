@@ -1,4 +1,4 @@
-//! Checking of segments from outside: that their ids are what this model's tokenizer makes of their texts.
+//! Checks external segments: their ids must be what this model's tokenizer makes of their texts.
 
 use super::prefix::{Segment, SegmentKind};
 use super::tokenizer::Tokenizer;

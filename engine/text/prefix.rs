@@ -32,7 +32,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Tells whether a cached segment serves for this one of a prompt.
+    /// Returns whether a cached segment can be used for this one of a prompt.
     fn serves(cached: &Self, wanted: &Self) -> bool {
         cached.kind == wanted.kind
             && cached.text == wanted.text
@@ -119,8 +119,8 @@ fn cut(segments: &mut Vec<Segment>, first: usize, n: usize, text: &dyn Fn(&[u32]
         at += 1;
     }
     if left > 0 {
-        let (before, behind) = segments[at].ids.split_at(left);
-        let pieces = [raw(before, text), raw(behind, text)];
+        let (before, after) = segments[at].ids.split_at(left);
+        let pieces = [raw(before, text), raw(after, text)];
         segments.splice(at..=at, pieces);
         at += 1;
     }
@@ -132,7 +132,7 @@ pub(crate) fn raw(ids: &[u32], text: &dyn Fn(&[u32]) -> String) -> Segment {
     Segment { kind: SegmentKind::Raw, text: text(ids).into(), ids: ids.into(), guessed: false }
 }
 
-/// Number of ids that two sequences begin with alike.
+/// Length of the common prefix of two sequences.
 ///
 /// ```
 /// assert_eq!(greenroom_engine::common_prefix(&[1, 2, 3], &[1, 2, 4, 5]), 2);
@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(asked("ab"), (Relation::Diverge, 1, 2));
         assert_eq!(asked("x"), (Relation::Diverge, 0, 0));
         assert_eq!(asked("a"), (Relation::Diverge, 1, 1));
-        // What was rendered serves a raw prompt token by token; what is rendered takes whole segments from a
-        // raw cache.
+        // A rendered cache is compared with a raw prompt token by token; a rendered prompt takes whole
+        // segments from a raw cache.
         let rendered =
             [segment(SegmentKind::Template, "<"), message("ab"), segment(SegmentKind::Template, ">")];
         assert_eq!(aligned(&rendered, &[raw("<ab>c")]), (Relation::Extend, 3, 4));

@@ -6,7 +6,7 @@ use super::tokenizer::{After, Tokenizer};
 use crate::{Error, Prompt, Result};
 
 /// The segments of a prompt; `known`: those of an earlier turn, with whose beginning it may begin
-/// ([`Chat::prompt_behind`]).
+/// ([`Chat::prompt_after`]).
 ///
 /// # Errors
 /// It is empty, a text can't be tokenized, or an id is not in the vocabulary.
@@ -18,7 +18,7 @@ pub(crate) fn segments(
 ) -> Result<Vec<Segment>> {
     let segment = |ids: &[u32]| vec![raw(ids, &|ids| tokenizer.decode(ids))];
     match prompt {
-        Prompt::Chat(conversation) => chat.prompt_behind(known, conversation, tokenizer),
+        Prompt::Chat(conversation) => chat.prompt_after(known, conversation, tokenizer),
         Prompt::Text(text) if text.is_empty() => Err(Error::request("the prompt is empty")),
         Prompt::Text(text) => {
             let ids = tokenizer.encode_template(text, After::Special)?;

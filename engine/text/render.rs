@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A piece of a rendered skeleton.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum SkeletonPiece {
     /// Text of the template itself.
     Text(String),
     /// Place of the content with this number.
@@ -80,7 +80,7 @@ impl<'a> Renderer<'a> {
         rendered.map_err(|e| refused(&e))
     }
 
-    pub(super) fn pieces(&self, texts: &[(&str, &str)], expected: &[usize]) -> Result<Vec<Piece>> {
+    pub(super) fn pieces(&self, texts: &[(&str, &str)], expected: &[usize]) -> Result<Vec<SkeletonPiece>> {
         cut(&self.render(&messages(texts), None)?, expected)
     }
 }
@@ -186,7 +186,7 @@ pub(super) fn spaced(value: &serde_json::Value) -> String {
 }
 
 /// Cuts a rendered text at its placeholders, which must be exactly `expected`, each once and in this order.
-pub(super) fn cut(rendered: &str, expected: &[usize]) -> Result<Vec<Piece>> {
+pub(super) fn cut(rendered: &str, expected: &[usize]) -> Result<Vec<SkeletonPiece>> {
     let mut pieces = Vec::new();
     let mut rest = rendered;
     for content in expected {
@@ -195,15 +195,15 @@ pub(super) fn cut(rendered: &str, expected: &[usize]) -> Result<Vec<Piece>> {
             return Err(template_error("it drops a message, or changes the order of messages"));
         };
         if !before.is_empty() {
-            pieces.push(Piece::Text(before.to_owned()));
+            pieces.push(SkeletonPiece::Text(before.to_owned()));
         }
-        pieces.push(Piece::Content(*content));
+        pieces.push(SkeletonPiece::Content(*content));
         rest = after;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.push(SkeletonPiece::Text(rest.to_owned()));
     }
-    let marked = |p: &Piece| matches!(p, Piece::Text(text) if text.contains('\u{e000}'));
+    let marked = |p: &SkeletonPiece| matches!(p, SkeletonPiece::Text(text) if text.contains('\u{e000}'));
     if pieces.iter().any(marked) {
         return Err(template_error("it prints a message twice, or changes the order of messages"));
     }

@@ -1,4 +1,5 @@
-//! The conversation that a stored memory is of, read from its segments: so an agent goes on after a restart.
+//! The conversation of a stored memory, read from its segments, so that an agent can continue after a
+//! restart.
 //!
 //! Texts and ids are the segments' own. What a chat template says around them tells how much each reply was
 //! to be thought about, and which replies were calls. The tools themselves can't be read back from a prompt:
@@ -6,7 +7,7 @@
 
 use super::chat::{Chat, PARAGRAPH};
 use super::prefix::{Segment, SegmentKind};
-use super::render::Piece;
+use super::render::SkeletonPiece;
 use super::tokenizer::Tokenizer;
 use crate::{Conversation, Exchange, Reasoning, ReplyContent, Tools};
 use std::sync::Arc;
@@ -83,11 +84,10 @@ pub(crate) fn conversation(
     Ok(Conversation { system, tools: tools.cloned(), exchanges, next: String::new(), reasoning })
 }
 
-/// The system text alone, where instructions stand after it; both may have been put before the first user
-/// text.
+/// The system text alone, where instructions follow it; both may have been put before the first user text.
 fn without_instructions(system: Option<String>, user: &mut String, instructions: &str) -> Option<String> {
-    let own = |told: &str| {
-        let own = told.strip_suffix(instructions)?;
+    let own = |text: &str| {
+        let own = text.strip_suffix(instructions)?;
         own.strip_suffix(PARAGRAPH).map(str::to_owned)
     };
     if let Some(system) = &system {
@@ -107,10 +107,10 @@ fn as_call(reply: &ReplyContent) -> ReplyContent {
 }
 
 /// Tells whether segments are these pieces, filled in.
-fn fits(pieces: &[Piece], segments: &[Segment]) -> bool {
-    let fits = |(piece, segment): (&Piece, &Segment)| match piece {
-        Piece::Text(text) => segment.kind == SegmentKind::Template && *segment.text == **text,
-        Piece::Content(_) => segment.kind == SegmentKind::Message,
+fn fits(pieces: &[SkeletonPiece], segments: &[Segment]) -> bool {
+    let fits = |(piece, segment): (&SkeletonPiece, &Segment)| match piece {
+        SkeletonPiece::Text(text) => segment.kind == SegmentKind::Template && *segment.text == **text,
+        SkeletonPiece::Content(_) => segment.kind == SegmentKind::Message,
     };
     pieces.len() == segments.len() && pieces.iter().zip(segments).all(fits)
 }

@@ -1,13 +1,13 @@
 //! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools'
 //! grammar.
 //!
-//! The token that a reply begins with is drawn as without tools. So a reply that is no call is what it would
-//! have been. A reply that must be a call begins with a call's markup, whatever is drawn, and is in a grammar
-//! of calls from there on.
+//! The token that a reply begins with is drawn as without tools. So a reply that is no call is the same as
+//! without tools. A reply that must be a call begins with a call's markup and is under a grammar of calls
+//! from there on.
 //!
-//! After a call, where several may be made together, the ids are said that stand there in any case; then the
-//! model draws whether the reply ends or another call begins. What stands after the last whole call does not
-//! stay in the reply.
+//! After a call, where several are allowed, the ids that follow in any case are appended; then the model
+//! draws whether the reply ends or another call begins. What follows the last whole call is removed from the
+//! reply.
 
 use crate::text::calls::{CallForm, Joint};
 use crate::text::tokenizer::Tokenizer;
@@ -25,14 +25,14 @@ pub(crate) struct Calling {
     is_forced: bool,
     /// Each further call.
     further: Option<Matcher>,
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each whole call.
     ends: Vec<usize>,
     /// True after a whole call, before the next one.
     is_between: bool,
 }
 
 /// Calls of one reply, at most.
-const MOST_CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 
 enum Stage {
     /// It could become one: by its ids, or by the first character of its text.
@@ -64,7 +64,7 @@ impl Calling {
         let knows = request
             .prompt
             .conversation()
-            .and_then(|told| told.tools.as_ref())
+            .and_then(|conversation| conversation.tools.as_ref())
             .filter(|_| request.grammar.is_none());
         let Some(tools) = knows else { return Ok(None) };
         let open = |grammar| Ok(Stage::Open(Box::new(tokenizer.matcher(&grammar)?)));
@@ -109,11 +109,11 @@ impl Calling {
     /// A call has ended with these ids; false: nothing follows it.
     pub(crate) fn end_call(&mut self, ids: &[u32]) -> bool {
         self.ends.push(ids.len());
-        self.is_between = self.further.is_some() && self.ends.len() < MOST_CALLS;
+        self.is_between = self.further.is_some() && self.ends.len() < MAX_CALLS;
         self.is_between
     }
 
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each whole call.
     pub(crate) fn ends(&self) -> &[usize] {
         &self.ends
     }
@@ -123,14 +123,14 @@ impl Calling {
         self.is_between
     }
 
-    /// Ids after the last whole call, and what may stand there.
+    /// Ids after the last whole call, and what may follow it.
     fn joint<'a>(&'a self, ids: &'a [u32]) -> Option<(&'a [u32], &'a Joint)> {
         let joint = self.form.joint.as_ref().filter(|_| self.is_between)?;
         Some((&ids[*self.ends.last()?..], joint))
     }
 
-    /// The ids of which one is drawn after a call: the one by which another call begins, and the one by which
-    /// none does, if that ends no reply.
+    /// The ids of which one is drawn after a call: the one that begins another call, and the one that begins
+    /// none, if that ends no reply.
     pub(crate) fn fork(&self, ids: &[u32]) -> Option<(u32, Option<u32>)> {
         let (said, joint) = self.joint(ids)?;
         (said.len() == joint.tail.len()).then(|| (joint.more[0], joint.end))

@@ -5,8 +5,8 @@
 //! branches.
 //!
 //! A choice is drawn among whole options by their log-probabilities, not token by token under a mask: a mask
-//! gives all that it forbids to what is left at each token, so an option that begins well wins though the
-//! model would never have gone on with it, and no figure says how likely it was. Whole options have the
+//! gives all that it forbids to what is left at each token, so an option with a likely beginning wins though
+//! the model would never have continued it, and no figure says how likely it was. Whole options have the
 //! probabilities of `Engine::rank`. That costs a row for each inner node of the trie of their ids, after a
 //! prompt that is read once; between branches the sequence goes back (`Sequence::hold`), and nothing is
 //! written before the option is known.
@@ -25,7 +25,7 @@ pub(crate) struct Spelling {
     /// The option as it was given.
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,
-    /// The ids' own text, which may begin with a space that nobody wrote.
+    /// The ids' own text, which may begin with an extra space.
     pub(crate) spelled: String,
 }
 
@@ -34,16 +34,14 @@ pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
-    /// Likely tokens to tell for each token of the option that is chosen; `None`: nothing is told of its
-    /// tokens.
+    /// Number of likely tokens to report for each token of the chosen option; `None`: nothing is reported.
     n_top: Option<usize>,
     /// Then: findings at each token seen so far, by option.
     tokens: Vec<Vec<TokenLogprob>>,
     /// True if the draw weighs them by length.
     by_length: bool,
-    /// Options in the order of their ids, those that are walked: what begins alike stands together, so this
-    /// is the trie depth first, and what the last branch read does not share with the next one is needed no
-    /// more.
+    /// Options in the order of their ids, the order of the walk: common prefixes are adjacent, so this is the
+    /// trie depth first, and whatever the last branch does not share with the next is needed no more.
     ahead: std::vec::IntoIter<usize>,
     /// Ids after the prompt that are read or about to be: inner nodes of the trie, from its root down.
     path: Vec<u32>,
@@ -55,12 +53,12 @@ pub(crate) struct ScoreOptions {
 pub(crate) struct Chosen {
     pub(crate) option: Spelling,
     pub(crate) choice: Choice,
-    /// Log-probabilities of its tokens, if they are asked for.
+    /// Log-probabilities of its tokens, if requested.
     pub(crate) tokens: Vec<TokenLogprob>,
 }
 
 /// Next step of a choice.
-pub(crate) enum Step {
+pub(crate) enum ChoiceStep {
     /// Read on: logits of the branch are still to come.
     Wait,
     /// Go back to the first `keep` ids after the prompt, then read `ids`; all their logits are wanted.
@@ -130,9 +128,9 @@ impl ScoreOptions {
     }
 
     /// Returns the next step, given all that was seen.
-    pub(crate) fn step(&mut self, sampling: &Sampling) -> Step {
+    pub(crate) fn step(&mut self, sampling: &Sampling) -> ChoiceStep {
         if self.n_seen <= self.path.len() {
-            return Step::Wait;
+            return ChoiceStep::Wait;
         }
         for option in self.ahead.by_ref() {
             let ids = &self.options[option].ids;
@@ -142,7 +140,7 @@ impl ScoreOptions {
                 self.path.truncate(keep);
                 self.path.extend(&ids);
                 self.n_seen = keep + 1;
-                return Step::Walk { keep, ids };
+                return ChoiceStep::Walk { keep, ids };
             }
         }
         let texts = self.options.iter().map(|option| option.text.as_str());
@@ -154,7 +152,10 @@ impl ScoreOptions {
         let option = self.options[chosen].clone();
         let choice = Choice { chosen, logprobs: std::mem::take(&mut self.logprobs) };
         let tokens = std::mem::take(&mut self.tokens[chosen]);
-        Step::Say { keep: common_prefix(&option.ids, &self.path), chosen: Chosen { option, choice, tokens } }
+        ChoiceStep::Say {
+            keep: common_prefix(&option.ids, &self.path),
+            chosen: Chosen { option, choice, tokens },
+        }
     }
 }
 
@@ -210,7 +211,7 @@ mod tests {
     }
 
     /// Walks with a list in place of a sequence, a row at a time or branches as a whole; returns what was
-    /// read, in order, and what came of it.
+    /// read, in order, and the result.
     fn walk(options: &[Vec<u32>], branches: bool) -> (Vec<Vec<u32>>, Chosen) {
         let mut choosing = choosing(options);
         let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
@@ -218,19 +219,19 @@ mod tests {
         choosing.see(&Distribution::of(&logits(&[])), &EOG, |_| &[]);
         loop {
             match choosing.step(&greedy) {
-                Step::Wait => panic!("all was seen"),
-                Step::Say { keep, chosen } => {
+                ChoiceStep::Wait => panic!("all was seen"),
+                ChoiceStep::Say { keep, chosen } => {
                     assert_eq!(sequence[..keep], chosen.option.ids[..keep], "what is kept is the option's");
                     return (read, chosen);
                 }
-                Step::Walk { keep, ids } => {
+                ChoiceStep::Walk { keep, ids } => {
                     sequence.truncate(keep);
                     for (i, id) in ids.iter().enumerate() {
                         sequence.push(*id);
                         read.push(sequence.clone());
                         choosing.see(&Distribution::of(&logits(&sequence)), &EOG, |_| &[]);
                         if !branches && i + 1 < ids.len() {
-                            assert!(matches!(choosing.step(&greedy), Step::Wait));
+                            assert!(matches!(choosing.step(&greedy), ChoiceStep::Wait));
                         }
                     }
                 }

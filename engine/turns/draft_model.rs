@@ -6,8 +6,8 @@
 //! [`drafting`](super::drafting)): what it says changes no reply.
 //!
 //! What it has read of each session stays in memory, within a bound; the rest of a history is read in pieces,
-//! between passes of the larger model. It guesses as long as that pays, by how often it was right and how
-//! long its tokens take.
+//! between passes of the larger model. It guesses as long as that pays, judged by its accuracy and the time
+//! of its tokens.
 
 use crate::kv::layout::KvLayout;
 use crate::kv::table::BlockHash;
@@ -21,17 +21,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Tokens of a guess, at most.
-const MOST: usize = 8;
+const MAX_GUESS: usize = 8;
 /// Tokens of history that are read between two passes, at most.
-const PIECE: usize = 64;
+const MAX_READ_TOKENS: usize = 64;
 /// Share of one more guess in what is known of its guesses; and of a token that was not guessed in forgetting
 /// it.
-const STEP: f64 = 0.05;
-const FORGET: f64 = 0.01;
+const LEARNING_RATE: f64 = 0.05;
+const FORGETTING_RATE: f64 = 0.01;
 /// How often its guesses are right before any was seen.
-const FIRST: f64 = 0.7;
+const INITIAL_ACCURACY: f64 = 0.7;
 /// Time of one of its tokens before one was measured, in tokens of the larger model.
-const UNKNOWN: f64 = 0.25;
+const INITIAL_COST: f64 = 0.25;
 
 /// The small model, with what it has read.
 pub(crate) struct DraftModel {
@@ -54,7 +54,7 @@ struct Read {
     session: SessionKey,
     tokens: Vec<u32>,
     sequence: Sequence,
-    /// What it guessed last after so many tokens.
+    /// Its last guess after this many tokens.
     guessed: (usize, Vec<u32>),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Terms {
 impl DraftModel {
     /// A model that has read nothing; `budget` in bytes.
     pub(crate) fn new(arena: Arena, layout: Arc<KvLayout>, n_vocab: usize, budget: u64) -> Self {
-        Self { arena, layout, n_vocab, budget, read: VecDeque::new(), rate: FIRST, token_s: None }
+        Self { arena, layout, n_vocab, budget, read: VecDeque::new(), rate: INITIAL_ACCURACY, token_s: None }
     }
 
     /// Bytes that its keys and values take.
@@ -91,8 +91,8 @@ impl DraftModel {
         }
     }
 
-    /// The tokens that are likely to follow those of a session; `draw` chooses one by logits after so many
-    /// guesses.
+    /// The tokens that are likely to follow those of a session; `draw` chooses one by the logits and the
+    /// number of guesses before it.
     pub(crate) fn guess(
         &mut self,
         session: &SessionKey,
@@ -102,12 +102,12 @@ impl DraftModel {
     ) -> Vec<u32> {
         let mut read = self.take(session);
         self.learn(&mut read, tokens);
-        let guesses = self.guess_behind(&mut read, tokens, terms, draw).unwrap_or_else(|e| {
+        let guesses = self.guess_after(&mut read, tokens, terms, draw).unwrap_or_else(|e| {
             tracing::debug!("the draft model makes no guesses: {e}");
             Vec::new()
         });
         if guesses.is_empty() {
-            self.rate += FORGET * (FIRST - self.rate); // it is tried again some time
+            self.rate += FORGETTING_RATE * (INITIAL_ACCURACY - self.rate); // it is tried again some time
         }
         read.guessed = (tokens.len(), guesses.clone());
         self.read.push_back(read);
@@ -133,9 +133,9 @@ impl DraftModel {
 
     /// Compares what was guessed with what was said.
     fn learn(&mut self, read: &mut Read, tokens: &[u32]) {
-        let (behind, guesses) = std::mem::take(&mut read.guessed);
-        for (guess, said) in guesses.iter().zip(tokens.get(behind..).unwrap_or_default()) {
-            self.rate += STEP * (f64::from(u8::from(guess == said)) - self.rate);
+        let (guessed_at, guesses) = std::mem::take(&mut read.guessed);
+        for (guess, said) in guesses.iter().zip(tokens.get(guessed_at..).unwrap_or_default()) {
+            self.rate += LEARNING_RATE * (f64::from(u8::from(guess == said)) - self.rate);
             if guess != said {
                 break; // what was guessed after it says nothing
             }
@@ -144,16 +144,16 @@ impl DraftModel {
 
     /// Guesses that pay: each is right if all before it are, and then saves the time of a token.
     fn worth(&self, terms: &Terms) -> usize {
-        let cost = terms.row + self.token_s.map_or(UNKNOWN, |token_s| token_s / terms.token_s);
+        let cost = terms.row + self.token_s.map_or(INITIAL_COST, |token_s| token_s / terms.token_s);
         let mut likely = 1.0;
         let pays = |_: &usize| {
             likely *= self.rate;
             likely > cost
         };
-        (0..terms.most.min(MOST)).take_while(pays).count()
+        (0..terms.most.min(MAX_GUESS)).take_while(pays).count()
     }
 
-    fn guess_behind(
+    fn guess_after(
         &mut self,
         read: &mut Read,
         tokens: &[u32],
@@ -177,12 +177,12 @@ impl DraftModel {
         let mut guesses = Vec::new();
         while guesses.len() < n {
             let (lacks, began) = (read.tokens.len() - read.sequence.len(), Instant::now());
-            let end = read.sequence.len() + lacks.min(PIECE);
-            let logits = if lacks > PIECE { Wanted::None } else { Wanted::Last };
+            let end = read.sequence.len() + lacks.min(MAX_READ_TOKENS);
+            let logits = if lacks > MAX_READ_TOKENS { Wanted::None } else { Wanted::Last };
             let span = Span { sequence: &mut read.sequence, tokens: &read.tokens, end, logits };
             let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
             read.sequence.trim_window(usize::MAX, &mut self.arena);
-            if lacks > PIECE {
+            if lacks > MAX_READ_TOKENS {
                 break;
             }
             if lacks == 1 {
@@ -202,11 +202,11 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::Isa;
     use crate::fixtures::RandomModel;
     use crate::model::gguf::Gguf;
     use crate::scoring::distribution::argmax;
     use crate::{KvChoice, KvFormat, ModelSource};
+    use greenroom_kernels::Isa;
 
     fn opened(model: &RandomModel, budget: u64) -> DraftModel {
         let gguf = Gguf::open(&ModelSource::Bundled("tiny", model.bytes().leak())).expect("a model");
@@ -222,8 +222,8 @@ mod tests {
         model.guess(&SessionKey::new("r", agent), tokens, &terms, |logits, _| Some(argmax(logits)))
     }
 
-    /// Whatever it guessed before and was wrong with, whoever else it guesses for, and however little it may
-    /// keep.
+    /// Whatever wrong guesses it made before, whatever other session it guesses for, and however little it
+    /// may keep.
     #[test]
     fn a_guess_is_that_of_the_tokens_alone() {
         let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };

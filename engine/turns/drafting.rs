@@ -5,27 +5,27 @@
 //! row; from them the token is drawn as ever, and where it is another one than was guessed, the rest of the
 //! rows leave the sequence. So replies are the same with and without.
 //!
-//! Guessed is what followed when the last tokens stood in the sequence before: quotes, names, forms. How far:
-//! as long as a guess is more likely right than its row costs, in tokens. Both are learned, and learning
-//! costs nothing: what would have been guessed is compared with what is said, guessed or not.
+//! Guesses what followed when the last tokens occurred in the sequence before: quotes, names, forms. Length:
+//! as long as a guess is expected to save more time than its row costs. Both are learned, and learning costs
+//! nothing: what would have been guessed is compared with the reply, guessed or not.
 
 use std::collections::HashMap;
 
-/// Tokens that must stand alike before a guess.
-const LEAST: usize = 3;
+/// Minimum number of matching tokens before a guess.
+const MIN_MATCH: usize = 3;
 /// Tokens of a guess, at most.
-const MOST: usize = 15;
+const MAX_GUESS: usize = 15;
 /// Tokens of the past in which the last ones are looked for.
-const REACH: usize = 1 << 14;
+const MAX_PAST_TOKENS: usize = 1 << 14;
 /// Share of one more guess in what is known of its kind.
-const STEP: f64 = 0.1;
+const LEARNING_RATE: f64 = 0.1;
 
-/// Kinds of guesses, by how many tokens stand alike before them.
+/// Kinds of guesses, by the number of matching tokens before them.
 const KINDS: usize = 5;
 /// How often guesses are right before any was seen, by kind.
-const FIRST: [f64; KINDS] = [0.3, 0.4, 0.5, 0.6, 0.7];
+const INITIAL_ACCURACY: [f64; KINDS] = [0.3, 0.4, 0.5, 0.6, 0.7];
 
-/// The kind of a guess before which so many tokens stand alike.
+/// The kind of a guess after this many matching tokens.
 fn kind(n_alike: usize) -> usize {
     match n_alike {
         0..=3 => 0,
@@ -38,8 +38,8 @@ fn kind(n_alike: usize) -> usize {
 
 /// Guesses the tokens of one reply.
 pub(crate) struct Drafter {
-    /// The place after each sequence of [`LEAST`] tokens, the latest.
-    places: HashMap<[u32; LEAST], usize>,
+    /// The place after each sequence of [`MIN_MATCH`] tokens, the latest.
+    places: HashMap<[u32; MIN_MATCH], usize>,
     /// Tokens up to which sequences are in `places`.
     n_known: usize,
     /// How often guesses of each kind are right.
@@ -52,14 +52,14 @@ pub(crate) struct Drafter {
 impl Drafter {
     /// Nothing is known yet.
     pub(crate) fn new() -> Self {
-        Self { places: HashMap::new(), n_known: 0, rates: FIRST, expected: Vec::new() }
+        Self { places: HashMap::new(), n_known: 0, rates: INITIAL_ACCURACY, expected: Vec::new() }
     }
 
-    /// Takes note of the token that was said.
+    /// Records a token of the reply.
     pub(crate) fn see(&mut self, id: u32) {
         let Some((guess, kind)) = self.expected.pop() else { return };
         let is_right = guess == id;
-        self.rates[kind] += STEP * (f64::from(u8::from(is_right)) - self.rates[kind]);
+        self.rates[kind] += LEARNING_RATE * (f64::from(u8::from(is_right)) - self.rates[kind]);
         if !is_right {
             self.expected.clear(); // what was guessed after it says nothing
         }
@@ -73,14 +73,14 @@ impl Drafter {
         let alike = tokens[..place].iter().rev().zip(tokens.iter().rev()).take(16);
         let n_alike = alike.take_while(|(before, now)| before == now).count();
         let likely = &tokens[place..];
-        let n = self.worth(n_alike, cost, most.min(MOST).min(likely.len()));
+        let n = self.worth(n_alike, cost, most.min(MAX_GUESS).min(likely.len()));
         let expected = likely.iter().take(n.max(1)).enumerate().map(|(n, id)| (*id, kind(n_alike + n)));
         self.expected.extend(expected.rev());
         likely[..n].to_vec()
     }
 
-    /// Guesses that pay, where so many tokens stand alike before the first: each is right if all before it
-    /// are, and then saves the time of a token.
+    /// Number of guesses that pay, given the number of matching tokens before the first: each is right if all
+    /// before it are, and then saves the time of a token.
     fn worth(&self, n_alike: usize, cost: f64, most: usize) -> usize {
         let mut likely = 1.0;
         let pays = |n: &usize| {
@@ -92,13 +92,13 @@ impl Drafter {
 
     /// The place after the latest earlier tokens that are as the last ones.
     fn place(&mut self, tokens: &[u32]) -> Option<usize> {
-        let first = self.n_known.max(tokens.len().saturating_sub(REACH)).max(LEAST);
+        let first = self.n_known.max(tokens.len().saturating_sub(MAX_PAST_TOKENS)).max(MIN_MATCH);
         for end in first..tokens.len() {
-            let sequence = tokens[end - LEAST..end].try_into().ok()?;
+            let sequence = tokens[end - MIN_MATCH..end].try_into().ok()?;
             self.places.insert(sequence, end);
         }
         self.n_known = tokens.len();
-        self.places.get(tokens.get(tokens.len().checked_sub(LEAST)?..)?).copied()
+        self.places.get(tokens.get(tokens.len().checked_sub(MIN_MATCH)?..)?).copied()
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
             n += 1;
         }
         assert!((1..10).contains(&n), "{n} wrong guesses");
-        // What would have been guessed goes on to be compared.
+        // What would have been guessed is kept for comparison.
         for _ in 0..20 {
             drafter.guess(&text, 0.2, 9);
             drafter.see(8);

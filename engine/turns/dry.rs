@@ -1,12 +1,12 @@
 //! DRY ("don't repeat yourself"): a sequence of tokens that was said before becomes less likely to be said
 //! again.
 //!
-//! A token that would continue a sequence of n tokens as it went on before loses
-//! `multiplier * base^(n - allowed_length)` of its logit (p-e-w, pull request 5677 of text-generation-webui;
-//! llama.cpp's sampler of this name has the same parameters). What an agent read does not count, only what it
-//! said: its earlier replies and the present one.
+//! A token that would continue an earlier sequence of n tokens loses `multiplier * base^(n - allowed_length)`
+//! of its logit (p-e-w, pull request 5677 of text-generation-webui; llama.cpp's sampler of this name has the
+//! same parameters). What an agent read does not count, only what it said: its earlier replies and the
+//! present one.
 //!
-//! DRY looks at what the agent itself has said, never at what it read: facts of a scene, names and others'
+//! DRY considers what the agent itself has said, never what it read: facts of a scene, names and others'
 //! words may be repeated.
 
 use crate::Dry;
@@ -14,16 +14,16 @@ use crate::text::tokenizer::Tokenizer;
 use libm::pow;
 use std::collections::BTreeMap;
 
-/// No sequence reaches across a token that holds one of these: lines, names, quotes and emphasis begin alike
-/// by right.
+/// No sequence reaches across a token that holds one of these: repeated beginnings of lines, names, quotes
+/// and emphasis are legitimate.
 const BREAKERS: &[u8] = b"\n:\"*";
 /// Most tokens beyond the allowed length that count: the penalty is prohibitive long before.
-const MOST_BEYOND: usize = 50;
+const MAX_BEYOND: usize = 50;
 
-/// Ids that an agent has said, as far as it remembers them.
+/// Ids that an agent has said and still remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// `None` stands for what breaks sequences, a reply's end included.
+    /// `None` breaks sequences, as does a reply's end.
     ids: Vec<Option<u32>>,
 }
 
@@ -38,7 +38,7 @@ impl Said {
         said
     }
 
-    /// One more token, which stands for these bytes.
+    /// Appends a token with these bytes.
     pub(crate) fn push(&mut self, id: u32, piece: &[u8]) {
         self.ids.push((!piece.iter().any(|byte| BREAKERS.contains(byte))).then_some(id));
     }
@@ -51,7 +51,7 @@ impl Said {
             // The sequences that end here and at the end, from their ends on.
             let pairs = self.ids[..at].iter().rev().zip(self.ids.iter().rev());
             let equal = |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && before == now;
-            let n = pairs.take(dry.allowed_length.saturating_add(MOST_BEYOND)).take_while(equal).count();
+            let n = pairs.take(dry.allowed_length.saturating_add(MAX_BEYOND)).take_while(equal).count();
             if n >= dry.allowed_length.max(1) {
                 longest.entry(*id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
             }
@@ -108,7 +108,7 @@ mod tests {
                 let follows = |at: usize| ids[at..at + n] == *sequence && ids[at + n] == Some(*next);
                 sequence.iter().all(Option::is_some) && (0..ids.len() - n).any(follows)
             };
-            let n = (dry.allowed_length..ids.len().min(MOST_BEYOND)).filter(came).max();
+            let n = (dry.allowed_length..ids.len().min(MAX_BEYOND)).filter(came).max();
             if let Some(n) = n {
                 let beyond = (n - dry.allowed_length) as i32;
                 let penalty = f64::from(dry.multiplier) * f64::from(dry.base).powi(beyond);

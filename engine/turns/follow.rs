@@ -2,8 +2,8 @@
 //! it would have drawn.
 //!
 //! The ids are known before, so they go through the model as a prompt does, many rows a pass; a row's logits
-//! are those of a decoded token, bit for bit. After the last of them the reply goes on freely, so it ends as
-//! recorded or shows that it would not.
+//! are those of a decoded token, bit for bit. After the last of them the reply continues freely, so it ends
+//! as recorded or shows that it would not.
 
 use crate::scoring::distribution::Distribution;
 use crate::text::tokenizer::Tokenizer;
@@ -43,9 +43,9 @@ impl Following {
         self.found.len() == self.ids.len()
     }
 
-    /// Takes the logits after what was seen so far, and what the sampler draws from them; goes on with the
-    /// recorded id, whose log-probability is noted if `logprobs` asks for it. A reason to stop is one that
-    /// the recording has not, or that its grammar is complete.
+    /// Takes the logits after the tokens so far, and what the sampler draws from them; continues with the
+    /// recorded id, whose log-probability is noted if `logprobs` requests it. A reason to stop is one that
+    /// the recording does not have, or that its grammar is complete.
     ///
     /// # Errors
     /// Its grammar became too costly.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_token_is_a_surprise_where_it_stands() {
+    fn an_altered_token_is_a_surprise_at_its_position() {
         let engine = engine();
         let sampling = Sampling { temperature: 4.0, seed: 9, ..Sampling::default() };
         let said = finished(&engine, asked("a", Vec::new(), &sampling, None)).unwrap();
@@ -158,7 +158,7 @@ mod tests {
         let first = read.followed.iter().zip(&altered).position(|(token, id)| token.drawn != *id);
         assert_eq!((first, read.followed[5].drawn), (Some(5), said.ids[5]));
         assert_eq!(read.followed.len(), altered.len());
-        // What the model makes of it is what it makes of the same ids anywhere.
+        // The model treats it like the same ids anywhere.
         let conversation = asked("b", Vec::new(), &sampling, None).prompt;
         let prompt = read.usage.reused + read.usage.prefilled;
         let again = asked("c", past(&read), &sampling, Some(Constraint::Follow(Vec::new())));

@@ -1,7 +1,7 @@
-//! What a row of logits says of a token of a reply, for whoever asks
+//! Figures of a reply's token from its row of logits, if requested
 //! ([`Request::logprobs`](crate::Request::logprobs)).
 
-use crate::device::{PIECE, maxima};
+use crate::device::{LOGITS_PER_PIECE, maxima};
 use crate::scoring::distribution::Distribution;
 use crate::{TokenLogprob, TopLogprob};
 use std::cmp::Ordering;
@@ -32,8 +32,8 @@ fn likeliest(logits: &[f32], n: usize) -> Vec<u32> {
         f32::NEG_INFINITY
     };
     let mut top = Vec::new();
-    for (i, piece) in logits.chunks(PIECE).enumerate().filter(|(i, _)| maxima[*i] >= least) {
-        let ids = (i * PIECE) as u32..;
+    for (i, piece) in logits.chunks(LOGITS_PER_PIECE).enumerate().filter(|(i, _)| maxima[*i] >= least) {
+        let ids = (i * LOGITS_PER_PIECE) as u32..;
         top.extend(ids.zip(piece.iter().copied()).filter(|(_, logit)| *logit >= least));
     }
     top.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal));

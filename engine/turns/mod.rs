@@ -1,4 +1,4 @@
-//! Turns at work, on the engine's thread.
+//! Active turns, on the engine's thread.
 //!
 //! [`worker`] takes requests, lets them begin as there is room ([`admission`]), plans passes ([`schedule`])
 //! and runs them. A [`turn`] samples ([`sampler`], [`dry`]; under a grammar: [`grammar`]; where it may call

@@ -6,8 +6,8 @@
 //! any case. All cuts are between tokens. Only text that no cut can take back is streamed. In a thought,
 //! which ends with `</think>`, stop strings count for nothing.
 //!
-//! Replies stream by sentences, for at the limit the rest of one is dropped from cache and record alike,
-//! between tokens.
+//! Replies stream by sentences, because at the limit an incomplete one is removed from cache and record, at a
+//! token boundary.
 
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
@@ -20,7 +20,7 @@ use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob,
 /// The marks around a thought.
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 
-/// Ids sampled so far and the bytes they stand for.
+/// Ids sampled so far and their bytes.
 #[derive(Default)]
 pub(crate) struct ReplyText {
     ids: Vec<u32>,
@@ -41,16 +41,16 @@ pub(crate) struct ReplyText {
     is_opened: bool,
     /// Offset after the reply's thought, once that has ended.
     after_thought: Option<usize>,
-    /// Offset after the spaces that stand first after the thought, or in the whole text.
+    /// Offset after leading spaces, which follow the thought or begin the text.
     begin: usize,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
     sentences: Sentences,
     streamed: usize,
-    /// Log-probabilities of each id, if they are asked for.
+    /// Log-probabilities of each id, if requested.
     logprobs: Vec<TokenLogprob>,
     /// Number of those that were given to the caller.
-    n_told: usize,
+    n_reported: usize,
     /// The reply's tokens after those of the agent's earlier replies.
     said: Said,
     /// Its place in its grammar.
@@ -73,7 +73,7 @@ impl ReplyText {
     }
 
     /// The same, after a prompt that ends with this text: it may have opened a thought.
-    pub(crate) fn behind(self, prompt: &str) -> Self {
+    pub(crate) fn after_prompt(self, prompt: &str) -> Self {
         Self { is_opened: prompt.trim_end().ends_with(THOUGHT.0), ..self }
     }
 
@@ -115,11 +115,11 @@ impl ReplyText {
 
     /// True if it is in a grammar, or after a call that another one may follow.
     pub(crate) fn is_guided(&self) -> bool {
-        self.guide.is_some() || self.is_behind_a_call()
+        self.guide.is_some() || self.is_after_call()
     }
 
     /// True after a whole call that another one may follow.
-    pub(crate) fn is_behind_a_call(&self) -> bool {
+    pub(crate) fn is_after_call(&self) -> bool {
         self.calling.as_ref().is_some_and(Calling::is_between)
     }
 
@@ -149,7 +149,7 @@ impl ReplyText {
         self.stops.get(self.met?).map(|stop| String::from_utf8_lossy(stop).into_owned())
     }
 
-    /// Numbers of ids by which its whole calls end.
+    /// Number of ids at the end of each whole call.
     pub(crate) fn call_ends(&self) -> &[usize] {
         self.calling.as_ref().map_or(&[], Calling::ends)
     }
@@ -165,7 +165,7 @@ impl ReplyText {
     }
 
     /// Ids so far and those of earlier replies.
-    pub(crate) fn said(&self) -> &Said {
+    pub(crate) fn ids_so_far(&self) -> &Said {
         &self.said
     }
 
@@ -175,7 +175,7 @@ impl ReplyText {
         if self.calling.as_ref().is_some_and(|calling| calling.refuses((&self.ids, &self.bytes), id, piece)) {
             return true;
         }
-        // Added for as long as it is looked at: a copy would cost the whole reply for each token.
+        // Added while it is examined: a copy would cost the whole reply for each token.
         let known = self.bytes.len();
         self.bytes.extend_from_slice(piece);
         let found = self.first_stop(known);
@@ -271,7 +271,7 @@ impl ReplyText {
         tokenizer: &Tokenizer,
         take: impl Fn(&mut GrammarState, u32) -> Result<()>,
     ) -> Result<Option<StopReason>> {
-        let behind = match self.beginning(id, tokenizer)? {
+        let after = match self.beginning(id, tokenizer)? {
             Beginning::Unclear => None,
             Beginning::Free => {
                 self.decide(None);
@@ -284,7 +284,7 @@ impl ReplyText {
             Beginning::Behind(guide) => Some(guide),
         };
         let stop = self.push_bytes(id, tokenizer.piece(id));
-        if let Some(guide) = behind {
+        if let Some(guide) = after {
             self.decide(Some(guide));
             return Ok(None);
         }
@@ -343,7 +343,7 @@ impl ReplyText {
     }
 
     /// Offset after the thought that the text begins with, none having ended in its first `known` bytes;
-    /// `None`: it goes on.
+    /// `None`: it has not ended.
     fn end_of_thought(&self, known: usize) -> Option<usize> {
         if self.after_thought.is_some() {
             return self.after_thought;
@@ -385,7 +385,7 @@ impl ReplyText {
     fn begin_of_text(&self, begin: usize) -> Option<usize> {
         let rest = &self.bytes[begin..];
         match rest.strip_prefix(&self.head[..]) {
-            Some(behind) => Some(self.bytes.len() - behind.trim_ascii_start().len()),
+            Some(after) => Some(self.bytes.len() - after.trim_ascii_start().len()),
             None if self.head.starts_with(rest) => None,
             None => Some(begin),
         }
@@ -397,7 +397,7 @@ impl ReplyText {
             return None; // what it is will be known soon
         }
         let mut certain = whole_characters(&self.bytes);
-        if self.is_behind_a_call() {
+        if self.is_after_call() {
             certain = self.end_of(self.end_of_calls().unwrap_or(0)); // perhaps nothing follows
         }
         for stop in &self.stops {
@@ -416,7 +416,7 @@ impl ReplyText {
         self.stream_to(self.end_of(n))
     }
 
-    /// Cuts after the last whole sentence, if that is asked for and there is one.
+    /// Cuts after the last whole sentence, if requested and there is one.
     pub(crate) fn cut_to_sentences(&mut self) -> bool {
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
         if !self.whole_sentences {
@@ -427,13 +427,13 @@ impl ReplyText {
         true
     }
 
-    /// Number of ids by which the last whole call ends; `None`: there is none.
+    /// Number of ids at the end of the last whole call; `None`: there is none.
     fn end_of_calls(&self) -> Option<usize> {
         self.call_ends().last().copied()
     }
 
-    /// Ends the reply: an incomplete character is cut, and what stands after whole calls. What was not
-    /// streamed yet comes back.
+    /// Ends the reply: removes an incomplete character, and what follows whole calls. Returns what was not
+    /// streamed yet.
     pub(crate) fn finish(&mut self) -> Option<String> {
         self.keep(self.end_of_calls().unwrap_or(self.ids.len()));
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
@@ -445,8 +445,7 @@ impl ReplyText {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// Takes note of the log-probability of the token that was said last, unless it was cut as soon as it was
-    /// said.
+    /// Records the log-probability of the last token, unless it was cut at once.
     pub(crate) fn note(&mut self, logprob: Option<TokenLogprob>) {
         self.logprobs.extend(logprob.filter(|_| self.logprobs.len() < self.ids.len()));
     }
@@ -463,8 +462,8 @@ impl ReplyText {
 
     fn take_logprobs(&mut self, n: usize) -> Vec<TokenLogprob> {
         let n = n.min(self.logprobs.len());
-        let new = self.logprobs.get(self.n_told..n).unwrap_or_default().to_vec();
-        self.n_told = self.n_told.max(n);
+        let new = self.logprobs.get(self.n_reported..n).unwrap_or_default().to_vec();
+        self.n_reported = self.n_reported.max(n);
         new
     }
 
@@ -497,8 +496,8 @@ impl ReplyText {
         n
     }
 
-    /// The most of the first `n` tokens that end with a whole sentence, and perhaps a space after it. While
-    /// the reply goes on, that is known where something follows.
+    /// The largest number of the first `n` tokens that ends with a whole sentence, and perhaps a space after
+    /// it. While the reply is growing, that is known where something follows.
     fn tokens_of_sentences(&mut self, n: usize, has_ended: bool) -> Option<usize> {
         self.sentences.read(&self.bytes[..whole_characters(&self.bytes)], &self.ends);
         let found = if has_ended { self.sentences.last_at_end(n) } else { self.sentences.last(n) };
@@ -516,15 +515,15 @@ impl ReplyText {
 }
 
 /// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled
-/// here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if that is asked for.
-/// Gives its ids, its text and why it ends.
+/// here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if requested. Returns
+/// its ids, its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,
     ends: StopConditions<'_>,
 ) -> (Vec<u32>, String, StopReason) {
     let is_full = ends.is_full;
-    let mut reply = ReplyText::from_elsewhere(ends).behind(prompt);
+    let mut reply = ReplyText::from_elsewhere(ends).after_prompt(prompt);
     let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
     let stop = match met {
         Some(stop) => stop,
@@ -544,7 +543,7 @@ pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopRea
     (text, stop)
 }
 
-/// A reply that is streamed from elsewhere as text: what of it [`cut_reply`](crate::cut_reply) keeps,
+/// A reply that is streamed from elsewhere as text: the part that [`cut_reply`](crate::cut_reply) keeps,
 /// whatever follows.
 pub struct StreamedReply {
     reply: ReplyText,
@@ -591,7 +590,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 thread_local! {
-    /// Bytes of replies that were looked at.
+    /// Bytes of replies examined so far.
     static N_EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

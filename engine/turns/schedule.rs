@@ -2,7 +2,7 @@
 //!
 //! Chunking of prompts changes no result (see the exactness matrix), so it follows the clock: a pass takes
 //! about a second alone, and a quarter of one while others decode, whatever the model, the depth and the
-//! machine. The papers' chunks follow the cache's length, for their memory.
+//! machine. The papers size chunks by the cache's length, for their memory.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ pub(crate) struct Load {
     pub(crate) pending: usize,
     /// True if the turn has read its prompt.
     pub(crate) decoding: bool,
-    /// True if the turn found memory of its own: it waits for little.
+    /// True if the turn found its own memory, so it has little to prefill.
     pub(crate) warm: bool,
 }
 
 /// Plans one pass: how many tokens each turn feeds.
 ///
 /// Every decoding turn feeds its token. Prompts share at most `chunk` rows: warm turns that fit go first;
-/// then the others in turn order from `cursor` on, with at least [`LEAST`] rows, so that a long prompt
-/// neither stops the others nor is starved by them.
+/// then the others in turn order from `cursor` on, with at least [`MIN_CHUNK_ROWS`] rows, so that a long
+/// prompt neither stops the others nor is starved by them.
 pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
     let mut left = chunk.max(1);
     let mut feed: Vec<usize> = loads.iter().map(|l| if l.decoding { l.pending } else { 0 }).collect();
@@ -34,7 +34,7 @@ pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
         left -= feed[turn];
     }
     if !long.is_empty() {
-        left = left.max(LEAST.min(chunk));
+        left = left.max(MIN_CHUNK_ROWS.min(chunk));
     }
     for turn in long {
         feed[turn] = loads[turn].pending.min(left);
@@ -44,7 +44,7 @@ pub(crate) fn plan(loads: &[Load], cursor: usize, chunk: usize) -> Vec<usize> {
 }
 
 /// Rows of the smallest chunk: what the kernels take together.
-const LEAST: usize = 16;
+const MIN_CHUNK_ROWS: usize = 16;
 
 /// Pace of prefill: rows of prompts that a pass takes.
 #[derive(Clone, Copy, Debug)]
@@ -52,19 +52,19 @@ pub(crate) struct Pace {
     most: usize,
     /// Seconds of a row; `None` before the first measurement.
     row: Option<f64>,
-    /// Seconds of a pass of one row, and of each row beside it.
+    /// Seconds of a pass of one row, and of each further row.
     step: Option<f64>,
     beside: Option<f64>,
 }
 
 impl Pace {
-    /// Seconds that a pass may take when nobody decodes: progress is shown once a pass.
-    const ALONE: f64 = 1.0;
+    /// Seconds that a pass may take when no turn decodes: progress is shown once a pass.
+    const MAX_SECONDS_ALONE: f64 = 1.0;
     /// Seconds that it may take while others wait for their next token.
-    const SHARED: f64 = 0.25;
+    const MAX_SECONDS_SHARED: f64 = 0.25;
 
-    /// What a row beside another one costs before it was measured, in passes of one row.
-    const UNKNOWN: f64 = 0.25;
+    /// Initial cost of a further row, before it is measured, in passes of one row.
+    const INITIAL_ROW_COST: f64 = 0.25;
 
     /// `most` rows at most.
     pub(crate) fn new(most: usize) -> Self {
@@ -73,9 +73,9 @@ impl Pace {
 
     /// Rows of the next chunk; `shared`: others decode in the same pass.
     pub(crate) fn chunk(&self, shared: bool) -> usize {
-        let seconds = if shared { Self::SHARED } else { Self::ALONE };
-        let rows = self.row.map_or(4 * LEAST, |row| (seconds / row) as usize);
-        (rows / LEAST * LEAST).max(LEAST).min(self.most)
+        let seconds = if shared { Self::MAX_SECONDS_SHARED } else { Self::MAX_SECONDS_ALONE };
+        let rows = self.row.map_or(4 * MIN_CHUNK_ROWS, |row| (seconds / row) as usize);
+        (rows / MIN_CHUNK_ROWS * MIN_CHUNK_ROWS).max(MIN_CHUNK_ROWS).min(self.most)
     }
 
     /// Milliseconds of a row of a prompt; 0 before the first measurement.
@@ -83,7 +83,7 @@ impl Pace {
         self.row.map_or(0.0, |row| row * 1e3)
     }
 
-    /// A pass in which `n_turns` decoded, with so many rows in all, took so long.
+    /// Records the time of a pass in which `n_turns` decoded, with this many rows in all.
     pub(crate) fn learn_step(&mut self, n_turns: usize, rows: usize, took: Duration) {
         let took = took.as_secs_f64();
         let mix = |old: &mut Option<f64>, new: f64| *old = Some(old.map_or(new, |old| 0.8 * old + 0.2 * new));
@@ -92,7 +92,7 @@ impl Pace {
                 mix(&mut self.step, took);
                 // What was once too dear is tried again some time.
                 if let (Some(beside), Some(step)) = (&mut self.beside, self.step) {
-                    *beside += 0.02 * (Self::UNKNOWN * step - *beside);
+                    *beside += 0.02 * (Self::INITIAL_ROW_COST * step - *beside);
                 }
             }
             Some(step) if rows > n_turns => mix(&mut self.beside, (took - step).max(0.0) / (rows - 1) as f64),
@@ -109,7 +109,7 @@ impl Pace {
     pub(crate) fn cost_beside(&self, n_turns: usize) -> f64 {
         let cost = match (self.step, self.beside) {
             (Some(step), Some(beside)) => (beside / step).clamp(0.02, 1.0),
-            _ => Self::UNKNOWN,
+            _ => Self::INITIAL_ROW_COST,
         };
         let n = n_turns.max(1) as f64;
         cost * n / (1.0 + cost * (n - 1.0))
@@ -117,17 +117,17 @@ impl Pace {
 
     /// A pass with `rows` rows of prompts took so long.
     pub(crate) fn learn(&mut self, rows: usize, took: Duration) {
-        if rows >= LEAST {
+        if rows >= MIN_CHUNK_ROWS {
             let row = (took.as_secs_f64() / rows as f64).max(1e-9);
             self.row = Some(self.row.map_or(row, |old| 0.5 * old + 0.5 * row));
         }
     }
 }
 
-/// How it is decided whether a guess is worth its row: by the clock, or by given figures.
+/// How to decide whether a guess is worth its row: by the clock, or by given figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Guessing {
-    /// Costs of a row beside another one, in the time of a token, taken in turn; empty: as measured.
+    /// Costs of a further row, in the time of a token, taken in turn; empty: as measured.
     pub(crate) row_costs: &'static [f64],
     /// Seconds of a token; `None`: as measured.
     pub(crate) token_s: Option<f64>,

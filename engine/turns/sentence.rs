@@ -1,8 +1,8 @@
 //! Ends of sentences, for replies that reach their token limit. Pure.
 //!
-//! A text is read once, as it comes: [`Place`] is what is known of it at a character, and [`Sentences`] keeps
-//! the ends of tokens that end sentences. Whether one does is certain as soon as something follows that is no
-//! space.
+//! A text is read once, as it comes: [`TextEnd`] is what is known of it at a character, and [`Sentences`]
+//! keeps the ends of tokens that end sentences. Whether one does is certain as soon as something follows that
+//! is no space.
 //!
 //! The rule: a sentence ends with a terminator and the closing marks after it, where a space or the end of
 //! the text follows; full-width terminators need no space. What follows must not begin with a lower-case
@@ -13,26 +13,26 @@
 const SPACED: &[char] = &['.', '!', '?', '…', '؟', '۔', '।'];
 /// Terminators that need none.
 const FULL_WIDTH: &[char] = &['。', '！', '？', '．', '｡'];
-/// Marks that may stand between a terminator and the end of its sentence: quotes, brackets, emphasis.
+/// Marks that may occur between a terminator and the end of its sentence: quotes, brackets, emphasis.
 const CLOSING: &[char] =
     &['"', '\'', '”', '’', '»', '›', ')', ']', '}', '*', '_', '`', '」', '』', '）', '】', '》', '〉', '］'];
-/// Abbreviations that stand before a name or in the middle of a sentence.
+/// Abbreviations that occur before a name or in the middle of a sentence.
 const ABBREVIATIONS: &[&str] = &[
     "mr", "mrs", "ms", "dr", "prof", "st", "rev", "gen", "col", "capt", "lt", "sgt", "vs", "cf", "e.g", "i.e",
 ];
 
-/// Most characters of a word that are looked at: abbreviations are shorter.
-const LONGEST_WORD: usize = 8;
+/// Maximum characters of a word that are examined: abbreviations are shorter.
+const MAX_WORD: usize = 8;
 
 /// What is known of a text at its end: all that decides whether a sentence ends there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Place {
-    /// The last terminator, if only closing marks and then spaces stand after it.
+struct TextEnd {
+    /// The last terminator, if only closing marks and then spaces follow it.
     terminator: Terminator,
     /// True if it ends with a space.
     is_apart: bool,
     /// True if its last character is a full stop.
-    is_behind_stop: bool,
+    follows_stop: bool,
     word: Word,
 }
 
@@ -53,12 +53,12 @@ enum Terminator {
 /// last line break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Word {
-    /// True if nothing else stands in its line before it.
+    /// True if nothing else precedes it in its line.
     begins_line: bool,
     /// True if it has begun: a mark before its first letter or digit counts as well.
     has_begun: bool,
     /// Its first characters, and how many it has.
-    start: [char; LONGEST_WORD],
+    start: [char; MAX_WORD],
     n: usize,
     /// True if all are digits, points or commas.
     is_number: bool,
@@ -66,7 +66,7 @@ struct Word {
 
 impl Default for Word {
     fn default() -> Self {
-        Self { begins_line: true, has_begun: false, start: ['\0'; LONGEST_WORD], n: 0, is_number: true }
+        Self { begins_line: true, has_begun: false, start: ['\0'; MAX_WORD], n: 0, is_number: true }
     }
 }
 
@@ -91,7 +91,7 @@ impl Word {
 
     /// True if a full stop after it ends no sentence; `is_last`: it is the last character that there is.
     fn goes_on(&self, is_last: bool) -> bool {
-        let start = &self.start[..self.n.min(LONGEST_WORD)];
+        let start = &self.start[..self.n.min(MAX_WORD)];
         let is_letter = self.n == 1 && start[0].is_alphabetic();
         let is = |known: &str| {
             known.len() == self.n && known.chars().zip(start).all(|(a, b)| a.eq_ignore_ascii_case(b))
@@ -102,14 +102,14 @@ impl Word {
     }
 }
 
-impl Place {
+impl TextEnd {
     fn push(&mut self, c: char) {
         if c.is_whitespace() {
             self.is_apart = true;
         } else {
             if FULL_WIDTH.contains(&c) {
                 self.terminator = Terminator::FullWidth;
-            } else if c == '.' && !self.is_behind_stop {
+            } else if c == '.' && !self.follows_stop {
                 let [may_go_on, may_go_on_at_end] = [false, true].map(|is_last| self.word.goes_on(is_last));
                 self.terminator = Terminator::Spaced { may_go_on, may_go_on_at_end };
             } else if SPACED.contains(&c) {
@@ -119,7 +119,7 @@ impl Place {
             }
             self.is_apart = false;
         }
-        self.is_behind_stop = c == '.';
+        self.follows_stop = c == '.';
         self.word.push(c);
     }
 
@@ -142,16 +142,16 @@ impl Place {
 #[derive(Default)]
 pub(crate) struct Sentences {
     /// What is known at the end of what was read.
-    place: Place,
+    place: TextEnd,
     /// Bytes and tokens that were read.
     n_bytes: usize,
     n_tokens: usize,
     /// Numbers of tokens with which a sentence ends.
     whole: Vec<usize>,
-    /// Numbers of tokens after which nothing but spaces stands so far, and the place and the next character
-    /// of each.
-    open: Vec<(usize, Place, Option<char>)>,
-    /// Characters and ends of tokens that were looked at.
+    /// Numbers of tokens after which only spaces follow so far, and for each the offset and the next
+    /// character.
+    open: Vec<(usize, TextEnd, Option<char>)>,
+    /// Characters and ends of tokens examined so far.
     #[cfg(test)]
     pub(crate) n_steps: usize,
 }
@@ -239,7 +239,7 @@ impl Sentences {
 /// text.
 #[cfg(test)]
 pub(crate) fn ends_sentence(before: &str, after: &str) -> bool {
-    let mut place = Place::default();
+    let mut place = TextEnd::default();
     before.chars().for_each(|c| place.push(c));
     place.ends_sentence(after.chars().next(), after.chars().find(|c| !c.is_whitespace()))
 }
@@ -294,7 +294,9 @@ mod tests {
         fn places_are_those_of_the_definition(text in r#"([a-eA-ZIé ]|Mr|e\.g|[0-9]|[.。！?!…,] ?|[\n \u{2028}]|["'”」)*_]){0,24}"#) {
             let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
             for (before, after) in ends.map(|end| text.split_at(end)) {
-                prop_assert_eq!(ends_sentence(before, after), by_definition(before, after), "{:?}, {:?}", before, after);
+                prop_assert_eq!(
+                    ends_sentence(before, after), by_definition(before, after), "{:?}, {:?}", before, after
+                );
             }
         }
 
@@ -318,7 +320,9 @@ mod tests {
                     found.read(&bytes[..end], &ends);
                     let expected = (1..=ends.len()).rev().find(|n| {
                         let (before, after) = bytes[..end].split_at(ends[*n - 1]);
-                        let (before, after) = (String::from_utf8_lossy(before), String::from_utf8_lossy(after));
+                        let (before, after) = (
+                            String::from_utf8_lossy(before), String::from_utf8_lossy(after)
+                        );
                         !after.trim().is_empty() && by_definition(&before, &after)
                     });
                     prop_assert_eq!(found.last(ends.len()), expected);

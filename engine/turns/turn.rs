@@ -2,8 +2,8 @@
 //!
 //! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete
 //! before anything was said, the token that completes it is drawn again without it, from the same number. So
-//! is one that begins a call which may not be. The cache never goes back for it, and a recording that is
-//! followed meets the same refusals.
+//! is one that begins a call which is not allowed. The cache never goes back for it, and following a
+//! recording makes the same refusals.
 
 use crate::device::Best;
 use crate::memory::Recalled;
@@ -15,7 +15,7 @@ use crate::text::calls::CallForm;
 use crate::text::prefix::{Segment, SegmentKind, n_tokens};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
-use crate::turns::constraint::{Chosen, ScoreOptions, Spelling, Step};
+use crate::turns::constraint::{ChoiceStep, Chosen, ScoreOptions, Spelling};
 use crate::turns::digest::digest;
 use crate::turns::draft_model::{DraftModel, Terms};
 use crate::turns::drafting::Drafter;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A turn at work. Its session is taken out of the memory until it ends.
+/// An active turn. Its session is taken out of the memory until it ends.
 pub(crate) struct ActiveTurn {
     pub(crate) id: u64,
     pub(crate) request: Request,
@@ -49,7 +49,7 @@ pub(crate) struct ActiveTurn {
     decode: Decode,
     /// Findings at each recorded token, if a recording was followed.
     followed: Vec<ForcedToken>,
-    /// Guesses what is said next.
+    /// Guesses the next tokens.
     drafter: Drafter,
     /// Guesses among its tokens, after the last one that was said.
     n_guessed: usize,
@@ -58,7 +58,7 @@ pub(crate) struct ActiveTurn {
     /// Tokens that the request's meter has counted.
     n_metered: usize,
     began: Instant,
-    /// Bytes that the session takes in memory when the reply is as long as it may be, at most.
+    /// Maximum bytes of the session, with the longest possible reply.
     pub(crate) need: u64,
     /// Bytes of what is known of it.
     known_bytes: u64,
@@ -101,7 +101,7 @@ impl Decode {
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
             let mut reply = ReplyText::new(&request.stop, request.whole_sentences, said);
             if let Some(last) = prompt.last() {
-                reply = reply.behind(&last.text);
+                reply = reply.after_prompt(&last.text);
             }
             if let Some(guide) = guide {
                 reply = reply.guided(guide);
@@ -199,7 +199,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Bytes that its session takes in memory beside sealed blocks.
+    /// Bytes of its session without sealed blocks.
     pub(crate) fn bytes(&self) -> u64 {
         self.known_bytes
     }
@@ -228,7 +228,7 @@ impl ActiveTurn {
     /// choice and recorded replies are scheduled as the prompts of warm turns are.
     pub(crate) fn load(&self, most_wanted: usize) -> Load {
         let (decoding, pending) = (self.decoding(), self.pending());
-        let all = decoding && self.wanted(pending) == Wanted::All;
+        let all = decoding && self.requested_logits(pending) == Wanted::All;
         Load {
             pending: if all { pending.min(most_wanted) } else { pending },
             decoding: decoding && pending <= 1 + self.n_guessed,
@@ -258,13 +258,13 @@ impl ActiveTurn {
         self.n_metered = self.n_metered.max(n);
     }
 
-    /// Tells whether the caller has gone.
+    /// Returns whether the caller has gone.
     pub(crate) fn cancelled(&self) -> bool {
         self.events.is_closed()
     }
 
     /// Tells whether the reply is complete and everything that it keeps is fed.
-    pub(crate) fn done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.stop.is_some() && self.pending() == 0
     }
 
@@ -275,12 +275,12 @@ impl ActiveTurn {
     }
 
     /// Logits that a pass over the next `n` tokens is to give.
-    pub(crate) fn wanted(&self, n: usize) -> Wanted {
+    pub(crate) fn requested_logits(&self, n: usize) -> Wanted {
         match &self.decode {
             _ if self.stop.is_some() => Wanted::None,
             Decode::ScoreOptions(_) | Decode::TeacherForce(_) if self.decoding() => Wanted::All,
             Decode::Sample(_) if self.n_guessed > 0 => Wanted::All,
-            // What is said of likely tokens is said of all of the vocabulary.
+            // Figures of likely tokens are those of the whole vocabulary.
             Decode::Sample(_) if n == self.pending() && self.request.logprobs.is_none() => {
                 Wanted::Best(self.request.sampling.temperature)
             }
@@ -289,9 +289,9 @@ impl ActiveTurn {
         }
     }
 
-    /// Takes the logits of rows that were fed, those that were wanted: samples or chooses, streams, decides
-    /// whether the reply ends. What was cut off, or read for another option, leaves the sequence; what is
-    /// said but not fed is fed next.
+    /// Takes the requested logits of rows that were fed: samples or chooses, streams, decides whether the
+    /// reply ends. What was cut off, or read for another option, is removed from the sequence; what is said
+    /// but not fed is fed next.
     ///
     /// # Errors
     /// A row's logits are no probabilities, or the reply's grammar became too costly.
@@ -335,8 +335,8 @@ impl ActiveTurn {
         Ok(true)
     }
 
-    /// Draws a token from each of these rows, as far as those before it were guessed right; what was not
-    /// leaves the sequence.
+    /// Draws a token from each of these rows, up to the first wrong guess; later rows are removed from the
+    /// sequence.
     fn speak(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -367,8 +367,8 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Guesses what is said next, where a row that is fed beside another one costs so much of its time; a
-    /// pass gives the logits of `most` rows at most.
+    /// Guesses the next tokens, given the relative time of a further row; a pass gives the logits of `most`
+    /// rows at most.
     pub(crate) fn guess(&mut self, cost: f64, most: usize, eog: &[u32]) {
         if let Some(reply) = self.speaking() {
             let left = reply.n_left(&self.request).min(most).saturating_sub(1);
@@ -384,7 +384,7 @@ impl ActiveTurn {
         let draw = |logits: &[f32], guesses: &[u32]| {
             let said = [reply.ids(), guesses].concat();
             let sampling = &self.request.sampling;
-            sampler::choose(&Row::new(logits, &said, reply.said(), sampling), sampling)
+            sampler::choose(&Row::new(logits, &said, reply.ids_so_far(), sampling), sampling)
         };
         let terms = Terms { most, ..terms };
         let guesses = model.guess(&self.request.session, &self.session.tokens, &terms, draw);
@@ -421,7 +421,7 @@ impl ActiveTurn {
         self.say(id, self.request.logprobs.map(logprob), tokenizer, eog, arena)
     }
 
-    /// Takes the token that was drawn, and its log-probability if that is asked for.
+    /// Takes the token that was drawn, and its log-probability if requested.
     fn say(
         &mut self,
         id: u32,
@@ -447,7 +447,7 @@ impl ActiveTurn {
             reply.note(logprob);
         }
         if stop.is_none() {
-            send(&self.events, said(reply.take_certain(), reply), || reply.take_certain_logprobs());
+            send(&self.events, reply_event(reply.take_certain(), reply), || reply.take_certain_logprobs());
             stop = reply.is_full(&self.request).then_some(StopReason::Length);
         }
         if let Some(stop) = stop {
@@ -461,10 +461,10 @@ impl ActiveTurn {
         if let Decode::Sample(reply) = &mut self.decode {
             if stop == StopReason::Length && reply.cut_to_sentences() {
                 stop = StopReason::Sentence;
-            } else if reply.is_behind_a_call() {
+            } else if reply.is_after_call() {
                 stop = StopReason::EndOfTurn;
             }
-            send(&self.events, said(reply.finish(), reply), || reply.take_certain_logprobs());
+            send(&self.events, reply_event(reply.finish(), reply), || reply.take_certain_logprobs());
             send_logprobs(&self.events, reply.take_last_logprobs());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
@@ -472,8 +472,7 @@ impl ActiveTurn {
         self.stop = Some(stop);
     }
 
-    /// Goes along a recorded reply, the logits of whose rows these are; after its end the turn goes on
-    /// freely.
+    /// Follows a recorded reply, the logits of whose rows these are; after its end the turn continues freely.
     fn follow(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -509,7 +508,7 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// The recording is over: what was read of it stands as if it had been sampled.
+    /// The recording is over: what was read of it counts as if it had been sampled.
     fn speak_freely(&mut self) {
         if let Decode::TeacherForce(Following { reply, found, .. }) = &mut self.decode {
             self.followed = std::mem::take(found);
@@ -536,9 +535,9 @@ impl ActiveTurn {
             choosing.see(&next, eog, |id| tokenizer.piece(id));
         }
         let (keep, ids) = match choosing.step(&self.request.sampling) {
-            Step::Wait => return Ok(()),
-            Step::Walk { keep, ids } => (keep, ids),
-            Step::Say { keep, chosen } => {
+            ChoiceStep::Wait => return Ok(()),
+            ChoiceStep::Walk { keep, ids } => (keep, ids),
+            ChoiceStep::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
                 let said = Event::Text(chosen.option.text.clone());
                 send(&self.events, Some(said), || chosen.tokens.clone());
@@ -567,7 +566,7 @@ impl ActiveTurn {
         self.began.elapsed().as_secs_f64() * 1e3
     }
 
-    /// The turn stands: the session holds prompt and reply, and the completion says what it cost.
+    /// Commits the turn: the session holds prompt and reply, and the completion has the cost.
     pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
         let (mut call_ends, mut stop_string) = (Vec::new(), None);
@@ -618,7 +617,7 @@ impl ActiveTurn {
 }
 
 /// Ids that are refused one after the other, at most; then the reply ends with nothing said.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED: usize = 64;
 
 /// The id that the sampler draws after a reply; one that would leave nothing of it is not drawn.
 ///
@@ -642,14 +641,14 @@ fn freely_drawn(
     tokenizer: &Tokenizer,
     eog: &[u32],
 ) -> Result<u32> {
-    let mut row = Row::new(logits, reply.ids(), reply.said(), &request.sampling);
+    let mut row = Row::new(logits, reply.ids(), reply.ids_so_far(), &request.sampling);
     if reply.ids().len() < request.min_tokens && !reply.is_guided() {
         eog.iter().for_each(|id| row.exclude(*id));
     }
     let mut n_refused = 0;
     loop {
         let id = sampler::choose(&row, &request.sampling).ok_or_else(|| no_probabilities(logits))?;
-        if n_refused == MOST_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
+        if n_refused == MAX_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
             return Ok(id);
         }
         row.exclude(id);
@@ -662,8 +661,9 @@ fn no_probabilities(logits: &[f32]) -> Error {
     let count = |is: fn(&f32) -> bool| logits.iter().filter(|x| is(x)).count();
     let (n_nan, n_infinite) = (count(|x| x.is_nan()), count(|x| x.is_infinite()));
     let detail = format!(
-        "the model gave no probabilities for the next token: of {} logits, {n_nan} are NaN and {n_infinite} infinite; the \
-        model file may be damaged, or its numbers too large for this device: try another file of the model, or another device",
+        "the model gave no probabilities for the next token: of {} logits, {n_nan} are NaN and {n_infinite} \
+         infinite; the model file may be damaged, or its numbers too large for this device: try another file \
+         of the model, or another device",
         logits.len()
     );
     Error::new(ErrorKind::Model, detail)
@@ -681,8 +681,8 @@ fn drawn_among(
     if reply.ids().len() < request.min_tokens && !reply.is_guided() {
         best.candidates.retain(|(id, _)| !eog.contains(id));
     }
-    for _ in 0..=MOST_REFUSED {
-        let id = sampler::choose_among(&best, reply.ids(), reply.said(), &request.sampling)?;
+    for _ in 0..=MAX_REFUSED {
+        let id = sampler::choose_among(&best, reply.ids(), reply.ids_so_far(), &request.sampling)?;
         if !reply.refuses(id, tokenizer.piece(id)) {
             return Some(id);
         }
@@ -692,7 +692,7 @@ fn drawn_among(
 }
 
 /// A piece of a reply, which is text or a call.
-fn said(piece: Option<String>, reply: &ReplyText) -> Option<Event> {
+fn reply_event(piece: Option<String>, reply: &ReplyText) -> Option<Event> {
     piece.map(if reply.is_call() { Event::Call } else { Event::Text })
 }
 

@@ -1,14 +1,14 @@
 //! References of a relaxed schema. A keyword that masks can't enforce is moved or left out, and schemas in it
 //! may be referred to: these move to `$defs`, and the references with them.
 
-use super::Work;
+use super::Relaxation;
 use crate::bounds::MAX_BYTES;
 use crate::error::{Error, Result};
 use crate::schema::{pointer_to, redirect, references, target};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-impl Work {
+impl Relaxation {
     /// Makes each `$ref` of a relaxed schema lead to the relaxed form of the schema that it led to before.
     /// One that leads out of the schema stays, and is refused where it is followed.
     ///
@@ -17,7 +17,7 @@ impl Work {
     pub(super) fn keep_references(&mut self, schema: &Value, relaxed: &mut Value) -> Result<()> {
         let (mut moved, mut definitions) = (BTreeMap::new(), Map::new());
         let (mut open, mut known, mut n_bytes) = (references_in(relaxed), BTreeSet::new(), 0);
-        // New references of schemas by their places, whatever they were referred to by; none where they stay.
+        // New references of schemas by their places, however they were referred to; none where they stay.
         let mut places: HashMap<String, Option<String>> = HashMap::new();
         while let Some(reference) = open.pop() {
             if !known.insert(reference.clone()) {

@@ -1,9 +1,9 @@
 //! Bounds of integers that masks would round, followed while a JSON text is written: a digit after which no
 //! integer within the bounds could come is not allowed.
 //!
-//! `relaxed` widens such bounds to what a float can represent, and keeps the exact ones beside them
-//! ([`KEYWORD`]). They are found again by the way through properties and items; bounds in alternatives of
-//! objects are left to the check of the complete text ([`Exact::followed`] determines which are not).
+//! `relaxed` widens such bounds to what a float can represent, and adds the exact ones ([`KEYWORD`]). They
+//! are found again by the path through properties and items; bounds in alternatives of objects are left to
+//! the check of the complete text ([`Exact::followed`] determines which are not).
 
 use super::number::integer;
 use super::{escaped, target};
@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 
 /// The exact bounds of a schema, as `minimum` and `maximum`.
 pub(crate) const KEYWORD: &str = "x-bounds";
-/// Beside these, while a schema is relaxed: numbers of the keywords that they stand for.
+/// Besides, while a schema is relaxed: numbers of their keywords.
 pub(crate) const SOURCES: &str = "sources";
-/// Stand-ins for no bound; every integer that is written is compared only up to [`MAX_DIGITS`].
+/// Values for no bound; every integer that is written is compared only up to [`MAX_DIGITS`].
 const NONE: Range = (i128::MIN / 2, i128::MAX / 2);
 /// Digits of an integer that are compared.
 const MAX_DIGITS: usize = 30;
@@ -91,9 +91,8 @@ impl Exact {
         Some(Self { root, open: Vec::new(), state: State::Value, next: vec!["".into()], ranges })
     }
 
-    /// True if bytes may come next, as far as bounds are concerned. It is asked of most tokens of a
-    /// vocabulary, so nothing is copied unless a number may begin within an object or a list that the token
-    /// opens, closes or continues.
+    /// True if the bounds allow these bytes next. It is called for most tokens of a vocabulary, so nothing is
+    /// copied unless a number may begin within an object or a list that the token opens, closes or continues.
     pub(crate) fn allows(&self, bytes: &[u8]) -> bool {
         // In a text no number can begin before its end.
         let stays_in_text = matches!(self.state, State::Text { .. }) && !bytes.contains(&b'"');
@@ -367,7 +366,7 @@ impl Exact {
 }
 
 impl State {
-    /// Takes one byte, as far as no schema is needed.
+    /// Takes one byte where no schema is needed.
     fn take(&mut self, byte: u8) -> Step {
         #[cfg(test)]
         tests::N_TAKEN.set(tests::N_TAKEN.get() + 1);
@@ -418,7 +417,7 @@ fn may_begin_number(bytes: &[u8]) -> bool {
     bytes.iter().any(|byte| byte.is_ascii_digit() || *byte == b'-')
 }
 
-/// Numbers of the keywords that exact bounds stand for.
+/// Numbers of the keywords of exact bounds.
 fn sources(bounds: &Value) -> impl Iterator<Item = u64> {
     bounds.get(SOURCES).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
 }
@@ -491,7 +490,7 @@ fn few(ranges: Vec<Range>) -> Option<Vec<Range>> {
 }
 
 /// An integer as it is written: its sign and its digits; `None`: it is longer than what is compared.
-fn written(text: &str) -> Option<(bool, i128, usize)> {
+fn parse_integer(text: &str) -> Option<(bool, i128, usize)> {
     let digits = text.trim_start_matches('-');
     let value = if digits.is_empty() { 0 } else { digits.parse().ok()? };
     (digits.len() <= MAX_DIGITS).then_some((text.starts_with('-'), value, digits.len()))
@@ -499,7 +498,7 @@ fn written(text: &str) -> Option<(bool, i128, usize)> {
 
 /// True if more digits can bring an integer into one of the ranges, or it is there.
 fn may_become(text: &str, ranges: &[Range]) -> bool {
-    let Some((is_negative, value, n)) = written(text) else {
+    let Some((is_negative, value, n)) = parse_integer(text) else {
         // Beyond every bound that there is.
         let is_open =
             |range: &Range| if text.starts_with('-') { range.0 == NONE.0 } else { range.1 == NONE.1 };
@@ -517,7 +516,7 @@ fn may_become(text: &str, ranges: &[Range]) -> bool {
 }
 
 fn is_within(text: &str, ranges: &[Range]) -> bool {
-    let Some((is_negative, value, n)) = written(text) else { return may_become(text, ranges) };
+    let Some((is_negative, value, n)) = parse_integer(text) else { return may_become(text, ranges) };
     let value = if is_negative { -value } else { value };
     n > 0 && ranges.iter().any(|range| (range.0..=range.1).contains(&value))
 }

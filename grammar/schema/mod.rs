@@ -1,4 +1,4 @@
-//! JSON schemas as values: where schemas stand in each other, and where a `$ref` leads.
+//! JSON schemas as values: their direct subschemas, and the targets of `$ref`.
 //!
 //! `exact` follows bounds of integers that masks would round, `validate` checks a complete value against a
 //! whole schema, and `number` compares numbers without rounding them.
@@ -36,7 +36,7 @@ const LIST: &[&str] = &["allOf", "anyOf", "oneOf", "prefixItems", "items"];
 const MAP: &[&str] =
     &["dependentSchemas", "dependencies", "properties", "patternProperties", "$defs", "definitions"];
 
-/// The schemas that stand directly in another one, or only those that apply to the same value.
+/// The direct subschemas of a schema, or only those that apply to the same value.
 fn children(schema: &Value, in_place: bool) -> impl Iterator<Item = &Value> {
     let keywords = |all: &'static [&'static str], n: usize| if in_place { &all[..n] } else { all };
     let one = keywords(ONE, 4).iter().filter_map(|keyword| schema.get(keyword));
@@ -167,7 +167,7 @@ pub(crate) fn is_grounded(root: &Value) -> Result<()> {
     }
     let mut done: BTreeSet<&str> = BTreeSet::new();
     for start in next.keys() {
-        // The way from the start, with what is still to be tried at each step.
+        // The path from the start, with what is still to be tried at each step.
         let mut way: Vec<(&str, &[&str])> = vec![(start, &next[start])];
         while let Some((here, open)) = way.last_mut() {
             let Some((step, rest)) = open.split_first() else {
@@ -202,25 +202,42 @@ mod tests {
         for (schema, is_sound) in [
             (json!({ "$ref": "#" }), false),
             (
-                json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+                json!({
+                    "$ref": "#/$defs/a",
+                    "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } }
+                }),
                 false,
             ),
             (
-                json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/a" } }, "$defs": { "a": { "not": { "$ref": "#/$defs/a" } } } }),
+                json!({
+                    "type": "object", "properties": { "x": { "$ref": "#/$defs/a" } },
+                    "$defs": { "a": { "not": { "$ref": "#/$defs/a" } } }
+                }),
                 false,
             ),
             (
-                json!({ "$defs": { "a": { "anyOf": [{ "type": "null" }, { "allOf": [{ "$ref": "#here" }] }], "$anchor": "here" } }, "items": { "$ref": "#/%24defs/a" } }),
+                json!({
+                    "$defs": { "a": {
+                        "anyOf": [{ "type": "null" }, { "allOf": [{ "$ref": "#here" }] }], "$anchor": "here"
+                    } },
+                    "items": { "$ref": "#/%24defs/a" }
+                }),
                 false,
             ),
             (json!({ "type": "object", "properties": { "next": { "$ref": "#" } } }), true),
             (
-                json!({ "$defs": { "n": { "type": "array", "items": { "$ref": "#/$defs/n" } } }, "$ref": "#/$defs/n" }),
+                json!({
+                    "$defs": { "n": { "type": "array", "items": { "$ref": "#/$defs/n" } } },
+                    "$ref": "#/$defs/n"
+                }),
                 true,
             ),
             (json!({ "properties": { "$ref": { "type": "string" }, "not": { "$ref": "#" } } }), true),
             (
-                json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/a" }], "$defs": { "a": { "type": "null" } } }),
+                json!({
+                    "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/a" }],
+                    "$defs": { "a": { "type": "null" } }
+                }),
                 true,
             ),
         ] {

@@ -28,7 +28,7 @@ fn float(number: &Number) -> f64 {
     number.as_f64().unwrap_or_default()
 }
 
-/// An integer beside a float that is none, or that is larger than all of them.
+/// An integer next to a float that is none, or that is larger than all of them.
 fn beside(integer: i128, float: f64) -> Ordering {
     if float.abs() >= 1e38 {
         return if float > 0.0 { Ordering::Less } else { Ordering::Greater };
@@ -52,7 +52,7 @@ pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
     }
 }
 
-/// A number as digits, and how many of them stand after the point.
+/// A number as digits, and how many of them are after the point.
 fn decimal(number: &Number) -> Option<(i128, u32)> {
     if let Some(whole) = integer(number) {
         return Some((whole, 0));

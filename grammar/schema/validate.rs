@@ -23,7 +23,7 @@ const MAX_BACKTRACKING: usize = 100_000;
 /// # Errors
 /// The schema can't be followed, or not within the limit.
 pub(crate) fn violation(schema: &Value, value: &Value) -> Result<Option<String>> {
-    let mut work = Work { root: schema, steps: 0, depth: 0, patterns: BTreeMap::new() };
+    let mut work = Validation { root: schema, steps: 0, depth: 0, patterns: BTreeMap::new() };
     match work.schema(schema, value, "") {
         Ok(()) => Ok(None),
         Err(Fault::Invalid(reason)) => Ok(Some(reason)),
@@ -70,14 +70,14 @@ impl From<Error> for Fault {
 
 type Checked = std::result::Result<(), Fault>;
 
-struct Work<'s> {
+struct Validation<'s> {
     root: &'s Value,
     steps: usize,
     depth: usize,
     patterns: BTreeMap<&'s str, Regex>,
 }
 
-impl<'s> Work<'s> {
+impl<'s> Validation<'s> {
     /// Checks one value; `at` is its place in the whole value, as a JSON Pointer.
     fn schema(&mut self, schema: &'s Value, value: &Value, at: &str) -> Checked {
         self.steps += 1;
@@ -343,7 +343,7 @@ fn limit(fields: &Map<String, Value>, keyword: &str) -> Option<u64> {
 
 fn numeric(fields: &Map<String, Value>, number: &Number, at: &str) -> Checked {
     let bound = |keyword: &str| fields.get(keyword).and_then(Value::as_number);
-    // Draft 4: the bound beside it is meant.
+    // Draft 4: refers to the adjacent bound.
     let is_strict = |keyword: &str| fields.get(keyword) == Some(&Value::Bool(true));
     for (keyword, strict, beyond) in
         [("minimum", "exclusiveMinimum", Ordering::Less), ("maximum", "exclusiveMaximum", Ordering::Greater)]

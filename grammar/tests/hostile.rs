@@ -1,4 +1,4 @@
-//! Grammars from outside end soon, whatever they hold: compiled or refused by counted steps, without a panic
+//! External grammars end soon, whatever they contain: compiled or rejected by counted steps, without a panic
 //! and without a clock.
 
 #![allow(clippy::unwrap_used)]
@@ -35,11 +35,20 @@ fn schemas() -> Vec<(&'static str, Value)> {
         ("itself", json!({ "$ref": "#" })),
         (
             "two that are each other",
-            json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+            json!({
+                "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } }
+            }),
         ),
         (
             "a tree",
-            json!({ "$defs": { "n": { "type": "object", "properties": { "l": { "$ref": "#/$defs/n" }, "r": { "$ref": "#/$defs/n" } }, "required": ["l", "r"] } }, "$ref": "#/$defs/n" }),
+            json!({
+                "$defs": { "n": {
+                    "type": "object",
+                    "properties": { "l": { "$ref": "#/$defs/n" }, "r": { "$ref": "#/$defs/n" } },
+                    "required": ["l", "r"]
+                } },
+                "$ref": "#/$defs/n"
+            }),
         ),
         ("from elsewhere", json!({ "$ref": "https://example.com/schema.json" })),
         ("from a file", json!({ "$ref": "file:///etc/passwd" })),
@@ -106,11 +115,11 @@ fn vocabulary() -> Vocabulary {
 
 #[test]
 fn a_grammar_from_outside_is_compiled_or_refused_and_followed_within_bounds() {
-    let (vocabulary, mut n_refused, mut told) = (vocabulary(), 0, String::new());
+    let (vocabulary, mut n_refused, mut table) = (vocabulary(), 0, String::new());
     for (name, grammar) in grammars() {
         let checked = grammar.check();
         n_refused += usize::from(checked.is_err());
-        told +=
+        table +=
             &format!("{name}: {}\n", checked.as_ref().err().map_or("compiled".into(), ToString::to_string));
         for text in [
             "",
@@ -138,6 +147,6 @@ fn a_grammar_from_outside_is_compiled_or_refused_and_followed_within_bounds() {
             }
         }
     }
-    println!("{told}");
-    assert!(n_refused >= 15, "{told}");
+    println!("{table}");
+    assert!(n_refused >= 15, "{table}");
 }

@@ -57,7 +57,10 @@ fn keywords_that_no_mask_enforces_are_checked() {
             json!({ "a": 1 }),
         ),
         (
-            json!({ "type": "integer", "if": { "minimum": 10 }, "then": { "multipleOf": 10 }, "else": { "minimum": 5 } }),
+            json!({
+                "type": "integer", "if": { "minimum": 10 }, "then": { "multipleOf": 10 },
+                "else": { "minimum": 5 }
+            }),
             json!(20),
             json!(15),
         ),
@@ -68,7 +71,10 @@ fn keywords_that_no_mask_enforces_are_checked() {
         ),
         (json!({ "type": "string", "pattern": "^(?!no)[a-z]+$" }), json!("yes"), json!("nobody")),
         (
-            json!({ "type": "object", "patternProperties": { "^(?=a)": { "type": "integer" } }, "additionalProperties": { "type": "string" } }),
+            json!({
+                "type": "object", "patternProperties": { "^(?=a)": { "type": "integer" } },
+                "additionalProperties": { "type": "string" }
+            }),
             json!({ "ab": 1, "b": "x" }),
             json!({ "ab": "x" }),
         ),
@@ -132,7 +138,9 @@ fn integers_keep_their_bounds_beyond_what_floats_can_say() {
     // While they are written, too: byte by byte, nothing else can be said.
     let range = Grammar::json_schema(&json!({
         "type": "object",
-        "properties": { "n": { "type": "array", "items": { "type": "integer", "minimum": N + 1, "maximum": N + 3 } } },
+        "properties": { "n": {
+            "type": "array", "items": { "type": "integer", "minimum": N + 1, "maximum": N + 3 }
+        } },
         "required": ["n"],
         "additionalProperties": false,
     }));
@@ -160,7 +168,9 @@ fn integers_are_followed_to_their_bounds_wherever_they_stand() {
     let wrapped = json!({
         "type": "object",
         "properties": {
-            "a/b": { "type": "array", "prefixItems": [{ "type": "string" }], "items": { "$ref": "#/$defs/n" } },
+            "a/b": {
+                "type": "array", "prefixItems": [{ "type": "string" }], "items": { "$ref": "#/$defs/n" }
+            },
             "\u{e9}": { "$ref": "#/$defs/n" },
         },
         "additionalProperties": { "allOf": [{ "$ref": "#/$defs/n" }] },
@@ -210,7 +220,10 @@ fn bounds_that_masks_follow_exactly_are_enforced() {
         (json!({ "const": N + 1 }), (N + 1).to_string(), N.to_string()),
         (json!({ "enum": [null, N + 1] }), (N + 1).to_string(), (N + 2).to_string()),
         (
-            json!({ "type": "object", "properties": { "n": nullable }, "required": ["n"], "additionalProperties": false }),
+            json!({
+                "type": "object", "properties": { "n": nullable }, "required": ["n"],
+                "additionalProperties": false
+            }),
             format!(r#"{{"n":{}}}"#, N + 1),
             format!(r#"{{"n":{N}}}"#),
         ),
@@ -258,7 +271,9 @@ fn references_lead_where_they_led() {
         (json!({ "patternProperties": { "^(?=b)": a } }), "#/patternProperties/%5E(%3F=b)"),
         (json!({ "components": { "schemas": { "a": a } } }), "#/components/schemas/a"),
         (
-            json!({ "if": { "$anchor": "here", "type": "array", "items": { "type": "integer" }, "minItems": 2 } }),
+            json!({ "if": {
+                "$anchor": "here", "type": "array", "items": { "type": "integer" }, "minItems": 2
+            } }),
             "#here",
         ),
         (json!({ "not": { "contains": { "$ref": "#/not/items" }, "items": a } }), "#/not/items"),
@@ -299,7 +314,10 @@ fn what_is_named_as_exact_bounds_are_stays() {
         "{}",
         relaxed.elsewhere.text()
     );
-    let forged = json!({ "type": "array", "uniqueItems": true, "items": { "type": "integer", "x-bounds": { "minimum": N, "sources": [0] } } });
+    let forged = json!({
+        "type": "array", "uniqueItems": true,
+        "items": { "type": "integer", "x-bounds": { "minimum": N, "sources": [0] } }
+    });
     assert!(Grammar::json_schema(&forged).check().is_err(), "nothing stands for `uniqueItems`");
 }
 
@@ -316,7 +334,9 @@ fn more_ranges_than_are_followed_are_not_cut() {
 #[test]
 fn circles_are_refused() {
     for schema in [
-        json!({ "$ref": "#/$defs/A", "$defs": { "A": { "$ref": "#/$defs/B" }, "B": { "$ref": "#/$defs/A" } } }),
+        json!({
+            "$ref": "#/$defs/A", "$defs": { "A": { "$ref": "#/$defs/B" }, "B": { "$ref": "#/$defs/A" } }
+        }),
         json!({ "not": { "$ref": "#" } }),
     ] {
         let error = Grammar::json_schema(&schema).relaxed().unwrap_err().to_string();
@@ -328,7 +348,11 @@ fn circles_are_refused() {
 #[test]
 fn a_schema_that_would_be_followed_for_long_is_given_up() {
     // Twice as many ways at each level.
-    let both = |next: usize| json!({ "allOf": [{ "$ref": format!("#/$defs/a{next}") }, { "$ref": format!("#/$defs/a{next}") }] });
+    let both = |next: usize| {
+        json!({ "allOf": [
+        { "$ref": format!("#/$defs/a{next}") }, { "$ref": format!("#/$defs/a{next}") }
+    ] })
+    };
     let mut defs: serde_json::Map<String, Value> = (0..40).map(|n| (format!("a{n}"), both(n + 1))).collect();
     defs.insert("a40".into(), json!({ "type": "integer" }));
     let schema = json!({ "type": "integer", "not": { "$ref": "#/$defs/a0" }, "$defs": defs });
@@ -445,7 +469,9 @@ proptest! {
     /// A reference may lead into any keyword, one that masks can't enforce included.
     #[test]
     fn references_lead_to_schemas_that_allow_no_less(
-        keywords in prop::sample::subsequence(vec!["minimum", "allOf", "oneOf", "enum", "not", "const", "if", "contains", "maximum"], 1..9).prop_shuffle(),
+        keywords in prop::sample::subsequence(
+            vec!["minimum", "allOf", "oneOf", "enum", "not", "const", "if", "contains", "maximum"], 1..9
+        ).prop_shuffle(),
         a in schemas(), b in schemas(),
         values in prop::collection::vec(values(), 20),
     ) {
@@ -474,7 +500,10 @@ proptest! {
             let reference = relaxed["properties"][format!("r{n}")]["$ref"].as_str().unwrap();
             for value in values.iter().chain([&json!(N), &json!(1)]) {
                 let was_valid = is_valid_at(&schema, &format!("#{at}"), value);
-                prop_assert!(!was_valid || is_valid_at(&relaxed, reference, value), "{}: {} at {}, now {}: {}", schema, relaxed, at, reference, value);
+                prop_assert!(
+                    !was_valid || is_valid_at(&relaxed, reference, value), "{}: {} at {}, now {}: {}", schema,
+                    relaxed, at, reference, value
+                );
             }
         }
     }

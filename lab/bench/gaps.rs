@@ -1,7 +1,7 @@
 //! Time between an agent's tokens while another is saved and a third is restored.
 
 use super::lab::{Ask, Bench, Lab, Player, Timed};
-use super::report::{Entry, Figures, Row, median};
+use super::report::{Figure, Figures, Row, median};
 use super::speed::at_least_one;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ pub(super) struct Args {
     extend: usize,
 }
 
-/// What goes on beside the agent.
+/// Load beside the agent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nobody,
@@ -43,7 +43,7 @@ impl Args {
             ("two in memory", Beside::InMemory),
             ("one saved, one restored", Beside::OnDisk),
         ] {
-            bench.say(format!("beside: {word}"));
+            bench.show_activity(format!("beside: {word}"));
             rows.push(self.measure(bench, word, beside)?);
         }
         let notes =
@@ -83,19 +83,19 @@ impl Args {
             |of: f64| gaps.get(((gaps.len() as f64 - 1.0) * of).round() as usize).copied().unwrap_or(0.0);
         let p99 = quantile(0.99);
         Ok(vec![
-            ("beside", Entry::Text(word.to_owned())),
-            ("gaps", Entry::Count(gaps.len())),
-            ("turns_beside", Entry::Count(n_turns)),
-            ("restored", Entry::Count(restored)),
-            ("median_ms", Entry::Measured(vec![median(&gaps)])),
-            ("p99_ms", Entry::Measured(vec![p99])),
-            ("most_ms", Entry::Measured(vec![quantile(1.0)])),
-            ("p99_to_median", Entry::Ratio(p99 / median(&gaps))),
+            ("beside", Figure::Text(word.to_owned())),
+            ("gaps", Figure::Count(gaps.len())),
+            ("turns_beside", Figure::Count(n_turns)),
+            ("restored", Figure::Count(restored)),
+            ("median_ms", Figure::Measured(vec![median(&gaps)])),
+            ("p99_ms", Figure::Measured(vec![p99])),
+            ("most_ms", Figure::Measured(vec![quantile(1.0)])),
+            ("p99_to_median", Figure::Ratio(p99 / median(&gaps))),
         ])
     }
 }
 
-/// Turns of the others, until the speaker's is over. None is kept: each goes back to its beginning.
+/// Turns of the others, until the speaker's is over. None is kept: each is rolled back to its beginning.
 fn turns_beside(
     lab: &Lab,
     others: &[(Player, String)],

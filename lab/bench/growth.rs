@@ -2,7 +2,7 @@
 
 use super::lab::{Ask, Bench, Lab, Player, Timed};
 use super::plot::Plot;
-use super::report::{Entry, Figures, median};
+use super::report::{Figure, Figures, median};
 use super::speed::at_least_one;
 use anyhow::Context as _;
 use greenroom::backend::EmbeddedConfig;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// New tokens of a measured turn.
 const NEW: usize = 32;
-/// New tokens of a turn by which cores are compared.
+/// New tokens of a turn for comparing cores.
 const LONG: usize = 512;
 /// Numbers of cores that are modelled where there are fewer.
 const MODELLED: [usize; 4] = [2, 4, 8, 16];
@@ -21,11 +21,15 @@ const MODELLED: [usize; 4] = [2, 4, 8, 16];
 /// extrapolated with Amdahl's law, from the serial part measured with all cores here.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom-lab bench growth --shape tiny --history 1024,32768 --idle 0,10000 --plots growth"
+    after_help = "Example: greenroom-lab bench growth --shape tiny --history 1024,32768 --idle 0,10000 \
+                  --plots growth"
 )]
 pub(super) struct Args {
     /// Tokens that an agent has read, in ascending order
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 4096, 16_384, 65_536, 131_072])]
+    #[arg(
+        long, value_name = "N", value_delimiter = ',',
+        default_values_t = [1024, 4096, 16_384, 65_536, 131_072]
+    )]
     history: Vec<usize>,
     /// Numbers of idle agents, in ascending order; each has read about fifty tokens and has a turn ahead
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 10, 100, 1_000, 10_000])]
@@ -61,7 +65,7 @@ impl Args {
         let most = bench.info().context_length.saturating_sub(NEW + self.tokens + 16);
         let (mut first_ms, mut each_ms) = (Vec::new(), Vec::new());
         for history in self.history.iter().copied().filter(|n| *n <= most) {
-            bench.say(format!("reading {history} tokens of history"));
+            bench.show_activity(format!("reading {history} tokens of history"));
             let text = bench.text(&agent, history.saturating_sub(1))?;
             agent.remember(&lab.turn(&agent, Ask { text, n_tokens: 1, cold: false })?);
             let turns = self.turns(bench, lab, &agent, history)?;
@@ -70,10 +74,10 @@ impl Args {
             first_ms.push((history as f64, median(&first) / NEW as f64));
             each_ms.push((history as f64, median(&each)));
             figures.rows.push(vec![
-                ("history", Entry::Count(turns[0].usage.reused)),
-                ("new_tokens", Entry::Count(turns[0].computed())),
-                ("first_token_ms", Entry::Measured(first)),
-                ("ms_per_token", Entry::Measured(each)),
+                ("history", Figure::Count(turns[0].usage.reused)),
+                ("new_tokens", Figure::Count(turns[0].computed())),
+                ("first_token_ms", Figure::Measured(first)),
+                ("ms_per_token", Figure::Measured(each)),
             ]);
         }
         lab.forget(&agent);
@@ -94,7 +98,7 @@ impl Args {
         let (mut alone, mut line) = (None, Vec::new());
         for n in &self.idle {
             while idle.len() < *n {
-                bench.say(format!("agent {} of {n} becomes idle", idle.len() + 1));
+                bench.show_activity(format!("agent {} of {n} becomes idle", idle.len() + 1));
                 let mut player = bench.agent();
                 player.next_use = Some(1_000 + idle.len() as u64);
                 let text = bench.text(&player, 48)?;
@@ -107,10 +111,10 @@ impl Args {
             let first = turns.iter().map(Timed::ttft_ms).collect();
             line.push((*n.max(&1) as f64, median(&rates) / one));
             figures.rows.push(vec![
-                ("idle_agents", Entry::Count(idle.len())),
-                ("first_token_ms", Entry::Measured(first)),
-                ("tokens_per_s", Entry::Measured(rates.clone())),
-                ("to_none", Entry::Ratio(median(&rates) / one)),
+                ("idle_agents", Figure::Count(idle.len())),
+                ("first_token_ms", Figure::Measured(first)),
+                ("tokens_per_s", Figure::Measured(rates.clone())),
+                ("to_none", Figure::Ratio(median(&rates) / one)),
             ]);
         }
         Ok(Plot {
@@ -125,7 +129,7 @@ impl Args {
         let measured: Vec<usize> = std::iter::once(1).chain(MODELLED).filter(|n| *n <= here).collect();
         let mut rates: Vec<[f64; 2]> = Vec::new();
         for n in &measured {
-            bench.say(format!("on {n} cores"));
+            bench.show_activity(format!("on {n} cores"));
             let lab = bench.open_with(&EmbeddedConfig { threads: Some(*n), ..bench.config(None) })?;
             let (agent, primed) = bench.primed(&lab, 64)?;
             let mut all = [Vec::new(), Vec::new()];
@@ -136,7 +140,7 @@ impl Args {
                 all[1].push(turn.decode_rate());
             }
             rates.push(all.each_ref().map(|rates| median(rates)));
-            figures.rows.push(core_row(*n, "measured", all.map(Entry::Measured)));
+            figures.rows.push(core_row(*n, "measured", all.map(Figure::Measured)));
         }
         let mut speedups = [0, 1].map(|of| {
             let speedup = |(n, rate): (&usize, &[f64; 2])| (*n as f64, rate[of] / rates[0][of]);
@@ -148,7 +152,7 @@ impl Args {
                 let alone = serial_part(most, speedup);
                 1.0 / (alone + (1.0 - alone) / n as f64)
             });
-            let entry = |of: usize| Entry::Measured(vec![modelled[of] * rates[0][of]]);
+            let entry = |of: usize| Figure::Measured(vec![modelled[of] * rates[0][of]]);
             figures.rows.push(core_row(n, "modelled", [entry(0), entry(1)]));
             speedups.iter_mut().zip(modelled).for_each(|(line, speedup)| line.push((n as f64, speedup)));
         }
@@ -170,7 +174,7 @@ impl Args {
     ) -> anyhow::Result<Vec<Timed>> {
         let mut turns = Vec::new();
         for _ in bench.repeats() {
-            bench.say(format!("a turn after {history} tokens"));
+            bench.show_activity(format!("a turn after {history} tokens"));
             let text = bench.text(agent, history + NEW)?;
             turns.push(lab.turn(agent, Ask { text, n_tokens: self.tokens, cold: false })?);
         }
@@ -178,10 +182,10 @@ impl Args {
     }
 }
 
-fn core_row(n: usize, how: &str, [prefill, decode]: [Entry; 2]) -> super::report::Row {
+fn core_row(n: usize, how: &str, [prefill, decode]: [Figure; 2]) -> super::report::Row {
     vec![
-        ("how", Entry::Text(how.to_owned())),
-        ("cores", Entry::Count(n)),
+        ("how", Figure::Text(how.to_owned())),
+        ("cores", Figure::Count(n)),
         ("prefill_tokens_per_s", prefill),
         ("decode_tokens_per_s", decode),
     ]

@@ -1,7 +1,7 @@
 //! Shared parts of all measurements: a model, an engine on it, agents whose prompts have known lengths, and
 //! timed turns.
 
-use super::Common;
+use super::BenchCommon;
 use super::model;
 use super::report::{Figures, machine};
 use anyhow::{Context as _, bail};
@@ -25,7 +25,7 @@ const WORDS: [&str; 16] = [
 /// The model that is measured, and how.
 pub(super) struct Bench {
     /// The common arguments.
-    pub(super) common: Common,
+    pub(super) common: BenchCommon,
     /// File of the model.
     pub(super) model: ModelFile,
     prompter: PromptEncoder,
@@ -115,7 +115,7 @@ impl Timed {
     }
 
     /// Its tokens.
-    fn said(&self) -> usize {
+    fn n_tokens(&self) -> usize {
         self.ids().len()
     }
 
@@ -132,7 +132,7 @@ impl Timed {
 
 impl Bench {
     /// Finds the model, or writes it, and reads its tokenizer.
-    pub(super) fn new(common: &Common) -> anyhow::Result<Self> {
+    pub(super) fn new(common: &BenchCommon) -> anyhow::Result<Self> {
         let bar = if console::Term::stderr().is_term() {
             ProgressBar::new_spinner()
         } else {
@@ -194,7 +194,7 @@ impl Bench {
     }
 
     fn open_engine(&mut self, config: EngineConfig) -> anyhow::Result<Lab> {
-        self.say("loading the model");
+        self.show_activity("loading the model");
         let (began, persistent) = (Instant::now(), config.cache_dir.is_some());
         let engine = Engine::open(config)
             .map_err(worded)
@@ -209,7 +209,7 @@ impl Bench {
     }
 
     /// Shows the current activity on a terminal.
-    pub(super) fn say(&self, what: impl Into<String>) {
+    pub(super) fn show_activity(&self, what: impl Into<String>) {
         self.bar.set_message(what.into());
     }
 
@@ -234,7 +234,7 @@ impl Bench {
 
     /// A text of `n` more tokens than the agent has read and said.
     pub(super) fn more(&mut self, agent: &Player, timed: &Timed, n: usize) -> anyhow::Result<String> {
-        self.text(agent, timed.read() + timed.said() + n)
+        self.text(agent, timed.read() + timed.n_tokens() + n)
     }
 
     /// An agent that has read and said `depth` tokens (or the few more that the chat template needs), and the
@@ -248,7 +248,7 @@ impl Bench {
             tries += 1;
             // Half a character is cut off a reply; the history would then end one token before a block's
             // border, and a turn that goes back to it would read that block again.
-            if timed.said() == 1 || tries == 8 {
+            if timed.n_tokens() == 1 || tries == 8 {
                 agent.remember(&timed);
                 return Ok((agent, timed));
             }
@@ -302,7 +302,7 @@ impl Player {
         self.conversation.exchanges.first().map_or("", |exchange| exchange.user.as_str())
     }
 
-    /// The turn becomes part of what the agent has read and said. Without this call the next turn goes back
+    /// The turn becomes part of what the agent has read and said. Without this call the next turn rolls back
     /// to before it.
     pub(super) fn remember(&mut self, timed: &Timed) {
         self.conversation.exchanges.push(timed.exchange.clone());

@@ -1,7 +1,7 @@
 //! Time to first token, by where the memory is, and with another active agent.
 
 use super::lab::{Ask, Bench, Lab, Player, Timed, wait_for_all};
-use super::report::{Entry, Figures, Row, median};
+use super::report::{Figure, Figures, Row, median};
 use super::speed::{at_least_one, counts, measured, ordinal};
 
 /// Time to first token: cold, hot (in memory) and warm (from disk, in a newly opened engine)
@@ -9,7 +9,10 @@ use super::speed::{at_least_one, counts, measured, ordinal};
 #[command(after_help = "Example: greenroom-lab bench ttft --shape 1b --context 1024,16384")]
 pub(super) struct Ttft {
     /// Tokens in the prompt that is read cold
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 2048, 4096, 8192, 16384], value_parser = at_least_one)]
+    #[arg(
+        long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 2048, 4096, 8192, 16384],
+        value_parser = at_least_one
+    )]
     context: Vec<usize>,
     /// New tokens of each turn after it
     #[arg(long, value_name = "N", default_value_t = 32)]
@@ -21,7 +24,10 @@ pub(super) struct Ttft {
 #[command(after_help = "Example: greenroom-lab bench concurrent --context 1024,4096 --tokens 64")]
 pub(super) struct Concurrent {
     /// Tokens in each agent's prompt
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 4096], value_parser = at_least_one)]
+    #[arg(
+        long, value_name = "N", value_delimiter = ',', default_values_t = [1024, 4096],
+        value_parser = at_least_one
+    )]
     context: Vec<usize>,
     /// Tokens that each agent generates
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
@@ -51,10 +57,10 @@ impl Ttft {
         let lab = bench.open(Some(folder.path()))?;
         for (at, context) in self.context.iter().enumerate() {
             for n in bench.repeats() {
-                bench.say(format!("{context} tokens, cold and hot, {} time", ordinal(n)));
+                bench.show_activity(format!("{context} tokens, cold and hot, {} time", ordinal(n)));
                 let mut agent = bench.agent();
                 let text = bench.text(&agent, *context)?;
-                let cold = said(&lab, &mut agent, Ask { text, n_tokens: 1, cold: false })?;
+                let cold = timed_turn(&lab, &mut agent, Ask { text, n_tokens: 1, cold: false })?;
                 let hot = self.extend(bench, &lab, &mut agent, &cold)?;
                 lab.forget(&agent); // its memory stays on disk
                 lengths[at].cold.push(cold);
@@ -66,7 +72,7 @@ impl Ttft {
         drop(lab);
         let lab = bench.open(Some(folder.path()))?;
         for (at, mut agent, last) in agents {
-            bench.say(format!("{} tokens, warm", self.context[at]));
+            bench.show_activity(format!("{} tokens, warm", self.context[at]));
             let warm = self.extend(bench, &lab, &mut agent, &last)?;
             let again = self.extend(bench, &lab, &mut agent, &warm)?;
             lab.forget(&agent);
@@ -77,12 +83,12 @@ impl Ttft {
         let rows = lengths.iter().map(|turns| turns.row(&loads)).collect();
         let notes = vec![
             format!(
-                "Hot, warm and next are turns with {} new tokens: in the process that read the context, in a new \
-                 engine on the same cache folder, and the turn after that.",
+                "Hot, warm and next are turns with {} new tokens: in the process that read the context, in a \
+                 new engine on the same cache folder, and the turn after that.",
                 self.extend
             ),
-            "Load: opening the model and a first short turn, not included in other figures. Warm files were written \
-             by this process, so they are in the page cache."
+            "Load: opening the model and a first short turn, not included in other figures. Warm files were \
+             written by this process, so they are in the page cache."
                 .to_owned(),
         ];
         Ok(Figures { rows, notes })
@@ -96,12 +102,12 @@ impl Ttft {
         last: &Timed,
     ) -> anyhow::Result<Timed> {
         let text = bench.more(agent, last, self.extend)?;
-        said(lab, agent, Ask { text, n_tokens: 1, cold: false })
+        timed_turn(lab, agent, Ask { text, n_tokens: 1, cold: false })
     }
 }
 
 /// A turn that becomes part of the history.
-fn said(lab: &Lab, agent: &mut Player, ask: Ask) -> anyhow::Result<Timed> {
+fn timed_turn(lab: &Lab, agent: &mut Player, ask: Ask) -> anyhow::Result<Timed> {
     let timed = lab.turn(agent, ask)?;
     agent.remember(&timed);
     Ok(timed)
@@ -119,10 +125,10 @@ impl ByState {
             ("hot_ms", measured(&self.hot, Timed::ttft_ms)),
             ("warm_ms", measured(&self.warm, Timed::ttft_ms)),
             ("next_ms", measured(&self.again, Timed::ttft_ms)),
-            ("cold_to_warm", Entry::Ratio(ttft(&self.cold) / ttft(&self.warm))),
+            ("cold_to_warm", Figure::Ratio(ttft(&self.cold) / ttft(&self.warm))),
             ("warm_reused", reused),
-            ("warm_read", Entry::Bytes(read)),
-            ("load_ms", Entry::Measured(loads.to_vec())),
+            ("warm_read", Figure::Bytes(read)),
+            ("load_ms", Figure::Measured(loads.to_vec())),
         ]
     }
 }
@@ -147,7 +153,7 @@ impl Concurrent {
             let mut rounds: [[Rounds; 3]; 2] = Default::default();
             for n in bench.repeats() {
                 for (n_agents, by_state) in (1..).zip(&mut rounds) {
-                    bench.say(format!("{n_agents} of {context} tokens, {} time", ordinal(n)));
+                    bench.show_activity(format!("{n_agents} of {context} tokens, {} time", ordinal(n)));
                     let played = self.play(bench, &lab, *context, n_agents)?;
                     by_state.iter_mut().zip(played).for_each(|(rounds, round)| rounds.push(round));
                 }
@@ -161,14 +167,14 @@ impl Concurrent {
         }
         figures.rows.push(self.staggered(bench, &lab)?);
         figures.notes.push(format!(
-            "System tokens/s: all tokens generated, divided by the time from submission to the end of the last turn. \
-             Hot and warm turns read {} new tokens; warm ones are read back from disk (page cache) by the same \
-             process.",
+            "System tokens/s: all tokens generated, divided by the time from submission to the end of the \
+             last turn. Hot and warm turns read {} new tokens; warm ones are read back from disk (page \
+             cache) by the same process.",
             self.extend
         ));
         figures.notes.push(format!(
-            "Staggered: A generates {} tokens after {} of history; B, with {} new ones, arrives at A's first token. Times to B's first \
-             token are from its arrival: both at once, or after A's end.",
+            "Staggered: A generates {} tokens after {} of history; B, with {} new ones, arrives at A's first \
+             token. Times to B's first token are from its arrival: both at once, or after A's end.",
             self.tokens,
             self.context.first().copied().unwrap_or(0),
             self.late
@@ -213,7 +219,7 @@ impl Concurrent {
         let (mut alone, mut beside) = (Vec::new(), Vec::new());
         let (mut at_once, mut after) = (Vec::new(), Vec::new());
         for n in bench.repeats() {
-            bench.say(format!("a late arrival, {} time", ordinal(n)));
+            bench.show_activity(format!("a late arrival, {} time", ordinal(n)));
             let (a, primed) = bench.primed(lab, context)?;
             let speak = |text| Ask { text, n_tokens: self.tokens, cold: false };
             // B after A: it waits from A's first token on.
@@ -236,12 +242,12 @@ impl Concurrent {
         }
         let ratio = median(&after) / median(&at_once);
         Ok(vec![
-            ("late", Entry::Text(format!("{} while A speaks", self.late))),
-            ("b_ttft_at_once_ms", Entry::Measured(at_once)),
-            ("b_ttft_after_a_ms", Entry::Measured(after)),
-            ("after_to_at_once", Entry::Ratio(ratio)),
-            ("a_alone_tokens_per_s", Entry::Measured(alone)),
-            ("a_with_b_tokens_per_s", Entry::Measured(beside)),
+            ("late", Figure::Text(format!("{} while A speaks", self.late))),
+            ("b_ttft_at_once_ms", Figure::Measured(at_once)),
+            ("b_ttft_after_a_ms", Figure::Measured(after)),
+            ("after_to_at_once", Figure::Ratio(ratio)),
+            ("a_alone_tokens_per_s", Figure::Measured(alone)),
+            ("a_with_b_tokens_per_s", Figure::Measured(beside)),
         ])
     }
 }
@@ -249,7 +255,7 @@ impl Concurrent {
 fn concurrent_row(state: State, alone: &Rounds, together: &Rounds) -> Row {
     let rates = |rounds: &Rounds| rounds.iter().map(|round| system_rate(round)).collect::<Vec<_>>();
     let ttft = |rounds: &Rounds, agent: usize| {
-        Entry::Measured(rounds.iter().filter_map(|round| round.get(agent)).map(Timed::ttft_ms).collect())
+        Figure::Measured(rounds.iter().filter_map(|round| round.get(agent)).map(Timed::ttft_ms).collect())
     };
     let (one, two) = (rates(alone), rates(together));
     let first = alone.first().and_then(|round| round.first());
@@ -260,11 +266,11 @@ fn concurrent_row(state: State, alone: &Rounds, together: &Rounds) -> Row {
         State::Warm => "warm",
     };
     vec![
-        ("cache", Entry::Text(state.to_owned())),
-        ("context", Entry::Count(before)),
-        ("one_tokens_per_s", Entry::Measured(one.clone())),
-        ("two_tokens_per_s", Entry::Measured(two.clone())),
-        ("two_to_one", Entry::Ratio(median(&two) / median(&one))),
+        ("cache", Figure::Text(state.to_owned())),
+        ("context", Figure::Count(before)),
+        ("one_tokens_per_s", Figure::Measured(one.clone())),
+        ("two_tokens_per_s", Figure::Measured(two.clone())),
+        ("two_to_one", Figure::Ratio(median(&two) / median(&one))),
         ("one_ttft_ms", ttft(alone, 0)),
         ("a_ttft_ms", ttft(together, 0)),
         ("b_ttft_ms", ttft(together, 1)),

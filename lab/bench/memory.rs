@@ -2,7 +2,7 @@
 
 use super::lab::{Ask, Bench};
 use super::process::{in_a_process, peak_bytes};
-use super::report::{Entry, Figures, Row};
+use super::report::{Figure, Figures, Row};
 use super::speed::at_least_one;
 
 /// Peak memory with a long context, f16 compared with q4 (each in its own process; Linux)
@@ -27,7 +27,7 @@ impl Args {
         }
         let mut figures = Figures::default();
         for kv in ["f16", "q4"] {
-            bench.say(format!("{} tokens with a {kv} cache", self.context));
+            bench.show_activity(format!("{} tokens with a {kv} cache", self.context));
             figures.rows.push(self.in_a_process(bench, kv)?);
         }
         figures.notes.push(
@@ -46,12 +46,12 @@ impl Args {
         let (file, cache) = (bench.info().file_bytes, bench.cost()?.mean(n as u64));
         let peak = peak_bytes()?;
         Ok(vec![
-            ("kv", Entry::Text(bench.common.kv.word().to_owned())),
-            ("tokens", Entry::Count(n)),
-            ("model_file", Entry::Bytes(file)),
-            ("cache", Entry::Bytes(cache)),
-            ("peak", Entry::Bytes(peak)),
-            ("rest", Entry::Bytes(peak.saturating_sub(file + cache))),
+            ("kv", Figure::Text(bench.common.kv.word().to_owned())),
+            ("tokens", Figure::Count(n)),
+            ("model_file", Figure::Bytes(file)),
+            ("cache", Figure::Bytes(cache)),
+            ("peak", Figure::Bytes(peak)),
+            ("rest", Figure::Bytes(peak.saturating_sub(file + cache))),
         ])
     }
 

@@ -6,6 +6,7 @@
 
 mod gaps;
 mod growth;
+mod kernels;
 mod lab;
 mod latency;
 mod memory;
@@ -35,14 +36,14 @@ use std::path::PathBuf;
 )]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: BenchKind,
     #[command(flatten)]
-    common: Common,
+    common: BenchCommon,
 }
 
 /// Arguments of every measurement.
 #[derive(Clone, Debug, clap::Args)]
-struct Common {
+struct BenchCommon {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled `understudy`
     #[arg(long, value_name = "MODEL", global = true, conflicts_with = "shape")]
     model: Option<String>,
@@ -66,14 +67,17 @@ struct Common {
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// Number of measurements; shows median, minimum and maximum
-    #[arg(long, value_name = "N", global = true, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long, value_name = "N", global = true, default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     repeat: u16,
     /// Print one JSON object
     #[arg(long, global = true)]
     json: bool,
 }
 
-impl Common {
+impl BenchCommon {
     /// Threads that compute.
     fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -82,13 +86,14 @@ impl Common {
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum What {
+enum BenchKind {
     Prefill(speed::Prefill),
     Decode(speed::Decode),
     Batch(speed::Batch),
     Ttft(latency::Ttft),
     Concurrent(latency::Concurrent),
     Sampling(sampling::Args),
+    Kernels(kernels::Args),
     Scenario(scenario::Args),
     Routing(routing::Args),
     Memory(memory::Args),
@@ -98,7 +103,7 @@ enum What {
     Gaps(gaps::Args),
 }
 
-impl What {
+impl BenchKind {
     /// The engine that is timed for comparison.
     fn peer(&self) -> Option<Peer> {
         match self {
@@ -117,19 +122,20 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let mut bench = Bench::new(&args.common)?;
     let figures = match &args.what {
-        What::Prefill(args) => args.run(&mut bench),
-        What::Decode(args) => args.run(&mut bench),
-        What::Batch(args) => args.run(&mut bench),
-        What::Ttft(args) => args.run(&mut bench),
-        What::Concurrent(args) => args.run(&mut bench),
-        What::Sampling(args) => args.run(&mut bench),
-        What::Scenario(args) => args.run(&mut bench),
-        What::Routing(args) => args.run(&mut bench),
-        What::Memory(args) => args.run(&mut bench),
-        What::Pressure(args) => args.run(&mut bench),
-        What::Sharing(args) => args.run(&mut bench),
-        What::Growth(args) => args.run(&mut bench),
-        What::Gaps(args) => args.run(&mut bench),
+        BenchKind::Prefill(args) => args.run(&mut bench),
+        BenchKind::Decode(args) => args.run(&mut bench),
+        BenchKind::Batch(args) => args.run(&mut bench),
+        BenchKind::Ttft(args) => args.run(&mut bench),
+        BenchKind::Concurrent(args) => args.run(&mut bench),
+        BenchKind::Sampling(args) => args.run(&mut bench),
+        BenchKind::Kernels(args) => args.run(&mut bench),
+        BenchKind::Scenario(args) => args.run(&mut bench),
+        BenchKind::Routing(args) => args.run(&mut bench),
+        BenchKind::Memory(args) => args.run(&mut bench),
+        BenchKind::Pressure(args) => args.run(&mut bench),
+        BenchKind::Sharing(args) => args.run(&mut bench),
+        BenchKind::Growth(args) => args.run(&mut bench),
+        BenchKind::Gaps(args) => args.run(&mut bench),
     }?;
     bench.show(&figures)?;
     Ok(Exit::Pass)

@@ -1,6 +1,6 @@
 //! The model to measure: a file, or random weights of a real shape, written once and reused.
 
-use super::Common;
+use super::BenchCommon;
 use anyhow::{Context as _, bail};
 use greenroom::backend::{ModelFile, locate};
 use greenroom::commands::default_cache_dir;
@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Finds the model, or writes it.
-pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Result<ModelFile> {
+pub(super) fn find(common: &BenchCommon, bar: &indicatif::ProgressBar) -> anyhow::Result<ModelFile> {
     if let Some(name) = &common.model {
         return locate(name);
     }
@@ -19,7 +19,7 @@ pub(super) fn find(common: &Common, bar: &indicatif::ProgressBar) -> anyhow::Res
         bail!("unknown shape `{}`; expected one of {}", common.shape, known.join(", "));
     };
     let Some(dtype) = Dtype::from_word(&common.weights) else {
-        let known = Dtype::ALL.map(Dtype::word);
+        let known = Dtype::ALL.iter().map(|dtype| dtype.word()).collect::<Vec<_>>();
         bail!("unknown weight type `{}`; expected one of {}", common.weights, known.join(", "));
     };
     model.dtype = dtype;

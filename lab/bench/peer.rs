@@ -5,7 +5,7 @@ use crate::candle::Candle;
 use anyhow::Context as _;
 use greenroom::backend::source;
 use greenroom::commands::Exit;
-use greenroom::files::{self, Kind};
+use greenroom::files::{self, FileKind};
 use greenroom_engine::ModelSource;
 use std::io::{BufReader, Cursor};
 use std::time::{Duration, Instant};
@@ -40,10 +40,10 @@ impl Peer {
     /// Loads the model of a measurement.
     pub(super) fn open(self, bench: &Bench) -> anyhow::Result<Rival> {
         let Self::Candle = self;
-        bench.say("loading the model into candle");
+        bench.show_activity("loading the model into candle");
         let candle = match source(&bench.model) {
             ModelSource::Path(path) => {
-                let file = files::open(&path, Kind::Model)
+                let file = files::open(&path, FileKind::Model)
                     .with_context(|| format!("can't read {}", path.display()))?;
                 Candle::open(&mut BufReader::new(file))?
             }
@@ -68,9 +68,9 @@ impl Rival {
             _ => "",
         };
         format!(
-            "candle: candle-transformers on the same file with the same number of threads, keys and values in \
-             f32.{another} To candle: ratio of our median to candle's. On shared cores, its threads wait for each \
-             other; --threads 1 is then a better comparison."
+            "candle: candle-transformers on the same file with the same number of threads, keys and values \
+             in f32.{another} To candle: ratio of our median to candle's. On shared cores, its threads wait \
+             for each other; --threads 1 is then a better comparison."
         )
     }
 

@@ -3,7 +3,7 @@
 
 use super::lab::{Ask, Bench, Lab, Timed};
 use super::process::{Answer, in_a_process, peak_bytes};
-use super::report::{Entry, Figures, Row};
+use super::report::{Figure, Figures, Row};
 use super::speed::{at_least_one, measured};
 use anyhow::ensure;
 use clap::ValueEnum;
@@ -55,17 +55,17 @@ impl Args {
         }
         let mut answers = Vec::new();
         for eviction in Eviction::value_variants() {
-            bench.say(format!("{} agents, eviction: {}", self.agents, eviction.word()));
+            bench.show_activity(format!("{} agents, eviction: {}", self.agents, eviction.word()));
             answers.push(self.in_a_process(bench, *eviction)?);
         }
         let replies = answers.iter().map(|answer| answer.text("replies")).collect::<Result<Vec<_>, _>>()?;
         let is_equal = replies.windows(2).all(|pair| pair[0] == pair[1]);
         let notes = vec![
             format!(
-                "{} agents that have read {} tokens each speak in turn for {} rounds, with memory for {} of them. \
-                 Turns, tokens and times are those of these rounds. Waited: time spent waiting for memories to be \
-                 read; hidden: reading while others spoke. Peak: VmHWM, including mapped pages of the model file. \
-                 Rest: peak minus model file and budget.",
+                "{} agents that have read {} tokens each speak in turn for {} rounds, with memory for {} of \
+                 them. Turns, tokens and times are those of these rounds. Waited: time spent waiting for \
+                 memories to be read; hidden: reading while others spoke. Peak: VmHWM, including mapped \
+                 pages of the model file. Rest: peak minus model file and budget.",
                 self.agents, self.tokens, self.rounds, self.fit
             ),
             format!("All replies of the three runs are {}.", if is_equal { "equal" } else { "NOT EQUAL" }),
@@ -103,19 +103,19 @@ impl Args {
         let kinds: Vec<_> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
         let (file, peak) = (bench.info().file_bytes, peak_bytes()?);
         Ok(vec![
-            ("eviction", Entry::Text(eviction.word().to_owned())),
-            ("turns", Entry::Text(kinds.join(", "))),
-            ("from_disk", Entry::Count(turns.iter().filter(|turn| turn.usage.bytes_read > 0).count())),
-            ("reloaded", Entry::Bytes(turns.iter().map(|turn| turn.usage.bytes_read).sum())),
-            ("recomputed", Entry::Count(turns.iter().map(|turn| turn.usage.recomputed).sum())),
+            ("eviction", Figure::Text(eviction.word().to_owned())),
+            ("turns", Figure::Text(kinds.join(", "))),
+            ("from_disk", Figure::Count(turns.iter().filter(|turn| turn.usage.bytes_read > 0).count())),
+            ("reloaded", Figure::Bytes(turns.iter().map(|turn| turn.usage.bytes_read).sum())),
+            ("recomputed", Figure::Count(turns.iter().map(|turn| turn.usage.recomputed).sum())),
             ("waited_ms", sum(&turns, |turn| turn.usage.waited_ms)),
             ("prefetch_ms", sum(&turns, |turn| turn.usage.prefetch_ms)),
             ("ttft_ms", measured(&turns, Timed::ttft_ms)),
-            ("model_file", Entry::Bytes(file)),
-            ("budget", Entry::Bytes(budget)),
-            ("peak", Entry::Bytes(peak)),
-            ("rest", Entry::Bytes(peak.saturating_sub(file + budget))),
-            ("replies", Entry::Text(replies)),
+            ("model_file", Figure::Bytes(file)),
+            ("budget", Figure::Bytes(budget)),
+            ("peak", Figure::Bytes(peak)),
+            ("rest", Figure::Bytes(peak.saturating_sub(file + budget))),
+            ("replies", Figure::Text(replies)),
         ])
     }
 
@@ -125,7 +125,12 @@ impl Args {
         let (mut turns, mut replies) = (Vec::new(), blake3::Hasher::new());
         for round in 0..=self.rounds {
             for (n, (agent, last)) in agents.iter_mut().enumerate() {
-                bench.say(format!("round {round} of {}, agent {} of {}", self.rounds, n + 1, self.agents));
+                bench.show_activity(format!(
+                    "round {round} of {}, agent {} of {}",
+                    self.rounds,
+                    n + 1,
+                    self.agents
+                ));
                 let next = (round < self.rounds).then_some((round + 1) * self.agents + n);
                 agent.next_use = next.filter(|_| eviction != Eviction::Lru).map(|next| next as u64);
                 let text = match last {
@@ -146,8 +151,8 @@ impl Args {
     }
 }
 
-fn sum(turns: &[Timed], of: impl Fn(&Timed) -> f64) -> Entry {
-    Entry::Count(turns.iter().map(of).sum::<f64>().round() as usize)
+fn sum(turns: &[Timed], of: impl Fn(&Timed) -> f64) -> Figure {
+    Figure::Count(turns.iter().map(of).sum::<f64>().round() as usize)
 }
 
 impl Eviction {

@@ -2,9 +2,9 @@
 //! process.
 
 use super::lab::Bench;
-use super::report::Entry;
+use super::report::Figure;
 use anyhow::{Context as _, bail};
-use greenroom::files::{self, Kind};
+use greenroom::files::{self, FileKind};
 use serde_json::Value;
 use std::process::Command;
 
@@ -41,31 +41,31 @@ pub(super) fn in_a_process(bench: &mut Bench, args: &[&str]) -> anyhow::Result<A
 
 impl Answer {
     /// A word.
-    pub(super) fn text(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
-        self.cell(name, |value| Some(Entry::Text(value.as_str()?.to_owned())))
+    pub(super) fn text(&self, name: &'static str) -> anyhow::Result<(&'static str, Figure)> {
+        self.cell(name, |value| Some(Figure::Text(value.as_str()?.to_owned())))
     }
 
     /// A count.
-    pub(super) fn count(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
-        self.cell(name, |value| Some(Entry::Count(value.as_u64()? as usize)))
+    pub(super) fn count(&self, name: &'static str) -> anyhow::Result<(&'static str, Figure)> {
+        self.cell(name, |value| Some(Figure::Count(value.as_u64()? as usize)))
     }
 
     /// A size.
-    pub(super) fn bytes(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
-        self.cell(name, |value| Some(Entry::Bytes(value.as_u64()?)))
+    pub(super) fn bytes(&self, name: &'static str) -> anyhow::Result<(&'static str, Figure)> {
+        self.cell(name, |value| Some(Figure::Bytes(value.as_u64()?)))
     }
 
     /// A measured value: its median, minimum and maximum.
-    pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Entry)> {
+    pub(super) fn measured(&self, name: &'static str) -> anyhow::Result<(&'static str, Figure)> {
         let numbers = |value: &Value| ["min", "median", "max"].map(|what| value[what].as_f64());
-        self.cell(name, |value| Some(Entry::Measured(numbers(value).into_iter().collect::<Option<_>>()?)))
+        self.cell(name, |value| Some(Figure::Measured(numbers(value).into_iter().collect::<Option<_>>()?)))
     }
 
     fn cell(
         &self,
         name: &'static str,
-        read: impl Fn(&Value) -> Option<Entry>,
-    ) -> anyhow::Result<(&'static str, Entry)> {
+        read: impl Fn(&Value) -> Option<Figure>,
+    ) -> anyhow::Result<(&'static str, Figure)> {
         let cell = read(&self.0[name]);
         Ok((name, cell.with_context(|| format!("the process did not report its `{name}`"))?))
     }
@@ -73,7 +73,7 @@ impl Answer {
 
 /// The peak memory of this process.
 pub(super) fn peak_bytes() -> anyhow::Result<u64> {
-    let status = files::read_text("/proc/self/status".as_ref(), Kind::System)
+    let status = files::read_text("/proc/self/status".as_ref(), FileKind::System)
         .context("peak memory can be measured on Linux only")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());

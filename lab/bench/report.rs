@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// One figure.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Entry {
+pub(crate) enum Figure {
     /// A word.
     Text(String),
     /// A count.
@@ -20,7 +20,7 @@ pub(crate) enum Entry {
 }
 
 /// Figures of one configuration, by name; all rows of a table have the same names.
-pub(crate) type Row = Vec<(&'static str, Entry)>;
+pub(crate) type Row = Vec<(&'static str, Figure)>;
 
 /// Results of a measurement.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ pub(crate) fn median(numbers: &[f64]) -> f64 {
     }
 }
 
-impl Entry {
+impl Figure {
     fn json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),
@@ -103,7 +103,7 @@ impl Figures {
             let names = names(&rows[0]);
             let head: Vec<String> = names.iter().map(|name| name.replace('_', " ")).collect();
             let head: Vec<&str> = head.iter().map(String::as_str).collect();
-            let n_words = rows[0].iter().take_while(|(_, cell)| matches!(cell, Entry::Text(_))).count();
+            let n_words = rows[0].iter().take_while(|(_, cell)| matches!(cell, Figure::Text(_))).count();
             let cells = rows.iter().map(|row| row.iter().map(|(_, cell)| cell.text()).collect());
             let _ = writeln!(text, "\n{}", table(&head, cells.collect(), n_words));
         }
@@ -132,8 +132,8 @@ mod tests {
     fn figures_are_medians_with_their_range() {
         let figures = Figures {
             rows: vec![vec![
-                ("depth", Entry::Count(0)),
-                ("tokens_per_s", Entry::Measured(vec![3.0, 1.0, 20.0])),
+                ("depth", Figure::Count(0)),
+                ("tokens_per_s", Figure::Measured(vec![3.0, 1.0, 20.0])),
             ]],
             notes: vec!["A note.".to_owned()],
         };

@@ -1,7 +1,7 @@
 //! Experts who have each read an article, and questions that go to some of them.
 
 use super::lab::{Ask, Bench, Player, Timed};
-use super::report::{Entry, Figures, Row, median};
+use super::report::{Figure, Figures, Row, median};
 use super::speed::{at_least_one, counts, measured};
 
 /// Experts primed with articles, then asked: time to first token cold, warm and hot
@@ -33,7 +33,7 @@ impl Args {
         for _ in bench.repeats() {
             let mut experts: Vec<(Player, Timed)> = Vec::new();
             for n in 0..self.experts {
-                bench.say(format!("expert {} of {} reads", n + 1, self.experts));
+                bench.show_activity(format!("expert {} of {} reads", n + 1, self.experts));
                 let mut agent = bench.agent();
                 let text = bench.text(&agent, self.context)?;
                 let read = lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?;
@@ -42,7 +42,7 @@ impl Args {
                 priming.push(read.clone());
                 experts.push((agent, read));
             }
-            bench.say("questions");
+            bench.show_activity("questions");
             let mut ask = |(agent, last): &mut (Player, Timed)| -> anyhow::Result<Timed> {
                 let text = bench.more(agent, last, self.question)?;
                 *last = lab.turn(agent, Ask { text, n_tokens: self.tokens, cold: false })?;
@@ -62,7 +62,8 @@ impl Args {
         let rows = rows.into_iter().filter(|(_, turns)| !turns.is_empty());
         let rows = rows.map(|(phase, turns)| row(phase, &turns, cold)).collect();
         let notes = vec![format!(
-            "{} experts, each asked once after its memory was dropped from RAM (its files are in the page cache), {} of them again.",
+            "{} experts, each asked once after its memory was dropped from RAM (its files are in the page \
+             cache), {} of them again.",
             self.experts, self.repeated
         )];
         Ok(Figures { rows, notes })
@@ -76,11 +77,11 @@ fn ttft(turns: &[Timed]) -> f64 {
 fn row(phase: &str, turns: &[Timed], cold: f64) -> Row {
     let (reused, computed) = counts(turns);
     vec![
-        ("phase", Entry::Text(phase.to_owned())),
-        ("turns", Entry::Count(turns.len())),
+        ("phase", Figure::Text(phase.to_owned())),
+        ("turns", Figure::Count(turns.len())),
         ("reused", reused),
         ("computed", computed),
         ("ttft_ms", measured(turns, Timed::ttft_ms)),
-        ("cold_to_this", Entry::Ratio(cold / ttft(turns))),
+        ("cold_to_this", Figure::Ratio(cold / ttft(turns))),
     ]
 }

@@ -1,7 +1,7 @@
 //! Time of a draw by settings: on rows of logits alone, and as part of a decoded token.
 
 use super::lab::{Ask, Bench};
-use super::report::{Entry, Figures, median};
+use super::report::{Figure, Figures, median};
 use super::speed::{at_least_one, measured};
 use greenroom_engine::{Dry, Isa, Sampling, probes};
 use std::time::Instant;
@@ -11,13 +11,14 @@ use std::time::Instant;
 /// First the sampler alone, on one thread, on two kinds of logits: like those of a trained model, and flat
 /// (those of random weights). Then whole tokens of a model, decoded one by one without drafting.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Example: greenroom-lab bench sampling --model gemma-3-270m-it --tokens 96 --repeat 5\n         \
-    GREENROOM_ISA=avx2 greenroom-lab bench sampling --vocabulary 262144"
-)]
+#[command(after_help = "Example: greenroom-lab bench sampling --model gemma-3-270m-it --tokens 96 --repeat \
+                  5\n         GREENROOM_ISA=avx2 greenroom-lab bench sampling --vocabulary 262144")]
 pub(super) struct Args {
     /// Sizes of vocabularies for the sampler alone
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [32_000, 152_000, 262_144], value_parser = at_least_one)]
+    #[arg(
+        long, value_name = "N", value_delimiter = ',', default_values_t = [32_000, 152_000, 262_144],
+        value_parser = at_least_one
+    )]
     vocabulary: Vec<usize>,
     /// Draws of each measurement of the sampler alone
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
@@ -56,7 +57,7 @@ fn logits(n: usize, peaked: bool) -> Vec<f32> {
 }
 
 /// Microseconds of one call.
-fn microseconds<T>(n: usize, mut call: impl FnMut() -> T) -> f64 {
+pub(super) fn microseconds<T>(n: usize, mut call: impl FnMut() -> T) -> f64 {
     std::hint::black_box(call());
     let began = Instant::now();
     for _ in 0..n {
@@ -70,14 +71,15 @@ impl Args {
         let mut figures = Figures::default();
         for n in &self.vocabulary {
             for (word, peaked) in [("peaked", true), ("flat", false)] {
-                bench.say(format!("draws from {n} {word} logits"));
+                bench.show_activity(format!("draws from {n} {word} logits"));
                 self.draw(bench, (word, logits(*n, peaked)), &mut figures);
             }
         }
         self.decode(bench, &mut figures)?;
         figures.notes.push(format!("Instruction set: {}. A draw uses one thread.", Isa::detect().name()));
         figures.notes.push(
-            "Under a grammar: every token drawn is forbidden, and another one is drawn among half of the vocabulary."
+            "Under a grammar: every token drawn is forbidden, and another one is drawn among half of the \
+             vocabulary."
                 .to_owned(),
         );
         Ok(figures)
@@ -88,10 +90,10 @@ impl Args {
         let reply: Vec<u32> = (0..256).map(|i| (i * i % 97) as u32).collect();
         let mut add = |name: &str, times: Vec<f64>| {
             figures.rows.push(vec![
-                ("settings", Entry::Text(name.to_owned())),
-                ("logits", Entry::Text(word.to_owned())),
-                ("vocabulary", Entry::Count(logits.len())),
-                ("us_per_draw", Entry::Measured(times)),
+                ("settings", Figure::Text(name.to_owned())),
+                ("logits", Figure::Text(word.to_owned())),
+                ("vocabulary", Figure::Count(logits.len())),
+                ("us_per_draw", Figure::Measured(times)),
             ]);
         };
         let timed = |time: &dyn Fn() -> f64| bench.repeats().map(|_| time()).collect();
@@ -115,7 +117,7 @@ impl Args {
         let mut turns: Vec<Vec<_>> = settings.iter().map(|_| Vec::new()).collect();
         for n in bench.repeats() {
             for ((name, sampling), turns) in settings.iter().zip(&mut turns) {
-                bench.say(format!("decoding with {name}, measurement {}", n + 1));
+                bench.show_activity(format!("decoding with {name}, measurement {}", n + 1));
                 let text = bench.more(&agent, &primed, 16)?;
                 let ask = Ask { text, n_tokens: self.tokens, cold: false };
                 turns.push(lab.turn_with(&agent, ask, sampling.clone())?);
@@ -126,10 +128,10 @@ impl Args {
         for ((name, _), turns) in settings.iter().zip(&turns) {
             let here = median(&turns.iter().map(ms).collect::<Vec<_>>());
             figures.rows.push(vec![
-                ("settings", Entry::Text((*name).to_owned())),
-                ("tokens", Entry::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
+                ("settings", Figure::Text((*name).to_owned())),
+                ("tokens", Figure::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
                 ("ms_per_token", measured(turns, ms)),
-                ("to_greedy", Entry::Ratio(here / greedy)),
+                ("to_greedy", Figure::Ratio(here / greedy)),
             ]);
         }
         Ok(())

@@ -1,11 +1,11 @@
 //! A whole scenario, once with memories that last and once with every cache dropped before each turn.
 
 use super::lab::Bench;
-use super::report::{Entry, Figures, Row, median};
+use super::report::{Figure, Figures, Row, median};
 use super::speed::ordinal;
 use anyhow::Context as _;
 use greenroom::backend::{Backend, Embedded};
-use greenroom::files::{self, Kind};
+use greenroom::files::{self, FileKind};
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{Lifecycle, Scenario, load};
 use greenroom::stage::Unwatched;
@@ -16,19 +16,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The default scenario.
-const BUNDLED: &str = greenroom::scenario::PRISONERS_DILEMMA;
+const BUNDLED: &str = include_str!("../../scenarios/prisoners-dilemma.yaml");
 
 /// A scenario played with persistent memories and cold: time to first token by phase, and wall time
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example: greenroom-lab bench scenario --model understudy")]
 pub(super) struct Args {
     #[command(flatten)]
-    play: Play,
+    play: PlayArgs,
 }
 
 /// Arguments that select what is played.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Play {
+pub(super) struct PlayArgs {
     /// The scenario [default: the prisoner's dilemma]
     #[arg(long, value_name = "FILE", visible_alias = "scenario")]
     file: Option<PathBuf>,
@@ -61,7 +61,7 @@ impl Args {
             let backend = open(bench, &root.join("cache"))?;
             for (is_cold, played) in [(false, &mut lasting), (true, &mut cold)] {
                 let how = if is_cold { "cold" } else { "persistent" };
-                bench.say(format!("{}, {how}, {} time", scenario.id, ordinal(n)));
+                bench.show_activity(format!("{}, {how}, {} time", scenario.id, ordinal(n)));
                 let options = RunOptions { cold: is_cold, ..self.play.options() };
                 played.push(play(&scenario, &backend, &root.join(how), &options)?);
             }
@@ -70,7 +70,7 @@ impl Args {
     }
 }
 
-impl Play {
+impl PlayArgs {
     /// Options of the run.
     pub(super) fn options(&self) -> RunOptions {
         RunOptions { max_tokens: self.max_tokens as usize, ..RunOptions::default() }
@@ -80,7 +80,7 @@ impl Play {
     pub(super) fn scenario(&self) -> anyhow::Result<Arc<Scenario>> {
         let (name, text) = match &self.file {
             Some(file) => {
-                let text = files::read_text(file, Kind::Scenario);
+                let text = files::read_text(file, FileKind::Scenario);
                 let text = text.with_context(|| format!("can't read the scenario {}", file.display()))?;
                 (file.display().to_string(), text)
             }
@@ -93,7 +93,7 @@ impl Play {
 
 /// An engine for the runs, with its memories in a folder.
 pub(super) fn open(bench: &Bench, cache_dir: &Path) -> anyhow::Result<Arc<dyn Backend>> {
-    bench.say("loading the model");
+    bench.show_activity("loading the model");
     Ok(Arc::new(Embedded::open(&bench.config(Some(cache_dir)), &mut |_| {})?))
 }
 
@@ -113,7 +113,7 @@ pub(super) fn play(
     };
     let mut performance = Performance {
         wall_s: performed.summary.wall_ms / 1e3,
-        transcript: files::read(&folder.join(transcript::FILE), Kind::Transcript)?,
+        transcript: files::read(&folder.join(transcript::FILE), FileKind::Transcript)?,
         ..Performance::default()
     };
     for agent in performed.summary.agents.values() {
@@ -122,7 +122,7 @@ pub(super) fn play(
         performance.tokens.recomputed += agent.tokens.recomputed;
         performance.tokens.generated += agent.tokens.generated;
     }
-    for line in files::read_text(&folder.join(trace::FILE), Kind::Trace)?.lines() {
+    for line in files::read_text(&folder.join(trace::FILE), FileKind::Trace)?.lines() {
         let TraceLine::Turn(turn) = serde_json::from_str(line)? else { continue };
         let phase = turn.path.split('/').next().unwrap_or_default().to_owned();
         let times = performance.phases.entry(phase).or_default();
@@ -141,10 +141,10 @@ fn figures(lasting: &[Performance], cold: &[Performance]) -> Figures {
     let row = |what: &str, lasting: Vec<f64>, cold: Vec<f64>| -> Row {
         let ratio = median(&cold) / median(&lasting);
         vec![
-            ("phase", Entry::Text(what.to_owned())),
-            ("cold", Entry::Measured(cold)),
-            ("persistent", Entry::Measured(lasting)),
-            ("ratio", Entry::Ratio(ratio)),
+            ("phase", Figure::Text(what.to_owned())),
+            ("cold", Figure::Measured(cold)),
+            ("persistent", Figure::Measured(lasting)),
+            ("ratio", Figure::Ratio(ratio)),
         ]
     };
     let mut rows: Vec<Row> = phases

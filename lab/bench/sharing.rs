@@ -1,8 +1,8 @@
 //! Plays one scenario many times, to see what its runs share in one cache folder.
 
 use super::lab::Bench;
-use super::report::{Entry, Figures, Row};
-use super::scenario::{Performance, Play, open, play};
+use super::report::{Figure, Figures, Row};
+use super::scenario::{Performance, PlayArgs, open, play};
 use super::speed::at_least_one;
 use greenroom::backend::Backend;
 use greenroom::run::RunOptions;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[command(after_help = "Example: greenroom-lab bench sharing --model understudy --repeats 200")]
 pub(super) struct Args {
     #[command(flatten)]
-    play: Play,
+    play: PlayArgs,
     /// Number of runs, with seeds 0, 1, …
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = at_least_one)]
     repeats: usize,
@@ -24,7 +24,7 @@ pub(super) struct Args {
 
 /// Cost of some runs.
 #[derive(Default)]
-struct Cost {
+struct SharingCost {
     /// Bytes of cache folders.
     bytes: u64,
     prefilled: usize,
@@ -38,10 +38,10 @@ impl Args {
         let scenario = self.play.scenario()?;
         let shared = tempfile::tempdir()?;
         let together = open(bench, shared.path())?;
-        let (mut one, mut separate, mut is_equal) = (Cost::default(), Cost::default(), true);
+        let (mut one, mut separate, mut is_equal) = (SharingCost::default(), SharingCost::default(), true);
         for seed in 0..self.repeats {
             let own = tempfile::tempdir()?;
-            bench.say(format!("run {} of {}", seed + 1, self.repeats));
+            bench.show_activity(format!("run {} of {}", seed + 1, self.repeats));
             let in_shared = self.play_on(&together, &scenario, seed)?;
             let in_own = self.play_on(&open(bench, own.path())?, &scenario, seed)?;
             is_equal &= in_shared.transcript == in_own.transcript;
@@ -52,7 +52,8 @@ impl Args {
         one.bytes = bytes_in(shared.path())?;
         let equal = if is_equal { "equal" } else { "NOT EQUAL" };
         let notes = vec![format!(
-            "{} runs of {}, all on one engine, as `run --repeat` plays them, and on an engine for each; the transcripts of both ways are {equal}. {} tokens were recomputed.",
+            "{} runs of {}, all on one engine, as `run --repeat` plays them, and on an engine for each; the \
+             transcripts of both ways are {equal}. {} tokens were recomputed.",
             self.repeats,
             scenario.id,
             one.recomputed + separate.recomputed
@@ -73,7 +74,7 @@ impl Args {
     }
 }
 
-impl Cost {
+impl SharingCost {
     fn add(&mut self, played: &Performance) {
         self.prefilled += played.tokens.prefilled;
         self.recomputed += played.tokens.recomputed;
@@ -82,22 +83,22 @@ impl Cost {
     }
 }
 
-fn rows(one: &Cost, separate: &Cost) -> Vec<Row> {
-    let row = |what: &str, cell: &dyn Fn(&Cost) -> (Entry, f64)| -> Row {
+fn rows(one: &SharingCost, separate: &SharingCost) -> Vec<Row> {
+    let row = |what: &str, cell: &dyn Fn(&SharingCost) -> (Figure, f64)| -> Row {
         let ((one, a), (separate, b)) = (cell(one), cell(separate));
         vec![
-            ("total", Entry::Text(what.to_owned())),
+            ("total", Figure::Text(what.to_owned())),
             ("one_folder", one),
             ("separate", separate),
-            ("ratio", Entry::Ratio(a / b)),
+            ("ratio", Figure::Ratio(a / b)),
         ]
     };
-    let count = |n: usize| (Entry::Count(n), n as f64);
+    let count = |n: usize| (Figure::Count(n), n as f64);
     vec![
-        row("bytes on disk", &|cost| (Entry::Bytes(cost.bytes), cost.bytes as f64)),
+        row("bytes on disk", &|cost| (Figure::Bytes(cost.bytes), cost.bytes as f64)),
         row("tokens prefilled", &|cost| count(cost.prefilled)),
         row("tokens reused", &|cost| count(cost.reused)),
-        row("wall s", &|cost| (Entry::Measured(vec![cost.wall_s]), cost.wall_s)),
+        row("wall s", &|cost| (Figure::Measured(vec![cost.wall_s]), cost.wall_s)),
     ]
 }
 

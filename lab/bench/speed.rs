@@ -2,7 +2,7 @@
 
 use super::lab::{Ask, Bench, Player, Timed};
 use super::peer::Peer;
-use super::report::{Entry, Figures, Row, median};
+use super::report::{Figure, Figures, Row, median};
 use std::time::Duration;
 
 /// Tokens of a prompt whose reading is not measured.
@@ -10,10 +10,8 @@ const SHORT: usize = 16;
 
 /// Tokens per second when reading a prompt, after a history in memory
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Example: greenroom-lab bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv q4\n         \
-    greenroom-lab bench prefill --depth 0,2048 --peer candle"
-)]
+#[command(after_help = "Example: greenroom-lab bench prefill --shape 1b --tokens 512 --depth 0,4096 --kv \
+                  q4\n         greenroom-lab bench prefill --depth 0,2048 --peer candle")]
 pub(super) struct Prefill {
     /// New tokens in the prompt
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512])]
@@ -47,7 +45,10 @@ pub(super) struct Decode {
 #[command(after_help = "Example: greenroom-lab bench batch --sequences 1,4 --depth 512")]
 pub(super) struct Batch {
     /// Numbers of sequences
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], value_parser = at_least_one)]
+    #[arg(
+        long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
+        value_parser = at_least_one
+    )]
     sequences: Vec<usize>,
     /// Tokens that each sequence generates
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
@@ -75,12 +76,12 @@ impl Prefill {
         let lab = bench.open(None)?;
         let mut figures = Figures::default();
         for depth in &self.depth {
-            bench.say(format!("reading {depth} tokens of history"));
+            bench.show_activity(format!("reading {depth} tokens of history"));
             let primed = if *depth == 0 { None } else { Some(bench.primed(&lab, *depth)?) };
             for tokens in &self.tokens {
                 let (mut turns, mut theirs) = (Vec::new(), Vec::new());
                 for n in bench.repeats() {
-                    bench.say(format!("prefill of {tokens} at depth {depth}, {} time", ordinal(n)));
+                    bench.show_activity(format!("prefill of {tokens} at depth {depth}, {} time", ordinal(n)));
                     let turn = match &primed {
                         Some((agent, timed)) => {
                             let text = bench.more(agent, timed, *tokens)?;
@@ -95,7 +96,7 @@ impl Prefill {
                         }
                     };
                     if let Some(rival) = &mut rival {
-                        bench.say(format!("the same with candle, {} time", ordinal(n)));
+                        bench.show_activity(format!("the same with candle, {} time", ordinal(n)));
                         theirs.push(rival.prefill(turn.usage.reused, turn.computed())?);
                     }
                     turns.push(turn);
@@ -128,23 +129,23 @@ impl Decode {
         let lab = bench.open(None)?;
         let mut figures = Figures::default();
         for depth in &self.depth {
-            bench.say(format!("reading {depth} tokens of history"));
+            bench.show_activity(format!("reading {depth} tokens of history"));
             let (agent, primed) = bench.primed(&lab, *depth)?;
             let (mut turns, mut theirs) = (Vec::new(), Vec::new());
             for n in bench.repeats() {
-                bench.say(format!("decoding at depth {depth}, {} time", ordinal(n)));
+                bench.show_activity(format!("decoding at depth {depth}, {} time", ordinal(n)));
                 let text = bench.more(&agent, &primed, SHORT)?;
                 let turn = lab.turn(&agent, Ask { text, n_tokens: self.tokens, cold: false })?;
                 if let Some(rival) = &mut rival {
-                    bench.say(format!("the same with candle, {} time", ordinal(n)));
+                    bench.show_activity(format!("the same with candle, {} time", ordinal(n)));
                     theirs.push(rival.decode(turn.read(), turn.usage.generated)?);
                 }
                 turns.push(turn);
             }
             lab.forget(&agent);
             let mut row = vec![
-                ("depth", Entry::Count(turns.first().map_or(0, Timed::read))),
-                ("tokens", Entry::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
+                ("depth", Figure::Count(turns.first().map_or(0, Timed::read))),
+                ("tokens", Figure::Count(turns.first().map_or(0, |turn| turn.usage.generated))),
                 ("tokens_per_s", measured(&turns, Timed::decode_rate)),
                 ("ms_per_token", measured(&turns, |turn| 1e3 / turn.decode_rate())),
             ];
@@ -162,7 +163,11 @@ impl Batch {
         let n_most = self.sequences.iter().copied().max().unwrap_or(0);
         let mut agents = Vec::new();
         for n in 0..n_most {
-            bench.say(format!("reading {} tokens of history, agent {} of {n_most}", self.depth, n + 1));
+            bench.show_activity(format!(
+                "reading {} tokens of history, agent {} of {n_most}",
+                self.depth,
+                n + 1
+            ));
             let same = agents.first().map(|(agent, _): &(Player, Timed)| agent.first_text().to_owned());
             agents.push(match same.filter(|_| self.alike) {
                 None => bench.primed(&lab, self.depth)?,
@@ -179,7 +184,7 @@ impl Batch {
         for n in &self.sequences {
             let (mut rates, mut sooner, mut n_tokens) = (Vec::new(), Vec::new(), 0);
             for time in bench.repeats() {
-                bench.say(format!("{n} sequences, {} time", ordinal(time)));
+                bench.show_activity(format!("{n} sequences, {} time", ordinal(time)));
                 let mut asks = Vec::new();
                 for (agent, primed) in &agents[..*n] {
                     let text = bench.more(agent, primed, SHORT)?;
@@ -198,22 +203,22 @@ impl Batch {
             let rate = median(&rates);
             let one = *alone.get_or_insert(rate / *n as f64);
             figures.rows.push(vec![
-                ("sequences", Entry::Count(*n)),
-                ("tokens", Entry::Count(n_tokens)),
-                ("tokens_per_s", Entry::Measured(rates.clone())),
-                ("each_tokens_per_s", Entry::Measured(rates.iter().map(|rate| rate / *n as f64).collect())),
-                ("to_one", Entry::Ratio(rate / one)),
-                ("one_by_one_to_together", Entry::Ratio(median(&sooner))),
+                ("sequences", Figure::Count(*n)),
+                ("tokens", Figure::Count(n_tokens)),
+                ("tokens_per_s", Figure::Measured(rates.clone())),
+                ("each_tokens_per_s", Figure::Measured(rates.iter().map(|rate| rate / *n as f64).collect())),
+                ("to_one", Figure::Ratio(rate / one)),
+                ("one_by_one_to_together", Figure::Ratio(median(&sooner))),
             ]);
         }
         let note = match self.sequences.first() {
             Some(1) => {
-                "Rates cover the time in which all sequences generate; to one: ratio of the total to that of one \
-                    sequence."
+                "Rates cover the time in which all sequences generate; to one: ratio of the total to that of \
+                 one sequence."
             }
             _ => {
-                "Rates cover the time in which all sequences generate; to one: ratio of the total to one sequence's \
-                    share of the first row."
+                "Rates cover the time in which all sequences generate; to one: ratio of the total to one \
+                 sequence's share of the first row."
             }
         };
         figures.notes.push(note.to_owned());
@@ -230,7 +235,7 @@ fn beside(row: &mut Row, turns: &[Timed], rate: impl Fn(&Timed) -> f64, theirs: 
     if !theirs.is_empty() {
         let ours: Vec<f64> = turns.iter().map(rate).collect();
         let ratio = median(&ours) / median(&theirs);
-        row.extend([("candle_tokens_per_s", Entry::Measured(theirs)), ("to_candle", Entry::Ratio(ratio))]);
+        row.extend([("candle_tokens_per_s", Figure::Measured(theirs)), ("to_candle", Figure::Ratio(ratio))]);
     }
 }
 
@@ -249,14 +254,17 @@ fn wall(turns: &[Timed]) -> Duration {
 }
 
 /// A figure of all turns.
-pub(super) fn measured(turns: &[Timed], figure: impl Fn(&Timed) -> f64) -> Entry {
-    Entry::Measured(turns.iter().map(figure).collect())
+pub(super) fn measured(turns: &[Timed], figure: impl Fn(&Timed) -> f64) -> Figure {
+    Figure::Measured(turns.iter().map(figure).collect())
 }
 
 /// Prompt tokens actually reused and computed; all turns of a row have the same.
-pub(super) fn counts(turns: &[Timed]) -> (Entry, Entry) {
+pub(super) fn counts(turns: &[Timed]) -> (Figure, Figure) {
     let first = turns.first();
-    (Entry::Count(first.map_or(0, |turn| turn.usage.reused)), Entry::Count(first.map_or(0, Timed::computed)))
+    (
+        Figure::Count(first.map_or(0, |turn| turn.usage.reused)),
+        Figure::Count(first.map_or(0, Timed::computed)),
+    )
 }
 
 /// `1st`, `2nd`, `3rd`, `4th` … for an index from 0.

@@ -6,7 +6,7 @@
 //! right value's log-probability minus the best wrong one's. The margin distinguishes caches even if a model
 //! is always right, or never.
 
-use crate::quality::{Common, Subject};
+use crate::quality::{QualityCommon, Subject};
 use anyhow::ensure;
 use greenroom::backend::Kv;
 use greenroom::commands::Exit;
@@ -17,17 +17,21 @@ use serde_json::json;
 /// Ask for values stated long before, over chains of 1 to 3 hops, with several cache formats
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom-lab recall --model model.gguf --hops 1,2,3 --distance 500,2000,8000 --kv f16,q4"
+    after_help = "Example: greenroom-lab recall --model model.gguf --hops 1,2,3 --distance 500,2000,8000 \
+                  --kv f16,q4"
 )]
 pub(super) struct Args {
     #[command(flatten)]
-    common: Common,
+    common: QualityCommon,
     /// Formats to compare: auto, f16, q8, q8/q4 (keys/values), q4-m, q4, q8-plain and q4-plain (not rotated),
     /// files from `kv-config`
     #[arg(long, value_name = "KV,…", value_delimiter = ',', default_value = "f16,q8,q4,q4-plain,auto")]
     kv: Vec<Kv>,
     /// Lengths of the chains
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,3", value_parser = clap::value_parser!(u8).range(1..=3))]
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,3",
+        value_parser = clap::value_parser!(u8).range(1..=3)
+    )]
     hops: Vec<u8>,
     /// Approximate tokens in the prompt, most of them between the pairs and the question
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "300,600,1200")]

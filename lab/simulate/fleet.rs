@@ -45,7 +45,7 @@ pub(super) struct Wanted {
 
 /// An entry of a cache.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct CacheEntry {
     /// Tokens, from the beginning of the prompt on.
     tokens: usize,
     /// Tokens before those that the entry itself stores.
@@ -62,7 +62,7 @@ pub(super) type Alike<'a> = dyn Fn(Key, Key) -> usize + 'a;
 pub(super) struct Cache {
     capacity: Capacity,
     block: usize,
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, CacheEntry>,
     by_use: BTreeMap<u64, Key>,
     stored: usize,
     clock: u64,
@@ -92,7 +92,7 @@ impl Cache {
 
     /// The sequence that a request continues, and the number of their common tokens.
     fn slot(&self, wanted: &Wanted, alike: &Alike<'_>) -> Option<(Key, usize)> {
-        let common = |(key, entry): (&Key, &Entry)| {
+        let common = |(key, entry): (&Key, &CacheEntry)| {
             let common = if *key == wanted.key { wanted.known } else { alike(*key, wanted.key) };
             (*key, common.min(entry.tokens))
         };
@@ -153,7 +153,7 @@ impl Cache {
     fn put(&mut self, key: Key, tokens: usize, base: usize) {
         self.clock += 1;
         let entry =
-            self.entries.entry(key).or_insert(Entry { tokens: base, base, used: self.clock, pins: 0 });
+            self.entries.entry(key).or_insert(CacheEntry { tokens: base, base, used: self.clock, pins: 0 });
         self.by_use.remove(&entry.used);
         self.stored = self.stored + tokens.max(base) - base - (entry.tokens - entry.base);
         (entry.tokens, entry.base, entry.used) = (tokens.max(base), base, self.clock);
@@ -219,7 +219,7 @@ pub(super) fn route<T>(
     alike: &Alike<'_>,
 ) -> usize {
     /// Requests that a worker may have more than the least busy one.
-    const SLACK: usize = 4;
+    const MAX_EXCESS: usize = 4;
     match routing {
         Routing::RoundRobin => n % workers.len(),
         Routing::Session => {
@@ -232,7 +232,7 @@ pub(super) fn route<T>(
         }
         Routing::Prefix => {
             let least = workers.iter().map(Worker::load).min().unwrap_or(0);
-            let able = |worker: &Worker<T>| worker.load() <= least + SLACK;
+            let able = |worker: &Worker<T>| worker.load() <= least + MAX_EXCESS;
             let best =
                 workers.iter().enumerate().filter(|(_, worker)| able(worker)).max_by_key(|(i, worker)| {
                     let hit = worker.cache.hit(wanted, alike);

@@ -5,7 +5,7 @@ mod play;
 mod script;
 
 use crate::bench::plot::Plot;
-use crate::bench::report::{Entry, Figures, Row};
+use crate::bench::report::{Figure, Figures, Row};
 use anyhow::Context as _;
 use fleet::{Capacity, Routing};
 use greenroom::commands::Exit;
@@ -21,7 +21,8 @@ use std::path::PathBuf;
 /// measurements. docs/scale.md describes what is simulated and what is not.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom-lab simulate runs/gossip-1 --agents 10,1000,100000 --agents-per-worker 100 --cache-tokens 200000"
+    after_help = "Example: greenroom-lab simulate runs/gossip-1 --agents 10,1000,100000 --agents-per-worker \
+                  100 --cache-tokens 200000"
 )]
 pub(super) struct Args {
     /// Folders of runs; if more are needed, they are repeated with other seeds
@@ -31,25 +32,36 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     agents: Vec<usize>,
     /// Runs active at once, without --agents
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "agents", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, value_name = "N", default_value_t = 1, conflicts_with = "agents",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     jobs: u32,
     /// Workers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
     /// Agents per worker, which sets the number of workers
-    #[arg(long, value_name = "N", conflicts_with = "workers", requires = "agents", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, value_name = "N", conflicts_with = "workers", requires = "agents",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     agents_per_worker: Option<u32>,
     /// Capacity of a worker's cache, in tokens
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     cache_tokens: usize,
     /// Capacity of a worker's cache in sequences instead, like llama.cpp's slots
-    #[arg(long, value_name = "N", conflicts_with = "cache_tokens", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, value_name = "N", conflicts_with = "cache_tokens",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     cache_sequences: Option<u32>,
     /// Tokens in a block; only whole blocks are reused [default: 16; with sequences 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
     /// How the worker that answers is chosen
-    #[arg(long, value_delimiter = ',', value_name = "HOW", default_values = ["round-robin", "session", "prefix"])]
+    #[arg(
+        long, value_delimiter = ',', value_name = "HOW", default_values = ["round-robin", "session", "prefix"]
+    )]
     routing: Vec<Routing>,
     /// Requests that a worker answers at once [default: 8; with sequences, their number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -130,15 +142,15 @@ impl Args {
             let outcome = play(scripts, setting);
             let measured = percent(measured, outcome.prompts);
             let simulated = percent(outcome.reused, outcome.prompts);
-            let mut row: Row = vec![("routing", Entry::Text(name(*routing)))];
+            let mut row: Row = vec![("routing", Figure::Text(name(*routing)))];
             row.extend(hits(&outcome));
-            row.push(("measured_percent", Entry::Measured(vec![measured])));
-            row.push(("difference_in_points", Entry::Measured(vec![simulated - measured])));
+            row.push(("measured_percent", Figure::Measured(vec![measured])));
+            row.push(("difference_in_points", Figure::Measured(vec![simulated - measured])));
             figures.rows.push(row);
         }
         figures.notes.push(
-            "Hits: prompt tokens that were not computed, as a share of all prompt tokens. Known: tokens that an \
-                agent had read or said before."
+            "Hits: prompt tokens that were not computed, as a share of all prompt tokens. Known: tokens that \
+             an agent had read or said before."
                 .to_owned(),
         );
         figures
@@ -172,19 +184,19 @@ impl Args {
                 lines[1].push((x, late));
                 lines[2].push((x, price));
                 let mut row: Row = vec![
-                    ("routing", Entry::Text(name(*routing))),
-                    ("agents", Entry::Count(*agents)),
-                    ("workers", Entry::Count(setting.n_workers)),
-                    ("requests", Entry::Count(outcome.requests)),
+                    ("routing", Figure::Text(name(*routing))),
+                    ("agents", Figure::Count(*agents)),
+                    ("workers", Figure::Count(setting.n_workers)),
+                    ("requests", Figure::Count(outcome.requests)),
                 ];
                 row.extend(hits(&outcome));
-                row.push(("ttft_ms", Entry::Measured(vec![median])));
-                row.push(("ttft_p99_ms", Entry::Measured(vec![late])));
+                row.push(("ttft_ms", Figure::Measured(vec![median])));
+                row.push(("ttft_p99_ms", Figure::Measured(vec![late])));
                 row.push((
                     "requests_per_s",
-                    Entry::Measured(vec![outcome.requests as f64 / outcome.seconds]),
+                    Figure::Measured(vec![outcome.requests as f64 / outcome.seconds]),
                 ));
-                row.push(("price_per_1000", Entry::Measured(vec![price])));
+                row.push(("price_per_1000", Figure::Measured(vec![price])));
                 figures.rows.push(row);
             }
             let [hits, late, price] = lines;
@@ -214,9 +226,9 @@ impl Args {
 
 fn hits(outcome: &Outcome) -> Row {
     vec![
-        ("prompt_tokens", Entry::Count(outcome.prompts)),
-        ("known_percent", Entry::Measured(vec![percent(outcome.known, outcome.prompts)])),
-        ("hit_percent", Entry::Measured(vec![percent(outcome.reused, outcome.prompts)])),
+        ("prompt_tokens", Figure::Count(outcome.prompts)),
+        ("known_percent", Figure::Measured(vec![percent(outcome.known, outcome.prompts)])),
+        ("hit_percent", Figure::Measured(vec![percent(outcome.reused, outcome.prompts)])),
     ]
 }
 

@@ -62,7 +62,7 @@ struct Turn {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum PlayEvent {
     /// The run asks for a turn.
     Ask(Turn),
     /// A worker has it.
@@ -79,7 +79,7 @@ enum What {
 struct Event {
     at: f64,
     n: usize,
-    what: What,
+    what: PlayEvent,
 }
 
 impl PartialEq for Event {
@@ -110,7 +110,7 @@ struct Running {
     left: usize,
 }
 
-struct Play<'a> {
+struct Simulation<'a> {
     scripts: &'a [Script],
     setting: Setting,
     workers: Vec<Worker<Turn>>,
@@ -126,7 +126,7 @@ pub(super) fn play(scripts: &[Script], setting: Setting) -> Outcome {
     let workers = (0..setting.n_workers).map(|_| Worker::new(setting.capacity, setting.block)).collect();
     let runs = (0..setting.n_runs).map(|_| None).collect();
     let (events, outcome) = (BinaryHeap::new(), Outcome::default());
-    let mut play = Play { scripts, setting, workers, runs, events, n_events: 0, n_begun: 0, outcome };
+    let mut play = Simulation { scripts, setting, workers, runs, events, n_events: 0, n_begun: 0, outcome };
     let at_once = setting.at_once.min(setting.n_runs);
     for i in 0..at_once {
         play.begin(setting.spread * i as f64 / at_once as f64);
@@ -139,7 +139,7 @@ pub(super) fn play(scripts: &[Script], setting: Setting) -> Outcome {
     play.outcome
 }
 
-impl Play<'_> {
+impl Simulation<'_> {
     fn script(&self, run: usize) -> &Script {
         &self.scripts[run % self.scripts.len()]
     }
@@ -155,7 +155,7 @@ impl Play<'_> {
         Wanted { key, prompt, known, shared }
     }
 
-    fn push(&mut self, at: f64, what: What) {
+    fn push(&mut self, at: f64, what: PlayEvent) {
         self.n_events += 1;
         self.events.push(Event { at, n: self.n_events, what });
     }
@@ -171,14 +171,14 @@ impl Play<'_> {
         let first: Vec<usize> = (0..waits.len()).filter(|step| waits[*step] == 0).collect();
         self.runs[run] = Some(Running { asked_at: vec![0.0; waits.len()], left: waits.len(), waits });
         for step in first {
-            self.push(at, What::Ask(Turn { run, step }));
+            self.push(at, PlayEvent::Ask(Turn { run, step }));
         }
     }
 
-    fn happen(&mut self, at: f64, what: What) {
+    fn happen(&mut self, at: f64, what: PlayEvent) {
         let half = self.setting.latency / 2.0;
         match what {
-            What::Ask(turn) => {
+            PlayEvent::Ask(turn) => {
                 if let Some(running) = &mut self.runs[turn.run] {
                     running.asked_at[turn.step] = at;
                 }
@@ -188,20 +188,20 @@ impl Play<'_> {
                 self.outcome.requests += 1;
                 self.outcome.prompts += wanted.prompt;
                 self.outcome.known += wanted.known;
-                self.push(at + half, What::Arrive(turn, worker));
+                self.push(at + half, PlayEvent::Arrive(turn, worker));
             }
-            What::Arrive(turn, worker) => {
+            PlayEvent::Arrive(turn, worker) => {
                 self.workers[worker].queue.push_back(turn);
                 self.serve(at, worker);
             }
-            What::Read(turn, worker) => {
+            PlayEvent::Read(turn, worker) => {
                 let (wanted, reply) = (self.wanted(turn), self.step(turn).reply);
                 self.workers[worker].cache.grow(&wanted, wanted.prompt);
                 let asked_at = self.runs[turn.run].as_ref().map_or(at, |running| running.asked_at[turn.step]);
                 self.outcome.ttft.push(at + half - asked_at);
-                self.push(at + reply as f64 / self.setting.decode, What::Said(turn, worker));
+                self.push(at + reply as f64 / self.setting.decode, PlayEvent::Said(turn, worker));
             }
-            What::Said(turn, worker) => {
+            PlayEvent::Said(turn, worker) => {
                 // The last token of a reply was generated but not read.
                 let (wanted, reply) = (self.wanted(turn), self.step(turn).reply);
                 let cache = &mut self.workers[worker].cache;
@@ -209,9 +209,9 @@ impl Play<'_> {
                 cache.end(&wanted);
                 self.workers[worker].busy -= 1;
                 self.serve(at, worker);
-                self.push(at + half, What::Answer(turn));
+                self.push(at + half, PlayEvent::Answer(turn));
             }
-            What::Answer(turn) => self.answer(at, turn),
+            PlayEvent::Answer(turn) => self.answer(at, turn),
         }
     }
 
@@ -227,7 +227,7 @@ impl Play<'_> {
             serving.reads_at = serving.reads_at.max(at) + (wanted.prompt - hit) as f64 / self.setting.prefill;
             let read_at = serving.reads_at;
             self.outcome.reused += hit;
-            self.push(read_at, What::Read(turn, worker));
+            self.push(read_at, PlayEvent::Read(turn, worker));
         }
     }
 
@@ -248,7 +248,7 @@ impl Play<'_> {
             self.begin(at);
         }
         for step in next {
-            self.push(at + self.setting.think, What::Ask(Turn { run: turn.run, step }));
+            self.push(at + self.setting.think, PlayEvent::Ask(Turn { run: turn.run, step }));
         }
     }
 }

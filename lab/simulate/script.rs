@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use greenroom::replay::{Search, load_scenario, transcript_file};
-use greenroom::scenario::{Input, TimelineId, compile};
+use greenroom::scenario::{Input, TimelineId};
 use greenroom::trace::{self, Traced};
 use greenroom::transcript::{Transcript, TurnRecord};
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ impl Script {
         let Some(scenario) = loaded.scenario else {
             bail!("the scenario of {} has errors; see `greenroom check`", file.display());
         };
-        let plan = compile(&scenario);
+        let plan = scenario.plan();
         // With messages, a choice is generated as JSON, and read as the option's text.
         let model = traced.models.get("").map_or("", String::as_str);
         let by_messages = ["openai+", "anthropic+"].iter().any(|api| model.starts_with(api));

@@ -7,10 +7,9 @@
 //! feed-forward is so large that both functions are the ramp that they have in common: the norm after it
 //! takes the size out again. All else of the family is compared.
 //!
-//! Its Qwen 3 has angles in f16 (`quantized_qwen3.rs`, 489) unless it is told otherwise, as [`Candle`] does.
+//! Its Qwen 3 has angles in f16 (`quantized_qwen3.rs`, 489) unless configured otherwise, as [`Candle`] does.
 //! Its llama and qwen2 take a head's width for the model's by the number of heads (`quantized_llama.rs`, 502;
-//! `quantized_qwen2.rs`, 201), and its llama reads no `rope_freqs.weight`: no model here is in need of
-//! either.
+//! `quantized_qwen2.rs`, 201), and its llama reads no `rope_freqs.weight`: no model here needs either.
 
 #[path = "../candle.rs"]
 mod peer;
@@ -138,7 +137,7 @@ const MUTANTS: [(&str, bool, Change); 4] = [
 ];
 
 #[test]
-fn wrong_models_are_told_from_those_of_candle() {
+fn wrong_models_are_distinguished_from_those_of_candle() {
     let ids = ids(N);
     for (family, (dtype, bound)) in FAMILIES.iter().flat_map(|family| FORMATS.map(|format| (family, format)))
     {

@@ -23,6 +23,7 @@ const COMMANDS: &[&str] = &[
     "bench batch --tokens 4 --depth 16 --sequences 1",
     "bench ttft --context 300",
     "bench concurrent --context 64 --tokens 2 --late 32",
+    "bench kernels --calls 1 --width 256 --depth 256",
     "bench sampling --vocabulary 1000 --draws 2 --tokens 8",
     "bench scenario --model understudy --file model.yaml --max-tokens 2",
     "bench routing --context 64 --experts 2 --tokens 2",
@@ -116,9 +117,12 @@ fn output_that_is_lost_is_an_error_and_a_reader_that_goes_away_is_none() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let gone = command(&stage, args, &format!("gone-{at}")).stdout(writer).output().unwrap();
-        let told = said(&gone);
-        assert_eq!(gone.status.code(), Some(0), "{args} to nobody: {told}");
-        assert!(!told.contains("can't write") && !told.contains("panicked"), "{args} to nobody: {told}");
+        let printed = said(&gone);
+        assert_eq!(gone.status.code(), Some(0), "{args} to nobody: {printed}");
+        assert!(
+            !printed.contains("can't write") && !printed.contains("panicked"),
+            "{args} to nobody: {printed}"
+        );
     }
 }
 
@@ -147,7 +151,7 @@ fn what_can_not_be_read_or_written_is_named() {
     limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]).arg(program.get_program());
     limited.args(program.get_args()).current_dir(stage.dir.path()).env("HOME", stage.dir.path());
     let output = limited.output().unwrap();
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("out: ") && !told.contains("panicked"), "{told}");
+    let printed = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("out: ") && !printed.contains("panicked"), "{printed}");
 }

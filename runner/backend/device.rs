@@ -41,8 +41,8 @@ impl FromStr for Device {
             (_, Some(name)) => DeviceChoice::Gpu(Some(name.to_owned())),
             _ => {
                 return Err(format!(
-                    "`{word}` is not a device; expected auto, cpu, gpu or gpu:NAME, where NAME is part of a name \
-                     that `greenroom devices` lists"
+                    "`{word}` is not a device; expected auto, cpu, gpu or gpu:NAME, where NAME is part of a \
+                     name that `greenroom devices` lists"
                 ));
             }
         }))
@@ -59,11 +59,11 @@ mod tests {
             assert_eq!(word.parse::<Device>().unwrap().to_string(), word);
         }
         assert_eq!(Device::default().to_string(), "cpu");
-        for (word, told) in
+        for (word, expected) in
             [("tpu", "auto, cpu, gpu or gpu:NAME"), ("", "is not a device"), ("gpu: ", "no name")]
         {
             let error = word.parse::<Device>().unwrap_err();
-            assert!(error.contains(told) && error.contains("greenroom devices"), "{word}: {error}");
+            assert!(error.contains(expected) && error.contains("greenroom devices"), "{word}: {error}");
         }
     }
 }

@@ -1,19 +1,18 @@
 //! The engine in this process: turns requests into the engine's plain data and its answers back.
 
+use super::engine::{in_file_order, reply_of, room};
 use super::{
-    BoxFuture, Commit, Device, ForcedToken, GivenSampling, Kv, Match, ModelCard, ModelFile, Options, Origin,
-    Progress, Reply, Request, Session, Sink, Stop, Usage,
+    BoxFuture, Commit, Device, Kv, ModelCard, ModelFile, Progress, Reply, Request, Session, Sink, Usage,
 };
-use crate::prompt::Conversation;
-use crate::scenario::{Method, Reasoning};
-use crate::tools::{Call, Offer};
+use crate::sampling;
+use crate::scenario::Hints;
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
-pub use greenroom_engine::cache::{CacheKey, ObjectsAddress, Traffic};
+use greenroom_engine::cache::Traffic;
+pub use greenroom_engine::cache::{CacheKey, ObjectsAddress};
 pub use greenroom_engine::{Loading, MemoryBudget};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The bundled model: small talk only, there so that everything runs at once.
 static UNDERSTUDY: &[u8] = include_bytes!("../../models/understudy.gguf");
@@ -127,8 +126,8 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
         }
         Some(engine::Remedy::FormatsOfThisModel) => "make one for this model with `greenroom-lab kv-config`",
         None if error.kind() == engine::ErrorKind::Device => {
-            "`greenroom devices` lists the devices (a software renderer must be named: gpu:NAME), --device cpu uses \
-                the processor"
+            "`greenroom devices` lists the devices (a software renderer must be named: gpu:NAME), --device \
+             cpu uses the processor"
         }
         _ => return error.into(),
     };
@@ -136,7 +135,7 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
 }
 
 impl Embedded {
-    /// Opens the engine; `on_progress` is told what takes a while.
+    /// Opens the engine; `on_progress` is called with what takes a while.
     ///
     /// # Errors
     /// The engine's error about the model or the cache folder.
@@ -225,8 +224,8 @@ impl super::Backend for Embedded {
         self.engine.traffic()
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
-        self.engine.model().sampling.into()
+    fn suggested_sampling(&self) -> Hints {
+        sampling::suggested(&self.engine.model().sampling)
     }
 
     fn text(&self, ids: &[u32]) -> String {
@@ -254,257 +253,11 @@ impl super::Backend for Embedded {
     }
 }
 
-/// Tokens of a call of a tool, at most, where a reply may not have more.
-const CALL_TOKENS: usize = 160;
-/// Tokens of a call's result that there is always room for, with what the chat template puts around it.
-const RESULT_TOKENS: usize = 96;
-/// Tokens that asking for a summary may take.
-const SUMMARY_CUE_TOKENS: usize = 96;
-
-/// Tokens of a call of a tool, at most.
-fn max_call_tokens(max_tokens: usize) -> usize {
-    max_tokens.max(CALL_TOKENS)
-}
-
-/// Tokens that are kept free for a call of a tool and its result. A result is cut where it needs more and
-/// there is no more.
-pub fn call_room(max_tokens: usize) -> usize {
-    max_call_tokens(max_tokens) + RESULT_TOKENS
-}
-
-/// Tokens that a turn may take without calls, and with them.
-pub(super) fn room(prompter: &engine::PromptEncoder, request: &Request) -> anyhow::Result<(usize, usize)> {
-    let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
-    let needed = by_tokens(prompter.prompt_tokens(&conversation)?, request);
-    Ok((needed, needed + needed_for_calls(request)))
-}
-
-/// Tokens of a prompt, the reply, and once more as many as the reply's for a summary with its cue.
-pub(super) fn by_tokens(of_prompt: usize, request: &Request) -> usize {
-    of_prompt + 2 * request.max_tokens + SUMMARY_CUE_TOKENS
-}
-
-/// Tokens that the calls may take which can still come before a reply.
-pub(super) fn needed_for_calls(request: &Request) -> usize {
-    request.max_calls.saturating_sub(request.n_calls) * call_room(request.max_tokens)
-}
-
-/// An engine's answer; `open`: the options that it chose from, in its order.
-pub(super) fn reply_of(
-    completion: engine::Completion,
-    open: Vec<usize>,
-    commit: Option<Box<dyn Commit>>,
-) -> Reply {
-    let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } = completion;
-    let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
-    let (stop, usage, logprobs) = (stop.into(), Some(usage.into()), logprobs.unwrap_or_default());
-    let followed = followed.into_iter().map(Into::into).collect();
-    let call = call.map(Into::into);
-    Reply { logprobs, followed, call, usage, commit, ..Reply::of(ids, text, stop) }
-}
-
-/// A choice is weighed again also where a recording is followed: one draw tells whether it stands.
-fn constraint(options: Option<Options>, follow: Option<Vec<u32>>) -> Option<engine::Constraint> {
-    let decoded = options.filter(|options| options.choice.method == Method::Decode);
-    let one_of = decoded.map(|options| {
-        let text = |id: &usize| options.choice.options[*id].text.clone();
-        engine::Constraint::OneOf(in_file_order(&options).iter().map(text).collect())
-    });
-    one_of.or(follow.map(engine::Constraint::Follow))
-}
-
-/// Open options as the file has them: what is likely does not depend on how they were listed, beyond the
-/// prompt.
-pub(super) fn in_file_order(options: &Options) -> Vec<usize> {
-    let mut open = options.open.clone();
-    open.sort_unstable();
-    open
-}
-
 /// A finished turn of the engine whose manifest waits for the transcript line.
 struct EngineCommit(engine::Turn);
 
 impl Commit for EngineCommit {
     fn commit(self: Box<Self>) -> BoxFuture<'static, anyhow::Result<Usage>> {
-        Box::pin(
-            async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage.into()) },
-        )
-    }
-}
-
-impl From<Session> for engine::SessionKey {
-    fn from(session: Session) -> Self {
-        Self::new(session.run, session.agent)
-    }
-}
-
-impl From<Request> for engine::Request {
-    fn from(request: Request) -> Self {
-        let sampling = engine::Sampling {
-            temperature: request.sampling.temperature,
-            top_k: request.sampling.top_k,
-            top_p: request.sampling.top_p,
-            min_p: request.sampling.min_p,
-            repetition_penalty: request.sampling.repetition_penalty,
-            repetition_window: request.sampling.repetition_window,
-            dry: request.sampling.dry.map(|dry| engine::Dry {
-                multiplier: dry.multiplier,
-                base: dry.base,
-                allowed_length: dry.allowed_length,
-            }),
-            seed: request.seed,
-        };
-        let is_by_length = request.choice.as_ref().is_some_and(|options| options.choice.by_length);
-        let retention =
-            if request.permanent { engine::Retention::Persistent } else { engine::Retention::Ephemeral };
-        Self {
-            session: request.session.into(),
-            parent: request.parent.map(Into::into),
-            retention,
-            prompt: conversation(request.conversation, request.tools.as_deref()).into(),
-            sampling,
-            max_tokens: request.max_tokens,
-            min_tokens: 0,
-            stop: request.stops.all(),
-            whole_sentences: true,
-            max_call_tokens: max_call_tokens(request.max_tokens),
-            constraint: constraint(request.choice, request.follow),
-            by_length: is_by_length,
-            grammar: request.form.map(|form| Arc::new(form.enforced().clone())),
-            calls: match request.may_call {
-                true => engine::ToolChoice::Allowed,
-                false if request.n_calls > 0 => engine::ToolChoice::Forbidden,
-                false => engine::ToolChoice::Never,
-            },
-            parallel_tool_calls: false,
-            logprobs: None,
-            next_use: request.next_use,
-            cold: request.cold,
-            meter: None,
-        }
-    }
-}
-
-/// A conversation as the engine has it, with the tools that the agent knows.
-pub fn conversation(conversation: Conversation, tools: Option<&Offer>) -> engine::Conversation {
-    let reply = |is_call, ids| match is_call {
-        true => engine::ReplyContent::Call(ids),
-        false => engine::ReplyContent::Ids(ids),
-    };
-    let exchanges = conversation.exchanges.into_iter();
-    let exchanges = exchanges.map(|past| engine::Exchange {
-        user: past.user,
-        reply: reply(past.is_call, past.ids),
-        reasoning: past.reasoning.into(),
-    });
-    let tools = tools.map(|offer| {
-        let list = offer.tools.iter().map(|tool| engine::Tool {
-            name: tool.name.clone(),
-            about: tool.about.clone(),
-            arguments: tool.arguments.clone(),
-        });
-        Arc::new(engine::Tools { list: list.collect(), instructions: offer.instructions.clone() })
-    });
-    engine::Conversation {
-        system: conversation.system,
-        tools,
-        exchanges: exchanges.collect(),
-        next: conversation.next,
-        reasoning: conversation.reasoning.into(),
-    }
-}
-
-impl From<engine::SuggestedSampling> for GivenSampling {
-    fn from(suggested: engine::SuggestedSampling) -> Self {
-        let engine::SuggestedSampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
-            repetition_window,
-        } = suggested;
-        let dry = None;
-        Self { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry }
-    }
-}
-
-impl From<Reasoning> for engine::Reasoning {
-    fn from(reasoning: Reasoning) -> Self {
-        match reasoning {
-            Reasoning::None => Self::None,
-            Reasoning::Low => Self::Low,
-            Reasoning::Medium => Self::Medium,
-            Reasoning::High => Self::High,
-        }
-    }
-}
-
-impl From<engine::Call> for Call {
-    fn from(engine::Call { tool, arguments }: engine::Call) -> Self {
-        Self { tool, arguments }
-    }
-}
-
-impl From<engine::ToolCalls> for Call {
-    fn from(called: engine::ToolCalls) -> Self {
-        match called {
-            // No more than one is asked for.
-            engine::ToolCalls::Complete(calls) => calls.into_iter().next().map_or_else(Self::cut, Into::into),
-            _ => Self::cut(),
-        }
-    }
-}
-
-impl From<engine::ForcedToken> for ForcedToken {
-    fn from(token: engine::ForcedToken) -> Self {
-        Self { drawn: token.drawn, logprob: token.logprob, drawn_logprob: token.drawn_logprob }
-    }
-}
-
-impl From<engine::StopReason> for Stop {
-    fn from(stop: engine::StopReason) -> Self {
-        match stop {
-            engine::StopReason::StopString => Self::StopString,
-            engine::StopReason::Length => Self::Length,
-            engine::StopReason::Sentence => Self::Sentence,
-            _ => Self::EndOfTurn,
-        }
-    }
-}
-
-impl From<engine::Usage> for Usage {
-    fn from(usage: engine::Usage) -> Self {
-        let kind = match usage.kind {
-            engine::MatchKind::Prefix => Match::Prefix,
-            engine::MatchKind::Extend => Match::Extend,
-            engine::MatchKind::Exact => Match::Exact,
-            engine::MatchKind::Diverge => Match::Diverge,
-            _ => Match::Cold,
-        };
-        let source = match usage.source {
-            engine::Source::Memory => Origin::Memory,
-            engine::Source::Disk => Origin::Disk,
-            _ => Origin::None,
-        };
-        Self {
-            kind,
-            source,
-            reused: usage.reused,
-            prefilled: usage.prefilled,
-            recomputed: usage.recomputed,
-            generated: usage.generated,
-            layer0_rows: usage.layer0_rows,
-            ttft_ms: usage.ttft_ms,
-            total_ms: usage.total_ms,
-            bytes_read: usage.bytes_read,
-            bytes_written: usage.bytes_written,
-            waited_ms: usage.waited_ms,
-            prefetch_ms: usage.prefetch_ms,
-            saved_ms: usage.saved_ms,
-            memory_bytes: usage.memory_bytes,
-            reason: usage.reason,
-            adopted: usage.adopted,
-        }
+        Box::pin(async move { Ok(self.0.commit().await.context("can't save the agent's memory")?.usage) })
     }
 }

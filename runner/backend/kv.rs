@@ -1,7 +1,7 @@
 //! Formats of cached keys and values, as the command line gives them: a word, or a file of
 //! `greenroom-lab kv-config`.
 
-use crate::files::{self, Kind};
+use crate::files::{self, FileKind};
 use anyhow::{Context as _, bail, ensure};
 use greenroom_engine::{KvChoice, KvFormat, KvLayer};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct Kv {
     measured_on: Option<String>,
 }
 
-/// The words that stand for a choice.
+/// The names of the choices of formats.
 const WORDS: [(&str, KvChoice); 8] = [
     ("auto", KvChoice::Auto),
     ("f16", KvChoice::Uniform(KvFormat::F16)),
@@ -68,7 +68,7 @@ impl FromStr for Kv {
     }
 }
 
-/// A file that says how each layer's keys and values are kept.
+/// A file with the formats of each layer's keys and values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvConfig {
@@ -100,7 +100,7 @@ impl KvConfig {
             let words: Vec<&str> = WORDS.iter().map(|(word, _)| *word).collect();
             bail!("`{}` is neither one of {} nor a file", path.display(), words.join(", "));
         }
-        let text = files::read_text(path, Kind::KvConfig)
+        let text = files::read_text(path, FileKind::KvConfig)
             .with_context(|| format!("can't read {}", path.display()))?;
         let json = &mut serde_json::Deserializer::from_str(&text);
         serde_path_to_error::deserialize(json).with_context(|| {

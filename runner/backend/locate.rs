@@ -1,7 +1,7 @@
 //! Finds a model file by what a person wrote: a path, `understudy`, or the name of a model that was
 //! downloaded before. Nothing here uses the network.
 
-use crate::hub::{self, Address, Cache};
+use crate::hub::{self, HubCache, HubFile};
 use crate::scenario;
 use anyhow::{Context as _, anyhow, bail};
 use std::path::PathBuf;
@@ -30,10 +30,10 @@ impl std::fmt::Display for ModelFile {
 /// # Errors
 /// As [`locate`]; an engine that takes token ids is given without a tokenizer.
 pub fn tokenizer(name: &str) -> anyhow::Result<Option<ModelFile>> {
-    if !scenario::Address::is_meant(name) {
+    if !scenario::EngineAddress::is_meant(name) {
         return locate(name).map(Some);
     }
-    let address: scenario::Address = name.parse()?;
+    let address: scenario::EngineAddress = name.parse()?;
     match address.tokenizer {
         Some(file) => locate(&file).map(Some),
         None if address.api.takes_ids() => bail!(
@@ -46,18 +46,17 @@ pub fn tokenizer(name: &str) -> anyhow::Result<Option<ModelFile>> {
 
 /// Finds a model.
 ///
-/// # Errors
-/// There is no such file; the message says where it was looked for, and how to get it.
+/// # Errors There is no such file; the message names the places searched, and how to get it.
 pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     if name == "understudy" {
         return Ok(ModelFile::Understudy);
     }
-    if scenario::Address::is_meant(name) {
+    if scenario::EngineAddress::is_meant(name) {
         bail!("{name} is a remote engine; expected a model file");
     }
     if name.starts_with("hf:") {
         let address = name.parse().map_err(|error| anyhow!("`{name}` is not a model: {error}"))?;
-        return Ok(ModelFile::Path(in_cache(&Cache::open()?, &address, name)?));
+        return Ok(ModelFile::Path(in_cache(&HubCache::open()?, &address, name)?));
     }
     let path = PathBuf::from(name);
     if path.is_file() {
@@ -65,19 +64,19 @@ pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     }
     if let Some(entry) = hub::named(name) {
         return Ok(ModelFile::Path(in_cache(
-            &Cache::open()?,
+            &HubCache::open()?,
             &entry.address().map_err(|error| anyhow!(error))?,
             entry.name,
         )?));
     }
     let meant = hub::similar(name).map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default();
     bail!(
-        "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that `greenroom \
-         pull` lists, hf:ORG/REPO/FILE.gguf, or a remote engine (API+URL)"
+        "there is no model file {name}{meant}; expected a GGUF file, `understudy` (bundled), a name that \
+         `greenroom pull` lists, hf:ORG/REPO/FILE.gguf, or a remote engine (API+URL)"
     )
 }
 
-fn in_cache(cache: &Cache, address: &Address, name: &str) -> anyhow::Result<PathBuf> {
+fn in_cache(cache: &HubCache, address: &HubFile, name: &str) -> anyhow::Result<PathBuf> {
     cache.find(address).with_context(|| {
         let folder = cache.folder().display();
         format!(
@@ -91,15 +90,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_its_remedy() {
+    fn missing_things_are_reported_with_their_remedy() {
         let hub = tempfile::tempdir().unwrap();
-        let cache = Cache::at(hub.path());
-        let told = |name: &str| in_cache(&cache, &name.parse().unwrap(), name).unwrap_err().to_string();
-        assert!(told("hf:org/repo/n.gguf").contains("greenroom pull hf:org/repo/n.gguf"));
-        let told = |name: &str| locate(name).unwrap_err().to_string();
-        assert!(told("hf:org/repo").contains("expected hf:ORG/REPO/FILE.gguf"));
-        assert!(told("hf:org/repo/../x.gguf").contains("not a path within a repository"));
-        assert!(told("qwen3-0.6").contains("did you mean `qwen3-0.6b`?"));
-        assert!(told("nothing.gguf").contains("there is no model file nothing.gguf;"));
+        let cache = HubCache::at(hub.path());
+        let message = |name: &str| in_cache(&cache, &name.parse().unwrap(), name).unwrap_err().to_string();
+        assert!(message("hf:org/repo/n.gguf").contains("greenroom pull hf:org/repo/n.gguf"));
+        let message = |name: &str| locate(name).unwrap_err().to_string();
+        assert!(message("hf:org/repo").contains("expected hf:ORG/REPO/FILE.gguf"));
+        assert!(message("hf:org/repo/../x.gguf").contains("not a path within a repository"));
+        assert!(message("qwen3-0.6").contains("did you mean `qwen3-0.6b`?"));
+        assert!(message("nothing.gguf").contains("there is no model file nothing.gguf;"));
     }
 }

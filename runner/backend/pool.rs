@@ -1,31 +1,31 @@
-//! Several models of one run: opened when they are first asked for, each once; those in this process within
-//! one budget of memory.
+//! Several models of one run: opened on first use, each once; those in this process within one budget of
+//! memory.
 
 use super::{
-    Backend, BoxFuture, Embedded, EmbeddedConfig, GivenSampling, Loading, MemoryBudget, ModelCard, ModelFile,
-    Reply, Request, Session, Sink, Traffic, locate, remote,
+    Backend, BoxFuture, Embedded, EmbeddedConfig, Loading, MemoryBudget, ModelCard, ModelFile, Reply,
+    Request, Session, Sink, Traffic, locate, remote,
 };
-use crate::scenario::Address;
+use crate::scenario::{EngineAddress, Hints};
 use anyhow::{Context as _, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Makes what is told of opening a model.
-type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
+/// Creates the observer of opening a model.
+type LoadObserver = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
 
 /// The scenario's own model, and others as they are needed.
 pub struct Pool {
     /// Settings of every engine; the model is another one for each.
     config: EmbeddedConfig,
     own: Arc<dyn Backend>,
-    opened: Mutex<Vec<(Found, Arc<dyn Backend>)>>,
+    opened: Mutex<Vec<(FoundModel, Arc<dyn Backend>)>>,
     /// Models in the place of those that scenarios name; the empty name is a scenario's own.
     replaced: BTreeMap<String, String>,
     reach: Reach,
-    on_progress: Box<Progress>,
+    on_progress: Box<LoadObserver>,
 }
 
-/// The engines elsewhere that may be asked: what agents read goes there, and keys that scenarios name.
+/// The engines elsewhere that may be used: agents' texts are sent there, with the keys that scenarios name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All.
@@ -35,7 +35,7 @@ pub enum Reach {
 }
 
 impl Reach {
-    fn check(&self, address: &Address, text: &str) -> anyhow::Result<()> {
+    fn check(&self, address: &EngineAddress, text: &str) -> anyhow::Result<()> {
         let is_given = match self {
             Self::All => true,
             Self::Given(given) => given.contains(text),
@@ -53,16 +53,16 @@ impl Reach {
 
 /// A model by what it is, however it was named.
 #[derive(Clone, Debug, PartialEq)]
-enum Found {
+enum FoundModel {
     /// A file.
     Here(ModelFile),
     /// An engine of another process or machine.
-    Elsewhere(Address),
+    Elsewhere(EngineAddress),
 }
 
-impl Found {
+impl FoundModel {
     fn new(model: &str, reach: &Reach) -> anyhow::Result<Self> {
-        if !Address::is_meant(model) {
+        if !EngineAddress::is_meant(model) {
             return Ok(Self::Here(same_file(locate(model)?)));
         }
         let address = model.parse()?;
@@ -81,17 +81,17 @@ impl Pool {
         own: &str,
         replaced: BTreeMap<String, String>,
         reach: Reach,
-        on_progress: Box<Progress>,
+        on_progress: Box<LoadObserver>,
     ) -> anyhow::Result<Self> {
         let config = EmbeddedConfig { share: Some(MemoryBudget::new(config.cache_memory)), ..config };
-        let found = Found::new(own, &reach)?;
+        let found = FoundModel::new(own, &reach)?;
         let own = open(&config, &found, &on_progress)?;
         let opened = Mutex::new(vec![(found, own.clone())]);
         Ok(Self { config, own, opened, replaced, reach, on_progress })
     }
 
     fn engine(&self, model: &str) -> anyhow::Result<Arc<dyn Backend>> {
-        let found = Found::new(model, &self.reach)?;
+        let found = FoundModel::new(model, &self.reach)?;
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, engine)) = opened.iter().find(|(known, _)| *known == found) {
             return Ok(engine.clone());
@@ -102,13 +102,17 @@ impl Pool {
     }
 }
 
-fn open(config: &EmbeddedConfig, found: &Found, on_progress: &Progress) -> anyhow::Result<Arc<dyn Backend>> {
+fn open(
+    config: &EmbeddedConfig,
+    found: &FoundModel,
+    on_progress: &LoadObserver,
+) -> anyhow::Result<Arc<dyn Backend>> {
     match found {
-        Found::Here(file) => {
+        FoundModel::Here(file) => {
             let config = EmbeddedConfig { model: file.clone(), ..config.clone() };
             Ok(Arc::new(Embedded::open(&config, &mut on_progress())?))
         }
-        Found::Elsewhere(address) => remote::open(address),
+        FoundModel::Elsewhere(address) => remote::open(address),
     }
 }
 
@@ -127,9 +131,9 @@ impl Backend for Pool {
 
     fn named(&self, name: &str, model: &str) -> anyhow::Result<Option<Arc<dyn Backend>>> {
         let model = self.replaced.get(name).map_or(model, String::as_str);
-        let told =
+        let context =
             || if name.is_empty() { "the scenario's model".into() } else { format!("the model `{name}`") };
-        Ok(Some(self.engine(model).with_context(told)?))
+        Ok(Some(self.engine(model).with_context(context)?))
     }
 
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
@@ -149,7 +153,7 @@ impl Backend for Pool {
         opened.iter().filter_map(|(_, engine)| engine.traffic()).reduce(|sum, more| sum + more)
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
+    fn suggested_sampling(&self) -> Hints {
         self.own.suggested_sampling()
     }
 

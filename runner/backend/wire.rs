@@ -12,12 +12,12 @@ pub const VERSION: u32 = 2;
 /// A turn to answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Turn {
+pub struct WireTurn {
     /// [`VERSION`].
     pub version: u32,
     /// Name of the model that is served.
     pub model: String,
-    /// The engine's request. Its tenant is whoever asks.
+    /// The engine's request. Its tenant is the requester's.
     pub request: Request,
 }
 
@@ -46,7 +46,7 @@ pub struct Forgotten {
 /// An event of an answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum WireEvent {
     /// The prompt is being read.
     Reading {
         /// Tokens read.

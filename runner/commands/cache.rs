@@ -1,22 +1,22 @@
 //! `greenroom cache`: what the agents remember on disk.
 
-use super::{Exit, Memories, parse_size};
+use super::{Exit, MemoryArgs, parse_size};
 use crate::terminal::{bytes, counted, printable, table};
 use anyhow::Context as _;
-use greenroom_engine::cache::{Details, Entry, Folder, Removed};
+use greenroom_engine::cache::{Details, Folder, Removed, StoredSession};
 use jiff::Timestamp;
 
 /// List, show, remove, bound or verify the memories on disk
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom cache ls\n         greenroom cache rm --scenario gossip --older-than 7d\n         \
-    greenroom cache gc --max-bytes 2G"
+    after_help = "Example: greenroom cache ls\n         greenroom cache rm --scenario gossip --older-than \
+                  7d\n         greenroom cache gc --max-bytes 2G"
 )]
 pub(super) struct Args {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    memories: Memories,
+    memories: MemoryArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -32,7 +32,8 @@ enum Action {
     },
     /// Remove memories permanently; data shared with other memories stays until the last of them is removed
     #[command(
-        after_help = "Example: greenroom cache rm --scenario gossip --older-than 7d\n         greenroom cache rm 3f9a 70c2"
+        after_help = "Example: greenroom cache rm --scenario gossip --older-than 7d\n         greenroom \
+                      cache rm 3f9a 70c2"
     )]
     Rm(Select),
     /// Remove what no memory needs, then the least valuable memories until the folder is small enough
@@ -115,8 +116,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         Action::Rm(select) => {
             anyhow::ensure!(
                 select.says_something(),
-                "nothing to remove was given; expected ids, --agent, --scenario, --run, --model, --older-than, or \
-                    --all"
+                "nothing to remove was given; expected ids, --agent, --scenario, --run, --model, \
+                 --older-than, or --all"
             );
             let now = Timestamp::now().as_second().unsigned_abs();
             return Ok(report(if select.all {
@@ -160,7 +161,7 @@ impl Select {
         self.all || named || self.older_than.is_some() || !self.ids.is_empty()
     }
 
-    fn picks(&self, entry: &Entry, now: u64) -> bool {
+    fn picks(&self, entry: &StoredSession, now: u64) -> bool {
         let (scenario, run) = run_of(entry);
         let is = |given: &Option<String>, found: &str| given.as_ref().is_none_or(|given| given == found);
         let begins =
@@ -174,8 +175,8 @@ impl Select {
     }
 }
 
-/// Scenario and name of a run, as [`crate::trace::Trace::create`] puts them together.
-fn run_of(entry: &Entry) -> (&str, &str) {
+/// Scenario and name of a run, as [`crate::trace::Trace::create`] joins them.
+fn run_of(entry: &StoredSession) -> (&str, &str) {
     entry.session.run.rsplit_once('-').unwrap_or(("", &entry.session.run))
 }
 
@@ -210,7 +211,7 @@ fn show(details: &Details) {
     }
 }
 
-fn row(entry: &Entry, now: u64) -> Vec<String> {
+fn row(entry: &StoredSession, now: u64) -> Vec<String> {
     let short = |text: &str| text.chars().take(12).collect::<String>();
     let (scenario, run) = run_of(entry);
     vec![

@@ -2,17 +2,17 @@
 
 use crate::backend::locate;
 use crate::replay::transcript_file;
-use crate::scenario::{Address, Scenario};
+use crate::scenario::{EngineAddress, Scenario};
 use crate::trace::{self, Trace};
 use anyhow::{Context as _, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A model of the command line: `MODEL`, or `NAME=MODEL`.
-pub(super) type Given = (Option<String>, String);
+pub(super) type ModelArg = (Option<String>, String);
 
 /// Parses `MODEL` or `NAME=MODEL`. (A path with `=` in it begins with `./`.)
-pub(super) fn parse(text: &str) -> Result<Given, String> {
+pub(super) fn parse(text: &str) -> Result<ModelArg, String> {
     let is_name =
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let given = match text.split_once('=').filter(|(name, _)| is_name(name)) {
@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Result<Given, String> {
 ///
 /// # Errors
 /// One is given twice.
-pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String>> {
+pub(super) fn by_name(given: &[ModelArg]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut models = BTreeMap::new();
     for (name, model) in given {
         let name = name.clone().unwrap_or_default();
@@ -39,12 +39,12 @@ pub(super) fn by_name(given: &[Given]) -> anyhow::Result<BTreeMap<String, String
 }
 
 /// Replacements for a scenario's models, by name: those given, those that `runs` were played with (the first
-/// one counts), files beside the scenario, and always one for the scenario's own (the empty name).
+/// one counts), files next to the scenario, and always one for the scenario's own (the empty name).
 ///
 /// # Errors
 /// One is given twice, or for a name that the scenario has no model of.
 pub(super) fn models(
-    given: &[Given],
+    given: &[ModelArg],
     scenario: &Scenario,
     runs: &[&Path],
 ) -> anyhow::Result<BTreeMap<String, String>> {
@@ -61,15 +61,15 @@ pub(super) fn models(
     let mut models: BTreeMap<String, String> = beside(scenario).collect();
     models.extend(played.unwrap_or_default());
     models.retain(|name, _| name.is_empty() || scenario.models.contains_key(name));
-    let is_file = |model: &str| !model.is_empty() && !Address::is_meant(model);
+    let is_file = |model: &str| !model.is_empty() && !EngineAddress::is_meant(model);
     let gone = models.iter().filter(|(name, model)| !given.contains_key(*name) && is_file(model));
     for (name, model) in gone {
         locate(model).with_context(|| {
             let option =
                 if name.is_empty() { "--model MODEL".to_string() } else { format!("--model {name}=MODEL") };
             format!(
-                "the run was played with `{model}`, according to its trace; use {option} to say where it is now, or \
-                    to name another model"
+                "the run was played with `{model}`, according to its trace; use {option} to say where it is \
+                 now, or to name another model"
             )
         })?;
     }
@@ -87,7 +87,7 @@ fn own(scenario: &Scenario) -> String {
     scenario.usual_model().unwrap_or_else(|| "understudy".to_string())
 }
 
-/// The models of a scenario that are files beside it. The copies in runs' folders have no such files, so a
+/// The models of a scenario that are files next to it. The copies in runs' folders have no such files, so a
 /// run records where they are.
 fn beside(scenario: &Scenario) -> impl Iterator<Item = (String, String)> + '_ {
     let found = scenario.models.keys().filter_map(|name| Some((name.clone(), scenario.model(name)?)));
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_before_the_model() {
+    fn a_name_precedes_the_model() {
         let read = |text| parse(text).map(|(name, model)| (name.unwrap_or_default(), model));
         assert_eq!(read("big=a b.gguf").unwrap(), ("big".into(), "a b.gguf".into()));
         assert_eq!(read("hf:org/repo/x=1.gguf").unwrap(), (String::new(), "hf:org/repo/x=1.gguf".into()));

@@ -115,7 +115,7 @@ mod tests {
         let processor = Processor { name: "Some CPU".to_owned(), instructions: "avx2", threads: 1 };
         let soft = gpu("llvmpipe (LLVM 15)", "software", &[]);
         let poor = gpu("Old GPU", "integrated", &["32768 bytes of workgroup memory (it has 16384)"]);
-        for (gpus, auto, told) in [
+        for (gpus, auto, expected) in [
             (vec![], "cpu", "apt install mesa-vulkan-drivers"), // tests are built with GPUs
             (vec![soft.clone()], "cpu", "only if it is named (--device gpu:llvmpipe)"),
             (vec![poor.clone(), soft.clone()], "cpu", "Old GPU can't be used: it lacks 32768 bytes"),
@@ -124,7 +124,7 @@ mod tests {
             let (json, text) = (as_json(&processor, &gpus), text(&processor, &gpus));
             assert_eq!(json["auto"], auto, "{json}");
             assert_eq!(json["gpus"].as_array().unwrap().len(), gpus.len());
-            assert!(text.contains(told) && text.contains("avx2") && text.contains("1 thread"), "{text}");
+            assert!(text.contains(expected) && text.contains("avx2") && text.contains("1 thread"), "{text}");
             assert!(gpus.is_empty() || text.contains("128.00 MiB"), "{text}");
         }
     }

@@ -4,14 +4,14 @@
 mod prompt;
 
 use super::{Exit, Whereabouts, casting};
-use crate::backend::Match;
+use crate::backend::MatchKind;
 use crate::diagnostic::{printable, unknown};
 use crate::prompt::{Conversation, by_score};
 use crate::replay::{asked_at, brought_along, load_scenario, other_scenario, transcript_file};
 use crate::scenario::{Agent, Scenario, copied};
 use crate::terminal::{is_fancy, table};
 use crate::timeline::{Event, StageKind, Timeline};
-use crate::tools::{Offer, Toolbox};
+use crate::tools::{ToolOffer, Toolbox};
 use crate::trace::{self, Trace, TurnTrace};
 use crate::transcript::{ChoiceRecord, Odds, Transcript, TurnRecord};
 use anyhow::{Context as _, bail, ensure};
@@ -37,7 +37,7 @@ pub(super) struct Args {
     prompt: bool,
     /// The model whose chat template is used, as in `run` [default: the run's, if it is found]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
-    models: Vec<casting::Given>,
+    models: Vec<casting::ModelArg>,
     #[command(flatten)]
     near: Whereabouts,
 }
@@ -60,7 +60,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         return Ok(Exit::Pass);
     };
     let turns: Vec<&TurnRecord> = turns.filter(|turn| turn.agent == *key).collect();
-    let turn = wanted(key, args.turn.as_deref(), &scenario, &turns)?;
+    let turn = select_turns(key, args.turn.as_deref(), &scenario, &turns)?;
     let brought = brought_along(&file, &transcript.header.record, args.near.bounds.root.as_deref())?;
     let (timeline, conversation) = asked_at(&scenario, &transcript, brought, &turn.path)?;
     let toolbox = Toolbox::recorded(&scenario, &transcript.header.record.tools);
@@ -87,7 +87,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 struct Read {
     timeline: Timeline,
     conversation: Conversation,
-    offer: Option<Arc<Offer>>,
+    offer: Option<Arc<ToolOffer>>,
 }
 
 /// Lists the agents of a run.
@@ -193,7 +193,7 @@ fn options(choice: &ChoiceRecord, temperature: f32) {
     }
 }
 
-fn wanted<'a>(
+fn select_turns<'a>(
     key: &str,
     given: Option<&str>,
     scenario: &Scenario,
@@ -225,11 +225,11 @@ fn border(cost: Option<&TurnTrace>, has_past: bool) -> String {
     };
     let computed = tokens.prefilled.saturating_add(tokens.recomputed);
     match kind {
-        Match::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
+        MatchKind::Cold => format!("new at this turn; all {computed} tokens were computed (cold)"),
         kind => format!(
             "new at this turn; {} tokens above were in the cache ({}{}), {computed} were computed",
             tokens.reused,
-            format!("{kind:?}").to_lowercase(),
+            kind.word(),
             adopted.as_ref().map_or(String::new(), |from| format!(", adopted from {}", printable(from)))
         ),
     }

@@ -8,11 +8,11 @@ use super::resume::go_on;
 use super::run::refuse_other;
 use super::sampling::non_negative;
 use super::{Exit, Whereabouts};
-use crate::backend::{GivenSampling, Sampling};
+use crate::backend::Sampling;
 use crate::experiment;
 use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
 use crate::run::{Changes, ForkFrom, RunOptions, Say, Seeding, Tell};
-use crate::scenario::parse_override;
+use crate::scenario::{Hints, parse_override};
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use std::path::PathBuf;
 /// Continue a run differently from a given turn; everything before it stays
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom fork runs/prisoners-dilemma-1 --at yard --seed 8\n\
-         greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" --tell \"danny@two_sheets=The guard nods.\"\n\
-The original run is not changed.")]
+                        greenroom fork runs/prisoners-dilemma-1 --say \"yard/1/marco=I said nothing.\" \
+                        --tell \"danny@two_sheets=The guard nods.\"\nThe original run is not changed.")]
 pub(super) struct Args {
     /// The run: its folder or transcript
     run: PathBuf,
@@ -85,15 +85,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let claimed = Claimed::of(args.out.as_deref(), &scenario.id, args.resume)?;
     let folder = claimed.folder.clone();
     refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
-    let recorded = header.models.into_iter().map(|(name, of)| (name, Sampling::from(of.sampling)));
+    let temperature = args.temperature.unwrap_or(header.sampling.temperature);
+    let sampling = Sampling { temperature, ..header.sampling };
+    let of_models = header.models.into_iter().map(|(name, of)| (name, of.sampling));
+    let recorded = [(String::new(), sampling)].into_iter().chain(of_models).collect();
     let own = if args.resume { folder.as_path() } else { &args.run };
     let earlier = [own, &args.run];
     let options = RunOptions {
         seed: args.seed.unwrap_or(header.seed),
-        sampling: GivenSampling {
-            temperature: Some(args.temperature.unwrap_or(header.sampling.temperature)),
-            ..Sampling::from(header.sampling).into()
-        },
+        sampling: Hints::default(),
         max_tokens: args.max_tokens.map_or(header.max_tokens, |most| most as usize),
         seeding: Seeding::ByCase, // a fork keeps that of its run
         cold: false,
@@ -102,14 +102,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         fork: Some(ForkFrom {
             run: args.run.clone(),
             at: args.at.clone(),
-            changes: Changes { said: args.said, told: args.told },
+            changes: Changes { said: args.said, tells: args.told },
         }),
         root: args.near.bounds.root.clone(),
         named,
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
         given: header.given.unwrap_or_default(),
         allow_tools: args.allow_tools,
-        recorded: recorded.collect(),
+        recorded,
     };
     let go_on = go_on(&folder, args.out.is_some());
     Performance { scenario, options, folder, quiet: args.quiet, stats: args.stats, watch: None, go_on }

@@ -1,8 +1,8 @@
 //! `greenroom import`: converts another engine's scenario.
 
 use super::Exit;
-use crate::files::{self, Kind};
-use crate::import::{Format, import};
+use crate::files::{self, FileKind};
+use crate::import::{ImportFormat, import};
 use crate::rehearsal::load;
 use crate::terminal::{counted, printable};
 use anyhow::Context as _;
@@ -18,7 +18,7 @@ pub(super) struct Args {
     file: PathBuf,
     /// Its format: chatarena or agentverse [default: detected from its content]
     #[arg(long, value_enum, value_name = "ENGINE", hide_possible_values = true)]
-    from: Option<Format>,
+    from: Option<ImportFormat>,
     /// Write to a new file [default: standard output]
     #[arg(long, short, value_name = "OUT.yaml")]
     out: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let name = args.file.display().to_string();
-    let bytes = files::read(&args.file, Kind::Import).with_context(|| format!("can't read {name}"))?;
+    let bytes = files::read(&args.file, FileKind::Import).with_context(|| format!("can't read {name}"))?;
     let imported = match String::from_utf8(bytes) {
         Ok(text) => import(&name, &text, args.from),
         Err(error) => {

@@ -1,9 +1,9 @@
 //! Flags for the model, the place of its memories, and the share of this machine that it may use.
 
-use super::{Location, Memories, casting, parse_size};
+use super::{Location, MemoryArgs, casting, parse_size};
 use crate::backend::{Device, EmbeddedConfig, Kv, Loading, ModelFile, Pool, Reach, bytes_in, locate};
 use crate::files;
-use crate::scenario::Address;
+use crate::scenario::EngineAddress;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 /// The model that answers.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Model {
+pub(super) struct ModelArgs {
     /// GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, the bundled `understudy`, or a remote
     /// engine (API+URL, docs/engines.md), for agents to whom the scenario assigns no model; NAME=MODEL
     /// replaces a model that it names (repeatable) [default: the scenario's, else understudy; when resuming
     /// or forking, the run's]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
-    pub(super) given: Vec<casting::Given>,
+    pub(super) given: Vec<casting::ModelArg>,
     /// KV cache formats: auto (the model family's), f16, q8, q8/q4 (keys/values), q4-m (q4, but q8 for the
     /// keys of one layer in six), q4, or a file from `greenroom-lab kv-config`
     #[arg(long, default_value = "auto", value_name = "KV")]
@@ -40,9 +40,9 @@ pub(super) struct Model {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Machine {
     #[command(flatten)]
-    pub(super) model: Model,
+    pub(super) model: ModelArgs,
     #[command(flatten)]
-    memories: Memories,
+    memories: MemoryArgs,
     /// RAM for memories, e.g. 512M; 0 restores every agent from disk at each turn [default: half of the RAM
     /// that the model leaves free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -65,7 +65,7 @@ pub(super) struct Machine {
     pub(super) tenant: String,
 }
 
-impl Model {
+impl ModelArgs {
     /// Opens the model that recordings are read with, and others as scenarios name them; memories stay in RAM
     /// and end with it.
     pub(super) fn open(&self) -> anyhow::Result<Pool> {
@@ -82,9 +82,9 @@ impl Model {
         }
     }
 
-    /// The first of these models that is available, and the memory left beside all of them.
+    /// The first of these models that is available, and the memory left by all of them.
     fn config<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> anyhow::Result<EmbeddedConfig> {
-        let mut models = models.into_iter().filter(|model| !Address::is_meant(model)).map(locate);
+        let mut models = models.into_iter().filter(|model| !EngineAddress::is_meant(model)).map(locate);
         let model = models.next().transpose()?.unwrap_or(ModelFile::Understudy);
         // If one of the others is missing, an error names it when it is opened.
         let models: Vec<ModelFile> = [model.clone()].into_iter().chain(models.flatten()).collect();
@@ -99,7 +99,7 @@ impl Model {
 }
 
 impl Machine {
-    /// The first of these models, the memory left beside all of them, and the place of their memories.
+    /// The first of these models, the memory left by all of them, and the place of their memories.
     pub(super) fn config(&self, models: &BTreeSet<String>, own: &str) -> anyhow::Result<EmbeddedConfig> {
         let others = models.iter().map(String::as_str).filter(|model| *model != own);
         let models = [own].into_iter().chain(others).chain(self.draft.as_deref());
@@ -134,14 +134,14 @@ impl Machine {
         self.memories.folder().filter(|folder| !folder.exists())
     }
 
-    /// Says where memories are kept, and how much space they may take.
+    /// Prints where memories are kept, and how much space they may take.
     pub(super) fn introduce_memories(&self, folder: &Path) -> String {
         let limit = self.disk_limit(folder).map_or("without a limit".to_string(), |limit| {
             format!("up to {}", crate::terminal::bytes(limit))
         });
         format!(
-            "Agents' memories are kept in {}, {limit} (--cache-disk changes this, `greenroom cache` lists and removes \
-             them)",
+            "Agents' memories are kept in {}, {limit} (--cache-disk changes this, `greenroom cache` lists \
+             and removes them)",
             folder.display()
         )
     }
@@ -150,7 +150,7 @@ impl Machine {
     /// demand.
     pub(super) fn pool(&self, models: &BTreeSet<String>, own: &str, quiet: bool) -> anyhow::Result<Pool> {
         let config = self.config(models, own)?;
-        if !Address::is_meant(own) {
+        if !EngineAddress::is_meant(own) {
             introduce(&config.model, quiet);
         }
         Pool::open(
@@ -181,29 +181,29 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
 /// A fifth of the space that is free or taken by the memories of a folder, at most 16 GiB.
 fn share_of_disk(folder: &Path) -> u64 {
     const SHARE: u64 = 5;
-    const MOST: u64 = 16 << 30;
-    let Ok(free) = fs4::available_space(folder) else { return MOST };
-    (free.saturating_add(bytes_in(folder)) / SHARE).min(MOST)
+    const MAX_BYTES: u64 = 16 << 30;
+    let Ok(free) = fs4::available_space(folder) else { return MAX_BYTES };
+    (free.saturating_add(bytes_in(folder)) / SHARE).min(MAX_BYTES)
 }
 
-/// Half of the memory that is free beside the models; a container's limit counts.
+/// Half of the memory that the models leave free; a container's limit counts.
 fn share_of_free_memory(models: &[ModelFile]) -> u64 {
-    const LEAST: u64 = 256 << 20;
+    const MIN_BYTES: u64 = 256 << 20;
     let size = |model: &ModelFile| match model {
         ModelFile::Path(path) => std::fs::metadata(path).map_or(0, |file| file.len()),
         ModelFile::Understudy => 0,
     };
     let files: u64 = models.iter().map(size).sum();
-    let Ok(mut system) = sysinfo::System::new() else { return LEAST };
+    let Ok(mut system) = sysinfo::System::new() else { return MIN_BYTES };
     system.refresh_memory();
     let free =
         system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory).min(system.available_memory());
-    (free.saturating_sub(files) / 2).max(LEAST)
+    (free.saturating_sub(files) / 2).max(MIN_BYTES)
 }
 
 /// A requested folder must be writable, and so must that of copies; if none was requested, memories may stay
 /// in RAM.
-fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
+fn cache_dir(memories: &MemoryArgs) -> anyhow::Result<Option<PathBuf>> {
     let Some(folder) = memories.folder() else {
         anyhow::ensure!(
             memories.objects().is_none(),
@@ -225,8 +225,8 @@ fn cache_dir(memories: &Memories) -> anyhow::Result<Option<PathBuf>> {
         }),
         (Err(error), None) => {
             tracing::warn!(
-                "can't write to {}: {error}; memories stay in RAM and end with this run (use --cache-dir to keep \
-                    them)",
+                "can't write to {}: {error}; memories stay in RAM and end with this run (use --cache-dir to \
+                 keep them)",
                 folder.display()
             );
             Ok(None)
@@ -252,8 +252,8 @@ fn introduce(model: &ModelFile, quiet: bool) {
     let watched = console::Term::stdout().is_term() && console::Term::stderr().is_term();
     if *model == ModelFile::Understudy && watched && !quiet {
         eprintln!(
-            "Playing with the bundled understudy: 4 million parameters, simple talk. `greenroom pull` lists real \
-                models for --model."
+            "Playing with the bundled understudy: 4 million parameters, simple talk. `greenroom pull` lists \
+             real models for --model."
         );
     }
 }

@@ -29,8 +29,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let missing = experiment::missing(&args.parts)?;
     if let Some(first) = missing.first().filter(|_| !args.partial) {
         bail!(
-            "{} runs are missing, the first is {}; continue the incomplete parts (--resume), or merge without them \
-                (--partial)",
+            "{} runs are missing, the first is {}; continue the incomplete parts (--resume), or merge \
+             without them (--partial)",
             missing.len(),
             first.display()
         );

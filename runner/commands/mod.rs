@@ -48,7 +48,7 @@ mod watch;
 
 use crate::backend::{CacheKey, ObjectsAddress};
 use crate::diagnostic::Severity;
-use crate::files::{self, Kind};
+use crate::files::{self, FileKind};
 use crate::rehearsal;
 use crate::replay::Search;
 use crate::run::FailedTwice;
@@ -162,7 +162,7 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
             logging(verbose);
             run().unwrap_or_else(|error| failed(&error)) as u8
         }
-        Err(shown) => said(&shown),
+        Err(shown) => print_clap_error(&shown),
     };
     if let Err(error) = output::finish() {
         eprintln!("error: can't write to standard output: {error}");
@@ -171,8 +171,8 @@ pub fn program<C: Parser, R: FnOnce() -> anyhow::Result<Exit>>(
     ExitCode::from(code)
 }
 
-/// What the standard library says of a number that it can't parse, and what a user needs to know.
-const NUMBERS: [(&str, &str); 5] = [
+/// The standard library's message about a number that it can't parse, and what a user needs to know.
+const NUMBER_ERRORS: [(&str, &str); 5] = [
     ("invalid digit found in string", "expected a whole number of at least 0"),
     ("cannot parse integer from empty string", "expected a whole number"),
     ("number too large to fit in target type", "the number is too large"),
@@ -181,11 +181,11 @@ const NUMBERS: [(&str, &str); 5] = [
 ];
 
 /// Prints the command line's error, or the output of `--help` and `--version`.
-fn said(shown: &clap::Error) -> u8 {
+fn print_clap_error(shown: &clap::Error) -> u8 {
     let text = shown.render();
     if shown.use_stderr() {
         let text = if is_fancy_err() { text.ansi().to_string() } else { text.to_string() };
-        eprint!("{}", NUMBERS.iter().fold(text, |text, (of_std, ours)| text.replace(of_std, ours)));
+        eprint!("{}", NUMBER_ERRORS.iter().fold(text, |text, (of_std, ours)| text.replace(of_std, ours)));
     } else if is_fancy() {
         print!("{}", text.ansi());
     } else {
@@ -251,7 +251,7 @@ fn is_fancy_err() -> bool {
 
 /// Bounds within which a scenario may lead to other files.
 #[derive(Clone, Debug, clap::Args)]
-struct Bounds {
+struct PathBounds {
     /// Folder that must contain all files that scenarios and recordings name [default: the nearest folder
     /// with .git, else the file's own folder]
     #[arg(long, value_name = "DIR")]
@@ -265,7 +265,7 @@ struct Whereabouts {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     #[command(flatten)]
-    bounds: Bounds,
+    bounds: PathBounds,
 }
 
 impl From<Whereabouts> for Search {
@@ -277,7 +277,7 @@ impl From<Whereabouts> for Search {
 /// Loads a scenario file and prints its errors to standard error. `None`: it can't be played.
 fn open_scenario(
     file: &Path,
-    bounds: &Bounds,
+    bounds: &PathBounds,
     overrides: &Overrides,
     quiet: bool,
 ) -> anyhow::Result<Option<Arc<Scenario>>> {
@@ -317,10 +317,13 @@ pub fn default_cache_dir() -> Option<PathBuf> {
 
 /// The folder of the memories, and the key to read them.
 #[derive(Clone, Debug, clap::Args)]
-struct Memories {
+struct MemoryArgs {
     /// Where memories are kept [default: the user's cache folder]: a folder, or an object store shared by
     /// machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER (docs/object-store.md)
-    #[arg(long, value_name = "DIR", global = true, value_parser = PathBufValueParser::new().try_map(Location::new))]
+    #[arg(
+        long, value_name = "DIR", global = true,
+        value_parser = PathBufValueParser::new().try_map(Location::new)
+    )]
     cache_dir: Option<Location>,
     /// File with the secret that encrypts memories (`openssl rand -hex 32 > FILE`); or set the secret itself
     /// in the environment variable GREENROOM_CACHE_KEY
@@ -344,7 +347,7 @@ impl Location {
     }
 }
 
-impl Memories {
+impl MemoryArgs {
     /// The folder of memories; for an object store the folder of copies.
     fn folder(&self) -> Option<PathBuf> {
         match &self.cache_dir {
@@ -366,7 +369,7 @@ impl Memories {
     fn key(&self) -> anyhow::Result<Option<CacheKey>> {
         let (secret, from) = match (&self.cache_key_file, std::env::var("GREENROOM_CACHE_KEY")) {
             (Some(file), _) => {
-                let secret = files::read_text(file, Kind::CacheKey);
+                let secret = files::read_text(file, FileKind::CacheKey);
                 let secret =
                     secret.with_context(|| format!("can't read --cache-key-file {}", file.display()))?;
                 (secret, format!("--cache-key-file {}", file.display()))

@@ -3,9 +3,10 @@
 use super::{Exit, parse_size};
 use crate::backend::worded;
 use crate::backend::{Kv, locate, source};
-use crate::hub::{CATALOG, Cache};
+use crate::hub::{CATALOG, HubCache};
+use crate::sampling::suggested;
 use crate::terminal::{bytes, table};
-use greenroom_engine::{PromptEncoder, SuggestedSampling};
+use greenroom_engine::PromptEncoder;
 use std::path::PathBuf;
 
 /// Describe models: family, shapes, cache size, longest context, chat template
@@ -45,7 +46,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// The GGUF files in Hugging Face's cache, by the names that `--model` takes: short ones first.
 fn show_downloaded() {
-    let Ok(cache) = Cache::open() else { return };
+    let Ok(cache) = HubCache::open() else { return };
     let short = CATALOG.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.address().ok()?)));
     let long = cache.addresses().into_iter().map(|address| (address.to_string(), address));
     let mut found: Vec<(String, PathBuf)> = Vec::new();
@@ -78,27 +79,12 @@ fn show(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {
     );
     println!("  context {} tokens", info.context_length);
     println!("  identity {}, numerics {}", info.identity.chars().take(16).collect::<String>(), info.numerics);
-    if let Some(sampling) = suggested(&info.sampling) {
-        println!("  default sampling: {sampling}");
+    let sampling = suggested(&info.sampling);
+    if !sampling.is_empty() {
+        println!("  default sampling: {}", sampling.words());
     }
     info.template_audit.iter().for_each(|line| println!("  template: {line}"));
     capacity(prompter, args)
-}
-
-/// The sampling settings that the file suggests, if any.
-fn suggested(sampling: &SuggestedSampling) -> Option<String> {
-    let SuggestedSampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window } =
-        *sampling;
-    let numbers = [
-        ("temperature", temperature.map(f64::from)),
-        ("top-k", top_k.map(|n| n as f64)),
-        ("top-p", top_p.map(f64::from)),
-        ("min-p", min_p.map(f64::from)),
-        ("repetition penalty", repetition_penalty.map(f64::from)),
-        ("over tokens", repetition_window.map(|n| n as f64)),
-    ];
-    let given = numbers.into_iter().filter_map(|(name, number)| Some(format!("{name} {}", number? as f32)));
-    Some(given.collect::<Vec<_>>().join(", ")).filter(|given| !given.is_empty())
 }
 
 /// Shows the bytes that a token takes in each format, and the longest context for each of the agents.

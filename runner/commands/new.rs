@@ -1,7 +1,7 @@
 //! `greenroom new`: a scenario to start from.
 
 use super::Exit;
-use crate::files::{self, Kind};
+use crate::files::{self, FileKind};
 use crate::scenario::parse;
 use crate::scenario::schema::json_schema;
 use anyhow::{Context as _, bail};
@@ -10,22 +10,21 @@ use std::path::{Path, PathBuf};
 
 /// Write a scenario to start from, and the schema that editors use to complete it
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: greenroom new harbour --template debate\nTemplates: blank, two agents talk; \
-dilemma, two agents choose; a payoff matrix; gossip, secrets told in private;\ndebate, a moderator and a vote; \
-experts, questions go to those who have read about them"
-)]
+#[command(after_help = "Example: greenroom new harbour --template debate\n\
+                  Templates: blank, two agents talk; dilemma, two agents choose; a payoff matrix; gossip, \
+                  secrets told in private;\ndebate, a moderator and a vote; experts, questions go to those \
+                  who have read about them")]
 pub(super) struct Args {
     /// Name of the scenario: letters, digits, `-` and `_`, after an optional folder; NAME.yaml is written
     #[arg(value_name = "NAME")]
     name: PathBuf,
     /// Template to start from
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
-    template: Template,
+    template: StarterTemplate,
 }
 
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum Template {
+enum StarterTemplate {
     #[default]
     Blank,
     Dilemma,
@@ -34,7 +33,7 @@ enum Template {
     Experts,
 }
 
-impl Template {
+impl StarterTemplate {
     fn text(self) -> &'static str {
         match self {
             Self::Blank => include_str!("../../templates/scenarios/blank.yaml"),
@@ -46,7 +45,7 @@ impl Template {
     }
 }
 
-/// Name of the schema's file, beside the scenario.
+/// Name of the schema's file, next to the scenario.
 const SCHEMA: &str = "schema.json";
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
@@ -55,8 +54,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if id.is_empty() || id.len() > 100 || !id.chars().all(is_plain) {
         eprintln!(
-            "error: `{id}` is not a valid scenario name; expected 1 to 100 letters, digits, `-` and `_`, e.g. \
-                `greenroom new harbour`"
+            "error: `{id}` is not a valid scenario name; expected 1 to 100 letters, digits, `-` and `_`, \
+             e.g. `greenroom new harbour`"
         );
         return Ok(Exit::Invalid);
     }
@@ -90,7 +89,7 @@ fn quoted(id: &str) -> String {
 
 /// Writes the schema, or updates it. False: another file has that name, and is kept.
 fn write_schema(file: &Path) -> anyhow::Result<bool> {
-    let is_ours = match files::read_text(file, Kind::Schema) {
+    let is_ours = match files::read_text(file, FileKind::Schema) {
         Ok(text) => json_schema().get("title").is_some_and(|title| text.contains(&title.to_string())),
         Err(error) => error.kind() == ErrorKind::NotFound,
     };

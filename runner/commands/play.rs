@@ -3,11 +3,11 @@
 use super::Exit;
 use super::machine::Machine;
 use super::stop::stopped;
-use super::watch::Page;
+use super::watch::WatchPage;
 use crate::run::{Performed, RunOptions, perform};
-use crate::scenario::{Scenario, compile};
+use crate::scenario::Scenario;
 use crate::stage::{End, Unwatched, Watch};
-use crate::terminal::{self, Dialogue};
+use crate::terminal::{self, DialogueOutput};
 use crate::transcript::{FILE, Transcript};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub(super) fn own(options: &RunOptions) -> String {
 
 /// All models that may answer in a run, with their resolved names.
 pub(super) fn played(scenario: &Scenario, options: &RunOptions) -> BTreeSet<String> {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let named = plan.order().filter_map(|(_, turn)| turn.hints.model.as_deref());
     let named: BTreeSet<&str> = named.collect();
     let found = |name: &str| options.models.get(name).cloned().or_else(|| scenario.model(name));
@@ -39,7 +39,7 @@ pub(super) struct Performance {
     pub(super) stats: bool,
     /// Address of a page that shows it.
     pub(super) watch: Option<SocketAddr>,
-    /// Says how to continue if it is interrupted.
+    /// Prints how to continue if it is interrupted.
     pub(super) go_on: String,
 }
 
@@ -55,7 +55,7 @@ impl Performance {
         if self.options.resume && !self.quiet {
             self.say_what_is_there();
         }
-        let page = self.watch.map(Page::open).transpose()?;
+        let page = self.watch.map(WatchPage::open).transpose()?;
         let watch = self.watcher();
         let mut watch = match &page {
             Some(page) => page.beside(&self.scenario, watch),
@@ -83,7 +83,7 @@ impl Performance {
         })
     }
 
-    /// Says what a run that is resumed has; where it can't be read, playing says so.
+    /// Prints what a resumed run has; if it can't be read, playing reports that.
     fn say_what_is_there(&self) {
         let folder = self.folder.display();
         match Transcript::open_begun(&self.folder.join(FILE)) {
@@ -95,7 +95,7 @@ impl Performance {
         }
     }
 
-    /// Says how to continue after a failed turn: the turns before it are on record. A complete run has
+    /// Prints how to continue after a failed turn: the turns before it are on record. A complete run has
     /// nothing left to play.
     fn say_how_to_go_on(&self) {
         let begun = Transcript::open_begun(&self.folder.join(FILE));
@@ -108,8 +108,8 @@ impl Performance {
         if self.quiet {
             return Box::new(Unwatched);
         }
-        let plan = Arc::new(compile(&self.scenario));
-        Box::new(Dialogue::new(self.scenario.clone(), plan).titled())
+        let plan = self.scenario.plan().clone();
+        Box::new(DialogueOutput::new(self.scenario.clone(), plan).titled())
     }
 
     fn finish(&self, performed: &Performed) {

@@ -2,7 +2,7 @@
 
 use super::Exit;
 use super::stop::stopped;
-use crate::hub::{self, Address, CATALOG, Cache, Event, Pulled, Repository};
+use crate::hub::{self, CATALOG, DownloadEvent, HubCache, HubFile, Pulled, Repository};
 use crate::terminal::table;
 use anyhow::{Context as _, anyhow};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
@@ -12,9 +12,11 @@ use tokio::sync::oneshot;
 /// Download a model, or list models that fit this machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: greenroom pull qwen3-0.6b\n         greenroom pull \
-hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\nAn interrupted download continues where it \
-stopped. Files go to the Hugging Face cache, which other programs share; --model finds\nthem there without a \
-network. Environment: HF_TOKEN (for models with terms to accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]
+                        hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf\n\
+                        An interrupted download continues where it stopped. Files go to the Hugging Face \
+                        cache, which other programs share; --model finds\n\
+                        them there without a network. Environment: HF_TOKEN (for models with terms to \
+                        accept), HF_HUB_CACHE, HF_HOME, HF_ENDPOINT")]
 pub(super) struct Args {
     /// A name from the list, or hf:ORG/REPO/FILE.gguf[@REVISION]; hf:ORG/REPO lists that repository's files
     /// [default: the list]
@@ -28,7 +30,7 @@ pub(super) struct Args {
 #[derive(Clone, Debug)]
 enum Wanted {
     /// A file, and the name by which it was requested.
-    File(Address, String),
+    File(HubFile, String),
     Repository(Repository),
 }
 
@@ -62,8 +64,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn show_catalog() -> anyhow::Result<Exit> {
-    let cache = Cache::open()?;
-    let here = |address: Address| if cache.find(&address).is_some() { "yes" } else { "" };
+    let cache = HubCache::open()?;
+    let here = |address: HubFile| if cache.find(&address).is_some() { "yes" } else { "" };
     let mut rows = Vec::new();
     for entry in CATALOG {
         let here = here(entry.address().map_err(|error| anyhow!(error))?);
@@ -72,9 +74,11 @@ fn show_catalog() -> anyhow::Result<Exit> {
     }
     println!("{}", table(&["name", "size", "licence", "tested on", "downloaded", "good for"], rows, 6));
     println!(
-        "\nTested on: which weights of a model have been run with greenroom. `random weights`: its family was checked against llama.cpp\n\
-         and transformers on random weights in the same layout, but these weights were never run; `good for` goes by size alone.\n\
-         Download one with: greenroom pull NAME. Any other GGUF file of these families: greenroom pull hf:ORG/REPO/FILE.gguf"
+        "\nTested on: which weights of a model have been run with greenroom. `random weights`: its family \
+         was checked against llama.cpp\nand transformers on random weights in the same layout, but these \
+         weights were never run; `good for` goes by size alone.\n\
+         Download one with: greenroom pull NAME. Any other GGUF file of these families: greenroom pull \
+         hf:ORG/REPO/FILE.gguf"
     );
     Ok(Exit::Pass)
 }
@@ -87,7 +91,7 @@ fn show_files(repository: &Repository) -> anyhow::Result<Exit> {
         return Ok(Exit::Environment);
     }
     let address = |file: String| {
-        let address = Address::new(repository.clone(), &file);
+        let address = HubFile::new(repository.clone(), &file);
         address.map_or(file, |address| address.to_string())
     };
     let size = |size: Option<u64>| size.map_or("-".into(), |size| DecimalBytes(size).to_string());
@@ -99,8 +103,8 @@ fn show_files(repository: &Repository) -> anyhow::Result<Exit> {
 
 /// Downloads on a separate thread, so that the program can end whatever it waits for. Data received by then
 /// is kept.
-fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
-    let cache = Cache::open()?;
+fn pull(address: HubFile, name: &str, quiet: bool) -> anyhow::Result<Exit> {
+    let cache = HubCache::open()?;
     let before = cache.find(&address);
     let bar = bar(quiet);
     let (done, pulled) = oneshot::channel();
@@ -136,7 +140,7 @@ fn pull(address: Address, name: &str, quiet: bool) -> anyhow::Result<Exit> {
 }
 
 /// Shows a download's progress: a bar on a terminal, otherwise a line when it begins.
-fn show(bar: ProgressBar, address: Address, quiet: bool) -> impl FnMut(Event) + Send {
+fn show(bar: ProgressBar, address: HubFile, quiet: bool) -> impl FnMut(DownloadEvent) + Send {
     let mut begun = false;
     let say = move |bar: &ProgressBar, text: String| {
         if !quiet {
@@ -149,9 +153,11 @@ fn show(bar: ProgressBar, address: Address, quiet: bool) -> impl FnMut(Event) + 
         bar.set_position(done);
     };
     move |event| match event {
-        Event::Waiting => say(&bar, format!("another process is downloading {address}: waiting for it")),
-        Event::Verifying { done, total } => at(&bar, "verifying", done, total),
-        Event::Downloading { done, total } => {
+        DownloadEvent::Waiting => {
+            say(&bar, format!("another process is downloading {address}: waiting for it"))
+        }
+        DownloadEvent::Verifying { done, total } => at(&bar, "verifying", done, total),
+        DownloadEvent::Downloading { done, total } => {
             at(&bar, "downloading", done, total);
             if !begun {
                 begun = true;
@@ -165,7 +171,7 @@ fn show(bar: ProgressBar, address: Address, quiet: bool) -> impl FnMut(Event) + 
                 }
             }
         }
-        Event::Retrying { error, after } => {
+        DownloadEvent::Retrying { error, after } => {
             say(&bar, format!("{error}; next attempt in {} s", after.as_secs_f32()));
         }
     }

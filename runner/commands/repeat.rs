@@ -4,7 +4,7 @@ use super::Exit;
 use super::machine::Machine;
 use super::play::{own, played as played_by};
 use super::stop::stopped;
-use crate::experiment::{self, Design, Played, Shard, Step, play as play_design, transcripts};
+use crate::experiment::{self, Design, EndedRun, PlayedCounts, Shard, play as play_design, transcripts};
 use crate::statistics::{Cell, Run, Sample, Summary, plots, pooled_tables, summarize, tables};
 use crate::terminal::{failure, is_fancy, output, statistics, too_few};
 use crate::transcript::{AssertionRecord, Footer, Transcript};
@@ -33,7 +33,7 @@ pub(super) fn play(
     let began = Instant::now();
     // A bar would be drawn over the question to a human.
     let bar = bar(design.runs().count(), quiet || design.has_humans());
-    let mut on_step = |step: &Step| {
+    let mut on_step = |step: &EndedRun| {
         if let Some(error) = &step.error {
             bar.suspend(|| eprintln!("{}: {error:#}", folder.join(&step.folder).display()));
         }
@@ -48,7 +48,7 @@ pub(super) fn play(
         eprintln!("stopped; {go_on}");
         return Ok(Exit::Stopped);
     }
-    let took = took(&played, began.elapsed().as_secs_f64());
+    let took = duration_text(&played, began.elapsed().as_secs_f64());
     let sample = sample(design, folder)?;
     let holds = match design.shard {
         None => count(&sample, folder, quiet)?,
@@ -57,7 +57,8 @@ pub(super) fn play(
                 println!("{}", folder.display());
             } else {
                 println!(
-                    "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out FOLDER"
+                    "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out \
+                     FOLDER"
                 );
             }
             hold(&sample)
@@ -92,7 +93,8 @@ fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
     Ok(Sample { cells, runs: transcripts(design, folder)?.into_iter().map(run).collect() })
 }
 
-/// Writes tables, figures and plots beside the runs; prints the figures. False: an assertion failed in a run.
+/// Writes tables, figures and plots next to the runs; prints the figures. False: an assertion failed in a
+/// run.
 pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
     let mut files = tables(sample).write(folder)?;
     let summary = summarize(sample);
@@ -143,7 +145,7 @@ fn bar(n: usize, quiet: bool) -> ProgressBar {
     bar
 }
 
-fn took(played: &Played, seconds: f64) -> String {
+fn duration_text(played: &PlayedCounts, seconds: f64) -> String {
     let before = match played.n_before {
         0 => String::new(),
         1 => ", 1 was already complete".to_owned(),

@@ -1,12 +1,12 @@
 //! `greenroom replay`: compares recordings with their scenarios, with or without a model.
 
-use super::machine::Model;
+use super::machine::ModelArgs;
 use super::{Exit, Whereabouts};
 use crate::experiment::{experiments, judge as judge_experiment};
 use crate::files;
 use crate::terminal::{counted, is_fancy, show_verdict};
 use crate::verify::forms::{github, json, junit, markdown, tally};
-use crate::verify::{Judge, Kind, Level, Question, Verdict, is_ci, recordings};
+use crate::verify::{JudgeQuestion, JudgeSettings, Level, ProblemKind, Verdict, is_ci, recordings};
 use clap::ValueEnum;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,9 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 0.0, value_name = "SHARE", requires = "score", value_parser = share)]
     tolerance: f64,
     /// Play again, and compare every token, only choices and payoffs, or only assertions
-    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
+    #[arg(
+        long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "exact"
+    )]
     rerun: Option<RerunLevel>,
     /// With --rerun, let agents call programs and servers where their calls differ from the recording; they
     /// run with your permissions
@@ -49,7 +51,7 @@ pub(super) struct Args {
     #[arg(long)]
     github: bool,
     #[command(flatten)]
-    model: Model,
+    model: ModelArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -68,8 +70,11 @@ fn share(text: &str) -> Result<f64, String> {
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let runs = recordings(&args.runs)?;
-    let judge =
-        Judge { search: args.near.clone().into(), question: question(&args)?, writes_pending: !is_ci() };
+    let judge = JudgeSettings {
+        search: args.near.clone().into(),
+        question: question(&args)?,
+        writes_pending: !is_ci(),
+    };
     let mut verdicts = Vec::new();
     for run in &runs {
         let verdict = judge.judge(run);
@@ -101,33 +106,33 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if let Some(file) = &args.markdown {
         files::write_to(file, markdown(&verdicts))?;
     }
-    if !judge.writes_pending && !args.json && verdicts.iter().any(|v| v.worst() == Some(Kind::Drift)) {
+    if !judge.writes_pending && !args.json && verdicts.iter().any(|v| v.worst() == Some(ProblemKind::Drift)) {
         println!("to accept the changes: run `greenroom replay` on your machine, then `greenroom review`");
     }
     Ok(exit(&verdicts))
 }
 
-fn question(args: &Args) -> anyhow::Result<Question> {
+fn question(args: &Args) -> anyhow::Result<JudgeQuestion> {
     let level = match args.rerun {
         Some(RerunLevel::Exact) => Level::Exact,
         Some(RerunLevel::Choices) => Level::Choices,
         Some(RerunLevel::Assertions) => Level::Assertions,
         None if args.score => {
             let model = Arc::new(args.model.open()?);
-            return Ok(Question::Score { model, tolerance: args.tolerance });
+            return Ok(JudgeQuestion::Score { model, tolerance: args.tolerance });
         }
-        None => return Ok(Question::Nothing),
+        None => return Ok(JudgeQuestion::Nothing),
     };
-    Ok(Question::Rerun { model: Arc::new(args.model.open()?), level, allow_tools: args.allow_tools })
+    Ok(JudgeQuestion::Rerun { model: Arc::new(args.model.open()?), level, allow_tools: args.allow_tools })
 }
 
 /// The worst of all.
 fn exit(verdicts: &[Verdict]) -> Exit {
     match verdicts.iter().filter_map(Verdict::worst).max() {
         None => Exit::Pass,
-        Some(Kind::Assertion) => Exit::AssertionFailed,
-        Some(Kind::Invalid) => Exit::Invalid,
-        Some(Kind::Drift) => Exit::Drift,
-        Some(Kind::Environment) => Exit::Environment,
+        Some(ProblemKind::Assertion) => Exit::AssertionFailed,
+        Some(ProblemKind::Invalid) => Exit::Invalid,
+        Some(ProblemKind::Drift) => Exit::Drift,
+        Some(ProblemKind::Environment) => Exit::Environment,
     }
 }

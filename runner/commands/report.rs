@@ -4,7 +4,7 @@ use super::{Exit, Whereabouts};
 use crate::experiment;
 use crate::files;
 use crate::replay::{other_scenario, transcript_file};
-use crate::report::{self, MARK, Sources, comparison, html};
+use crate::report::{self, MARK, ReportSources, comparison, html};
 use crate::transcript;
 use anyhow::{Context as _, bail};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let output = args.output.unwrap_or_else(|| beside(&transcript_file(&args.run)));
     refuse_notes(&output, given)?;
     let search = args.near.into();
-    let sources = Sources::open(&args.run, &search)?;
+    let sources = ReportSources::open(&args.run, &search)?;
     let header = &sources.transcript.header.record;
     if let Some(note) = other_scenario(&transcript_file(&args.run), header, &search) {
         eprintln!("note: {}", crate::diagnostic::printable(&note));
@@ -63,7 +63,7 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
         let own = folder.join(&run.folder);
         let page = own.join(report::FILE);
         refuse_notes(&page, false)?;
-        files::write(&page, html(&Sources::open(&own, &search)?)?)?;
+        files::write(&page, html(&ReportSources::open(&own, &search)?)?)?;
     }
     let n_planned = record.cells.len() * record.seeds.len();
     files::write_to(&output, comparison(&record.scenario, &sample, n_planned)?)?;

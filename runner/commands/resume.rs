@@ -1,6 +1,6 @@
 //! The scenario of a resumed run: the copy in its folder, with which the run began.
 
-use super::{Bounds, is_fancy_err};
+use super::{PathBounds, is_fancy_err};
 use crate::diagnostic::printable;
 use crate::replay::{load_copy, transcript_file};
 use crate::scenario::{CaseId, Overrides, Scenario, open_below};
@@ -18,8 +18,8 @@ pub(super) struct Resumed {
     pub(super) case: Option<CaseId>,
 }
 
-/// How to continue a run (or an experiment) in a folder: the command line that was given, to be given again.
-/// `names_folder`: it says which folder.
+/// How to continue a run (or an experiment) in a folder: the original command line. `names_folder`: it names
+/// the folder.
 pub(super) fn go_on(folder: &Path, names_folder: bool) -> String {
     let mut words: Vec<String> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -41,8 +41,8 @@ pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::R
     let shown = file.display();
     ensure!(
         resume,
-        "can't read the scenario {shown}: it is a folder; give a scenario file, or continue the run in this folder \
-            with --resume"
+        "can't read the scenario {shown}: it is a folder; give a scenario file, or continue the run in this \
+         folder with --resume"
     );
     ensure!(out.is_none(), "{shown} is already the run's folder; remove --out");
     Ok(Some(file.to_path_buf()))
@@ -56,7 +56,7 @@ pub(super) fn folder(file: &Path, out: Option<&Path>, resume: bool) -> anyhow::R
 pub(super) fn resumed(
     run: &Path,
     file: &Path,
-    bounds: &Bounds,
+    bounds: &PathBounds,
     overrides: &Overrides,
     quiet: bool,
 ) -> anyhow::Result<Option<Resumed>> {
@@ -85,8 +85,8 @@ pub(super) fn resumed(
     if !quiet && now.is_some_and(|now| now.report.sources.hash() != header.scenario.blake3) {
         let shown = file.display().to_string();
         eprintln!(
-            "note: {} has changed since the run began; the run continues with its own copy. To play the changed \
-                file, leave out --resume and choose another --out",
+            "note: {} has changed since the run began; the run continues with its own copy. To play the \
+             changed file, leave out --resume and choose another --out",
             printable(&shown)
         );
     }

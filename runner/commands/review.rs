@@ -6,18 +6,19 @@ use crate::files::typed_line;
 use crate::replay::transcript_file;
 use crate::terminal::{is_fancy, output, show_differences, show_verdict};
 use crate::transcript::Transcript;
-use crate::verify::{Judge, Question, accept, differences, is_ci, pending_file, pendings, reject};
+use crate::verify::{
+    JudgeQuestion, JudgeSettings, accept, differences, is_ci, pending_file, pendings, reject,
+};
 use anyhow::{Context as _, bail};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 /// Review recordings that have drifted, by cause, and accept or reject the new version
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: greenroom review scenarios/recordings\n`greenroom replay` writes a recording as it \
-would be made now to RECORDING.new. Accepting it replaces the recording;\nrejecting it removes the new file. Nothing \
-can be accepted in CI."
-)]
+#[command(after_help = "Example: greenroom review scenarios/recordings\n\
+                  `greenroom replay` writes a recording as it would be made now to RECORDING.new. Accepting \
+                  it replaces the recording;\nrejecting it removes the new file. Nothing can be accepted in \
+                  CI.")]
 pub(super) struct Args {
     /// Recordings, or folders that contain some
     #[arg(default_value = ".")]
@@ -32,7 +33,7 @@ pub(super) struct Args {
     near: Whereabouts,
 }
 
-enum Answer {
+enum ReviewAnswer {
     Accept,
     Reject,
     Skip,
@@ -42,8 +43,8 @@ enum Answer {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if is_ci() {
         bail!(
-            "recordings can't be accepted or rejected in CI (the variable CI is set); review on your machine, then \
-                commit"
+            "recordings can't be accepted or rejected in CI (the variable CI is set); review on your \
+             machine, then commit"
         );
     }
     let paths: Vec<PathBuf> = args.paths.iter().map(|path| run_or_folder(path)).collect();
@@ -56,33 +57,34 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if asks && !std::io::stdin().is_terminal() {
         bail!("{} to review, but there is no terminal to ask at; use --accept or --reject", pending.len());
     }
-    let judge = Judge { search: args.near.into(), question: Question::Nothing, writes_pending: false };
+    let judge =
+        JudgeSettings { search: args.near.into(), question: JudgeQuestion::Nothing, writes_pending: false };
     let (mut accepted, mut rejected) = (0, 0);
     for (at, recording) in pending.iter().enumerate() {
         println!("[{} of {}] {}", at + 1, pending.len(), recording.display());
         let shown = show(&judge, recording).inspect_err(|error| eprintln!("error: {error:#}"));
         let answer = if args.accept && shown.is_err() {
-            Answer::Skip // what can't be looked at is not accepted
+            ReviewAnswer::Skip // what can't be looked at is not accepted
         } else if args.accept {
-            Answer::Accept
+            ReviewAnswer::Accept
         } else if args.reject {
-            Answer::Reject
+            ReviewAnswer::Reject
         } else {
             ask()?
         };
         match answer {
-            Answer::Accept => {
+            ReviewAnswer::Accept => {
                 accept(recording)?;
                 accepted += 1;
                 println!("accepted: {}\n", recording.display());
             }
-            Answer::Reject => {
+            ReviewAnswer::Reject => {
                 reject(recording)?;
                 rejected += 1;
                 println!("rejected: {} is not changed\n", recording.display());
             }
-            Answer::Skip => println!(),
-            Answer::Quit => break,
+            ReviewAnswer::Skip => println!(),
+            ReviewAnswer::Quit => break,
         }
     }
     println!("{accepted} accepted, {rejected} rejected, {} left", pending.len() - accepted - rejected);
@@ -97,7 +99,7 @@ fn run_or_folder(path: &Path) -> PathBuf {
 }
 
 /// The cause, then everything that would change.
-fn show(judge: &Judge, recording: &Path) -> anyhow::Result<()> {
+fn show(judge: &JudgeSettings, recording: &Path) -> anyhow::Result<()> {
     let new = pending_file(recording);
     let verdict = judge.judge(recording);
     if verdict.problems.is_empty() {
@@ -121,16 +123,16 @@ fn show(judge: &Judge, recording: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn ask() -> anyhow::Result<Answer> {
+fn ask() -> anyhow::Result<ReviewAnswer> {
     loop {
         print!("(a)ccept, (r)eject, (s)kip, (q)uit? ");
         output::flush();
-        let Some(line) = typed_line(std::io::stdin().lock())? else { return Ok(Answer::Quit) };
+        let Some(line) = typed_line(std::io::stdin().lock())? else { return Ok(ReviewAnswer::Quit) };
         match line.trim().to_lowercase().as_str() {
-            "a" | "accept" | "y" | "yes" => return Ok(Answer::Accept),
-            "r" | "reject" | "n" | "no" => return Ok(Answer::Reject),
-            "s" | "skip" => return Ok(Answer::Skip),
-            "q" | "quit" => return Ok(Answer::Quit),
+            "a" | "accept" | "y" | "yes" => return Ok(ReviewAnswer::Accept),
+            "r" | "reject" | "n" | "no" => return Ok(ReviewAnswer::Reject),
+            "s" | "skip" => return Ok(ReviewAnswer::Skip),
+            "q" | "quit" => return Ok(ReviewAnswer::Quit),
             other => {
                 println!("unknown answer `{}`; expected a, r, s or q", crate::diagnostic::printable(other))
             }

@@ -5,8 +5,8 @@ use super::claimed::Claimed;
 use super::machine::Machine;
 use super::play::Performance;
 use super::resume::{self, Resumed, resumed};
-use super::sampling::Sampling;
-use super::{Bounds, Exit, open_scenario, repeat};
+use super::sampling::SamplingArgs;
+use super::{Exit, PathBounds, open_scenario, repeat};
 use crate::diagnostic::printable;
 use crate::experiment::{self, CASE, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
 use crate::replay::transcript_file;
@@ -23,7 +23,8 @@ use std::sync::Arc;
 /// Play a scenario: show the dialogue on the terminal, and write the results to a folder
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom run scenarios/prisoners-dilemma.yaml --seed 7 --set only_silent=20 --out runs/seven"
+    after_help = "Example: greenroom run scenarios/prisoners-dilemma.yaml --seed 7 --set only_silent=20 \
+                  --out runs/seven"
 )]
 pub(super) struct Args {
     /// The scenario, or with --resume the folder of the run
@@ -38,7 +39,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", value_parser = parse_cast)]
     agents: Option<(String, serde_json::Value)>,
     /// Play N times, run i with seed S+i, and summarize in tables, intervals and plots (docs/experiments.md)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "continues")]
+    #[arg(
+        long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "continues"
+    )]
     repeat: Option<u32>,
     /// Do so for each of these values of a variable (repeatable: all combinations), with the same seeds; also
     /// for `model`, `model.NAME`, `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`,
@@ -61,7 +65,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
     #[command(flatten)]
-    sampling: Sampling,
+    sampling: SamplingArgs,
     /// Folder for the results [default: runs/ID-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -72,7 +76,7 @@ pub(super) struct Args {
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
-    bounds: Bounds,
+    bounds: PathBounds,
     /// Begin with the memories of an earlier run
     #[arg(long = "continue", value_name = "RUN")]
     continues: Option<PathBuf>,
@@ -81,7 +85,10 @@ pub(super) struct Args {
     #[arg(long)]
     allow_tools: bool,
     /// Also show the run on a web page, for a browser on this machine
-    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8081", conflicts_with_all = ["repeat", "sweeps"])]
+    #[arg(
+        long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8081",
+        conflicts_with_all = ["repeat", "sweeps"]
+    )]
     watch: Option<SocketAddr>,
     /// Also print what each agent's turns cost: tokens reused and computed, times to first token, bytes
     #[arg(long, conflicts_with_all = ["quiet", "repeat", "sweeps"])]
@@ -145,7 +152,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         seeding,
         named: begun.map(|begun| begun.named),
         models: casting::models(&args.machine.model.given, &scenario, &earlier)?,
-        given: given(&args),
+        given: given_settings(&args),
         allow_tools: args.allow_tools,
         recorded: BTreeMap::new(),
     };
@@ -190,8 +197,9 @@ fn seeding_in(folder: &Path, is_of_one: bool, quiet: bool) -> anyhow::Result<See
     if !quiet {
         let shown = folder.display().to_string();
         eprintln!(
-            "note: an earlier version began the experiment in {}; in its runs, all cases share random numbers, so their results are \
-                not independent. It continues in the same way. For independent cases, play it again in another folder",
+            "note: an earlier version began the experiment in {}; in its runs, all cases share random \
+             numbers, so their results are not independent. It continues in the same way. For independent \
+             cases, play it again in another folder",
             printable(&shown)
         );
     }
@@ -205,8 +213,8 @@ fn rules_of(run: &Path) -> Option<(String, serde_json::Value)> {
 }
 
 /// Names of the settings given on the command line.
-fn given(args: &Args) -> Given {
-    let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.hints() };
+fn given_settings(args: &Args) -> Given {
+    let hints = Hints { max_tokens: args.max_tokens.map(|n| n as usize), ..args.sampling.given() };
     hints.names().map(str::to_string).collect()
 }
 

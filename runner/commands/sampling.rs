@@ -1,13 +1,11 @@
 //! The flags for sampling. A setting that is not given comes from the scenario, else from the model's file,
 //! else from the defaults.
 
-use crate::backend::GivenSampling;
 use crate::scenario::Hints;
-use crate::transcript::DryRecord;
 
 /// Sampling settings.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Sampling {
+pub(super) struct SamplingArgs {
     /// 0 is greedy [default: the scenario's, the model's, else 0.7]
     #[arg(long, value_name = "T", value_parser = non_negative)]
     temperature: Option<f32>,
@@ -37,35 +35,18 @@ pub(super) struct Sampling {
     dry_allowed_length: usize,
 }
 
-impl Sampling {
+impl SamplingArgs {
     /// The given settings.
-    pub(super) fn given(&self) -> GivenSampling {
-        let dry = DryRecord {
-            multiplier: self.dry_multiplier,
-            base: self.dry_base,
-            allowed_length: self.dry_allowed_length,
-        };
-        GivenSampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            repetition_window: None,
-            dry: Some((dry.multiplier > 0.0).then_some(dry)),
-        }
-    }
-}
-
-impl Sampling {
-    /// The given settings that a scenario may also set.
-    pub(super) fn hints(&self) -> Hints {
+    pub(super) fn given(&self) -> Hints {
         Hints {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
+            dry_multiplier: Some(self.dry_multiplier),
+            dry_base: Some(self.dry_base),
+            dry_allowed_length: Some(self.dry_allowed_length),
             ..Hints::default()
         }
     }

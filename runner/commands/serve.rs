@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `--model` means to a server.
-const MODEL: &str = "Model to serve: a GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the bundled \
-    `understudy`; clients ask for it by NAME, else by its file's name (repeatable) [default: understudy]";
+const MODEL: &str = "Model to serve: a GGUF file, a name that `pull` lists, hf:ORG/REPO/FILE.gguf, or the \
+                     bundled `understudy`; clients ask for it by NAME, else by its file's name (repeatable) \
+                     [default: understudy]";
 
 /// Serve OpenAI's and Anthropic's APIs, with memories that persist
 #[derive(Debug, clap::Args)]
@@ -34,7 +35,10 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: u16,
     /// Seconds that a request may take, including waiting
-    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long, default_value_t = 600, value_name = "SECONDS",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     timeout: u32,
     /// Maximum size of a request body
     #[arg(long, default_value = "8M", value_name = "SIZE", value_parser = parse_size)]
@@ -52,8 +56,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let is_open = !listen.ip().is_loopback();
     ensure!(
         !is_open || keys.is_some(),
-        "{} can be reached from other machines, where anybody could use it; restrict access with --keys FILE, or \
-            listen on 127.0.0.1",
+        "{} can be reached from other machines, where anybody could use it; restrict access with --keys \
+         FILE, or listen on 127.0.0.1",
         listen.ip()
     );
     let tenants = match &keys {

@@ -1,8 +1,8 @@
-//! `run --watch`: shows a run on a page in this machine's browser, beside the terminal.
+//! `run --watch`: shows a run on a page in this machine's browser, in addition to the terminal.
 
 use super::stop::stopped;
 use crate::scenario::{Scenario, TurnId};
-use crate::server::{Telling, Watched, watch};
+use crate::server::{RunReporter, Watched, watch};
 use crate::stage::{Scene, Watch};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -10,13 +10,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A page that shows a run; it ends when this is dropped.
-pub(super) struct Page {
+pub(super) struct WatchPage {
     watched: Arc<Watched>,
     end: Option<tokio::sync::oneshot::Sender<()>>,
     server: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Page {
+impl WatchPage {
     /// Serves it at an address, on a separate thread.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Page {
     pub(super) fn beside(&self, scenario: &Arc<Scenario>, other: Box<dyn Watch>) -> Box<dyn Watch> {
         let watched = self.watched.clone();
         let tell = move |name: &'static str, data: Value| watched.tell(name, &data);
-        Box::new(Beside { other, page: Telling::begin(scenario.clone(), tell) })
+        Box::new(Beside { other, page: RunReporter::begin(scenario.clone(), tell) })
     }
 
     /// The run is over; on a terminal the page stays until the user stops it.
@@ -65,7 +65,7 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for WatchPage {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(server) = self.server.take() {
@@ -77,7 +77,7 @@ impl Drop for Page {
 /// Two watchers.
 struct Beside<T> {
     other: Box<dyn Watch>,
-    page: Telling<T>,
+    page: RunReporter<T>,
 }
 
 impl<T: FnMut(&'static str, Value)> Watch for Beside<T> {

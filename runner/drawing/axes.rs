@@ -1,4 +1,4 @@
-//! The axes of a plot: amounts go up, with lines at round ones; places stand side by side, with names.
+//! The axes of a plot: amounts upwards, with lines at round values; categories side by side, with names.
 
 use super::ink::{fitted, width};
 use super::shapes::{centred, line, round, text};
@@ -12,23 +12,23 @@ const FOOT: f64 = 24.0;
 /// Height above the amounts: half a label.
 const HEAD: f64 = 6.0;
 /// Greatest number of steps between round amounts.
-const MOST: i64 = 6;
+const MAX_STEPS: i64 = 6;
 
 /// Two axes on a panel.
 pub(crate) struct Axes {
-    across: Scale,
-    up: Scale,
+    across: AxisScale,
+    up: AxisScale,
     /// Round amounts and how they are written.
     labels: Vec<(f64, String)>,
 }
 
 /// Numbers from one to another, and the places of these two on the panel.
-struct Scale {
+struct AxisScale {
     values: Range<f64>,
     ends: (f64, f64),
 }
 
-impl Scale {
+impl AxisScale {
     /// Place of a number; what is beyond an end is at it.
     fn at(&self, value: f64) -> f64 {
         let part = (value - self.values.start) / (self.values.end - self.values.start);
@@ -41,8 +41,8 @@ impl Axes {
     pub(crate) fn new(height: f64, across: Range<f64>, up: Range<f64>, written: fn(f64) -> String) -> Self {
         let labels: Vec<_> = ticks(&up).into_iter().map(|amount| (amount, written(amount))).collect();
         let left = labels.iter().map(|(_, label)| width(label, SIZE)).fold(38.0, f64::max);
-        let across = Scale { values: across, ends: (round(MARGIN + left + 6.0), WIDTH - 12.0) };
-        Self { across, up: Scale { values: up, ends: (height - FOOT, HEAD) }, labels }
+        let across = AxisScale { values: across, ends: (round(MARGIN + left + 6.0), WIDTH - 12.0) };
+        Self { across, up: AxisScale { values: up, ends: (height - FOOT, HEAD) }, labels }
     }
 
     /// Point of an amount at a place.
@@ -78,10 +78,10 @@ impl Axes {
 /// which gives the nearest number of all on every machine.
 fn ticks(range: &Range<f64>) -> Vec<f64> {
     let span = range.end - range.start;
-    let written = format!("{:e}", span / MOST as f64);
+    let written = format!("{:e}", span / MAX_STEPS as f64);
     let Some((_, power)) = written.split_once('e') else { return Vec::new() };
     let decimal = |n: i64| format!("{n}e{power}").parse::<f64>().unwrap_or_default();
-    let few = |step: &i64| span / decimal(*step) < MOST as f64;
+    let few = |step: &i64| span / decimal(*step) < MAX_STEPS as f64;
     let step = [1, 2, 5, 10].into_iter().find(few).unwrap_or(20);
     let (first, last) = (range.start / decimal(step), range.end / decimal(step));
     (first.ceil() as i64..=last.floor() as i64).map(|n| decimal(n.saturating_mul(step))).collect()

@@ -16,8 +16,8 @@ const WHEEL: [(u8, u8, u8); 8] = [
     (120, 110, 190),
 ];
 
-/// The colour as `#rrggbb` of an agent that may have been given one and stands in this lane; kept apart from
-/// white and black, which are the paper of one or the other reader.
+/// The colour as `#rrggbb` of an agent in this lane, its own if it has one; kept distinct from white and
+/// black, the background of one reader or another.
 pub fn color(given: Option<Color>, lane: usize) -> String {
     let (r, g, b) = match given {
         Some(Color::Rgb(r, g, b)) => (r, g, b),
@@ -84,7 +84,7 @@ pub(crate) fn fitted(text: &str, size: f64, most: f64) -> String {
     truncate_str(&plain(text), columns(size, most), "…").into_owned()
 }
 
-/// The same on so many lines of that width.
+/// The same over several lines of that width.
 pub(crate) fn lines(text: &str, size: f64, most: f64, n: usize) -> Vec<String> {
     let text = plain(text);
     let mut lines: Vec<String> =

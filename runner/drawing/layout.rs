@@ -1,8 +1,8 @@
 //! Places of things in a drawing: a column for each turn, a lane for each agent, a band for each phase.
 //!
-//! A turn stands right of all that it waits for, so turns in one column may run together. Bands never cover
-//! each other: a phase that would reach into an earlier one's is moved right as a whole, and only then are
-//! columns more than the longest path.
+//! A turn is right of all that it waits for, so turns in one column may run together. Bands never cover each
+//! other: a phase that would reach into an earlier one's is moved right as a whole, and only then are columns
+//! more than the longest path.
 
 use crate::scenario::{AgentId, Edge, PhaseId, Plan, TurnId};
 use petgraph::algo::tred;

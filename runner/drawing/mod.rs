@@ -17,5 +17,5 @@ pub use ink::color;
 pub(crate) use ink::{fitted, lines, width};
 pub use plan::{MAX_TURNS, svg};
 pub(crate) use series::{mark, series};
-pub(crate) use shapes::{blank, centred, line, rectangle, round, text, told};
+pub(crate) use shapes::{blank, centred, line, rectangle, round, text, with_title};
 pub(crate) use sheet::{MARGIN, Panel, Sheet, WIDTH};

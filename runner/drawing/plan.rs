@@ -1,12 +1,12 @@
 //! The plan of a scenario as a picture: a lane for each agent, a box for each turn, a band for each phase.
 //!
-//! Time goes right; turns in one column may run at the same time. Solid lines are memories, dashed ones what
-//! is heard.
+//! Time runs to the right; turns in one column may run at the same time. Solid lines are memories, dashed
+//! ones what is heard.
 
 use super::ink::{color, fitted, plain, width};
 use super::layout::{Band, Layout, Link};
 use super::paper::paper;
-use super::shapes::{centred, line, rectangle, text, told};
+use super::shapes::{centred, line, rectangle, text, with_title};
 use crate::scenario::{Plan, Scenario, TurnId};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle};
@@ -43,7 +43,7 @@ const DARK: &str = "\
 ///
 /// let text = "id: hello\nagents: {ann: {}, ben: {}}\nphases: [{name: talk, agents: [ann, ben]}]";
 /// let scenario = scenario::load("hello.yaml", text, &[]).scenario.expect("no mistakes");
-/// let svg = drawing::svg(&scenario::compile(&scenario), &scenario).expect("two turns");
+/// let svg = drawing::svg(&scenario::scenario.plan(), &scenario).expect("two turns");
 /// assert!(svg.starts_with("<svg"));
 /// ```
 pub fn svg(plan: &Plan, scenario: &Scenario) -> Option<String> {
@@ -53,16 +53,16 @@ pub fn svg(plan: &Plan, scenario: &Scenario) -> Option<String> {
     let layout = Layout::new(plan);
     let names = layout.agents.iter().map(|id| width(&label(scenario.agent(*id).name.as_str()), SIZE + 1.0));
     let left = 24.0 + names.fold(60.0, f64::max) + 48.0;
-    let page = Page { plan, scenario, layout: &layout, xs: xs(&layout, left) };
+    let page = PlanPage { plan, scenario, layout: &layout, xs: xs(&layout, left) };
     Some(page.document().to_string() + "\n")
 }
 
-/// A name as it stands at the head of a lane.
+/// A name at the head of a lane.
 fn label(name: &str) -> String {
     fitted(name, SIZE + 1.0, 200.0)
 }
 
-struct Page<'a> {
+struct PlanPage<'a> {
     plan: &'a Plan,
     scenario: &'a Scenario,
     layout: &'a Layout,
@@ -90,7 +90,7 @@ fn xs(layout: &Layout, left: f64) -> Vec<f64> {
     spans.into_iter().scan(left, next).collect()
 }
 
-impl Page<'_> {
+impl PlanPage<'_> {
     fn document(&self) -> Document {
         let title = plain(&self.scenario.title);
         let counts = [
@@ -137,7 +137,7 @@ impl Page<'_> {
         let name = text(&label(&agent.name), 38.0, y + 4.5, SIZE + 1.0, "ink").set("font-weight", 600);
         let line = line((self.x(0) - 36.0, y), (end, y)).set("stroke", color.clone());
         let dot = Circle::new().set("cx", 26).set("cy", y).set("r", 6).set("fill", color);
-        let group = if agent.role.is_empty() { Group::new() } else { told(&agent.role) };
+        let group = if agent.role.is_empty() { Group::new() } else { with_title(&agent.role) };
         group.add(line.set("stroke-opacity", 0.25)).add(dot).add(name)
     }
 
@@ -157,7 +157,7 @@ impl Page<'_> {
         let shown = fitted(label, SIZE - 1.0, self.band_width(band) - 16.0);
         let (x, y) = (self.x(band.columns.0) - PAD + 8.0, HEAD + band.lanes.0 as f64 * lane_height() + 18.0);
         let shown = text(&shown, x, y, SIZE - 1.0, "ink halo").set("font-weight", 600);
-        told(label).add(shown)
+        with_title(label).add(shown)
     }
 
     fn turn(&self, id: TurnId) -> Group {
@@ -168,7 +168,7 @@ impl Page<'_> {
         let middle = x + BOX.0 / 2.0;
         let name = fitted(&self.scenario.agent(turn.speaker).name, SIZE, BOX.0 - 8.0);
         let tinted = rect().set("class", "turn").set("fill", color.clone()).set("fill-opacity", 0.2);
-        told(&turn.path)
+        with_title(&turn.path)
             .add(rect().set("class", "paper"))
             .add(tinted.set("stroke", color).set("stroke-width", 1.6))
             .add(centred(&name, middle, y - 2.0, SIZE, "ink").set("font-weight", 600))

@@ -1,4 +1,4 @@
-//! Series of a plot, told apart by colour and by mark.
+//! Series of a plot, distinguished by colour and mark.
 
 use super::shapes::{line, rectangle};
 use svg::node::element::{Circle, Group, Polygon};
@@ -6,7 +6,7 @@ use svg::node::element::{Circle, Group, Polygon};
 /// Colours: the colour-blind-safe ones of M. Okabe and K. Ito (2008), without yellow, which white paper
 /// swallows.
 const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// Twins on dark paper of the first of them; the others stand out on both.
+/// The first of them as they are on a dark background; the others stand out on both.
 const DARK: [&str; 2] = ["#3d9fe0", "#f07a28"];
 
 /// The styles on light and on dark paper.

@@ -19,7 +19,7 @@ pub(crate) fn rectangle((x, y): (f64, f64), (width, height): (f64, f64)) -> Rect
     Rectangle::new().set("x", x).set("y", y).set("width", width).set("height", height)
 }
 
-/// Words that stand on a point.
+/// A label at a point.
 pub(crate) fn text(words: &str, x: f64, y: f64, size: f64, class: &str) -> Text {
     Text::new(plain(words)).set("class", class).set("x", x).set("y", y).set("font-size", size)
 }
@@ -29,8 +29,8 @@ pub(crate) fn centred(words: &str, x: f64, y: f64, size: f64, class: &str) -> Te
     text(words, x, y, size, class).set("text-anchor", "middle")
 }
 
-/// A group that says something to those who point at it.
-pub(crate) fn told(words: &str) -> Group {
+/// A group with a text that is shown on hovering.
+pub(crate) fn with_title(words: &str) -> Group {
     Group::new().add(Title::new(plain(words)))
 }
 

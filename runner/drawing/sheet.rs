@@ -41,7 +41,7 @@ pub(crate) struct Panel {
 impl Sheet {
     /// The picture.
     pub(crate) fn draw(self) -> String {
-        let mut column = Column { y: 11.0, drawn: Group::new() };
+        let mut column = SheetColumn { y: 11.0, drawn: Group::new() };
         column.write(&self.title, MARGIN, 16.0, "ink strong");
         column.y += 4.0;
         for (n, name) in self.legend.iter().enumerate() {
@@ -60,19 +60,19 @@ impl Sheet {
         let [light, dark] = styles();
         let styles = [format!("{light}\n{LIGHT}"), format!("{dark}\n{DARK}")];
         let picture = paper((WIDTH, column.y + 16.0), &self.title, styles);
-        let told = Words::new(plain(&self.caption.join(" ")));
-        picture.add(Description::new().add(told)).add(column.drawn).to_string() + "\n"
+        let description = Words::new(plain(&self.caption.join(" ")));
+        picture.add(Description::new().add(description)).add(column.drawn).to_string() + "\n"
     }
 }
 
 /// A drawing that grows down the paper.
-struct Column {
+struct SheetColumn {
     /// Height so far.
     y: f64,
     drawn: Group,
 }
 
-impl Column {
+impl SheetColumn {
     fn add(&mut self, drawing: impl Node) {
         self.drawn = std::mem::take(&mut self.drawn).add(drawing);
     }

@@ -2,12 +2,14 @@
 //! share of runs, and the figures over all cases.
 
 use super::read::read;
-use super::record::{FILE, Record};
+use super::record::{ExperimentRecord, FILE};
 use crate::replay::{Place, Search};
 use crate::scenario::Path as Field;
-use crate::statistics::{CASE, Estimate, Figure, Held, InCell, Sample, Summary, Threshold, summarize};
+use crate::statistics::{
+    AssertionCount, CASE, Estimate, Figure, InCell, Sample, Summary, Threshold, summarize,
+};
 use crate::transcript;
-use crate::verify::{Kind, Problem, Verdict, plain};
+use crate::verify::{Problem, ProblemKind, Verdict, plain};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use walkdir::WalkDir;
@@ -33,7 +35,7 @@ pub fn judge(folder: &Path, search: &Search, judged: &[Verdict]) -> Vec<Verdict>
     let footers = own.iter().filter_map(|verdict| verdict.footer.as_ref());
     let needs_shares =
         footers.flat_map(|footer| &footer.assertions).any(|assertion| assertion.share.is_some());
-    let record = Record::open(folder);
+    let record = ExperimentRecord::open(folder);
     let has_cases = record.as_ref().is_ok_and(|record| {
         record.cells.first().and_then(|cell| cell.values.first()).is_some_and(|(name, _)| name == CASE)
     });
@@ -54,7 +56,12 @@ pub fn judge(folder: &Path, search: &Search, judged: &[Verdict]) -> Vec<Verdict>
     let summary = summarize(&sample);
     let lacking = (record.cells.len() * record.seeds.len()).saturating_sub(sample.runs.len());
     let notes: Vec<String> = (lacking > 0)
-        .then(|| format!("{lacking} of the experiment's runs are incomplete, so its assertions over many runs are not judged"))
+        .then(|| {
+            format!(
+                "{lacking} of the experiment's runs are incomplete, so its assertions over many \
+                          runs are not judged"
+            )
+        })
         .into_iter()
         .collect();
     let mut verdicts = Vec::new();
@@ -101,10 +108,10 @@ fn blank(file: String, scenario: Option<String>, of: String) -> Verdict {
 /// The verdict on an assertion in a cell.
 fn threshold_verdict(
     file: &str,
-    record: &Record,
+    record: &ExperimentRecord,
     sample: &Sample,
     summary: &Summary,
-    (threshold, cell): (&Threshold, &Held),
+    (threshold, cell): (&Threshold, &AssertionCount),
 ) -> Verdict {
     let values = summary.cells.get(cell.cell).map(|cell| cell.label()).filter(|label| !label.is_empty());
     let values = values.map_or_else(String::new, |values| format!(" ({values})"));
@@ -116,7 +123,7 @@ fn threshold_verdict(
         let place = sample.runs.first().map(|run| Place::of(&run.scenario, &Field::parse(&field)));
         let required = format!("required: {}", threshold.share);
         verdict.problems.push(Problem {
-            kind: Kind::Assertion,
+            kind: ProblemKind::Assertion,
             at: field,
             title: format!("`{}` {}{values}", threshold.that, cell.words()),
             detail: threshold.why.clone().into_iter().chain([required]).collect::<Vec<_>>().join("\n"),

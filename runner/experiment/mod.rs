@@ -12,9 +12,9 @@ mod record;
 mod tuning;
 
 pub use judge::{experiments, judge};
-pub use play::{Played, Step, play, transcripts};
+pub use play::{EndedRun, PlayedCounts, play, transcripts};
 pub use read::read;
-pub use record::{CellRecord, FILE, Record, merge, missing};
+pub use record::{CellRecord, ExperimentRecord, FILE, merge, missing};
 pub use tuning::Tuning;
 
 use crate::run::RunOptions;
@@ -90,7 +90,7 @@ pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
     }
     let twice = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value));
     if let Some((_, value)) = twice {
-        return Err(format!("the value {} is given twice", shown(value)));
+        return Err(format!("the value {} is given twice", value_text(value)));
     }
     Ok((name.trim().to_string(), values))
 }
@@ -117,7 +117,7 @@ pub fn shares_seeds(folder: &Path, is_of_one: bool) -> anyhow::Result<bool> {
     if !folder.join(FILE).exists() {
         return Ok(false);
     }
-    let record = Record::open(folder)?;
+    let record = ExperimentRecord::open(folder)?;
     let is_of_case = |cell: &CellRecord| cell.values.first().is_some_and(|(name, _)| name == CASE);
     Ok(!record.seeds_by_case && (is_of_one || record.cells.iter().any(is_of_case)))
 }
@@ -131,7 +131,7 @@ impl Design {
             return run.into();
         }
         let name: Vec<String> =
-            values.iter().map(|(name, value)| format!("{name}={}", shown(value))).collect();
+            values.iter().map(|(name, value)| format!("{name}={}", value_text(value))).collect();
         // Values are free text; the number distinguishes those with characters that a path can't have.
         let plain = |c: char| if c.is_ascii_alphanumeric() || "=.,_-".contains(c) { c } else { '_' };
         let name: String = name.join(",").chars().map(plain).take(80).collect();
@@ -165,6 +165,6 @@ impl Design {
 }
 
 /// A value in one line.
-pub fn shown(value: &Value) -> String {
+pub fn value_text(value: &Value) -> String {
     serde_json::to_value(value).map_or_else(|_| String::new(), |value| text_of(&value))
 }

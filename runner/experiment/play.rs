@@ -4,7 +4,7 @@
 //! beginnings and, if they are of the same case, random numbers. A run begins when the previous one has its
 //! first turn on record; if all began at once, each would read the common beginning.
 
-use super::{Design, Record};
+use super::{Design, ExperimentRecord};
 use crate::backend::Backend;
 use crate::run::{FolderState, perform, standing};
 use crate::scenario::TurnId;
@@ -15,20 +15,18 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 
-/// A run has ended, or was complete before.
+/// A run has ended, now or before.
 #[derive(Debug)]
-pub struct Step {
+pub struct EndedRun {
     /// Its folder, below the experiment's.
     pub folder: PathBuf,
-    /// True if it was complete before.
-    pub was_complete: bool,
     /// The reason why it failed, if it did.
     pub error: Option<anyhow::Error>,
 }
 
 /// Counts of the runs that were played, and those that failed.
 #[derive(Debug, Default)]
-pub struct Played {
+pub struct PlayedCounts {
     /// Runs completed now.
     pub n_new: usize,
     /// Runs that were complete before.
@@ -62,25 +60,25 @@ pub async fn play(
     backend: Arc<dyn Backend>,
     folder: &Path,
     jobs: usize,
-    on_step: &mut dyn FnMut(&Step),
+    on_step: &mut dyn FnMut(&EndedRun),
     stop: impl Future<Output = ()>,
-) -> anyhow::Result<Played> {
+) -> anyhow::Result<PlayedCounts> {
     if let Some(cell) = design.cells.first() {
-        Record::of(design, &cell.scenario).settle(folder)?;
+        ExperimentRecord::of(design, &cell.scenario).settle(folder)?;
     }
-    let mut played = Played::default();
+    let mut played = PlayedCounts::default();
     let mut left = Vec::new();
     for (cell, seed) in design.runs() {
         let (own, options) = (design.folder(cell, seed), design.options(cell, seed));
         let standing = standing(&design.cells[cell].scenario, &backend, &folder.join(&own), &options)?;
         if standing == FolderState::Complete {
             played.n_before += 1;
-            on_step(&Step { folder: own, was_complete: true, error: None });
+            on_step(&EndedRun { folder: own, error: None });
         } else {
             left.push((cell, seed));
         }
     }
-    let (tell, told) = watch::channel(false);
+    let (tell, stopping) = watch::channel(false);
     let places = Arc::new(Semaphore::new(if design.has_humans() { 1 } else { jobs.max(1) }));
     let set = LocalSet::new();
     let all = async {
@@ -91,16 +89,16 @@ pub async fn play(
             let before = before.replace(after);
             let (scenario, options) = (design.cells[cell].scenario.clone(), design.options(cell, seed));
             let (own, backend) = (design.folder(cell, seed), backend.clone());
-            let (into, places, mut told) = (folder.join(&own), places.clone(), told.clone());
+            let (into, places, mut stopping) = (folder.join(&own), places.clone(), stopping.clone());
             running.spawn_local(async move {
                 let _place = places.acquire().await;
                 if let Some(mut before) = before {
                     let _ = before.wait_for(|begun| *begun).await; // an error: it has ended
                 }
-                if *told.borrow() {
+                if *stopping.borrow() {
                     return (own, Ok(false)); // stopped before it began
                 }
-                let stopped = async move { drop(told.wait_for(|stopped| *stopped).await) };
+                let stopped = async move { drop(stopping.wait_for(|stopped| *stopped).await) };
                 let ended =
                     perform(&scenario, backend, &into, &options, &mut Beginning(begun), stopped).await;
                 (own, ended.map(|performed| performed.end != End::Stopped))
@@ -128,7 +126,7 @@ pub async fn play(
                             Some(error)
                         }
                     };
-                    on_step(&Step { folder, was_complete: false, error });
+                    on_step(&EndedRun { folder, error });
                 }
             }
         }

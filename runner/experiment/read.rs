@@ -1,6 +1,6 @@
 //! Reads an experiment's folder: its runs, each with the scenario that was played.
 
-use super::record::{CellRecord, FILE, Record};
+use super::record::{CellRecord, ExperimentRecord, FILE};
 use crate::replay::{Search, load_scenario};
 use crate::scenario::Scenario;
 use crate::statistics::{Cell, Run, Sample};
@@ -17,8 +17,8 @@ const MAX_RUNS: usize = 1_000_000;
 ///
 /// # Errors
 /// The record or a run can't be read, or the scenario of a run can't be found.
-pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(Record, Sample)> {
-    let (record, file) = (Record::open(folder)?, folder.join(FILE));
+pub fn read(folder: &Path, search: &Search) -> anyhow::Result<(ExperimentRecord, Sample)> {
+    let (record, file) = (ExperimentRecord::open(folder)?, folder.join(FILE));
     let n_runs = record.cells.len().saturating_mul(record.seeds.len());
     ensure!(n_runs <= MAX_RUNS, "{} lists {n_runs} runs; expected at most {MAX_RUNS}", file.display());
     let mut sample = Sample::default();

@@ -1,7 +1,7 @@
 //! `experiment.json`: the planned runs of an experiment's folder, written before the first run.
 
-use super::{Design, shown};
-use crate::files::{self, Kind};
+use super::{Design, value_text};
+use crate::files::{self, FileKind};
 use crate::run::Seeding;
 use crate::scenario::Scenario;
 use crate::transcript::{self, Transcript};
@@ -15,7 +15,7 @@ pub const FILE: &str = "experiment.json";
 /// The planned runs of an experiment's folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct ExperimentRecord {
     /// The scenario's id.
     pub scenario: String,
     /// The cells.
@@ -52,7 +52,7 @@ impl CellRecord {
     }
 }
 
-impl Record {
+impl ExperimentRecord {
     /// The record of a design.
     pub fn of(design: &Design, scenario: &Scenario) -> Self {
         let cell = |(id, cell): (usize, &super::Variant)| CellRecord {
@@ -61,7 +61,7 @@ impl Record {
                 .parent()
                 .map(|folder| folder.display().to_string())
                 .filter(|f| !f.is_empty()),
-            values: cell.values.iter().map(|(name, value)| (name.clone(), shown(value))).collect(),
+            values: cell.values.iter().map(|(name, value)| (name.clone(), value_text(value))).collect(),
         };
         Self {
             scenario: scenario.id.clone(),
@@ -88,7 +88,7 @@ impl Record {
     /// It does not exist, or can't be read.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let file = folder.join(FILE);
-        let text = files::read_text(&file, Kind::Experiment);
+        let text = files::read_text(&file, FileKind::Experiment);
         let text = text.with_context(|| format!("can't read {}", file.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is not an experiment record", file.display()))
     }
@@ -101,7 +101,7 @@ impl Record {
     pub fn settle(&self, folder: &Path) -> anyhow::Result<()> {
         let file = folder.join(FILE);
         let shown = file.display();
-        match files::read_text(&file, Kind::Experiment) {
+        match files::read_text(&file, FileKind::Experiment) {
             Ok(text) => {
                 let was: Self = serde_json::from_str(&text).with_context(|| {
                     format!("{shown} is not an experiment record; move it away to start a new experiment")
@@ -192,11 +192,11 @@ pub fn merge(parts: &[PathBuf], into: &Path) -> anyhow::Result<usize> {
 }
 
 /// The record that all parts have.
-fn common(parts: &[PathBuf]) -> anyhow::Result<Record> {
+fn common(parts: &[PathBuf]) -> anyhow::Result<ExperimentRecord> {
     let Some((first, others)) = parts.split_first() else { bail!("there is nothing to merge") };
-    let record = Record::open(first)?;
+    let record = ExperimentRecord::open(first)?;
     for other in others {
-        if Record::open(other)? != record {
+        if ExperimentRecord::open(other)? != record {
             bail!(
                 "{} and {} are of different experiments: their {FILE} differ",
                 first.display(),

@@ -1,7 +1,6 @@
 //! Settings of a cell besides variables: `--sweep temperature=0,0.7`, `--sweep model=a.gguf,b.gguf`,
 //! `--sweep model.NAME=…`.
 
-use crate::backend::GivenSampling;
 use crate::diagnostic::unknown;
 use crate::run::RunOptions;
 use crate::scenario::hints::expected;
@@ -58,30 +57,18 @@ impl Tuning {
         if let Some(expected) = expected(name, number) {
             return Err(format!("--sweep {name}=…: {value} is not a valid {name}; expected {expected}"));
         }
-        let (narrow, whole) = (number as f32, number as usize);
-        match name {
-            "temperature" => self.hints.temperature = Some(narrow),
-            "top_p" => self.hints.top_p = Some(narrow),
-            "min_p" => self.hints.min_p = Some(narrow),
-            "repetition_penalty" => self.hints.repetition_penalty = Some(narrow),
-            "top_k" => self.hints.top_k = Some(whole),
-            _ => self.hints.max_tokens = Some(whole),
-        }
+        let whole = number.fract() == 0.0 && number <= f64::from(u32::MAX);
+        let number = if whole { Value::from(number as u64) } else { Value::from(number) };
+        let given = Value::from_iter([(name, number)]);
+        let given: Hints =
+            serde_json::from_value(given).map_err(|error| format!("--sweep {name}: {error}"))?;
+        self.hints = given.over(&self.hints);
         Ok(())
     }
 
     /// Settings of runs, with these applied.
     pub(super) fn over(&self, options: &RunOptions) -> RunOptions {
-        let GivenSampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } =
-            GivenSampling::from(&self.hints);
-        let sampling = GivenSampling {
-            temperature: temperature.or(options.sampling.temperature),
-            top_k: top_k.or(options.sampling.top_k),
-            top_p: top_p.or(options.sampling.top_p),
-            min_p: min_p.or(options.sampling.min_p),
-            repetition_penalty: repetition_penalty.or(options.sampling.repetition_penalty),
-            ..options.sampling.clone()
-        };
+        let sampling = self.hints.over(&options.sampling);
         let models = options.models.clone().into_iter().chain(self.models.clone()).collect();
         let swept: Given = self.hints.names().map(str::to_string).collect();
         let given = options.given.union(&swept).cloned().collect();
@@ -100,12 +87,13 @@ mod tests {
     use super::*;
     use crate::scenario::load;
 
-    const TEXT: &str = "variables: { top_p: 1 }\nmodels: { big: a.gguf, small: understudy }\nagents: { ann: { model: big } }\n\
+    const TEXT: &str = "variables: { top_p: 1 }\nmodels: { big: a.gguf, small: understudy }\n\
+                        agents: { ann: { model: big } }\n\
                         phases: [{ name: talk, agents: [ann], initial_prompt: '{{ top_p }}' }, \
                         { name: ben, agents: [ann], initial_prompt: x }]\n";
 
     #[test]
-    fn settings_are_told_from_variables() {
+    fn settings_are_distinguished_from_variables() {
         let scenario = load("x.yaml", TEXT, &[]).scenario.unwrap();
         let set = |name: &str, value: Value| Tuning::of(&scenario, &[(name.to_string(), value)]);
         let (variables, tuning) = set("top_p", 0.5.into()).unwrap();

@@ -17,7 +17,7 @@ pub struct Repository {
 
 /// A GGUF file in a repository: `hf:ORG/REPO/FILE.gguf`, `hf:ORG/REPO/FILE.gguf@REVISION`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Address {
+pub struct HubFile {
     /// The repository.
     pub repository: Repository,
     /// Path in it, with `/` between its parts.
@@ -40,7 +40,7 @@ impl Repository {
             let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             is_part(part) && part.chars().all(fits)
         };
-        // Two hyphens stand between organization and repository in the cache.
+        // Two hyphens separate organization and repository in the cache.
         if plain(org) && plain(name) && !org.contains("--") && !name.contains("--") {
             Ok(Self { org: org.into(), name: name.into(), revision: DEFAULT_REVISION.into() })
         } else {
@@ -63,7 +63,7 @@ impl Repository {
     }
 }
 
-impl Address {
+impl HubFile {
     /// A file at the default revision.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl FromStr for Repository {
     }
 }
 
-impl FromStr for Address {
+impl FromStr for HubFile {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -132,7 +132,7 @@ impl fmt::Display for Repository {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for HubFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Repository { org, name, revision } = &self.repository;
         write!(f, "hf:{org}/{name}/{}", self.file)?;
@@ -152,9 +152,9 @@ mod tests {
             "hf:org/repo/m.gguf@v1.0",
             "hf:org/repo/m.gguf@refs/pr/1",
         ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<HubFile>().unwrap().to_string(), text);
         }
-        assert_eq!("org/repo/m.gguf".parse::<Address>().unwrap().file, "m.gguf");
+        assert_eq!("org/repo/m.gguf".parse::<HubFile>().unwrap().file, "m.gguf");
         assert_eq!("hf:org/repo@v1".parse::<Repository>().unwrap().to_string(), "hf:org/repo@v1");
     }
 
@@ -184,7 +184,7 @@ mod tests {
             "hf:org/re?po/m.gguf",
             "hf:o%2e/repo/m.gguf",
         ] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
+            assert!(text.parse::<HubFile>().is_err(), "{text}");
         }
     }
 }

@@ -3,30 +3,30 @@
 //! ```text
 //! models--ORG--REPO/blobs/SHA256                 a file's bytes, or SHA256.incomplete
 //! models--ORG--REPO/snapshots/COMMIT/PATH        a link to them
-//! models--ORG--REPO/refs/REVISION                the commit that a branch or tag stood for when it was last asked for
-//! .locks/models--ORG--REPO/SHA256.lock           held by whoever downloads it
+//! models--ORG--REPO/refs/REVISION                the commit of a branch or tag at the last request
+//! .locks/models--ORG--REPO/SHA256.lock           held while it is downloaded
 //! ```
 
-use super::{Address, Repository};
-use crate::files::{self, Kind};
+use super::{HubFile, Repository};
+use crate::files::{self, FileKind};
 use anyhow::Context as _;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Deepest folder below a snapshot in which [`Cache::addresses`] looks for files.
+/// Deepest folder below a snapshot in which [`HubCache::addresses`] looks for files.
 const MAX_DEPTH: usize = 4;
 
 /// A cache folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache {
+pub struct HubCache {
     folder: PathBuf,
 }
 
-impl Cache {
+impl HubCache {
     /// The user's: `HF_HUB_CACHE`, `HF_HOME/hub`, or `huggingface/hub` in the user's cache folder (`~/.cache`
-    /// unless `XDG_CACHE_HOME` says otherwise, on every system).
+    /// unless `XDG_CACHE_HOME` is set, on every system).
     ///
     /// # Errors
     /// There is no home folder.
@@ -53,15 +53,15 @@ impl Cache {
         &self.folder
     }
 
-    /// A file that was downloaded: that of the revision, as it was when it was last asked for. Of the default
-    /// revision any download will do, the newest first.
-    pub fn find(&self, address: &Address) -> Option<PathBuf> {
+    /// A downloaded file: that of the revision, as of its last request. For the default revision any download
+    /// will do, the newest first.
+    pub fn find(&self, address: &HubFile) -> Option<PathBuf> {
         let repository = self.repository(&address.repository);
         let snapshots = repository.join("snapshots");
         let file =
             |commit: &str| Some(snapshots.join(commit).join(&address.file)).filter(|path| path.is_file());
         let revision = &address.repository.revision;
-        let reference = files::read_text(&repository.join("refs").join(revision), Kind::Revision);
+        let reference = files::read_text(&repository.join("refs").join(revision), FileKind::Revision);
         let referenced = reference.ok().filter(|commit| is_commit(commit.trim()));
         referenced.and_then(|commit| file(commit.trim())).or_else(|| file(revision)).or_else(|| {
             let entries = std::fs::read_dir(&snapshots).ok().filter(|_| address.repository.is_default())?;
@@ -72,7 +72,7 @@ impl Cache {
     }
 
     /// All GGUF files, in order of their names.
-    pub fn addresses(&self) -> BTreeSet<Address> {
+    pub fn addresses(&self) -> BTreeSet<HubFile> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let repositories = entries.filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
@@ -82,13 +82,13 @@ impl Cache {
         repositories.flat_map(|repository| self.addresses_in(&repository)).collect()
     }
 
-    fn addresses_in(&self, repository: &Repository) -> Vec<Address> {
+    fn addresses_in(&self, repository: &Repository) -> Vec<HubFile> {
         let snapshots = self.repository(repository).join("snapshots");
         let below = walkdir::WalkDir::new(&snapshots).min_depth(2).max_depth(MAX_DEPTH).into_iter().flatten();
         let address = |entry: walkdir::DirEntry| {
             let inside = entry.path().strip_prefix(&snapshots).ok()?;
             let parts: Option<Vec<&str>> = inside.iter().skip(1).map(|part| part.to_str()).collect();
-            let address = Address::new(repository.clone(), &parts?.join("/")).ok()?;
+            let address = HubFile::new(repository.clone(), &parts?.join("/")).ok()?;
             entry.path().is_file().then_some(address)
         };
         below.filter_map(address).collect()
@@ -102,14 +102,14 @@ impl Cache {
     ///
     /// # Errors
     /// The folders can't be made.
-    pub(super) fn place(&self, address: &Address, remote: &Remote) -> anyhow::Result<Slot> {
+    pub(super) fn place(&self, address: &HubFile, remote: &RemoteFile) -> anyhow::Result<CacheSlot> {
         let repository = self.repository(&address.repository);
         let revision = &address.repository.revision;
-        let place = Slot {
+        let place = CacheSlot {
             blob: repository.join("blobs").join(&remote.sha256),
             partial: repository.join("blobs").join(format!("{}.incomplete", remote.sha256)),
             pointer: repository.join("snapshots").join(&remote.commit).join(&address.file),
-            // From the snapshot's folder, through those that the file lies in.
+            // From the snapshot's folder, through those that contain the file.
             target: Path::new(&"../".repeat(2 + address.file.matches('/').count()))
                 .join("blobs")
                 .join(&remote.sha256),
@@ -145,8 +145,8 @@ fn folder_name(repository: &Repository) -> String {
 
 /// A file as the Hub describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Remote {
-    /// The commit that the revision stands for.
+pub(super) struct RemoteFile {
+    /// The commit of the revision.
     pub(super) commit: String,
     /// Of the whole file, in hexadecimal.
     pub(super) sha256: String,
@@ -161,7 +161,7 @@ pub(super) fn is_commit(text: &str) -> bool {
 
 /// Paths of one file in the cache.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct CacheSlot {
     blob: PathBuf,
     /// The part of it that has arrived.
     pub(super) partial: PathBuf,
@@ -174,9 +174,9 @@ pub(super) struct Slot {
     commit: String,
 }
 
-impl Slot {
-    /// Keeps other processes from downloading the same file, as long as the lock lives; `wait` is told if one
-    /// is doing so.
+impl CacheSlot {
+    /// Keeps other processes from downloading the same file while the lock lives; calls `wait` if one is
+    /// doing so.
     ///
     /// # Errors
     /// The system's error.
@@ -249,14 +249,14 @@ mod tests {
     const OLD: &str = "1111111111111111111111111111111111111111";
     const NEW: &str = "2222222222222222222222222222222222222222";
 
-    fn address(text: &str) -> Address {
+    fn address(text: &str) -> HubFile {
         text.parse().unwrap()
     }
 
     #[test]
     fn what_other_clients_have_fetched_is_found() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path());
+        let cache = HubCache::at(folder.path());
         let repository = folder.path().join("models--org--repo");
         let write = |name: String, text: &str| {
             let path = repository.join(name);
@@ -275,15 +275,15 @@ mod tests {
         assert_eq!(cache.find(&address(&format!("hf:org/repo/sub/m.gguf@{NEW}"))).as_ref(), Some(&new));
         assert_eq!(cache.find(&address("hf:org/repo/sub/m.gguf@v3")), None);
         assert_eq!(cache.find(&address("hf:org/repo/m.gguf")), None);
-        let all: Vec<_> = cache.addresses().iter().map(Address::to_string).collect();
+        let all: Vec<_> = cache.addresses().iter().map(HubFile::to_string).collect();
         assert_eq!(all, ["hf:org/repo/sub/m.gguf"]);
     }
 
     #[test]
     fn a_download_is_published_as_others_do() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(folder.path());
-        let remote = Remote { commit: NEW.into(), sha256: "ab".repeat(32), size: 4 };
+        let cache = HubCache::at(folder.path());
+        let remote = RemoteFile { commit: NEW.into(), sha256: "ab".repeat(32), size: 4 };
         let address = address("hf:org/repo/a/b/m.gguf");
         for _ in 0..2 {
             let place = cache.place(&address, &remote).unwrap();

@@ -1,10 +1,10 @@
 //! Models with a short name: chat models of families that the engine plays, in single files.
 
-use super::{Address, Repository};
+use super::{HubFile, Repository};
 
 /// A model with a short name.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// The name that `--model` and `pull` take.
     pub name: &'static str,
     /// Its repository: organization, name, and a revision if only that one is meant.
@@ -43,22 +43,22 @@ impl Tested {
     }
 }
 
-impl Entry {
+impl CatalogEntry {
     /// Its address on the Hub.
     ///
     /// # Errors
     /// None, for entries that the tests have seen.
-    pub fn address(&self) -> Result<Address, String> {
+    pub fn address(&self) -> Result<HubFile, String> {
         let (org, name, revision) = self.repository;
         let mut repository = Repository::new(org, name)?;
         repository.revision = revision.map_or(repository.revision, str::to_owned);
-        Address::new(repository, self.file)
+        HubFile::new(repository, self.file)
     }
 }
 
 /// All of them, the smallest first.
-pub const CATALOG: &[Entry] = &[
-    Entry {
+pub const CATALOG: &[CatalogEntry] = &[
+    CatalogEntry {
         name: "smollm2-135m-instruct",
         repository: (
             "QuantFactory",
@@ -71,7 +71,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::File,
         good_for: "a first try: fast, often confused",
     },
-    Entry {
+    CatalogEntry {
         name: "gemma-3-270m-it",
         repository: ("unsloth", "gemma-3-270m-it-GGUF", None),
         file: "gemma-3-270m-it-Q4_K_M.gguf",
@@ -80,7 +80,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Sibling,
         good_for: "a first try: fast, in many languages",
     },
-    Entry {
+    CatalogEntry {
         name: "qwen2.5-0.5b-instruct",
         repository: ("Qwen", "Qwen2.5-0.5B-Instruct-GGUF", None),
         file: "qwen2.5-0.5b-instruct-q4_k_m.gguf",
@@ -89,7 +89,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Layout,
         good_for: "short dialogues on any machine",
     },
-    Entry {
+    CatalogEntry {
         name: "qwen3-0.6b",
         repository: ("Qwen", "Qwen3-0.6B-GGUF", None),
         file: "Qwen3-0.6B-Q8_0.gguf",
@@ -98,7 +98,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Layout,
         good_for: "short dialogues on any machine",
     },
-    Entry {
+    CatalogEntry {
         name: "llama-3.2-1b-instruct",
         repository: ("bartowski", "Llama-3.2-1B-Instruct-GGUF", None),
         file: "Llama-3.2-1B-Instruct-Q4_K_M.gguf",
@@ -107,7 +107,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Layout,
         good_for: "dialogues with consistent roles",
     },
-    Entry {
+    CatalogEntry {
         name: "qwen3-1.7b",
         repository: ("Qwen", "Qwen3-1.7B-GGUF", None),
         file: "Qwen3-1.7B-Q8_0.gguf",
@@ -116,7 +116,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Layout,
         good_for: "scenarios with several phases",
     },
-    Entry {
+    CatalogEntry {
         name: "llama-3.2-3b-instruct",
         repository: ("bartowski", "Llama-3.2-3B-Instruct-GGUF", None),
         file: "Llama-3.2-3B-Instruct-Q4_K_M.gguf",
@@ -125,7 +125,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Layout,
         good_for: "long dialogues; 4 GB of memory",
     },
-    Entry {
+    CatalogEntry {
         name: "qwen3-4b",
         repository: ("Qwen", "Qwen3-4B-GGUF", None),
         file: "Qwen3-4B-Q4_K_M.gguf",
@@ -134,7 +134,7 @@ pub const CATALOG: &[Entry] = &[
         tested: Tested::Layout,
         good_for: "negotiations and debates; 5 GB of memory",
     },
-    Entry {
+    CatalogEntry {
         name: "gpt-oss-20b",
         repository: ("lmstudio-community", "gpt-oss-20b-GGUF", None),
         file: "gpt-oss-20b-MXFP4.gguf",
@@ -146,15 +146,15 @@ pub const CATALOG: &[Entry] = &[
 ];
 
 /// The entry of a short name.
-pub fn named(name: &str) -> Option<&'static Entry> {
+pub fn named(name: &str) -> Option<&'static CatalogEntry> {
     CATALOG.iter().find(|entry| entry.name.eq_ignore_ascii_case(name))
 }
 
 /// The short name that a text may have been meant as.
 pub fn similar(text: &str) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
-    let near = |entry: &&Entry| entry.name.starts_with(&text) && text.len() > 3;
-    let alike = |entry: &&Entry| strsim::jaro_winkler(entry.name, &text) > 0.9;
+    let near = |entry: &&CatalogEntry| entry.name.starts_with(&text) && text.len() > 3;
+    let alike = |entry: &&CatalogEntry| strsim::jaro_winkler(entry.name, &text) > 0.9;
     CATALOG.iter().find(near).or_else(|| CATALOG.iter().find(alike)).map(|entry| entry.name)
 }
 

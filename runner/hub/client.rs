@@ -1,9 +1,9 @@
 //! The Hub's HTTP API: what is asked, what is answered, and why it was not.
 //!
-//! The access token goes to the Hub alone, never to the servers that it sends its clients on to.
+//! The access token is sent to the Hub alone, never to the servers that it redirects to.
 
-use super::cache::{Remote, is_commit};
-use super::{Address, Repository};
+use super::cache::{RemoteFile, is_commit};
+use super::{HubFile, Repository};
 use anyhow::{Context as _, anyhow, bail};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -26,17 +26,17 @@ const MAX_LIST_BYTES: u64 = 16 << 20;
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Longest time to reach one.
-const REACH: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Characters of a path's part that stand for themselves in a URL.
+/// Characters of a path's part that need no encoding in a URL.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Failure of a request.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum HubFailure {
     /// Another attempt may do better: a connection that broke, a server that is busy.
     Transient(anyhow::Error),
-    /// Somebody has to do something about it.
+    /// A person has to fix it.
     Permanent(anyhow::Error),
 }
 
@@ -50,7 +50,7 @@ enum AnsweredBy {
 }
 
 /// Speaks to the Hub.
-pub(super) struct Client {
+pub(super) struct HubClient {
     agent: Agent,
     endpoint: String,
     token: Option<HeaderValue>,
@@ -70,11 +70,11 @@ pub struct Listed {
 /// # Errors
 /// The Hub can't be reached, or does not show the repository.
 pub fn list(repository: &Repository) -> anyhow::Result<Vec<Listed>> {
-    let listed = Client::from_env()?.list(repository);
-    listed.map_err(|(Failure::Transient(error) | Failure::Permanent(error))| error)
+    let listed = HubClient::from_env()?.list(repository);
+    listed.map_err(|(HubFailure::Transient(error) | HubFailure::Permanent(error))| error)
 }
 
-impl Client {
+impl HubClient {
     /// As the environment has it: `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`, and proxies.
     ///
     /// # Errors
@@ -106,50 +106,50 @@ impl Client {
             .max_redirects_will_error(false)
             .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")))
             .accept_encoding("identity")
-            .timeout_resolve(Some(REACH))
-            .timeout_connect(Some(REACH))
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE));
         Ok(Self { agent: config.build().into(), endpoint, token: token.transpose()? })
     }
 
     /// Asks the Hub for a file's commit, checksum and size.
-    pub(super) fn describe(&self, address: &Address) -> Result<Remote, Failure> {
+    pub(super) fn describe(&self, address: &HubFile) -> Result<RemoteFile, HubFailure> {
         let url = self.file_url(address);
         let (response, _) = self.send(Method::HEAD, &url, 0).map_err(|error| unanswered(&url, error))?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND {
-            return Err(Failure::Permanent(self.not_found(address, response.headers())));
+            return Err(HubFailure::Permanent(self.not_found(address, response.headers())));
         }
         if !status.is_success() && !status.is_redirection() {
             return Err(self.refused(&address.repository, &url, status));
         }
         remote(response.headers())
             .with_context(|| format!("{url} does not answer like the Hub; check HF_ENDPOINT"))
-            .map_err(Failure::Permanent)
+            .map_err(HubFailure::Permanent)
     }
 
     /// A file's bytes from `start` on; the server may begin at 0 all the same, which the status says.
-    pub(super) fn read(&self, address: &Address, start: u64) -> Result<Response<Body>, Failure> {
+    pub(super) fn read(&self, address: &HubFile, start: u64) -> Result<Response<Body>, HubFailure> {
         let url = self.file_url(address);
         let (response, by) = match self.send(Method::GET, &url, start) {
             Ok(answer) => answer,
-            Err(error) => return Err(Failure::Transient(lost(error))),
+            Err(error) => return Err(HubFailure::Transient(lost(error))),
         };
         match response.status() {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             // The address that the Hub sent on to is signed, and soon out of date; the next attempt has a new
             // one.
             StatusCode::FORBIDDEN if by == AnsweredBy::Storage => {
-                Err(Failure::Transient(anyhow!("the Hub's storage answered {}", StatusCode::FORBIDDEN)))
+                Err(HubFailure::Transient(anyhow!("the Hub's storage answered {}", StatusCode::FORBIDDEN)))
             }
             status => Err(self.refused(&address.repository, &url, status)),
         }
     }
 
-    fn list(&self, repository: &Repository) -> Result<Vec<Listed>, Failure> {
+    fn list(&self, repository: &Repository) -> Result<Vec<Listed>, HubFailure> {
         #[derive(Deserialize)]
-        struct Model {
+        struct HubModel {
             siblings: Vec<Sibling>,
         }
         #[derive(Deserialize)]
@@ -163,24 +163,24 @@ impl Client {
         let (mut response, _) = self.send(Method::GET, &url, 0).map_err(|error| unanswered(&url, error))?;
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::NOT_FOUND => return Err(Failure::Permanent(self.no_repository(repository))),
+            StatusCode::NOT_FOUND => return Err(HubFailure::Permanent(self.no_repository(repository))),
             status => return Err(self.refused(repository, &url, status)),
         }
         let body = response.body_mut().with_config().limit(MAX_LIST_BYTES).read_to_vec();
-        let model: Result<Model, _> = match body {
+        let model: Result<HubModel, _> = match body {
             Ok(body) => serde_json::from_slice(&body),
-            Err(error) => return Err(Failure::Transient(lost(error).context(url))),
+            Err(error) => return Err(HubFailure::Transient(lost(error).context(url))),
         };
         let model = model
             .with_context(|| format!("{url} does not answer like the Hub"))
-            .map_err(Failure::Permanent)?;
+            .map_err(HubFailure::Permanent)?;
         let files = model.siblings.into_iter();
         let files = files.map(|Sibling { rfilename: file, size }| Listed { file, size });
-        Ok(files.filter(|listed| Address::new(repository.clone(), &listed.file).is_ok()).collect())
+        Ok(files.filter(|listed| HubFile::new(repository.clone(), &listed.file).is_ok()).collect())
     }
 
-    /// Asks, and goes where it is sent on to. What the Hub says of a file (`X-Linked-Etag`) stands in its own
-    /// answer, so `HEAD` follows it only within the Hub.
+    /// Sends a request and follows redirects. What the Hub says of a file (`X-Linked-Etag`) is in its own
+    /// response, so `HEAD` follows redirects only within the Hub.
     fn send(
         &self,
         method: Method,
@@ -210,7 +210,7 @@ impl Client {
         Err(ureq::Error::TooManyRedirects)
     }
 
-    fn file_url(&self, address: &Address) -> String {
+    fn file_url(&self, address: &HubFile) -> String {
         let Repository { org, name, revision } = &address.repository;
         let revision = utf8_percent_encode(revision, PART);
         let parts = address.file.split('/').map(|part| utf8_percent_encode(part, PART).to_string());
@@ -218,7 +218,7 @@ impl Client {
     }
 
     /// The failure of a request that a server refused.
-    fn refused(&self, repository: &Repository, url: &str, status: StatusCode) -> Failure {
+    fn refused(&self, repository: &Repository, url: &str, status: StatusCode) -> HubFailure {
         let Repository { org, name, .. } = repository;
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -226,23 +226,23 @@ impl Client {
                 let help = match self.token {
                     Some(_) => format!("the token in HF_TOKEN gives no access; accept the terms at {page}"),
                     None => format!(
-                        "it does not exist, or is private or gated; accept its terms at {page}, and put a token from \
-                         {}/settings/tokens into HF_TOKEN",
+                        "it does not exist, or is private or gated; accept its terms at {page}, and put a \
+                         token from {}/settings/tokens into HF_TOKEN",
                         self.endpoint
                     ),
                 };
-                Failure::Permanent(anyhow!("access to {org}/{name} was refused ({status}): {help}"))
+                HubFailure::Permanent(anyhow!("access to {org}/{name} was refused ({status}): {help}"))
             }
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
-                Failure::Transient(anyhow!("{url} answered {status}"))
+                HubFailure::Transient(anyhow!("{url} answered {status}"))
             }
-            status if status.is_server_error() => Failure::Transient(anyhow!("{url} answered {status}")),
-            status => Failure::Permanent(anyhow!("{url} answered {status}")),
+            status if status.is_server_error() => HubFailure::Transient(anyhow!("{url} answered {status}")),
+            status => HubFailure::Permanent(anyhow!("{url} answered {status}")),
         }
     }
 
     /// An error that names the part of an address that does not exist, and what there is instead.
-    fn not_found(&self, address: &Address, headers: &HeaderMap) -> anyhow::Error {
+    fn not_found(&self, address: &HubFile, headers: &HeaderMap) -> anyhow::Error {
         let Repository { org, name, revision } = &address.repository;
         let code = headers.get("X-Error-Code").and_then(|code| code.to_str().ok());
         match code {
@@ -254,9 +254,9 @@ impl Client {
         match self.list(&address.repository) {
             Ok(files) if files.is_empty() => anyhow!("{missing}, and no other GGUF files"),
             Ok(files) => {
-                const SHOWN: usize = 40;
-                let names: Vec<_> = files.iter().take(SHOWN).map(|listed| listed.file.as_str()).collect();
-                let more = if files.len() > SHOWN { ", …" } else { "" };
+                const MAX_SHOWN: usize = 40;
+                let names: Vec<_> = files.iter().take(MAX_SHOWN).map(|listed| listed.file.as_str()).collect();
+                let more = if files.len() > MAX_SHOWN { ", …" } else { "" };
                 anyhow!("{missing}; it has {}{more}", names.join(", "))
             }
             Err(_) => anyhow!("{missing}"),
@@ -271,8 +271,8 @@ impl Client {
 /// The SHA-256 of a file that the Hub keeps in its store for large files.
 const LINKED_ETAG: &str = "X-Linked-Etag";
 
-/// Reads what the Hub says of a file.
-fn remote(headers: &HeaderMap) -> anyhow::Result<Remote> {
+/// Reads the Hub's metadata of a file.
+fn remote(headers: &HeaderMap) -> anyhow::Result<RemoteFile> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let commit = text("X-Repo-Commit").context("the commit is missing (`X-Repo-Commit`)")?;
     let etag =
@@ -286,7 +286,7 @@ fn remote(headers: &HeaderMap) -> anyhow::Result<Remote> {
     if !is_commit(commit) {
         bail!("the commit `{commit}` is not a hash of 40 digits");
     }
-    Ok(Remote { commit: commit.into(), sha256, size })
+    Ok(RemoteFile { commit: commit.into(), sha256, size })
 }
 
 /// Scheme, host and port.
@@ -310,21 +310,21 @@ fn next(from: &Uri, response: &Response<Body>) -> Result<Option<Uri>, ureq::Erro
     }
 }
 
-/// A request that had no answer. Where nobody was reached, waiting would not help.
-fn unanswered(url: &str, error: ureq::Error) -> Failure {
+/// A request without an answer. If no server was reached, waiting would not help.
+fn unanswered(url: &str, error: ureq::Error) -> HubFailure {
     match &error {
         ureq::Error::Timeout(Timeout::RecvResponse | Timeout::PerRead) => {}
         ureq::Error::Io(error) if broke(error) => {}
         _ => {
-            return Failure::Permanent(lost(error).context(format!(
+            return HubFailure::Permanent(lost(error).context(format!(
                 "can't reach {url} (to use a GGUF file on this machine: --model FILE.gguf)"
             )));
         }
     }
-    Failure::Transient(lost(error).context(url.to_owned()))
+    HubFailure::Transient(lost(error).context(url.to_owned()))
 }
 
-/// Tells whether a connection that stood has ended.
+/// Returns whether an established connection has ended.
 fn broke(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
@@ -353,7 +353,7 @@ mod tests {
     fn a_file_is_described_whole_or_not_at_all() {
         let (commit, sha256) = ("ab".repeat(20), "cd".repeat(32));
         let (quoted, weak) = (format!("\"{sha256}\""), format!("W/\"{sha256}\""));
-        let expected = Remote { commit: commit.clone(), sha256: sha256.clone(), size: 7 };
+        let expected = RemoteFile { commit: commit.clone(), sha256: sha256.clone(), size: 7 };
         let linked = [("x-repo-commit", &*commit), ("x-linked-etag", &*quoted), ("x-linked-size", "7")];
         assert_eq!(remote(&headers(&linked)).unwrap(), expected);
         let plain = [("x-repo-commit", &*commit), ("etag", &*weak), ("content-length", "7")];
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_are_told_apart() {
+    fn origins_are_distinguished() {
         let of = |text: &str| origin(&text.parse().unwrap());
         assert_eq!(of("https://Hub.co/a"), of("https://hub.co/b?c"));
         for other in ["http://hub.co", "https://hub.co:8443", "https://cdn.hub.co", "https://hub.co@evil.org"]

@@ -1,10 +1,10 @@
-//! Downloads a file into the cache: goes on where an earlier attempt ended, and publishes nothing that it has
-//! not verified.
+//! Downloads a file into the cache: continues where an earlier attempt ended, and publishes nothing that it
+//! has not verified.
 
-use super::cache::{Remote, Slot};
-use super::client::{Client, Failure};
-use super::{Address, Cache};
-use crate::files::{self, Kind};
+use super::cache::{CacheSlot, RemoteFile};
+use super::client::{HubClient, HubFailure};
+use super::{HubCache, HubFile};
+use crate::files::{self, FileKind};
 use anyhow::{Context as _, anyhow, bail};
 use indicatif::DecimalBytes;
 use sha2::{Digest as _, Sha256};
@@ -28,21 +28,21 @@ const MAGIC: &[u8] = b"GGUF";
 
 /// Progress of a download.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum DownloadEvent {
     /// Another process is downloading the same file.
     Waiting,
     /// The bytes that are already there are being verified.
     Verifying {
         /// Bytes.
         done: u64,
-        /// Of so many.
+        /// Total bytes.
         total: u64,
     },
     /// It arrives.
     Downloading {
         /// Bytes, those of earlier attempts included.
         done: u64,
-        /// Of so many.
+        /// Total bytes.
         total: u64,
     },
     /// An attempt has failed, and the next one begins after a pause.
@@ -70,8 +70,12 @@ pub struct Pulled {
 /// # Errors
 /// The Hub can't be reached or does not give it out, the cache can't be written to, or what came is not the
 /// file. What has arrived by then stays for the next attempt, unless it is wrong.
-pub fn pull(cache: &Cache, address: &Address, on_event: &mut dyn FnMut(Event)) -> anyhow::Result<Pulled> {
-    let client = Client::from_env()?;
+pub fn pull(
+    cache: &HubCache,
+    address: &HubFile,
+    on_event: &mut dyn FnMut(DownloadEvent),
+) -> anyhow::Result<Pulled> {
+    let client = HubClient::from_env()?;
     let mut patience = Patience::default();
     let remote = loop {
         match client.describe(address) {
@@ -80,7 +84,7 @@ pub fn pull(cache: &Cache, address: &Address, on_event: &mut dyn FnMut(Event)) -
         }
     };
     let place = cache.place(address, &remote)?;
-    let _lock = place.lock(|| on_event(Event::Waiting)).with_context(|| cache.not_writable())?;
+    let _lock = place.lock(|| on_event(DownloadEvent::Waiting)).with_context(|| cache.not_writable())?;
     let was_there = match place.downloaded() {
         Some(file) => keep(file, &remote, on_event)?,
         None => false,
@@ -92,9 +96,9 @@ pub fn pull(cache: &Cache, address: &Address, on_event: &mut dyn FnMut(Event)) -
     Ok(Pulled { path, size: remote.size, was_there })
 }
 
-/// Verifies a file that was there before; one that is damaged goes.
-fn keep(file: &Path, remote: &Remote, on_event: &mut dyn FnMut(Event)) -> anyhow::Result<bool> {
-    let mut found = Arrived::new(files::open(file, Kind::Model)?, file, remote.size);
+/// Verifies a file that was there before; removes a damaged one.
+fn keep(file: &Path, remote: &RemoteFile, on_event: &mut dyn FnMut(DownloadEvent)) -> anyhow::Result<bool> {
+    let mut found = Arrived::new(files::open(file, FileKind::Model)?, file, remote.size);
     found.reread(on_event)?;
     if found.len == remote.size && found.sha256() == remote.sha256 {
         return Ok(true);
@@ -105,11 +109,11 @@ fn keep(file: &Path, remote: &Remote, on_event: &mut dyn FnMut(Event)) -> anyhow
 }
 
 fn download(
-    client: &Client,
-    address: &Address,
-    place: &Slot,
-    remote: &Remote,
-    on_event: &mut dyn FnMut(Event),
+    client: &HubClient,
+    address: &HubFile,
+    place: &CacheSlot,
+    remote: &RemoteFile,
+    on_event: &mut dyn FnMut(DownloadEvent),
 ) -> anyhow::Result<()> {
     let options = &mut OpenOptions::new();
     let file = files::open_to_write(&place.partial, options.read(true).write(true).create(true));
@@ -149,7 +153,7 @@ impl Arrived {
     }
 
     /// Reads what is there, as far as it can be the file.
-    fn reread(&mut self, on_event: &mut dyn FnMut(Event)) -> anyhow::Result<()> {
+    fn reread(&mut self, on_event: &mut dyn FnMut(DownloadEvent)) -> anyhow::Result<()> {
         let mut chunk = vec![0; CHUNK];
         while self.len <= self.total {
             match self.file.read(&mut chunk).with_context(|| format!("can't read {}", self.path.display()))? {
@@ -159,7 +163,7 @@ impl Arrived {
                     self.len += n as u64;
                 }
             }
-            on_event(Event::Verifying { done: self.len, total: self.total });
+            on_event(DownloadEvent::Verifying { done: self.len, total: self.total });
         }
         Ok(())
     }
@@ -167,9 +171,9 @@ impl Arrived {
     /// Downloads what is missing.
     fn fill(
         &mut self,
-        client: &Client,
-        address: &Address,
-        on_event: &mut dyn FnMut(Event),
+        client: &HubClient,
+        address: &HubFile,
+        on_event: &mut dyn FnMut(DownloadEvent),
     ) -> anyhow::Result<()> {
         self.reread(on_event)?;
         if self.len > self.total {
@@ -189,43 +193,43 @@ impl Arrived {
         Ok(())
     }
 
-    /// One connection's worth of bytes.
+    /// The range of one connection.
     fn transfer(
         &mut self,
-        client: &Client,
-        address: &Address,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Result<(), Failure> {
+        client: &HubClient,
+        address: &HubFile,
+        on_event: &mut dyn FnMut(DownloadEvent),
+    ) -> Result<(), HubFailure> {
         let response = client.read(address, self.len)?;
         let partial = response.status() == StatusCode::PARTIAL_CONTENT;
         if partial && begins(response.headers()) != Some(self.len) {
             let sent = response.headers().get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
             let sent = sent.unwrap_or("no range");
-            return Err(Failure::Permanent(anyhow!(
+            return Err(HubFailure::Permanent(anyhow!(
                 "the server was asked for {address} from byte {} on, but sent `{sent}`",
                 self.len
             )));
         }
         if !partial {
             // A server that knows no ranges sends everything again.
-            self.discard().map_err(Failure::Permanent)?;
+            self.discard().map_err(HubFailure::Permanent)?;
         }
         let mut body = response.into_body().into_reader();
         let mut chunk = vec![0; CHUNK];
         loop {
-            on_event(Event::Downloading { done: self.len, total: self.total });
+            on_event(DownloadEvent::Downloading { done: self.len, total: self.total });
             match body.read(&mut chunk) {
                 Ok(0) if self.len < self.total => {
-                    return Err(Failure::Transient(anyhow!("the connection ended early")));
+                    return Err(HubFailure::Transient(anyhow!("the connection ended early")));
                 }
                 Ok(0) => return Ok(()),
-                Ok(n) => self.append(&chunk[..n], address).map_err(Failure::Permanent)?,
-                Err(error) => return Err(Failure::Transient(anyhow!("the connection was lost: {error}"))),
+                Ok(n) => self.append(&chunk[..n], address).map_err(HubFailure::Permanent)?,
+                Err(error) => return Err(HubFailure::Transient(anyhow!("the connection was lost: {error}"))),
             }
         }
     }
 
-    fn append(&mut self, bytes: &[u8], address: &Address) -> anyhow::Result<()> {
+    fn append(&mut self, bytes: &[u8], address: &HubFile) -> anyhow::Result<()> {
         let magic = MAGIC.iter().skip(usize::try_from(self.len).unwrap_or(usize::MAX));
         if !magic.zip(bytes).all(|(expected, found)| expected == found) {
             self.discard()?;
@@ -269,8 +273,8 @@ fn has_room(file: &Path, needed: u64) -> anyhow::Result<()> {
         let (free, needed) = (DecimalBytes(free), DecimalBytes(needed));
         let folder = folder.display();
         bail!(
-            "{needed} are needed in {folder}, but only {free} are free; use HF_HUB_CACHE=DIR to put the cache \
-                elsewhere"
+            "{needed} are needed in {folder}, but only {free} are free; use HF_HUB_CACHE=DIR to put the \
+             cache elsewhere"
         );
     }
     Ok(())
@@ -290,17 +294,17 @@ struct Patience {
 
 impl Patience {
     /// Pauses before the next attempt, or gives up.
-    fn wait(&mut self, failure: Failure, on_event: &mut dyn FnMut(Event)) -> anyhow::Result<()> {
+    fn wait(&mut self, failure: HubFailure, on_event: &mut dyn FnMut(DownloadEvent)) -> anyhow::Result<()> {
         let error = match failure {
-            Failure::Permanent(error) => return Err(error),
-            Failure::Transient(error) => error,
+            HubFailure::Permanent(error) => return Err(error),
+            HubFailure::Transient(error) => error,
         };
         self.failures += 1;
         if self.failures == ATTEMPTS {
             return Err(error.context(format!("{ATTEMPTS} attempts in a row failed")));
         }
         let after = PAUSE * 2_u32.pow(self.failures - 1);
-        on_event(Event::Retrying { error: format!("{error:#}"), after });
+        on_event(DownloadEvent::Retrying { error: format!("{error:#}"), after });
         std::thread::sleep(after);
         Ok(())
     }

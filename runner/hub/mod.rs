@@ -1,7 +1,7 @@
 //! Models of the Hugging Face Hub: what they are called, where they lie on this machine, and how they get
 //! there.
 //!
-//! [`Address`] names a file, [`CATALOG`] has short names for some, [`Cache`] finds what was downloaded,
+//! [`HubFile`] names a file, [`CATALOG`] has short names for some, [`HubCache`] finds what was downloaded,
 //! [`pull`] downloads. The cache is the one that all clients of the Hub share: what `hf download` or another
 //! program has fetched is found, and the other way round. Only `pull` and [`list`] use the network.
 //!
@@ -15,8 +15,8 @@ mod catalog;
 mod client;
 mod download;
 
-pub use address::{Address, Repository};
-pub use cache::Cache;
-pub use catalog::{CATALOG, Entry, named, similar};
+pub use address::{HubFile, Repository};
+pub use cache::HubCache;
+pub use catalog::{CATALOG, CatalogEntry, named, similar};
 pub use client::{Listed, list};
-pub use download::{Event, Pulled, pull};
+pub use download::{DownloadEvent, Pulled, pull};

@@ -3,10 +3,10 @@
 //! Order and visibility have counterparts where they are plain; a task-solving pipeline becomes a talk of its
 //! agents.
 
-use super::draft::{Draft, DraftAgent, DraftPhase, Notes, TALK, TASK, cast};
-use super::prompts::{Member, Prompts, parts};
+use super::draft::{DraftAgent, DraftPhase, ImportNotes, ScenarioDraft, TALK, TASK, cast};
+use super::prompts::{ImportedMember, Prompts, parts};
 use super::text::tidy;
-use super::{Refused, limit, rounds, shown, typed};
+use super::{Refused, limit, rounds, typed, value_text};
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,8 +17,8 @@ struct Task {
     name: Option<String>,
     task_description: Option<String>,
     prompts: Option<IndexMap<String, Value>>,
-    environment: Environment,
-    agents: Vec<Member>,
+    environment: AgentVerseEnvironment,
+    agents: Vec<ImportedMember>,
     tools: Option<Value>,
     max_turn: Option<u64>,
     max_rounds: Option<u64>,
@@ -26,17 +26,17 @@ struct Task {
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a mapping with, for example, `max_turns` and `rule`")]
-struct Environment {
+struct AgentVerseEnvironment {
     env_type: Option<String>,
     max_turns: Option<u64>,
     max_turn: Option<u64>,
     max_rounds: Option<u64>,
-    rule: Option<Rule>,
+    rule: Option<AgentVerseRule>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a mapping with, for example, `order` and `visibility`")]
-struct Rule {
+struct AgentVerseRule {
     order: Option<Value>,
     visibility: Option<Value>,
     selector: Option<Value>,
@@ -44,12 +44,12 @@ struct Rule {
     describer: Option<Value>,
 }
 
-pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
+pub(super) fn draft(value: &Value) -> Result<ScenarioDraft, Refused> {
     let (task, unknown): (Task, _) = typed(value)?;
     if task.agents.is_empty() {
         return Err(Refused("agents: the list is empty; expected at least one agent with a `name`".into()));
     }
-    let mut notes = Notes::default();
+    let mut notes = ImportNotes::default();
     let names = task.agents.iter().enumerate();
     let names: Vec<_> = names.map(|(at, agent)| (format!("agents[{at}].name"), agent.name.clone())).collect();
     let mut agents = cast(&names, &mut notes)?;
@@ -65,7 +65,7 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
     let mut phases = vec![phase(&task, &agents, &mut notes)];
     about_the_rest(&task, &mut notes);
     for (path, value) in unknown.iter().filter(|(path, _)| !prompts.used.contains(path)) {
-        notes.add(path, format!("{} has no counterpart", shown(value)));
+        notes.add(path, format!("{} has no counterpart", value_text(value)));
     }
     let mut variables = IndexMap::new();
     if prompts.task || task.task_description.is_some() {
@@ -79,16 +79,16 @@ pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
             phases[0].prompt = Some(format!("{{{{ {TASK} }}}}"));
         }
     }
-    Ok(Draft { title: task.name.unwrap_or_default(), variables, agents, phases, notes })
+    Ok(ScenarioDraft { title: task.name.unwrap_or_default(), variables, agents, phases, notes })
 }
 
 /// What becomes of the rest of a model's settings.
 const MODEL: &str = ": choose the model with `greenroom run --model`, for all agents alike";
 
-fn about_an_agent(member: &Member, path: &str, notes: &mut Notes) {
+fn about_an_agent(member: &ImportedMember, path: &str, notes: &mut ImportNotes) {
     let mut note = |field: &str, value: &Option<Value>, why: &str| {
         if let Some(value) = value.as_ref().filter(|value| !is_nothing(value)) {
-            notes.add(format!("{path}.{field}"), format!("{}{why}", shown(value)));
+            notes.add(format!("{path}.{field}"), format!("{}{why}", value_text(value)));
         }
     };
     note("memory", &member.memory, ": an agent remembers everything it read and said");
@@ -96,8 +96,10 @@ fn about_an_agent(member: &Member, path: &str, notes: &mut Notes) {
     note("tools", &member.tools, ": tools are not imported");
     if let Some(kind) = member.agent_type.as_deref().filter(|kind| !matches!(*kind, "conversation" | "chat"))
     {
-        let text =
-            format!("{} is code in AgentVerse; here the agent speaks like any other", shown(&kind.into()));
+        let text = format!(
+            "{} is code in AgentVerse; here the agent speaks like any other",
+            value_text(&kind.into())
+        );
         notes.add(format!("{path}.agent_type"), text);
     }
 }
@@ -111,7 +113,7 @@ fn kind(value: Option<&Value>) -> Option<&str> {
     value.and_then(|value| value.get("type").unwrap_or(value).as_str())
 }
 
-fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
+fn phase(task: &Task, agents: &[DraftAgent], notes: &mut ImportNotes) -> DraftPhase {
     let environment = &task.environment;
     let limits = [
         ("environment.max_turns", environment.max_turns),
@@ -132,7 +134,7 @@ fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
         name: TALK.to_string(),
         agents: agents.iter().map(|agent| agent.key.clone()).collect(),
         order,
-        // The professor stands first: AgentVerse's order says so by index.
+        // The professor comes first: AgentVerse's order refers to it by index.
         moderator: (order == "moderated").then(|| agents[0].key.clone()),
         rounds: if max_turns.is_some() { None } else { Some(n_rounds) },
         max_turns,
@@ -141,7 +143,7 @@ fn phase(task: &Task, agents: &[DraftAgent], notes: &mut Notes) -> DraftPhase {
 }
 
 /// Our order for one of theirs, and whether one agent speaks at a time.
-fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
+fn speakers(order: Option<&str>, notes: &mut ImportNotes) -> (&'static str, bool) {
     const IN_TURN: &str = "here the agents speak in the order of the file";
     let place = "environment.rule.order";
     match order {
@@ -159,7 +161,7 @@ fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
             ("round_robin", true)
         }
         Some(other) => {
-            notes.add(place, format!("{} is code in AgentVerse; {IN_TURN}", shown(&other.into())));
+            notes.add(place, format!("{} is code in AgentVerse; {IN_TURN}", value_text(&other.into())));
             ("round_robin", true)
         }
         None => {
@@ -169,14 +171,14 @@ fn speakers(order: Option<&str>, notes: &mut Notes) -> (&'static str, bool) {
     }
 }
 
-fn about_the_rest(task: &Task, notes: &mut Notes) {
+fn about_the_rest(task: &Task, notes: &mut ImportNotes) {
     let environment = &task.environment;
     if let Some(kind) =
         environment.env_type.as_deref().filter(|kind| !matches!(*kind, "basic" | "base" | "sim-basic"))
     {
         let text = format!(
             "what {} does apart from letting agents speak is code in AgentVerse",
-            shown(&kind.into())
+            value_text(&kind.into())
         );
         notes.add("environment.env_type", text);
     }
@@ -196,16 +198,16 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
             let what =
                 if field == "visibility" { "here everybody hears everybody" } else { "has no counterpart" };
             if !is_plain || has_more {
-                notes.add(format!("environment.rule.{field}"), format!("{}: {what}", shown(value)));
+                notes.add(format!("environment.rule.{field}"), format!("{}: {what}", value_text(value)));
             }
         }
     }
     if let Some(tools) = task.tools.as_ref().filter(|tools| !is_nothing(tools)) {
-        notes.add("tools", format!("{}: tools are not imported", shown(tools)));
+        notes.add("tools", format!("{}: tools are not imported", value_text(tools)));
     }
     for (name, prompt) in task.prompts.iter().flatten() {
         if !is_used(prompt, task) {
-            notes.add(format!("prompts.{name}"), format!("no agent uses it: {}", shown(prompt)));
+            notes.add(format!("prompts.{name}"), format!("no agent uses it: {}", value_text(prompt)));
         }
     }
 }
@@ -213,7 +215,7 @@ fn about_the_rest(task: &Task, notes: &mut Notes) {
 /// Returns whether an anchored prompt is in an agent (an alias is the same text).
 fn is_used(prompt: &Value, task: &Task) -> bool {
     let Some(prompt) = prompt.as_str() else { return false };
-    let of = |agent: &Member| {
+    let of = |agent: &ImportedMember| {
         let texts = [
             &agent.role_description,
             &agent.prepend_prompt_template,

@@ -4,9 +4,9 @@
 //! Where it must not be heard by all, or the players answer at once, each round becomes two phases, and texts
 //! quote what is seen.
 
-use super::draft::{Draft, DraftAgent, DraftPhase, Notes, TALK, cast};
-use super::text::{Piece, template, tidy};
-use super::{Refused, limit, rounds, shown, typed};
+use super::draft::{DraftAgent, DraftPhase, ImportNotes, ScenarioDraft, TALK, cast};
+use super::text::{TextPart, template, tidy};
+use super::{Refused, limit, rounds, typed, value_text};
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,15 +19,15 @@ const MAX_WRITTEN_ROUNDS: u64 = 20;
 struct Arena {
     name: Option<String>,
     global_prompt: Option<String>,
-    players: Vec<Player>,
-    environment: Environment,
+    players: Vec<ChatArenaPlayer>,
+    environment: ChatArenaEnvironment,
     max_turns: Option<u64>,
     max_steps: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a mapping with `name` and `role_desc`")]
-struct Player {
+struct ChatArenaPlayer {
     name: Option<String>,
     role_desc: String,
     global_prompt: Option<String>,
@@ -37,10 +37,10 @@ struct Player {
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a mapping with `env_type`")]
-struct Environment {
+struct ChatArenaEnvironment {
     env_type: String,
     parallel: Option<bool>,
-    moderator: Option<Player>,
+    moderator: Option<ChatArenaPlayer>,
     moderator_visibility: Option<Visibility>,
     moderator_period: Option<String>,
     player_names: Option<Vec<String>>,
@@ -55,27 +55,31 @@ enum Visibility {
     Some(Vec<String>),
 }
 
-pub(super) fn draft(value: &Value) -> Result<Draft, Refused> {
+pub(super) fn draft(value: &Value) -> Result<ScenarioDraft, Refused> {
     let (arena, unknown): (Arena, _) = typed(value)?;
     if arena.players.is_empty() {
         return Err(Refused(
             "players: the list is empty; expected at least one player with `name` and `role_desc`".into(),
         ));
     }
-    let mut notes = Notes::default();
+    let mut notes = ImportNotes::default();
     let moderator = arena.environment.moderator.as_ref();
     let agents = agents(&arena, moderator, &mut notes)?;
     about_the_environment(&arena, &mut notes);
     let phases = phases(&arena, &agents, &mut notes);
     for (path, value) in unknown {
-        notes.add(path, format!("{} has no counterpart", shown(&value)));
+        notes.add(path, format!("{} has no counterpart", value_text(&value)));
     }
     let title = arena.name.unwrap_or_default();
-    Ok(Draft { title, agents, phases, notes, ..Draft::default() })
+    Ok(ScenarioDraft { title, agents, phases, notes, ..ScenarioDraft::default() })
 }
 
 /// The players, and the moderator as the last of them.
-fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Result<Vec<DraftAgent>, Refused> {
+fn agents(
+    arena: &Arena,
+    moderator: Option<&ChatArenaPlayer>,
+    notes: &mut ImportNotes,
+) -> Result<Vec<DraftAgent>, Refused> {
     let mut names = Vec::new();
     for (at, player) in arena.players.iter().enumerate() {
         let path = format!("players[{at}].name");
@@ -113,20 +117,20 @@ fn agents(arena: &Arena, moderator: Option<&Player>, notes: &mut Notes) -> Resul
     Ok(agents)
 }
 
-/// The text that ChatArena puts before every request: the rules, the name, the role.
+/// The text that ChatArena prepends to every request: the rules, the name, the role.
 fn system(global: Option<&String>, name: &str, role: &str) -> String {
     let (global, role) = (global.map(|text| tidy(text)).unwrap_or_default(), tidy(role));
     let name = if global.is_empty() { format!("You are {name}.") } else { format!("Your name: {name}") };
     let role = if role.is_empty() { role } else { format!("Your role: {role}") };
     let parts: Vec<String> = [global, name, role].into_iter().filter(|part| !part.is_empty()).collect();
-    template(&[Piece::Plain(parts.join("\n\n"))])
+    template(&[TextPart::Plain(parts.join("\n\n"))])
 }
 
 fn quoted(text: &str) -> String {
-    shown(&Value::String(text.to_string()))
+    value_text(&Value::String(text.to_string()))
 }
 
-fn about_a_player(player: &Player, path: &str, agent: &mut DraftAgent, notes: &mut Notes) {
+fn about_a_player(player: &ChatArenaPlayer, path: &str, agent: &mut DraftAgent, notes: &mut ImportNotes) {
     if let Some(backend) = &player.backend {
         let is_human = backend.get("backend_type").and_then(Value::as_str) == Some("human");
         let who = if is_human {
@@ -152,7 +156,7 @@ fn about_a_player(player: &Player, path: &str, agent: &mut DraftAgent, notes: &m
     }
 }
 
-fn about_the_environment(arena: &Arena, notes: &mut Notes) {
+fn about_the_environment(arena: &Arena, notes: &mut ImportNotes) {
     let environment = &arena.environment;
     let path = "environment.env_type";
     match (environment.env_type.as_str(), &environment.moderator) {
@@ -185,7 +189,7 @@ fn about_the_environment(arena: &Arena, notes: &mut Notes) {
 }
 
 /// One phase if a round is what a phase of ours can be; otherwise two for each round.
-fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<DraftPhase> {
+fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut ImportNotes) -> Vec<DraftPhase> {
     let environment = &arena.environment;
     let n_players = arena.players.len();
     let is_parallel = environment.parallel.unwrap_or(false);
@@ -281,7 +285,7 @@ fn written_out(
 }
 
 /// Keys of the players who hear the moderator.
-fn audience(arena: &Arena, agents: &[DraftAgent], notes: &mut Notes) -> Vec<String> {
+fn audience(arena: &Arena, agents: &[DraftAgent], notes: &mut ImportNotes) -> Vec<String> {
     let n_players = arena.players.len();
     let everybody = || agents[..n_players].iter().map(|agent| agent.key.clone()).collect();
     let named = match &arena.environment.moderator_visibility {

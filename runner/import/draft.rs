@@ -1,8 +1,8 @@
 //! A scenario on its way out: the cast gets keys and names that we accept, the notes become a head of
 //! comments.
 
-use super::text::{Piece, one_line, template};
-use super::{MAX_AGENTS, Refused, shown};
+use super::text::{TextPart, one_line, template};
+use super::{MAX_AGENTS, Refused, value_text};
 use crate::scenario::hints::expected;
 use crate::scenario::template::{STAGE_NAMES, SYSTEM_NAMES};
 use indexmap::IndexMap;
@@ -19,12 +19,12 @@ const WIDTH: usize = 110;
 
 /// A scenario before it is written.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct ScenarioDraft {
     pub(super) title: String,
     pub(super) variables: IndexMap<String, String>,
     pub(super) agents: Vec<DraftAgent>,
     pub(super) phases: Vec<DraftPhase>,
-    pub(super) notes: Notes,
+    pub(super) notes: ImportNotes,
 }
 
 /// An agent as it will be written.
@@ -45,10 +45,10 @@ pub(super) struct DraftAgent {
 }
 
 impl DraftAgent {
-    /// Takes over what another engine's model settings say about replies; the rest is noted, after `why`.
-    pub(super) fn sampled_by(&mut self, settings: &Value, path: &str, why: &str, notes: &mut Notes) {
+    /// Takes over another engine's model settings for replies; the rest is noted, after `why`.
+    pub(super) fn sampled_by(&mut self, settings: &Value, path: &str, why: &str, notes: &mut ImportNotes) {
         let Some(fields) = settings.as_object() else {
-            return notes.add(path, format!("{}{why}", shown(settings)));
+            return notes.add(path, format!("{}{why}", value_text(settings)));
         };
         let mut rest = fields.clone();
         let number = |field: &str| settings[field].as_f64().filter(|value| expected(field, *value).is_none());
@@ -64,7 +64,7 @@ impl DraftAgent {
             }
         }
         if !rest.is_empty() {
-            notes.add(path, format!("{}{why}", shown(&Value::Object(rest))));
+            notes.add(path, format!("{}{why}", value_text(&Value::Object(rest))));
         }
     }
 }
@@ -92,9 +92,9 @@ pub(super) struct DraftPhase {
 
 /// Remarks on what is left out or changed, each with its places; equal remarks on several places become one.
 #[derive(Debug, Default)]
-pub(super) struct Notes(IndexMap<String, Vec<String>>);
+pub(super) struct ImportNotes(IndexMap<String, Vec<String>>);
 
-impl Notes {
+impl ImportNotes {
     pub(super) fn add(&mut self, path: impl AsRef<str>, text: impl AsRef<str>) {
         let places = self.0.entry(one_line(text.as_ref(), 400)).or_default();
         let path = one_line(path.as_ref(), 120);
@@ -128,7 +128,7 @@ fn together(places: &[String]) -> String {
 }
 
 /// Keys and display names that we accept, for names as another engine has them.
-pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<DraftAgent>, Refused> {
+pub(super) fn cast(names: &[(String, String)], notes: &mut ImportNotes) -> Result<Vec<DraftAgent>, Refused> {
     if names.len() > MAX_AGENTS {
         let message = format!("there are {} agents; at most {MAX_AGENTS} can be imported", names.len());
         return Err(Refused(message));
@@ -145,7 +145,8 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut Notes) -> Result<Vec<
             notes.add(
                 path,
                 format!(
-                    "renamed to \"{display_name}\": names must be unique, on one line, and have 1 to 80 characters"
+                    "renamed to \"{display_name}\": names must be unique, on one line, and have 1 to 80 \
+                     characters"
                 ),
             );
         }
@@ -192,7 +193,7 @@ fn key(name: &str, at: usize) -> String {
     }
 }
 
-impl Draft {
+impl ScenarioDraft {
     /// The YAML, and the notes line by line.
     pub(super) fn compose(&self, file: &str, engine: &str) -> Result<(String, Vec<String>), Refused> {
         let path = std::path::Path::new(file);
@@ -216,10 +217,10 @@ impl Draft {
         }
         notes.iter().for_each(|note| out.push_str(&item(note)));
         let top = IndexMap::from([("id", id(&title, &stem)), ("title", literal(&title))]);
-        out.push_str(&format!("\n{}", written(&top)?));
+        out.push_str(&format!("\n{}", to_yaml(&top)?));
         if !self.variables.is_empty() {
             out.push_str("\nvariables:\n");
-            out.push_str(&nested(&written(&self.variables)?));
+            out.push_str(&nested(&to_yaml(&self.variables)?));
         }
         out.push_str("\nagents:\n");
         let literal_name =
@@ -227,23 +228,23 @@ impl Draft {
         let agents = self
             .agents
             .iter()
-            .map(|agent| Ok(nested(&written(&IndexMap::from([(&agent.key, literal_name(agent))]))?)));
+            .map(|agent| Ok(nested(&to_yaml(&IndexMap::from([(&agent.key, literal_name(agent))]))?)));
         out.push_str(&agents.collect::<Result<Vec<_>, Refused>>()?.join("\n"));
         out.push_str("\nphases:\n");
         let literal_label =
             |phase: &DraftPhase| DraftPhase { label: phase.label.as_deref().map(literal), ..phase.clone() };
-        let phases = self.phases.iter().map(|phase| Ok(nested(&written(&[literal_label(phase)])?)));
+        let phases = self.phases.iter().map(|phase| Ok(nested(&to_yaml(&[literal_label(phase)])?)));
         out.push_str(&phases.collect::<Result<Vec<_>, Refused>>()?.join("\n"));
         Ok((out, notes))
     }
 }
 
-/// A template that renders to a text as it stands.
+/// A template that renders to a text unchanged.
 fn literal(text: &str) -> String {
-    template(&[Piece::Plain(text.to_string())])
+    template(&[TextPart::Plain(text.to_string())])
 }
 
-fn written<T: Serialize>(value: &T) -> Result<String, Refused> {
+fn to_yaml<T: Serialize>(value: &T) -> Result<String, Refused> {
     serde_saphyr::to_string(value).map_err(|error| Refused(format!("can't be written as YAML: {error}")))
 }
 

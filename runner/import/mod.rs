@@ -11,7 +11,7 @@ mod prompts;
 mod text;
 
 use crate::scenario::{parse, repeated_key};
-use draft::Notes;
+use draft::ImportNotes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use text::one_line;
@@ -21,12 +21,12 @@ pub const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of agents that are taken over: three rounds of them are still within what a scenario may
 /// hold.
 const MAX_AGENTS: usize = 500;
-/// Rounds to play where the other engine is told at its start, or plays without end.
+/// Rounds to play where the other engine asks for them at its start, or plays without end.
 const DEFAULT_ROUNDS: u64 = 3;
 
 /// The engine that a scenario was written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum ImportFormat {
     /// ChatArena: an arena in JSON, with `players` and `environment`.
     #[value(name = "chatarena")]
     ChatArena,
@@ -38,8 +38,6 @@ pub enum Format {
 /// A file that was imported.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// The engine that it was written for.
-    pub format: Format,
     /// The scenario.
     pub yaml: String,
     /// Notes on what was left out or changed, one line each; the scenario's head lists the same.
@@ -63,7 +61,7 @@ pub struct Refused(String);
 ///
 /// # Errors
 /// If the text is not a scenario of either engine.
-pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, Refused> {
+pub fn import(name: &str, text: &str, from: Option<ImportFormat>) -> Result<Imported, Refused> {
     if text.len() as u64 > MAX_BYTES {
         let message =
             format!("the file has {} bytes; a scenario file can have at most {MAX_BYTES}", text.len());
@@ -75,40 +73,40 @@ pub fn import(name: &str, text: &str, from: Option<Format>) -> Result<Imported, 
         None => detect(&value)?,
     };
     let draft = match format {
-        Format::ChatArena => chatarena::draft(&value)?,
-        Format::AgentVerse => agentverse::draft(&value)?,
+        ImportFormat::ChatArena => chatarena::draft(&value)?,
+        ImportFormat::AgentVerse => agentverse::draft(&value)?,
     };
     let engine = match format {
-        Format::ChatArena => "ChatArena",
-        Format::AgentVerse => "AgentVerse",
+        ImportFormat::ChatArena => "ChatArena",
+        ImportFormat::AgentVerse => "AgentVerse",
     };
     let (yaml, notes) = draft.compose(name, engine)?;
-    Ok(Imported { format, yaml, notes })
+    Ok(Imported { yaml, notes })
 }
 
 /// Both languages as one kind of value; a key that appears twice is an error in both.
-fn read(text: &str, from: Option<Format>) -> Result<Value, Refused> {
+fn read(text: &str, from: Option<ImportFormat>) -> Result<Value, Refused> {
     let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
         return Err(Refused("the file is empty; expected a scenario in JSON or YAML".into()));
     }
-    if from == Some(Format::ChatArena) || text.trim_start().starts_with('{') {
+    if from == Some(ImportFormat::ChatArena) || text.trim_start().starts_with('{') {
         let value = serde_json::from_str(text).map_err(|error| Refused(format!("invalid JSON: {error}")))?;
         return repeated_key(text).map_or(Ok(value), |found| Err(Refused(found)));
     }
     parse(text).map_err(|error| Refused(format!("invalid YAML: {error}")))
 }
 
-fn detect(value: &Value) -> Result<Format, Refused> {
+fn detect(value: &Value) -> Result<ImportFormat, Refused> {
     let has = |key: &str| value.get(key).is_some();
     if has("phases") && value.get("agents").is_some_and(Value::is_object) {
         return Err(Refused("this is already a Greenroom scenario: play it with `greenroom run`".into()));
     }
     if has("players") {
-        return Ok(Format::ChatArena);
+        return Ok(ImportFormat::ChatArena);
     }
     if has("agents") {
-        return Ok(Format::AgentVerse);
+        return Ok(ImportFormat::AgentVerse);
     }
     let found = match value {
         Value::Object(map) if map.is_empty() => "nothing".to_string(),
@@ -168,12 +166,12 @@ fn json(value: &Value) -> String {
 }
 
 /// A value in a note: short, on one line.
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     format!("`{}`", one_line(&json(value), 120))
 }
 
 /// The first limit that is given, with its place; others that differ become notes.
-fn limit<'a>(limits: &[(&'a str, Option<u64>)], notes: &mut Notes) -> (&'a str, Option<u64>) {
+fn limit<'a>(limits: &[(&'a str, Option<u64>)], notes: &mut ImportNotes) -> (&'a str, Option<u64>) {
     let mut given = limits.iter().filter_map(|(path, limit)| Some((*path, (*limit)?)));
     let Some((path, first)) = given.next() else { return ("environment", None) };
     for (other, limit) in given.filter(|(_, limit)| *limit != first) {
@@ -183,7 +181,7 @@ fn limit<'a>(limits: &[(&'a str, Option<u64>)], notes: &mut Notes) -> (&'a str, 
 }
 
 /// Rounds for `n_agents`, as many as a scenario may hold: 10,000 turns and a million messages heard.
-fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut Notes) -> u64 {
+fn rounds(wanted: Option<u64>, n_agents: usize, path: &str, notes: &mut ImportNotes) -> u64 {
     let n = n_agents.max(1) as u64;
     let most = (10_000 / n).min(1_000_000 / (n * (n + 2))).max(1);
     match wanted {

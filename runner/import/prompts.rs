@@ -1,24 +1,24 @@
 //! AgentVerse's prompt templates as system texts: its placeholders are filled once and for all, or left out.
 
 use super::Unknown;
-use super::draft::{Notes, TASK};
-use super::text::{Fill, Piece, Syntax, fill, template, tidy};
+use super::draft::{ImportNotes, TASK};
+use super::text::{Fill, Syntax, TextPart, fill, template, tidy};
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a mapping with a `name`")]
-pub(super) struct Member {
+pub(super) struct ImportedMember {
     pub(super) agent_type: Option<String>,
     pub(super) name: String,
-    pub(super) role_description: Option<Text>,
-    pub(super) prepend_prompt_template: Option<Text>,
-    pub(super) prefix_prompt: Option<Text>,
-    pub(super) prompt_template: Option<Text>,
-    pub(super) format_prompt: Option<Text>,
-    pub(super) append_prompt_template: Option<Text>,
-    pub(super) suffix_prompt: Option<Text>,
+    pub(super) role_description: Option<PromptText>,
+    pub(super) prepend_prompt_template: Option<PromptText>,
+    pub(super) prefix_prompt: Option<PromptText>,
+    pub(super) prompt_template: Option<PromptText>,
+    pub(super) format_prompt: Option<PromptText>,
+    pub(super) append_prompt_template: Option<PromptText>,
+    pub(super) suffix_prompt: Option<PromptText>,
     pub(super) llm: Option<Value>,
     pub(super) memory: Option<Value>,
     pub(super) output_parser: Option<Value>,
@@ -28,12 +28,12 @@ pub(super) struct Member {
 /// A prompt, or several that an agent uses one after the other.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
-pub(super) enum Text {
+pub(super) enum PromptText {
     One(String),
     Several(Vec<String>),
 }
 
-impl Text {
+impl PromptText {
     fn parts(&self) -> &[String] {
         match self {
             // Python's word for nothing is a text in YAML.
@@ -44,8 +44,8 @@ impl Text {
     }
 }
 
-pub(super) fn parts(text: &Option<Text>) -> &[String] {
-    text.as_ref().map(Text::parts).unwrap_or_default()
+pub(super) fn parts(text: &Option<PromptText>) -> &[String] {
+    text.as_ref().map(PromptText::parts).unwrap_or_default()
 }
 
 /// Placeholders that AgentVerse refills at each turn: what an agent remembers or hears anyway.
@@ -76,7 +76,7 @@ pub(super) struct Prompts {
     fields: IndexMap<String, String>,
     /// Paths of those that were used.
     pub(super) used: Vec<String>,
-    /// True if the task was asked for.
+    /// True if the task was requested.
     pub(super) task: bool,
 }
 
@@ -99,10 +99,10 @@ impl Prompts {
     /// An agent's templates, one after the other as AgentVerse joins them, as one text that stays the same.
     pub(super) fn system(
         &mut self,
-        member: &Member,
+        member: &ImportedMember,
         at: usize,
         name: &str,
-        notes: &mut Notes,
+        notes: &mut ImportNotes,
     ) -> Option<String> {
         let agent = format!("agents[{at}]");
         let role = tidy(&parts(&member.role_description).join("\n\n"));
@@ -119,7 +119,7 @@ impl Prompts {
         let names_role =
             |text: &String| text.contains("{role_description}") || text.contains("$role_description");
         let is_placed = templates.iter().any(|(_, text, _)| parts(text).iter().any(names_role));
-        let mut found: Vec<Vec<Piece>> = Vec::new();
+        let mut found: Vec<Vec<TextPart>> = Vec::new();
         for (field, text, syntax) in templates {
             if parts(text).len() > 1 {
                 notes.add(
@@ -137,8 +137,8 @@ impl Prompts {
             let at = usize::from(member.prefix_prompt.is_some());
             found.insert(at.min(found.len()), role);
         }
-        let found: Vec<Vec<Piece>> = found.into_iter().filter(|part| !is_empty(part)).collect();
-        let text = template(&found.join(&[Piece::Plain("\n\n".into())][..]));
+        let found: Vec<Vec<TextPart>> = found.into_iter().filter(|part| !is_empty(part)).collect();
+        let text = template(&found.join(&[TextPart::Plain("\n\n".into())][..]));
         (!text.is_empty()).then_some(text)
     }
 
@@ -148,24 +148,24 @@ impl Prompts {
         text: &str,
         place: Position<'_>,
         agent: &str,
-        role: Option<&Vec<Piece>>,
-        notes: &mut Notes,
-    ) -> Vec<Piece> {
+        role: Option<&Vec<TextPart>>,
+        notes: &mut ImportNotes,
+    ) -> Vec<TextPart> {
         let path = format!("{}.{}", place.agent, place.field);
         let mut look_up = |name: &str| {
             let own = format!("{}.{name}", place.agent);
             match (name, role) {
-                ("agent_name", _) => return Fill::With(vec![Piece::Plain(agent.to_string())]),
+                ("agent_name", _) => return Fill::With(vec![TextPart::Plain(agent.to_string())]),
                 ("role_description", Some(role)) => return Fill::With(role.clone()),
                 ("task_description", _) => {
                     self.task = true;
-                    return Fill::With(vec![Piece::Live(format!("{{{{ {TASK} }}}}"))]);
+                    return Fill::With(vec![TextPart::Live(format!("{{{{ {TASK} }}}}"))]);
                 }
                 _ => {}
             }
             if let Some(text) = self.fields.get(&own) {
                 self.used.push(own);
-                return Fill::With(vec![Piece::Plain(tidy(text))]);
+                return Fill::With(vec![TextPart::Plain(tidy(text))]);
             }
             left_out(name, place.syntax, &path, notes)
         };
@@ -174,7 +174,8 @@ impl Prompts {
             notes.add(&path, format!("the line \"{line}\" is removed with the text it introduced"));
         }
         if text.to_lowercase().contains("action input") {
-            let asks = "asks for a format that AgentVerse parses; here a reply is heard unchanged: delete this request";
+            let asks = "asks for a format that AgentVerse parses; here a reply is heard unchanged: delete \
+                        this request";
             notes.add(&path, asks);
         }
         pieces
@@ -182,7 +183,7 @@ impl Prompts {
 }
 
 /// A placeholder that nothing of ours fills.
-fn left_out(name: &str, syntax: Syntax, path: &str, notes: &mut Notes) -> Fill {
+fn left_out(name: &str, syntax: Syntax, path: &str, notes: &mut ImportNotes) -> Fill {
     let why = match name {
         name if REMEMBERED.contains(&name) => "an agent remembers what it read and said",
         name if OF_TOOLS.contains(&name) => "tools are not imported",
@@ -198,6 +199,6 @@ fn left_out(name: &str, syntax: Syntax, path: &str, notes: &mut Notes) -> Fill {
     Fill::Out
 }
 
-fn is_empty(pieces: &[Piece]) -> bool {
-    pieces.iter().all(|piece| matches!(piece, Piece::Plain(text) if text.trim().is_empty()))
+fn is_empty(pieces: &[TextPart]) -> bool {
+    pieces.iter().all(|piece| matches!(piece, TextPart::Plain(text) if text.trim().is_empty()))
 }

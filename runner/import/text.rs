@@ -2,7 +2,7 @@
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum TextPart {
     /// Words, whatever they look like.
     Plain(String),
     /// An expression of ours, braces included.
@@ -13,12 +13,12 @@ pub(super) enum Piece {
 ///
 /// Each run of `{`, `%`, `#` and `$` that a template would read is written as a string in an expression. A
 /// raw block would end at the first `endraw` of the text, and swallow a line break after its tag.
-pub(super) fn template(pieces: &[Piece]) -> String {
+pub(super) fn template(pieces: &[TextPart]) -> String {
     let mut out = String::new();
     for (at, piece) in pieces.iter().enumerate() {
         match piece {
-            Piece::Live(expression) => out.push_str(expression),
-            Piece::Plain(text) => {
+            TextPart::Live(expression) => out.push_str(expression),
+            TextPart::Plain(text) => {
                 let is_followed = pieces.get(at + 1).is_some();
                 protect(text, is_followed, &mut out);
             }
@@ -39,7 +39,7 @@ fn protect(text: &str, is_followed: bool, out: &mut String) {
         // What follows may begin with a brace, and would then be read together with this.
         let touches = is_followed && rest.is_empty() && run.ends_with(['{', '$']);
         if opens || touches {
-            // `${` must not stand anywhere: it is rewritten before templates are parsed.
+            // `${` must not occur anywhere: it is rewritten before templates are parsed.
             out.push_str(&format!("{{{{ \"{}\" }}}}", run.replace("${", "$\" ~ \"{")));
         } else {
             out.push_str(run);
@@ -76,7 +76,7 @@ pub(super) fn one_line(text: &str, most: usize) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// Something of ours.
-    With(Vec<Piece>),
+    With(Vec<TextPart>),
     /// It is known, and left out.
     Out,
     /// It is none: the text stays.
@@ -92,14 +92,14 @@ pub(super) enum Syntax {
     Braces,
 }
 
-/// Fills a template's placeholders; also returns the lines that went because only placeholders that are left
-/// out stood on them, or on the line after.
+/// Fills a template's placeholders; also returns the lines that were dropped because they, or the line after,
+/// had only placeholders that are left out.
 pub(super) fn fill(
     template: &str,
     syntax: Syntax,
     look_up: &mut dyn FnMut(&str) -> Fill,
-) -> (Vec<Piece>, Vec<String>) {
-    let (mut lines, mut gone): (Vec<Vec<Piece>>, Vec<String>) = (Vec::new(), Vec::new());
+) -> (Vec<TextPart>, Vec<String>) {
+    let (mut lines, mut gone): (Vec<Vec<TextPart>>, Vec<String>) = (Vec::new(), Vec::new());
     let mut skips_blank = false;
     for line in template.lines() {
         let (pieces, is_gone) = fill_line(line, syntax, look_up);
@@ -120,25 +120,25 @@ pub(super) fn fill(
     let mut out = Vec::new();
     for (at, line) in lines.into_iter().enumerate() {
         if at > 0 {
-            out.push(Piece::Plain("\n".into()));
+            out.push(TextPart::Plain("\n".into()));
         }
         out.extend(line);
     }
     (out, gone)
 }
 
-fn is_blank(line: &[Piece]) -> bool {
-    line.iter().all(|piece| matches!(piece, Piece::Plain(text) if text.trim().is_empty()))
+fn is_blank(line: &[TextPart]) -> bool {
+    line.iter().all(|piece| matches!(piece, TextPart::Plain(text) if text.trim().is_empty()))
 }
 
-/// A line that only says that something follows: "Here is the conversation history:".
-fn announces(line: &[Piece]) -> Option<String> {
-    let [Piece::Plain(text)] = line else { return None };
+/// A line that only introduces what follows: "Here is the conversation history:".
+fn announces(line: &[TextPart]) -> Option<String> {
+    let [TextPart::Plain(text)] = line else { return None };
     let text = text.trim();
     (text.ends_with(':') || text.to_lowercase().ends_with("history")).then(|| text.to_string())
 }
 
-fn fill_line(line: &str, syntax: Syntax, look_up: &mut dyn FnMut(&str) -> Fill) -> (Vec<Piece>, bool) {
+fn fill_line(line: &str, syntax: Syntax, look_up: &mut dyn FnMut(&str) -> Fill) -> (Vec<TextPart>, bool) {
     let mark = if syntax == Syntax::Dollar { '$' } else { '{' };
     let (mut pieces, mut plain, mut rest) = (Vec::new(), String::new(), line);
     let (mut n_out, mut n_with) = (0, 0);
@@ -156,7 +156,7 @@ fn fill_line(line: &str, syntax: Syntax, look_up: &mut dyn FnMut(&str) -> Fill) 
         };
         match found {
             Fill::With(with) => {
-                pieces.push(Piece::Plain(std::mem::take(&mut plain)));
+                pieces.push(TextPart::Plain(std::mem::take(&mut plain)));
                 pieces.extend(with);
                 n_with += 1;
             }
@@ -170,7 +170,7 @@ fn fill_line(line: &str, syntax: Syntax, look_up: &mut dyn FnMut(&str) -> Fill) 
     }
     plain.push_str(rest);
     let is_gone = n_out > 0 && n_with == 0 && !plain.contains(char::is_alphanumeric);
-    pieces.push(Piece::Plain(plain));
+    pieces.push(TextPart::Plain(plain));
     (pieces, is_gone)
 }
 

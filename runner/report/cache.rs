@@ -1,20 +1,20 @@
 //! The caches turn by turn: what they contained and what was computed, according to the trace; totals as in
 //! `summary.json`.
 
-use super::cast::Cast;
+use super::cast::CastIndex;
 use super::chart::{Chart, chart};
-use super::cost::{Row, row};
+use super::cost::{CostRow, row};
 use super::dialogue::TurnLine;
-use super::sources::Sources;
+use super::sources::ReportSources;
 use crate::trace::TurnTrace;
 use serde::Serialize;
 
 /// Totals, figure and table.
 #[derive(Debug, Serialize)]
-pub(super) struct Cache {
+pub(super) struct CacheView {
     totals: Totals,
     chart: Chart,
-    rows: Vec<Row>,
+    rows: Vec<CostRow>,
     /// Turns that no model answered, or without a trace.
     n_without: usize,
 }
@@ -36,7 +36,7 @@ struct Totals {
 }
 
 /// The account of the caches; `None` without a trace of any turn on record.
-pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Option<Cache> {
+pub(super) fn cache(sources: &ReportSources, cast: &CastIndex, lines: &[TurnLine<'_>]) -> Option<CacheView> {
     let trace = sources.trace.as_ref()?;
     let (mut rows, mut totals) = (Vec::new(), Totals::default());
     for (column, line) in lines.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn cache(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> O
     let prompt = totals.reused.saturating_add(totals.prefilled).saturating_add(totals.recomputed);
     totals.share = 100.0 * totals.reused as f64 / prompt.max(1) as f64;
     let n_without = lines.len() - rows.len();
-    Some(Cache { totals, chart: chart(sources, cast, lines, &rows), rows, n_without })
+    Some(CacheView { totals, chart: chart(sources, cast, lines, &rows), rows, n_without })
 }
 
 impl Totals {

@@ -1,6 +1,6 @@
 //! The cast, in the order of the scenario, with the colours of the graph.
 
-use super::sources::Sources;
+use super::sources::ReportSources;
 use crate::drawing;
 use crate::scenario::{AgentId, Color};
 use crate::transcript::{AgentRecord, Header};
@@ -30,10 +30,10 @@ pub(super) struct Member {
 
 /// The cast, by key.
 #[derive(Debug)]
-pub(super) struct Cast(IndexMap<String, Member>);
+pub(super) struct CastIndex(IndexMap<String, Member>);
 
-impl Cast {
-    pub(super) fn new(sources: &Sources) -> Self {
+impl CastIndex {
+    pub(super) fn new(sources: &ReportSources) -> Self {
         let header = &sources.transcript.header.record;
         let mut cast: IndexMap<String, Member> = IndexMap::new();
         for key in order(sources, header) {
@@ -82,7 +82,7 @@ impl Cast {
 }
 
 /// Keys: those of the scenario, then those that only the recording has.
-fn order(sources: &Sources, header: &Header) -> Vec<String> {
+fn order(sources: &ReportSources, header: &Header) -> Vec<String> {
     let written = sources.scenario.iter().flat_map(|scenario| &scenario.agents).map(|agent| &agent.key);
     let written = written.filter(|key| header.agents.contains_key(*key));
     let spoken = sources.transcript.turns.iter().map(|turn| &turn.record.agent);
@@ -91,7 +91,7 @@ fn order(sources: &Sources, header: &Header) -> Vec<String> {
     all.filter(|key| seen.insert(key.as_str())).cloned().collect()
 }
 
-fn member(sources: &Sources, key: String, record: Option<&AgentRecord>, place: usize) -> Member {
+fn member(sources: &ReportSources, key: String, record: Option<&AgentRecord>, place: usize) -> Member {
     let agent = sources.scenario.as_ref().and_then(|scenario| {
         let id: AgentId = scenario.agent_by_key(&key)?;
         Some(scenario.agent(id))
@@ -109,7 +109,7 @@ fn member(sources: &Sources, key: String, record: Option<&AgentRecord>, place: u
     }
 }
 
-fn given_color(sources: &Sources, key: &str) -> Option<Color> {
+fn given_color(sources: &ReportSources, key: &str) -> Option<Color> {
     let scenario = sources.scenario.as_ref()?;
     scenario.agent(scenario.agent_by_key(key)?).color
 }

@@ -2,12 +2,12 @@
 //! tokens; below, the time to first token. All lanes share one scale, so that bars can be compared. Its
 //! colours are the page's.
 
-use super::cast::{Cast, Member};
-use super::cost::Row;
+use super::cast::{CastIndex, Member};
+use super::cost::CostRow;
 use super::dialogue::{TurnLine, label};
-use super::sources::Sources;
+use super::sources::ReportSources;
 use super::text::{clean, duration, thousands};
-use crate::drawing::{blank, centred, fitted, line, rectangle, round, text, told};
+use crate::drawing::{blank, centred, fitted, line, rectangle, round, text, with_title};
 use minijinja::Value;
 use serde::Serialize;
 use svg::node::element::Group;
@@ -41,9 +41,14 @@ pub(super) struct Chart {
 }
 
 /// Draws the turns of a table.
-pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>], rows: &[Row]) -> Chart {
+pub(super) fn chart(
+    sources: &ReportSources,
+    cast: &CastIndex,
+    lines: &[TurnLine<'_>],
+    rows: &[CostRow],
+) -> Chart {
     let column = (WIDTH / lines.len().max(1) as f64).clamp(COLUMN.0, COLUMN.1).floor();
-    let tokens = |row: &Row| stack(row).iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
+    let tokens = |row: &CostRow| stack(row).iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
     let most_tokens = rows.iter().map(tokens).max().unwrap_or(0);
     let most_ms = rows.iter().filter_map(|row| row.ttft_ms).fold(0.0, f64::max);
     let speaks = |member: &&Member| rows.iter().any(|row| row.key == member.key);
@@ -69,7 +74,7 @@ pub(super) fn chart(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>], rows
 }
 
 /// A turn's tokens by kind, from bottom to top.
-fn stack(row: &Row) -> [(&'static str, u64); 4] {
+fn stack(row: &CostRow) -> [(&'static str, u64); 4] {
     [
         (row.state, row.reused),
         ("recomputed", row.recomputed),
@@ -79,9 +84,9 @@ fn stack(row: &Row) -> [(&'static str, u64); 4] {
 }
 
 /// A turn: its parts stacked, with the details as a tooltip.
-fn bar(row: &Row, (x, width): (f64, f64), bottom: f64, stack: &[(&str, f64)], most: f64) -> Group {
+fn bar(row: &CostRow, (x, width): (f64, f64), bottom: f64, stack: &[(&str, f64)], most: f64) -> Group {
     let mut y = bottom;
-    let mut group = told(&words(row));
+    let mut group = with_title(&words(row));
     for (kind, amount) in stack {
         let height = round(HEIGHT * (amount / most.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0));
         y = round(y - height);
@@ -92,14 +97,14 @@ fn bar(row: &Row, (x, width): (f64, f64), bottom: f64, stack: &[(&str, f64)], mo
     group
 }
 
-fn words(row: &Row) -> String {
+fn words(row: &CostRow) -> String {
     let [reused, prefilled, recomputed, generated] =
         [row.reused, row.prefilled, row.recomputed, row.generated].map(thousands);
-    let Row { n, name, state, .. } = row;
+    let CostRow { n, name, state, .. } = row;
     let first = row.ttft_ms.map_or(String::new(), |ms| format!("; {} to the first token", duration(ms)));
     format!(
-        "Turn {n}, {}: {reused} reused ({state}), {prefilled} prefilled, {recomputed} recomputed, {generated} \
-         generated{first}",
+        "Turn {n}, {}: {reused} reused ({state}), {prefilled} prefilled, {recomputed} recomputed, \
+         {generated} generated{first}",
         clean(name)
     )
 }
@@ -116,12 +121,12 @@ fn numbers(lines: &[TurnLine<'_>], column: f64, top: f64) -> Group {
 }
 
 /// The columns of the phases, with their names if there is room.
-fn bands(sources: &Sources, lines: &[TurnLine<'_>], column: f64) -> Group {
+fn bands(sources: &ReportSources, lines: &[TurnLine<'_>], column: f64) -> Group {
     let (mut x, mut group) = (0.5, Group::new());
     for lines in lines.chunk_by(|one, next| one.phase() == next.phase()) {
         let (label, width) = (clean(&label(sources, lines[0].phase())), lines.len() as f64 * column);
         let area = rectangle((x, 0.0), (width, HEAD)).set("fill-opacity", 0);
-        let mut band = told(&label).add(area).add(line((x, 0.0), (x, HEAD)).set("class", "edge"));
+        let mut band = with_title(&label).add(area).add(line((x, 0.0), (x, HEAD)).set("class", "edge"));
         if width >= 60.0 {
             band = band.add(text(&fitted(&label, SIZE, width - 8.0), x + 5.0, 18.0, SIZE, "muted"));
         }

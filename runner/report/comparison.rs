@@ -3,8 +3,8 @@
 
 use super::{MARK, environment, text};
 use crate::statistics::{
-    ByCase, CaseRow, Estimate, Figure, InCell, Method, Rounds, Run, Sample, Subject, Summary, by_case,
-    pictures, summarize,
+    ByCase, CaseRow, Figure, InCell, Rounds, Run, Sample, Subject, Summary, by_case, pictures, signed,
+    summarize,
 };
 use crate::transcript::Footer;
 use anyhow::Context as _;
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 /// Everything on the page.
 #[derive(Debug, Serialize)]
-struct Page {
+struct ComparisonPage {
     mark: Value,
     title: String,
     description: String,
@@ -26,13 +26,13 @@ struct Page {
     confidence: String,
     /// The word for what figures are grouped by: cell, or condition where cases are pooled.
     group: &'static str,
-    cells: Vec<Cell>,
+    cells: Vec<CellView>,
     /// Figures left out because some rounds have no payoff.
     rounds_without_payoff: usize,
     /// Assertions that need a share of runs.
     assertions: Vec<ThresholdRow>,
     /// Tables of figures; empty ones are not shown.
-    tables: Vec<Table>,
+    tables: Vec<FigureTable>,
     /// Each case, where there are cases.
     cases: Option<Cases>,
     plots: Vec<Plot>,
@@ -41,7 +41,7 @@ struct Page {
 }
 
 #[derive(Debug, Serialize)]
-struct Cell {
+struct CellView {
     label: String,
     cases: Option<usize>,
     runs: usize,
@@ -50,22 +50,22 @@ struct Cell {
 }
 
 #[derive(Debug, Serialize)]
-struct Table {
+struct FigureTable {
     title: &'static str,
     /// True if some runs have no value of one of its figures.
     lacks_runs: bool,
-    figures: Vec<Row>,
+    figures: Vec<FigureRow>,
 }
 
 /// A figure in every cell that has it.
 #[derive(Debug, Serialize)]
-struct Row {
+struct FigureRow {
     name: String,
-    cells: Vec<Entry>,
+    cells: Vec<FigureView>,
 }
 
 #[derive(Debug, Serialize)]
-struct Entry {
+struct FigureView {
     cell: usize,
     /// Cases, where they are pooled.
     cases: Option<usize>,
@@ -95,11 +95,11 @@ struct ThresholdRow {
 #[derive(Debug, Serialize)]
 struct Cases {
     names: Vec<String>,
-    rows: Vec<Case>,
+    rows: Vec<CaseView>,
 }
 
 #[derive(Debug, Serialize)]
-struct Case {
+struct CaseView {
     case: String,
     condition: usize,
     runs: usize,
@@ -149,7 +149,7 @@ pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result
     let by_cell: HashMap<usize, &CaseRow<'_>> =
         by_case.iter().flat_map(|by_case| &by_case.rows).map(|row| (row.cell, row)).collect();
     let case_of = |run: &Run| by_cell.get(&run.cell).copied();
-    let page = Page {
+    let page = ComparisonPage {
         mark: Value::from_safe_string(MARK.to_string()),
         title: scenario.map_or(id, |scenario| &scenario.title).to_string(),
         description: scenario.map_or("", |scenario| scenario.description.trim()).to_string(),
@@ -177,16 +177,16 @@ fn footer(run: &Run) -> Option<&Footer> {
     run.transcript.footer.as_ref().map(|footer| &footer.record)
 }
 
-fn cells(summary: &Summary) -> Vec<Cell> {
+fn cells(summary: &Summary) -> Vec<CellView> {
     let cell = |cell: &crate::statistics::CellSummary| {
         let label = cell.label();
         let label = if label.is_empty() { "all runs".to_string() } else { label };
-        Cell { label, cases: cell.cases, runs: cell.runs, choices: cell.choices, invalid: cell.invalid }
+        CellView { label, cases: cell.cases, runs: cell.runs, choices: cell.choices, invalid: cell.invalid }
     };
     summary.cells.iter().map(cell).collect()
 }
 
-fn tables(summary: &Summary) -> Vec<Table> {
+fn tables(summary: &Summary) -> Vec<FigureTable> {
     // Assertions over many runs have a table of their own.
     let is_result = |subject: &Subject| subject.is_result() && !matches!(subject, Subject::Assertion { .. });
     let is_choice = |subject: &Subject| match subject {
@@ -198,7 +198,7 @@ fn tables(summary: &Summary) -> Vec<Table> {
     let table = |title, is_in: &dyn Fn(&Subject) -> bool| {
         let own = || summary.figures.iter().filter(|figure| is_in(&figure.subject));
         let lacks_runs = own().any(Figure::lacks_runs);
-        Table { title, lacks_runs, figures: own().map(|figure| row(summary, figure)).collect() }
+        FigureTable { title, lacks_runs, figures: own().map(|figure| row(summary, figure)).collect() }
     };
     let all = [
         table("Results", &is_result),
@@ -208,8 +208,8 @@ fn tables(summary: &Summary) -> Vec<Table> {
     all.into_iter().filter(|table| !table.figures.is_empty()).collect()
 }
 
-fn row(summary: &Summary, figure: &Figure) -> Row {
-    Row { name: name(figure), cells: figure.cells.iter().map(|cell| entry(summary, cell)).collect() }
+fn row(summary: &Summary, figure: &Figure) -> FigureRow {
+    FigureRow { name: name(figure), cells: figure.cells.iter().map(|cell| entry(summary, cell)).collect() }
 }
 
 fn name(figure: &Figure) -> String {
@@ -237,7 +237,7 @@ fn value(cell: &InCell) -> String {
 /// The assertions that need a share of runs, cell by cell.
 fn thresholds(summary: &Summary) -> Vec<ThresholdRow> {
     let of = |threshold: &crate::statistics::Threshold| {
-        let of_cell = |cell: &crate::statistics::Held| ThresholdRow {
+        let of_cell = |cell: &crate::statistics::AssertionCount| ThresholdRow {
             that: threshold.that.clone(),
             why: threshold.why.clone(),
             cell: cell.cell,
@@ -258,23 +258,25 @@ fn cases(by_case: &ByCase<'_>) -> Cases {
             None => "–".to_string(),
         };
         let values = row.figures.iter().map(of_figure).collect();
-        Case { case: row.case.clone(), condition: row.condition, runs: row.runs, values }
+        CaseView { case: row.case.clone(), condition: row.condition, runs: row.runs, values }
     };
     let names = by_case.figures.iter().map(|figure| name(figure)).collect();
     Cases { names, rows: by_case.rows.iter().map(of_case).collect() }
 }
 
-fn entry(summary: &Summary, cell: &InCell) -> Entry {
+fn entry(summary: &Summary, cell: &InCell) -> FigureView {
     let is_rate = cell.count.is_some();
     let difference = cell.difference.as_ref();
-    Entry {
+    FigureView {
         cell: cell.cell,
         cases: summary.pools_cases().then_some(cell.estimate.n),
         runs: summary.runs_in_words(cell),
         value: value(cell),
-        interval: interval(&cell.estimate, is_rate),
-        difference: difference.and_then(|of| of.value).map_or(String::new(), |value| signed(value, is_rate)),
-        difference_interval: difference.map_or(String::new(), |of| interval(of, is_rate)),
+        interval: cell.estimate.interval(|end| scaled(end, is_rate)),
+        difference: difference
+            .and_then(|of| of.value)
+            .map_or(String::new(), |value| signed(value, scaled(value, is_rate))),
+        difference_interval: difference.map_or(String::new(), |of| of.interval(|end| scaled(end, is_rate))),
         differs: difference
             .is_some_and(|of| of.low.zip(of.high).is_some_and(|(low, high)| low > 0.0 || high < 0.0)),
     }
@@ -283,27 +285,6 @@ fn entry(summary: &Summary, cell: &InCell) -> Entry {
 /// A value rounded for display; rates in per cent.
 fn scaled(value: f64, is_rate: bool) -> String {
     if is_rate { format!("{:.0}", 100.0 * value) } else { text::number((value * 1e3).round() / 1e3) }
-}
-
-fn signed(value: f64, is_rate: bool) -> String {
-    let shown = scaled(value, is_rate);
-    if shown.trim_start_matches(['-', '−', '0', '.']).is_empty() {
-        "0".to_string()
-    } else if value > 0.0 {
-        format!("+{shown}")
-    } else {
-        shown
-    }
-}
-
-fn interval(estimate: &Estimate, is_rate: bool) -> String {
-    match (estimate.low, estimate.high, estimate.method) {
-        (Some(low), Some(high), _) => format!("[{}, {}]", scaled(low, is_rate), scaled(high, is_rate)),
-        (_, _, Method::Alike) => "all alike".to_string(),
-        (_, _, Method::TooFewRuns) => "too few runs".to_string(),
-        (_, _, Method::TooFewCases) => "too few cases".to_string(),
-        _ => String::new(),
-    }
 }
 
 fn run_row(run: &Run, outcomes: &[String], of_case: Option<&CaseRow<'_>>) -> RunRow {

@@ -1,14 +1,14 @@
 //! Cost of a turn: what its cache contained, and what was computed.
 
-use super::cast::Cast;
+use super::cast::CastIndex;
 use super::dialogue::TurnLine;
-use crate::backend::{Match, Origin};
+use crate::backend::CacheSource;
 use crate::trace::TurnTrace;
 use serde::Serialize;
 
 /// Cost of a turn.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct CostRow {
     pub(super) n: usize,
     /// Column in the figure, from 0.
     #[serde(skip)]
@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) name: String,
     /// `hot`, `warm` or `cold`: reused from memory, from disk, or not at all.
     pub(super) state: &'static str,
-    /// Match between the prompt and the cache.
+    /// MatchKind between the prompt and the cache.
     kind: &'static str,
     pub(super) reused: u64,
     pub(super) prefilled: u64,
@@ -35,15 +35,15 @@ pub(super) struct Row {
 }
 
 /// The cost of a line, if the trace has it.
-pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<Row> {
-    let kind = kind(cost.kind?);
+pub(super) fn row(cast: &CastIndex, line: &TurnLine<'_>, column: usize, cost: &TurnTrace) -> Option<CostRow> {
+    let kind = cost.kind?.word();
     let state = match cost.source {
-        Some(Origin::Memory) => "hot",
-        Some(Origin::Disk) => "warm",
+        Some(CacheSource::Memory) => "hot",
+        Some(CacheSource::Disk) => "warm",
         _ => "cold",
     };
     let key = &line.record.agent;
-    Some(Row {
+    Some(CostRow {
         n: line.n,
         column,
         is_summary: line.is_summary,
@@ -62,15 +62,4 @@ pub(super) fn row(cast: &Cast, line: &TurnLine<'_>, column: usize, cost: &TurnTr
         reason: cost.reason.clone(),
         adopted: cost.adopted.clone(),
     })
-}
-
-/// The match between a prompt and the cache, as the trace writes it.
-pub(super) fn kind(kind: Match) -> &'static str {
-    match kind {
-        Match::Cold => "cold",
-        Match::Prefix => "prefix",
-        Match::Extend => "extend",
-        Match::Exact => "exact",
-        Match::Diverge => "diverge",
-    }
 }

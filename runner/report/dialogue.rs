@@ -1,11 +1,12 @@
 //! The dialogue, phase by phase: who spoke to whom, and what was chosen with which probabilities.
 
-use super::cast::Cast;
-use super::sources::Sources;
+use super::cast::CastIndex;
+use super::sources::ReportSources;
 use super::text;
+use crate::backend::StopReason;
 use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
 use crate::timeline::{Event, StageKind};
-use crate::transcript::{CallRecord, ChoiceRecord, Odds, Recorded, Stop, Transcript, TurnRecord, is_summary};
+use crate::transcript::{CallRecord, ChoiceRecord, Odds, Recorded, Transcript, TurnRecord, is_summary};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -53,7 +54,7 @@ impl<'a> TurnLine<'a> {
 
 /// The turns of a phase.
 #[derive(Debug, Serialize)]
-pub(super) struct Scene {
+pub(super) struct PhaseView {
     label: String,
     turns: Vec<Spoken>,
 }
@@ -72,39 +73,39 @@ struct Spoken {
     name: String,
     text: String,
     /// The tool calls made before it.
-    calls: Vec<Call>,
+    calls: Vec<CallView>,
     /// `public`, `whisper`, `unheard`; empty: not known.
     heard: &'static str,
     /// Names of a whisper's recipients (`to`), and of those who overhear it (`by`).
     to: Vec<String>,
     by: Vec<String>,
-    /// The purpose of the reply, if nobody hears it.
+    /// The purpose of the reply, if no agent hears it.
     purpose: &'static str,
-    choice: Option<Choice>,
+    choice: Option<ChoiceView>,
     is_cut: bool,
 }
 
 /// A call of a tool.
 #[derive(Debug, Serialize)]
-struct Call {
+struct CallView {
     call: String,
     result: String,
     failed: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Choice {
+struct ChoiceView {
     is_invalid: bool,
     /// Probability that the model would say any of the options; none if no model was asked.
     mass: Option<String>,
     is_low: bool,
     /// The temperature at which one of them was drawn.
     temperature: String,
-    options: Vec<ChoiceOption>,
+    options: Vec<OptionView>,
 }
 
 #[derive(Debug, Serialize)]
-struct ChoiceOption {
+struct OptionView {
     text: String,
     is_chosen: bool,
     /// Per cent, at the run's temperature; none if no model was asked.
@@ -112,15 +113,15 @@ struct ChoiceOption {
 }
 
 /// The displayed name of a phase.
-pub(super) fn label(sources: &Sources, phase: &str) -> String {
+pub(super) fn label(sources: &ReportSources, phase: &str) -> String {
     let scenario = sources.scenario.as_ref();
     let known = scenario.and_then(|scenario| Some(&scenario.phase(scenario.phase_by_name(phase)?).label));
     known.map_or(phase.to_string(), Clone::clone)
 }
 
 /// The dialogue.
-pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Vec<Scene> {
-    let mut told = BTreeSet::new();
+pub(super) fn scenes(sources: &ReportSources, cast: &CastIndex, lines: &[TurnLine<'_>]) -> Vec<PhaseView> {
+    let mut shown = BTreeSet::new();
     let scene = |lines: &[TurnLine<'_>]| {
         let last = lines.iter().filter_map(TurnLine::round).max().unwrap_or(1);
         let mut round = None;
@@ -130,14 +131,14 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> 
                 let route = sources.transcript.routes().find(|route| route.path == line.phase());
                 spoken.directions.extend(route.map(|route| route.told(|key| cast.name(key))));
             }
-            spoken.directions.extend(directions(sources, line, &mut told));
+            spoken.directions.extend(directions(sources, line, &mut shown));
             if line.round() != round && last > 1 {
                 spoken.begins_round = line.round();
             }
             round = line.round();
             spoken
         });
-        Scene {
+        PhaseView {
             turns: turns.collect(),
             label: lines.first().map_or(String::new(), |l| label(sources, l.phase())),
         }
@@ -147,9 +148,9 @@ pub(super) fn scenes(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> 
 
 /// Texts of the stage, shown once: openings that all share, results of votes, announcements.
 fn directions<'a>(
-    sources: &'a Sources,
+    sources: &'a ReportSources,
     line: &TurnLine<'_>,
-    told: &mut BTreeSet<(&'a str, &'a str)>,
+    shown: &mut BTreeSet<(&'a str, &'a str)>,
 ) -> Vec<String> {
     let read = sources.read.get(&line.record.path);
     let texts = read.into_iter().flat_map(|read| &read.events).filter_map(|event| match event {
@@ -164,10 +165,10 @@ fn directions<'a>(
         } => Some((origin.as_str(), text.as_str())),
         _ => None,
     });
-    texts.filter(|text| told.insert(*text)).map(|(_, text)| text.to_string()).collect()
+    texts.filter(|text| shown.insert(*text)).map(|(_, text)| text.to_string()).collect()
 }
 
-fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
+fn spoken(sources: &ReportSources, cast: &CastIndex, line: &TurnLine<'_>) -> Spoken {
     let record = line.record;
     let mut spoken = Spoken {
         n: line.n,
@@ -184,7 +185,7 @@ fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
         by: Vec::new(),
         purpose: "",
         choice: record.constraint.as_ref().map(|record| choice(record, line.temperature)),
-        is_cut: record.stop == Stop::Length,
+        is_cut: record.stop == StopReason::Length,
     };
     if let Some((scenario, turn)) = planned(sources, &record.path) {
         let names = |ids: &[AgentId]| ids.iter().map(|id| scenario.agent(*id).name.clone()).collect();
@@ -205,25 +206,25 @@ fn spoken(sources: &Sources, cast: &Cast, line: &TurnLine<'_>) -> Spoken {
     spoken
 }
 
-fn call(record: &CallRecord) -> Call {
-    Call { call: record.quoted(), result: record.result.clone(), failed: record.failed }
+fn call(record: &CallRecord) -> CallView {
+    CallView { call: record.quoted(), result: record.result.clone(), failed: record.failed }
 }
 
 /// The turn of the plan that matches a recorded turn.
-pub(super) fn planned<'a>(sources: &'a Sources, path: &str) -> Option<(&'a Scenario, &'a Turn)> {
+pub(super) fn planned<'a>(sources: &'a ReportSources, path: &str) -> Option<(&'a Scenario, &'a Turn)> {
     let (plan, scenario) = (sources.plan.as_ref()?, sources.scenario.as_ref()?);
     Some((scenario, plan.turn(sources.read.get(path)?.turn)))
 }
 
-fn choice(record: &ChoiceRecord, temperature: f32) -> Choice {
+fn choice(record: &ChoiceRecord, temperature: f32) -> ChoiceView {
     let odds = record.odds(temperature);
     let share = |at: usize| odds.as_ref().and_then(|odds| odds.shares.get(at).copied());
-    let option = |(at, option): (usize, &crate::transcript::OptionRecord)| ChoiceOption {
+    let option = |(at, option): (usize, &crate::transcript::OptionRecord)| OptionView {
         text: if option.text.is_empty() { text::value(&option.value) } else { option.text.clone() },
         is_chosen: !record.chosen.is_null() && option.value == record.chosen,
         share: share(at).map(|share| (1000.0 * share).round() / 10.0),
     };
-    Choice {
+    ChoiceView {
         is_invalid: record.chosen.is_null(),
         mass: odds.as_ref().map(|odds| Odds::in_percent(odds.mass)),
         is_low: odds.as_ref().is_some_and(Odds::is_low),

@@ -1,8 +1,8 @@
 //! Table of who heard what: agents by turns, or, if there are too many turns, agents by phases with counts.
 
-use super::cast::{Cast, Member};
+use super::cast::{CastIndex, Member};
 use super::dialogue::{TurnLine, label, planned};
-use super::sources::Sources;
+use super::sources::ReportSources;
 use crate::timeline::Event;
 use serde::Serialize;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ pub(super) struct Hearing {
     phases: Vec<PhaseHearing>,
     /// Numbers of the turns; empty where columns are phases.
     turns: Vec<usize>,
-    rows: Vec<Row>,
+    rows: Vec<HearingRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -26,16 +26,16 @@ struct PhaseHearing {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct HearingRow {
     member: Member,
     /// By turn: `said`, `heard`, `told` (and did not speak again) or `not`.
     cells: Vec<&'static str>,
     /// By phase.
-    counts: Vec<Counts>,
+    counts: Vec<HearingCounts>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Counts {
+struct HearingCounts {
     said: usize,
     heard: usize,
     told: usize,
@@ -43,7 +43,7 @@ struct Counts {
 }
 
 /// The table; `None` if the recording alone is not enough.
-pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Option<Hearing> {
+pub(super) fn hearing(sources: &ReportSources, cast: &CastIndex, lines: &[TurnLine<'_>]) -> Option<Hearing> {
     let lines: Vec<TurnLine<'_>> = lines.iter().filter(|line| !line.is_summary).copied().collect();
     let known = lines.iter().all(|line| planned(sources, &line.record.path).is_some());
     if lines.is_empty() || !known {
@@ -62,10 +62,10 @@ pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) ->
         let mut rest = cells.as_slice();
         for phase in phases.iter().filter(|_| !by_turn) {
             let (here, after) = rest.split_at(phase.n_turns.min(rest.len()));
-            counts.push(Counts::of(here));
+            counts.push(HearingCounts::of(here));
             rest = after;
         }
-        Row { member: member.clone(), cells: if by_turn { cells } else { Vec::new() }, counts }
+        HearingRow { member: member.clone(), cells: if by_turn { cells } else { Vec::new() }, counts }
     };
     let rows = cast.members().map(row).collect();
     let turns = if by_turn { lines.iter().map(|line| line.n).collect() } else { Vec::new() };
@@ -73,7 +73,7 @@ pub(super) fn hearing(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) ->
 }
 
 /// Pairs of an agent's key and the path of a turn that it heard.
-fn read<'a>(sources: &'a Sources, lines: &[TurnLine<'a>]) -> HashSet<(&'a str, &'a str)> {
+fn read<'a>(sources: &'a ReportSources, lines: &[TurnLine<'a>]) -> HashSet<(&'a str, &'a str)> {
     let mut read = HashSet::new();
     for line in lines {
         let events = sources.read.get(&line.record.path).into_iter().flat_map(|read| &read.events);
@@ -87,7 +87,7 @@ fn read<'a>(sources: &'a Sources, lines: &[TurnLine<'a>]) -> HashSet<(&'a str, &
 }
 
 fn cell(
-    sources: &Sources,
+    sources: &ReportSources,
     member: &Member,
     line: &TurnLine<'_>,
     read: &HashSet<(&str, &str)>,
@@ -98,15 +98,15 @@ fn cell(
     if read.contains(&(member.key.as_str(), line.record.path.as_str())) {
         return "heard";
     }
-    let told = planned(sources, &line.record.path).is_some_and(|(scenario, turn)| {
+    let was_told = planned(sources, &line.record.path).is_some_and(|(scenario, turn)| {
         let agent = scenario.agent_by_key(&member.key);
         let is_there = |agent| scenario.phase(turn.phase).agents.contains(&agent);
         agent.is_some_and(|agent| is_there(agent) && turn.audience.hears(agent))
     });
-    if told && !line.record.spoken.is_empty() { "told" } else { "not" }
+    if was_told && !line.record.spoken.is_empty() { "told" } else { "not" }
 }
 
-impl Counts {
+impl HearingCounts {
     fn of(cells: &[&str]) -> Self {
         let n = |word: &str| cells.iter().filter(|cell| **cell == word).count();
         Self { said: n("said"), heard: n("heard"), told: n("told"), not: n("not") }

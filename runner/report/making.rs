@@ -1,6 +1,6 @@
 //! The command that plays a run again, as far as its recording shows, and the hashes that identify it.
 
-use super::sources::Sources;
+use super::sources::ReportSources;
 use super::text;
 use crate::scenario::{Hints, parse};
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub(super) struct Making {
     hashes: Vec<(&'static str, String)>,
 }
 
-pub(super) fn making(sources: &Sources) -> Making {
+pub(super) fn making(sources: &ReportSources) -> Making {
     let header = &sources.transcript.header;
     let hash = header.hash.clone();
     let header = &header.record;

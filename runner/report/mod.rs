@@ -1,8 +1,8 @@
 //! The report of a run: one self-contained HTML page without scripts, which can be shared as a file.
 //!
-//! [`html`] makes it from [`Sources`]. The contents are computed here; the layout is in `templates/report/`.
-//! Everything that the template prints is cleaned and escaped in one place, the formatter, so no text of a
-//! model or an author can be missed.
+//! [`html`] makes it from [`ReportSources`]. The contents are computed here; the layout is in
+//! `templates/report/`. Everything that the template prints is cleaned and escaped in one place, the
+//! formatter, so no text of a model or an author can be missed.
 
 mod cache;
 mod cast;
@@ -18,10 +18,10 @@ mod text;
 mod views;
 
 pub use comparison::comparison;
-pub use sources::{Caveat, Sources};
+pub use sources::{Caveat, ReportSources};
 
 use anyhow::Context as _;
-use cast::{Cast, Member};
+use cast::{CastIndex, Member};
 use dialogue::TurnLine;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -55,14 +55,14 @@ struct PageContext<'a> {
     description: &'a str,
     caveats: &'a [Caveat],
     cast: Vec<&'a Member>,
-    results: Option<results::Results>,
+    results: Option<results::ResultsView>,
     particulars: Vec<(String, String)>,
     variables: Vec<(&'a str, String)>,
     graph: Option<Value>,
-    scenes: Vec<dialogue::Scene>,
-    views: Vec<views::View>,
+    scenes: Vec<dialogue::PhaseView>,
+    views: Vec<views::AgentView>,
     hearing: Option<hearing::Hearing>,
-    cache: Option<cache::Cache>,
+    cache: Option<cache::CacheView>,
     making: making::Making,
     n_turns: usize,
 }
@@ -79,9 +79,9 @@ struct PageContext<'a> {
 ///
 /// # Errors
 /// A built-in template fails, which is a bug.
-pub fn html(sources: &Sources) -> anyhow::Result<String> {
+pub fn html(sources: &ReportSources) -> anyhow::Result<String> {
     let header = &sources.transcript.header.record;
-    let cast = Cast::new(sources);
+    let cast = CastIndex::new(sources);
     let lines = TurnLine::all(&sources.transcript);
     let turns: Vec<TurnLine<'_>> = lines.iter().filter(|line| !line.is_call).copied().collect();
     let scenario = sources.scenario.as_ref();

@@ -1,16 +1,17 @@
 //! The results of a run, and everything that it depended on.
 
-use super::cast::Cast;
-use super::sources::Sources;
+use super::cast::CastIndex;
+use super::sources::ReportSources;
 use super::text;
+use crate::backend::{Dry, Sampling};
 use crate::scenario::results::PayoffRound;
-use crate::transcript::{AssertionRecord, DryRecord, Header, SamplingRecord};
+use crate::transcript::{AssertionRecord, Header};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// The results of a run.
 #[derive(Debug, Serialize)]
-pub(super) struct Results {
+pub(super) struct ResultsView {
     turns: usize,
     skipped: usize,
     choices: usize,
@@ -18,7 +19,7 @@ pub(super) struct Results {
     /// Name and value, or the reason why there is no value.
     outcomes: Vec<(String, String, bool)>,
     decisions: Vec<(String, String)>,
-    payoffs: Option<Payoffs>,
+    payoffs: Option<PayoffsView>,
     assertions: Vec<Asserted>,
     n_held: usize,
     /// Assertions that must hold in every run.
@@ -34,16 +35,16 @@ struct Asserted {
 }
 
 #[derive(Debug, Serialize)]
-struct Payoffs {
+struct PayoffsView {
     unit: String,
-    players: Vec<Player>,
+    players: Vec<PlayerView>,
     rounds: Vec<Round>,
     /// Rounds without a payoff.
     n_missing: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct Player {
+struct PlayerView {
     place: usize,
     name: String,
     total: Option<String>,
@@ -61,7 +62,7 @@ fn asserted(record: &AssertionRecord) -> Asserted {
 }
 
 /// The results; `None` for a run without an end.
-pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
+pub(super) fn results(sources: &ReportSources, cast: &CastIndex) -> Option<ResultsView> {
     let footer = &sources.transcript.footer.as_ref()?.record;
     let outcomes = footer.outcomes.iter().map(|outcome| match &outcome.error {
         Some(error) => (outcome.name.clone(), error.clone(), false),
@@ -75,7 +76,7 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
     let payoffs = footer.payoffs.as_ref().map(|payoffs| {
         let mut keys: Vec<&String> = payoffs.totals.keys().collect();
         keys.sort_by_key(|key| cast.place(key));
-        let player = |key: &&String| Player {
+        let player = |key: &&String| PlayerView {
             place: cast.place(key),
             name: cast.name(key).to_string(),
             total: payoffs.totals.get(*key).copied().flatten().map(text::number),
@@ -88,14 +89,14 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
             };
             Round { round: round.round, players: keys.iter().map(of).collect() }
         };
-        Payoffs {
+        PayoffsView {
             unit: payoffs.unit.clone(),
             players: keys.iter().map(player).collect(),
             rounds: payoffs.rounds.iter().map(round).collect(),
             n_missing: payoffs.rounds.iter().filter(|round| round.values.is_none()).count(),
         }
     });
-    Some(Results {
+    Some(ResultsView {
         turns: footer.turns,
         skipped: footer.skipped,
         choices: footer.choices,
@@ -114,17 +115,17 @@ pub(super) fn results(sources: &Sources, cast: &Cast) -> Option<Results> {
 }
 
 /// Everything that the run depended on, as pairs of a name and a value.
-pub(super) fn particulars(sources: &Sources) -> Vec<(String, String)> {
+pub(super) fn particulars(sources: &ReportSources) -> Vec<(String, String)> {
     let header = &sources.transcript.header.record;
     let Header { model, kv, numerics, seed, max_tokens, engine, .. } = header;
-    let SamplingRecord { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry } =
+    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry, seed: _ } =
         header.sampling;
     let mut penalty = if repetition_penalty == 1.0 {
         "no repetition penalty".to_string()
     } else {
         format!("repetition penalty {repetition_penalty} over {repetition_window} tokens")
     };
-    if let Some(DryRecord { multiplier, base, allowed_length }) = dry {
+    if let Some(Dry { multiplier, base, allowed_length }) = dry {
         penalty += &format!(", DRY {multiplier} × {base}^(n − {allowed_length})");
     }
     let sampling = match temperature {

@@ -1,15 +1,15 @@
-//! Sources of a report: the recording, and every file beside it that matches.
+//! Sources of a report: the recording, and every matching file next to it.
 //!
 //! The recording alone is enough. A matching scenario adds who heard what and where each text came from, a
 //! trace adds what was computed; anything missing or mismatched is a [`Caveat`].
 //!
 //! A report is made from the transcript alone if need be: a replay adds what each agent read, as far as the
-//! recording fits its scenario; what does not fit is told first, and no graph is drawn. All that its
+//! recording fits its scenario; what does not fit is reported first, and no graph is drawn. All that its
 //! templates print is cleaned and escaped in one formatter, and the markup is well-formed XML.
 
 use crate::diff::diff_lines;
 use crate::replay::{self, Search, brought_along, load_scenario, replay_watched};
-use crate::scenario::{Plan, Scenario, TimelineId, TurnId, compile};
+use crate::scenario::{Plan, Scenario, TimelineId, TurnId};
 use crate::timeline::{Event, Timeline};
 use crate::trace::{self, Traced};
 use crate::transcript::{Cause, Drift, Transcript, summary_of};
@@ -20,15 +20,15 @@ use std::sync::Arc;
 
 /// A run, ready to be reported.
 #[derive(Debug)]
-pub struct Sources {
+pub struct ReportSources {
     /// The recording.
     pub transcript: Transcript,
     /// Found near the recording; it may have changed since.
     pub(super) scenario: Option<Arc<Scenario>>,
     /// The plan that the recording follows as far as it goes; `None` if it does not.
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<Arc<Plan>>,
     /// Events read at each turn, by path, as far as the recording fits the scenario.
-    pub(super) read: BTreeMap<String, Reading>,
+    pub(super) read: BTreeMap<String, ReadEvents>,
     /// Timelines that agents have from an earlier run, by key.
     pub(super) brought: BTreeMap<String, Timeline>,
     pub(super) trace: Option<Traced>,
@@ -38,7 +38,7 @@ pub struct Sources {
 
 /// Events that an agent read before one turn.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct ReadEvents {
     /// The turn in the plan.
     pub(super) turn: TurnId,
     /// Everything that it read since its last reply, or in a new epoch.
@@ -79,7 +79,7 @@ fn difference(recorded: &str, now: &str) -> Vec<(String, String)> {
     lines.into_iter().map(|(sign, text)| (sign.to_string(), text)).collect()
 }
 
-impl Sources {
+impl ReportSources {
     /// Reads a run's transcript, and its scenario (looked for, if it is not given) and trace, if they are
     /// there.
     ///
@@ -107,8 +107,8 @@ impl Sources {
         if footer.is_none() {
             let torn = torn.as_ref().map_or("", |_| " Its last line is incomplete.");
             let detail = format!(
-                "It was interrupted after {}; there are no outcomes yet.{torn} Continue it with `greenroom run … \
-                    --resume`.",
+                "It was interrupted after {}; there are no outcomes yet.{torn} Continue it with `greenroom \
+                 run … --resume`.",
                 if turns.len() == 1 { "1 turn".to_string() } else { format!("{} turns", turns.len()) },
             );
             self.caveats.push(Caveat::new("This run is not complete", detail));
@@ -118,8 +118,8 @@ impl Sources {
     /// Adds the caveat that no model gave these replies to these texts.
     fn carried(&mut self) {
         if self.transcript.header.record.carried.is_some() {
-            let detail = "They were recorded before the scenario's texts changed; no model has read the texts before \
-                          them as shown here. `greenroom replay --rerun` plays the run again.";
+            let detail = "They were recorded before the scenario's texts changed; no model has read the \
+                          texts before them as shown here. `greenroom replay --rerun` plays the run again.";
             self.caveats.push(Caveat::new("The replies are carried over from an earlier recording", detail));
         }
     }
@@ -127,15 +127,16 @@ impl Sources {
     fn find_scenario(&mut self, file: &Path, search: &Search) -> anyhow::Result<()> {
         let header = &self.transcript.header.record;
         let named = &header.scenario.path;
-        let missing = "This report is therefore made from the transcript alone: it has no graph and does not show \
-            who heard what.";
+        let missing = "This report is therefore made from the transcript alone: it has no graph and does not \
+                       show who heard what.";
         let loaded = match load_scenario(file, header, search) {
             Ok(loaded) => loaded,
             Err(error) if search.scenario.is_some() => return Err(error),
             // The reason may name folders of this machine, but the page is meant to be shared.
             Err(_) => {
                 let detail = format!(
-                    "{named} was not found near the transcript or in the current folder, or can't be read. {missing}"
+                    "{named} was not found near the transcript or in the current folder, or can't be read. \
+                     {missing}"
                 );
                 self.caveats.push(Caveat::new("The scenario was not found", detail));
                 return Ok(());
@@ -166,7 +167,7 @@ impl Sources {
                 return;
             }
         }
-        let plan = compile(scenario);
+        let plan = scenario.plan().clone();
         let recorded = self.transcript.turns.iter().map(|turn| turn.record.path.clone()).collect();
         let mut watcher = Watcher { plan: &plan, recorded, known: BTreeMap::new(), read: BTreeMap::new() };
         for (key, timeline) in &self.brought {
@@ -220,17 +221,17 @@ struct Watcher<'a> {
     recorded: BTreeSet<String>,
     /// Events of each memory that were there before.
     known: BTreeMap<TimelineId, usize>,
-    read: BTreeMap<String, Reading>,
+    read: BTreeMap<String, ReadEvents>,
 }
 
 impl Watcher<'_> {
     fn see(&mut self, turn: TurnId, events: &[Event]) {
         let here = self.plan.turn(turn);
-        let begins_anew = self.recorded.contains(&summary_of(&here.path));
-        let known = self.known.insert(here.timeline, events.len()).filter(|_| !begins_anew).unwrap_or(0);
+        let begins_epoch = self.recorded.contains(&summary_of(&here.path));
+        let known = self.known.insert(here.timeline, events.len()).filter(|_| !begins_epoch).unwrap_or(0);
         let new = events.get(known..).unwrap_or_default().iter();
         // The system prompt is shown separately, and the reply is in the recording.
         let new = new.filter(|event| !matches!(event, Event::System(_) | Event::Said { .. }));
-        self.read.insert(here.path.clone(), Reading { turn, events: new.cloned().collect() });
+        self.read.insert(here.path.clone(), ReadEvents { turn, events: new.cloned().collect() });
     }
 }

@@ -1,22 +1,20 @@
 //! Each agent's view of the run: everything that it read and said, in order, and at each turn how much of
 //! that was in its cache.
 
-use super::cast::{Cast, Member};
-use super::cost::kind;
+use super::cast::{CastIndex, Member};
 use super::dialogue::{TurnLine, label};
-use super::sources::Sources;
-use crate::backend::Origin;
+use super::sources::ReportSources;
+use crate::backend::{CacheSource, StopReason};
 use crate::scenario::Scenario;
 use crate::timeline::{Event, StageKind};
 use crate::trace::TurnTrace;
-use crate::transcript::Stop;
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::collections::HashMap;
 
 /// One memory: an agent's, or that of an ephemeral agent in one phase.
 #[derive(Debug, Serialize)]
-pub(super) struct View {
+pub(super) struct AgentView {
     member: Member,
     /// The phase, for an ephemeral agent.
     phase: Option<String>,
@@ -24,20 +22,20 @@ pub(super) struct View {
     /// The system prompt's field and line.
     origin: String,
     /// Texts that it has from an earlier run.
-    brought: Vec<Entry>,
-    turns: Vec<Turn>,
+    brought: Vec<ReadText>,
+    turns: Vec<TurnView>,
 }
 
 /// The texts that an agent read before one reply, and the reply.
 #[derive(Debug, Serialize)]
-struct Turn {
+struct TurnView {
     n: usize,
     is_summary: bool,
     phase: String,
     round: Option<usize>,
     /// The part of the prompt that was in the cache; none without a trace.
     border: Option<Border>,
-    read: Vec<Entry>,
+    read: Vec<ReadText>,
     said: String,
     n_ids: usize,
     is_cut: bool,
@@ -45,7 +43,7 @@ struct Turn {
 
 /// A text that an agent read.
 #[derive(Debug, Serialize)]
-struct Entry {
+struct ReadText {
     /// Kind of text.
     kind: &'static str,
     /// The speaker, if the text was heard.
@@ -72,10 +70,10 @@ struct Border {
 
 impl Border {
     fn new(cost: &TurnTrace) -> Option<Self> {
-        let kind = kind(cost.kind?);
+        let kind = cost.kind?.word();
         let source = match cost.source {
-            Some(Origin::Memory) => "memory",
-            Some(Origin::Disk) => "disk",
+            Some(CacheSource::Memory) => "memory",
+            Some(CacheSource::Disk) => "disk",
             _ => "",
         };
         let tokens = cost.tokens;
@@ -85,10 +83,10 @@ impl Border {
 }
 
 /// The views, in the order of the cast.
-pub(super) fn views(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> Vec<View> {
+pub(super) fn views(sources: &ReportSources, cast: &CastIndex, lines: &[TurnLine<'_>]) -> Vec<AgentView> {
     let numbers: HashMap<&str, usize> =
         lines.iter().map(|line| (line.record.path.as_str(), line.n)).collect();
-    let mut views: IndexMap<(usize, Option<&str>), View> = IndexMap::new();
+    let mut views: IndexMap<(usize, Option<&str>), AgentView> = IndexMap::new();
     for line in lines {
         let Some(member) = cast.get(&line.record.agent) else { continue };
         let phase = (!member.is_permanent).then(|| line.phase());
@@ -100,7 +98,7 @@ pub(super) fn views(sources: &Sources, cast: &Cast, lines: &[TurnLine<'_>]) -> V
     views.into_values().collect()
 }
 
-fn born(sources: &Sources, member: &Member, phase: Option<&str>) -> View {
+fn born(sources: &ReportSources, member: &Member, phase: Option<&str>) -> AgentView {
     let scenario = sources.plan.as_ref().and(sources.scenario.as_ref());
     let origin = scenario.and_then(|scenario| {
         let agent = scenario.agent(scenario.agent_by_key(&member.key)?);
@@ -108,7 +106,7 @@ fn born(sources: &Sources, member: &Member, phase: Option<&str>) -> View {
     });
     let brought = sources.brought.get(&member.key).filter(|_| phase.is_none());
     let brought = brought.into_iter().flat_map(|timeline| timeline.events());
-    View {
+    AgentView {
         phase: phase.map(|phase| label(sources, phase)),
         system: member.system.trim().to_string(),
         origin: origin.unwrap_or_default(),
@@ -119,7 +117,7 @@ fn born(sources: &Sources, member: &Member, phase: Option<&str>) -> View {
     }
 }
 
-fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) -> Turn {
+fn turn(sources: &ReportSources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) -> TurnView {
     let record = line.record;
     let known = sources.read.get(&record.path).zip(sources.scenario.as_ref());
     let read = match known {
@@ -137,7 +135,7 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
             });
             events.collect()
         }
-        None => vec![Entry {
+        None => vec![ReadText {
             kind: "read",
             from: None,
             n: None,
@@ -146,7 +144,7 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
         }],
     };
     let cost = sources.trace.as_ref().and_then(|trace| trace.turns.get(&record.path));
-    Turn {
+    TurnView {
         n: line.n,
         is_summary: line.is_summary,
         phase: label(sources, line.phase()),
@@ -156,11 +154,11 @@ fn turn(sources: &Sources, line: &TurnLine<'_>, numbers: &HashMap<&str, usize>) 
         // An agent remembers what it sampled, not what others heard of it.
         said: record.raw.trim().to_string(),
         n_ids: record.tokens.len(),
-        is_cut: record.stop == Stop::Length,
+        is_cut: record.stop == StopReason::Length,
     }
 }
 
-fn entry(event: &Event, n: Option<usize>, origin: String) -> Option<Entry> {
+fn entry(event: &Event, n: Option<usize>, origin: String) -> Option<ReadText> {
     let (kind, from, text) = match event {
         Event::System(_) => return None,
         Event::Stage { kind, text, .. } => (word(*kind), None, text.clone()),
@@ -168,7 +166,7 @@ fn entry(event: &Event, n: Option<usize>, origin: String) -> Option<Entry> {
         Event::Said { raw, .. } => ("said", None, raw.to_string()),
         Event::Called { call, result, .. } => ("called", None, format!("{call}\n{result}")),
     };
-    Some(Entry { kind, from, n, origin, text: text.trim().to_string() })
+    Some(ReadText { kind, from, n, origin, text: text.trim().to_string() })
 }
 
 fn word(kind: StageKind) -> &'static str {
@@ -186,7 +184,7 @@ fn word(kind: StageKind) -> &'static str {
 }
 
 /// A field with its file and line; without the file's folders, which are useless to other readers.
-fn place(sources: &Sources, scenario: &Scenario, field: &str) -> String {
+fn place(sources: &ReportSources, scenario: &Scenario, field: &str) -> String {
     if field.is_empty() {
         return String::new();
     }

@@ -2,7 +2,7 @@
 
 use crate::diagnostic::{suggest, unknown};
 use crate::replay;
-use crate::scenario::{AgentId, Choice, Lifecycle, Method, Plan, Purpose, Scenario, TurnId};
+use crate::scenario::{AgentId, Choice, ChoiceMethod, Lifecycle, Plan, Purpose, Scenario, TurnId};
 use crate::transcript::{Header, SaidRecord, SettingsBefore, ToldRecord};
 use anyhow::{Context as _, bail, ensure};
 
@@ -26,13 +26,13 @@ pub struct Tell {
     pub text: String,
 }
 
-/// All changes to what is said and read.
+/// All changes to what is heard and read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Replies.
     pub said: Vec<Say>,
     /// Lines.
-    pub told: Vec<Tell>,
+    pub tells: Vec<Tell>,
 }
 
 impl Changes {
@@ -42,8 +42,8 @@ impl Changes {
     /// There is none, or the plan has no such turn.
     pub(super) fn first(&self, plan: &Plan, scenario: &Scenario) -> anyhow::Result<TurnId> {
         let said = self.said.iter().map(|say| turn_of(plan, scenario, say));
-        let told = self.told.iter().map(|tell| turn_at(plan, scenario, &tell.before));
-        let all = said.chain(told).collect::<anyhow::Result<Vec<_>>>()?;
+        let tells = self.tells.iter().map(|tell| turn_at(plan, scenario, &tell.before));
+        let all = said.chain(tells).collect::<anyhow::Result<Vec<_>>>()?;
         all.into_iter().min().context("the turn where the fork begins is missing; give it with --at TURN")
     }
 
@@ -69,7 +69,7 @@ impl Changes {
             said.push(SaidRecord { turn: say.turn.clone(), text: reply(plan, id, say)? });
         }
         let tell = |tell: &Tell| tell.record(plan, scenario, at);
-        Ok((said, self.told.iter().map(tell).collect::<anyhow::Result<_>>()?))
+        Ok((said, self.tells.iter().map(tell).collect::<anyhow::Result<_>>()?))
     }
 }
 
@@ -120,7 +120,7 @@ fn reply(plan: &Plan, id: TurnId, say: &Say) -> anyhow::Result<String> {
     let (path, text) = (&turn.path, say.text.trim());
     ensure!(!text.is_empty(), "--say {path}=: the text is empty; write what to say after the `=`");
     let choice = turn.constraint.as_ref().map(|constraint| &*constraint.choice);
-    let Some(choice) = choice.filter(|choice| choice.method == Method::Decode) else {
+    let Some(choice) = choice.filter(|choice| choice.method == ChoiceMethod::Decode) else {
         return Ok(text.to_string());
     };
     let found = choice.find(text).with_context(|| {
@@ -160,8 +160,7 @@ impl Tell {
     }
 }
 
-/// Tells whether an agent has a turn, from the given one on, at which it remembers what it was told before
-/// that.
+/// Tells whether an agent has a turn, from the given one on, at which it remembers what it heard before that.
 fn reads(plan: &Plan, scenario: &Scenario, agent: AgentId, before: TurnId) -> bool {
     let phase = plan.turn(before).phase;
     let forgets = scenario.agent(agent).lifecycle == Lifecycle::Ephemeral;
@@ -191,9 +190,9 @@ pub(super) fn earlier(
     let Some(forked) = &header.forked else { return Default::default() };
     let is_earlier = |path: &str| plan.find(path).is_some_and(|id| id < at);
     let said = forked.said.iter().filter(|said| is_earlier(&said.turn)).cloned().collect();
-    let told = forked.told.iter().filter(|told| is_earlier(&told.before)).cloned().collect();
+    let tells = forked.told.iter().filter(|tell| is_earlier(&tell.before)).cloned().collect();
     let settings = forked.settings.iter().filter(|settings| is_earlier(&settings.before)).cloned().collect();
-    (said, told, settings)
+    (said, tells, settings)
 }
 
 /// Temperature and limit that a run had just before a turn.

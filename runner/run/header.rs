@@ -1,8 +1,8 @@
 //! The first line of a run's transcript: everything that its text depends on, and nothing about the machine.
 
 use super::RunOptions;
-use super::models::{Models, records};
-use super::past::Past;
+use super::models::{RunModels, records};
+use super::past::RunPast;
 use crate::files::portable;
 use crate::prompt::Memories;
 use crate::replay;
@@ -14,9 +14,9 @@ use std::path::Path;
 /// The header of a run.
 pub(super) fn header(
     memories: &Memories,
-    models: &Models,
+    models: &RunModels,
     options: &RunOptions,
-    past: &Past,
+    past: &RunPast,
     toolbox: &Toolbox,
     case: Option<CaseId>,
 ) -> Header {
@@ -41,7 +41,7 @@ pub(super) fn header(
         model: card.model,
         kv: card.kv,
         numerics: card.numerics,
-        sampling: models.sampling.clone().into(),
+        sampling: models.sampling.clone(),
         max_tokens: models.max_tokens,
         hints: scenario.hints.clone(),
         given: scenario.has_hints().then(|| options.given.clone()),

@@ -10,19 +10,19 @@ pub use changes::{Changes, Say, Tell};
 pub use models::records;
 pub use past::ForkFrom;
 
-use crate::backend::{Backend, GivenSampling, Sampling};
+use crate::backend::{Backend, Sampling};
 use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
-use crate::scenario::{CaseId, Given, Plan, Scenario, compile, copied, write_copy};
+use crate::scenario::{CaseId, Given, Hints, Plan, Scenario, copied, write_copy};
 use crate::stage::{Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
-use crate::trace::{self, Summary, Trace};
+use crate::trace::{self, CostSummary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
 use anyhow::{Context as _, bail};
 use header::header;
-use models::Models;
-use past::Past;
+use models::RunModels;
+use past::RunPast;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,8 +49,9 @@ pub struct RunOptions {
     pub seed: u64,
     /// Tells whether the case that is played has random numbers of its own.
     pub seeding: Seeding,
-    /// Sampling settings; those not given come from the model file, else from the defaults.
-    pub sampling: GivenSampling,
+    /// Sampling settings; those not given come from the scenario, else from the model file, else from the
+    /// defaults.
+    pub sampling: Hints,
     /// Most tokens of a reply.
     pub max_tokens: usize,
     /// Recompute everything at each turn.
@@ -72,7 +73,8 @@ pub struct RunOptions {
     pub models: BTreeMap<String, String>,
     /// Settings that override the scenario's.
     pub given: Given,
-    /// Sampling settings of models that the scenario names, as an earlier run had them.
+    /// All sampling settings of models, as an earlier run had them, by the models' names in the scenario. Those
+    /// of the empty name are its own model's, and those of models that are not listed.
     pub recorded: BTreeMap<String, Sampling>,
     /// True if the programs and servers that the scenario has as tools may run.
     pub allow_tools: bool,
@@ -83,7 +85,7 @@ impl Default for RunOptions {
         Self {
             seed: 0,
             seeding: Seeding::default(),
-            sampling: GivenSampling::default(),
+            sampling: Hints::default(),
             max_tokens: MAX_TOKENS as usize,
             cold: false,
             resume: false,
@@ -102,10 +104,10 @@ impl Default for RunOptions {
 /// A run that ended or was stopped.
 #[derive(Debug)]
 pub struct Performed {
-    /// The way it ended.
+    /// How it ended.
     pub end: End,
     /// Its cost.
-    pub summary: Summary,
+    pub summary: CostSummary,
     /// Its transcript.
     pub transcript: PathBuf,
     /// Turns on record.
@@ -127,7 +129,7 @@ pub async fn perform(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<Performed> {
     let (started, traffic) = (Instant::now(), backend.traffic());
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     tokio::pin!(stop);
     let toolbox = tokio::select! {
         biased;
@@ -147,7 +149,7 @@ pub async fn perform(
     let on_record = stage.written();
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
-    let mut summary = Summary::count(scenario, &stage.trace, on_record, wall_ms);
+    let mut summary = CostSummary::count(scenario, &stage.trace, on_record, wall_ms);
     let since = |now| now - traffic.unwrap_or_default();
     summary.cache.objects = backend.traffic().map(since);
     for turn in stage.written() {
@@ -169,7 +171,7 @@ pub async fn perform(
 /// A run that was stopped while its tools were starting.
 fn not_begun(folder: &Path, plan: &Plan) -> Performed {
     let (transcript, n_turns) = (folder.join(transcript::FILE), plan.n_turns());
-    Performed { end: End::Stopped, summary: Summary::default(), transcript, n_written: 0, n_turns }
+    Performed { end: End::Stopped, summary: CostSummary::default(), transcript, n_written: 0, n_turns }
 }
 
 /// The tools of a scenario, ready to be called.
@@ -206,7 +208,7 @@ pub enum FolderState {
     Complete,
 }
 
-/// Says what is in a run's folder.
+/// Describes the content of a run's folder.
 ///
 /// # Errors
 /// A complete run that was made with other settings, or one that can't be read.
@@ -221,7 +223,7 @@ pub fn standing(
         return Ok(FolderState::Open);
     };
     let toolbox = Arc::new(Toolbox::recorded(scenario, &recorded.header.record.tools));
-    let set = Prepared::new(scenario, &Arc::new(compile(scenario)), backend.clone(), options, toolbox)?;
+    let set = Prepared::new(scenario, &scenario.plan().clone(), backend.clone(), options, toolbox)?;
     let same = transcript::same_settings(&recorded.header.record, &set.header);
     same.with_context(|| format!("{} was played with other settings", file.display()))?;
     Ok(FolderState::Complete)
@@ -245,8 +247,8 @@ impl Prepared {
         options: &RunOptions,
         toolbox: Arc<Toolbox>,
     ) -> anyhow::Result<Self> {
-        let models = Models::open(scenario, plan, backend, options)?;
-        let past = Past::of(scenario, plan, options, &models.sampling)?;
+        let models = RunModels::open(scenario, plan, backend, options)?;
+        let past = RunPast::of(scenario, plan, options, &models.sampling)?;
         let case = past.case(scenario, &options.seeding)?;
         let seeds = past.seeds(options.seed, case.as_ref());
         let edits = past.fork.as_ref().map(|fork| Edits::of(&fork.record, plan, scenario));
@@ -254,7 +256,7 @@ impl Prepared {
         let memories = memories.with_edits(edits.unwrap_or_default()).with_given(options.given.clone());
         let known = past.fork.iter().flat_map(|fork| lines(&fork.before)).collect();
         let header = header(&memories, &models, options, &past, &toolbox, case);
-        let Models { own: backend, sampling, max_tokens, named: models } = models;
+        let RunModels { own: backend, sampling, max_tokens, named: models } = models;
         let embeddings =
             scenario.embeddings.as_ref().and_then(|name| Some(models.get(name)?.backend.clone()));
         let settings = Settings {
@@ -265,7 +267,7 @@ impl Prepared {
             parents: past.parents,
             models,
             embeddings,
-            looked_up: past
+            retrievals: past
                 .fork
                 .as_ref()
                 .map(|fork| RecordedRetrievals::of(&fork.before))
@@ -297,7 +299,7 @@ fn stage(
             let lacks_copy = copied(folder).is_none();
             let n = recorded.turns.len().min(known.len());
             known.splice(..n, lines(&recorded));
-            settings.looked_up.extend(RecordedRetrievals::of(&recorded));
+            settings.retrievals.extend(RecordedRetrievals::of(&recorded));
             let recorder = Recorder::resume(&file, &recorded, &header)?;
             if lacks_copy {
                 write_copy(scenario, folder)?;

@@ -1,7 +1,8 @@
 //! The models of a run: the backend for the scenario's own model, and for each model that it names.
 
 use super::RunOptions;
-use crate::backend::{Backend, Cast, GivenSampling, Sampling};
+use crate::backend::{Backend, CastBackend, Sampling};
+use crate::sampling::{self, resolved};
 use crate::scenario::{Plan, Scenario};
 use crate::stage::ModelHandle;
 use crate::transcript::NamedRecord;
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Backends of a run and their default sampling.
-pub(super) struct Models {
+pub(super) struct RunModels {
     /// The scenario's own.
     pub(super) own: Arc<dyn Backend>,
     pub(super) sampling: Sampling,
@@ -18,7 +19,7 @@ pub(super) struct Models {
     pub(super) named: BTreeMap<String, ModelHandle>,
 }
 
-impl Models {
+impl RunModels {
     /// # Errors
     /// A model can't be found or opened.
     pub(super) fn open(
@@ -36,11 +37,12 @@ impl Models {
             None => backend.clone(),
         };
         let hints = scenario.hints.without(&options.given);
-        let settings = |of: &dyn Backend| {
-            let suggested = of.suggested_sampling().over(&Sampling::default());
-            options.sampling.over(&GivenSampling::from(&hints).over(&suggested))
+        let settings = |name: &str, of: &dyn Backend| {
+            let given = || options.sampling.over(&hints).over(&of.suggested_sampling());
+            let recorded = options.recorded.get(name).or_else(|| options.recorded.get(""));
+            recorded.cloned().unwrap_or_else(|| resolved(&given(), &sampling::DEFAULT))
         };
-        let sampling = settings(own.as_ref());
+        let sampling = settings("", own.as_ref());
         let used: BTreeSet<&String> = plan
             .order()
             .filter_map(|(_, turn)| turn.hints.model.as_ref())
@@ -50,12 +52,12 @@ impl Models {
         for name in used {
             let model = swept(name).or_else(|| scenario.model(name)).unwrap_or_default();
             let backend = open(name, &model)?;
-            let recorded = options.recorded.get(name).cloned();
-            let sampling = recorded.unwrap_or_else(|| settings(backend.as_ref()));
-            named.insert(name.clone(), ModelHandle { backend: Arc::new(Cast::new(backend)), sampling });
+            let sampling = settings(name, backend.as_ref());
+            named
+                .insert(name.clone(), ModelHandle { backend: Arc::new(CastBackend::new(backend)), sampling });
         }
         let max_tokens = hints.max_tokens.unwrap_or(options.max_tokens);
-        Ok(Self { own: Arc::new(Cast::new(own)), sampling, max_tokens, named })
+        Ok(Self { own: Arc::new(CastBackend::new(own)), sampling, max_tokens, named })
     }
 }
 
@@ -64,7 +66,7 @@ pub fn records(named: &BTreeMap<String, ModelHandle>) -> BTreeMap<String, NamedR
     let record = |seat: &ModelHandle| {
         let card = seat.backend.card();
         let (model, kv, numerics) = (card.model, card.kv, card.numerics);
-        NamedRecord { model, kv, numerics, sampling: seat.sampling.clone().into() }
+        NamedRecord { model, kv, numerics, sampling: seat.sampling.clone() }
     };
     named.iter().map(|(name, seat)| (name.clone(), record(seat))).collect()
 }

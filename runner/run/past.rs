@@ -35,17 +35,17 @@ pub struct ForkFrom {
 
 /// The beginning of a run.
 #[derive(Default)]
-pub(super) struct Past {
+pub(super) struct RunPast {
     /// The agents' memories, by key.
     pub(super) timelines: BTreeMap<String, Timeline>,
     /// The sessions whose caches hold these memories, by key.
     pub(super) parents: BTreeMap<String, Session>,
     pub(super) continues: Option<Continues>,
-    pub(super) fork: Option<Fork>,
+    pub(super) fork: Option<SharedPast>,
 }
 
 /// The part of another run that a fork shares with it.
-pub(super) struct Fork {
+pub(super) struct SharedPast {
     /// The recording up to the first turn that is played again.
     pub(super) before: Transcript,
     pub(super) record: Forked,
@@ -53,7 +53,7 @@ pub(super) struct Fork {
     seeds: Vec<(TurnId, u64)>,
 }
 
-impl Fork {
+impl SharedPast {
     /// The origin of the replies taken from it, if no model gave them to these prompts.
     pub(super) fn carried(&self) -> Option<String> {
         let carried = self.before.header.record.carried.clone();
@@ -61,7 +61,7 @@ impl Fork {
     }
 }
 
-impl Past {
+impl RunPast {
     /// `sampling`: the settings for the turns that are played now.
     pub(super) fn of(
         scenario: &Arc<Scenario>,
@@ -98,7 +98,7 @@ impl Past {
             Some(at) => turn_at(plan, scenario, at)?,
             None => from.changes.first(plan, scenario)?,
         };
-        let (said, told) = from.changes.records(plan, scenario, at)?;
+        let (said, tells) = from.changes.records(plan, scenario, at)?;
         let timelines = replay::brought_along(&file, header, options.root.as_deref())?;
         let before = replay::before(scenario, &transcript, timelines.clone(), at);
         let before = before.with_context(|| {
@@ -106,7 +106,7 @@ impl Past {
             format!("everything before {at} must be as in {}; fork at an earlier turn", file.display())
         })?;
         let roots = roots(plan, header, at, options.seed);
-        let (mut earlier_said, mut earlier_told, mut settings) = earlier(header, plan, at);
+        let (mut earlier_said, mut earlier_tells, mut settings) = earlier(header, plan, at);
         let (was, now) = (last_settings(header, plan, at), (sampling.temperature, options.max_tokens));
         if was != now {
             let (temperature, max_tokens) = was;
@@ -114,7 +114,7 @@ impl Past {
             settings.push(SettingsBefore { before, lines, temperature, max_tokens });
         }
         earlier_said.extend(said);
-        earlier_told.extend(told);
+        earlier_tells.extend(tells);
         let named = |(before, seed): &(TurnId, u64)| SeedBefore {
             before: plan.turn(*before).path.clone(),
             seed: *seed,
@@ -126,12 +126,12 @@ impl Past {
             seeds: roots.iter().map(named).collect(),
             settings,
             said: earlier_said,
-            told: earlier_told,
+            told: earlier_tells,
         };
         let lasting = scenario.agents.iter().filter(|agent| agent.lifecycle == Lifecycle::Permanent);
         let parents = parents(&file, lasting.map(|agent| agent.key.clone()));
         let continues = header.continues.clone();
-        Ok(Self { timelines, parents, continues, fork: Some(Fork { before, record, seeds: roots }) })
+        Ok(Self { timelines, parents, continues, fork: Some(SharedPast { before, record, seeds: roots }) })
     }
 
     /// The seeds of all turns, if the turns played now have this seed.
@@ -152,7 +152,8 @@ impl Past {
                 let row = scenario.row().map(|case| case.id.clone());
                 match scenario.case().filter(|_| row.is_none()) {
                     Some(name) => bail!(
-                        "the case `{name}` is in no file of cases that can be read; expected the `cases` of the scenario to have it"
+                        "the case `{name}` is in no file of cases that can be read; expected the `cases` of \
+                         the scenario to have it"
                     ),
                     None => Ok(row),
                 }

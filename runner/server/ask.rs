@@ -1,31 +1,33 @@
 //! An API-neutral question to a model: admitted, played piece by piece, and answered.
 //!
 //! An API's handler turns its request into an [`Ask`]. [`Ask::admit`] finds the model, limits the prompt and
-//! joins the queue; it refuses requests before anything is sent. [`Admitted::play`] waits for a place, finds
-//! the memory, and lets the engine answer.
+//! joins the queue; it refuses requests before anything is sent. [`AdmittedAsk::play`] waits for a place,
+//! finds the memory, and lets the engine answer.
 
 use super::App;
 use super::dialogue::Dialogue;
 use super::error::Refusal;
-use super::live::{Entry, Stage};
+use super::live::{RequestGuard, RequestStage};
 use super::models::Served;
 use super::queue::Ticket;
-use super::sessions::{self, Scope};
+use super::sessions::{self, SessionScope};
 use super::tenants::Tenant;
+use crate::sampling::resolved;
+use crate::scenario::Hints;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MOST_TOP_LOGPROBS, Prompt, Request,
+    Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request,
     Retention, Sampling, SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools,
 };
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Headers by which clients name a session.
+/// Headers in which clients name a session.
 const SESSION_HEADERS: [&str; 5] =
     ["x-session-id", "session-id", "x-claude-code-session-id", "x-dynamo-session-id", "thread-id"];
 /// Options of a choice, at most.
-pub(super) const MOST_OPTIONS: usize = 256;
+pub(super) const MAX_OPTIONS: usize = 256;
 /// Maximum number of tokens in a tool call, if the reply has no limit.
 const CALL_TOKENS: usize = 4_096;
 
@@ -35,15 +37,15 @@ pub(super) struct Ask {
     pub(super) route: &'static str,
     pub(super) tenant: Arc<Tenant>,
     pub(super) model: String,
-    pub(super) subject: Subject,
-    pub(super) settings: Settings,
+    pub(super) subject: AskSubject,
+    pub(super) settings: AnswerSettings,
     /// Number of replies; each except the first has a seed derived from the first one's.
     pub(super) n: usize,
 }
 
 /// What is answered, and with which memory.
 #[derive(Clone)]
-pub(super) enum Subject {
+pub(super) enum AskSubject {
     /// A dialogue that the client keeps; the name, which may be empty, separates it from others with the same
     /// beginning.
     Dialogue(Box<Dialogue>, String),
@@ -55,7 +57,7 @@ pub(super) enum Subject {
 
 /// How it is answered.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(super) struct AnswerSettings {
     pub(super) sampling: Sampling,
     /// Maximum number of tokens in the reply; `None`: as many as there is room for.
     pub(super) max_tokens: Option<usize>,
@@ -73,7 +75,13 @@ pub(super) struct Settings {
     pub(super) next_use: Option<u64>,
 }
 
-impl Settings {
+impl AnswerSettings {
+    /// OpenAI's defaults, except for the sampling settings that are given.
+    pub(super) fn sampled(given: &Hints, seed: u64) -> Self {
+        let defaults = Self::new(seed);
+        Self { sampling: resolved(given, &defaults.sampling), ..defaults }
+    }
+
     /// OpenAI's defaults: temperature 1, no filters, as long as there is room.
     pub(super) fn new(seed: u64) -> Self {
         Self {
@@ -92,19 +100,19 @@ impl Settings {
 }
 
 /// A question in the queue.
-pub(super) struct Admitted {
+pub(super) struct AdmittedAsk {
     app: Arc<App>,
     ask: Ask,
     served: Arc<Served>,
     ticket: Ticket,
-    entry: Entry,
+    entry: RequestGuard,
     /// The prompt's ids, as far as they are known before its memory is.
     ids: Vec<u32>,
 }
 
 /// A piece of an answer.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum ReplyPiece {
     /// The reply begins.
     Begun,
     /// Text that is final.
@@ -116,12 +124,12 @@ pub(super) enum Piece {
     /// Log-probabilities of the tokens that the text so far is made of, after those of earlier pieces.
     Logprobs(Vec<TokenLogprob>),
     /// The reply is complete, and its memory saved.
-    Ended(Box<Answer>),
+    Ended(Box<CompletedReply>),
 }
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct CompletedReply {
     pub(super) completion: Completion,
     pub(super) seed: u64,
 }
@@ -134,7 +142,7 @@ pub(super) fn calls(completion: &Completion) -> &[Call] {
     }
 }
 
-impl Answer {
+impl CompletedReply {
     /// Tokens of the prompt.
     pub(super) fn prompt_tokens(&self) -> usize {
         let cost = &self.completion.usage;
@@ -143,7 +151,7 @@ impl Answer {
 }
 
 /// Takes the pieces of each reply, by its number.
-pub(super) type Pieces = mpsc::Sender<(usize, Piece)>;
+pub(super) type PieceSender = mpsc::Sender<(usize, ReplyPiece)>;
 
 /// The name that a client gave its session: a key in the body, or a header.
 pub(super) fn scope(key: Option<String>, headers: &HeaderMap) -> String {
@@ -172,10 +180,10 @@ impl Ask {
     ///
     /// # Errors
     /// There is no such model, the prompt is too long, the tenant or the queue has no room.
-    pub(super) async fn admit(self, app: &Arc<App>) -> Result<Admitted, Refusal> {
+    pub(super) async fn admit(self, app: &Arc<App>) -> Result<AdmittedAsk, Refusal> {
         self.settings.sampling.validate()?;
-        if self.settings.logprobs.is_some_and(|n| n > MOST_TOP_LOGPROBS) {
-            let message = format!("expected at most {MOST_TOP_LOGPROBS} alternatives");
+        if self.settings.logprobs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
+            let message = format!("expected at most {MAX_TOP_LOGPROBS} alternatives");
             return Err(Refusal::field("top_logprobs", message));
         }
         self.tenant.ask()?;
@@ -196,22 +204,22 @@ impl Ask {
             return Err(Refusal::too_long(prompt_tokens, context));
         }
         let is_warm = match &self.subject {
-            Subject::Dialogue(dialogue, name) => {
+            AskSubject::Dialogue(dialogue, name) => {
                 let scope = Self::scope(&self.tenant, &served, name);
                 app.sessions.is_warm(&scope, dialogue)
             }
-            Subject::Raw(..) | Subject::Kept { .. } => true,
+            AskSubject::Raw(..) | AskSubject::Kept { .. } => true,
         };
         let ticket = app.queue.enter(&self.tenant, is_warm)?;
-        Ok(Admitted { app: app.clone(), ask: self, served, ticket, entry, ids })
+        Ok(AdmittedAsk { app: app.clone(), ask: self, served, ticket, entry, ids })
     }
 
-    fn scope<'a>(tenant: &'a Tenant, served: &'a Served, name: &'a str) -> Scope<'a> {
-        Scope { tenant: &tenant.name, model: &served.engine().model().identity, name }
+    fn scope<'a>(tenant: &'a Tenant, served: &'a Served, name: &'a str) -> SessionScope<'a> {
+        SessionScope { tenant: &tenant.name, model: &served.engine().model().identity, name }
     }
 }
 
-impl Subject {
+impl AskSubject {
     fn prompt(&self) -> Prompt {
         match self {
             Self::Dialogue(dialogue, _) => dialogue.conversation.clone().into(),
@@ -221,7 +229,7 @@ impl Subject {
     }
 }
 
-impl Admitted {
+impl AdmittedAsk {
     /// Time that it may take.
     pub(super) fn limit(&self) -> Duration {
         self.app.timeout
@@ -235,39 +243,38 @@ impl Admitted {
     /// Waits for a place, and lets the model answer; each piece is passed to `pieces` as it comes. Dropping
     /// it before it is ready cancels the work.
     ///
-    /// # Errors
-    /// The engine's, or the deadline has passed, or nobody takes the pieces any more.
-    pub(super) async fn play(self, pieces: Option<&Pieces>) -> Result<Vec<Answer>, Refusal> {
+    /// # Errors The engine's, or the deadline has passed, or the receiver of the pieces is gone.
+    pub(super) async fn play(self, pieces: Option<&PieceSender>) -> Result<Vec<CompletedReply>, Refusal> {
         let limit = self.app.timeout;
         let played = tokio::time::timeout(limit, self.play_all(pieces)).await;
         played.unwrap_or_else(|_| Err(Refusal::timed_out(limit)))
     }
 
-    async fn play_all(self, pieces: Option<&Pieces>) -> Result<Vec<Answer>, Refusal> {
+    async fn play_all(self, pieces: Option<&PieceSender>) -> Result<Vec<CompletedReply>, Refusal> {
         let Self { app, ask, served, ticket, entry, ids } = self;
         let _place = ticket.wait().await?;
         let engine = served.engine();
-        let turn = |index| Turn { engine, entry: &entry, pieces, index };
+        let turn = |index| EngineTurn { engine, entry: &entry, pieces, index };
         let (answer, prompt, memory) = match &ask.subject {
-            Subject::Dialogue(dialogue, name) => {
+            AskSubject::Dialogue(dialogue, name) => {
                 let claim = app.sessions.claim(&Ask::scope(&ask.tenant, &served, name), dialogue);
                 let mut conversation = dialogue.conversation.clone();
                 claim.recall(&mut conversation);
                 let (prompt, memory) = (Prompt::Chat(conversation), claim.name.clone());
                 let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
                 let answer = turn(0).play(request, &memory).await?;
-                claim.said(dialogue, &answer.completion);
+                claim.record_reply(dialogue, &answer.completion);
                 (answer, prompt, memory)
             }
-            Subject::Raw(prompt, name) => {
+            AskSubject::Raw(prompt, name) => {
                 let mut claim = app.sessions.claim_raw(&Ask::scope(&ask.tenant, &served, name), &ids);
                 let memory = claim.name.clone();
                 let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
                 let answer = turn(0).play(request, &memory).await?;
-                claim.said([ids, answer.completion.ids.clone()].concat());
+                claim.push_ids([ids, answer.completion.ids.clone()].concat());
                 (answer, prompt.clone(), memory)
             }
-            Subject::Kept { conversation, memory, parent } => {
+            AskSubject::Kept { conversation, memory, parent } => {
                 let prompt = Prompt::Chat(conversation.clone());
                 let request = ask.request(0, prompt.clone(), memory, parent.as_deref());
                 (turn(0).play(request, memory).await?, prompt, memory.clone())
@@ -291,7 +298,7 @@ impl Admitted {
 impl Ask {
     /// The engine's request for the reply of a number.
     fn request(&self, index: usize, prompt: Prompt, memory: &str, parent: Option<&str>) -> Request {
-        let Settings {
+        let AnswerSettings {
             sampling,
             max_tokens,
             stop,
@@ -333,15 +340,15 @@ impl Ask {
 }
 
 /// A turn of the engine.
-struct Turn<'a> {
+struct EngineTurn<'a> {
     engine: &'a Engine,
-    entry: &'a Entry,
-    pieces: Option<&'a Pieces>,
+    entry: &'a RequestGuard,
+    pieces: Option<&'a PieceSender>,
     index: usize,
 }
 
-impl Turn<'_> {
-    async fn play(&self, mut request: Request, memory: &str) -> Result<Answer, Refusal> {
+impl EngineTurn<'_> {
+    async fn play(&self, mut request: Request, memory: &str) -> Result<CompletedReply, Refusal> {
         self.entry.remembers(memory);
         if request.max_tokens == usize::MAX {
             let n = self.engine.prompter().prompt_ids(&request.prompt)?.len();
@@ -349,30 +356,30 @@ impl Turn<'_> {
         }
         let tools = request.prompt.conversation().and_then(|conversation| conversation.tools.clone());
         let seed = request.sampling.seed;
-        let (mut calling, mut told) = (String::new(), Vec::new());
+        let (mut calling, mut sent) = (String::new(), Vec::new());
         let mut turn = self.engine.submit(request)?;
-        self.tell(Piece::Begun).await?;
+        self.tell(ReplyPiece::Begun).await?;
         while let Some(event) = turn.next().await {
             match event {
-                Event::Prefill { done, total } => self.entry.at(Stage::Reading { done, total }),
+                Event::Prefill { done, total } => self.entry.at(RequestStage::Reading { done, total }),
                 Event::Text(text) => {
                     self.entry.says(&text);
-                    self.tell(Piece::Text(text)).await?;
+                    self.tell(ReplyPiece::Text(text)).await?;
                 }
                 Event::Call(text) => {
                     self.entry.says(&text);
                     calling.push_str(&text);
-                    for piece in self.called(tools.as_deref(), &calling, &mut told) {
+                    for piece in self.called(tools.as_deref(), &calling, &mut sent) {
                         self.tell(piece).await?;
                     }
                 }
-                Event::Logprobs(tokens) => self.tell(Piece::Logprobs(tokens)).await?,
+                Event::Logprobs(tokens) => self.tell(ReplyPiece::Logprobs(tokens)).await?,
                 Event::Failed(error) => return Err(error.into()),
                 Event::Done(_) => {
                     let completion = *turn.commit().await?;
                     self.entry.ended(&completion);
-                    let answer = Answer { completion, seed };
-                    self.tell(Piece::Ended(Box::new(answer.clone()))).await?;
+                    let answer = CompletedReply { completion, seed };
+                    self.tell(ReplyPiece::Ended(Box::new(answer.clone()))).await?;
                     return Ok(answer);
                 }
                 _ => {}
@@ -381,24 +388,25 @@ impl Turn<'_> {
         Err(Refusal::ending())
     }
 
-    /// The new pieces of calls; `told` has the bytes of each call's arguments that were sent before.
-    fn called(&self, tools: Option<&Tools>, text: &str, told: &mut Vec<usize>) -> Vec<Piece> {
+    /// The new pieces of calls; `sent` has the number of bytes of each call's arguments that were sent
+    /// before.
+    fn called(&self, tools: Option<&Tools>, text: &str, sent: &mut Vec<usize>) -> Vec<ReplyPiece> {
         let prompter = self.engine.prompter();
         let so_far = tools.map(|tools| prompter.calls_so_far(tools, text)).unwrap_or_default();
         let mut pieces = Vec::new();
         for (n, call) in so_far.into_iter().enumerate() {
-            if n == told.len() {
-                pieces.push(Piece::Called(call.tool.to_string()));
-                told.push(0);
+            if n == sent.len() {
+                pieces.push(ReplyPiece::Called(call.tool.to_string()));
+                sent.push(0);
             }
-            let more = call.arguments.get(told[n]..).filter(|more| !more.is_empty());
-            pieces.extend(more.map(|more| Piece::Arguments(more.to_string())));
-            told[n] = call.arguments.len();
+            let more = call.arguments.get(sent[n]..).filter(|more| !more.is_empty());
+            pieces.extend(more.map(|more| ReplyPiece::Arguments(more.to_string())));
+            sent[n] = call.arguments.len();
         }
         pieces
     }
 
-    async fn tell(&self, piece: Piece) -> Result<(), Refusal> {
+    async fn tell(&self, piece: ReplyPiece) -> Result<(), Refusal> {
         let Some(pieces) = self.pieces else { return Ok(()) };
         pieces.send((self.index, piece)).await.map_err(|_| Refusal::request("the client disconnected"))
     }

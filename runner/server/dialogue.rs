@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// A line of a dialogue.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Line {
+pub(super) enum DialogueLine {
     System(String),
     User(String),
     Assistant(String),
@@ -48,7 +48,7 @@ pub(super) struct Dialogue {
 
 /// A conversation under construction.
 #[derive(Default)]
-struct Draft {
+struct DialogueDraft {
     system: Vec<String>,
     heard: Vec<String>,
     exchanges: Vec<Exchange>,
@@ -62,8 +62,12 @@ impl Dialogue {
     ///
     /// # Errors
     /// Nothing is left to answer, or calls and results don't match; `field` names the messages.
-    pub(super) fn new(lines: Vec<Line>, tools: Option<Arc<Tools>>, field: &str) -> Result<Self, Refusal> {
-        let mut draft = Draft::default();
+    pub(super) fn new(
+        lines: Vec<DialogueLine>,
+        tools: Option<Arc<Tools>>,
+        field: &str,
+    ) -> Result<Self, Refusal> {
+        let mut draft = DialogueDraft::default();
         for line in lines {
             draft.take(line).map_err(|message| Refusal::field(field, message))?;
         }
@@ -88,17 +92,17 @@ impl Dialogue {
     pub(super) fn of(conversation: Conversation) -> Self {
         let system = digest(&[], &[conversation.system.as_deref().unwrap_or_default()]);
         let tools = conversation.tools.as_ref().map_or(digest(&[], &[]), |tools| {
-            let told = |tool: &greenroom_engine::Tool| {
+            let tool_texts = |tool: &greenroom_engine::Tool| {
                 [tool.name.clone(), tool.about.clone(), tool.arguments.to_string()]
             };
-            let texts: Vec<String> = tools.list.iter().flat_map(told).collect();
+            let texts: Vec<String> = tools.list.iter().flat_map(tool_texts).collect();
             digest(&[], &texts.iter().map(String::as_str).collect::<Vec<_>>())
         });
         let first = conversation.exchanges.first().map_or(&conversation.next, |first| &first.user);
         let root = digest(&[system, tools].concat(), &[first]);
         let mut last = root;
         let chain = conversation.exchanges.iter().map(|past| {
-            last = with_reply(&last, &past.user, &Said::of(&past.reply));
+            last = with_reply(&last, &past.user, &ClientReply::of(&past.reply));
             last
         });
         let chain = chain.collect();
@@ -111,34 +115,38 @@ impl Dialogue {
         let said = match &completion.call {
             // With several calls, only the first: they are read again one after another, each after the
             // previous one's result.
-            Some(ToolCalls::Complete(calls)) => calls.first().map_or(Said::Text(""), Said::Call),
-            _ => Said::Text(&completion.text),
+            Some(ToolCalls::Complete(calls)) => {
+                calls.first().map_or(ClientReply::Text(""), ClientReply::Call)
+            }
+            _ => ClientReply::Text(&completion.text),
         };
         with_reply(last, &self.conversation.next, &said)
     }
 }
 
-impl Draft {
-    fn take(&mut self, line: Line) -> Result<(), String> {
+impl DialogueDraft {
+    fn take(&mut self, line: DialogueLine) -> Result<(), String> {
         match line {
-            Line::System(text) if self.heard.is_empty() && self.exchanges.is_empty() => {
+            DialogueLine::System(text) if self.heard.is_empty() && self.exchanges.is_empty() => {
                 self.system.push(text)
             }
-            Line::System(text) | Line::User(text) => {
+            DialogueLine::System(text) | DialogueLine::User(text) => {
                 if let Some((id, _)) = self.open.front() {
                     return Err(format!("the call `{id}` has no result before the next message"));
                 }
                 self.heard.push(text);
             }
-            Line::Assistant(text) => match self.exchanges.last_mut().filter(|_| self.heard.is_empty()) {
-                Some(Exchange { reply: ReplyContent::Text(said), .. }) => {
-                    said.push_str("\n\n");
-                    said.push_str(&text);
+            DialogueLine::Assistant(text) => {
+                match self.exchanges.last_mut().filter(|_| self.heard.is_empty()) {
+                    Some(Exchange { reply: ReplyContent::Text(said), .. }) => {
+                        said.push_str("\n\n");
+                        said.push_str(&text);
+                    }
+                    _ => self.reply(ReplyContent::Text(text)),
                 }
-                _ => self.reply(ReplyContent::Text(text)),
-            },
-            Line::Call { id, call } => self.open.push_back((id, call)),
-            Line::Result { id, text } => {
+            }
+            DialogueLine::Call { id, call } => self.open.push_back((id, call)),
+            DialogueLine::Result { id, text } => {
                 let at = self.open.iter().position(|(open, _)| *open == id);
                 let (_, call) = at.and_then(|at| self.open.remove(at)).ok_or_else(|| {
                     format!("a result names the call `{id}`, but no earlier message has this call")
@@ -157,12 +165,12 @@ impl Draft {
 }
 
 /// A reply as clients send it back.
-enum Said<'a> {
+enum ClientReply<'a> {
     Text(&'a str),
     Call(&'a Call),
 }
 
-impl<'a> Said<'a> {
+impl<'a> ClientReply<'a> {
     fn of(reply: &'a ReplyContent) -> Self {
         match reply {
             ReplyContent::Text(text) => Self::Text(text),
@@ -173,10 +181,12 @@ impl<'a> Said<'a> {
     }
 }
 
-fn with_reply(before: &Digest, user: &str, said: &Said<'_>) -> Digest {
+fn with_reply(before: &Digest, user: &str, said: &ClientReply<'_>) -> Digest {
     match said {
-        Said::Text(text) => digest(before, &[user, "text", text]),
-        Said::Call(call) => digest(before, &[user, "call", &call.tool, &sorted(&call.arguments).to_string()]),
+        ClientReply::Text(text) => digest(before, &[user, "text", text]),
+        ClientReply::Call(call) => {
+            digest(before, &[user, "call", &call.tool, &sorted(&call.arguments).to_string()])
+        }
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 /// How often the bytes that were written are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// What runs write is not counted, so the folder is also looked at once in this many ticks.
+/// What runs write is not counted, so the folder is also measured once in this many ticks.
 const ANYWAY: u32 = 600;
-/// The share of the limit that is written between two looks at the folder, at most; it may be exceeded by
-/// that.
-const SHARE: u64 = 16;
+/// Maximum share of the limit that is written between two measurements of the folder, which may be exceeded
+/// by that.
+const MAX_WRITTEN_SHARE: u64 = 16;
 
 /// Removes the least valuable memories whenever much was written.
 pub(super) async fn keep_within(limit: u64, models: Arc<Models>, live: Arc<Live>) {
@@ -22,7 +22,7 @@ pub(super) async fn keep_within(limit: u64, models: Arc<Models>, live: Arc<Live>
         tokio::time::sleep(LOOK).await;
         n = n.wrapping_add(1);
         let written = live.written.load(Ordering::Relaxed);
-        if written <= limit / SHARE && n % ANYWAY > 0 {
+        if written <= limit / MAX_WRITTEN_SHARE && n % ANYWAY > 0 {
             continue;
         }
         live.written.fetch_sub(written, Ordering::Relaxed);

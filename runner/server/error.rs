@@ -165,7 +165,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Puts a refusal into Anthropic's form.
+/// Converts a refusal to Anthropic's form.
 pub(super) async fn in_anthropics_form(response: Response) -> Response {
     match response.extensions().get::<Refusal>() {
         Some(refusal) => refusal.respond(refusal.anthropic()),

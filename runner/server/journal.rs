@@ -4,7 +4,7 @@
 //! A line that can't be read is skipped: the last one may be incomplete if the server was killed. A line that
 //! can't be written causes a warning; its content is known until the server ends.
 
-use crate::files::{self, Kind, Lines};
+use crate::files::{self, FileKind, FileLines};
 use anyhow::Context as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -47,7 +47,7 @@ impl Journal {
             }
             Err(TryLockError::Error(error)) => return Err(error).with_context(|| failed("lock")),
         }
-        match Lines::open(&path, Kind::Journal) {
+        match FileLines::open(&path, FileKind::Journal) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             lines => {
                 for line in lines.with_context(|| failed("read"))? {

@@ -1,6 +1,6 @@
 //! What the server is doing: requests as they run, what they cost, and totals for `/metrics`.
 
-use greenroom_engine::{Completion, MatchKind, Source};
+use greenroom_engine::Completion;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -14,29 +14,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Turns that are remembered, at most.
-const MOST_PAST: usize = 2_000;
+const MAX_PAST: usize = 2_000;
 /// Maximum number of characters shown of an unfinished reply.
-const MOST_SHOWN: usize = 600;
+const MAX_SHOWN: usize = 600;
 
 /// All requests, present and past.
 #[derive(Debug)]
 pub(super) struct Live {
-    state: Mutex<State>,
+    state: Mutex<LiveState>,
     registry: Registry,
-    counts: Counts,
+    counts: Metrics,
     /// Bytes of memories that requests wrote to the disk.
     pub(super) written: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LiveState {
     next: u64,
-    requests: BTreeMap<u64, Request>,
-    past: VecDeque<Past>,
+    requests: BTreeMap<u64, ActiveRequest>,
+    past: VecDeque<EndedTurn>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct Metrics {
     requests: Family<ByStatus, Counter>,
     tokens: Family<ByKind, Counter>,
     matches: Family<ByMatch, Counter>,
@@ -53,12 +53,12 @@ struct ByStatus {
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByKind {
-    kind: Tokens,
+    kind: TokenUse,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 #[allow(non_camel_case_types)] // as they stand in the text
-enum Tokens {
+enum TokenUse {
     reused,
     prefilled,
     recomputed,
@@ -72,7 +72,7 @@ struct ByMatch {
 
 /// A request at work.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Request {
+pub(super) struct ActiveRequest {
     pub(super) id: u64,
     #[serde(skip)]
     pub(super) tenant: String,
@@ -80,7 +80,7 @@ pub(super) struct Request {
     pub(super) model: String,
     /// Name of the memory, once it is known.
     pub(super) memory: String,
-    pub(super) stage: Stage,
+    pub(super) stage: RequestStage,
     /// The end of the text so far.
     pub(super) text: String,
     #[serde(skip)]
@@ -90,7 +90,7 @@ pub(super) struct Request {
 /// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "stage")]
-pub(super) enum Stage {
+pub(super) enum RequestStage {
     /// It waits for a place.
     Waiting,
     /// Its prompt is being read: tokens so far, and in total.
@@ -101,7 +101,7 @@ pub(super) enum Stage {
 
 /// A turn that has ended.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Past {
+pub(super) struct EndedTurn {
     pub(super) number: u64,
     #[serde(skip)]
     pub(super) tenant: String,
@@ -120,14 +120,14 @@ pub(super) struct Past {
 
 /// An active request, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RequestGuard {
     live: Arc<Live>,
     id: u64,
 }
 
 impl Live {
     pub(super) fn new() -> Arc<Self> {
-        let (mut registry, counts) = (Registry::with_prefix("greenroom"), Counts::default());
+        let (mut registry, counts) = (Registry::with_prefix("greenroom"), Metrics::default());
         registry.register("requests", "Requests by route and HTTP status", counts.requests.clone());
         registry.register("tokens", "Tokens by cost", counts.tokens.clone());
         registry.register("matches", "Turns by how the prompt matched the memory", counts.matches.clone());
@@ -138,31 +138,31 @@ impl Live {
     }
 
     /// A request has arrived.
-    pub(super) fn enter(self: &Arc<Self>, tenant: &str, route: &'static str, model: &str) -> Entry {
+    pub(super) fn enter(self: &Arc<Self>, tenant: &str, route: &'static str, model: &str) -> RequestGuard {
         let mut state = self.state();
         state.next += 1;
         let id = state.next;
-        let request = Request {
+        let request = ActiveRequest {
             id,
             tenant: tenant.to_string(),
             route,
             model: model.to_string(),
             memory: String::new(),
-            stage: Stage::Waiting,
+            stage: RequestStage::Waiting,
             text: String::new(),
             since: Instant::now(),
         };
         state.requests.insert(id, request);
-        Entry { live: self.clone(), id }
+        RequestGuard { live: self.clone(), id }
     }
 
     /// Active requests of a tenant.
-    pub(super) fn requests(&self, tenant: &str) -> Vec<Request> {
+    pub(super) fn requests(&self, tenant: &str) -> Vec<ActiveRequest> {
         self.state().requests.values().filter(|request| request.tenant == tenant).cloned().collect()
     }
 
     /// Turns of a tenant that have ended since the one of that number, oldest first.
-    pub(super) fn past(&self, tenant: &str, since: u64) -> Vec<Past> {
+    pub(super) fn past(&self, tenant: &str, since: u64) -> Vec<EndedTurn> {
         let state = self.state();
         state.past.iter().filter(|past| past.tenant == tenant && past.number > since).cloned().collect()
     }
@@ -183,19 +183,19 @@ impl Live {
         text
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
-    fn change(&self, change: impl FnOnce(&mut Request)) {
+impl RequestGuard {
+    fn change(&self, change: impl FnOnce(&mut ActiveRequest)) {
         if let Some(request) = self.live.state().requests.get_mut(&self.id) {
             change(request);
         }
     }
 
-    pub(super) fn at(&self, stage: Stage) {
+    pub(super) fn at(&self, stage: RequestStage) {
         self.change(|request| request.stage = stage);
     }
 
@@ -205,9 +205,9 @@ impl Entry {
 
     pub(super) fn says(&self, text: &str) {
         self.change(|request| {
-            request.stage = Stage::Speaking;
+            request.stage = RequestStage::Speaking;
             request.text.push_str(text);
-            let excess = request.text.len().saturating_sub(MOST_SHOWN);
+            let excess = request.text.len().saturating_sub(MAX_SHOWN);
             let cut = (excess..request.text.len()).find(|at| request.text.is_char_boundary(*at));
             request.text.drain(..cut.unwrap_or(0));
         });
@@ -218,23 +218,23 @@ impl Entry {
         let usage = &completion.usage;
         let counts = &self.live.counts;
         let count = |kind, n: usize| counts.tokens.get_or_create(&ByKind { kind }).inc_by(n as u64);
-        count(Tokens::reused, usage.reused);
-        count(Tokens::prefilled, usage.prefilled);
-        count(Tokens::recomputed, usage.recomputed);
-        count(Tokens::generated, completion.ids.len());
+        count(TokenUse::reused, usage.reused);
+        count(TokenUse::prefilled, usage.prefilled);
+        count(TokenUse::recomputed, usage.recomputed);
+        count(TokenUse::generated, completion.ids.len());
         self.live.written.fetch_add(usage.bytes_written, Ordering::Relaxed);
-        let kind = match_word(usage.kind);
+        let kind = usage.kind.word();
         counts.matches.get_or_create(&ByMatch { kind }).inc();
         let mut state = self.live.state();
         let Some(request) = state.requests.get(&self.id) else { return };
         let number = state.past.back().map_or(1, |past| past.number + 1);
-        let past = Past {
+        let past = EndedTurn {
             number,
             tenant: request.tenant.clone(),
             model: request.model.clone(),
             memory: request.memory.clone(),
             kind,
-            source: source_word(usage.source),
+            source: usage.source.word(),
             reused: usage.reused,
             prefilled: usage.prefilled,
             recomputed: usage.recomputed,
@@ -243,36 +243,14 @@ impl Entry {
             total_ms: usage.total_ms,
         };
         state.past.push_back(past);
-        if state.past.len() > MOST_PAST {
+        if state.past.len() > MAX_PAST {
             state.past.pop_front();
         }
     }
 }
 
-impl Drop for Entry {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.live.state().requests.remove(&self.id);
-    }
-}
-
-/// The word for how a prompt matched the memory.
-pub(super) fn match_word(kind: MatchKind) -> &'static str {
-    match kind {
-        MatchKind::Cold => "cold",
-        MatchKind::Prefix => "prefix",
-        MatchKind::Extend => "extend",
-        MatchKind::Exact => "exact",
-        MatchKind::Diverge => "diverge",
-        _ => "other",
-    }
-}
-
-/// The word for where the reused part of a memory was.
-pub(super) fn source_word(source: Source) -> &'static str {
-    match source {
-        Source::None => "none",
-        Source::Memory => "memory",
-        Source::Disk => "disk",
-        _ => "other",
     }
 }

@@ -34,7 +34,7 @@ pub use agents::Roster;
 pub use models::Models;
 pub use openai::Kept;
 pub use queue::Queue;
-pub use runs::Telling;
+pub use runs::RunReporter;
 pub use sessions::Sessions;
 pub use tenants::Tenants;
 pub use window::{Watched, watch};
@@ -88,7 +88,7 @@ const TOKENIZING: usize = 2;
 pub struct Config {
     /// The models that answer.
     pub models: Models,
-    /// Which memory each conversation goes on with.
+    /// Which memory each conversation continues.
     pub sessions: Sessions,
     /// Responses that clients may get again.
     pub kept: Kept,

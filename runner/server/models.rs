@@ -4,9 +4,9 @@
 //! none is idle and the other model has waited for a while, no new requests reach the open models, so a busy
 //! model can't keep it out.
 //!
-//! Loading and closing belong to the server, not to the request that caused them: they hold [`Opening`] until
-//! they are over, even if the client disconnects meanwhile. So no model is loaded twice, and what is being
-//! loaded or closed always counts against the limit.
+//! Loading and closing belong to the server, not to the request that caused them: they hold [`LoadGuard`]
+//! until they are over, even if the client disconnects meanwhile. So no model is loaded twice, and what is
+//! being loaded or closed always counts against the limit.
 
 use super::error::Refusal;
 use crate::backend::{Embedded, EmbeddedConfig, Loading, MemoryBudget, ModelFile, locate};
@@ -21,15 +21,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Interval for checking whether a model has become idle.
 const RETRY: Duration = Duration::from_millis(20);
 /// How long a model that waits for room lets requests pass to the open ones.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_PASSING: Duration = Duration::from_secs(2);
 /// Maximum time to wait for room.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Makes what is told of opening a model.
-type Progress = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
+/// Creates the observer of opening a model.
+type ModelObserver = dyn Fn() -> Box<dyn FnMut(Loading) + Send> + Send + Sync;
 
 /// The right to load and close models; one has it at a time.
-type Opening = tokio::sync::OwnedMutexGuard<()>;
+type LoadGuard = tokio::sync::OwnedMutexGuard<()>;
 
 /// Models by the names that clients ask for.
 pub struct Models {
@@ -37,18 +37,18 @@ pub struct Models {
     config: EmbeddedConfig,
     /// Bytes of weights that may be open at once.
     max_bytes: u64,
-    open: Mutex<Open>,
+    open: Mutex<OpenModels>,
     /// Held while a model is loaded or closed.
     opening: Arc<tokio::sync::Mutex<()>>,
-    /// True while one has waited for room longer than [`PATIENCE`].
+    /// True while one has waited for room longer than [`MAX_PASSING`].
     is_late: AtomicBool,
-    on_progress: Box<Progress>,
+    on_progress: Box<ModelObserver>,
     /// Seconds since 1970 at which the server started.
     started: u64,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenModels {
     served: BTreeMap<String, (Arc<Served>, u64)>,
     clock: u64,
 }
@@ -76,7 +76,7 @@ impl Models {
         config: EmbeddedConfig,
         given: &BTreeMap<String, String>,
         max_bytes: Option<u64>,
-        on_progress: Box<Progress>,
+        on_progress: Box<ModelObserver>,
     ) -> anyhow::Result<Self> {
         let named = |name: &str| format!("the model `{name}`");
         let offered =
@@ -159,13 +159,13 @@ impl Models {
             if has_room {
                 break;
             }
-            if began.elapsed() > LONGEST_WAIT {
+            if began.elapsed() > MAX_WAIT {
                 return Err(Refusal::too_many(
                     format!("there is no room for the model `{name}`: all loaded models are busy"),
                     RETRY,
                 ));
             }
-            self.is_late.store(began.elapsed() > PATIENCE, Ordering::Relaxed);
+            self.is_late.store(began.elapsed() > MAX_PASSING, Ordering::Relaxed);
             tokio::time::sleep(RETRY).await;
         }
         let (models, name, file) = (self.clone(), name.clone(), file.clone());
@@ -202,11 +202,11 @@ impl Models {
         Ok(served)
     }
 
-    /// True if so many bytes of weights fit beside those that are open; idle models are closed for that.
+    /// True if this many bytes of weights fit beside the open models; idle models are closed for that.
     ///
     /// # Errors
     /// Closing a model failed.
-    async fn make_room(&self, bytes: u64, mut opening: Opening) -> Result<(bool, Opening), Refusal> {
+    async fn make_room(&self, bytes: u64, mut opening: LoadGuard) -> Result<(bool, LoadGuard), Refusal> {
         loop {
             let idle = {
                 let mut open = self.state();
@@ -231,7 +231,7 @@ impl Models {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Open> {
+    fn state(&self) -> MutexGuard<'_, OpenModels> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let given = BTreeMap::from([model("a", 1), model("b", 2)]);
         let bytes = std::fs::metadata(&given["a"]).unwrap().len();
         let (report, loads) = tokio::sync::mpsc::unbounded_channel();
-        let on_progress: Box<Progress> = Box::new(move || {
+        let on_progress: Box<ModelObserver> = Box::new(move || {
             let _ = report.send(());
             let (left, changed) = &*permits;
             let mut left = changed.wait_while(left.lock().unwrap(), |left| *left == 0).unwrap();
@@ -341,7 +341,7 @@ mod tests {
         }
         assert!(loads.try_recv().is_err(), "the model was loaded once");
         assert_eq!(models.at_hand().len(), 1);
-        // A load that nobody waits for any more leaves a model that can be closed again.
+        // A load that is no longer waited for leaves a model that can be closed again.
         assert_eq!(asked("a").await.unwrap().map_err(|refusal| refusal.status()), Ok("a".to_string()));
     }
 
@@ -376,7 +376,7 @@ mod tests {
             })
         };
         let asking: Vec<_> = (0..4).flat_map(|n| [ask("a", n), ask("b", n)]).collect();
-        tokio::time::sleep(PATIENCE * 5).await;
+        tokio::time::sleep(MAX_PASSING * 5).await;
         over.store(true, Ordering::Relaxed);
         for asked in asking {
             assert!(

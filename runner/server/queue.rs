@@ -1,8 +1,8 @@
 //! Who is served next: a bounded queue, fair between tenants.
 //!
 //! A place goes to the tenant with the fewest active requests (among equals, to the one that was served
-//! longest ago). Among a tenant's requests, those whose memory is in RAM go first, unless another has waited
-//! longer than a limit; otherwise the oldest.
+//! longest ago). Among a tenant's requests, those whose memory is in RAM come first, unless another has
+//! waited longer than a limit; otherwise the oldest.
 
 use super::error::Refusal;
 use super::tenants::Tenant;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How long a request whose memory is not in RAM may be passed over.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_PASSED_OVER: Duration = Duration::from_secs(2);
 /// Assumed duration of a request in seconds, until one has ended.
 const FIRST_GUESS: f64 = 2.0;
 
@@ -23,11 +23,11 @@ pub struct Queue {
     places: usize,
     /// Maximum number of waiting requests.
     room: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     waiting: Vec<Waiting>,
     /// Active requests and the time of the latest, by tenant.
     tenants: BTreeMap<String, AtWork>,
@@ -49,16 +49,16 @@ struct Waiting {
     tenant: String,
     is_warm: bool,
     since: Instant,
-    admitted: oneshot::Sender<Place>,
+    admitted: oneshot::Sender<QueuePlace>,
 }
 
 /// A place in the queue; wait for it to be served.
 #[derive(Debug)]
-pub(super) struct Ticket(oneshot::Receiver<Place>);
+pub(super) struct Ticket(oneshot::Receiver<QueuePlace>);
 
 /// The right to be active, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     queue: Arc<Queue>,
     tenant: String,
     began: Instant,
@@ -125,11 +125,11 @@ impl Queue {
         Load { at_work: state.at_work, waiting: state.waiting.len() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn admit(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn admit(self: &Arc<Self>, mut state: MutexGuard<'_, QueueState>) {
         let mut refused = Vec::new();
         while state.at_work < self.places
             && let Some(next) = state.next(Instant::now())
@@ -140,7 +140,7 @@ impl Queue {
             let at_work = state.tenants.entry(tenant.clone()).or_default();
             (at_work.n, at_work.latest) = (at_work.n + 1, clock);
             state.at_work += 1;
-            let place = Place { queue: self.clone(), tenant, began: Instant::now() };
+            let place = QueuePlace { queue: self.clone(), tenant, began: Instant::now() };
             refused.extend(admitted.send(place).err());
         }
         drop(state);
@@ -159,13 +159,13 @@ impl Queue {
     }
 }
 
-impl State {
+impl QueueState {
     /// The request to serve next.
     fn next(&self, now: Instant) -> Option<usize> {
         let standing = |waiting: &Waiting| {
             self.tenants.get(&waiting.tenant).map_or((0, 0), |at_work| (at_work.n, at_work.latest))
         };
-        let is_late = |waiting: &Waiting| now.duration_since(waiting.since) >= PATIENCE;
+        let is_late = |waiting: &Waiting| now.duration_since(waiting.since) >= MAX_PASSED_OVER;
         let late = self.waiting.iter().any(is_late);
         let order =
             |(_, waiting): &(usize, &Waiting)| (standing(waiting), !waiting.is_warm || late, waiting.since);
@@ -184,12 +184,12 @@ impl Ticket {
     ///
     /// # Errors
     /// The server is shutting down.
-    pub(super) async fn wait(self) -> Result<Place, Refusal> {
+    pub(super) async fn wait(self) -> Result<QueuePlace, Refusal> {
         self.0.await.map_err(|_| Refusal::ending())
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         let (queue, tenant) = (self.queue.clone(), std::mem::take(&mut self.tenant));
         queue.leave(&tenant, self.began.elapsed());
@@ -209,7 +209,7 @@ mod tests {
     fn next(waiting: Vec<Waiting>, at_work: &[(&str, usize, u64)]) -> Option<usize> {
         let tenants =
             at_work.iter().map(|(name, n, latest)| ((*name).to_string(), AtWork { n: *n, latest: *latest }));
-        State { waiting, tenants: tenants.collect(), ..State::default() }.next(Instant::now())
+        QueueState { waiting, tenants: tenants.collect(), ..QueueState::default() }.next(Instant::now())
     }
 
     #[test]

@@ -1,26 +1,26 @@
 //! Explains cache misses: recent answers' prompts, kept for a while to compare later ones with.
 
-use super::ask::Answer;
+use super::ask::CompletedReply;
 use super::dialogue::{Dialogue, Digest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 /// Answers that are remembered, at most.
-const MOST: usize = 20_000;
+const MAX_PROMPTS: usize = 20_000;
 
 /// Prompts of recent answers, by tenant and the answer's id.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<Inner>);
+pub(super) struct Recent(Mutex<RecentInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    prompts: BTreeMap<(String, String), Prompt>,
+struct RecentInner {
+    prompts: BTreeMap<(String, String), PromptParts>,
     order: VecDeque<(String, String)>,
 }
 
 /// The parts of a prompt.
 #[derive(Clone, Debug)]
-struct Prompt {
+struct PromptParts {
     model: String,
     system: Digest,
     tools: Digest,
@@ -60,11 +60,18 @@ pub(super) enum Reason {
 
 impl Recent {
     /// Remembers what an answer was given to.
-    pub(super) fn keep(&self, tenant: &str, id: &str, model: &str, dialogue: &Dialogue, answer: &Answer) {
+    pub(super) fn keep(
+        &self,
+        tenant: &str,
+        id: &str,
+        model: &str,
+        dialogue: &Dialogue,
+        answer: &CompletedReply,
+    ) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut chain = dialogue.chain.clone();
         chain.push(dialogue.with_reply(&answer.completion));
-        let prompt = Prompt {
+        let prompt = PromptParts {
             model: model.to_string(),
             system: dialogue.system,
             tools: dialogue.tools,
@@ -74,7 +81,7 @@ impl Recent {
         let key = (tenant.to_string(), id.to_string());
         inner.prompts.insert(key.clone(), prompt);
         inner.order.push_back(key);
-        if inner.order.len() > MOST
+        if inner.order.len() > MAX_PROMPTS
             && let Some(oldest) = inner.order.pop_front()
         {
             inner.prompts.remove(&oldest);
@@ -88,7 +95,7 @@ impl Recent {
         earlier: &str,
         model: &str,
         dialogue: &Dialogue,
-        answer: &Answer,
+        answer: &CompletedReply,
     ) -> Diagnosis {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(earlier) = inner.prompts.get(&(tenant.to_string(), earlier.to_string())) else {

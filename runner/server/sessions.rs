@@ -6,10 +6,9 @@
 //! other's memory, their common beginning is read once, and a client needs no session name. A scope (a key or
 //! header that clients send) separates conversations with the same beginning.
 //!
-//! What each memory holds is written down, a line a reply, and read again when the server starts. With it
-//! stand the ids that were sampled: clients send replies back as text, and a text has more than one way to be
-//! cut into tokens. So a conversation is read as it was said, whether or not its keys and values are still
-//! there.
+//! What each memory holds is written down, a line a reply, and read again when the server starts, with the
+//! ids that were sampled: clients send replies back as text, and a text can be tokenized in more than one
+//! way. So a conversation is read as it was said, whether or not its keys and values are still there.
 
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
@@ -20,17 +19,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of known memories; the least recently used is removed first.
-const MOST: usize = 10_000;
-/// Memories of prompts without a chat template in one scope, at most, unless more are at work at once.
-const MOST_RAW: usize = 64;
+const MAX_MEMORIES: usize = 10_000;
+/// Memories of prompts without a chat template in one scope, at most, unless more are active at once.
+const MAX_RAW: usize = 64;
 
 /// The memories of all conversations.
 #[derive(Default)]
-pub struct Sessions(Mutex<Inner>);
+pub struct Sessions(Mutex<SessionsInner>);
 
 #[derive(Default)]
-struct Inner {
-    slots: BTreeMap<String, Slot>,
+struct SessionsInner {
+    slots: BTreeMap<String, MemorySlot>,
     /// Memories of prompts without a chat template. They are not recorded: what they have in common is found
     /// by content.
     raw: BTreeMap<String, RawSlot>,
@@ -40,9 +39,9 @@ struct Inner {
 
 /// A memory.
 #[derive(Default)]
-struct Slot {
+struct MemorySlot {
     /// What it has read and said, reply by reply.
-    chain: Vec<Said>,
+    chain: Vec<StoredReply>,
     is_busy: bool,
     /// True if it was used since the server started; it is then probably in RAM.
     is_warm: bool,
@@ -51,7 +50,7 @@ struct Slot {
 
 /// A reply.
 #[derive(Clone)]
-struct Said {
+struct StoredReply {
     /// Digest of everything before its end.
     digest: Digest,
     /// The sampled ids; `None`: the reply was generated elsewhere, and is read as text.
@@ -60,7 +59,7 @@ struct Said {
 
 /// A line of the journal: the reply of that number in a memory.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct SessionLine {
     name: String,
     reply: usize,
     digest: String,
@@ -69,7 +68,7 @@ struct Line {
 
 /// What separates conversations with the same beginning.
 #[derive(Clone, Debug)]
-pub(super) struct Scope<'a> {
+pub(super) struct SessionScope<'a> {
     pub(super) tenant: &'a str,
     /// Identity of the model.
     pub(super) model: &'a str,
@@ -84,10 +83,10 @@ pub(super) struct Claim<'a> {
     /// The memory to begin with, if this one is new.
     pub(super) parent: Option<String>,
     /// The replies of the conversation whose ids are known, from the first on.
-    said: Vec<Said>,
+    said: Vec<StoredReply>,
 }
 
-/// A memory at work for a prompt without a chat template.
+/// An active memory for a prompt without a chat template.
 pub(super) struct RawClaim<'a> {
     sessions: &'a Sessions,
     pub(super) name: String,
@@ -105,7 +104,7 @@ struct RawSlot {
 }
 
 /// A slot's part in a claim.
-struct Found {
+struct FoundSlot {
     /// The free memory that contains exactly what the conversation has read and said so far.
     goes_on: Option<String>,
     /// The one with most in common with it, and the number of common replies.
@@ -118,7 +117,7 @@ impl Sessions {
     /// # Errors
     /// The journal can't be read or written.
     pub fn open(folder: Option<&Path>) -> anyhow::Result<Self> {
-        let inner = Mutex::new(Inner::default());
+        let inner = Mutex::new(SessionsInner::default());
         let lock = || inner.lock().unwrap_or_else(PoisonError::into_inner);
         let journal = Journal::open(folder, "sessions.jsonl", |line| lock().absorb(line), || lock().lines())?;
         lock().journal = journal;
@@ -126,18 +125,18 @@ impl Sessions {
     }
 
     /// True if the memory that a conversation continues is probably in RAM.
-    pub(super) fn is_warm(&self, scope: &Scope<'_>, dialogue: &Dialogue) -> bool {
+    pub(super) fn is_warm(&self, scope: &SessionScope<'_>, dialogue: &Dialogue) -> bool {
         let inner = self.lock();
-        let Found { goes_on, nearest } = inner.find(&prefix(scope, dialogue), dialogue);
+        let FoundSlot { goes_on, nearest } = inner.find(&prefix(scope, dialogue), dialogue);
         let name = goes_on.or(nearest.map(|(name, _)| name));
         name.is_some_and(|name| inner.slots[&name].is_warm)
     }
 
     /// The memory for a conversation.
-    pub(super) fn claim(&self, scope: &Scope<'_>, dialogue: &Dialogue) -> Claim<'_> {
+    pub(super) fn claim(&self, scope: &SessionScope<'_>, dialogue: &Dialogue) -> Claim<'_> {
         let mut inner = self.lock();
         let prefix = prefix(scope, dialogue);
-        let Found { goes_on, nearest } = inner.find(&prefix, dialogue);
+        let FoundSlot { goes_on, nearest } = inner.find(&prefix, dialogue);
         let said = nearest.as_ref().map_or(Vec::new(), |(name, n)| inner.slots[name].chain[..*n].to_vec());
         let (name, parent) = match goes_on {
             Some(name) => (name, None),
@@ -156,7 +155,7 @@ impl Sessions {
     }
 
     /// The memory for ids: the free one with the longest common beginning.
-    pub(super) fn claim_raw(&self, scope: &Scope<'_>, ids: &[u32]) -> RawClaim<'_> {
+    pub(super) fn claim_raw(&self, scope: &SessionScope<'_>, ids: &[u32]) -> RawClaim<'_> {
         let mut inner = self.lock();
         let prefix = format!("raw-{}", &scope.hash()[..32]);
         inner.time += 1;
@@ -173,7 +172,7 @@ impl Sessions {
         let parent =
             siblings.clone().max_by_key(|(_, slot)| common(slot)).filter(|(_, slot)| common(slot) > 0);
         let parent = parent.map(|(name, _)| name.clone()).filter(|_| goes_on.is_none());
-        let is_full = siblings.count() >= MOST_RAW;
+        let is_full = siblings.count() >= MAX_RAW;
         let oldest = free.min_by_key(|(_, slot)| slot.used).filter(|_| is_full);
         let name = goes_on.or(oldest).map(|(name, _)| name.clone());
         let mut names = (0_usize..).map(|n| format!("{prefix}.{n}"));
@@ -184,34 +183,34 @@ impl Sessions {
         RawClaim { sessions: self, name, parent }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SessionsInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Beginning of the names of all memories whose conversations begin alike.
-fn prefix(scope: &Scope<'_>, dialogue: &Dialogue) -> String {
+/// Common prefix of the names of all memories whose conversations have the same beginning.
+fn prefix(scope: &SessionScope<'_>, dialogue: &Dialogue) -> String {
     let root = blake3::Hash::from(dialogue.root);
     format!("{}-{}", &scope.hash()[..32], &root.to_hex()[..32])
 }
 
-impl Scope<'_> {
+impl SessionScope<'_> {
     fn hash(&self) -> String {
         blake3::Hash::from(digest(&[], &[self.tenant, self.model, self.name])).to_hex().to_string()
     }
 }
 
-impl Inner {
-    fn find(&self, prefix: &str, dialogue: &Dialogue) -> Found {
+impl SessionsInner {
+    fn find(&self, prefix: &str, dialogue: &Dialogue) -> FoundSlot {
         let siblings = || self.slots.range(format!("{prefix}.")..format!("{prefix}/"));
-        let common = |slot: &Slot| slot.common(&dialogue.chain);
+        let common = |slot: &MemorySlot| slot.common(&dialogue.chain);
         let goes_on = siblings().filter(|(_, slot)| !slot.is_busy && common(slot) == slot.chain.len());
         let goes_on = goes_on.max_by_key(|(_, slot)| slot.chain.len()).map(|(name, _)| name.clone());
         let nearest = siblings().max_by_key(|(_, slot)| common(slot));
-        Found { goes_on, nearest: nearest.map(|(name, slot)| (name.clone(), common(slot))) }
+        FoundSlot { goes_on, nearest: nearest.map(|(name, slot)| (name.clone(), common(slot))) }
     }
 
-    fn absorb(&mut self, Line { name, reply, digest, ids }: Line) {
+    fn absorb(&mut self, SessionLine { name, reply, digest, ids }: SessionLine) {
         let Ok(digest) = blake3::Hash::from_hex(&digest) else { return };
         self.time += 1;
         let slot = self.slots.entry(name).or_default();
@@ -220,11 +219,11 @@ impl Inner {
             return; // a line before it is lost
         }
         slot.chain.truncate(reply - 1);
-        slot.chain.push(Said { digest: digest.into(), ids });
+        slot.chain.push(StoredReply { digest: digest.into(), ids });
         self.forget_one();
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<SessionLine> {
         let mut slots: Vec<_> = self.slots.iter().collect();
         slots.sort_by_key(|(_, slot)| slot.used);
         let lines = slots
@@ -234,7 +233,7 @@ impl Inner {
     }
 
     fn forget_one(&mut self) {
-        if self.slots.len() <= MOST {
+        if self.slots.len() <= MAX_MEMORIES {
             return;
         }
         let idle = self.slots.iter().filter(|(_, slot)| !slot.is_busy);
@@ -245,18 +244,18 @@ impl Inner {
     }
 }
 
-impl Slot {
+impl MemorySlot {
     /// Replies that it has in common with a conversation, from the first on.
     fn common(&self, chain: &[Digest]) -> usize {
         self.chain.iter().zip(chain).take_while(|(said, digest)| said.digest == **digest).count()
     }
 }
 
-impl Said {
+impl StoredReply {
     /// The line of a memory's reply at an index.
-    fn line(&self, name: &str, at: usize) -> Line {
+    fn line(&self, name: &str, at: usize) -> SessionLine {
         let digest = blake3::Hash::from(self.digest).to_hex().to_string();
-        Line { name: name.to_string(), reply: at + 1, digest, ids: self.ids.clone() }
+        SessionLine { name: name.to_string(), reply: at + 1, digest, ids: self.ids.clone() }
     }
 }
 
@@ -284,22 +283,23 @@ impl Claim<'_> {
     }
 
     /// Records the answer to the conversation.
-    pub(super) fn said(self, dialogue: &Dialogue, completion: &Completion) {
+    pub(super) fn record_reply(self, dialogue: &Dialogue, completion: &Completion) {
         let mut inner = self.sessions.lock();
-        let Inner { slots, journal, .. } = &mut *inner;
+        let SessionsInner { slots, journal, .. } = &mut *inner;
         let Some(slot) = slots.get_mut(&self.name) else { return };
         let n = slot.common(&dialogue.chain);
         slot.chain.truncate(n);
         slot.chain.extend(self.said.iter().skip(n).cloned());
         let elsewhere = dialogue.chain.iter().skip(slot.chain.len());
-        let elsewhere: Vec<Said> = elsewhere.map(|digest| Said { digest: *digest, ids: None }).collect();
+        let elsewhere: Vec<StoredReply> =
+            elsewhere.map(|digest| StoredReply { digest: *digest, ids: None }).collect();
         slot.chain.extend(elsewhere);
         let n_ids = completion.call_ends.first().copied().unwrap_or(completion.ids.len());
         let ids = completion.ids.get(..n_ids).map(Into::into);
-        slot.chain.push(Said { digest: dialogue.with_reply(completion), ids });
+        slot.chain.push(StoredReply { digest: dialogue.with_reply(completion), ids });
         slot.is_warm = true;
         let new = slot.chain.iter().enumerate().skip(n);
-        let lines: Vec<Line> = new.map(|(at, said)| said.line(&self.name, at)).collect();
+        let lines: Vec<SessionLine> = new.map(|(at, said)| said.line(&self.name, at)).collect();
         journal.append(&lines);
     }
 }
@@ -314,7 +314,7 @@ impl Drop for Claim<'_> {
 
 impl RawClaim<'_> {
     /// Records that the memory now contains these ids.
-    pub(super) fn said(&mut self, ids: Vec<u32>) {
+    pub(super) fn push_ids(&mut self, ids: Vec<u32>) {
         if let Some(slot) = self.sessions.lock().raw.get_mut(&self.name) {
             slot.ids = ids;
         }

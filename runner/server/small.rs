@@ -5,9 +5,9 @@
 
 use super::dialogue::Dialogue;
 use super::error::Refusal;
-use super::live::{Request, Stage};
+use super::live::{ActiveRequest, RequestStage};
 use super::models::Served;
-use super::openai::{Message, ToolEntry, lines, tools};
+use super::openai::{OpenAiMessage, OpenAiTool, lines, tools};
 use super::{App, AuthTenant, Shared, body};
 use crate::transcript::PROGRAM;
 use axum::body::Bytes;
@@ -30,7 +30,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 #[derive(Deserialize)]
 struct TokenizeBody {
     content: String,
-    /// True if the begin-of-sequence token stands before it, where the model's texts begin with it.
+    /// True if the begin-of-sequence token precedes it, where the model's texts begin with it.
     #[serde(default)]
     add_special: bool,
     /// True if special tokens are recognised in it.
@@ -51,8 +51,8 @@ struct DetokenizeBody {
 /// Messages and tools, as with chat completions.
 #[derive(Deserialize)]
 struct TemplateBody {
-    messages: Vec<Message>,
-    tools: Option<Vec<ToolEntry>>,
+    messages: Vec<OpenAiMessage>,
+    tools: Option<Vec<OpenAiTool>>,
     model: Option<String>,
 }
 
@@ -172,17 +172,17 @@ async fn slots(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Json<Value
     Json(json!(slots))
 }
 
-fn request_slot(request: &Request, n_ctx: Option<&usize>) -> Value {
+fn request_slot(request: &ActiveRequest, n_ctx: Option<&usize>) -> Value {
     let progress = match request.stage {
-        Stage::Reading { done, total } => json!({ "processed": done, "total": total }),
-        Stage::Waiting | Stage::Speaking => Value::Null,
+        RequestStage::Reading { done, total } => json!({ "processed": done, "total": total }),
+        RequestStage::Waiting | RequestStage::Speaking => Value::Null,
     };
     json!({
         "id_task": request.id,
         "model": request.model,
         "memory": request.memory,
         "n_ctx": n_ctx,
-        "is_processing": request.stage != Stage::Waiting,
+        "is_processing": request.stage != RequestStage::Waiting,
         "prompt_progress": progress,
     })
 }

@@ -1,6 +1,6 @@
 //! Answers as server-sent events, in the format of an API's [`EventEncoder`].
 
-use super::ask::{Admitted, Piece, Pieces};
+use super::ask::{AdmittedAsk, PieceSender, ReplyPiece};
 use super::error::Refusal;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
@@ -58,7 +58,7 @@ pub(super) trait EventEncoder: Send + 'static {
     /// Events before the first piece.
     fn begin(&mut self) -> Vec<Frame>;
     /// Events of a piece of the reply of a number.
-    fn piece(&mut self, index: usize, piece: Piece) -> Vec<Frame>;
+    fn piece(&mut self, index: usize, piece: ReplyPiece) -> Vec<Frame>;
     /// Events after the last piece.
     fn end(&mut self) -> Vec<Frame>;
     /// Events if the answer breaks off.
@@ -66,9 +66,9 @@ pub(super) trait EventEncoder: Send + 'static {
 }
 
 /// The answer to an admitted question, as it is generated. If the reader disconnects, it is cancelled.
-pub(super) fn respond(admitted: Admitted, wording: impl EventEncoder) -> Response {
+pub(super) fn respond(admitted: AdmittedAsk, wording: impl EventEncoder) -> Response {
     let limit = admitted.limit();
-    let play = move |pieces: Pieces| async move { admitted.play(Some(&pieces)).await.map(drop) };
+    let play = move |pieces: PieceSender| async move { admitted.play(Some(&pieces)).await.map(drop) };
     respond_by(limit, play, wording)
 }
 
@@ -76,7 +76,7 @@ pub(super) fn respond(admitted: Admitted, wording: impl EventEncoder) -> Respons
 /// dropped.
 pub(super) fn respond_by<P>(
     limit: Duration,
-    play: impl FnOnce(Pieces) -> P + Send + 'static,
+    play: impl FnOnce(PieceSender) -> P + Send + 'static,
     mut wording: impl EventEncoder,
 ) -> Response
 where

@@ -5,7 +5,7 @@
 //! from the timing.
 
 use super::error::Refusal;
-use crate::files::{self, Kind};
+use crate::files::{self, FileKind};
 use anyhow::{Context as _, bail, ensure};
 use axum::http::HeaderMap;
 use greenroom_engine::Meter;
@@ -54,12 +54,12 @@ pub(super) struct Tenant {
     /// Tokens that were computed for it, counted as they are: a request that is cancelled costs what it has
     /// used.
     meter: Meter,
-    spent: Mutex<Spent>,
+    spent: Mutex<MinuteUsage>,
 }
 
 /// A tenant's usage within a minute.
 #[derive(Debug)]
-struct Spent {
+struct MinuteUsage {
     since: Instant,
     requests: u32,
     /// Tokens before that minute.
@@ -88,7 +88,7 @@ impl Tenants {
     /// # Errors
     /// The file can't be read, is open to others, or is wrong.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = files::read_text(path, Kind::Keys)
+        let text = files::read_text(path, FileKind::Keys)
             .with_context(|| format!("can't read the key file {}", path.display()))?;
         is_private(path)?;
         Self::parse(&text).with_context(|| format!("the key file {}", path.display()))
@@ -161,7 +161,7 @@ impl Tenants {
 
 impl Tenant {
     fn new(name: &str, limits: Limits) -> Self {
-        let spent = Spent { since: Instant::now(), requests: 0, tokens_before: 0 };
+        let spent = MinuteUsage { since: Instant::now(), requests: 0, tokens_before: 0 };
         Self { name: name.to_string(), limits, meter: Meter::default(), spent: Mutex::new(spent) }
     }
 
@@ -228,7 +228,8 @@ mod tests {
     fn a_key_says_who_asks() {
         let hash = blake3::hash(b"another-long-secret").to_hex();
         let tenants = Tenants::parse(&format!(
-            "keys: [{{key: a-secret-of-alice, tenant: alice}}, {{key: 'blake3:{hash}', tenant: bob, requests_per_minute: 1}}]"
+            "keys: [{{key: a-secret-of-alice, tenant: alice}}, {{key: 'blake3:{hash}', tenant: bob, \
+             requests_per_minute: 1}}]"
         ));
         let tenants = tenants.unwrap();
         let who = |headers: &HeaderMap| tenants.identify(headers).map(|tenant| tenant.name.clone());

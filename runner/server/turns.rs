@@ -4,9 +4,9 @@
 //! The memory is named by the runner's run and agent. The time of the agent's next turn is on the runner's
 //! own clock, which can't be compared with other clients', so it is left out.
 
-use super::ask::MOST_OPTIONS;
+use super::ask::MAX_OPTIONS;
 use super::error::Refusal;
-use super::live::{Entry, Stage};
+use super::live::{RequestGuard, RequestStage};
 use super::models::Served;
 use super::queue::Ticket;
 use super::tenants::Tenant;
@@ -32,7 +32,7 @@ const MAX_WAITING: usize = 64;
 /// Interval after which an idle stream sends a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-type Events = mpsc::Sender<Result<sse::Event, Infallible>>;
+type TurnEvents = mpsc::Sender<Result<sse::Event, Infallible>>;
 
 /// The routes of runners.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -43,25 +43,25 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// A turn in the queue.
-struct Admitted {
+struct AdmittedTurn {
     served: Arc<Served>,
     request: Request,
-    entry: Entry,
+    entry: RequestGuard,
     ticket: Ticket,
     limit: Duration,
 }
 
 /// `POST /v1/turns`
 async fn turn(State(app): Shared, AuthTenant(tenant): AuthTenant, bytes: Bytes) -> Result<Response, Refusal> {
-    let wire::Turn { version, model, mut request } = body::read(&bytes)?;
+    let wire::WireTurn { version, model, mut request } = body::read(&bytes)?;
     if version != VERSION {
         let message = format!("`version` is {version}; expected version {VERSION}");
         return Err(Refusal::field("version", message));
     }
     if let Some(Constraint::OneOf(options)) = &request.constraint
-        && options.len() > MOST_OPTIONS
+        && options.len() > MAX_OPTIONS
     {
-        let message = format!("{} options; expected at most {MOST_OPTIONS}", options.len());
+        let message = format!("{} options; expected at most {MAX_OPTIONS}", options.len());
         return Err(Refusal::field("request.constraint", message));
     }
     request.session = key(&tenant, &model, &request.session);
@@ -72,7 +72,7 @@ async fn turn(State(app): Shared, AuthTenant(tenant): AuthTenant, bytes: Bytes) 
     let entry = app.live.enter(&tenant.name, "/v1/turns", &model);
     let served = app.models.get(&model).await?;
     let ticket = app.queue.enter(&tenant, true)?;
-    let admitted = Admitted { served, request, entry, ticket, limit: app.timeout };
+    let admitted = AdmittedTurn { served, request, entry, ticket, limit: app.timeout };
     let (events, read) = mpsc::channel(MAX_WAITING);
     tokio::spawn(async move {
         // It is cancelled if the reader disconnects.
@@ -86,18 +86,18 @@ async fn turn(State(app): Shared, AuthTenant(tenant): AuthTenant, bytes: Bytes) 
     Ok(Sse::new(ReceiverStream::new(read)).keep_alive(keep_alive).into_response())
 }
 
-impl Admitted {
+impl AdmittedTurn {
     /// Plays the turn, and reports what happens.
-    async fn tell(self, events: &Events) {
+    async fn tell(self, events: &TurnEvents) {
         let limit = self.limit;
         let played = tokio::time::timeout(limit, self.play(events)).await;
         if let Err(refusal) = played.unwrap_or_else(|_| Err(Refusal::timed_out(limit))) {
             let (message, status) = (refusal.message().to_string(), refusal.status().as_u16());
-            send(events, &wire::Event::Failed { message, status }).await;
+            send(events, &wire::WireEvent::Failed { message, status }).await;
         }
     }
 
-    async fn play(self, events: &Events) -> Result<(), Refusal> {
+    async fn play(self, events: &TurnEvents) -> Result<(), Refusal> {
         let Self { served, request, entry, ticket, .. } = self;
         let _place = ticket.wait().await?;
         entry.remembers(&request.session.agent);
@@ -105,18 +105,18 @@ impl Admitted {
         while let Some(event) = turn.next().await {
             match event {
                 Event::Prefill { done, total } => {
-                    entry.at(Stage::Reading { done, total });
-                    send(events, &wire::Event::Reading { done, total }).await;
+                    entry.at(RequestStage::Reading { done, total });
+                    send(events, &wire::WireEvent::Reading { done, total }).await;
                 }
                 Event::Text(text) => {
                     entry.says(&text);
-                    send(events, &wire::Event::Text(text)).await;
+                    send(events, &wire::WireEvent::Text(text)).await;
                 }
                 Event::Failed(error) => return Err(error.into()),
                 Event::Done(_) => {
                     let completion = turn.commit().await?;
                     entry.ended(&completion);
-                    send(events, &wire::Event::Done(completion)).await;
+                    send(events, &wire::WireEvent::Done(completion)).await;
                     return Ok(());
                 }
                 _ => {}
@@ -126,8 +126,8 @@ impl Admitted {
     }
 }
 
-/// Sends an event; a client that has gone hears nothing.
-async fn send(events: &Events, event: &wire::Event) {
+/// Sends an event; a client that has gone is ignored.
+async fn send(events: &TurnEvents, event: &wire::WireEvent) {
     if let Ok(data) = serde_json::to_string(event) {
         let _ = events.send(Ok(sse::Event::default().data(data))).await;
     }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt as _};
 
 /// Maximum time for reading the rest.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// The rest of a body, once its reader has released it.
 pub(super) struct Unread(oneshot::Receiver<BodyDataStream>);
@@ -46,7 +46,7 @@ impl Unread {
             }
             true
         };
-        tokio::time::timeout(LONGEST, drained).await.unwrap_or(false)
+        tokio::time::timeout(MAX_TIME, drained).await.unwrap_or(false)
     }
 }
 

@@ -18,7 +18,7 @@
 //! thirds of samples instead of 95 of 100.
 
 use super::distribution::{normal, normal_quantile, t_quantile};
-use super::interval::{Estimate, Method, TAIL, wilson};
+use super::interval::{Estimate, IntervalMethod, TAIL, wilson};
 
 /// Resamples of an interval.
 const N_RESAMPLES: usize = 1999;
@@ -28,14 +28,14 @@ const MIN_RUNS: usize = 5;
 
 /// One run's contribution to a mean: a sum, and its number of observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Part {
+pub(super) struct Contribution {
     pub(super) sum: f64,
     pub(super) n: f64,
 }
 
 /// The kind of mean to estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MeanKind {
     /// A mean of any numbers.
     Mean,
     /// A mean of zeros and ones.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     Probability,
 }
 
-impl Part {
+impl Contribution {
     /// One more observation.
     pub(super) fn add(&mut self, value: f64) {
         self.sum += value;
@@ -70,64 +70,65 @@ impl Part {
 }
 
 /// The mean over all observations of all runs, with its interval. Randomness comes from `name` alone.
-pub(super) fn mean(name: &str, runs: &[Part], kind: Kind) -> Estimate {
-    let runs: Vec<Part> = runs.iter().copied().filter(|run| run.n > 0.0).collect();
-    let total = runs.iter().fold(Part::default(), |sum, run| sum.plus(*run));
+pub(super) fn mean(name: &str, runs: &[Contribution], kind: MeanKind) -> Estimate {
+    let runs: Vec<Contribution> = runs.iter().copied().filter(|run| run.n > 0.0).collect();
+    let total = runs.iter().fold(Contribution::default(), |sum, run| sum.plus(*run));
     if total.n <= 0.0 {
-        return Estimate::bare(0, None, Method::NoRuns);
+        return Estimate::bare(0, None, IntervalMethod::NoRuns);
     }
     let n = runs.len();
-    if kind != Kind::Mean && runs.iter().all(Part::is_trial) {
+    if kind != MeanKind::Mean && runs.iter().all(Contribution::is_trial) {
         return Estimate::rate(total.sum.round() as usize, n);
     }
-    let clusters: Vec<[Part; 2]> = runs.iter().map(|run| [*run, Part::default()]).collect();
-    let is_sure = kind != Kind::Mean && n > 1 && (total.sum == 0.0 || total.sum == total.n);
+    let clusters: Vec<[Contribution; 2]> = runs.iter().map(|run| [*run, Contribution::default()]).collect();
+    let is_sure = kind != MeanKind::Mean && n > 1 && (total.sum == 0.0 || total.sum == total.n);
     if is_sure {
         let (low, high) = wilson(if total.sum > 0.0 { n as f64 } else { 0.0 }, n as f64);
-        let (value, method) = (Some(total.mean()), Method::WilsonByRun);
+        let (value, method) = (Some(total.mean()), IntervalMethod::WilsonByRun);
         return Estimate { n, value, low: Some(low), high: Some(high), method };
     }
     resampled(name, &clusters, |[all, _]| all.mean())
 }
 
 /// The mean of the pairs' first runs minus that of their second runs, with its interval.
-pub(super) fn difference(name: &str, pairs: &[[Part; 2]], kind: Kind) -> Estimate {
-    let pairs: Vec<[Part; 2]> =
+pub(super) fn difference(name: &str, pairs: &[[Contribution; 2]], kind: MeanKind) -> Estimate {
+    let pairs: Vec<[Contribution; 2]> =
         pairs.iter().copied().filter(|[here, there]| here.n > 0.0 && there.n > 0.0).collect();
     if pairs.is_empty() {
-        return Estimate::bare(0, None, Method::NoRuns);
+        return Estimate::bare(0, None, IntervalMethod::NoRuns);
     }
-    if kind != Kind::Mean && pairs.iter().flatten().all(Part::is_trial) {
+    if kind != MeanKind::Mean && pairs.iter().flatten().all(Contribution::is_trial) {
         let count = |wanted: [f64; 2]| pairs.iter().filter(|pair| pair.map(|run| run.sum) == wanted).count();
         return Estimate::paired_rates(count([1.0, 0.0]), count([0.0, 1.0]), pairs.len());
     }
     resampled(name, &pairs, |[here, there]| here.mean() - there.mean())
 }
 
-/// True of a deviation that is rounding: all runs are alike.
+/// True of a deviation that is only rounding: all runs are equal.
 pub(super) fn is_alike(deviation: f64, value: f64) -> bool {
     deviation.abs() < 1e-12 * value.abs().max(1.0)
 }
 
-fn resampled(name: &str, clusters: &[[Part; 2]], of: impl Fn([Part; 2]) -> f64) -> Estimate {
+fn resampled(name: &str, clusters: &[[Contribution; 2]], of: impl Fn([Contribution; 2]) -> f64) -> Estimate {
     let n = clusters.len();
-    let add = |[a, b]: [Part; 2], [c, d]: &[Part; 2]| [a.plus(*c), b.plus(*d)];
-    let total = clusters.iter().fold([Part::default(); 2], add);
+    let add = |[a, b]: [Contribution; 2], [c, d]: &[Contribution; 2]| [a.plus(*c), b.plus(*d)];
+    let total = clusters.iter().fold([Contribution::default(); 2], add);
     let value = of(total);
-    let without = |[a, b]: &[Part; 2]| of([total[0].minus(*a), total[1].minus(*b)]);
+    let without = |[a, b]: &[Contribution; 2]| of([total[0].minus(*a), total[1].minus(*b)]);
     let jackknife: Vec<f64> = if n > 1 { clusters.iter().map(without).collect() } else { Vec::new() };
     if n > 1 && jackknife.iter().all(|other| is_alike(other - value, value)) {
-        return Estimate::bare(n, Some(value), Method::Alike);
+        return Estimate::bare(n, Some(value), IntervalMethod::Alike);
     }
     if n < MIN_RUNS {
-        return Estimate::bare(n, Some(value), Method::TooFewRuns);
+        return Estimate::bare(n, Some(value), IntervalMethod::TooFewRuns);
     }
     let mut draws = Draws::new(name, n);
-    let mut drawn = || of((0..n).fold([Part::default(); 2], |sum, _| add(sum, &clusters[draws.next()])));
+    let mut drawn =
+        || of((0..n).fold([Contribution::default(); 2], |sum, _| add(sum, &clusters[draws.next()])));
     let mut resamples: Vec<f64> = (0..N_RESAMPLES).map(|_| drawn()).collect();
     resamples.sort_by(f64::total_cmp);
     let (low, high) = bca(value, &resamples, &jackknife);
-    Estimate { n, value: Some(value), low: Some(low), high: Some(high), method: Method::Bootstrap }
+    Estimate { n, value: Some(value), low: Some(low), high: Some(high), method: IntervalMethod::Bootstrap }
 }
 
 /// Ends of the BCa interval, from sorted resamples and the estimates that lack one run each.

@@ -22,9 +22,9 @@
 //! If each case is one trial, these are Wilson's and Tango's intervals as for runs. Tests simulate the
 //! coverage.
 
-use super::bootstrap::{Kind, Part, is_alike};
+use super::bootstrap::{Contribution, MeanKind, is_alike};
 use super::distribution::t_quantile;
-use super::interval::{Estimate, Method, TAIL, score, wilson};
+use super::interval::{Estimate, IntervalMethod, TAIL, score, wilson};
 
 /// A ratio over cases.
 struct Fit {
@@ -37,8 +37,8 @@ struct Fit {
 
 impl Fit {
     /// `None`: no case has an observation.
-    fn of(cases: &[Part]) -> Option<Self> {
-        let total = cases.iter().fold(Part::default(), |sum, case| sum.plus(*case));
+    fn of(cases: &[Contribution]) -> Option<Self> {
+        let total = cases.iter().fold(Contribution::default(), |sum, case| sum.plus(*case));
         let value = (total.n > 0.0).then(|| total.mean())?;
         let residuals = cases.iter().map(|case| (case.sum - value * case.n) / total.n).collect();
         Some(Self { value, residuals, n: total.n })
@@ -56,51 +56,51 @@ fn product(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// The mean over all observations of all cases, with its interval.
-pub(super) fn mean(cases: &[Part], kind: Kind) -> Estimate {
-    let cases: Vec<Part> = cases.iter().copied().filter(|case| case.n > 0.0).collect();
-    let Some(fit) = Fit::of(&cases) else { return Estimate::bare(0, None, Method::NoRuns) };
+pub(super) fn mean(cases: &[Contribution], kind: MeanKind) -> Estimate {
+    let cases: Vec<Contribution> = cases.iter().copied().filter(|case| case.n > 0.0).collect();
+    let Some(fit) = Fit::of(&cases) else { return Estimate::bare(0, None, IntervalMethod::NoRuns) };
     let m = cases.len();
     if m < 2 {
-        return Estimate::bare(m, Some(fit.value), Method::TooFewCases);
+        return Estimate::bare(m, Some(fit.value), IntervalMethod::TooFewCases);
     }
-    if kind == Kind::Rate && cases.iter().all(Part::is_trial) {
+    if kind == MeanKind::Rate && cases.iter().all(Contribution::is_trial) {
         let hits = cases.iter().map(|case| case.sum).sum::<f64>();
         return Estimate::rate(hits.round() as usize, m);
     }
     let (value, variance) = (fit.value, fit.variance());
     let t = -t_quantile(TAIL, m - 1);
-    let (low, high, method) = if kind == Kind::Rate && (value <= 0.0 || value >= 1.0) {
+    let (low, high, method) = if kind == MeanKind::Rate && (value <= 0.0 || value >= 1.0) {
         // Nothing is known of how cases differ.
         let (low, high) = wilson(value.round() * m as f64, m as f64);
-        (low, high, Method::WilsonByCase)
-    } else if kind == Kind::Rate {
+        (low, high, IntervalMethod::WilsonByCase)
+    } else if kind == MeanKind::Rate {
         let effective = (value * (1.0 - value) / variance).min(fit.n);
         let (low, high) = score(value, effective, t);
-        (low, high, Method::WilsonClustered)
+        (low, high, IntervalMethod::WilsonClustered)
     } else if fit.residuals.iter().all(|residual| is_alike(*residual * fit.n, value)) {
-        return Estimate::bare(m, Some(value), Method::Alike);
+        return Estimate::bare(m, Some(value), IntervalMethod::Alike);
     } else {
         let (low, high) =
-            around(value, t * variance.sqrt(), if kind == Kind::Mean { None } else { Some(0.0) });
-        (low, high, Method::Clustered)
+            around(value, t * variance.sqrt(), if kind == MeanKind::Mean { None } else { Some(0.0) });
+        (low, high, IntervalMethod::Clustered)
     };
     Estimate { n: m, value: Some(value), low: Some(low), high: Some(high), method }
 }
 
 /// The mean of the pairs' first cases minus that of their second ones, with its interval.
-pub(super) fn difference(pairs: &[[Part; 2]], kind: Kind) -> Estimate {
-    let pairs: Vec<[Part; 2]> =
+pub(super) fn difference(pairs: &[[Contribution; 2]], kind: MeanKind) -> Estimate {
+    let pairs: Vec<[Contribution; 2]> =
         pairs.iter().copied().filter(|[here, there]| here.n > 0.0 && there.n > 0.0).collect();
     let side = |at: usize| pairs.iter().map(|pair| pair[at]).collect::<Vec<_>>();
     let (here, there) = (side(0), side(1));
     let (Some(first), Some(second)) = (Fit::of(&here), Fit::of(&there)) else {
-        return Estimate::bare(0, None, Method::NoRuns);
+        return Estimate::bare(0, None, IntervalMethod::NoRuns);
     };
     let (m, value) = (pairs.len(), first.value - second.value);
     if m < 2 {
-        return Estimate::bare(m, Some(value), Method::TooFewCases);
+        return Estimate::bare(m, Some(value), IntervalMethod::TooFewCases);
     }
-    if kind == Kind::Rate && pairs.iter().flatten().all(Part::is_trial) {
+    if kind == MeanKind::Rate && pairs.iter().flatten().all(Contribution::is_trial) {
         let count =
             |wanted: [f64; 2]| pairs.iter().filter(|pair| pair.map(|case| case.sum) == wanted).count();
         return Estimate::paired_rates(count([1.0, 0.0]), count([0.0, 1.0]), m);
@@ -108,18 +108,18 @@ pub(super) fn difference(pairs: &[[Part; 2]], kind: Kind) -> Estimate {
     let errors: Vec<f64> = first.residuals.iter().zip(&second.residuals).map(|(a, b)| a - b).collect();
     let scale = first.value.abs().max(second.value.abs());
     // Two rates of 0 or 1 have intervals though nothing varies: that of their difference comes from these.
-    let is_sure = |fit: &Fit| kind == Kind::Rate && (fit.value == 0.0 || fit.value == 1.0);
+    let is_sure = |fit: &Fit| kind == MeanKind::Rate && (fit.value == 0.0 || fit.value == 1.0);
     let are_sure = is_sure(&first) && is_sure(&second);
     if !are_sure && errors.iter().all(|error| is_alike(*error * first.n, scale)) {
-        return Estimate::bare(m, Some(value), Method::Alike);
+        return Estimate::bare(m, Some(value), IntervalMethod::Alike);
     }
-    let (low, high, method) = if kind == Kind::Rate {
+    let (low, high, method) = if kind == MeanKind::Rate {
         let (low, high) = joined((&mean(&here, kind), &first), (&mean(&there, kind), &second));
-        (low, high, Method::Joined)
+        (low, high, IntervalMethod::Joined)
     } else {
         let half = -t_quantile(TAIL, m - 1) * product(&errors, &errors).sqrt();
-        let (low, high) = around(value, half, if kind == Kind::Mean { None } else { Some(-1.0) });
-        (low, high, Method::Clustered)
+        let (low, high) = around(value, half, if kind == MeanKind::Mean { None } else { Some(-1.0) });
+        (low, high, IntervalMethod::Clustered)
     };
     Estimate { n: m, value: Some(value), low: Some(low), high: Some(high), method }
 }
@@ -148,8 +148,8 @@ fn joined((here, first): (&Estimate, &Fit), (there, second): (&Estimate, &Fit)) 
 mod tests {
     use super::*;
 
-    fn parts(cases: &[(f64, f64)]) -> Vec<Part> {
-        cases.iter().map(|(sum, n)| Part { sum: *sum, n: *n }).collect()
+    fn parts(cases: &[(f64, f64)]) -> Vec<Contribution> {
+        cases.iter().map(|(sum, n)| Contribution { sum: *sum, n: *n }).collect()
     }
 
     fn close(found: Option<f64>, expected: f64) {
@@ -161,8 +161,9 @@ mod tests {
     /// deviation √(50/4), so the standard error √2.5 = 1.581139; t with 4 degrees of freedom is 2.776445.
     #[test]
     fn means_of_equal_cases_have_students_interval_over_cases() {
-        let found = mean(&parts(&[(2.0, 2.0), (4.0, 2.0), (6.0, 2.0), (8.0, 2.0), (20.0, 2.0)]), Kind::Mean);
-        assert_eq!((found.n, found.value, found.method), (5, Some(4.0), Method::Clustered));
+        let found =
+            mean(&parts(&[(2.0, 2.0), (4.0, 2.0), (6.0, 2.0), (8.0, 2.0), (20.0, 2.0)]), MeanKind::Mean);
+        assert_eq!((found.n, found.value, found.method), (5, Some(4.0), IntervalMethod::Clustered));
         close(found.low, 4.0 - 2.776_445_1 * 1.581_138_8);
         close(found.high, 4.0 + 2.776_445_1 * 1.581_138_8);
     }
@@ -189,8 +190,8 @@ mod tests {
             }
             inside
         };
-        let found = mean(&parts(&cases), Kind::Rate);
-        assert_eq!((found.n, found.method), (7, Method::WilsonClustered));
+        let found = mean(&parts(&cases), MeanKind::Rate);
+        assert_eq!((found.n, found.method), (7, IntervalMethod::WilsonClustered));
         close(found.value, p);
         close(found.low, end(p, 0.0));
         close(found.high, end(p, 1.0));
@@ -198,26 +199,27 @@ mod tests {
 
     #[test]
     fn one_run_of_each_case_is_a_trial() {
-        let found = mean(&parts(&[(1.0, 1.0), (0.0, 1.0), (1.0, 1.0), (1.0, 1.0)]), Kind::Rate);
+        let found = mean(&parts(&[(1.0, 1.0), (0.0, 1.0), (1.0, 1.0), (1.0, 1.0)]), MeanKind::Rate);
         assert_eq!(found, Estimate::rate(3, 4));
-        let trial = |sum| Part { sum, n: 1.0 };
+        let trial = |sum| Contribution { sum, n: 1.0 };
         let pairs: Vec<_> = [(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
             .iter()
             .map(|(a, b)| [trial(*a), trial(*b)])
             .collect();
-        assert_eq!(difference(&pairs, Kind::Rate), Estimate::paired_rates(2, 1, 5));
+        assert_eq!(difference(&pairs, MeanKind::Rate), Estimate::paired_rates(2, 1, 5));
     }
 
     #[test]
     fn more_runs_of_the_same_cases_are_no_more_knowledge() {
         let once = parts(&[(1.0, 1.0), (2.5, 1.0), (4.0, 1.0), (4.5, 1.0)]);
-        let tenfold: Vec<Part> = once.iter().map(|case| Part { sum: 10.0 * case.sum, n: 10.0 }).collect();
-        let (one, ten) = (mean(&once, Kind::Mean), mean(&tenfold, Kind::Mean));
+        let tenfold: Vec<Contribution> =
+            once.iter().map(|case| Contribution { sum: 10.0 * case.sum, n: 10.0 }).collect();
+        let (one, ten) = (mean(&once, MeanKind::Mean), mean(&tenfold, MeanKind::Mean));
         close(ten.low, one.low.unwrap());
         close(ten.high, one.high.unwrap());
-        // All runs of all cases alike: cases are trials.
-        let sure = mean(&parts(&[(4.0, 4.0); 10]), Kind::Rate);
-        assert_eq!((sure.method, sure.high), (Method::WilsonByCase, Some(1.0)));
+        // All runs of all cases are equal: cases are trials.
+        let sure = mean(&parts(&[(4.0, 4.0); 10]), MeanKind::Rate);
+        assert_eq!((sure.method, sure.high), (IntervalMethod::WilsonByCase, Some(1.0)));
         assert_eq!(sure.low, Estimate::rate(10, 10).low);
     }
 
@@ -227,10 +229,10 @@ mod tests {
     fn differences_of_means_are_those_within_cases() {
         let pairs: Vec<_> = [(12.0, 10.0), (23.0, 20.0), (31.0, 30.0), (42.0, 40.0)]
             .iter()
-            .map(|(a, b)| [Part { sum: 3.0 * a, n: 3.0 }, Part { sum: 2.0 * b, n: 2.0 }])
+            .map(|(a, b)| [Contribution { sum: 3.0 * a, n: 3.0 }, Contribution { sum: 2.0 * b, n: 2.0 }])
             .collect();
-        let found = difference(&pairs, Kind::Mean);
-        assert_eq!((found.n, found.method), (4, Method::Clustered));
+        let found = difference(&pairs, MeanKind::Mean);
+        assert_eq!((found.n, found.method), (4, IntervalMethod::Clustered));
         close(found.value, 2.0);
         close(found.low, 2.0 - 3.182_446_3 * 0.408_248_3);
         close(found.high, 2.0 + 3.182_446_3 * 0.408_248_3);
@@ -242,44 +244,44 @@ mod tests {
     fn differences_of_rates_are_put_together_from_both_intervals() {
         let first = parts(&[(4.0, 4.0), (4.0, 4.0), (1.0, 4.0), (1.0, 4.0)]);
         let second = parts(&[(3.0, 4.0), (1.0, 4.0), (3.0, 4.0), (1.0, 4.0)]);
-        let pairs: Vec<[Part; 2]> = first.iter().zip(&second).map(|(a, b)| [*a, *b]).collect();
-        let found = difference(&pairs, Kind::Rate);
-        let (a, b) = (mean(&first, Kind::Rate), mean(&second, Kind::Rate));
+        let pairs: Vec<[Contribution; 2]> = first.iter().zip(&second).map(|(a, b)| [*a, *b]).collect();
+        let found = difference(&pairs, MeanKind::Rate);
+        let (a, b) = (mean(&first, MeanKind::Rate), mean(&second, MeanKind::Rate));
         let reach = |x: f64, y: f64| x.hypot(y);
         let (p, q) = (0.625, 0.5);
-        assert_eq!((found.n, found.method), (4, Method::Joined));
+        assert_eq!((found.n, found.method), (4, IntervalMethod::Joined));
         close(found.value, p - q);
         close(found.low, p - q - reach(p - a.low.unwrap(), b.high.unwrap() - q));
         close(found.high, p - q + reach(a.high.unwrap() - p, q - b.low.unwrap()));
-        let turned: Vec<[Part; 2]> = pairs.iter().map(|[a, b]| [*b, *a]).collect();
-        close(difference(&turned, Kind::Rate).low, -found.high.unwrap());
+        let turned: Vec<[Contribution; 2]> = pairs.iter().map(|[a, b]| [*b, *a]).collect();
+        close(difference(&turned, MeanKind::Rate).low, -found.high.unwrap());
     }
 
     /// Where nothing varies on either side, either rate still has an interval, and so has the difference.
     #[test]
     fn differences_of_sure_rates_are_put_together_too() {
         let of = |here: f64, there: f64| {
-            let pair = [Part { sum: 2.0 * here, n: 2.0 }, Part { sum: 2.0 * there, n: 2.0 }];
-            difference(&[pair; 8], Kind::Rate)
+            let pair = [Contribution { sum: 2.0 * here, n: 2.0 }, Contribution { sum: 2.0 * there, n: 2.0 }];
+            difference(&[pair; 8], MeanKind::Rate)
         };
-        let never = mean(&parts(&[(0.0, 2.0); 8]), Kind::Rate).high.unwrap();
+        let never = mean(&parts(&[(0.0, 2.0); 8]), MeanKind::Rate).high.unwrap();
         let (clear, same) = (of(1.0, 0.0), of(1.0, 1.0));
-        assert_eq!((clear.value, clear.high, clear.method), (Some(1.0), Some(1.0), Method::Joined));
+        assert_eq!((clear.value, clear.high, clear.method), (Some(1.0), Some(1.0), IntervalMethod::Joined));
         close(clear.low, 1.0 - never.hypot(never));
-        assert_eq!((same.value, same.method), (Some(0.0), Method::Joined));
+        assert_eq!((same.value, same.method), (Some(0.0), IntervalMethod::Joined));
         close(same.low, -never);
         close(same.high, never);
     }
 
     #[test]
     fn where_there_is_no_interval_the_method_says_why() {
-        assert_eq!(mean(&[], Kind::Rate), Estimate::bare(0, None, Method::NoRuns));
-        let one = mean(&parts(&[(3.0, 4.0)]), Kind::Rate);
-        assert_eq!(one, Estimate::bare(1, Some(0.75), Method::TooFewCases));
-        let trial = Part { sum: 1.0, n: 1.0 };
-        assert_eq!(mean(&[trial], Kind::Rate).method, Method::TooFewCases);
-        assert_eq!(difference(&[[trial, trial]], Kind::Rate).method, Method::TooFewCases);
-        let alike = mean(&parts(&[(6.0, 2.0), (9.0, 3.0)]), Kind::Mean);
-        assert_eq!(alike, Estimate::bare(2, Some(3.0), Method::Alike));
+        assert_eq!(mean(&[], MeanKind::Rate), Estimate::bare(0, None, IntervalMethod::NoRuns));
+        let one = mean(&parts(&[(3.0, 4.0)]), MeanKind::Rate);
+        assert_eq!(one, Estimate::bare(1, Some(0.75), IntervalMethod::TooFewCases));
+        let trial = Contribution { sum: 1.0, n: 1.0 };
+        assert_eq!(mean(&[trial], MeanKind::Rate).method, IntervalMethod::TooFewCases);
+        assert_eq!(difference(&[[trial, trial]], MeanKind::Rate).method, IntervalMethod::TooFewCases);
+        let alike = mean(&parts(&[(6.0, 2.0), (9.0, 3.0)]), MeanKind::Mean);
+        assert_eq!(alike, Estimate::bare(2, Some(3.0), IntervalMethod::Alike));
     }
 }

@@ -4,7 +4,7 @@
 //! The simulated runs are those of repeated games: rounds of one run are correlated, since each run leans its
 //! own way.
 
-use super::bootstrap::{Kind, Part, difference, mean};
+use super::bootstrap::{Contribution, MeanKind, difference, mean};
 use super::clustered;
 use super::interval::Estimate;
 
@@ -63,50 +63,50 @@ fn tango_coverage(first: f64, second: f64, n: usize) -> f64 {
 }
 
 /// A quantity to estimate, its true value, and a way to draw one run.
-struct Model {
+struct CoverageModel {
     name: &'static str,
     truth: f64,
-    kind: Kind,
-    run: fn(&mut Random) -> [Part; 2],
+    kind: MeanKind,
+    run: fn(&mut Random) -> [Contribution; 2],
 }
 
 /// Eight rounds of a run that leans to one side or the other by `lean`.
-fn rounds(random: &mut Random, p: f64, lean: f64, n: usize) -> Part {
+fn rounds(random: &mut Random, p: f64, lean: f64, n: usize) -> Contribution {
     let side = if random.next() < 0.5 { lean } else { -lean };
-    let mut part = Part::default();
+    let mut part = Contribution::default();
     (0..n).for_each(|_| part.add(random.happens(p + side)));
     part
 }
 
-const NONE: Part = Part { sum: 0.0, n: 0.0 };
+const NONE: Contribution = Contribution { sum: 0.0, n: 0.0 };
 
-const MODELS: [Model; 7] = [
-    Model {
+const MODELS: [CoverageModel; 7] = [
+    CoverageModel {
         name: "share 0.5, 8 rounds",
         truth: 0.5,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         run: |r| [rounds(r, 0.5, 0.35, 8), NONE],
     },
-    Model {
+    CoverageModel {
         name: "share 0.2, 8 rounds",
         truth: 0.2,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         run: |r| [rounds(r, 0.2, 0.15, 8), NONE],
     },
-    Model {
-        // Games end early, whichever way they go.
+    CoverageModel {
+        // Games end early, whatever the result.
         name: "share 0.5, 2 to 8 rounds",
         truth: 0.5,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         run: |r| {
             let n = 2 + (r.next() * 7.0) as usize;
             [rounds(r, 0.5, 0.35, n), NONE]
         },
     },
-    Model {
+    CoverageModel {
         name: "years in prison",
         truth: 4.7,
-        kind: Kind::Mean,
+        kind: MeanKind::Mean,
         run: |r| {
             let at = r.next();
             let years = if at < 0.2 {
@@ -118,23 +118,23 @@ const MODELS: [Model; 7] = [
             } else {
                 10.0
             };
-            [Part { sum: years, n: 1.0 }, NONE]
+            [Contribution { sum: years, n: 1.0 }, NONE]
         },
     },
-    Model {
+    CoverageModel {
         name: "exponential payoff",
         truth: 1.0,
-        kind: Kind::Mean,
-        run: |r| [Part { sum: -libm::log(1.0 - r.next()), n: 1.0 }, NONE],
+        kind: MeanKind::Mean,
+        run: |r| [Contribution { sum: -libm::log(1.0 - r.next()), n: 1.0 }, NONE],
     },
-    Model {
-        // Equal seeds lean alike, so that a pair differs less than two runs do.
+    CoverageModel {
+        // Equal seeds have the same tendency, so a pair differs less than two runs do.
         name: "paired difference of shares",
         truth: 0.2,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         run: |r| {
             let side = if r.next() < 0.5 { 0.25 } else { -0.25 };
-            let (mut here, mut there) = (Part::default(), Part::default());
+            let (mut here, mut there) = (Contribution::default(), Contribution::default());
             for _ in 0..8 {
                 here.add(r.happens(0.6 + side));
                 there.add(r.happens(0.4 + side));
@@ -142,27 +142,27 @@ const MODELS: [Model; 7] = [
             [here, there]
         },
     },
-    Model {
+    CoverageModel {
         name: "paired difference of one choice",
         truth: -0.3,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         run: |r| {
             // The same number decides in either cell.
             let at = r.next();
-            let chosen = |p: f64| Part { sum: f64::from(u8::from(at < p)), n: 1.0 };
+            let chosen = |p: f64| Contribution { sum: f64::from(u8::from(at < p)), n: 1.0 };
             [chosen(0.3), chosen(0.6)]
         },
     },
 ];
 
-impl Model {
+impl CoverageModel {
     /// Share of samples of n runs whose interval holds the truth.
     fn coverage(&self, n: usize, n_samples: usize) -> f64 {
         let mut random = Random::new(&format!("{} of {n}", self.name));
         let mut sample = || {
-            let runs: Vec<[Part; 2]> = (0..n).map(|_| (self.run)(&mut random)).collect();
+            let runs: Vec<[Contribution; 2]> = (0..n).map(|_| (self.run)(&mut random)).collect();
             let estimate = if runs[0][1] == NONE {
-                let runs: Vec<Part> = runs.iter().map(|[run, _]| *run).collect();
+                let runs: Vec<Contribution> = runs.iter().map(|[run, _]| *run).collect();
                 mean(self.name, &runs, self.kind)
             } else {
                 difference(self.name, &runs, self.kind)
@@ -176,7 +176,7 @@ impl Model {
     fn naive_coverage(&self, n: usize, n_samples: usize) -> f64 {
         let mut random = Random::new(&format!("{} of {n}", self.name));
         let mut sample = || {
-            let runs: Vec<Part> = (0..n).map(|_| (self.run)(&mut random)[0]).collect();
+            let runs: Vec<Contribution> = (0..n).map(|_| (self.run)(&mut random)[0]).collect();
             let (hits, trials) = runs.iter().fold((0.0, 0.0), |(a, b), run| (a + run.sum, b + run.n));
             holds(&Estimate::rate(hits as usize, trials as usize), self.truth)
         };
@@ -232,13 +232,13 @@ fn rounds_of_one_run_are_no_trials_of_their_own() {
 struct DataSet {
     name: &'static str,
     truth: f64,
-    kind: Kind,
-    case: fn(&mut Random) -> [Part; 2],
+    kind: MeanKind,
+    case: fn(&mut Random) -> [Contribution; 2],
 }
 
 /// Runs of a case that comes out right with probability p.
-fn runs(random: &mut Random, p: f64, n: usize) -> Part {
-    let mut part = Part::default();
+fn runs(random: &mut Random, p: f64, n: usize) -> Contribution {
+    let mut part = Contribution::default();
     (0..n).for_each(|_| part.add(random.happens(p)));
     part
 }
@@ -252,7 +252,7 @@ const DATA_SETS: [DataSet; 6] = [
     DataSet {
         name: "half easy, 4 runs",
         truth: 0.55,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         case: |r| {
             let p = case(r, 0.5);
             [runs(r, p, 4), NONE]
@@ -261,17 +261,17 @@ const DATA_SETS: [DataSet; 6] = [
     DataSet {
         name: "nearly all easy, 4 runs",
         truth: 0.83,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         case: |r| {
             let p = case(r, 0.9);
             [runs(r, p, 4), NONE]
         },
     },
-    DataSet { name: "alike, 3 runs", truth: 0.9, kind: Kind::Rate, case: |r| [runs(r, 0.9, 3), NONE] },
+    DataSet { name: "alike, 3 runs", truth: 0.9, kind: MeanKind::Rate, case: |r| [runs(r, 0.9, 3), NONE] },
     DataSet {
         name: "half easy, 1 to 6 runs",
         truth: 0.55,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         case: |r| {
             let (p, n) = (case(r, 0.5), 1 + (6.0 * r.next()) as usize);
             [runs(r, p, n), NONE]
@@ -280,17 +280,17 @@ const DATA_SETS: [DataSet; 6] = [
     DataSet {
         name: "means of 3 runs",
         truth: 0.5,
-        kind: Kind::Mean,
+        kind: MeanKind::Mean,
         case: |r| {
             let level = r.next();
             let sum = (0..3).map(|_| level + 0.4 * (r.next() - 0.5)).sum();
-            [Part { sum, n: 3.0 }, NONE]
+            [Contribution { sum, n: 3.0 }, NONE]
         },
     },
     DataSet {
         name: "difference of rates, 4 runs",
         truth: 0.055,
-        kind: Kind::Rate,
+        kind: MeanKind::Rate,
         case: |r| {
             let p = case(r, 0.5);
             [runs(r, p, 4), runs(r, 0.9 * p, 4)]
@@ -305,9 +305,9 @@ impl DataSet {
         let mut random = Random::new(&format!("{} of {n}", self.name));
         let mut covered = [0.0; 2];
         for _ in 0..n_samples {
-            let cases: Vec<[Part; 2]> = (0..n).map(|_| (self.case)(&mut random)).collect();
-            let first: Vec<Part> = cases.iter().map(|[case, _]| *case).collect();
-            let total = first.iter().fold(Part::default(), |sum, case| sum.plus(*case));
+            let cases: Vec<[Contribution; 2]> = (0..n).map(|_| (self.case)(&mut random)).collect();
+            let first: Vec<Contribution> = cases.iter().map(|[case, _]| *case).collect();
+            let total = first.iter().fold(Contribution::default(), |sum, case| sum.plus(*case));
             let estimate = if cases[0][1] == NONE {
                 clustered::mean(&first, self.kind)
             } else {
@@ -353,7 +353,7 @@ fn table_of_coverages() {
     for model in &MODELS {
         for n in [5, 10, 20, 50] {
             let naive = match model.kind {
-                Kind::Rate if !model.name.starts_with("paired") => {
+                MeanKind::Rate if !model.name.starts_with("paired") => {
                     format!(", every round a trial {:.3}", model.naive_coverage(n, 2000))
                 }
                 _ => String::new(),

@@ -1,4 +1,4 @@
-//! Tables as files: CSV for every tool, Parquet for those that want types.
+//! Tables as files: CSV for every tool, Parquet for those that need types.
 //!
 //! CSV follows RFC 4180: UTF-8, a head line, lines end in CRLF, texts that hold commas, quotes or line ends
 //! are quoted. Null is the empty field; so is an empty text, which only Parquet tells apart. Texts stand as
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 impl Tables {
     /// Writes each table as `NAME.csv` and `NAME.parquet` into a folder, which is made if it is not there,
-    /// and says which files those are.
+    /// and returns their paths.
     ///
     /// # Errors
     /// The folder or a file can't be written.
@@ -31,7 +31,7 @@ impl Tables {
         std::fs::create_dir_all(folder).with_context(|| can_not(folder))?;
         let mut written = Vec::new();
         for table in &self.0 {
-            for (extension, write) in [("csv", Table::csv as Format), ("parquet", Table::parquet)] {
+            for (extension, write) in [("csv", Table::csv as TableWriter), ("parquet", Table::parquet)] {
                 let path = folder.join(table.name).with_extension(extension);
                 let mut text = Vec::new();
                 write(table, &mut text).with_context(|| can_not(&path))?;
@@ -44,7 +44,7 @@ impl Tables {
 }
 
 /// Writes a table in some format.
-type Format = fn(&Table, &mut Vec<u8>) -> anyhow::Result<()>;
+type TableWriter = fn(&Table, &mut Vec<u8>) -> anyhow::Result<()>;
 
 impl Table {
     /// Writes the table as CSV.
@@ -103,7 +103,7 @@ fn write_column(writer: &mut SerializedColumnWriter<'_>, values: &Values) -> any
     match values {
         Values::Bool(values) => write_values::<BoolType>(writer, values.iter().copied()),
         Values::Int(values) => write_values::<Int64Type>(writer, values.iter().copied()),
-        // The same 64 bits; the schema says that they have no sign.
+        // The same 64 bits; the schema marks them as unsigned.
         Values::Natural(values) => {
             write_values::<Int64Type>(writer, values.iter().map(|value| value.map(u64::cast_signed)))
         }

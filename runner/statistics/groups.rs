@@ -58,7 +58,7 @@ impl Groups {
     }
 
     /// The conditions if the sample has cases, else the cells.
-    pub(super) fn shown(sample: &Sample) -> Self {
+    pub(super) fn shown_groups(sample: &Sample) -> Self {
         Self::of_conditions(sample).unwrap_or_else(|| Self::of_cells(sample))
     }
 

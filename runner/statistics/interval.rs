@@ -15,7 +15,7 @@ const Z: f64 = 1.959_963_984_540_054;
 
 /// A figure of some runs.
 ///
-/// `low` and `high` are null where there is no interval; [`Method`] says why.
+/// `low` and `high` are null where there is no interval; [`IntervalMethod`] says why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Runs that it comes from, or cases where these are pooled; of a difference, pairs of them.
@@ -27,17 +27,17 @@ pub struct Estimate {
     /// Upper end.
     pub high: Option<f64>,
     /// Method of the interval.
-    pub method: Method,
+    pub method: IntervalMethod,
 }
 
 /// Method of an interval, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum IntervalMethod {
     /// Wilson's score interval: each run is one trial.
     Wilson,
-    /// Wilson's score interval with runs as trials: all trials of all runs came out alike, so nothing is
-    /// known of how runs differ, and rounds of one run are not taken for independent.
+    /// Wilson's score interval with runs as trials: all trials of all runs had one result, so nothing is
+    /// known about the differences between runs, and rounds of one run are not treated as independent.
     WilsonByRun,
     /// Tango's score interval of a difference of rates: each pair of runs is one trial.
     Tango,
@@ -48,24 +48,46 @@ pub enum Method {
     /// Wilson's score interval with the effective number of observations: runs of one case are not
     /// independent.
     WilsonClustered,
-    /// Wilson's score interval with cases as trials: all runs of all cases came out alike.
+    /// Wilson's score interval with cases as trials: all runs of all cases had one result.
     WilsonByCase,
     /// An interval of a difference of rates, put together from the intervals of both and from how they vary
     /// together over cases.
     Joined,
-    /// No interval: fewer runs than a bootstrap can say anything from.
+    /// No interval: too few runs for a bootstrap.
     TooFewRuns,
     /// No interval: fewer than two cases.
     TooFewCases,
-    /// No interval: all runs are alike.
+    /// No interval: all runs are equal.
     Alike,
     /// No figure: no run has it.
     NoRuns,
 }
 
+/// A difference as it is shown: with its sign, and as 0 where the text has no other digit.
+pub fn signed(value: f64, text: String) -> String {
+    if text.trim_start_matches(['-', '−', '0', '.']).is_empty() {
+        "0".to_string()
+    } else if value > 0.0 {
+        format!("+{text}")
+    } else {
+        text
+    }
+}
+
 impl Estimate {
+    /// The interval, with its ends as `text` shows them, or the reason why there is none.
+    pub fn interval(&self, text: impl Fn(f64) -> String) -> String {
+        match (self.low, self.high, self.method) {
+            (Some(low), Some(high), _) => format!("[{}, {}]", text(low), text(high)),
+            (_, _, IntervalMethod::Alike) => "all alike".to_string(),
+            (_, _, IntervalMethod::TooFewRuns) => "too few runs".to_string(),
+            (_, _, IntervalMethod::TooFewCases) => "too few cases".to_string(),
+            _ => String::new(),
+        }
+    }
+
     /// A figure without an interval.
-    pub(super) fn bare(n: usize, value: Option<f64>, method: Method) -> Self {
+    pub(super) fn bare(n: usize, value: Option<f64>, method: IntervalMethod) -> Self {
         Self { n, value, low: None, high: None, method }
     }
 
@@ -73,11 +95,11 @@ impl Estimate {
     pub(super) fn rate(hits: usize, n: usize) -> Self {
         let value = (n > 0).then(|| hits as f64 / n as f64);
         match n {
-            0 => Self::bare(0, None, Method::NoRuns),
-            1 => Self::bare(1, value, Method::TooFewRuns),
+            0 => Self::bare(0, None, IntervalMethod::NoRuns),
+            1 => Self::bare(1, value, IntervalMethod::TooFewRuns),
             _ => {
                 let (low, high) = wilson(hits as f64, n as f64);
-                Self { n, value, low: Some(low), high: Some(high), method: Method::Wilson }
+                Self { n, value, low: Some(low), high: Some(high), method: IntervalMethod::Wilson }
             }
         }
     }
@@ -87,11 +109,11 @@ impl Estimate {
     pub(super) fn paired_rates(first: usize, second: usize, n: usize) -> Self {
         let value = (n > 0).then(|| (first as f64 - second as f64) / n as f64);
         match n {
-            0 => Self::bare(0, None, Method::NoRuns),
-            1 => Self::bare(1, value, Method::TooFewRuns),
+            0 => Self::bare(0, None, IntervalMethod::NoRuns),
+            1 => Self::bare(1, value, IntervalMethod::TooFewRuns),
             _ => {
                 let (low, high) = tango(first as f64, second as f64, n as f64);
-                Self { n, value, low: Some(low), high: Some(high), method: Method::Tango }
+                Self { n, value, low: Some(low), high: Some(high), method: IntervalMethod::Tango }
             }
         }
     }
@@ -135,7 +157,7 @@ fn tango(b: f64, c: f64, n: f64) -> (f64, f64) {
         let q = ((half * half + 8.0 * n * c * d * (1.0 - d)).max(0.0).sqrt() - half) / (4.0 * n);
         let variance = n * (2.0 * q + d * (1.0 - d));
         let above = b - c - n * d;
-        // Nothing varies at the ends, where all pairs would be alike.
+        // Nothing varies at the ends, where all pairs would be equal.
         if variance > 0.0 { above / variance.sqrt() } else { above * f64::INFINITY }
     };
     let difference = (b - c) / n;
@@ -166,7 +188,7 @@ mod tests {
     #[test]
     fn one_run_has_no_interval() {
         let one = Estimate::rate(1, 1);
-        assert_eq!(one, Estimate::bare(1, Some(1.0), Method::TooFewRuns));
+        assert_eq!(one, Estimate::bare(1, Some(1.0), IntervalMethod::TooFewRuns));
         assert_eq!(Estimate::rate(0, 0).value, None);
     }
 
@@ -188,7 +210,7 @@ mod tests {
             let turned = Estimate::paired_rates(c, b, n);
             assert!((turned.low.unwrap() + found.high.unwrap()).abs() < 1e-12, "{turned:?}");
         }
-        assert_eq!(Estimate::paired_rates(1, 0, 1), Estimate::bare(1, Some(1.0), Method::TooFewRuns));
+        assert_eq!(Estimate::paired_rates(1, 0, 1), Estimate::bare(1, Some(1.0), IntervalMethod::TooFewRuns));
     }
 
     #[test]

@@ -5,13 +5,14 @@ use super::subject::{Rounds, Subject};
 use crate::scenario::{AgentId, PhaseId, Purpose, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most agents whose choices are told together; of more, hardly two rounds would be alike.
+/// Maximum number of agents whose choices are reported together; of more, hardly two rounds would be the
+/// same.
 const MAX_AGENTS: usize = 4;
-/// Most combinations of which those that never happened are told too.
+/// Maximum number of combinations of which those that never happened are reported too.
 const MAX_CELLS: usize = 16;
 
 /// Each agent's choice in a round; `None`: invalid.
-type Made = BTreeMap<AgentId, Option<String>>;
+type AgentChoices = BTreeMap<AgentId, Option<String>>;
 
 /// A phase of all runs.
 #[derive(Default)]
@@ -21,17 +22,17 @@ struct Game {
     agents: BTreeMap<AgentId, String>,
     /// Each agent's options, as the scenario lists them.
     options: BTreeMap<AgentId, Vec<String>>,
-    /// True if somebody has several choices, of different options.
+    /// True if an agent has several choices, of different options.
     is_mixed: bool,
     /// By run and round.
-    rounds: BTreeMap<(usize, usize), Made>,
+    rounds: BTreeMap<(usize, usize), AgentChoices>,
 }
 
 /// A subject, a run, and whether it happened there.
-type Event = (Subject, usize, bool);
+type JointEvent = (Subject, usize, bool);
 
 /// The joint choices of every phase.
-pub(super) fn events(observed: &[Observed<'_>]) -> Vec<Event> {
+pub(super) fn events(observed: &[Observed<'_>]) -> Vec<JointEvent> {
     let mut events = Vec::new();
     for game in games(observed).into_values() {
         if (2..=MAX_AGENTS).contains(&game.agents.len()) && !game.is_mixed {
@@ -62,8 +63,8 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
 }
 
 impl Game {
-    fn events(mut self, events: &mut Vec<Event>) {
-        // A round in which somebody did not choose is no joint choice.
+    fn events(mut self, events: &mut Vec<JointEvent>) {
+        // A round in which an agent did not choose is no joint choice.
         let n_agents = self.agents.len();
         self.rounds.retain(|_, made| made.len() == n_agents);
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();

@@ -1,9 +1,9 @@
 //! Measures of a sample: each run's contribution to the mean of each subject.
 
-use super::bootstrap::{Kind, Part};
+use super::bootstrap::{Contribution, MeanKind};
 use super::joint;
 use super::observations::{LineKind, Observed, observe};
-use super::subject::{Offer, Question, Subject};
+use super::subject::{AgentOption, AgentQuestion, Subject};
 use super::table;
 use super::tables::{distinct, in_cast_order};
 use super::{Run, Sample};
@@ -19,12 +19,12 @@ const MAX_TEXTS: usize = 12;
 /// Each run's contribution to a subject's mean.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
-    pub(super) kind: Kind,
+    pub(super) kind: MeanKind,
     /// By the run's place in [`Measures::runs`].
-    pub(super) parts: IndexMap<usize, Part>,
+    pub(super) parts: IndexMap<usize, Contribution>,
 }
 
-/// All subjects of a sample, in the order in which they are told.
+/// All subjects of a sample, in the order of reporting.
 pub(super) struct Measures<'a> {
     /// The runs, by cell and seed.
     pub(super) runs: Vec<&'a Run>,
@@ -48,18 +48,18 @@ impl<'a> Measures<'a> {
     }
 
     /// Adds an observation of a run to a subject.
-    pub(super) fn add(&mut self, subject: Subject, kind: Kind, run: usize, value: f64) {
+    pub(super) fn add(&mut self, subject: Subject, kind: MeanKind, run: usize, value: f64) {
         self.measure(subject, kind).parts.entry(run).or_default().add(value);
     }
 
     /// The measure of a subject, without a contribution where it is new.
-    fn measure(&mut self, subject: Subject, kind: Kind) -> &mut Measure {
+    fn measure(&mut self, subject: Subject, kind: MeanKind) -> &mut Measure {
         self.by_subject.entry(subject).or_insert_with(|| Measure { kind, parts: IndexMap::new() })
     }
 
     /// Adds whether something happened.
     pub(super) fn add_event(&mut self, subject: Subject, run: usize, happened: bool) {
-        self.add(subject, Kind::Rate, run, f64::from(u8::from(happened)));
+        self.add(subject, MeanKind::Rate, run, f64::from(u8::from(happened)));
     }
 
     /// Footers of finished runs, with the runs' places.
@@ -81,26 +81,27 @@ impl<'a> Measures<'a> {
             self.outcome(name, &values);
             if values.is_empty() {
                 // Nothing is known of its type; that no run has a value is a figure nevertheless.
-                self.measure(Subject::Outcome { outcome: name.clone(), value: None }, Kind::Mean);
+                self.measure(Subject::Outcome { outcome: name.clone(), value: None }, MeanKind::Mean);
             }
         }
     }
 
     fn outcome(&mut self, outcome: &str, values: &[(usize, &Value)]) {
         let subject = |value: Option<String>| Subject::Outcome { outcome: outcome.to_string(), value };
-        match table::Kind::of(values.iter().map(|(_, value)| *value)) {
-            table::Kind::Bool => {
+        match table::ColumnKind::of(values.iter().map(|(_, value)| *value)) {
+            table::ColumnKind::Bool => {
                 for (run, value) in values {
                     self.add_event(subject(None), *run, value.as_bool() == Some(true));
                 }
             }
-            table::Kind::Int | table::Kind::Float => {
+            table::ColumnKind::Int | table::ColumnKind::Float => {
                 for (run, value) in values {
-                    self.add(subject(None), Kind::Mean, *run, value.as_f64().unwrap_or_default());
+                    self.add(subject(None), MeanKind::Mean, *run, value.as_f64().unwrap_or_default());
                 }
             }
-            table::Kind::Text if values.iter().any(|(_, value)| value.is_array() || value.is_object()) => {}
-            table::Kind::Text => {
+            table::ColumnKind::Text
+                if values.iter().any(|(_, value)| value.is_array() || value.is_object()) => {}
+            table::ColumnKind::Text => {
                 let texts: Vec<(usize, Option<String>)> =
                     values.iter().map(|(run, value)| (*run, Some(text_of(value)))).collect();
                 self.texts(&texts, subject);
@@ -132,7 +133,7 @@ impl<'a> Measures<'a> {
                 let Some(payoffs) = &footer.payoffs else { continue };
                 let subject = Subject::Payoff { agent: agent.clone(), unit: payoffs.unit.clone() };
                 // That no run has one is a figure nevertheless.
-                let measure = self.measure(subject, Kind::Mean);
+                let measure = self.measure(subject, MeanKind::Mean);
                 if let Some(total) = payoffs.totals.get(agent).copied().flatten() {
                     measure.parts.entry(*run).or_default().add(total);
                 }
@@ -174,7 +175,7 @@ impl<'a> Measures<'a> {
             let Some(choice) = turn.choice() else { continue };
             self.add_event(Subject::Invalid, turn.at, choice.chosen.is_null());
         }
-        let unread: HashSet<Question> = observed.iter().filter_map(unread).collect();
+        let unread: HashSet<AgentQuestion> = observed.iter().filter_map(unread).collect();
         for turn in observed.iter().filter(made) {
             self.choice(turn, &unread);
         }
@@ -185,30 +186,30 @@ impl<'a> Measures<'a> {
 
     /// Adds a choice: which option was chosen, or that none was if its question is among the `unread`, and
     /// how likely each was.
-    fn choice(&mut self, turn: &Observed<'a>, unread: &HashSet<Question>) {
+    fn choice(&mut self, turn: &Observed<'a>, unread: &HashSet<AgentQuestion>) {
         let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
         let (Some(choice), Some(question)) = (&place.choice, question(turn)) else { return };
         let (run, odds) = (turn.at, turn.odds());
         for option in &choice.options {
-            let asked = Offer { question: question.clone(), option: text_of(&option.value) };
+            let asked = AgentOption { question: question.clone(), option: text_of(&option.value) };
             self.add_event(Subject::Choice(asked.clone()), run, made.chosen == option.value);
             // In a ranking, what is taken already is no longer offered.
             let offered = made.options.iter().position(|other| other.value == option.value);
             if let Some(share) = offered.and_then(|at| odds.as_ref()?.shares.get(at).copied()) {
-                self.add(Subject::Share(asked), Kind::Probability, run, share);
+                self.add(Subject::Share(asked), MeanKind::Probability, run, share);
             }
         }
         if unread.contains(&question) {
             self.add_event(Subject::InvalidChoice(question.clone()), run, made.chosen.is_null());
         }
         if choice.options.iter().all(|option| option.value.is_number()) {
-            let measure = self.measure(Subject::Number(question.clone()), Kind::Mean);
+            let measure = self.measure(Subject::Number(question.clone()), MeanKind::Mean);
             if let Some(number) = made.chosen.as_f64() {
                 measure.parts.entry(run).or_default().add(number);
             }
         }
         if let Some(odds) = odds {
-            self.add(Subject::Mass(question), Kind::Probability, run, odds.mass);
+            self.add(Subject::Mass(question), MeanKind::Probability, run, odds.mass);
         }
     }
 
@@ -222,7 +223,7 @@ impl<'a> Measures<'a> {
         // A vote's attempts are its rounds.
         let round = place.ballot().map_or(place.round, |(attempt, _)| attempt);
         for option in &choice.options {
-            let asked = Offer { question: question.clone(), option: text_of(&option.value) };
+            let asked = AgentOption { question: question.clone(), option: text_of(&option.value) };
             self.add_event(Subject::Round { asked, round }, turn.at, made.chosen == option.value);
         }
     }
@@ -230,14 +231,14 @@ impl<'a> Measures<'a> {
 
 /// The question of a choice that could not be read as an option: with these, the rates of a question's
 /// options add up to one.
-fn unread(turn: &Observed<'_>) -> Option<Question> {
+fn unread(turn: &Observed<'_>) -> Option<AgentQuestion> {
     turn.choice().filter(|choice| choice.chosen.is_null()).and_then(|_| question(turn))
 }
 
 /// The question of a turn.
-fn question(turn: &Observed<'_>) -> Option<Question> {
+fn question(turn: &Observed<'_>) -> Option<AgentQuestion> {
     let place = turn.place.as_ref()?;
-    Some(Question {
+    Some(AgentQuestion {
         phase: turn.phase()?.to_string(),
         agent: turn.record.agent.clone(),
         purpose: place.word(),

@@ -1,8 +1,8 @@
 //! Many runs of one scenario as numbers: tidy tables, figures with intervals, plots.
 //!
 //! Everything here is derived from finished transcripts alone, so equal runs give equal files, whatever the
-//! machine's speed and in whatever order the runs came. A [`Sample`] goes in; [`tables`] gives one
-//! observation a row, [`summarize`] the figures with their intervals, [`plots`] the pictures.
+//! machine's speed and the order of the runs. From a [`Sample`], [`tables`] makes one observation a row,
+//! [`summarize`] the figures with their intervals, [`plots`] the pictures.
 //!
 //! ```
 //! use greenroom::backend::Scripted;
@@ -35,7 +35,8 @@
 //! }
 //! assert_eq!(tables(&sample).get("choices").expect("a table").n_rows(), 40);
 //! let summary = summarize(&sample);
-//! let equal = &summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure").cells[0];
+//! let equal = summary.figures.iter().find(|figure| figure.name == "outcome equal").expect("a figure");
+//! let equal = &equal.cells[0];
 //! assert!(equal.estimate.low < equal.estimate.value && equal.estimate.value < equal.estimate.high);
 //! std::fs::remove_dir_all(&folder)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,14 +62,14 @@ mod tables;
 mod thresholds;
 
 pub use groups::CASE;
-pub use interval::{CONFIDENCE, Estimate, Method};
+pub use interval::{CONFIDENCE, Estimate, IntervalMethod, signed};
 pub use plots::{pictures, plots};
 pub use pooled::{ByCase, CaseRow, by_case, pooled_tables};
-pub use subject::{Offer, Question, Rounds, Subject};
+pub use subject::{AgentOption, AgentQuestion, Rounds, Subject};
 pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
 pub use table::{Column, Table, Values};
 pub use tables::{Tables, tables};
-pub use thresholds::{Held, Threshold};
+pub use thresholds::{AssertionCount, Threshold};
 
 use crate::scenario::Scenario;
 use crate::transcript::Transcript;

@@ -1,7 +1,7 @@
 //! Turns of all runs with their place in the plan: what tables and figures are made of.
 
 use super::{Run, Sample};
-use crate::scenario::{Choice, PhaseId, Plan, Purpose, Scenario, compile};
+use crate::scenario::{Choice, PhaseId, Plan, Purpose, Scenario};
 use crate::transcript::{ChoiceRecord, Odds, TurnRecord, turn_of};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,8 +86,7 @@ pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
     let mut plans: HashMap<*const Scenario, HashMap<String, Planned>> = HashMap::new();
     let mut observed = Vec::new();
     for (at, run) in sample.ordered().into_iter().enumerate() {
-        let places =
-            plans.entry(Arc::as_ptr(&run.scenario)).or_insert_with(|| places(&compile(&run.scenario)));
+        let places = plans.entry(Arc::as_ptr(&run.scenario)).or_insert_with(|| places(run.scenario.plan()));
         for (line, turn) in run.transcript.turns.iter().enumerate() {
             let place = place_of(&turn.record, places);
             observed.push(Observed { run, at, line, record: &turn.record, place });
@@ -96,7 +95,7 @@ pub(super) fn observe(sample: &Sample) -> Vec<Observed<'_>> {
     observed
 }
 
-/// The place of a line: its turn's, or that of the turn which it stands before.
+/// The place of a line: its turn's, or that of the turn after it.
 fn place_of(line: &TurnRecord, places: &HashMap<String, Planned>) -> Option<Planned> {
     let kind = if line.call.is_some() { LineKind::Call } else { LineKind::Summary };
     let before = || Some(Planned { kind, choice: None, ..places.get(turn_of(&line.path))?.clone() });

@@ -8,10 +8,10 @@
 //! Both begin with `condition`, its number.
 
 use super::groups::CASE;
-use super::interval::{Estimate, Method};
+use super::interval::{Estimate, IntervalMethod};
 use super::subject::Subject;
 use super::summary::{CellSummary, Figure, InCell, Summary};
-use super::table::{Kind, Table, Values};
+use super::table::{ColumnKind, Table, Values};
 use super::tables::Tables;
 use crate::scenario::text_of;
 use serde::Serialize;
@@ -148,7 +148,7 @@ fn keyed(name: &'static str, pooled: &Summary, rows: &[usize]) -> Table {
     table.add("condition", Values::counts(rows.iter().map(|row| Some(*row))));
     for swept in pooled.cells.first().into_iter().flat_map(|cell| cell.values.keys()) {
         let value = |cell: &usize| pooled.cells.get(*cell).and_then(|cell| cell.values.get(swept));
-        let kind = Kind::of(pooled.cells.iter().filter_map(|cell| cell.values.get(swept)));
+        let kind = ColumnKind::of(pooled.cells.iter().filter_map(|cell| cell.values.get(swept)));
         let is_taken = COLUMNS.contains(&swept.as_str());
         let name = if is_taken { format!("variable.{swept}") } else { swept.clone() };
         table.add(name, kind.column(rows.iter().map(value)));
@@ -178,7 +178,7 @@ fn figures(pooled: &Summary) -> Table {
     table.add("difference", difference(|of| of.value));
     table.add("difference_low", difference(|of| of.low));
     table.add("difference_high", difference(|of| of.high));
-    let method = |cell: &InCell| cell.difference.as_ref().map(|of| word::<Method>(&of.method));
+    let method = |cell: &InCell| cell.difference.as_ref().map(|of| word::<IntervalMethod>(&of.method));
     table.add("difference_method", Values::texts(rows.iter().map(|(_, cell)| method(cell))));
     table
 }
@@ -217,7 +217,7 @@ fn add_counts<'a>(table: &mut Table, summary: &Summary, cells: impl Iterator<Ite
     table.add("value", Values::Float(cells.map(|cell| cell.estimate.value).collect()));
 }
 
-/// The word by which something is written.
+/// The word for something in a file.
 fn word<T: Serialize>(of: &T) -> String {
     serde_json::to_value(of).ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_string()
 }

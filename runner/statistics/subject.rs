@@ -38,21 +38,21 @@ pub enum Subject {
     /// Choices that could not be read as an option.
     Invalid,
     /// Rate at which an option was chosen.
-    Choice(Offer),
+    Choice(AgentOption),
     /// Rate of a question's choices that could not be read as an option; only where there are any.
-    InvalidChoice(Question),
+    InvalidChoice(AgentQuestion),
     /// Mean of the numbers that were chosen where all options are numbers; only where there are cases.
-    Number(Question),
+    Number(AgentQuestion),
     /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from
     /// it, so it varies less.
-    Share(Offer),
+    Share(AgentOption),
     /// Probability that the model says any of the options, at temperature 1.
-    Mass(Question),
+    Mass(AgentQuestion),
     /// Rate at which an option was chosen in one round.
     Round {
         /// The question and the option.
         #[serde(flatten)]
-        asked: Offer,
+        asked: AgentOption,
         /// The round.
         round: usize,
     },
@@ -71,23 +71,23 @@ pub enum Subject {
 
 /// A question that an agent was asked in a phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Question {
+pub struct AgentQuestion {
     /// The phase.
     pub phase: String,
     /// The agent's key.
     pub agent: String,
     /// `choice`, `vote` or `floor`.
     pub purpose: &'static str,
-    /// The place of a ranking that is asked for.
+    /// The requested rank of a ranking.
     pub rank: Option<usize>,
 }
 
 /// An option of an agent's choices in a phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Offer {
+pub struct AgentOption {
     /// The question.
     #[serde(flatten)]
-    pub question: Question,
+    pub question: AgentQuestion,
     /// The option.
     pub option: String,
 }
@@ -129,7 +129,7 @@ impl Subject {
     }
 }
 
-impl fmt::Display for Question {
+impl fmt::Display for AgentQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.phase, self.agent)?;
         match (self.purpose, self.rank) {
@@ -140,7 +140,7 @@ impl fmt::Display for Question {
     }
 }
 
-impl fmt::Display for Offer {
+impl fmt::Display for AgentOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {}", self.question, self.option)
     }

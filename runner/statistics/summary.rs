@@ -1,7 +1,7 @@
 //! Figures of a sample with their intervals, by cell, and how cells differ from the first one. Where cells
 //! are cases, they are not compared, but pooled.
 
-use super::bootstrap::{self, Kind, Part};
+use super::bootstrap::{self, Contribution, MeanKind};
 use super::clustered;
 use super::groups::{Cluster, Groups};
 use super::interval::{CONFIDENCE, Estimate};
@@ -148,7 +148,7 @@ impl Summary {
         self.assertions.iter().all(Threshold::holds)
     }
 
-    /// Writes `summary.json` into a folder, which is made if it is not there, and says which file that is.
+    /// Writes `summary.json` into a folder, which is made if it is not there, and returns its path.
     ///
     /// # Errors
     /// The folder or the file can't be written.
@@ -177,8 +177,9 @@ pub fn summarize(sample: &Sample) -> Summary {
         Box::new(pooled.summary(true))
     });
     let shown = summary.pooled.as_deref().unwrap_or(&summary);
-    let checked =
-        thresholds(sample, &Groups::shown(sample), |subject, cell| shown.estimate(subject, cell).cloned());
+    let checked = thresholds(sample, &Groups::shown_groups(sample), |subject, cell| {
+        shown.estimate(subject, cell).cloned()
+    });
     summary.assertions = checked;
     summary
 }
@@ -238,7 +239,7 @@ impl Grouped<'_> {
     }
 
     fn in_cells(&self, name: &str, subject: &Subject, measure: &Measure, compared: bool) -> Vec<InCell> {
-        let mut by_cell: BTreeMap<usize, BTreeMap<Cluster, Part>> = BTreeMap::new();
+        let mut by_cell: BTreeMap<usize, BTreeMap<Cluster, Contribution>> = BTreeMap::new();
         let mut n_runs: BTreeMap<usize, [usize; 2]> = BTreeMap::new();
         for (at, run) in self.measures.runs.iter().enumerate() {
             let Some((cell, cluster)) = self.groups.of(run) else { continue };
@@ -249,20 +250,21 @@ impl Grouped<'_> {
                 let cluster = by_cell.entry(cell).or_default().entry(cluster).or_default();
                 *cluster = cluster.plus(*part);
             } else if subject.is_of_every_run() && run.transcript.footer.is_some() {
-                // A cell in which no run has a result says so.
+                // A cell in which no run has a result is marked.
                 by_cell.entry(cell).or_default();
             }
         }
         let first = by_cell.get(&0).filter(|_| compared);
-        let in_cell = |(cell, parts): (&usize, &BTreeMap<Cluster, Part>)| {
-            let own: Vec<Part> = parts.values().copied().collect();
+        let in_cell = |(cell, parts): (&usize, &BTreeMap<Cluster, Contribution>)| {
+            let own: Vec<Contribution> = parts.values().copied().collect();
             let sum: f64 = own.iter().map(|run| run.sum).sum();
             let first = first.filter(|_| *cell > 0);
-            let pair = |(key, here): (&Cluster, &Part), first: &BTreeMap<Cluster, Part>| {
+            let pair = |(key, here): (&Cluster, &Contribution), first: &BTreeMap<Cluster, Contribution>| {
                 Some([*here, *first.get(key)?])
             };
             let difference = first.map(|first| {
-                let pairs: Vec<[Part; 2]> = parts.iter().filter_map(|part| pair(part, first)).collect();
+                let pairs: Vec<[Contribution; 2]> =
+                    parts.iter().filter_map(|part| pair(part, first)).collect();
                 self.difference(name, &pairs, measure.kind)
             });
             let [all, with] = n_runs.get(cell).copied().unwrap_or_default();
@@ -270,7 +272,7 @@ impl Grouped<'_> {
                 cell: *cell,
                 missing: all - with,
                 observations: own.iter().map(|run| run.n).sum::<f64>() as usize,
-                count: (measure.kind == Kind::Rate).then_some(sum.round() as usize),
+                count: (measure.kind == MeanKind::Rate).then_some(sum.round() as usize),
                 estimate: self.mean(name, &own, measure.kind),
                 difference,
             }
@@ -278,7 +280,7 @@ impl Grouped<'_> {
         by_cell.iter().map(in_cell).collect()
     }
 
-    fn mean(&self, name: &str, parts: &[Part], kind: Kind) -> Estimate {
+    fn mean(&self, name: &str, parts: &[Contribution], kind: MeanKind) -> Estimate {
         if self.groups.pool_cases() {
             clustered::mean(parts, kind)
         } else {
@@ -286,7 +288,7 @@ impl Grouped<'_> {
         }
     }
 
-    fn difference(&self, name: &str, pairs: &[[Part; 2]], kind: Kind) -> Estimate {
+    fn difference(&self, name: &str, pairs: &[[Contribution; 2]], kind: MeanKind) -> Estimate {
         if self.groups.pool_cases() {
             clustered::difference(pairs, kind)
         } else {

@@ -28,7 +28,7 @@ pub enum Values {
     Bool(Vec<Option<bool>>),
     /// Whole numbers.
     Int(Vec<Option<i64>>),
-    /// Whole numbers of 64 bits that may stand above 2⁶³: seeds.
+    /// Whole numbers of 64 bits that may be above 2⁶³: seeds.
     Natural(Vec<Option<u64>>),
     /// Numbers.
     Float(Vec<Option<f64>>),
@@ -100,7 +100,7 @@ impl Values {
 
 /// The narrowest type that holds some JSON values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnKind {
     Bool,
     Int,
     Float,
@@ -108,7 +108,7 @@ pub(super) enum Kind {
     Text,
 }
 
-impl Kind {
+impl ColumnKind {
     /// The narrowest type that holds all of these; text if there are none.
     pub(super) fn of<'a>(values: impl IntoIterator<Item = &'a Value>) -> Self {
         let kind = |value: &Value| match value {
@@ -146,20 +146,20 @@ mod tests {
     #[test]
     fn columns_have_the_narrowest_type_that_holds_all() {
         for (values, expected) in [
-            (json!([true, null]), Kind::Bool),
-            (json!([1, -2]), Kind::Int),
-            (json!([1, 2.5, null]), Kind::Float),
-            (json!([1, true]), Kind::Text),
-            (json!([1, "1"]), Kind::Text),
-            (json!([u64::MAX]), Kind::Text),
-            (json!([[1]]), Kind::Text),
-            (json!([null]), Kind::Text),
-            (json!([]), Kind::Text),
+            (json!([true, null]), ColumnKind::Bool),
+            (json!([1, -2]), ColumnKind::Int),
+            (json!([1, 2.5, null]), ColumnKind::Float),
+            (json!([1, true]), ColumnKind::Text),
+            (json!([1, "1"]), ColumnKind::Text),
+            (json!([u64::MAX]), ColumnKind::Text),
+            (json!([[1]]), ColumnKind::Text),
+            (json!([null]), ColumnKind::Text),
+            (json!([]), ColumnKind::Text),
         ] {
-            assert_eq!(Kind::of(values.as_array().unwrap()), expected, "{values}");
+            assert_eq!(ColumnKind::of(values.as_array().unwrap()), expected, "{values}");
         }
         let values = [json!([1, "a"]), json!("a"), Value::Null];
-        let column = Kind::Text.column(values.iter().map(Some));
+        let column = ColumnKind::Text.column(values.iter().map(Some));
         assert_eq!(column, Values::Text(vec![Some("[1,\"a\"]".into()), Some("a".into()), None]));
     }
 }

@@ -15,7 +15,7 @@
 //! might have said. Both are null where a strategy or a human chose.
 
 use super::observations::{Observed, observe};
-use super::table::{Kind, Table, Values};
+use super::table::{ColumnKind, Table, Values};
 use super::{Run, Sample};
 use crate::scenario::results::PayoffRound;
 use crate::scenario::text_of;
@@ -86,7 +86,7 @@ fn keyed(name: &'static str, sample: &Sample, runs: &[&Run]) -> Table {
     table.add("cell", Values::counts(runs.iter().map(|run| Some(run.cell))));
     for swept in sample.swept() {
         // Typed over all cells, so that the column has one type in every table.
-        let kind = Kind::of(sample.cells.iter().filter_map(|cell| cell.value(swept)));
+        let kind = ColumnKind::of(sample.cells.iter().filter_map(|cell| cell.value(swept)));
         let is_taken = COLUMNS.contains(&swept)
             || ["decision.", "payoff.", "outcome."].iter().any(|prefix| swept.starts_with(prefix));
         let name = if is_taken { format!("variable.{swept}") } else { swept.to_string() };
@@ -136,7 +136,7 @@ fn outcome<'a>(footer: Option<&'a Footer>, name: &str) -> Option<&'a Value> {
     Some(&outcome.value)
 }
 
-/// A table of turns, or of parts of them: the key, and where in the plan they stand.
+/// A table of turns, or of parts of them: the key, and their place in the plan.
 fn placed(name: &'static str, sample: &Sample, rows: &[&Observed<'_>]) -> Table {
     let runs: Vec<&Run> = rows.iter().map(|row| row.run).collect();
     let mut table = keyed(name, sample, &runs);
@@ -251,7 +251,7 @@ fn payoffs(sample: &Sample) -> Table {
 
 /// A column of the narrowest type that holds these values.
 fn typed<'a>(values: impl Iterator<Item = Option<&'a Value>> + Clone) -> Values {
-    Kind::of(values.clone().flatten()).column(values)
+    ColumnKind::of(values.clone().flatten()).column(values)
 }
 
 /// Each name once, in the order of first appearance.

@@ -22,12 +22,12 @@ pub struct Threshold {
     /// Its number among the scenario's assertions, from 0.
     pub index: usize,
     /// By cell.
-    pub cells: Vec<Held>,
+    pub cells: Vec<AssertionCount>,
 }
 
 /// The runs of a cell in which an assertion held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Held {
+pub struct AssertionCount {
     /// The cell.
     pub cell: usize,
     /// Complete runs.
@@ -49,7 +49,7 @@ impl Threshold {
     }
 }
 
-impl Held {
+impl AssertionCount {
     /// The counts in words, e.g. `held in 31 of 40 runs (78 %, 95 % confidence interval 62 to 88)`.
     pub fn words(&self) -> String {
         let percent = |share: f64| format!("{:.0}", 100.0 * share);
@@ -72,7 +72,7 @@ impl Held {
 }
 
 /// Counts of the runs of a cell: all, those in which it held, those in which the expression failed.
-type Counts = BTreeMap<usize, [usize; 3]>;
+type RunCounts = BTreeMap<usize, [usize; 3]>;
 
 /// Compares all such assertions with the shares that they need; `estimate` gives a subject's figure in a
 /// group.
@@ -81,12 +81,12 @@ pub(super) fn thresholds(
     groups: &Groups,
     estimate: impl Fn(&Subject, usize) -> Option<Estimate>,
 ) -> Vec<Threshold> {
-    let mut found: IndexMap<(usize, String), (Option<String>, Share, Counts)> = IndexMap::new();
+    let mut found: IndexMap<(usize, String), (Option<String>, Share, RunCounts)> = IndexMap::new();
     for run in sample.ordered() {
         let (Some(footer), Some((cell, _))) = (&run.transcript.footer, groups.of(run)) else { continue };
         for (index, assertion) in footer.record.assertions.iter().enumerate() {
             let Some(share) = assertion.share else { continue };
-            let new = || (assertion.why.clone(), share, Counts::new());
+            let new = || (assertion.why.clone(), share, RunCounts::new());
             let (.., counts) = found.entry((index, assertion.name())).or_insert_with(new);
             let [runs, held, failed] = counts.entry(cell).or_default();
             *runs += 1;
@@ -95,11 +95,11 @@ pub(super) fn thresholds(
         }
     }
     let threshold =
-        |((index, that), (why, share, counts)): ((usize, String), (Option<String>, Share, Counts))| {
+        |((index, that), (why, share, counts)): ((usize, String), (Option<String>, Share, RunCounts))| {
             let subject = Subject::Assertion { that: that.clone() };
             let cell = |(cell, [runs, held, failed]): (usize, [usize; 3])| {
                 let estimate = estimate(&subject, cell).unwrap_or_else(|| Estimate::rate(held, runs));
-                Held { cell, runs, held, failed, estimate, holds: share.admits(held, failed, runs) }
+                AssertionCount { cell, runs, held, failed, estimate, holds: share.admits(held, failed, runs) }
             };
             let cells = counts.into_iter().map(cell).collect();
             Threshold { that, why, share, index, cells }

@@ -1,7 +1,7 @@
-//! Colours of names that can be read on dark and on light terminals, whose background nobody tells.
+//! Colours of names that can be read on dark and on light terminals, whose background is unknown.
 //!
-//! A colour keeps its hue and is made lighter or darker until its relative luminance (WCAG 2.2) lies where it
-//! has a contrast of at least 4 : 1 to black and to white both.
+//! A colour keeps its hue and is made lighter or darker until its relative luminance (WCAG 2.2) has a
+//! contrast of at least 4 : 1 to black and to white both.
 
 use crate::scenario::Color;
 use console::{Color as Ink, Style};
@@ -9,9 +9,9 @@ use console::{Color as Ink, Style};
 /// Relative luminances with a contrast of 4 : 1 to black, (L + 0.05) / 0.05, and to white, 1.05 / (L + 0.05).
 const READABLE: [f64; 2] = [0.15, 0.2125];
 
-/// The style of a name in a scenario's colour. The terminal's own sixteen colours are its theme's affair, but
-/// for black, greys and white, one of which every theme has as its background: such a name stands in the
-/// colour of the text.
+/// The style of a name in a scenario's colour. The terminal's own sixteen colours are up to its theme, but
+/// for black, greys and white, one of which every theme has as its background: such a name has the colour of
+/// the text.
 pub(super) fn style(color: Color) -> Style {
     match color {
         Color::Indexed(0 | 7 | 8 | 15) => Style::new(),

@@ -6,13 +6,14 @@
 
 use super::contrast;
 use super::page::Page;
-use super::progress::{Form, RunProgress};
+use super::progress::{ProgressForm, RunProgress};
 use crate::backend::Progress;
+use crate::backend::StopReason;
 use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
 use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Reasoning, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
-use crate::transcript::{ChoiceRecord, Odds, RouteRecord, Stop};
+use crate::transcript::{ChoiceRecord, Odds, RouteRecord};
 use console::Style;
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ const MAX_WIDTH: usize = 100;
 const CUT_SHOWN: usize = 40;
 
 /// The dialogue on standard output.
-pub struct Dialogue {
+pub struct DialogueOutput {
     scenario: Arc<Scenario>,
     plan: Arc<Plan>,
     page: Page,
@@ -48,16 +49,16 @@ pub struct Dialogue {
     warned: bool,
 }
 
-impl Dialogue {
+impl DialogueOutput {
     /// A dialogue on standard output; colours, wrapping and the bar only where it is a terminal.
     pub fn new(scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let fancy = super::is_fancy();
         let width = fancy.then(|| usize::from(console::Term::stdout().size().1).clamp(30, MAX_WIDTH));
         let page = Page::stdout(width);
         let form = match (console::Term::stderr().is_term(), console::Term::stdout().is_term()) {
-            (false, _) => Form::Lines,
-            (true, true) if !fancy => Form::Hidden,
-            (true, _) => Form::Bar,
+            (false, _) => ProgressForm::Lines,
+            (true, true) if !fancy => ProgressForm::Hidden,
+            (true, _) => ProgressForm::Bar,
         };
         let progress = RunProgress::new(&scenario, &plan, form);
         let mut dialogue = Self::on(page, fancy, scenario, plan);
@@ -69,7 +70,7 @@ impl Dialogue {
     pub fn on(page: Page, fancy: bool, scenario: Arc<Scenario>, plan: Arc<Plan>) -> Self {
         let (raw, calls, shown) = (BTreeMap::new(), BTreeMap::new(), None);
         let (bar, phase, round, next, titled, warned) = Default::default();
-        let progress = RunProgress::new(&scenario, &plan, Form::Hidden);
+        let progress = RunProgress::new(&scenario, &plan, ProgressForm::Hidden);
         Self {
             scenario,
             plan,
@@ -108,14 +109,14 @@ impl Dialogue {
         }
     }
 
-    /// Shows where a turn or a line of the stage stands, if that is news: the phase, and its round where
+    /// Shows the place of a turn or a line of the stage, if it has changed: the phase, and its round where
     /// there are several.
     fn place(&mut self, id: PhaseId, round: usize) {
         let phase = self.scenario.phase(id);
         if self.phase != Some(id) {
             (self.phase, self.round) = (Some(id), 0);
             let label = printable(&phase.label);
-            // Two strokes and two spaces stand beside it.
+            // Followed by two strokes and two spaces.
             let most = self.page.width().map_or(60, |width| width.saturating_sub(4).min(60));
             let rule = if self.fancy {
                 let rest = "─".repeat(most.saturating_sub(console::measure_text_width(&label)));
@@ -156,8 +157,8 @@ impl Dialogue {
     fn route(&mut self, id: TurnId, route: &RouteRecord) {
         self.hide_bar();
         self.place(self.plan.turn(id).phase, 1);
-        let told = format!("  * {}", printable(&route.told(|key| self.scenario.name_of(key))));
-        self.page.note(&if self.fancy { Style::new().dim().apply_to(told).to_string() } else { told });
+        let picked = format!("  * {}", printable(&route.told(|key| self.scenario.name_of(key))));
+        self.page.note(&if self.fancy { Style::new().dim().apply_to(picked).to_string() } else { picked });
         self.page.end();
     }
 
@@ -249,7 +250,7 @@ impl Dialogue {
         self.page.end();
         self.raw.remove(&self.next);
         self.shown = None;
-        // What has come of the next turn is shown after what the stage says before it.
+        // The start of the next turn is shown after the lines of the stage before it.
     }
 
     /// Note on how likely the options were to be drawn, and any of them to be said; or on an invalid reply.
@@ -300,7 +301,7 @@ impl Dialogue {
     }
 }
 
-impl Watch for Dialogue {
+impl Watch for DialogueOutput {
     fn see(&mut self, id: TurnId, scene: Scene<'_>) {
         if std::mem::take(&mut self.titled) {
             self.title();
@@ -327,7 +328,7 @@ impl Watch for Dialogue {
                 self.next = id.0;
                 self.finish(spoken, ending(stop, cut), choice, odds);
                 self.next = next;
-                // A line of progress stands between two texts, also where both go to one file.
+                // Two texts may have a line of progress between them, even if both are written to one file.
                 self.progress.written(id, usage.is_some());
             }
             Scene::Called(call) => {
@@ -350,11 +351,11 @@ impl Watch for Dialogue {
     }
 }
 
-/// Note on a reply that was cut: at its limit, or where an engine elsewhere went on as a script.
-fn ending(stop: Stop, cut: &str) -> Option<String> {
+/// Note on a reply that was cut: at its limit, or where a remote engine continued it as a script.
+fn ending(stop: StopReason, cut: &str) -> Option<String> {
     match stop {
-        Stop::Length => Some("(cut off at the token limit)".to_string()),
-        Stop::StopString if !cut.trim().is_empty() => {
+        StopReason::Length => Some("(cut off at the token limit)".to_string()),
+        StopReason::StopString if !cut.trim().is_empty() => {
             let cut = cut.split_whitespace().collect::<Vec<_>>().join(" ");
             let begin: String = cut.chars().take(CUT_SHOWN).collect();
             let more = if begin.len() < cut.len() { "…" } else { "" };
@@ -364,7 +365,7 @@ fn ending(stop: Stop, cut: &str) -> Option<String> {
     }
 }
 
-impl Drop for Dialogue {
+impl Drop for DialogueOutput {
     fn drop(&mut self) {
         self.hide_bar();
         if self.shown.is_some() {
@@ -373,7 +374,7 @@ impl Drop for Dialogue {
     }
 }
 
-/// Colours for agents that name none, told apart by their place in the cast.
+/// Colours for agents that name none, distinguished by their place in the cast.
 fn default_color(agent: usize) -> Color {
     const WHEEL: [u8; 8] = [6, 3, 5, 2, 4, 1, 208, 37];
     Color::Indexed(WHEEL[agent % WHEEL.len()])
@@ -383,7 +384,7 @@ fn default_color(agent: usize) -> Color {
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use super::*;
-    use crate::scenario::{compile, load};
+    use crate::scenario::load;
     use std::cell::RefCell;
     use std::io::Write;
 
@@ -413,13 +414,13 @@ mod tests {
     fn a_line_of_progress_interrupts_no_reply() {
         let text = "agents: { ann: {}, ben: {} }\nphases: [{ name: p, agents: [ann, ben] }]";
         let scenario = load("x.yaml", text, &[]).scenario.unwrap();
-        let plan = Arc::new(compile(&scenario));
+        let plan = scenario.plan().clone();
         let page = Page::new(Box::new(File), None);
-        let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan.clone());
-        dialogue.progress = RunProgress::new(&scenario, &plan, Form::Lines).at_once(write);
+        let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan.clone());
+        dialogue.progress = RunProgress::new(&scenario, &plan, ProgressForm::Lines).at_once(write);
         for (id, turn) in plan.order() {
             dialogue.see(id, Scene::Progress(&Progress::Text("Good day to ".into())));
-            let (spoken, cut, stop) = ("Good day to all of you.", "", Stop::EndOfTurn);
+            let (spoken, cut, stop) = ("Good day to all of you.", "", StopReason::EndOfTurn);
             let (choice, odds, usage) = (None, None, None);
             dialogue.see(id, Scene::Written { turn, spoken, stop, cut, choice, odds, usage });
         }

@@ -52,7 +52,8 @@ pub fn show_verdict(verdict: &Verdict, fancy: bool) -> String {
     if let Some(pending) = &verdict.pending {
         let _ = writeln!(
             out,
-            "  the recording as it would be made now: {pending} (use `greenroom review` to show, accept or reject it)"
+            "  the recording as it would be made now: {pending} (use `greenroom review` to show, accept or \
+             reject it)"
         );
     }
     out

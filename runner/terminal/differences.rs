@@ -15,7 +15,7 @@ pub fn show_differences(found: &[Difference], n_turns: usize, all: bool, fancy: 
     }
     let bold = |text: String| if fancy { Style::new().bold().apply_to(text).to_string() } else { text };
     let line = |what: &str, found: &Difference| {
-        let (at, (was, now)) = (printable(&found.at), told_apart(&found.was, &found.now));
+        let (at, (was, now)) = (printable(&found.at), distinguished(&found.was, &found.now));
         format!("  {} {at}: {was} -> {now}\n", bold(format!("{what:<9}")))
     };
     for setting in found.iter().filter(|found| found.what == What::Setting) {
@@ -55,7 +55,7 @@ fn counted_word(n: usize) -> &'static str {
 }
 
 /// Two different values in one line each, cut so that the difference is seen.
-fn told_apart(was: &str, now: &str) -> (String, String) {
+fn distinguished(was: &str, now: &str) -> (String, String) {
     let both = (short(was), short(now));
     if both.0 != both.1 {
         return both;
@@ -109,11 +109,11 @@ mod tests {
             ("x".repeat(80), format!("{}…", "x".repeat(70))),
         ];
         for (was, now) in pairs {
-            let (was, now) = told_apart(&was, &now);
+            let (was, now) = distinguished(&was, &now);
             assert_ne!(was, now);
             assert!(was.chars().count() <= 74 && now.chars().count() <= 74, "{was} {now}");
         }
-        let (was, now) = told_apart(&long("Be kind."), &long("Be brief."));
+        let (was, now) = distinguished(&long("Be kind."), &long("Be brief."));
         assert!(was.contains("Be kind.") && now.contains("Be brief."), "{was} {now}");
     }
 }

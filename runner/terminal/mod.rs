@@ -16,7 +16,7 @@ mod statistics;
 mod tables;
 
 pub use crate::diagnostic::printable;
-pub use dialogue::Dialogue;
+pub use dialogue::DialogueOutput;
 pub use diff::{show_diff, show_verdict};
 pub use differences::show_differences;
 pub use page::Page;
@@ -24,7 +24,7 @@ pub use results::{failure, results, too_few};
 pub use statistics::statistics;
 pub use tables::{bytes, costs, counted, savings, table, table_within};
 
-/// Tells whether standard output is a terminal that wants colours.
+/// Returns whether standard output is a terminal that supports colours.
 pub fn is_fancy() -> bool {
     console::Term::stdout().is_term() && console::colors_enabled()
 }

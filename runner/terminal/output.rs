@@ -1,33 +1,33 @@
 //! The one writer of what the program says: nothing gets lost without a word, and nothing in it steers the
 //! terminal.
 //!
-//! A reader that goes away (`greenroom graph … | head`) ends nothing: what it would not read is dropped, and
-//! the command ends as it would have. Any other failure is kept, and [`finish`] tells it when the command has
-//! done its work.
+//! A reader that closes the pipe (`greenroom graph … | head`) ends nothing: what it would not read is
+//! dropped, and the command ends as it would have. Any other failure is kept, and [`finish`] reports it when
+//! the command has done its work.
 //!
-//! A reader that goes away ends nothing: neither the play nor its exit code. Output that is lost for any
-//! other reason is exit code 4.
+//! A reader that closes the pipe ends nothing: neither the play nor its exit code. Output that is lost for
+//! any other reason is exit code 4.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// Standard output, as far as it has failed.
-enum State {
+enum OutputState {
     Open,
-    /// The reader has gone away.
+    /// The reader has closed the pipe.
     Unread,
     Failed(io::Error),
 }
 
-static STATE: Mutex<State> = Mutex::new(State::Open);
+static STATE: Mutex<OutputState> = Mutex::new(OutputState::Open);
 
 /// Writes to standard output.
 pub fn out(text: &str) {
     attempt(|stdout| stdout.write_all(safe(text).as_bytes()));
 }
 
-/// Writes to standard error, where a failure can't be told to anybody.
+/// Writes to standard error; a failure there can't be reported.
 pub fn err(text: &str) {
     let _ = io::stderr().write_all(safe(text).as_bytes());
 }
@@ -49,19 +49,23 @@ pub fn flush() {
 /// reader.
 pub fn finish() -> io::Result<()> {
     flush();
-    match std::mem::replace(&mut *STATE.lock().unwrap_or_else(PoisonError::into_inner), State::Unread) {
-        State::Failed(error) => Err(error),
-        State::Open | State::Unread => Ok(()),
+    match std::mem::replace(&mut *STATE.lock().unwrap_or_else(PoisonError::into_inner), OutputState::Unread) {
+        OutputState::Failed(error) => Err(error),
+        OutputState::Open | OutputState::Unread => Ok(()),
     }
 }
 
 fn attempt(write: impl FnOnce(&mut io::Stdout) -> io::Result<()>) {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !matches!(*state, State::Open) {
+    if !matches!(*state, OutputState::Open) {
         return;
     }
     if let Err(error) = write(&mut io::stdout()) {
-        *state = if error.kind() == ErrorKind::BrokenPipe { State::Unread } else { State::Failed(error) };
+        *state = if error.kind() == ErrorKind::BrokenPipe {
+            OutputState::Unread
+        } else {
+            OutputState::Failed(error)
+        };
     }
 }
 
@@ -80,8 +84,7 @@ impl Write for Stdout {
     }
 }
 
-/// A text in which nothing steers a terminal but colours: these are ours, and whatever else is in a text was
-/// put there by a file.
+/// A text whose only control sequences are our colours: any other one comes from a file.
 fn safe(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(steers) {

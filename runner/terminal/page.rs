@@ -14,7 +14,7 @@ pub struct Page {
     space: bool,
 }
 
-/// Columns by which the second and later lines of a message are indented.
+/// Indentation of the second and later lines of a message.
 const INDENT: usize = 4;
 
 impl Page {
@@ -41,7 +41,7 @@ impl Page {
         }
     }
 
-    /// Writes a whole line as it stands.
+    /// Writes a whole line unchanged.
     pub fn line(&mut self, text: &str) {
         self.put(text);
         self.put("\n");

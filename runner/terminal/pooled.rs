@@ -1,8 +1,8 @@
-//! What is counted over many runs: assertions that need a share of them, and the cases of a data set beside
-//! each other.
+//! What is counted over many runs: assertions that need a share of them, and the cases of a data set side by
+//! side.
 
-use super::scale::{Scale, shortened};
-use super::tables::{Row, row};
+use super::scale::{FigureStyle, shortened};
+use super::tables::{TableRow, row};
 use crate::diagnostic::printable;
 use crate::statistics::{CaseRow, Figure, Subject, Summary, Threshold, by_case};
 use console::truncate_str;
@@ -15,16 +15,16 @@ const MAX_FIGURES: usize = 6;
 const MAX_NAME: usize = 20;
 
 /// A row for each assertion that needs a share of runs, in each cell; `group` is the word for one of these.
-pub(super) fn assertions(summary: &Summary, group: &str) -> Vec<Row> {
+pub(super) fn assertions(summary: &Summary, group: &str) -> Vec<TableRow> {
     let has_cells = summary.shown().cells.len() > 1;
     let rows = |threshold: &Threshold| {
-        let of_cell = |cell: &crate::statistics::Held| {
+        let of_cell = |cell: &crate::statistics::AssertionCount| {
             let mut texts = row([("", shortened(&threshold.that))]);
             texts.extend(row([(group, cell.cell.to_string())]).into_iter().filter(|_| has_cells));
             texts.extend(row([
                 ("held in", format!("{} of {} runs", cell.held, cell.runs)),
-                ("share", Scale::Percent.value(&cell.estimate)),
-                ("interval", Scale::Percent.interval(&cell.estimate)),
+                ("share", FigureStyle::Percent.value(&cell.estimate)),
+                ("interval", FigureStyle::Percent.interval(&cell.estimate)),
                 ("required", threshold.share.to_string()),
                 ("", if cell.holds { "pass" } else { "FAILED" }.to_string()),
             ]));
@@ -36,7 +36,7 @@ pub(super) fn assertions(summary: &Summary, group: &str) -> Vec<Row> {
 }
 
 /// Title and rows of the cases, or of those that differ most from all; `None` if there are no cases.
-pub(super) fn cases(summary: &Summary) -> Option<(String, Vec<Row>)> {
+pub(super) fn cases(summary: &Summary) -> Option<(String, Vec<TableRow>)> {
     let by_case = by_case(summary)?;
     let has_conditions = summary.shown().cells.len() > 1;
     let is_assertion =
@@ -70,7 +70,7 @@ pub(super) fn cases(summary: &Summary) -> Option<(String, Vec<Row>)> {
 /// A case's figure, with the number of its runs where some of them have no value.
 fn value(case: &CaseRow<'_>, column: usize) -> String {
     let Some(cell) = case.figures.get(column).copied().flatten() else { return "-".to_string() };
-    Scale::of(cell).value(&cell.estimate) + &case.runs_with_value(cell)
+    FigureStyle::of(cell).value(&cell.estimate) + &case.runs_with_value(cell)
 }
 
 /// A figure's name as the head of a column.

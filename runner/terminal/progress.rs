@@ -1,8 +1,8 @@
-//! How far a run has come: turns done of at most so many, the time, and how long the rest takes where that
-//! can be told.
+//! The progress of a run: turns done out of the maximum, the time, and an estimate of the rest if there is
+//! one.
 //!
-//! On a terminal a line at the bottom that comes and goes; where standard error is no terminal, a line of it
-//! now and then. Standard output never shows any of this: equal runs print the same.
+//! On a terminal, a temporary line at the bottom; where standard error is no terminal, a line now and then.
+//! Standard output never shows any of this: equal runs print the same.
 
 use super::output;
 use crate::diagnostic::printable;
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 /// Time between two lines where there is no terminal.
 const EVERY: Duration = Duration::from_secs(30);
 /// Turns by a model below which nothing is known of how long others take.
-const LEAST: usize = 4;
+const MIN_TURNS: usize = 4;
 
 /// How far a run has come.
 pub(super) struct RunProgress {
-    form: Form,
+    form: ProgressForm,
     began: Instant,
     /// When the last line was written.
-    told: Instant,
+    shown_at: Instant,
     /// The time between two lines, and where they go.
     every: Duration,
     err: fn(&str),
-    count: Count,
+    count: TurnCount,
 }
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ProgressForm {
     /// Not at all.
     Hidden,
     /// On a terminal that shows nothing else there, or only between two texts.
@@ -40,10 +40,10 @@ pub(super) enum Form {
 
 /// What was played.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Count {
+struct TurnCount {
     /// Turns of the plan that a model answers, by place.
     asks_model: Vec<bool>,
-    /// True if any turn may be skipped, or a human answers: nobody knows how long the rest takes.
+    /// True if any turn may be skipped, or a human answers: the rest can't be estimated.
     is_open: bool,
     done: usize,
     skipped: usize,
@@ -55,31 +55,31 @@ struct Count {
 }
 
 impl RunProgress {
-    pub(super) fn new(scenario: &Scenario, plan: &Plan, form: Form) -> Self {
+    pub(super) fn new(scenario: &Scenario, plan: &Plan, form: ProgressForm) -> Self {
         let has_human = plan.order().any(|(_, turn)| scenario.is_human(turn));
-        let count = Count {
+        let count = TurnCount {
             asks_model: plan.order().map(|(_, turn)| scenario.strategy_of(turn).is_none()).collect(),
             is_open: has_human || plan.order().any(|(_, turn)| !turn.guard.is_empty()),
-            ..Count::default()
+            ..TurnCount::default()
         };
         // A line would be drawn over what a human is asked.
-        let form = if has_human { Form::Hidden } else { form };
+        let form = if has_human { ProgressForm::Hidden } else { form };
         let began = Instant::now();
-        Self { form, began, told: began, every: EVERY, err: output::err, count }
+        Self { form, began, shown_at: began, every: EVERY, err: output::err, count }
     }
 
     /// The same with a line after each turn.
     #[cfg(test)]
     pub(super) fn at_once(self, err: fn(&str)) -> Self {
-        Self { form: Form::Lines, every: Duration::ZERO, err, ..self }
+        Self { form: ProgressForm::Lines, every: Duration::ZERO, err, ..self }
     }
 
     /// A turn is on record; `is_new`: it was answered now.
     pub(super) fn written(&mut self, id: TurnId, is_new: bool) {
         let elapsed = self.began.elapsed();
         self.count.written(id, is_new, elapsed);
-        if self.form == Form::Lines && self.told.elapsed() >= self.every {
-            self.told = Instant::now();
+        if self.form == ProgressForm::Lines && self.shown_at.elapsed() >= self.every {
+            self.shown_at = Instant::now();
             (self.err)(&format!("{}\n", self.count.line(elapsed)));
         }
     }
@@ -89,9 +89,9 @@ impl RunProgress {
         self.count.next = id.0 + 1;
     }
 
-    /// A line at the bottom of the terminal that says whose turn it is.
+    /// A line at the bottom of the terminal that shows whose turn it is.
     pub(super) fn bar(&self) -> Option<ProgressBar> {
-        if self.form != Form::Bar {
+        if self.form != ProgressForm::Bar {
             return None;
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
@@ -100,13 +100,13 @@ impl RunProgress {
         Some(bar)
     }
 
-    /// Lets the line say that somebody's turn has begun.
+    /// Shows on the line that a turn has begun.
     pub(super) fn waits(&self, bar: &ProgressBar, name: &str) {
         bar.set_message(printable(name));
         bar.set_prefix(self.count.line(self.began.elapsed()));
     }
 
-    /// Lets the line say how much of a prompt is read.
+    /// Shows on the line how much of a prompt is read.
     pub(super) fn reads(&self, bar: &ProgressBar, name: &str, done: usize, total: usize) {
         bar.set_style(style("{spinner} {msg} reads {bar:16} {pos}/{len} tokens · {prefix}"));
         bar.set_length(total as u64);
@@ -119,7 +119,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-impl Count {
+impl TurnCount {
     fn written(&mut self, id: TurnId, is_new: bool, elapsed: Duration) {
         self.done += 1;
         self.next = id.0 + 1;
@@ -140,7 +140,7 @@ impl Count {
     /// What the turns that are left take, if all of them are played and others by a model tell.
     fn left(&self) -> Option<Duration> {
         let left = self.asks_model.get(self.next..)?.iter().filter(|asks| **asks).count();
-        let is_known = !self.is_open && self.answered >= LEAST && left > 0;
+        let is_known = !self.is_open && self.answered >= MIN_TURNS && left > 0;
         is_known.then(|| self.until.mul_f64(left as f64 / self.answered as f64))
     }
 }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_rest_is_estimated_only_where_it_is_known() {
-        let mut count = Count { asks_model: vec![true; 10], ..Count::default() };
+        let mut count = TurnCount { asks_model: vec![true; 10], ..TurnCount::default() };
         assert_eq!(count.line(at(0)), "0 of 10 turns, 0 s");
         // Turns of a recording take no time, and tell nothing.
         count.written(TurnId(0), false, at(0));

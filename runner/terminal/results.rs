@@ -2,7 +2,7 @@
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;
-use crate::statistics::{Held, Summary, Threshold};
+use crate::statistics::{AssertionCount, Summary, Threshold};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
 use console::Style;
 use serde_json::Value;
@@ -25,12 +25,12 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     for (phase, decision) in &footer.decisions {
         lines.push((
             "decided",
-            format!("{phase}: {}", if decision.is_null() { "nothing".into() } else { shown(decision) }),
+            format!("{phase}: {}", if decision.is_null() { "nothing".into() } else { value_text(decision) }),
         ));
     }
     if let Some(payoffs) = &footer.payoffs {
         let total = |(key, total): (&String, &Option<f64>)| match total {
-            Some(total) => format!("{} {} {}", name(key), shown(&Value::from(*total)), payoffs.unit),
+            Some(total) => format!("{} {} {}", name(key), value_text(&Value::from(*total)), payoffs.unit),
             None => format!("{} no {}", name(key), payoffs.unit),
         };
         let missing = payoffs.rounds.iter().filter(|round| round.values.is_none()).count();
@@ -54,12 +54,12 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     }
     let is_shown = |outcome: &&OutcomeRecord| scenario.ending.is_some() && outcome.error.is_none();
     for outcome in footer.outcomes.iter().filter(|outcome| !is_shown(outcome)) {
-        let value = outcome.error.clone().unwrap_or_else(|| shown(&outcome.value));
+        let value = outcome.error.clone().unwrap_or_else(|| value_text(&outcome.value));
         lines.push(("outcome", format!("{} = {value}", outcome.name)));
     }
     for verdict in footer.assertions.iter().filter_map(|assertion| assertion.verdict.as_ref()) {
         let judge = verdict.turn.split('/').next().unwrap_or_default();
-        lines.push(("verdict", format!("{judge} = {}", shown(&verdict.value))));
+        lines.push(("verdict", format!("{judge} = {}", value_text(&verdict.value))));
     }
     let (of_many, of_each): (Vec<_>, Vec<_>) =
         footer.assertions.iter().partition(|assertion| assertion.share.is_some());
@@ -85,7 +85,7 @@ pub fn results(scenario: &Scenario, footer: &Footer, fancy: bool) -> String {
     out
 }
 
-/// The line of an assertion that failed; `counted`: in so many of so many runs.
+/// The line of an assertion that failed; `counted`: with the number of runs.
 pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fancy: bool) -> String {
     let reason = match (&assertion.error, &assertion.why) {
         (Some(error), _) => format!(": {error}"),
@@ -102,7 +102,7 @@ pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fan
 /// it failed.
 pub fn too_few(assertion: &Threshold, summary: &Summary, fancy: bool) -> String {
     let has_cells = summary.cells.len() > 1;
-    let line = |cell: &Held| {
+    let line = |cell: &AssertionCount| {
         let values = summary.cells.get(cell.cell).filter(|_| has_cells);
         let of = values.map_or_else(String::new, |cell| format!("{}: ", cell.label()));
         let why = assertion.why.as_ref().map_or_else(String::new, |why| format!(" (expected: {why})"));
@@ -116,7 +116,7 @@ fn label(fancy: bool) -> String {
     if fancy { Style::new().red().bold().apply_to("FAILED").to_string() } else { "FAILED".into() }
 }
 
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => match number.as_f64() {

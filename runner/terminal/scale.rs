@@ -1,7 +1,7 @@
 //! Forms in which figures are written.
 
 use crate::diagnostic::printable;
-use crate::statistics::{Estimate, InCell, Method};
+use crate::statistics::{Estimate, InCell, signed};
 use console::truncate_str;
 
 /// Most columns of a name or a text.
@@ -9,12 +9,12 @@ const MAX_NAME: usize = 26;
 
 /// The form in which a figure is written.
 #[derive(Clone, Copy)]
-pub(super) enum Scale {
+pub(super) enum FigureStyle {
     Plain,
     Percent,
 }
 
-impl Scale {
+impl FigureStyle {
     pub(super) fn of(cell: &InCell) -> Self {
         if cell.count.is_some() { Self::Percent } else { Self::Plain }
     }
@@ -36,24 +36,11 @@ impl Scale {
 
     pub(super) fn signed(self, estimate: &Estimate) -> String {
         let Some(value) = estimate.value else { return "-".to_string() };
-        let text = self.text(value);
-        if text.trim_start_matches(['-', '0', '.']).is_empty() {
-            "0".to_string()
-        } else if value > 0.0 {
-            format!("+{text}")
-        } else {
-            text
-        }
+        signed(value, self.text(value))
     }
 
     pub(super) fn interval(self, estimate: &Estimate) -> String {
-        match (estimate.low, estimate.high, estimate.method) {
-            (Some(low), Some(high), _) => format!("[{}, {}]", self.text(low), self.text(high)),
-            (_, _, Method::Alike) => "all alike".to_string(),
-            (_, _, Method::TooFewRuns) => "too few runs".to_string(),
-            (_, _, Method::TooFewCases) => "too few cases".to_string(),
-            _ => String::new(),
-        }
+        estimate.interval(|end| self.text(end))
     }
 }
 

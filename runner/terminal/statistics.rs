@@ -1,11 +1,12 @@
-//! Figures of many runs as tables: what came of each cell, then what was chosen, alone and together.
+//! Figures of many runs as tables: the results of each cell, then the choices, separately and jointly.
 
 use super::pooled;
-use super::scale::{Scale, number, shortened};
-use super::tables::{Row, counted, row, table};
+use super::scale::{FigureStyle, number, shortened};
+use super::tables::{TableRow, counted, row, table};
 use crate::diagnostic::printable;
 use crate::statistics::{
-    CellSummary, Estimate, Figure, InCell, Method, Offer, Question, Rounds, Subject, Summary,
+    AgentOption, AgentQuestion, CellSummary, Estimate, Figure, InCell, IntervalMethod, Rounds, Subject,
+    Summary,
 };
 use crate::transcript::Odds;
 use console::{Style, truncate_str};
@@ -72,8 +73,8 @@ impl Overview<'_> {
         self.summary.cells.len() > 1
     }
 
-    /// A table with a title; a text that stands above is not repeated in columns before `numbers_from`.
-    fn section(&mut self, title: &str, rows: Vec<Row>, numbers_from: usize) {
+    /// A table with a title; a text equal to the one above is not repeated in columns before `numbers_from`.
+    fn section(&mut self, title: &str, rows: Vec<TableRow>, numbers_from: usize) {
         let Some(first) = rows.first() else { return };
         let head: Vec<&str> = first.iter().map(|(head, _)| head.as_str()).collect();
         let mut shown: Vec<Vec<String>> = Vec::new();
@@ -105,7 +106,7 @@ impl Overview<'_> {
             self.text += &words.collect::<String>();
             return;
         }
-        let of_cell = |(at, cell): (usize, &CellSummary)| -> Row {
+        let of_cell = |(at, cell): (usize, &CellSummary)| -> TableRow {
             let values = truncate_str(&printable(&cell.label()), 50, "…").into_owned();
             let mut texts = row([(self.group, at.to_string()), ("values", values)]);
             texts.extend(cell.cases.map(|n| ("cases".to_string(), n.to_string())));
@@ -122,27 +123,27 @@ impl Overview<'_> {
     }
 
     /// The cell of a row, where there are several.
-    fn cell(&self, cell: &InCell) -> Row {
-        if self.has_cells() { row([(self.group, cell.cell.to_string())]) } else { Row::new() }
+    fn cell(&self, cell: &InCell) -> TableRow {
+        if self.has_cells() { row([(self.group, cell.cell.to_string())]) } else { TableRow::new() }
     }
 
     /// The cases and runs that a figure is over.
-    fn over(&self, cell: &InCell) -> Row {
+    fn over(&self, cell: &InCell) -> TableRow {
         let runs = row([("runs", self.summary.runs_in_words(cell))]);
         let cases = self.summary.pools_cases().then(|| row([("cases", cell.estimate.n.to_string())]));
         cases.into_iter().chain([runs]).flatten().collect()
     }
 
     /// The difference to the first cell, where there are several.
-    fn difference(&self, cell: &InCell, scale: Scale) -> Row {
+    fn difference(&self, cell: &InCell, scale: FigureStyle) -> TableRow {
         if !self.has_cells() {
-            return Row::new();
+            return TableRow::new();
         }
-        let shown = |show: fn(Scale, &Estimate) -> String| {
+        let shown = |show: fn(FigureStyle, &Estimate) -> String| {
             cell.difference.as_ref().map_or(String::new(), |difference| show(scale, difference))
         };
         let to_first = format!("to {} 0", self.group);
-        row([(&to_first, shown(Scale::signed)), ("interval", shown(Scale::interval))])
+        row([(&to_first, shown(FigureStyle::signed)), ("interval", shown(FigureStyle::interval))])
     }
 
     fn results(&mut self) {
@@ -163,7 +164,7 @@ impl Overview<'_> {
                 _ => continue,
             };
             for cell in &figure.cells {
-                let (scale, estimate) = (Scale::of(cell), &cell.estimate);
+                let (scale, estimate) = (FigureStyle::of(cell), &cell.estimate);
                 let mut texts = row([("", group.to_string()), ("", shortened(&name))]);
                 texts.extend(self.cell(cell));
                 texts.extend(self.over(cell));
@@ -176,8 +177,8 @@ impl Overview<'_> {
         self.section("Results", rows, numbers_from);
     }
 
-    /// Shows what was drawn; beside it, how likely it was to be drawn, and how likely any of the options was
-    /// to be said.
+    /// Shows what was drawn, how likely it was to be drawn, and how likely the model was to say any of the
+    /// options.
     fn choices(&mut self) {
         let (mut rows, mut is_low) = (Vec::new(), false);
         for figure in &self.summary.figures {
@@ -186,7 +187,7 @@ impl Overview<'_> {
                 Subject::InvalidChoice(question) => (question, None),
                 _ => continue,
             };
-            let Question { phase, agent, purpose, rank } = question;
+            let AgentQuestion { phase, agent, purpose, rank } = question;
             if *purpose == "floor" {
                 continue;
             }
@@ -204,8 +205,8 @@ impl Overview<'_> {
                 texts.extend(self.cell(cell));
                 texts.extend(counts(cell));
                 texts.extend(row([
-                    ("model's share", share.map_or(String::new(), |share| Scale::Percent.value(share))),
-                    ("interval", share.map_or(String::new(), |share| Scale::Percent.interval(share))),
+                    ("model's share", share.map_or(String::new(), |share| FigureStyle::Percent.value(share))),
+                    ("interval", share.map_or(String::new(), |share| FigureStyle::Percent.interval(share))),
                     ("mass", mass.map_or(String::new(), masses)),
                 ]));
                 rows.push(texts);
@@ -218,8 +219,8 @@ impl Overview<'_> {
             numbers_from,
         );
         if is_low {
-            self.text += "Where the mass is low, the model would almost always have said something else, and the shares say \
-                little.\n\n";
+            self.text += "Where the mass is low, the model would almost always have said something else, and \
+                          the shares say little.\n\n";
         }
     }
 
@@ -237,7 +238,7 @@ impl Overview<'_> {
                 let mut texts = row([("", shortened(&who)), ("", shortened(&choices.join(" + ")))]);
                 texts.extend(self.cell(cell));
                 texts.extend(counts(cell));
-                texts.extend(self.difference(cell, Scale::Percent));
+                texts.extend(self.difference(cell, FigureStyle::Percent));
                 rows.push(texts);
             }
         }
@@ -248,12 +249,13 @@ impl Overview<'_> {
     /// Explains the intervals, and how many of them will miss.
     fn legend(&self) -> String {
         let estimates: Vec<&Estimate> = self.intervals().collect();
-        let has = |methods: &[Method]| estimates.iter().any(|estimate| methods.contains(&estimate.method));
+        let has =
+            |methods: &[IntervalMethod]| estimates.iter().any(|estimate| methods.contains(&estimate.method));
         let level = number(100.0 * self.summary.confidence);
         let sources = [
-            (&[Method::Wilson, Method::WilsonByRun][..], "Wilson's where a run is one trial"),
-            (&[Method::Tango], "Tango's for differences between such rates"),
-            (&[Method::Bootstrap], "BCa bootstrap over whole runs for everything else"),
+            (&[IntervalMethod::Wilson, IntervalMethod::WilsonByRun][..], "Wilson's where a run is one trial"),
+            (&[IntervalMethod::Tango], "Tango's for differences between such rates"),
+            (&[IntervalMethod::Bootstrap], "BCa bootstrap over whole runs for everything else"),
         ];
         let pools = self.summary.pools_cases();
         let sources: Vec<&str> =
@@ -279,8 +281,8 @@ impl Overview<'_> {
         let missing = (1.0 - self.summary.confidence) * n as f64;
         if missing >= 1.0 {
             lines.push(format!(
-                "Of these {n} intervals, about {missing:.0} are expected to miss the true value. Decide which \
-                    figures count before you look."
+                "Of these {n} intervals, about {missing:.0} are expected to miss the true value. Decide \
+                 which figures count before you look."
             ));
         }
         lines
@@ -289,7 +291,7 @@ impl Overview<'_> {
             .collect()
     }
 
-    /// What figures leave out: runs without a value, turns that were skipped, rounds that are worth nothing.
+    /// What figures leave out: runs without a value, turns that were skipped, rounds without payoffs.
     fn left_out(&self) -> Vec<String> {
         let (mut lines, mut choices) = (Vec::new(), IndexMap::new());
         let mut has_results = false;
@@ -332,7 +334,7 @@ impl Overview<'_> {
     /// Everything that is shown with an interval.
     fn intervals(&self) -> impl Iterator<Item = &Estimate> {
         let shown = self.summary.figures.iter().filter(|figure| is_shown(figure)).flat_map(|figure| {
-            // Choices stand beside their shares; how they differ between cells is not shown.
+            // Choices are next to their shares; how they differ between cells is not shown.
             let differs = !matches!(
                 figure.subject,
                 Subject::Choice(_)
@@ -352,8 +354,8 @@ impl Overview<'_> {
 fn is_shown(figure: &Figure) -> bool {
     match &figure.subject {
         Subject::Round { .. } | Subject::Mass(_) => false,
-        Subject::Choice(Offer { question, .. })
-        | Subject::Share(Offer { question, .. })
+        Subject::Choice(AgentOption { question, .. })
+        | Subject::Share(AgentOption { question, .. })
         | Subject::InvalidChoice(question) => question.purpose != "floor",
         _ => true,
     }
@@ -365,8 +367,9 @@ fn masses(estimate: &Estimate) -> String {
 }
 
 /// Count and rate of what is counted.
-fn counts(cell: &InCell) -> Row {
+fn counts(cell: &InCell) -> TableRow {
     let count = cell.count.map_or(String::new(), |count| format!("{count} of {}", cell.observations));
-    let (value, interval) = (Scale::Percent.value(&cell.estimate), Scale::Percent.interval(&cell.estimate));
+    let (value, interval) =
+        (FigureStyle::Percent.value(&cell.estimate), FigureStyle::Percent.interval(&cell.estimate));
     row([("count", count), ("rate", value), ("interval", interval)])
 }

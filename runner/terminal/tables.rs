@@ -1,30 +1,30 @@
 //! Tables for people.
 
 use crate::diagnostic::printable;
-use crate::trace::{AgentSummary, CacheSummary, Summary};
+use crate::trace::{AgentSummary, CacheSummary, CostSummary};
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::HashSet;
 
-/// A row: under which head each text stands.
-pub(super) type Row = Vec<(String, String)>;
+/// A row: the texts and their columns.
+pub(super) type TableRow = Vec<(String, String)>;
 
 /// Texts with their heads.
-pub(super) fn row<const N: usize>(texts: [(&str, String); N]) -> Row {
+pub(super) fn row<const N: usize>(texts: [(&str, String); N]) -> TableRow {
     texts.into_iter().map(|(head, text)| (head.to_string(), text)).collect()
 }
 
-/// A table: head, rows, and from which column on numbers stand; on a terminal no wider than that.
+/// A table: head, rows, and the first column of numbers; on a terminal no wider than that.
 pub fn table(head: &[&str], rows: Vec<Vec<String>>, numbers_from: usize) -> String {
     table_within(super::width(), head, rows, numbers_from)
 }
 
 /// Least columns that a text is wrapped to.
-const LEAST: usize = 8;
+const MIN_COLUMNS: usize = 8;
 /// Columns between two of a table's.
 const GAP: usize = 2;
 
-/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that find no place stand in
-/// further tables below, after the texts that tell the rows apart.
+/// The same within some columns (`None`: as wide as it is). Texts wrap; numbers that do not fit are in
+/// further tables below, after the texts that identify the rows.
 pub fn table_within(
     width: Option<usize>,
     head: &[&str],
@@ -50,7 +50,7 @@ pub fn table_within(
         let largest = texts.clone().max_by_key(|column| wide(&rows, *column));
         let Some(column) = largest.filter(|_| taken + widest > limit) else { break };
         let was = wide(&rows, column) - GAP;
-        let to = was.saturating_sub(taken + widest - limit).max(LEAST);
+        let to = was.saturating_sub(taken + widest - limit).max(MIN_COLUMNS);
         for row in &mut rows {
             if let Some(cell) = row.get_mut(column) {
                 *cell = textwrap::fill(cell, to);
@@ -61,7 +61,7 @@ pub fn table_within(
         }
     }
     let taken: usize = texts.clone().map(|column| wide(&rows, column)).sum();
-    // As many texts as tell the rows apart, unless a row leaves out what stands above.
+    // As many texts as identify the rows, unless a row leaves out a repetition.
     let is_whole = rows.iter().all(|row| row.first().is_some_and(|cell| !cell.is_empty()));
     let apart = |n: &usize| rows.iter().map(|row| row.get(..*n)).collect::<HashSet<_>>().len() == rows.len();
     let keys = (1..texts.end).find(|n| is_whole && apart(n)).unwrap_or(texts.end);
@@ -109,7 +109,7 @@ fn drawn(head: &[&str], rows: &[Vec<String>], columns: Vec<usize>, numbers_from:
 }
 
 /// The cost of a run, by agent, then that of all memories.
-pub fn costs(summary: &Summary) -> String {
+pub fn costs(summary: &CostSummary) -> String {
     let mut head = vec![
         "agent",
         "lifecycle",

@@ -70,7 +70,7 @@ impl What {
         }
     }
 
-    /// Tells whether it is a difference in what was read, said, or came of it.
+    /// Returns whether it is a difference in what was read, said, or concluded.
     pub fn is_said(self) -> bool {
         self != Self::Setting
     }
@@ -151,7 +151,7 @@ fn turns(was: &TurnRecord, now: &TurnRecord, line: usize, found: &mut Vec<Differ
         differs(What::Choice, &of(chosen(was)), &of(chosen(now)), &was.path);
     }
     let same = was.raw == now.raw && was.delta == now.delta && chosen(was) == chosen(now);
-    // Another seed is a setting, and told as such.
+    // Another seed is a setting, and reported as such.
     if same && (TurnRecord { seed: now.seed, ..was.clone() }) != *now {
         let short = |turn: &TurnRecord| {
             let options = turn.constraint.iter().flat_map(|choice| &choice.options);

@@ -19,7 +19,7 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            found.push(path.clone()); // what is wrong with it is told when it is read
+            found.push(path.clone()); // reading it reports what is wrong with it
             continue;
         }
         let before = found.len();
@@ -32,7 +32,8 @@ pub fn recordings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
         }
         if found.len() == before {
             bail!(
-                "{} contains no recording; expected {FILE}, or another *.jsonl that begins with a transcript header",
+                "{} contains no recording; expected {FILE}, or another *.jsonl that begins with a transcript \
+                 header",
                 path.display()
             );
         }
@@ -56,6 +57,6 @@ fn is_recording(path: &Path) -> bool {
 }
 
 fn begins_with_header(path: &Path) -> bool {
-    // A header holds all system texts; its type stands in front.
+    // A header holds all system texts; its type comes first.
     files::head(path, 64).is_ok_and(|start| start.starts_with(br#"{"type":"header""#))
 }

@@ -3,7 +3,7 @@
 use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
-use crate::scenario::{Scenario, compile};
+use crate::scenario::Scenario;
 use crate::stage::{End, ModelHandle, RecordedRetrievals, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::tools::{self, Toolbox};
@@ -31,11 +31,11 @@ pub(super) struct Players {
 }
 
 impl Players {
-    /// The same, each behind something else.
-    pub(super) fn map(self, behind: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
-        let seat = |seat: ModelHandle| ModelHandle { backend: behind(seat.backend), ..seat };
+    /// The same, each after a different context.
+    pub(super) fn map(self, wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Self {
+        let seat = |seat: ModelHandle| ModelHandle { backend: wrap(seat.backend), ..seat };
         let named = self.named.into_iter().map(|(name, of)| (name, seat(of))).collect();
-        Self { own: behind(self.own), named }
+        Self { own: wrap(self.own), named }
     }
 }
 
@@ -50,7 +50,7 @@ impl Fitting<'_> {
         &self,
         players: Players,
         recorder: Recorder,
-        looked_up: RecordedRetrievals,
+        retrievals: RecordedRetrievals,
         allow_tools: bool,
     ) -> anyhow::Result<End> {
         let header = &self.transcript.header.record;
@@ -65,12 +65,12 @@ impl Fitting<'_> {
             false => Toolbox::recorded(self.scenario, &header.tools),
         };
         let settings = Settings {
-            sampling: header.sampling.clone().into(),
+            sampling: header.sampling.clone(),
             max_tokens: header.max_tokens,
-            before: replay::settings_before(header, &compile(self.scenario)),
+            before: replay::settings_before(header, self.scenario.plan()),
             models,
             embeddings,
-            looked_up,
+            retrievals,
             toolbox: Arc::new(toolbox),
             ..Settings::default()
         };
@@ -80,7 +80,7 @@ impl Fitting<'_> {
     }
 
     /// The models that answer for it: `model` for the scenario's own, where that names none, and those that
-    /// it opens for others, as the trace beside the recording knows them.
+    /// it opens for others, as the trace next to the recording names them.
     ///
     /// # Errors
     /// A model can't be found or opened, or the scenario does not name it any more.
@@ -96,13 +96,13 @@ impl Fitting<'_> {
             let of = self.scenario.model(name);
             let of = of.with_context(|| format!("the scenario no longer has a model `{name}`"))?;
             let backend = model.named(name, &played(name, of))?.unwrap_or_else(|| model.clone());
-            named.insert(name.clone(), ModelHandle { backend, sampling: was.sampling.clone().into() });
+            named.insert(name.clone(), ModelHandle { backend, sampling: was.sampling.clone() });
         }
         Ok(Players { own, named })
     }
 
-    /// Notes on why this model need not say the same: it is not the recording's, or turns are based on memory
-    /// that another device computed, as the trace beside the recording has it.
+    /// Notes on why this model may answer differently: it is not the recording's, or turns are based on
+    /// memory that another device computed, according to the trace next to the recording.
     pub(super) fn doubts(&self, players: &Players) -> Vec<String> {
         let header = &self.transcript.header.record;
         let was = ModelCard {

@@ -1,7 +1,7 @@
 //! Judges one recording: replays it, asks a model if there is one, and keeps what it would be now.
 
 use super::fitting::Fitting;
-use super::verdict::{Kind, Problem, Verdict, failed};
+use super::verdict::{Problem, ProblemKind, Verdict, failed};
 use super::{Level, pending, rerun, score};
 use crate::backend::Backend;
 use crate::diagnostic::Severity;
@@ -13,17 +13,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Settings for judging recordings.
-pub struct Judge {
+pub struct JudgeSettings {
     /// Places where recordings find their scenarios and the runs that they continue.
     pub search: Search,
     /// The question to a model.
-    pub question: Question,
-    /// True if what drifted is written beside the recording.
+    pub question: JudgeQuestion,
+    /// True if what drifted is written next to the recording.
     pub writes_pending: bool,
 }
 
 /// The question that a model is asked.
-pub enum Question {
+pub enum JudgeQuestion {
     /// Nothing: there is no model.
     Nothing,
     /// To read what was recorded: would it say the same, token by token?
@@ -44,7 +44,7 @@ pub enum Question {
     },
 }
 
-impl Judge {
+impl JudgeSettings {
     /// Judges one recording: a run's folder, by the copy of its scenario if it has one, or a transcript, by
     /// the scenario's file.
     pub fn judge(&self, run: &Path) -> Verdict {
@@ -87,7 +87,7 @@ impl Judge {
             }
             Err(error) => {
                 let problem = Problem::of_error(&error, Some((scenario, header)));
-                if problem.kind == Kind::Drift && self.writes_pending {
+                if problem.kind == ProblemKind::Drift && self.writes_pending {
                     let carried = replay::carry(scenario, &transcript, earlier);
                     verdict.pending = pending::write(file, carried, &mut verdict.notes);
                 }
@@ -100,8 +100,8 @@ impl Judge {
     /// Asks the model, of a recording that fits.
     fn ask(&self, fitting: &Fitting<'_>, verdict: &mut Verdict) -> anyhow::Result<()> {
         match &self.question {
-            Question::Nothing => {}
-            Question::Score { model, tolerance } => {
+            JudgeQuestion::Nothing => {}
+            JudgeQuestion::Score { model, tolerance } => {
                 let score = score::score(fitting, model)?;
                 verdict.notes.extend(fitting.doubts(&fitting.players(model)?));
                 if score.surprises.len() as f64 > tolerance * score.tokens as f64 {
@@ -111,7 +111,7 @@ impl Judge {
                 }
                 verdict.score = Some(score);
             }
-            Question::Rerun { model, level, allow_tools } => {
+            JudgeQuestion::Rerun { model, level, allow_tools } => {
                 let again = rerun::rerun(fitting, model, *level, *allow_tools)?;
                 verdict.notes.extend(fitting.doubts(&fitting.players(model)?));
                 verdict.again = Some(level.word());
@@ -122,7 +122,7 @@ impl Judge {
                     }
                 }
                 if *level != Level::Exact {
-                    verdict.problems.retain(|problem| problem.kind != Kind::Assertion);
+                    verdict.problems.retain(|problem| problem.kind != ProblemKind::Assertion);
                     verdict.problems.extend(failed(fitting.scenario, &again.footer, None));
                     verdict.footer = Some(again.footer);
                 }

@@ -2,8 +2,8 @@
 //! as plain data, which [`forms`] writes for people and for machines.
 //!
 //! Without a model a recording is replayed; with one it can also be scored (`score`) or played again
-//! (`rerun`). A recording that drifted leaves what it would be now beside it (`pending`), to be accepted or
-//! rejected.
+//! (`rerun`). A recording that drifted leaves what it would be now in a file next to it (`pending`), to be
+//! accepted or rejected.
 
 mod compare;
 mod find;
@@ -17,8 +17,8 @@ mod verdict;
 
 pub use compare::{Difference, What, differences};
 pub use find::{plain, recordings};
-pub use judge::{Judge, Question};
+pub use judge::{JudgeQuestion, JudgeSettings};
 pub use pending::{accept, is_ci, pending_file, pendings, reject};
 pub use rerun::Level;
 pub use score::{Score, Surprise};
-pub use verdict::{Kind, Problem, Verdict};
+pub use verdict::{Problem, ProblemKind, Verdict};

@@ -1,4 +1,4 @@
-//! Pending recordings: a file beside a recording that drifted holds what it would be now, until somebody
+//! Pending recordings: a file next to a recording that drifted has what it would be now, until a person
 //! accepts or rejects it.
 //!
 //! After a replay, that is today's texts with the recorded replies, found by their turns' paths. Its header
@@ -14,8 +14,8 @@ use walkdir::WalkDir;
 /// Ending of such files, after the recording's whole name.
 const ENDING: &str = ".new";
 
-/// Tells whether the program runs in CI, where nobody can look at what it would write: the variable `CI` is
-/// set, and not to `false` or 0.
+/// Returns whether the program runs in CI, where no one would see what it writes: the variable `CI` is set,
+/// and not to `false` or 0.
 pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !["", "0", "false"].contains(&value.to_lowercase().as_str()))
 }
@@ -54,8 +54,8 @@ pub fn pendings(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes what a recording would be now. What can't be known or written is a note: the drift is told all the
-/// same.
+/// Writes what a recording would be now. What can't be known or written is a note: the drift is reported all
+/// the same.
 pub(super) fn write(
     recording: &Path,
     text: anyhow::Result<String>,

@@ -1,9 +1,9 @@
-//! Plays a recorded run again, and holds what is said now against what was said then.
+//! Plays a recorded run again, and compares what is said now with what was said then.
 
 use super::compare::{Difference, What, differences};
 use super::fitting::Fitting;
-use crate::backend::{Backend, Cast};
-use crate::files::{self, Kind};
+use crate::backend::{Backend, CastBackend};
+use crate::files::{self, FileKind};
 use crate::replay;
 use crate::run::records;
 use crate::stage::{End, RecordedRetrievals};
@@ -73,17 +73,17 @@ pub(super) fn rerun(
     let file = folder.path().join(crate::transcript::FILE);
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cast = players.map(|model| Arc::new(Cast::new(model)));
+    let cast = players.map(|model| Arc::new(CastBackend::new(model)));
     // Programs need not give twice the same; what they are asked again is what was not asked then.
-    let looked_up = RecordedRetrievals {
+    let retrievals = RecordedRetrievals {
         calls: RecordedRetrievals::of(fitting.transcript).calls,
         ..RecordedRetrievals::default()
     };
-    let played = fitting.play(cast, recorder, looked_up, allow_tools);
+    let played = fitting.play(cast, recorder, retrievals, allow_tools);
     let End::Complete(footer) = runtime.block_on(played)? else {
         bail!("the run was stopped");
     };
-    let text = files::read_text(&file, Kind::Transcript).context("can't read what was played")?;
+    let text = files::read_text(&file, FileKind::Transcript).context("can't read what was played")?;
     let now = Transcript::parse(&file, &text)?;
     let drift = differences(fitting.transcript, &now).into_iter().find(|found| counts(found, level));
     let drift = drift.map(|found| {
@@ -95,7 +95,7 @@ pub(super) fn rerun(
     Ok(Again { drift, text, footer: *footer })
 }
 
-/// True if a rule says something else: a strategy, and no human.
+/// True if a rule gives another reply: a strategy, and no human.
 fn is_by_rule(fitting: &Fitting<'_>, found: &Difference) -> bool {
     let turn = fitting.transcript.turns.iter().find(|turn| turn.record.path == found.at);
     let agent = turn.and_then(|turn| fitting.transcript.header.record.agents.get(&turn.record.agent));

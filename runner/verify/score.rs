@@ -54,14 +54,15 @@ pub struct Surprise {
 /// Scores a recording that fits.
 pub(super) fn score(fitting: &Fitting<'_>, model: &Arc<dyn Backend>) -> anyhow::Result<Score> {
     let lines = fitting.transcript.turns.iter();
-    let recorded: Lines = Arc::new(lines.map(|turn| (turn.record.path.clone(), turn.clone())).collect());
+    let recorded: RecordedLines =
+        Arc::new(lines.map(|turn| (turn.record.path.clone(), turn.clone())).collect());
     let forked = fitting.transcript.header.record.forked.iter();
     let given: Arc<HashSet<String>> =
         Arc::new(forked.flat_map(|forked| &forked.said).map(|said| said.turn.clone()).collect());
     let found: Arc<Mutex<Vec<TurnScore>>> = Arc::default();
     let readers = fitting.players(model)?.map(|model| {
         let (recorded, given, found) = (recorded.clone(), given.clone(), found.clone());
-        Arc::new(Reader { recorded, given, model, found })
+        Arc::new(ReadingBackend { recorded, given, model, found })
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(fitting.play(
@@ -94,19 +95,19 @@ struct TurnScore {
 }
 
 /// Lines by path.
-type Lines = Arc<HashMap<String, Recorded<TurnRecord>>>;
+type RecordedLines = Arc<HashMap<String, Recorded<TurnRecord>>>;
 
 /// Answers with what is recorded, once the model has read it.
-struct Reader {
+struct ReadingBackend {
     /// Lines by path.
-    recorded: Lines,
+    recorded: RecordedLines,
     /// Paths of the turns whose replies were given from outside.
     given: Arc<HashSet<String>>,
     model: Arc<dyn Backend>,
     found: Arc<Mutex<Vec<TurnScore>>>,
 }
 
-impl Reader {
+impl ReadingBackend {
     async fn read(&self, request: Request) -> anyhow::Result<Reply> {
         let call = request.may_call.then(|| self.recorded.get(&call_of(&request.path, request.n_calls + 1)));
         let line = call.flatten().or_else(|| self.recorded.get(&request.path));
@@ -193,7 +194,7 @@ fn chosen(path: String, line: usize, choice: &Choice, recorded: &Reply, read: &R
     TurnScore { line, draws: 1, logprob: 0.0, n_logprobs: 0, surprises: surprise.into_iter().collect() }
 }
 
-impl Backend for Reader {
+impl Backend for ReadingBackend {
     fn card(&self) -> ModelCard {
         self.model.card()
     }

@@ -33,7 +33,7 @@ pub struct Verdict {
     pub footer: Option<Footer>,
     /// Notes on its origin, and on differences that changed nothing of what was read or said.
     pub notes: Vec<String>,
-    /// The model's score of the recorded replies, if one was asked for.
+    /// The model's score of the recorded replies, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
     /// The part of the run that was compared, if it was played again.
@@ -76,7 +76,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
     /// Kind of problem.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// The turn's path, `header`, `footer` or an assertion.
     pub at: String,
     /// Short description.
@@ -96,7 +96,7 @@ pub struct Problem {
 /// Kinds of problems, the mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ProblemKind {
     /// An assertion does not hold.
     Assertion,
     /// The scenario can't be played.
@@ -107,8 +107,8 @@ pub enum Kind {
     Environment,
 }
 
-/// Assertions that don't hold. How likely the options of a judge were is told where the footer is that of a
-/// `recording`.
+/// Assertions that don't hold. With the footer of a `recording`, probabilities of a judge's options are
+/// reported.
 pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Transcript>) -> Vec<Problem> {
     let all = footer.assertions.iter().enumerate();
     let verdict = |assertion: &AssertionRecord| {
@@ -122,7 +122,7 @@ pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Tr
         reason.into_iter().chain(verdict(assertion)).collect::<Vec<_>>().join("\n")
     };
     let problem = |(at, assertion): (usize, &AssertionRecord)| Problem {
-        kind: Kind::Assertion,
+        kind: ProblemKind::Assertion,
         at: format!("assertions[{at}]"),
         title: format!("`{}` is false", assertion.that),
         detail: detail(assertion),
@@ -137,7 +137,7 @@ pub(super) fn failed(scenario: &Scenario, footer: &Footer, recording: Option<&Tr
 impl Problem {
     pub(super) fn of_drift(drift: &Drift, place: Option<Place>) -> Self {
         Self {
-            kind: Kind::Drift,
+            kind: ProblemKind::Drift,
             at: drift.path.to_string(),
             title: drift.cause.words().to_string(),
             detail: drift.detail.to_string(),
@@ -148,7 +148,7 @@ impl Problem {
         }
     }
 
-    /// From what went wrong while a recording was read or replayed.
+    /// From failures in reading or replaying a recording.
     pub(crate) fn of_error(error: &anyhow::Error, of: Option<(&Scenario, &Header)>) -> Self {
         if let Some(drift) = error.downcast_ref::<Drift>() {
             let place = of.and_then(|(scenario, header)| replay::origin(scenario, header, drift));
@@ -160,7 +160,7 @@ impl Problem {
             return Self::of_drift(&drift.at_line(line), None);
         }
         Self {
-            kind: Kind::Environment,
+            kind: ProblemKind::Environment,
             at: String::new(),
             title: "can't be checked".to_string(),
             detail: format!("{error:#}"),
@@ -181,11 +181,12 @@ impl Problem {
             dots.chars().chain(first.before.chars().skip(skipped)).collect()
         };
         Self {
-            kind: Kind::Drift,
+            kind: ProblemKind::Drift,
             at: first.path.clone(),
             title: format!("{n} of {all} draws are surprises"),
             detail: format!(
-                "the first is token {}, after \"{before}\": recorded \"{}\"{}, but the sampler draws \"{}\"{}",
+                "the first is token {}, after \"{before}\": recorded \"{}\"{}, but the sampler draws \
+                 \"{}\"{}",
                 first.token,
                 first.recorded,
                 nats(first.logprob),
@@ -202,7 +203,7 @@ impl Problem {
     pub(super) fn of_diagnostic(found: &Diagnostic, sources: &Sources) -> Self {
         let (file, line, _) = sources.place(found.span);
         Self {
-            kind: Kind::Invalid,
+            kind: ProblemKind::Invalid,
             at: found.code.to_string(),
             title: found.message.to_string(),
             detail: found.help.clone().unwrap_or_default().to_string(),

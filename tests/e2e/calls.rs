@@ -147,8 +147,11 @@ fn calls_replay_resume_fork_and_are_played_again() {
         let fork = theatre.stage.path(&at.replace('/', "-")).display().to_string();
         let args = ["fork", &dir, "--at", at, "--out", &fork, "--allow-tools", "--threads", "1", "--quiet"];
         let elsewhere = theatre.stage.greenroom(&args).output().unwrap();
-        let told = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
-        assert!(told.contains("programs start in the folder of calls.yaml, which was not found"), "{told}");
+        let printed = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+        assert!(
+            printed.contains("programs start in the folder of calls.yaml, which was not found"),
+            "{printed}"
+        );
         theatre.stage.greenroom(&args).current_dir(theatre.stage.dir.path()).assert().success();
         let forked = Run { dir: fork.into() };
         assert_eq!(lines(&forked.transcript()), lines(&whole), "{at}");
@@ -157,7 +160,7 @@ fn calls_replay_resume_fork_and_are_played_again() {
 }
 
 #[test]
-fn calls_behind_markup_are_exact_too() {
+fn calls_after_markup_are_exact_too() {
     let theatre = Theatre::new("calls-as-markup", CALL);
     let played = theatre.run("run", &["--allow-tools"]);
     let turns = played.turns("transcript.jsonl");

@@ -53,14 +53,14 @@ fn log(path: &Path) -> Vec<Vec<u8>> {
     let name = if is_manifest { path.file_stem() } else { path.file_name() }.unwrap().to_str().unwrap();
     let mut sum = blake3::derive_key("greenroom 2026 store log", name.as_bytes());
     let (mut payloads, mut rest) = (Vec::new(), &bytes[..]);
-    while let Some((length, behind)) = rest.split_at_checked(4) {
+    while let Some((length, after)) = rest.split_at_checked(4) {
         let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
-        let (checksum, behind) = behind.split_at(32);
-        let (payload, behind) = behind.split_at(length);
+        let (checksum, after) = after.split_at(32);
+        let (payload, after) = after.split_at(length);
         sum = *blake3::keyed_hash(&sum, payload).as_bytes();
         assert_eq!(checksum, sum, "{name}");
         payloads.push(payload.to_vec());
-        rest = behind;
+        rest = after;
     }
     assert!(rest.is_empty());
     payloads

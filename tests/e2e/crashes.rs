@@ -18,8 +18,9 @@ fn scenario(stage: &Stage) -> PathBuf {
         format!("  {name}:\n    lifecycle: permanent\n    system_prompt: >-\n      You are {name}. {story}\n")
     };
     let text = format!(
-        "id: mill\ntitle: The mill\nagents:\n{}{}phases:\n  - name: talk\n    topology: turn_by_turn\n    agents: [ada, rolf]\n    \
-         auto_rounds: 2\n    initial_prompt: Talk about the mill.\n",
+        "id: mill\ntitle: The mill\nagents:\n\
+         {}{}phases:\n  - name: talk\n    topology: round_robin\n    agents: [ada, rolf]\n    auto_rounds: \
+         2\n    initial_prompt: Talk about the mill.\n",
         agent("ada"),
         agent("rolf")
     );
@@ -43,8 +44,8 @@ fn play(stage: &Stage, out: &str, more: &[&str]) -> Run {
     Run { dir: stage.path(out) }
 }
 
-/// Checks that a killed run goes on to the same transcript, and that every memory is whole or computed again
-/// with a reason.
+/// Checks that a killed run is resumed to the same transcript, and that every memory is whole or computed
+/// again with a reason.
 fn check_resumed(stage: &Stage, expected: &str, what: &str) {
     let more: &[&str] = if stage.path("run/transcript.jsonl").exists() { &["--resume"] } else { &[] };
     let run = play(stage, "run", more);
@@ -85,7 +86,7 @@ fn a_full_disk_costs_the_memories_and_nothing_else() {
         assert_eq!(run.transcript(), expected, "{fault}");
         let reasons = run.turns("trace.jsonl").iter().filter(|turn| turn["reason"].is_string()).count();
         assert!(reasons > 0, "{fault}: nothing was said");
-        // With room again, the next run goes on from whatever is whole.
+        // With room again, the next run continues from whatever is whole.
         assert_eq!(play(&stage, "again", &[]).transcript(), expected, "{fault}");
     }
 }

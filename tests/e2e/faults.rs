@@ -34,7 +34,7 @@ fn a_damaged_cache_costs_time_and_nothing_else() {
 }
 
 /// A read that fails once, at whatever moment of a run whose folder is swept before and after: the play is
-/// the same, and no memory goes for it.
+/// the same, and no memory is removed for it.
 #[test]
 fn a_read_that_fails_once_costs_time_and_nothing_else() {
     let stage = Stage::new();
@@ -149,7 +149,7 @@ fn no_damage_to_a_models_header_panics() {
                 std::fs::write(file.path(), bytes).unwrap();
                 match PromptEncoder::open(&source) {
                     Err(_) => refused += 1,
-                    // What is said of it must be sayable, and it must be loaded or refused.
+                    // It must be possible to report it, and it must be loaded or refused.
                     Ok(prompter) if at > metadata => {
                         let cost = prompter.kv_cost(&KvChoice::Auto).unwrap();
                         assert!(cost.longest(cost.most(1000)) >= 999, "{family}: {cost:?}");
@@ -199,7 +199,8 @@ fn many_runs_do_not_run_out_of_files() {
     let stage = Stage::new();
     std::fs::write(
         stage.path("hello.yaml"),
-        "id: hello\nagents: {ann: {lifecycle: permanent}}\nphases:\n- {name: p, agents: [ann], initial_prompt: Say hello.}\n",
+        "id: hello\nagents: {ann: {lifecycle: permanent}}\nphases:\n\
+         - {name: p, agents: [ann], initial_prompt: Say hello.}\n",
     )
     .unwrap();
     let [scenario, out, cache] =

@@ -96,7 +96,7 @@ fn a_run_on_a_gpu_extends_and_goes_on_there_and_elsewhere() {
     extends(&again);
     let marco = &again.summary()["agents"]["marco"];
     assert!(marco["match"]["prefix"] == 1 && marco["source"]["memory"] == 0, "{marco}");
-    // Cut off, it goes on to the same transcript, where it was begun; elsewhere this is refused.
+    // Cut off, it is resumed to the same transcript on the device where it began; elsewhere this is refused.
     let lines: Vec<&str> = transcript.lines().collect();
     std::fs::write(run.dir.join("transcript.jsonl"), lines[..lines.len() - 4].join("\n") + "\n").unwrap();
     let elsewhere = stage.try_on("cpu", scenario, "run", &["--resume"]);
@@ -164,7 +164,7 @@ fn memories_are_adopted_where_that_is_asked_for() {
     let explained = stage.greenroom(&["explain", &path(&next), "--agent", "marco"]).output().unwrap();
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
     assert!(explained.contains(&format!("adopted from {cpu})")), "{explained}");
-    // Cut off, it goes on to the same transcript; without its constants it would not, and is refused.
+    // Cut off, it is resumed to the same transcript; without its constants it would not be, and is refused.
     let transcript = next.transcript();
     let lines: Vec<&str> = transcript.lines().collect();
     std::fs::write(next.dir.join("transcript.jsonl"), lines[..lines.len() - 4].join("\n") + "\n").unwrap();
@@ -192,10 +192,10 @@ fn memories_are_adopted_where_that_is_asked_for() {
         let output = stage.greenroom(&args).env("CI", "true").output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output))
     };
-    let (code, told) = replay(&["--rerun"]);
-    assert!(code == Some(4) && told.contains("based on memory adopted from `gpu/"), "{told}");
-    let (_, told) = replay(&["--score", "--tolerance", "1"]);
-    assert!(told.contains("based on memory adopted from `gpu/"), "{told}");
+    let (code, printed) = replay(&["--rerun"]);
+    assert!(code == Some(4) && printed.contains("based on memory adopted from `gpu/"), "{printed}");
+    let (_, printed) = replay(&["--score", "--tolerance", "1"]);
+    assert!(printed.contains("based on memory adopted from `gpu/"), "{printed}");
 }
 
 #[test]
@@ -206,15 +206,15 @@ fn gossip_on_a_gpu_extends() {
 }
 
 #[test]
-fn a_device_that_is_not_here_is_told_with_what_is() {
+fn a_missing_device_is_reported_with_those_available() {
     let stage = Stage::new();
     let output = stage.try_on("gpu:nonesuch", "gossip", "out", &[]);
-    let told = said(&output);
-    assert_eq!(output.status.code(), Some(4), "{told}");
-    assert!(told.contains("`nonesuch`") && told.contains("available: "), "{told}");
-    assert!(told.contains("--device cpu") && told.contains("greenroom devices"), "{told}");
+    let printed = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    assert!(printed.contains("`nonesuch`") && printed.contains("available: "), "{printed}");
+    assert!(printed.contains("--device cpu") && printed.contains("greenroom devices"), "{printed}");
     for gpu in stage.devices()["gpus"].as_array().unwrap() {
-        assert!(told.contains(gpu["name"].as_str().unwrap()), "{told}");
+        assert!(printed.contains(gpu["name"].as_str().unwrap()), "{printed}");
     }
     assert!(!stage.path("out").exists(), "a run that never began leaves nothing");
     let wrong = stage.try_on("tpu", "gossip", "out", &[]);

@@ -74,11 +74,11 @@ impl Den {
     }
 
     /// The same, for what can't be done.
-    fn refused(&self, args: &[&str], told: &str) -> Ended {
+    fn refused(&self, args: &[&str], message: &str) -> Ended {
         let ended = self.end(args);
         let said = format!("{}{}", ended.stdout, ended.stderr);
         assert!(![Some(0), Some(1)].contains(&ended.code), "greenroom {}: {said}", args.join(" "));
-        assert!(said.contains(told), "greenroom {}: expected {told}: {said}", args.join(" "));
+        assert!(said.contains(message), "greenroom {}: expected {message}: {said}", args.join(" "));
         ended
     }
 }
@@ -237,7 +237,7 @@ phases:
   - { name: p, agents: [ann, ben], auto_rounds: 2, choice: [one, two] }
 ";
 
-/// Things that can stand where a file is expected: their names, and what is said of them.
+/// Things that can be in the place of an expected file: their names, and the messages about them.
 const SPECIAL: [(&str, &str); 5] = [
     ("pipe", "it is a named pipe"),
     ("zero", "it is a device"),
@@ -261,7 +261,7 @@ fn special() -> Den {
 #[test]
 fn what_is_no_regular_file_is_refused_wherever_a_file_is_read() {
     let den = special();
-    for (file, told) in SPECIAL {
+    for (file, message) in SPECIAL {
         let include = format!("include-{file}.yaml");
         den.write(&include, &format!("include: [{file}]\n{PLAYABLE}"));
         for args in [
@@ -271,15 +271,15 @@ fn what_is_no_regular_file_is_refused_wherever_a_file_is_read() {
             &["import", file],
             &["run", "x.yaml", "--out", "o", "--cache-key-file", file],
         ] {
-            den.refused(args, told);
+            den.refused(args, message);
         }
         // The link leads out of the checkout, and is refused for that.
-        let told_of_included = if file == "zero" { "leads out of" } else { told };
+        let message_of_included = if file == "zero" { "leads out of" } else { message };
         for command in ["check", "graph", "run"] {
-            den.refused(&[command, &include], told_of_included);
+            den.refused(&[command, &include], message_of_included);
         }
         // A folder is a run's, whose transcript is not there.
-        let told = if file == "folder" { "" } else { told };
+        let message = if file == "folder" { "" } else { message };
         for args in [
             &["replay", file][..],
             &["report", file],
@@ -291,7 +291,7 @@ fn what_is_no_regular_file_is_refused_wherever_a_file_is_read() {
             &["explain", "run", "--agent", "ann", "--scenario", file],
             &["run", "x.yaml", "--out", "o", "--continue", file],
         ] {
-            den.refused(args, told);
+            den.refused(args, message);
         }
         // A choice of formats, and a model, are looked for by more than their names.
         den.refused(&["run", "x.yaml", "--out", "o", "--kv", file], "");
@@ -409,7 +409,7 @@ fn no_file_leads_out_of_its_checkout() {
             (ended.code, said)
         })
     };
-    for (name, told) in [
+    for (name, message) in [
         ("../../cast.yaml", "leads out of"),
         ("../../secret", "leads out of"),
         ("../../nothing-there", "leads out of"),
@@ -419,7 +419,7 @@ fn no_file_leads_out_of_its_checkout() {
         ("../nothing-there", "the file does not exist"),
     ] {
         for (code, said) in including(name) {
-            assert!(code == Some(2) && said.contains(told), "{name}: {code:?} {said}");
+            assert!(code == Some(2) && said.contains(message), "{name}: {code:?} {said}");
         }
     }
     assert!(including("../cast.yaml").iter().all(|(code, _)| *code == Some(0)));

@@ -1,6 +1,6 @@
-//! Cache folders as a failing disk or somebody hostile would leave them: whatever stands in the place of
-//! whichever file, every command ends in time, within its memory, with an exit code of its own, and the play
-//! is the one of an empty folder.
+//! Cache folders as a failing disk or somebody hostile would leave them: whatever is in the place of any
+//! file, every command ends in time, within its memory, with an exit code of its own, and the play is the one
+//! of an empty folder.
 
 use crate::Stage;
 use crate::limits::{Ended, Limits};
@@ -148,7 +148,7 @@ fn pack(root: &Path) {
 /// A folder that a real run left, the run cut short, and what is played in it.
 struct Theatre {
     stage: Stage,
-    /// Transcripts of a run that goes on, and of one that begins with its memories.
+    /// Transcripts of a run that continues, and of one that begins with its memories.
     expected: [String; 2],
 }
 
@@ -162,8 +162,9 @@ impl Theatre {
             format!("  {name}:\n    lifecycle: permanent\n    system_prompt: You are {name}. {story}\n")
         };
         let scenario = format!(
-            "id: mill\ntitle: The mill\nagents:\n{}{}phases:\n  - {{name: talk, topology: turn_by_turn, agents: [ada, rolf], \
-             auto_rounds: 2, initial_prompt: Talk about the mill.}}\n",
+            "id: mill\ntitle: The mill\nagents:\n\
+             {}{}phases:\n  - {{name: talk, topology: round_robin, agents: [ada, rolf], auto_rounds: 2, \
+             initial_prompt: Talk about the mill.}}\n",
             agent("ada"),
             agent("rolf")
         );
@@ -227,12 +228,12 @@ impl Theatre {
         };
         cache(&["ls"]);
         cache(&["show", "0"]);
-        let told = cache(&["verify"]);
+        let printed = cache(&["verify"]);
         // (A manifest that ends within a record is what a crash leaves.)
         let harmless =
             ["second name", "gone", "manifests: half"].iter().any(|harmless| what.contains(harmless));
-        let verdict = (told.code == Some(4) && !told.stdout.contains(" 0 problems")) || harmless;
-        assert!(verdict, "{what}: {told:?}");
+        let verdict = (printed.code == Some(4) && !printed.stdout.contains(" 0 problems")) || harmless;
+        assert!(verdict, "{what}: {printed:?}");
         let play = |out: &str, expected: &str, more: &[&str]| {
             let ended = self.run(out, "here", more);
             ended.check(&format!("{what}: run {more:?}"));

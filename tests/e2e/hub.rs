@@ -7,13 +7,13 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The commit that `main` stands for.
+/// The commit of `main`.
 pub(crate) const COMMIT: &str = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00";
 
 /// Faults of the Hub and its storage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
-    /// Connections of the storage end after so many bytes: the first one, the second one, …
+    /// Connections of the storage end after this many bytes: the first one, the second one, …
     pub(crate) breaks: VecDeque<usize>,
     /// Number of requests to the Hub that are answered with 503 first.
     pub(crate) busy: usize,
@@ -22,9 +22,9 @@ pub(crate) struct Faults {
     pub(crate) expired: usize,
     /// The content that the storage sends instead.
     pub(crate) content: Option<Vec<u8>>,
-    /// The storage sends everything, whatever range was asked for.
+    /// The storage sends everything, whatever range was requested.
     pub(crate) ignores_ranges: bool,
-    /// The storage sends another range than was asked for.
+    /// The storage sends another range than was requested.
     pub(crate) shifts_ranges: bool,
     /// Size that the Hub announces.
     pub(crate) announces: Option<u64>,
@@ -75,7 +75,7 @@ impl Hub {
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let state = state.clone();
-                    // A client that goes away is no concern of the server's.
+                    // A client that disconnects does not matter to the server.
                     std::thread::spawn(move || drop(state.answer(&stream, is_storage)));
                 }
             });

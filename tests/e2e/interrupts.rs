@@ -1,4 +1,4 @@
-//! Signals at any moment: a run ends soon, and goes on to the transcript that it would have had.
+//! Signals at any moment: a run ends soon, and is resumed to the transcript that it would have had.
 
 use super::{Stage, signal};
 use std::io::Write as _;
@@ -197,7 +197,7 @@ fn a_human_who_leaves_ends_the_run() {
     assert_eq!(PLAYS[2].finish(&stage, "run"), PLAYS[2].finish(&Stage::new(), "run"));
 }
 
-/// A pass that fails is taken again turn by turn; one that panics is told, and nothing is lost.
+/// A pass that fails is taken again turn by turn; a panic is reported, and nothing is lost.
 #[test]
 fn a_model_that_breaks_loses_nothing() {
     let play = &PLAYS[0];

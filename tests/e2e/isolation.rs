@@ -1,4 +1,4 @@
-//! Memories of one agent, run, tenant or key are nobody else's, and gone when they are removed.
+//! Memories of one agent, run, tenant or key are isolated, and removed memories are gone.
 
 use super::Stage;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ fn what_is_removed_is_gone() {
         shown.contains("You are Alice") && shown.contains("gossip") && shown.contains("-- reply"),
         "{shown}"
     );
-    // One agent of three: what it alone has read goes, the others stay.
+    // One agent of three: only what it alone has read is removed.
     assert!(cache(&stage, &["rm", "--agent", "alice"]).contains("removed 1 memory"));
     assert!(!mentions(&dir, "You are Alice") && mentions(&dir, "You are Bob"));
     cache(&stage, &["verify"]);

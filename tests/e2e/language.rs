@@ -101,10 +101,10 @@ fn a_judge_is_asked_on_the_model_and_tells_how_likely_its_verdict_was() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let xml = std::fs::read_to_string(junit).unwrap();
     let verdict = format!("the verdict of promise/1/promise is \"{chosen}\" (");
-    assert!(told.contains(&verdict) && told.contains("100 %"), "{told}");
+    assert!(printed.contains(&verdict) && printed.contains("100 %"), "{printed}");
     assert!(xml.contains(&verdict.replace('"', "&quot;")), "{xml}");
 }
 
@@ -130,7 +130,7 @@ fn cases_are_cells_of_an_experiment() {
     let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
     assert!(table.starts_with("cell,case,seed,run,"), "{table}");
     assert_eq!(table.lines().count(), 7, "{table}");
-    // It goes on where it was, with more runs of each case.
+    // It is resumed where it was, with more runs of each case.
     run(&["--repeat", "3", "--resume"]).success();
     let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
     assert_eq!(table.lines().filter(|line| line.contains("\"dear, and old\"")).count(), 3, "{table}");

@@ -1,5 +1,5 @@
-//! The program under limits: so much memory, so many open files, so much time. It must end by itself, with an
-//! exit code of its own.
+//! The program under limits of memory, open files and time. It must end by itself, with an exit code of its
+//! own.
 //!
 //! Limits are set by the shell's `ulimit` before the program takes its place. Main types: [`Limits`],
 //! [`Ended`].
@@ -24,7 +24,8 @@ pub(crate) struct Limits {
     pub(crate) time: Duration,
 }
 
-/// A program that has used little of its time on a processor after so many times as long waits for something.
+/// A program that has used little processor time after this many times as much wall time is waiting for
+/// something.
 const PATIENCE: u32 = 6;
 
 /// The limits for hostile input.
@@ -104,7 +105,7 @@ impl Ended {
     }
 }
 
-/// Reads a pipe to its end, up to a bound: whoever writes more than that waits, until its time is over.
+/// Reads a pipe to its end, up to a bound: a writer of more than that waits, until its time is over.
 fn text(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

@@ -4,7 +4,7 @@
 use super::{Run, Stage};
 use std::path::Path;
 
-/// The memories of Ann and Cas are full once; a question goes to whoever has read what is near.
+/// The memories of Ann and Cas are full once; a question goes to the agents who have read what is near.
 fn scenario() -> String {
     let lines =
         ["The river rose to the third step", "Bread needs salt", "The bees are asleep", "A boat came by"];
@@ -35,7 +35,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn looked_up_memories_replay_resume_fork_and_are_played_again() {
+fn retrieved_memories_replay_resume_fork_and_are_played_again() {
     let stage = Stage::new();
     let file = stage.path("looked_up.yaml");
     std::fs::write(&file, scenario()).unwrap();

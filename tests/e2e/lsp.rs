@@ -85,7 +85,7 @@ impl Editor {
         serde_json::from_slice(&body).unwrap()
     }
 
-    /// The result of a request; what is told in between is passed over.
+    /// The result of a request; notifications in between are skipped.
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.n += 1;
         let id = self.n;
@@ -100,7 +100,7 @@ impl Editor {
     }
 
     /// The next diagnostics of the file.
-    fn told(&mut self) -> Vec<Value> {
+    fn diagnostics(&mut self) -> Vec<Value> {
         loop {
             let message = self.receive();
             if message["method"] == "textDocument/publishDiagnostics" && message["params"]["uri"] == self.uri
@@ -130,7 +130,7 @@ impl Editor {
         self.ask(method, json!({ "textDocument": { "uri": uri }, "position": position }))
     }
 
-    /// Labels of what is offered where `¦` stands in the text.
+    /// Labels of the completions at `¦` in the text.
     fn offered(&mut self, text: &str) -> Vec<String> {
         let at = text.find('¦').unwrap();
         self.type_over(&text.replace('¦', ""));
@@ -149,7 +149,7 @@ impl Editor {
         self.at("textDocument/hover", near)["contents"]["value"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Line of the definition of what stands at a place, and its file.
+    /// Line of the definition at a place, and its file.
     fn definition(&mut self, near: &str) -> (u64, String) {
         let found = self.at("textDocument/definition", near);
         (found["range"]["start"]["line"].as_u64().unwrap(), found["uri"].as_str().unwrap().to_owned())
@@ -177,12 +177,12 @@ fn stage() -> Stage {
 }
 
 #[test]
-fn mistakes_are_told_as_one_types() {
+fn mistakes_are_reported_as_one_types() {
     let stage = stage();
     let mut editor = Editor::open(&stage, "pot.yaml", SCENARIO);
-    assert_eq!(editor.told(), Vec::<Value>::new());
+    assert_eq!(editor.diagnostics(), Vec::<Value>::new());
     editor.type_over(&SCENARIO.replace("[ann, bob, cas]", "[ann, bop, cas]"));
-    let found = editor.told();
+    let found = editor.diagnostics();
     assert_eq!((found.len(), &found[0]["severity"]), (1, &json!(1)), "{found:?}");
     assert_eq!(
         (&found[0]["source"], found[0]["code"].as_str().unwrap()),
@@ -193,11 +193,11 @@ fn mistakes_are_told_as_one_types() {
     // Half a line is a mistake too, and no end of the program.
     for broken in ["phases: [", "phases:\n  - \u{0}", "phases:\n\t- x", "phases: &a [*a]"] {
         editor.type_over(broken);
-        assert!(!editor.told().is_empty(), "{broken}");
+        assert!(!editor.diagnostics().is_empty(), "{broken}");
     }
     // What is no scenario is left alone.
     editor.type_over("services: { web: { image: x } }");
-    assert_eq!(editor.told(), Vec::<Value>::new());
+    assert_eq!(editor.diagnostics(), Vec::<Value>::new());
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_suggestion_is_a_change_that_can_be_made() {
     let wrong =
         SCENARIO.replace("order: broadcast", "order: brodcast").replace("    rounds: 2", "    round: 2");
     let mut editor = Editor::open(&stage, "pot.yaml", &wrong);
-    assert_eq!(editor.told().len(), 2);
+    assert_eq!(editor.diagnostics().len(), 2);
     let (uri, everywhere) = (
         editor.uri.clone(),
         json!({ "start": { "line": 0, "character": 0 }, "end": { "line": 99, "character": 0 } }),
@@ -285,19 +285,19 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
 }
 
 #[test]
-fn what_is_no_editor_is_told_so_and_an_editor_that_goes_away_too() {
-    let told = |text: &str| {
+fn input_that_is_no_editors_is_reported_and_a_disconnected_editor_too() {
+    let diagnostics = |text: &str| {
         let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();
         let output = command.arg("lsp").write_stdin(text).output().unwrap();
         assert_eq!(output.status.code(), Some(4), "{text}: {output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(told("").contains("no editor has connected"));
-    assert!(told("check pot.yaml\n").contains("a message header"));
-    assert!(told("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are accepted"));
+    assert!(diagnostics("").contains("no editor has connected"));
+    assert!(diagnostics("check pot.yaml\n").contains("a message header"));
+    assert!(diagnostics("Content-Length: 99999999999\r\n\r\n{}").contains("at most 67108864 are accepted"));
     let hello =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": { "capabilities": {} } });
     let ready = json!({ "jsonrpc": "2.0", "method": "initialized", "params": {} });
     let framed = |message: &Value| format!("Content-Length: {}\r\n\r\n{message}", message.to_string().len());
-    assert!(told(&(framed(&hello) + &framed(&ready))).contains("without a shutdown request"));
+    assert!(diagnostics(&(framed(&hello) + &framed(&ready))).contains("without a shutdown request"));
 }

@@ -9,6 +9,7 @@ mod exact;
 mod families;
 mod faults;
 mod formats;
+#[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(target_os = "linux")]
 mod hostile;
@@ -53,7 +54,7 @@ struct Stage {
     dir: tempfile::TempDir,
 }
 
-/// The folder that a run left behind.
+/// The folder of a finished run.
 struct Run {
     dir: PathBuf,
 }

@@ -28,7 +28,8 @@ fn broadcast(stage: &Stage, sentences: usize) -> String {
     let phase = |name: &str| {
         let (agents, whispers) = (names.join(", "), whispers.join(", "));
         format!(
-            "- {{name: {name}, agents: [{agents}], topology: broadcast, initial_prompt: Talk., interactions: [{whispers}]}}\n"
+            "- {{name: {name}, agents: [{agents}], topology: broadcast, initial_prompt: Talk., interactions: \
+             [{whispers}]}}\n"
         )
     };
     let text = format!("id: crowd\nagents:\n{agents}phases:\n{}{}", phase("once"), phase("again"));
@@ -67,8 +68,8 @@ fn crowd(model: &Path, sentences: usize, budgets: &[u64]) {
         let found = turns.iter().map(|turn| turn["memory_bytes"].as_u64().unwrap()).max().unwrap();
         let beside = ended.peak.saturating_sub(model_bytes + budget.min(&found));
         eprintln!(
-            "{} of up to {longest} tokens, budget {budget}: memories {found} bytes, a turn needs up to {need}; \
-             the process {} MiB beside model and budget",
+            "{} of up to {longest} tokens, budget {budget}: memories {found} bytes, a turn needs up to \
+             {need}; the process {} MiB beside model and budget",
             turns.len(),
             beside >> 20
         );

@@ -78,7 +78,7 @@ fn two_families_in_one_budget_are_exact_resumable_and_restored() {
         let other = run(&stage, &file, budget, &["--max-tokens", "10", "--cache-memory", budget]);
         assert_eq!(other.transcript(), whole, "with {budget}");
     }
-    // Interrupted at any turn it goes on, and needs no model named; its own memories are read from disk.
+    // Interrupted at any turn it is resumed, and needs no model named; its own memories are read from disk.
     for lines in [2, 4, 7] {
         cut(&first, lines);
         let resumed = run(&stage, &file, "first", &["--max-tokens", "10", "--resume"]);
@@ -139,10 +139,10 @@ fn the_command_line_names_models_and_a_run_remembers_them() {
     let resumed = run(&stage, &file, "first", &["--max-tokens", "6", "--resume"]);
     assert_eq!(resumed.transcript(), whole);
     let out = stage.path("x").display().to_string();
-    let bad = |model: &str, told: &str| {
+    let bad = |model: &str, printed: &str| {
         let output = stage.greenroom(&["run", &file, "--out", &out, "--model", model]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(told), "{text}");
+        assert!(!output.status.success() && text.contains(printed), "{text}");
     };
     bad("qwem=understudy", "the scenario has no model `qwem`; did you mean `qwen`?");
     bad("understudy", "the model `again`: there is no model file ./random.gguf");

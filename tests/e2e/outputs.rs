@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 
-/// Each command, with arguments by which it says something on standard output in a folder that is
-/// [`furnished`]. OUT stands for a new path, ID for the one memory there.
+/// Each command, with arguments that make it print something on standard output in a folder that is
+/// [`furnished`]. OUT is replaced by a new path, ID by the one memory there.
 const COMMANDS: &[&str] = &[
     "run x.yaml --out OUT --threads 1",
     "check x.yaml two-doors.yaml",
@@ -46,11 +46,13 @@ fn furnished() -> Stage {
     write("x.yaml", PLAYABLE);
     write(
         "arena.json",
-        "{\"name\": \"A\", \"players\": [{\"name\": \"Ann\", \"role_desc\": \"Be kind.\"}], \"environment\": {\"env_type\": \"conversation\"}}",
+        "{\"name\": \"A\", \"players\": [{\"name\": \"Ann\", \"role_desc\": \"Be kind.\"}], \"environment\": \
+         {\"env_type\": \"conversation\"}}",
     );
     write(
         "model.yaml",
-        "id: m\nagents: { ann: { lifecycle: permanent } }\nphases: [{ name: p, agents: [ann], initial_prompt: Say hello. }]\n",
+        "id: m\nagents: { ann: { lifecycle: permanent } }\n\
+         phases: [{ name: p, agents: [ann], initial_prompt: Say hello. }]\n",
     );
     let play = |args: &str| {
         let output = command(&stage, args, "made").stdout(Stdio::null()).output().unwrap();
@@ -128,8 +130,11 @@ fn output_that_is_lost_is_an_error_and_a_reader_that_goes_away_is_none() {
             .output()
             .unwrap();
         assert_eq!(gone.status.code(), usual.status.code(), "{args} to nobody: {}", said(&gone));
-        let told = said(&gone);
-        assert!(!told.contains("can't write") && !told.contains("panicked"), "{args} to nobody: {told}");
+        let printed = said(&gone);
+        assert!(
+            !printed.contains("can't write") && !printed.contains("panicked"),
+            "{args} to nobody: {printed}"
+        );
     }
 }
 
@@ -179,14 +184,14 @@ fn a_file_that_can_not_be_written_is_named() {
         limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]).arg(program.get_program());
         limited.args(program.get_args()).current_dir(stage.dir.path()).env("HOME", stage.dir.path());
         let output = limited.output().unwrap();
-        let (told, file) = (said(&output), file.replace("OUT", &out));
-        assert_eq!(output.status.code(), Some(4), "{args}: {told}");
-        assert!(told.contains(&format!("{file}: ")) && !told.contains("panicked"), "{args}: {told}");
+        let (printed, file) = (said(&output), file.replace("OUT", &out));
+        assert_eq!(output.status.code(), Some(4), "{args}: {printed}");
+        assert!(printed.contains(&format!("{file}: ")) && !printed.contains("panicked"), "{args}: {printed}");
     }
 }
 
 #[test]
-fn what_a_play_failed_of_is_told_before_what_could_not_be_written_then() {
+fn a_failure_of_the_play_is_reported_before_one_of_writing() {
     let stage = Stage::new();
     std::fs::write(
         stage.path("human.yaml"),
@@ -195,9 +200,9 @@ fn what_a_play_failed_of_is_told_before_what_could_not_be_written_then() {
     .unwrap();
     std::fs::create_dir_all(stage.path("out/summary.json")).unwrap();
     let output = command(&stage, "run human.yaml --out out", "").stdin(Stdio::null()).output().unwrap();
-    let told = said(&output);
-    let (play, summary) = (told.find("the terminal was closed"), told.find("out/summary.json"));
-    assert!(output.status.code() == Some(4) && play.is_some() && play < summary, "{told}");
+    let printed = said(&output);
+    let (play, summary) = (printed.find("the terminal was closed"), printed.find("out/summary.json"));
+    assert!(output.status.code() == Some(4) && play.is_some() && play < summary, "{printed}");
 }
 
 #[test]
@@ -212,7 +217,7 @@ fn runs_that_begin_at_once_have_folders_of_their_own() {
     let folders: BTreeSet<_> = outputs.iter().map(|output| output.stdout.clone()).collect();
     let runs = std::fs::read_dir(stage.path("runs")).unwrap().count();
     assert_eq!((folders.len(), runs), (6, 6));
-    // What never begins leaves none, and the latest is gone on with.
+    // A run that never begins leaves none, and the latest is resumed.
     let failed = command(&stage, "run x.yaml --model nowhere.gguf", "").output().unwrap();
     assert_eq!(failed.status.code(), Some(4));
     let resumed = command(&stage, "run x.yaml --resume", "").output().unwrap();
@@ -224,15 +229,16 @@ fn a_run_that_is_complete_has_nothing_to_go_on_with() {
     let stage = furnished();
     for args in ["run x.yaml --out run --resume", "fork run --at p --out run --resume"] {
         let output = command(&stage, args, "").output().unwrap();
-        let told = said(&output);
-        assert!(told.contains("complete") && !told.contains("continue with:"), "{args}: {told}");
+        let printed = said(&output);
+        assert!(printed.contains("complete") && !printed.contains("continue with:"), "{args}: {printed}");
     }
 }
 
 #[test]
 fn humans_answer_one_run_after_the_other() {
     let stage = Stage::new();
-    let text = "id: h\nagents: { ann: { strategy: human } }\nphases: [{ name: p, agents: [ann], choice: [one, two], initial_prompt: Which? }]\n";
+    let text = "id: h\nagents: { ann: { strategy: human } }\n\
+                phases: [{ name: p, agents: [ann], choice: [one, two], initial_prompt: Which? }]\n";
     std::fs::write(stage.path("h.yaml"), text).unwrap();
     std::fs::write(stage.path("answers"), "neither\none\n".repeat(3)).unwrap();
     let answers = || File::open(stage.path("answers")).unwrap();
@@ -287,7 +293,7 @@ fn numbers_out_of_range_are_refused() {
 #[test]
 fn what_is_mistyped_is_answered_in_words() {
     let stage = Stage::new();
-    for (args, told) in [
+    for (args, printed) in [
         ("check scenarios/prisoner-dilemma.yaml", "(did you mean scenarios/prisoners-dilemma.yaml?)"),
         ("check prisoners-dilema", "(did you mean scenarios/prisoners-dilemma.yaml?)"),
         (
@@ -301,12 +307,12 @@ fn what_is_mistyped_is_answered_in_words() {
     ] {
         let output = stage.greenroom(&args.split(' ').collect::<Vec<_>>()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && text.contains(told), "{args}: {text}");
+        assert!(!output.status.success() && text.contains(printed), "{args}: {text}");
         assert!(!text.contains("digit") && !text.contains("--set"), "{args}: {text}");
     }
 }
 
-/// A program that embeds the engine is told as well.
+/// A program that embeds the engine gets the error as well.
 #[test]
 fn the_engine_refuses_numbers_out_of_range() {
     use greenroom_engine::Sampling;
@@ -326,8 +332,8 @@ fn the_engine_refuses_numbers_out_of_range() {
         for number in [-1.0, f32::NAN, f32::INFINITY, -f32::MIN_POSITIVE] {
             let mut sampling = Sampling::default();
             set(&mut sampling, number);
-            let told = sampling.validate().unwrap_err().to_string();
-            assert!(told.contains(name), "{told}");
+            let printed = sampling.validate().unwrap_err().to_string();
+            assert!(printed.contains(name), "{printed}");
         }
     }
     assert!(Sampling { top_p: 1.5, ..Sampling::default() }.validate().is_err());

@@ -109,7 +109,8 @@ fn a_pulled_model_plays_without_a_network() {
     let scenario = "scenarios/prisoners-dilemma.yaml";
     let args = ["run", scenario, "--model", name, "--out", &out, "--max-tokens", "4", "--threads", "1"];
     let run = greenroom(&stage, &nowhere(), &args).output().unwrap();
-    assert!(matches!(run.status.code(), Some(0 | 1)), "{}", said(&run)); // its assertions may fail with replies this short
+    // Its assertions may fail with replies this short.
+    assert!(matches!(run.status.code(), Some(0 | 1)), "{}", said(&run));
     assert_eq!(hub.seen().len(), asked);
 }
 
@@ -182,12 +183,12 @@ fn a_connection_that_brings_nothing_is_given_up() {
 }
 
 #[test]
-fn what_there_is_not_is_told_with_what_there_is() {
+fn missing_names_are_reported_with_those_available() {
     let (stage, hub) = (Stage::new(), serve(Faults::default()));
-    let told = |name: &str, words: &[&str]| failed(&stage, &pull(&stage, &hub, name), 4, words);
-    told("hf:org/None/m.gguf", &["there is no repository", "org/None"]);
-    told("hf:org/Repo-GGUF/m.gguf@v2", &["has no revision `v2`"]);
-    told("hf:org/Repo-GGUF/m.gguf", &["has no file `m.gguf`", "sub/a model.gguf"]);
+    let printed = |name: &str, words: &[&str]| failed(&stage, &pull(&stage, &hub, name), 4, words);
+    printed("hf:org/None/m.gguf", &["there is no repository", "org/None"]);
+    printed("hf:org/Repo-GGUF/m.gguf@v2", &["has no revision `v2`"]);
+    printed("hf:org/Repo-GGUF/m.gguf", &["has no file `m.gguf`", "sub/a model.gguf"]);
     let list = pull(&stage, &hub, "hf:org/Repo-GGUF");
     assert_eq!(list.status.code(), Some(2), "{}", said(&list));
     assert!(String::from_utf8_lossy(&list.stdout).contains(ADDRESS));
@@ -268,7 +269,7 @@ fn a_cache_that_cannot_be_written_to_is_named() {
     let (stage, hub) = (Stage::new(), serve(Faults::default()));
     let folder = stage.path("in-the-way/hub");
     std::fs::write(stage.path("in-the-way"), "").unwrap();
-    let told = |folder: &Path| {
+    let printed = |folder: &Path| {
         let output = greenroom(&stage, &hub.url(), &["pull", ADDRESS]).env("HF_HUB_CACHE", folder).output();
         failed(
             &stage,
@@ -277,9 +278,9 @@ fn a_cache_that_cannot_be_written_to_is_named() {
             &["can't write to", &folder.display().to_string(), "HF_HUB_CACHE=DIR"],
         );
     };
-    told(&folder);
+    printed(&folder);
     #[cfg(target_os = "linux")] // where nobody, root neither, can make folders here
-    told(Path::new("/sys/kernel"));
+    printed(Path::new("/sys/kernel"));
     assert!(hub.ranges().is_empty());
 }
 

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// Requests after which it is certain that nothing was counted.
-const MOST_TRIES: usize = 500;
+const MAX_TRIES: usize = 500;
 
 /// Sends a request; the answer is read from what comes back.
 fn send(server: &Server, key: &str, method: &str, path: &str, body: &Value) -> BufReader<TcpStream> {
@@ -50,7 +50,7 @@ fn server(stage: &Stage, tenants: &[&str]) -> (Server, impl Fn(&str) -> String) 
 fn is_used_up(server: &Server, key: &str) -> bool {
     let prompt = serde_json::to_value(asked("x").prompt).unwrap();
     let counted = json!({ "model": "understudy", "prompt": prompt });
-    (0..MOST_TRIES).any(|_| {
+    (0..MAX_TRIES).any(|_| {
         let (status, text) = status(server, key, "POST", "/v1/turns/count", &counted);
         assert!(status == 200 || status == 429 && text.contains("quota of 1 tokens"), "{status}: {text}");
         status == 429
@@ -82,7 +82,8 @@ fn streams() -> Vec<(&'static str, &'static str, Value, &'static str)> {
         ..asked(&tale)
     };
     let scenario = format!(
-        "agents: {{ a: {{}}, b: {{}} }}\nphases: [ {{ name: p, agents: [a, b], rounds: 40, prompt: \"{tale}\" }} ]"
+        "agents: {{ a: {{}}, b: {{}} }}\nphases: [ {{ name: p, agents: [a, b], rounds: 40, prompt: \
+         \"{tale}\" }} ]"
     );
     vec![
         (

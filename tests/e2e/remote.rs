@@ -1,5 +1,5 @@
-//! Scenarios on engines elsewhere: `greenroom serve` by all of its APIs, and stand-ins that fail as servers
-//! do.
+//! Scenarios on engines elsewhere: `greenroom serve` by all of its APIs, and fake servers that fail as real
+//! ones do.
 
 use super::Stage;
 use super::serve::Server;
@@ -114,8 +114,9 @@ fn a_scenario_needs_permission_to_ask_an_engine_elsewhere() {
     let (stage, there) = (Stage::new(), Stage::new());
     let server = Server::start(&there, &[]);
     let text = format!(
-        "id: far\nmodel: big\nmodels:\n  big: {{ remote: 'http://{}', api: greenroom, slots: 2 }}\nagents:\n  ann: {{ display_name: Ann }}\n  \
-         ben: {{ display_name: Ben }}\nphases:\n  - {{ name: talk, agents: [ann, ben], prompt: Talk. }}\n",
+        "id: far\nmodel: big\nmodels:\n  big: {{ remote: 'http://{}', api: greenroom, slots: 2 }}\n\
+         agents:\n  ann: {{ display_name: Ann }}\n  ben: {{ display_name: Ben }}\n\
+         phases:\n  - {{ name: talk, agents: [ann, ben], prompt: Talk. }}\n",
         server.address
     );
     let file = stage.path("far.yaml");
@@ -132,8 +133,8 @@ fn a_scenario_needs_permission_to_ask_an_engine_elsewhere() {
         "8",
     ];
     let refused = stage.greenroom(&args).assert().failure();
-    let told = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    assert!(told.contains("--allow-remote") && told.contains(&server.address), "{told}");
+    let printed = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(printed.contains("--allow-remote") && printed.contains(&server.address), "{printed}");
     stage.greenroom(&args).arg("--allow-remote").assert().success();
     let text = std::fs::read_to_string(out.join("transcript.jsonl")).unwrap();
     assert_eq!(text.lines().filter(|line| line.contains(r#""type":"turn""#)).count(), 2);
@@ -142,7 +143,7 @@ fn a_scenario_needs_permission_to_ask_an_engine_elsewhere() {
 /// Answers each request, by its number from 0, its path and its body.
 type Script = dyn Fn(usize, &str, &Value, &mut TcpStream) + Send + Sync;
 
-/// A server that does as it is told.
+/// A server that follows instructions.
 struct StandIn {
     address: String,
     /// What was asked: path and body, with the headers in front.
@@ -222,8 +223,8 @@ fn models(stream: &mut TcpStream) {
 
 /// A scenario of four turns.
 fn talk(stage: &Stage) -> String {
-    let text = "id: talk\nagents:\n  ann: { display_name: Ann }\n  ben: { display_name: Ben }\nphases:\n  - { name: talk, agents: \
-                [ann, ben], rounds: 2, prompt: Talk. }\n";
+    let text = "id: talk\nagents:\n  ann: { display_name: Ann }\n  ben: { display_name: Ben }\n\
+                phases:\n  - { name: talk, agents: [ann, ben], rounds: 2, prompt: Talk. }\n";
     let file = stage.path("talk.yaml");
     std::fs::write(&file, text).unwrap();
     file.to_str().unwrap().to_string()
@@ -261,13 +262,13 @@ fn what_may_pass_is_tried_again_and_nothing_is_asked_twice() {
     });
     let model = format!("openai+http://{}/v1?slots=1", server.address);
     let played = run(&stage, &talk(&stage), &model, &[]).success();
-    let told = said(&played);
+    let printed = said(&played);
     assert!(
-        told.contains("429")
-            && told.contains("slowly")
-            && told.contains("warming up")
-            && told.contains("ended early"),
-        "{told}"
+        printed.contains("429")
+            && printed.contains("slowly")
+            && printed.contains("warming up")
+            && printed.contains("ended early"),
+        "{printed}"
     );
     assert_eq!(server.turns().len(), 4 + 3, "each turn once, and three again");
     for n in 3..7 {
@@ -288,8 +289,11 @@ fn a_server_that_is_gone_ends_the_run_and_a_resumed_one_asks_for_the_rest() {
     let model = format!("openai+http://{}/v1?slots=1", server.address);
     let file = talk(&stage);
     let failed = run(&stage, &file, &model, &[]).failure();
-    let told = said(&failed);
-    assert!(told.contains("no more") && told.contains("talk/2/ann") && told.contains("--resume"), "{told}");
+    let printed = said(&failed);
+    assert!(
+        printed.contains("no more") && printed.contains("talk/2/ann") && printed.contains("--resume"),
+        "{printed}"
+    );
     let before = server.turns().len();
     assert_eq!(before, 3, "what is refused for good is not asked again");
     is_back.store(true, Ordering::Relaxed);
@@ -361,18 +365,18 @@ fn a_key_reaches_its_server_and_nobody_else() {
     let failed = run(&stage, &talk(&stage), &model, &["-v"]).failure();
     let heads: Vec<String> = server.asked.lock().unwrap().iter().map(|(head, _)| head.clone()).collect();
     assert!(heads.iter().all(|head| head.contains("Bearer sk-a-secret-key")), "{heads:?}");
-    let told = said(&failed);
-    assert!(told.contains("401") && told.contains("GREENROOM_TEST_KEY"), "{told}");
-    let mut all = vec![told];
+    let printed = said(&failed);
+    assert!(printed.contains("401") && printed.contains("GREENROOM_TEST_KEY"), "{printed}");
+    let mut all = vec![printed];
     for file in std::fs::read_dir(stage.path("out")).unwrap() {
         let path = file.unwrap().path();
         all.extend(std::fs::read_to_string(path).ok());
     }
     assert!(all.iter().all(|text| !text.contains("sk-a-secret-key")), "{all:?}");
-    // One that is not set is told before anything is asked.
+    // A missing one is reported before any request.
     let unset = model.replace("GREENROOM_TEST_KEY", "GREENROOM_NO_SUCH_KEY");
-    let told = said(&run(&stage, &talk(&stage), &unset, &["--resume"]).failure());
-    assert!(told.contains("GREENROOM_NO_SUCH_KEY, which is not set"), "{told}");
+    let printed = said(&run(&stage, &talk(&stage), &unset, &["--resume"]).failure());
+    assert!(printed.contains("GREENROOM_NO_SUCH_KEY, which is not set"), "{printed}");
 }
 
 #[test]
@@ -384,8 +388,11 @@ fn a_budget_stops_a_run_cleanly() {
     });
     let model = format!("openai+http://{}/v1?slots=1&budget=20", server.address);
     let file = talk(&stage);
-    let told = said(&run(&stage, &file, &model, &[]).failure());
-    assert!(told.contains("the budget of 20 tokens is used up") && told.contains("--resume"), "{told}");
+    let printed = said(&run(&stage, &file, &model, &[]).failure());
+    assert!(
+        printed.contains("the budget of 20 tokens is used up") && printed.contains("--resume"),
+        "{printed}"
+    );
     assert_eq!(server.turns().len(), 2);
     let larger = model.replace("budget=20", "budget=2000");
     run(&stage, &file, &larger, &["--resume"]).success();
@@ -417,7 +424,8 @@ fn spelled(text: &str) -> Vec<u32> {
     let body = json!({ "content": text }).to_string();
     write!(
         stream,
-        "POST /tokenize HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        "POST /tokenize HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
         server.address,
         body.len()
     )
@@ -469,12 +477,12 @@ fn ids_that_spell_something_else_end_the_run() {
             sglang(path, body, &ids, "Something else.", 0, stream);
         });
         let model = format!("sglang+http://{}?tokenizer=understudy", server.address);
-        let told = said(&run(&stage, &talk(&stage), &model, &["--resume"]).failure());
-        assert!(told.contains(expected), "{told}");
+        let printed = said(&run(&stage, &talk(&stage), &model, &["--resume"]).failure());
+        assert!(printed.contains(expected), "{printed}");
     }
 }
 
-/// Replies of a stand-in, what is heard of each, and what is cut.
+/// Replies of a fake server, what is heard of each, and what is cut.
 const REPLIES: [(&str, &str, &str); 7] = [
     ("Ann: good day to all", "good day to all", ""),
     ("Ben: 2\nCas: 1", "Ben: 2 Cas: 1", ""),
@@ -489,8 +497,9 @@ const REPLIES: [(&str, &str, &str); 7] = [
 fn of_ann(stage: &Stage, more: &str) -> String {
     let turns = "{ agent: ann }, ".repeat(REPLIES.len());
     let text = format!(
-        "agents:\n  ann: {{ display_name: Ann{more} }}\n  ben: {{ display_name: Ben, strategy: {{ always: hm }} }}\n  cas: {{ display_name: \
-         Cas, strategy: {{ always: hm }} }}\nphases:\n  - {{ name: talk, agents: [ann, ben, cas], turns: [ {turns} ], prompt: Talk. }}\n"
+        "agents:\n  ann: {{ display_name: Ann{more} }}\n  ben: {{ display_name: Ben, strategy: {{ always: hm \
+         }} }}\n  cas: {{ display_name: Cas, strategy: {{ always: hm }} }}\n\
+         phases:\n  - {{ name: talk, agents: [ann, ben, cas], turns: [ {turns} ], prompt: Talk. }}\n"
     );
     let file = stage.path("ann.yaml");
     std::fs::write(&file, text).unwrap();
@@ -555,25 +564,28 @@ fn a_scenario_whose_own_model_is_elsewhere_is_checked_with_a_note() {
     ] {
         // More than the bundled model's context would hold.
         let text = format!(
-            "models: {{ m: {{ {model} }} }}\nmodel: m\nagents: {{ ann: {{}}, ben: {{}} }}\nphases:\n  - {{ name: talk, agents: [ann, ben], \
-             rounds: 300, prompt: Talk. }}\n"
+            "models: {{ m: {{ {model} }} }}\nmodel: m\nagents: {{ ann: {{}}, ben: {{}} }}\n\
+             phases:\n  - {{ name: talk, agents: [ann, ben], rounds: 300, prompt: Talk. }}\n"
         );
         std::fs::write(&file, text).unwrap();
         for more in [&[][..], &["--dry-run"]] {
             let checked = stage.greenroom(&["check", file.to_str().unwrap()]).args(more).assert().success();
-            let told = String::from_utf8_lossy(&checked.get_output().stdout).into_owned();
-            assert!(told.contains(": OK, ") && told.contains("can't be counted here"), "{model}: {told}");
-            let row = told.lines().find(|line| line.trim_start().starts_with("ann ")).unwrap();
+            let printed = String::from_utf8_lossy(&checked.get_output().stdout).into_owned();
+            assert!(
+                printed.contains(": OK, ") && printed.contains("can't be counted here"),
+                "{model}: {printed}"
+            );
+            let row = printed.lines().find(|line| line.trim_start().starts_with("ann ")).unwrap();
             let cells: Vec<&str> = row.split_whitespace().collect();
             assert_eq!(cells[3..], ["300", "-", context, "-"], "{row}");
-            assert_eq!(told.contains("[user]\nTalk."), !more.is_empty(), "{told}");
+            assert_eq!(printed.contains("[user]\nTalk."), !more.is_empty(), "{printed}");
         }
     }
-    let needs_ids = "models: { m: { remote: 'http://127.0.0.1:9', api: vllm } }\nmodel: m\nagents: { ann: {} }\n\
-                     phases: [ { name: talk, agents: [ann], prompt: Talk. } ]\n";
+    let needs_ids = "models: { m: { remote: 'http://127.0.0.1:9', api: vllm } }\nmodel: m\n\
+                     agents: { ann: {} }\nphases: [ { name: talk, agents: [ann], prompt: Talk. } ]\n";
     std::fs::write(&file, needs_ids).unwrap();
     let refused = stage.greenroom(&["check", file.to_str().unwrap()]).assert().failure();
-    let told = String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
+    let printed = String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
         + &String::from_utf8_lossy(&refused.get_output().stdout);
-    assert!(told.contains("tokenizer"), "{told}");
+    assert!(printed.contains("tokenizer"), "{printed}");
 }

@@ -55,8 +55,8 @@ fn any_altered_reply_is_drift() {
     }
 }
 
-/// Flags come first, then the model's file, then the defaults; what came of it stands in the header, for
-/// replays have no model.
+/// Flags come first, then the model's file, then the defaults; the result is in the header, as replays have
+/// no model.
 #[test]
 fn sampling_that_a_model_suggests_is_recorded() {
     let stage = Stage::new();

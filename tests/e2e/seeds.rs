@@ -43,7 +43,7 @@ fn mutation(seed: &[u8], number: u64) -> Vec<u8> {
         (state >> 33) as usize % n.max(1)
     };
     let mut bytes = seed.to_vec();
-    // What stands at the front says what the rest means.
+    // The front determines what the rest means.
     let end = if number % 2 == 0 { bytes.len() } else { bytes.len().min(2048) };
     match number % 3 {
         0 => bytes.truncate(below(end)),

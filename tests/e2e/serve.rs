@@ -19,10 +19,10 @@ impl Server {
         command.args(["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--cache-dir"]);
         command.arg(stage.path("cache")).args(more).env("HOME", stage.dir.path());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-        let mut told = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
-        let address = told.split("http://").nth(1).and_then(|rest| rest.split('/').next());
-        Self { address: address.unwrap_or_else(|| panic!("{told}")).to_string(), child }
+        let mut printed = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
+        let address = printed.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+        Self { address: address.unwrap_or_else(|| panic!("{printed}")).to_string(), child }
     }
 
     /// Ends it as a service manager does; what it exits with.
@@ -77,10 +77,10 @@ fn answer(mut stream: TcpStream) -> (u16, String) {
         return (status, body.to_string());
     }
     let (mut whole, mut rest) = (String::new(), body);
-    while let Some((n, behind)) = rest.split_once("\r\n") {
+    while let Some((n, after)) = rest.split_once("\r\n") {
         let n = usize::from_str_radix(n, 16).unwrap();
-        whole += &behind[..n];
-        rest = &behind[n + 2..];
+        whole += &after[..n];
+        rest = &after[n + 2..];
     }
     (status, whole)
 }
@@ -97,7 +97,7 @@ fn text(reply: &Value) -> &str {
     reply["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{reply}"))
 }
 
-/// What is said by a server that has read nothing, and knows how replies were said.
+/// What a server says that has read nothing, and knows how replies were said.
 fn alone(stage: &Stage, body: &Value) -> Value {
     let fresh = Stage::new();
     std::fs::create_dir_all(fresh.path("cache/server")).unwrap();
@@ -146,7 +146,7 @@ fn clients_who_begin_alike_share_what_they_read_and_never_disturb_each_other() {
         let cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
         assert!(cached >= first["usage"]["total_tokens"].as_u64().map(|n| n - 1), "{reply}");
     }
-    // Each goes on where it was.
+    // Each is resumed where it was.
     for (branch, reply, seed) in [(&left, &to_left, 4), (&right, &to_right, 5), (&left, &to_left, 4)] {
         let more = [&branch[..], &[("assistant", text(reply)), ("user", "Go on.")]].concat();
         let next = server.chat(&asked(&more, seed));
@@ -232,9 +232,9 @@ fn what_can_not_be_had_is_refused_by_name() {
         (with("temperature", json!(-1)), 400, json!(null), "temperature"),
     ] {
         let (found, text) = server.ask("POST", "/v1/chat/completions", &body);
-        let told: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
-        assert_eq!((found, &told["error"]["param"]), (status, &param), "{text}");
-        assert!(told["error"]["message"].as_str().unwrap().contains(word), "{text}");
+        let printed: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+        assert_eq!((found, &printed["error"]["param"]), (status, &param), "{text}");
+        assert!(printed["error"]["message"].as_str().unwrap().contains(word), "{text}");
     }
     assert_eq!(server.ask("GET", "/nothing", "").0, 404);
     assert_eq!(server.ask("GET", "/v1/chat/completions", "").0, 404);

@@ -24,8 +24,8 @@ fn fifty_turns_write_each_token_once_in_each_form() {
     }
     let once = tokens * (cost.open + cost.global);
     eprintln!(
-        "50 turns, {tokens} tokens: {written} bytes written, {:.3} of every token once in f16 and once packed; a packed cache \
-         written whole at each turn: {rewriting} bytes, {:.1} times as much",
+        "50 turns, {tokens} tokens: {written} bytes written, {:.3} of every token once in f16 and once \
+         packed; a packed cache written whole at each turn: {rewriting} bytes, {:.1} times as much",
         written as f64 / once as f64,
         rewriting as f64 / written as f64,
     );

@@ -41,7 +41,10 @@ impl Dice {
             1 => json!({ "type": "integer", "exclusiveMinimum": self.below(50) }),
             2 => {
                 let least = self.below(100) as f64 / 4.0 - 12.5;
-                json!({ "type": "number", "minimum": least, "exclusiveMaximum": least + 0.25 + self.below(90) as f64 })
+                json!({
+                    "type": "number", "minimum": least,
+                    "exclusiveMaximum": least + 0.25 + self.below(90) as f64
+                })
             }
             3 => {
                 let least = self.below(4);
@@ -67,7 +70,9 @@ impl Dice {
             8 => {
                 let least = self.below(3);
                 let items = self.schema(depth - 1);
-                json!({ "type": "array", "items": items, "minItems": least, "maxItems": least + self.below(3) })
+                json!({
+                    "type": "array", "items": items, "minItems": least, "maxItems": least + self.below(3)
+                })
             }
             9 => json!({ "anyOf": [self.schema(depth - 1), self.schema(depth - 1)] }),
             _ => self.object(depth - 1),
@@ -121,8 +126,8 @@ pub(crate) fn said(engine: &Engine, request: Request) -> Completion {
     finished(engine.submit(request).unwrap())
 }
 
-/// Plays so many random schemas, side by side; how many replies ended, and how many were repeated under a
-/// narrower schema.
+/// Plays this many random schemas, in parallel; returns how many replies ended, and how many were repeated
+/// under a narrower schema.
 pub(crate) fn play(engine: &Engine, n: u64, temperature: f32) -> (usize, usize) {
     let (mut n_ended, mut n_narrowed) = (0, 0);
     let schemas: Vec<Value> = (0..n).map(|seed| Dice(seed).object(2)).collect();

@@ -1,5 +1,5 @@
 //! `check` and a run agree on every text and expression: what `check` accepts plays to its end, and what it
-//! refuses could not have been rendered however the play had gone.
+//! rejects could not have been rendered in any play.
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};
@@ -9,7 +9,7 @@ use greenroom::run::RunOptions;
 use greenroom::scenario::render::{Reading, evaluate, render_stage};
 use greenroom::scenario::results::History;
 use greenroom::scenario::template::{Expression, Scope, Template};
-use greenroom::scenario::{AgentId, Method, Path, Scenario, turn_seed};
+use greenroom::scenario::{AgentId, ChoiceMethod, Path, Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -143,7 +143,7 @@ fn expression() -> impl Strategy<Value = String> {
     (form, value.clone(), value).prop_map(|(form, a, b)| form.replace('A', a).replace('B', b))
 }
 
-/// Chooses by the turns' seeds, every third play alike, and now and then nothing valid.
+/// Chooses by the turns' seeds, every third play the same, and now and then nothing valid.
 fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'static {
     move |request| {
         let drawn = turn_seed(if salt % 3 == 0 { 0 } else { salt }, &request.path) as usize;
@@ -151,7 +151,7 @@ fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'sta
         let Some(options) = &request.choice else {
             return Some(["words", "", "12", "a.b"][drawn % 4].into());
         };
-        if options.choice.method == Method::Parse && drawn % 5 == 4 {
+        if options.choice.method == ChoiceMethod::Parse && drawn % 5 == 4 {
             return Some("hm".into());
         }
         Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone())
@@ -166,7 +166,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, Arc<Hi
     let transcript = Transcript::parse(&played.transcript, &text)?;
     let replayed = replay(scenario, &transcript, BTreeMap::new())?;
     let End::Complete(footer) = played.end else { panic!("stopped") };
-    Ok((*footer, replayed.memories.said()?))
+    Ok((*footer, replayed.memories.history()?))
 }
 
 proptest! {
@@ -181,24 +181,29 @@ proptest! {
     ) {
         let written = text(first, vote, place, &code);
         let loaded = load("agree.yaml", &written, &[]);
-        let told = loaded.report.render(false);
+        let report = loaded.report.render(false);
         if let Some(scenario) = loaded.scenario {
             if !loaded.report.diagnostics.is_empty() {
-                return Ok(()); // It was told what may fail.
+                return Ok(()); // What may fail was reported.
             }
             for salt in salt..salt + N_PLAYS {
                 let footer = played(&scenario, salt);
                 prop_assert!(footer.is_ok(), "{:#}\n{}", footer.unwrap_err(), written);
                 let (footer, _) = footer.unwrap();
-                prop_assert!(footer.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}\n{}", footer.outcomes, written);
+                prop_assert!(
+                    footer.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}\n{}",
+                    footer.outcomes, written
+                );
                 prop_assert!(footer.payoffs.is_some());
             }
             return Ok(());
         }
-        if loaded.report.diagnostics.iter().any(|found| !["template", "expression", "may-fail"].contains(&found.code)) {
+        if loaded.report.diagnostics.iter().any(|found| ![
+            "template", "expression", "may-fail"
+        ].contains(&found.code)) {
             return Ok(()); // A name that expressions don't have.
         }
-        // What is refused could not have been rendered, however the play had gone.
+        // What is rejected could not have been rendered in any play.
         let harmless = scenario(&text(first, vote, place, "five"));
         let end = harmless.phase_by_name("end").unwrap();
         let reading = |round| Reading { phase: end, round, agent: AgentId(0) };
@@ -215,7 +220,7 @@ proptest! {
                     evaluate(&harmless, &expression, &said).is_ok()
                 }
             };
-            prop_assert!(!works, "{}\nit works with the choices of {}\n{}", told, salt, written);
+            prop_assert!(!works, "{}\nit works with the choices of {}\n{}", report, salt, written);
         }
     }
 }
@@ -256,7 +261,7 @@ phases:
 
 /// The name that is marked is the one in code, not the same word in the prose beside it.
 #[test]
-fn a_caret_stands_under_code() {
+fn a_caret_is_under_code() {
     let text = "
 agents: {ann: {}, ben: {}}
 phases:
@@ -274,18 +279,19 @@ payoff: {phase: pot, each: mine}
 
 /// A check that takes too many steps says so, and says the same whatever the machine.
 #[test]
-fn what_is_not_tried_is_told() {
+fn untried_cases_are_reported() {
     let mut text = String::from(
-        "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\nphases:\n- {name: v, agents: [a, b, c, d, e], choice: [x, y, z]}\n",
+        "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\nphases:\n\
+         - {name: v, agents: [a, b, c, d, e], choice: [x, y, z]}\n",
     );
     for at in 0..600 {
         text += &format!("- {{name: p{at}, agents: [a], when: v.votes.x + {at} > v.history.a | length}}\n");
     }
-    let told = || load("x.yaml", &text, &[]).report.render(false);
-    let first = told();
+    let report = || load("x.yaml", &text, &[]).report.render(false);
+    let first = report();
     assert_eq!(first.matches("warning[not-tried]").count(), 1, "{first:.2000}");
     assert!(first.contains("(step limit)"), "{first:.2000}");
-    assert_eq!(first, told());
+    assert_eq!(first, report());
 }
 
 /// A template that prints the value of some code.

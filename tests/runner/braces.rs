@@ -2,7 +2,7 @@
 //! warning at its place.
 
 use greenroom::scenario::schema::json_schema;
-use greenroom::scenario::{Scenario, load};
+use greenroom::scenario::{Content, Scenario, load};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ const HOLE: &str = "{{ v }}-x";
 /// The same, rendered.
 const RENDERED: &str = "Bo-x";
 
-/// Fields in a language of their own, and what nothing reads.
-const OTHERS: [(&str, &str); 3] = [("Grammar", "lark"), ("Grammar", "regex"), ("Scenario", "ui")];
+/// Fields in a language of their own.
+const OTHERS: [(&str, &str); 2] = [("Grammar", "lark"), ("Grammar", "regex")];
 
 /// A scenario that has an object of a type, and the place of the object in it.
 fn around(of: &str) -> Option<(Value, &'static str)> {
@@ -166,10 +166,11 @@ fn by_phase(strategy: &mut Value) {
 
 /// All that a scenario says, without the text that it was read from.
 fn said(scenario: &Scenario) -> String {
-    let Scenario { title, description, agents, phases, payoff, assertions, tools, models, language, .. } =
-        scenario;
+    let Content { title, description, agents, phases, payoff, assertions, tools, models, language, .. } =
+        &**scenario;
     format!(
-        "{title:?} {description:?} {agents:?} {phases:?} {payoff:?} {assertions:?} {tools:?} {models:?} {language:?}"
+        "{title:?} {description:?} {agents:?} {phases:?} {payoff:?} {assertions:?} {tools:?} {models:?} \
+         {language:?}"
     )
 }
 

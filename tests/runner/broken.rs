@@ -1,5 +1,4 @@
-//! Every mistake that authors make is explained: a file of `broken/` for each, what is told of it as a
-//! snapshot.
+//! Every mistake that authors make is explained: a file of `broken/` for each, its diagnostics as a snapshot.
 //!
 //! Files named `warn_*` can be played, and warned of; all others can't be.
 
@@ -129,7 +128,8 @@ fn what_could_not_be_read_is_not_missing_too() {
         ),
         (
             format!(
-                "{agents}phases: [{{ name: talk, agents: [ann, ben], turns: [{{ who: ann }}, {{ agent: ben }}] }}]\n"
+                "{agents}phases: [{{ name: talk, agents: [ann, ben], turns: [{{ who: ann }}, {{ agent: ben \
+                 }}] }}]\n"
             ),
             vec!["unknown-key"],
         ),
@@ -157,8 +157,8 @@ phases:
     std::fs::write(&file, text).unwrap();
     let mut command = assert_cmd::Command::cargo_bin("greenroom").unwrap();
     let output = command.arg("check").arg(&file).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{told}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}");
     let place = format!("{}:8:7: warning[remembered]: `ann` is given a quote of `talk`", file.display());
-    assert!(told.contains(&place) && told.contains("help: "), "{told}");
+    assert!(printed.contains(&place) && printed.contains("help: "), "{printed}");
 }

@@ -1,12 +1,14 @@
-//! Random numbers of cases: other rows, other draws; the same row, the same draws, whatever stands beside it.
+//! Random numbers of cases: other rows, other draws; the same row, the same draws, whatever the other rows.
 
 use crate::play::{checkout, play};
 use greenroom::backend::{Backend, Scripted};
-use greenroom::experiment::{Design, FILE, Record, Tuning, Variant, play as play_design, shares_seeds};
+use greenroom::experiment::{
+    Design, ExperimentRecord, FILE, Tuning, Variant, play as play_design, shares_seeds,
+};
 use greenroom::prompt::Memories;
 use greenroom::replay::replay;
 use greenroom::run::{ForkFrom, RunOptions, Seeding};
-use greenroom::scenario::{CaseId, Plan, Scenario, Seeds, TurnId, compile, open, turn_seed};
+use greenroom::scenario::{CaseId, Plan, Scenario, Seeds, TurnId, open, turn_seed};
 use greenroom::transcript::Transcript;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +46,7 @@ fn opened(folder: &Path, overrides: &[(String, Value)]) -> Arc<Scenario> {
 /// Rows of a table: each a list of cells.
 type Rows = Vec<Vec<String>>;
 
-/// A data set of any size, of which some rows may be alike; its columns, and its rows.
+/// A data set of any size, some of whose rows may be equal; its columns, and its rows.
 fn data_set(number: u64) -> (Vec<&'static str>, Rows) {
     let draw = |at: u64, of: &str| turn_seed(number, &format!("{of} {at}"));
     let n_rows = 2 + draw(0, "rows") % 60;
@@ -106,7 +108,7 @@ fn draws_of_different_cases_are_independent() {
         let (columns, rows) = data_set(number);
         let folder = written(&table(&columns, &rows));
         let scenario = opened(folder.path(), &[]);
-        let plan = Arc::new(compile(&scenario));
+        let plan = scenario.plan().clone();
         let cases = scenario.cases.as_ref().unwrap();
         // As many draws from each: ten of each of 25 pairs of cases, and no draw in two pairs.
         for at in 0..25 {
@@ -127,7 +129,7 @@ fn draws_of_different_cases_are_independent() {
 }
 
 #[test]
-fn a_case_keeps_its_draws_whatever_stands_beside_it() {
+fn a_case_keeps_its_draws_whatever_the_other_rows() {
     for number in 0..40 {
         let (columns, rows) = data_set(number);
         let before = ids(&table(&columns, &rows));
@@ -140,7 +142,7 @@ fn a_case_keeps_its_draws_whatever_stands_beside_it() {
         let reversed = |row: &Vec<String>| row.iter().rev().cloned().collect::<Vec<_>>();
         let turned: Vec<&str> = columns.iter().rev().copied().collect();
         assert_eq!(ids(&table(&turned, &rows.iter().map(reversed).collect())), before);
-        // Rows in another order; those that are alike are the same rows in any order.
+        // Rows in another order; equal rows are the same in any order.
         let by_row = |rows: &Rows, ids: &[CaseId]| {
             rows.iter().cloned().zip(ids.iter().cloned()).collect::<BTreeSet<_>>()
         };
@@ -218,7 +220,7 @@ fn design(folder: &Path, seeding: Seeding) -> Design {
 
 fn played(design: &Design, into: &Path) -> anyhow::Result<usize> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut unseen = |_: &greenroom::experiment::Step| {};
+    let mut unseen = |_: &greenroom::experiment::EndedRun| {};
     let playing = play_design(design, first_listed(), into, 8, &mut unseen, std::future::pending());
     runtime.block_on(playing).map(|played| played.n_new)
 }
@@ -243,7 +245,7 @@ fn conditions_of_a_case_are_paired_and_coins_fall_on_both_sides() {
         // A fair coin falls outside of these in 3 of 1,000 experiments.
         assert!(heads.iter().all(|n| (11..=29).contains(n)), "{heads:?}");
     }
-    assert!(Record::open(&into).unwrap().seeds_by_case);
+    assert!(ExperimentRecord::open(&into).unwrap().seeds_by_case);
 }
 
 #[test]
@@ -345,7 +347,7 @@ fn recordings_of_earlier_versions_keep_their_seeds() {
 }
 
 #[test]
-fn a_case_whose_row_is_not_there_is_not_played_anew() {
+fn a_case_whose_row_is_missing_is_not_played_again() {
     let folder = written(&forty());
     let scenario = opened(folder.path(), &[("cases".into(), json!("q99"))]);
     let error = play(&scenario, first_listed(), &folder.path().join("run"), &RunOptions::default());

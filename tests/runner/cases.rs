@@ -59,14 +59,21 @@ fn values_have_the_types_that_are_declared() {
             ),
             (
                 "with \"quotes\"".to_string(),
-                json!({"goods": "dates, dry\nand sweet", "price": 1000.0, "fresh": true, "notes": null, "stakes": stakes(16)})
+                json!({
+                    "goods": "dates, dry\nand sweet", "price": 1000.0, "fresh": true, "notes": null,
+                    "stakes": stakes(16)
+                })
             ),
         ]
     );
     let rows =
         "{\"stakes\": {\"loss\": [], \"more\": {\"b\": 1, \"a\": 2}}}\n\n{\"case\": 7, \"notes\": [1]}";
     let folder = written("jsonl", rows);
-    let defaults = |stakes: Value, notes: Value| json!({"goods": "figs", "price": 3, "fresh": true, "notes": notes, "stakes": stakes});
+    let defaults = |stakes: Value, notes: Value| {
+        json!({
+            "goods": "figs", "price": 3, "fresh": true, "notes": notes, "stakes": stakes
+        })
+    };
     assert_eq!(
         variables(folder.path()),
         [
@@ -161,7 +168,9 @@ fn rows() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn any_text_is_rows_or_explained(rows in rows(), headed in any::<bool>(), ending in prop_oneof![Just("csv"), Just("jsonl")]) {
+    fn any_text_is_rows_or_explained(
+        rows in rows(), headed in any::<bool>(), ending in prop_oneof![Just("csv"), Just("jsonl")]
+    ) {
         let rows = if headed { format!("price,goods\n{rows}") } else { rows };
         let folder = written(ending, &rows);
         let loaded = open(&folder.path().join("market.yaml"), &[]).unwrap();
@@ -178,7 +187,7 @@ proptest! {
 
 #[test]
 fn types_hold_wherever_a_value_comes_from() {
-    let told = |overrides: &[(&str, Value)]| {
+    let rejection = |overrides: &[(&str, Value)]| {
         let folder = written("csv", "price\n3\n");
         let overrides: Vec<_> =
             overrides.iter().map(|(name, value)| ((*name).to_string(), value.clone())).collect();
@@ -199,16 +208,16 @@ fn types_hold_wherever_a_value_comes_from() {
         ("stakes", json!(3), "`stakes` is a mapping, but this value is a number"),
         ("goods", json!(1.5), "`goods` is a text, but this value is a number"),
     ] {
-        let told = told(&[(name, value)]).unwrap_or_else(|| panic!("{name} is accepted: {says}"));
-        assert!(told.contains(says) && told.contains("market.yaml:2:"), "{told}");
+        let rejection = rejection(&[(name, value)]).unwrap_or_else(|| panic!("{name} is accepted: {says}"));
+        assert!(rejection.contains(says) && rejection.contains("market.yaml:2:"), "{rejection}");
     }
     for (name, value) in [("price", json!(4.5)), ("goods", json!(7)), ("notes", json!([1]))] {
-        assert_eq!(told(&[(name, value)]), None, "{name}");
+        assert_eq!(rejection(&[(name, value)]), None, "{name}");
     }
-    assert_eq!(told(&[("stakes", json!({ "gain": 2, "more": "x" }))]), None);
+    assert_eq!(rejection(&[("stakes", json!({ "gain": 2, "more": "x" }))]), None);
     let folder = written("csv", "price\n3\n");
     assert_eq!(opened(folder.path(), &[("goods".into(), json!(7))]).variables["goods"], "7");
-    // Columns, and what lies in them.
+    // Columns, and their values.
     let folder = written("jsonl", "{\"stakes\": {\"loss\": [\"x\"]}}\n");
     let report = open(&folder.path().join("market.yaml"), &[]).unwrap().report.render(false);
     assert!(report.contains("`stakes.loss[0]` is a number, but this value is a text"), "{report}");

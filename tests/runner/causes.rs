@@ -11,7 +11,7 @@ use greenroom::transcript::{
     Cause, Drift, Header, Line, PROGRAM, Transcript, TurnRecord, chain, same_settings,
 };
 use greenroom::verify::forms::{github, json, junit, markdown};
-use greenroom::verify::{Kind, accept};
+use greenroom::verify::{ProblemKind, accept};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn rewrite(file: &Path, header: impl Fn(&mut Header), turn: impl Fn(&mut TurnRec
 fn blamed(folder: &tempfile::TempDir) -> (String, String, String, Option<usize>) {
     let verdict = judged(folder);
     let [problem] = verdict.problems.as_slice() else { panic!("{verdict:#?}") };
-    assert_eq!(problem.kind, Kind::Drift);
+    assert_eq!(problem.kind, ProblemKind::Drift);
     let line = problem.place.as_ref().map(|place| place.line);
     (problem.at.clone(), problem.title.clone(), problem.detail.clone(), line)
 }
@@ -119,8 +119,9 @@ fn ruled() -> tempfile::TempDir {
     std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
     let scenario =
         load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
-    let ann =
-        Arc::new(Scripted::new(|request| Some(if request.seed % 2 == 0 { "share" } else { "take" }.into())));
+    let ann = Arc::new(Scripted::new(|request| {
+        Some(if request.sampling.seed % 2 == 0 { "share" } else { "take" }.into())
+    }));
     play(&scenario, ann, &folder.path().join("run"), &RunOptions::default()).unwrap();
     folder
 }
@@ -184,7 +185,8 @@ fn what_rules_said_is_worked_out_again_before_a_run_goes_on() {
     );
     let text = std::fs::read_to_string(file(&folder)).unwrap();
     let whole: Vec<&str> = text.lines().collect();
-    std::fs::write(file(&folder), whole[..whole.len() - 1].join("\n") + "\n").unwrap(); // no footer: interrupted
+    // No footer: interrupted.
+    std::fs::write(file(&folder), whole[..whole.len() - 1].join("\n") + "\n").unwrap();
     let scenario =
         load(&folder.path().join("rules.yaml").display().to_string(), RULES, &[]).scenario.unwrap();
     let nobody = Arc::new(Scripted::new(|_| None));
@@ -206,8 +208,9 @@ fn a_rules_altered_line_is_still_an_altered_line() {
 fn forks_and_rankings_of_rules_replay() {
     let dir = crate::play::checkout();
     for name in ["strategies", "rankings"] {
-        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}\n\
-                      phases:\n- {name: vote, agents: [a, b, c, d], decision_mode: ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
+        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: \
+                      {strategy: grim}}\nphases:\n- {name: vote, agents: [a, b, c, d], decision_mode: \
+                      ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
         let text = match name {
             "strategies" => std::fs::read_to_string(
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/strategies.yaml"),
@@ -239,7 +242,7 @@ fn forks_and_rankings_of_rules_replay() {
 }
 
 #[test]
-fn carried_replies_are_told_in_every_form() {
+fn carried_replies_are_reported_in_every_form() {
     let folder = recorded(&[]);
     write(&folder, &DOORS.replace("two doors", "three doors"));
     judged(&folder);
@@ -278,7 +281,7 @@ fn carried_replies_are_told_in_every_form() {
 }
 
 #[test]
-fn another_version_is_told_and_passes() {
+fn another_version_is_reported_and_passes() {
     let folder = recorded(&[]);
     assert_eq!(judged(&folder).notes, Vec::<String>::new());
     rewrite(&file(&folder), |header| header.engine = "greenroom 0.0.7".into(), |_| ());

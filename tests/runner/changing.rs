@@ -5,7 +5,7 @@
 use crate::extend::{call, holds_of_any_run};
 use greenroom::backend::Request;
 use greenroom::rehearsal::load;
-use greenroom::scenario::{Method, turn_seed};
+use greenroom::scenario::{ChoiceMethod, turn_seed};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ impl Dice<'_> {
         usize::from(number) % n
     }
 
-    /// True in so many of ten cases.
+    /// True in this many of ten cases.
     fn in_ten(&mut self, n: usize) -> bool {
         self.below(10) >= 10 - n
     }
@@ -58,7 +58,7 @@ struct Phase {
 /// A scenario being written.
 struct Author<'a> {
     dice: Dice<'a>,
-    /// All phases, as they will be named: what stands later in a block can be named, too.
+    /// All phases, by their later names: phases later in a block can be named, too.
     phases: Vec<Phase>,
     /// The phases whose choices are valued.
     valued: Vec<usize>,
@@ -209,7 +209,7 @@ impl Author<'_> {
                 self.line(depth + 1, &format!("until: \"{until}\""));
             }
             if begin > 0 && self.dice.in_ten(4) {
-                // What stands before it alone; in a block around it there is the pass before.
+                // Only what is before it; in a block around it there is the pass before.
                 let when = self.holds(Site { phase: begin - 1, own: true, round: false });
                 let when = if when.contains("pass") { "n < 9".into() } else { when };
                 self.line(depth + 1, &format!("when: \"{when}\""));
@@ -331,7 +331,8 @@ impl Author<'_> {
                 _ => {
                     let test = self.holds(site);
                     format!(
-                        "choice: {{options: [0, 1, 2], ask: \"{ask}\", open: \"[0, 2] if me == '{}' or {test} else [1]\"}}",
+                        "choice: {{options: [0, 1, 2], ask: \"{ask}\", open: \"[0, 2] if me == '{}' or \
+                         {test} else [1]\"}}",
                         keys[0]
                     )
                 }
@@ -409,7 +410,7 @@ impl Author<'_> {
     }
 }
 
-/// Blocks among so many phases, those around others first.
+/// Blocks among this many phases, outer ones first.
 fn blocks(dice: &mut Dice<'_>, n: usize) -> Vec<(usize, usize)> {
     if n < 2 || !dice.in_ten(7) {
         return Vec::new();
@@ -462,7 +463,11 @@ fn yaml(numbers: &[u16]) -> String {
             &format!("a{id}: {{display_name: Agent {id}{}{more}}}", if more.is_empty() { "" } else { ", " }),
         );
     }
-    author.line(0, "state: {n: 1, l: [], m: {a0: 1, a1: 2, a2: 3, a3: 2, a4: 0}, t: '', d: null, alive: [a0, a1, a2, a3, a4]}");
+    author.line(
+        0,
+        "state: {n: 1, l: [], m: {a0: 1, a1: 2, a2: 3, a3: 2, a4: 0}, t: '', d: null, alive: [a0, \
+                    a1, a2, a3, a4]}",
+    );
     author.line(0, "let: {most: m | argmax, twice: n * 2}");
     author.line(0, "phases:");
     author.parts(0, n, 1, &blocks, 0);
@@ -496,7 +501,7 @@ fn reply(request: &Request, salt: u64) -> Option<String> {
         return Some(call);
     }
     let drawn = turn_seed(salt, &request.path) as usize;
-    if let Some(options) = request.choice.as_ref().filter(|of| of.choice.method == Method::Decode) {
+    if let Some(options) = request.choice.as_ref().filter(|of| of.choice.method == ChoiceMethod::Decode) {
         return Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone());
     }
     if let Some(form) = request.form.as_ref().filter(|_| drawn % 7 > 0) {

@@ -64,7 +64,7 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
         greenroom(dir.path(), &["report", swept.to_str().unwrap(), "-o", again.to_str().unwrap()]);
     assert_eq!(code, 0);
     assert!(fs::read_to_string(again).unwrap() == page);
-    // A run that is not complete is told; what a person wrote there stays.
+    // An incomplete run is reported; what a person wrote there stays.
     fs::remove_dir_all(swept.join("1-bias=0.9/seed-3")).unwrap();
     assert_eq!(greenroom(away.path(), &["report", "swept"]).0, 0);
     let page = fs::read_to_string(swept.join("report.html")).unwrap();

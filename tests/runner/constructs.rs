@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A scripted backend that takes note of what it is asked, and whose context holds so many characters.
+/// A scripted backend that records its requests, and whose context is this many characters.
 pub(crate) struct Noting {
     script: Scripted,
     context: usize,
@@ -72,8 +72,8 @@ fn option(request: &Request, wanted: &[(&str, usize)]) -> Option<String> {
     Some(options.choice.options[option].text.clone())
 }
 
-/// Plays a file, replays it, and tells the play: each turn's path, what is read there and what is said.
-pub(crate) fn told(
+/// Plays a file, replays it, and describes the play: each turn's path, what is read there and what is said.
+pub(crate) fn described(
     file: &str,
     context: usize,
     script: impl Fn(&Request) -> Option<String> + Send + Sync + 'static,
@@ -113,7 +113,7 @@ pub(crate) fn told(
     for route in transcript.routes() {
         let scores: Vec<_> =
             by_score(&route.scores).iter().map(|(key, score)| format!("{key} {score}")).collect();
-        let (met, chosen) = (route.met.word(), route.chosen.join(", "));
+        let (met, chosen) = (format!("{:?}", route.met).to_lowercase(), route.chosen.join(", "));
         writeln!(out, "~~~ {}: {met} [{chosen}] of {}", route.path, scores.join(", ")).unwrap();
     }
     let mut footer = serde_json::to_value(&*footer).unwrap();
@@ -125,7 +125,7 @@ pub(crate) fn told(
 
 /// A file of `tests/scenarios`, options by path, and nothing special said.
 pub(crate) fn simple(file: &str, wanted: &'static [(&'static str, usize)]) -> String {
-    told(file, usize::MAX, move |request| {
+    described(file, usize::MAX, move |request| {
         option(request, wanted).or_else(|| Some(format!("words of {}", request.path.replace('/', " "))))
     })
 }
@@ -137,7 +137,7 @@ fn whispers_reach_the_pair_and_who_observes() {
 
 #[test]
 fn replies_have_a_form_and_a_value() {
-    insta::assert_snapshot!(told("replies.yaml", usize::MAX, |request| {
+    insta::assert_snapshot!(described("replies.yaml", usize::MAX, |request| {
         let said = match request.path.as_str() {
             "market/1/ann" => "{\"price\": 12, \"goods\": [\"figs\"]}",
             "market/2/ann" => {
@@ -215,9 +215,9 @@ fn a_consensus_is_sought_until_it_is_found() {
 #[test]
 fn a_consensus_that_is_not_found_decides_nothing() {
     let wanted = &[("jury/1/cas.vote", 1), ("jury/2/ann.vote", 1), ("jury/3/ben.vote", 1)];
-    let told = simple("consensus.yaml", wanted);
-    assert!(told.contains("jury/3/cas.vote") && !told.contains("sentence"), "{told}");
-    assert!(told.contains("\"decisions\":{\"jury\":null}"), "{told}");
+    let described = simple("consensus.yaml", wanted);
+    assert!(described.contains("jury/3/cas.vote") && !described.contains("sentence"), "{described}");
+    assert!(described.contains("\"decisions\":{\"jury\":null}"), "{described}");
 }
 
 #[test]
@@ -235,15 +235,15 @@ fn rounds_know_themselves() {
 }
 
 #[test]
-fn what_cannot_be_told_is_invalid() {
-    let told = told("parse.yaml", usize::MAX, |request| {
+fn unclear_replies_are_invalid() {
+    let described = described("parse.yaml", usize::MAX, |request| {
         Some(match request.path.as_str() {
             "answer/1/ann" => "I talk, or I stay silent".into(),
             "answer/2/ann" => "Well. I TALK!".into(),
             _ => "<think>talk?</think>I stay silent.".into(),
         })
     });
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(described);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn casts_are_included() {
 
 #[test]
 fn a_full_memory_begins_a_new_epoch() {
-    insta::assert_snapshot!(told("overflow.yaml", 400, |request| {
+    insta::assert_snapshot!(described("overflow.yaml", 400, |request| {
         let summary = request.path.ends_with(".summary");
         Some(if summary { "It rained.".into() } else { format!("words of {}", request.path) })
     }));
@@ -271,12 +271,18 @@ fn a_full_memory_begins_a_new_epoch() {
 
 #[test]
 fn a_full_memory_keeps_what_is_recent() {
-    insta::assert_snapshot!(told("window.yaml", 420, |request| Some(format!("words of {}", request.path))));
+    insta::assert_snapshot!(described("window.yaml", 420, |request| Some(format!(
+        "words of {}",
+        request.path
+    ))));
 }
 
 #[test]
 fn a_full_memory_keeps_what_is_near() {
-    insta::assert_snapshot!(told("retrieve.yaml", 420, |request| Some(format!("words of {}", request.path))));
+    insta::assert_snapshot!(described("retrieve.yaml", 420, |request| Some(format!(
+        "words of {}",
+        request.path
+    ))));
 }
 
 #[test]
@@ -317,7 +323,7 @@ fn the_living_speak_hear_and_vote() {
 
 #[test]
 fn judges_read_what_was_said_and_decide() {
-    insta::assert_snapshot!(told("judges.yaml", usize::MAX, |request| {
+    insta::assert_snapshot!(described("judges.yaml", usize::MAX, |request| {
         match request.path.as_str() {
             "judge/1/mia" => Some("{\"fair\": 7}".into()),
             path => {

@@ -1,5 +1,5 @@
-//! A run's folder holds its scenario, so that the run can be replayed, explained, forked, reported and gone
-//! on with anywhere.
+//! A run's folder holds its scenario, so that the run can be replayed, explained, forked, reported and
+//! resumed anywhere.
 
 use assert_cmd::Command;
 use std::fs;
@@ -73,27 +73,27 @@ fn a_run_that_is_taken_elsewhere_has_all_it_needs() {
 }
 
 #[test]
-fn a_scenario_that_changed_is_told_in_a_line() {
+fn a_changed_scenario_is_reported_in_a_line() {
     let dir = checkout();
     done(dir.path(), &["run", "plays/well.yaml", "--out", "one", "--quiet"]);
     let whole = transcript(dir.path().join("one"));
     fs::write(dir.path().join("cast/people.yaml"), PEOPLE.replace("well", "river")).unwrap();
     let (out, _) = done(dir.path(), &["replay", "one"]);
-    let told = "plays/well.yaml has changed since then; the run's own copy is used (to use the file: --scenario \
-        plays/well.yaml)";
-    assert_eq!(out.matches(told).count(), 1, "{out}");
+    let note = "plays/well.yaml has changed since then; the run's own copy is used (to use the file: \
+                --scenario plays/well.yaml)";
+    assert_eq!(out.matches(note).count(), 1, "{out}");
     let (_, err) = done(dir.path(), &["explain", "one", "--agent", "tom"]);
-    assert!(err.contains(told), "{err}");
+    assert!(err.contains(note), "{err}");
     let (_, err) = done(dir.path(), &["report", "one"]);
-    assert!(err.contains(told), "{err}");
+    assert!(err.contains(note), "{err}");
     let (_, err) = done(dir.path(), &["fork", "one", "--at", "talk/2/tom", "--out", "fork"]);
-    assert!(err.contains(told), "{err}");
+    assert!(err.contains(note), "{err}");
     let (code, out, _) = greenroom(dir.path(), &["replay", "one", "--scenario", "plays/well.yaml"]);
-    assert!(code == 3 && out.contains("people.yaml") && !out.contains(told), "{out}");
+    assert!(code == 3 && out.contains("people.yaml") && !out.contains(note), "{out}");
     // A recording that was put somewhere is held against the file, as it always was.
     fs::copy(dir.path().join("one/transcript.jsonl"), dir.path().join("well.jsonl")).unwrap();
     assert_eq!(greenroom(dir.path(), &["replay", "well.jsonl"]).0, 3);
-    // What was accepted is another run than the one whose copy stands there.
+    // What was accepted is another run than the one whose copy is there.
     assert_eq!(greenroom(dir.path(), &["review", "one", "--accept", "--scenario", "plays/well.yaml"]).0, 0);
     let (out, _) = done(dir.path(), &["replay", "one"]);
     assert!(out.contains("the copy of the scenario in one/scenario is not what was played"), "{out}");
@@ -122,7 +122,7 @@ fn a_run_goes_on_with_what_it_began_with() {
     fs::remove_dir_all(dir.path().join("plays")).unwrap();
     done(dir.path(), &["run", "second", "--resume", "--quiet"]);
     assert!(transcript(second) == whole);
-    // Another scenario goes on with no run of this one; nor does a folder without a copy go on by itself.
+    // Another scenario resumes no run of this one, nor does a folder without a copy resume by itself.
     fs::write(dir.path().join("other.yaml"), WELL.replace("id: well", "id: other").replace("../", ""))
         .unwrap();
     let (code, _, err) =

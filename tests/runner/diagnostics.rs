@@ -22,7 +22,7 @@ fn codes(text: &str) -> Vec<(&'static str, usize)> {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let loaded = load("ten_mistakes.yaml", TEN, &[]);
     assert!(loaded.scenario.is_none());
     assert!(loaded.report.n_errors() >= 10);

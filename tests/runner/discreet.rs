@@ -1,14 +1,13 @@
-//! What stands on the terminal while a human plays: only what the human's agent has heard, until the run is
-//! over. The program is run with what the human types in a file; standard output and error go to one place,
-//! as on a terminal.
+//! The terminal while a human plays: only what the human's agent has heard, until the run is over. The
+//! program reads the human's input from a file; standard output and error are one stream, as on a terminal.
 
 use crate::play::scenario;
-use greenroom::scenario::{compile, turn_seed};
+use greenroom::scenario::turn_seed;
 use greenroom::transcript::Transcript;
 use std::fmt::Write as _;
 
-/// What stood on the terminal by each question, questions included, what the human's agent had read by then,
-/// and the whole page.
+/// The terminal at each question, questions included, what the human's agent had read by then, and the whole
+/// page.
 struct Shown {
     questions: Vec<String>,
     read: Vec<String>,
@@ -20,7 +19,7 @@ struct Shown {
 /// Plays a scenario in which `you` is a human; others are strategies, so that it is known what they say.
 fn shown(text: &str) -> Shown {
     let scenario = scenario(text);
-    let plan = compile(&scenario);
+    let plan = scenario.plan();
     let own = plan.order().filter(|(_, turn)| scenario.agent(turn.speaker).key == "you");
     let typed = own.enumerate().map(|(at, (_, turn))| match &turn.constraint {
         Some(of) => of.choice.options[0].text.clone() + "\n",

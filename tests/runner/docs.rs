@@ -4,8 +4,8 @@
 //! In the pages, after three backquotes: `yaml` is a whole scenario; `yaml part` one whose missing agents and
 //! phases are added from [`HEAD`]; `yaml file=NAME` also writes a file; `yaml shows=NAME` repeats one;
 //! `yaml wrong=CODE` must be found wrong with that code. In `console`, a line `$ greenroom …` is run; the
-//! lines below it are its output, in which a line `…` stands for any number of lines, `[..]` for any text,
-//! and `[exit N]` at the end for the exit code, if it is not 0.
+//! lines below it are its output, in which a line `…` matches any number of lines, `[..]` for any text, and
+//! `[exit N]` at the end for the exit code, if it is not 0.
 
 use crate::play::play;
 use clap::CommandFactory as _;
@@ -89,7 +89,7 @@ fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// True if a line is as expected: `[..]` stands for any text.
+/// True if a line is as expected: `[..]` matches any text.
 fn line_fits(expected: &str, line: &str) -> bool {
     let mut parts = expected.split("[..]");
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -102,7 +102,7 @@ fn line_fits(expected: &str, line: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// True if lines are as expected: a line `…` stands for any number of them.
+/// True if lines are as expected: a line `…` matches any number of them.
 fn fits(expected: &[&str], lines: &[&str]) -> bool {
     match expected.split_first() {
         None => lines.is_empty(),
@@ -161,7 +161,8 @@ fn follow(name: &str) {
             let lines: Vec<&str> = found.trim_matches('\n').lines().collect();
             assert!(
                 code == found_code && fits(&expected, &lines),
-                "{}: `greenroom{command}` does not say what the page says; exit code {found_code}, expected {code}:\n{found}",
+                "{}: `greenroom{command}` does not say what the page says; exit code {found_code}, expected \
+                 {code}:\n{found}",
                 block.place
             );
             n_run += 1;
@@ -232,7 +233,7 @@ fn plays(place: &str, file: &Path) {
         return;
     }
     let script = |request: &Request| {
-        let first = |options: &greenroom::prompt::Options| {
+        let first = |options: &greenroom::prompt::OpenOptions| {
             let id = options.open.iter().min()?;
             Some(options.choice.options[*id].text.clone())
         };
@@ -346,7 +347,6 @@ fn the_schema_offers_the_words_that_are_understood() {
             "phases: [{name: game, agents: [ann, ben], interactions: [{from: ann, to: ben, kind: WORD}]}]\n",
         ),
         ("Lifecycle", "agents: {ann: {lifecycle: WORD}}\n"),
-        ("OnOverflow", "agents: {ann: {on_overflow: WORD}}\n"),
         ("Keep", "agents: {ann: {memory: {keep: WORD}}}\n"),
         ("Strategy", "agents: {ann: {strategy: WORD}}\n"),
     ];

@@ -1,6 +1,6 @@
-//! There is one door to files and one to standard output; no code of the runner goes around them.
+//! There is one door to files and one to standard output; no code above the engine goes around them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Calls that open, read or write a file by its path, and the files that may make them: each says why.
 const FILES: (&[&str], &[&str]) = (
@@ -14,18 +14,18 @@ const FILES: (&[&str], &[&str]) = (
         ".open(path)",
         ".open(&",
     ],
-    &["files/mod.rs"],
+    &["scenario/files/mod.rs"],
 );
 
 /// Calls that write to standard output, or end the program where it can't be written, and the file that may
 /// make them.
 const OUTPUT: (&[&str], &[&str]) =
-    (&["io::stdout", "std::print", "std::eprint", "stdout()"], &["terminal/output.rs"]);
+    (&["io::stdout", "std::print", "std::eprint", "stdout()"], &["runner/terminal/output.rs"]);
 
 /// The macros, which are the standard's but in the commands.
 const MACROS: &[&str] = &["println!(", "print!("];
 
-/// All files of the runner, by their names in it, without their tests.
+/// All files of a folder, by their paths from the root, without their tests.
 fn sources(folder: &Path, root: &Path) -> Vec<(String, String)> {
     let mut files = Vec::new();
     for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -42,25 +42,26 @@ fn sources(folder: &Path, root: &Path) -> Vec<(String, String)> {
     files
 }
 
-fn runner() -> Vec<(String, String)> {
-    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("runner");
-    let files = sources(&root, &root);
-    assert!(files.len() > 100);
+fn above_the_engine() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates = ["yaml", "scenario", "play", "runner"];
+    let files: Vec<_> = crates.iter().flat_map(|name| sources(&root.join(name), root)).collect();
+    assert!(files.len() > 300);
     files
 }
 
 #[test]
 fn files_are_opened_and_output_is_written_in_one_place_each() {
     let mut around = Vec::new();
-    for (name, code) in runner() {
+    for (name, code) in above_the_engine() {
         for (ways, doors) in [FILES, OUTPUT] {
             let found = ways.iter().filter(|way| code.replace("Term::stdout()", "").contains(**way));
             around.extend(
                 found.filter(|_| !doors.contains(&name.as_str())).map(|way| format!("{name}: {way}")),
             );
         }
-        // `commands/mod.rs` shadows them for all files below it.
-        let found = MACROS.iter().filter(|way| code.contains(**way) && !name.starts_with("commands/"));
+        // `runner/commands/mod.rs` shadows them for all files below it.
+        let found = MACROS.iter().filter(|way| code.contains(**way) && !name.starts_with("runner/commands/"));
         around.extend(found.map(|way| format!("{name}: {way}")));
     }
     assert!(around.is_empty(), "use `files` and `terminal::output` instead:\n{}", around.join("\n"));

@@ -1,14 +1,14 @@
 //! Drawings of plans: valid, complete, nothing over anything else.
 
 use greenroom::drawing::{MAX_TURNS, svg};
-use greenroom::scenario::{Plan, Scenario, compile, load};
+use greenroom::scenario::{Plan, Scenario, load};
 use roxmltree::{Document, Node};
 use std::sync::Arc;
 
 fn scenario(text: &str) -> (Arc<Scenario>, Plan) {
     let loaded = load("d.yaml", text, &[]);
     let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
-    let plan = compile(&scenario);
+    let plan = Plan::clone(scenario.plan());
     (scenario, plan)
 }
 
@@ -18,7 +18,8 @@ fn talk(n: usize, topology: &str, rounds: usize) -> (Arc<Scenario>, Plan) {
     let agents: Vec<String> = names.iter().map(|name| format!("{name}: {{}}")).collect();
     let (agents, names) = (agents.join(", "), names.join(", "));
     scenario(&format!(
-        "agents: {{{agents}}}\nphases: [{{name: t, agents: [{names}], topology: {topology}, auto_rounds: {rounds}}}]"
+        "agents: {{{agents}}}\nphases: [{{name: t, agents: [{names}], topology: {topology}, auto_rounds: \
+         {rounds}}}]"
     ))
 }
 
@@ -72,8 +73,8 @@ fn check(scenario: &Scenario, plan: &Plan) -> String {
 #[test]
 fn a_small_plan_looks_as_before() {
     let (scenario, plan) = scenario(
-        "id: tea\ntitle: Tea for two\nagents: {ada: {display_name: Ada, color: green}, rolf: {role: baker}}\nphases: \
-         [{name: kitchen, label: The kitchen, agents: [ada, rolf]}, {name: alone, agents: [rolf]}]",
+        "id: tea\ntitle: Tea for two\nagents: {ada: {display_name: Ada, color: green}, rolf: {role: baker}}\n\
+         phases: [{name: kitchen, label: The kitchen, agents: [ada, rolf]}, {name: alone, agents: [rolf]}]",
     );
     insta::assert_snapshot!(check(&scenario, &plan));
 }
@@ -108,8 +109,9 @@ fn many_who_hear_each_other_make_few_lines() {
 fn names_are_text() {
     let odd = r#"<b>&amp;\"'</svg><script>]]>\u{0}"#.replace("\\u{0}", "");
     let text = format!(
-        "id: odd\ntitle: \"{odd}\\0\\e[31m\\uFFFE\"\nagents: {{a: {{display_name: \"{odd}\", role: \"{odd}\"}}, b: {{display_name: \
-         \"研究員 of the Department of Very Long Names\"}}}}\nphases: [{{name: p, label: \"{odd}\\x07\", agents: [a, b]}}]"
+        "id: odd\ntitle: \"{odd}\\0\\e[31m\\uFFFE\"\n\
+         agents: {{a: {{display_name: \"{odd}\", role: \"{odd}\"}}, b: {{display_name: \"研究員 of the \
+         Department of Very Long Names\"}}}}\nphases: [{{name: p, label: \"{odd}\\x07\", agents: [a, b]}}]"
     );
     let (scenario, plan) = scenario(&text);
     let text = check(&scenario, &plan);

@@ -64,16 +64,17 @@ outcome: { sum: bid.replies.ann + bid.replies.ben }
     assert_eq!(replay(folder.path()).0, 0);
     // Without its own copy of the scenario, the recording is held against the file.
     std::fs::remove_dir_all(folder.path().join("run/scenario")).unwrap();
-    for (maximum, told) in [
+    for (maximum, reason) in [
         (
             "41",
-            "the recorded reply does not match the current schema: behind `4` the grammar does not go on with `2`",
+            "the recorded reply does not match the current schema: behind `4` the grammar does not go on \
+             with `2`",
         ),
         ("50", "the schema has changed; the recorded reply matches it too"),
     ] {
         std::fs::write(&path, file.replace("100", maximum)).unwrap();
         let (code, text) = replay(folder.path());
-        assert!(code == 3 && text.contains(told) && text.contains("phases[0].reply.schema"), "{text}");
+        assert!(code == 3 && text.contains(reason) && text.contains("phases[0].reply.schema"), "{text}");
     }
 }
 

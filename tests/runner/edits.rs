@@ -3,7 +3,7 @@
 
 use crate::play::{play, scenario};
 use greenroom::backend::{Backend, Scripted};
-use greenroom::replay::{memory_at, replay};
+use greenroom::replay::{asked_at, replay};
 use greenroom::run::{Changes, ForkFrom, RunOptions, Say, Tell};
 use greenroom::scenario::Scenario;
 use greenroom::timeline::{Event, StageKind};
@@ -35,8 +35,8 @@ fn tell(to: Option<&str>, before: &str, text: &str) -> Tell {
     Tell { before: before.into(), to: to.map(str::to_string), text: text.into() }
 }
 
-fn fork(run: &Path, at: Option<&str>, said: &[Say], told: &[Tell]) -> RunOptions {
-    let changes = Changes { said: said.to_vec(), told: told.to_vec() };
+fn fork(run: &Path, at: Option<&str>, said: &[Say], tells: &[Tell]) -> RunOptions {
+    let changes = Changes { said: said.to_vec(), tells: tells.to_vec() };
     let from = ForkFrom { run: run.to_path_buf(), at: at.map(str::to_string), changes };
     RunOptions { fork: Some(from), ..RunOptions::default() }
 }
@@ -95,14 +95,14 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
     let dir = crate::play::checkout();
     let (scenario, run) = (scenario(TEXT), dir.path().join("run"));
     let plain = played(&scenario, &run, &RunOptions::default());
-    let told = [
+    let tells = [
         tell(None, "one/2/a", "It rains."),
         tell(Some("b"), "two/1/a", "Ann lies."),
         tell(None, "three", "A bell rings.\nTwice."),
         tell(Some("c"), "four/1/c", "You are late."),
     ];
     let folder = dir.path().join("told");
-    let lines = played(&scenario, &folder, &fork(&run, Some("one/2/a"), &[], &told));
+    let lines = played(&scenario, &folder, &fork(&run, Some("one/2/a"), &[], &tells));
     assert_eq!(lines["one/1/b"], plain["one/1/b"]);
     let readers = |text: &str| {
         let reads = lines.values().filter(|line| line.delta.contains(text));
@@ -119,7 +119,7 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
     assert!(line < heard, "it stands where it was told: {}", lines["one/2/b"].delta);
     let bell = &lines["three/1/b"].delta;
     assert!(bell.find("So it is left.").unwrap() < bell.find("A bell").unwrap(), "{bell}");
-    let memory = memory_at(&scenario, &read(&folder), BTreeMap::new(), "two/1/b").unwrap();
+    let (memory, _) = asked_at(&scenario, &read(&folder), BTreeMap::new(), "two/1/b").unwrap();
     let added = memory.events().iter().filter_map(|event| match event {
         Event::Stage { kind: StageKind::Added, text, origin, .. } => Some((text.as_str(), origin.as_str())),
         _ => None,
@@ -139,11 +139,11 @@ fn a_line_nobody_came_to_read_is_carried_on() {
     let file = dir.path().join("edited.yaml");
     std::fs::write(&file, &text).unwrap();
     let scenario = greenroom::scenario::open(&file, &[]).unwrap().scenario.unwrap();
-    let (run, told) =
+    let (run, tells) =
         (dir.path().join("run"), [tell(Some("r"), "two/1/r", "Now."), tell(None, "four/1/b", "Late.")]);
     played(&scenario, &run, &RunOptions::default());
     let folder = dir.path().join("told");
-    played(&scenario, &folder, &fork(&run, None, &[], &told));
+    played(&scenario, &folder, &fork(&run, None, &[], &tells));
     let next = RunOptions { continues: Some(folder), ..RunOptions::default() };
     play(&scenario, echo(), &dir.path().join("next"), &next).unwrap();
     let first = |key: &str| {
@@ -184,20 +184,20 @@ fn temperature_and_limit_change_from_the_fork_on() {
     assert_eq!([3, 4, 9, 10].map(|line| header.temperature_at(line)), [kept, 0.0, 0.0, 1.5]);
     assert_eq!(seen.lock().unwrap()["two/1/a"], (0.0, 7));
     assert_eq!(seen.lock().unwrap()["four/1/c"], (1.5, 9));
-    // Back to what it was: nothing to be told of.
+    // Back to what it was: nothing to report.
     assert!(
         read(&ask(&two, "one/2/a", kept, was.max_tokens)).header.record.forked.unwrap().settings.is_empty()
     );
 }
 
 #[test]
-fn every_wrong_change_is_told() {
+fn every_wrong_change_is_reported() {
     let dir = crate::play::checkout();
     let (scenario, run) = (scenario(TEXT), dir.path().join("run"));
     played(&scenario, &run, &RunOptions::default());
-    let none = |at: Option<&str>, said: &[Say], told: &[Tell]| {
+    let none = |at: Option<&str>, said: &[Say], tells: &[Tell]| {
         let folder = dir.path().join("wrong");
-        let error = play(&scenario, echo(), &folder, &fork(&run, at, said, told)).unwrap_err();
+        let error = play(&scenario, echo(), &folder, &fork(&run, at, said, tells)).unwrap_err();
         let _ = std::fs::remove_dir_all(&folder);
         format!("{error:#}")
     };

@@ -1,11 +1,10 @@
-//! Experiments: the same runs whatever is played at once, each played once, and gone on with where they
-//! stopped.
+//! Experiments: the same runs whatever is played at once, each played once, and resumed where they stopped.
 
 use crate::play::Backwards;
 use greenroom::backend::{Backend, Scripted};
 use greenroom::experiment::{
-    Design, Played, Shard, Tuning, Variant, combinations, merge, missing, parse_sweep, play as play_design,
-    transcripts,
+    Design, PlayedCounts, Shard, Tuning, Variant, combinations, merge, missing, parse_sweep,
+    play as play_design, transcripts,
 };
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
@@ -36,7 +35,7 @@ fn design(sweeps: &[&str], seeds: std::ops::Range<u64>) -> Design {
 fn counted(asked: Arc<AtomicUsize>) -> Arc<dyn Backend> {
     Arc::new(Backwards(Arc::new(Scripted::new(move |request| {
         asked.fetch_add(1, Ordering::SeqCst);
-        Some(format!("{} {}", request.seed, request.conversation.next.len()))
+        Some(format!("{} {}", request.sampling.seed, request.conversation.next.len()))
     }))))
 }
 
@@ -46,19 +45,19 @@ fn run(
     jobs: usize,
     backend: Arc<dyn Backend>,
     stop_after: usize,
-) -> anyhow::Result<Played> {
+) -> anyhow::Result<PlayedCounts> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (tell, failure) = tokio::sync::oneshot::channel();
     let mut tell = Some(tell);
     let mut n = 0;
-    let mut on_step = |_: &greenroom::experiment::Step| {
+    let mut on_step = |_: &greenroom::experiment::EndedRun| {
         n += 1;
         if n == stop_after {
             let _ = tell.take().unwrap().send(());
         }
     };
     let stop = async {
-        if told.await.is_err() {
+        if failure.await.is_err() {
             std::future::pending::<()>().await;
         }
     };
@@ -195,7 +194,7 @@ fn parts_that_are_merged_are_what_one_machine_would_have_written() {
             let shard = Some(Shard { number, of: 3 });
             let (design, folder) =
                 (Design { shard, ..whole.clone() }, dir.path().join(format!("{name}-{number}")));
-            // One of them is stopped, and goes on.
+            // One of them is stopped, and resumed.
             let stop_after = usize::from(number == 2);
             run(&design, &folder, 1, counted(Arc::default()), stop_after).unwrap();
             run(&design, &folder, 1, counted(Arc::default()), 0).unwrap();
@@ -227,13 +226,13 @@ fn parts_that_do_not_fit_are_refused() {
     run(&design(&[], 0..2), &at("a"), 1, says("Yes."), 0).unwrap();
     run(&design(&[], 0..2), &at("b"), 1, says("No."), 0).unwrap();
     run(&design(&[], 0..3), &at("c"), 1, says("Yes."), 0).unwrap();
-    let told = |parts: &[&str]| {
+    let failure = |parts: &[&str]| {
         let parts: Vec<_> = parts.iter().map(|name| at(name)).collect();
         format!("{:#}", merge(&parts, &at("out")).unwrap_err())
     };
-    assert!(told(&["a", "b"]).contains("differ in what was said"));
-    assert!(told(&["a", "c"]).contains("different experiments"));
-    assert!(told(&["a", "nowhere"]).contains("can't read"));
+    assert!(failure(&["a", "b"]).contains("differ in what was said"));
+    assert!(failure(&["a", "c"]).contains("different experiments"));
+    assert!(failure(&["a", "nowhere"]).contains("can't read"));
     assert_eq!(missing(&[at("a"), at("a")]).unwrap().len(), 0, "the same part twice is no mistake");
     for text in ["0/2", "3/2", "1", "a/b", "1/0"] {
         assert!(text.parse::<Shard>().is_err(), "{text}");

@@ -38,11 +38,11 @@ struct Phase {
 }
 
 const AGENTS: usize = 5;
-const TOPOLOGIES: [&str; 7] =
-    ["round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns"];
+const TOPOLOGIES: [&str; 6] = ["round_robin", "broadcast", "whisper", "interrupt", "moderated", "turns"];
 const CHOICES: [&str; 4] = [
     "choice: [x, y, z]",
-    "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}, after {{ HERE.choices[me] }}?'}",
+    "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}, after {{ \
+     HERE.choices[me] }}?'}",
     "parse_choice: [x, y]",
     "choice: [1, 10]",
 ];
@@ -105,8 +105,7 @@ const ROUTES: [&str; 4] = [
 ];
 
 /// Ways to go on with a full memory.
-const MEMORIES: [&str; 5] = [
-    ", on_overflow: summarize",
+const MEMORIES: [&str; 4] = [
     ", memory: {keep: summary}",
     ", memory: {keep: window}",
     ", memory: {keep: window, recent: 3}",
@@ -116,7 +115,7 @@ const MEMORIES: [&str; 5] = [
 /// Tools of an agent.
 const TOOLS: [&str; 3] = ["", ", tools: [sums, roll, diary]", ", tools: [diary, roll], max_calls: 1"];
 
-/// A scenario with these phases; agent 4 is an observer if asked for, agents with a strategy follow it.
+/// A scenario with these phases; agent 4 is an observer if requested, agents with a strategy follow it.
 fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str, tools: &str) -> String {
     let mut out = String::from(
         "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\n\
@@ -157,7 +156,12 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
             "turns" => {
                 let when = format!("when: \"p{at}.rounds == 0 or p{at}.rounds is odd\"");
                 let (first, last) = (&cast[0], &cast[cast.len() - 1]);
-                writeln!(out, "    turns: [{{agent: {first}}}, {{agent: {last}, {when}}}, {{agent: {first}, to: {last}}}]").unwrap();
+                writeln!(
+                    out,
+                    "    turns: [{{agent: {first}}}, {{agent: {last}, {when}}}, {{agent: {first}, \
+                               to: {last}}}]"
+                )
+                .unwrap();
             }
             "whisper" => {
                 let edge = |to: &String| format!("{{from: {}, to: {to}, kind: whisper}}", cast[0]);
@@ -189,13 +193,13 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
             writeln!(out, "    {}", choice.replace("HERE", &format!("p{at}"))).unwrap();
         }
         if phase.announced > 0 {
-            let told = format!(
+            let role_text = format!(
                 "Round {{{{ round }}}} of {{{{ rounds }}}}, {{{{ p{at}.votes }}}} {{{{ p{at}.said[me] }}}}"
             );
             let lines = [("before", format!(", to: {}", cast[0])), ("after", String::new())];
             let lines = lines.iter().enumerate().filter(|(line, _)| phase.announced & (1 << line) > 0);
             let lines: Vec<String> =
-                lines.map(|(_, (field, to))| format!("{{{field}: '{told}'{to}}}")).collect();
+                lines.map(|(_, (field, to))| format!("{{{field}: '{role_text}'{to}}}")).collect();
             writeln!(out, "    announce: [{}]", lines.join(", ")).unwrap();
         }
         if let Some(decision) = decision {
@@ -257,7 +261,7 @@ fn reply(request: &Request, salt: usize) -> Option<String> {
     let decoded = request
         .choice
         .as_ref()
-        .filter(|options| options.choice.method == greenroom::scenario::Method::Decode);
+        .filter(|options| options.choice.method == greenroom::scenario::ChoiceMethod::Decode);
     if let Some(options) = decoded {
         let option = options.open[turn_seed(salt as u64, &request.path) as usize % options.open.len()];
         return Some(options.choice.options[option].text.clone());
@@ -271,7 +275,7 @@ fn reply(request: &Request, salt: usize) -> Option<String> {
 }
 
 /// Paths of the turns before which a memory started over with pieces of its past.
-fn begun_anew(transcript: &Transcript) -> BTreeSet<&str> {
+fn begun_again(transcript: &Transcript) -> BTreeSet<&str> {
     let kept = transcript.turns.iter().map(|turn| &turn.record).filter(|turn| turn.kept.is_some());
     kept.filter_map(|turn| turn.path.strip_suffix(".summary")).collect()
 }
@@ -279,7 +283,7 @@ fn begun_anew(transcript: &Transcript) -> BTreeSet<&str> {
 /// Every memory's prompts grow by the reply and what is new; the only exception is a new epoch: after a
 /// summary, or with pieces.
 pub(crate) fn only_grows(seen: &[Request], transcript: &Transcript) {
-    let begun_anew = begun_anew(transcript);
+    let begun_again = begun_again(transcript);
     let mut last: HashMap<String, &Request> = HashMap::new();
     for request in seen {
         let now = &request.conversation;
@@ -288,7 +292,7 @@ pub(crate) fn only_grows(seen: &[Request], transcript: &Transcript) {
         match before {
             Some(before)
                 if before.path.ends_with(".summary")
-                    || request.n_calls == 0 && begun_anew.contains(request.path.as_str()) =>
+                    || request.n_calls == 0 && begun_again.contains(request.path.as_str()) =>
             {
                 assert!(
                     now.exchanges.is_empty() && now.system == before.conversation.system,
@@ -396,7 +400,7 @@ proptest! {
 }
 
 #[test]
-fn a_condition_sees_what_stands_before_it_and_not_what_has_finished() {
+fn a_condition_sees_what_comes_before_it_and_not_what_has_finished() {
     let text = "
 id: before
 agents: {a: {}, b: {}, c: {role: observer}}
@@ -409,7 +413,7 @@ phases:
       - {agent: b, to: c}
 ";
     let folder = tempfile::tempdir().unwrap();
-    // b has long spoken when a comes to its second turn; the condition stands before b all the same.
+    // b has long spoken when a's second turn comes; the condition is before b all the same.
     let backwards = Arc::new(Backwards(Arc::new(Noting::new(usize::MAX, |_| Some("words".into())))));
     let played = play(&scenario(text), backwards, folder.path(), &RunOptions::default()).unwrap();
     assert_eq!(played.n_written, 3);

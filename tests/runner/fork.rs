@@ -34,7 +34,7 @@ fn seeded() -> Arc<dyn Backend> {
     Arc::new(Scripted::new(|request| {
         let open =
             request.choice.as_ref().map(|options| options.choice.options[options.open[0]].text.clone());
-        open.or(Some(format!("{} with {}", request.path, request.seed)))
+        open.or(Some(format!("{} with {}", request.path, request.sampling.seed)))
     }))
 }
 
@@ -179,7 +179,8 @@ fn a_fork_of_a_continued_run_remembers_the_earlier_one() {
 #[test]
 fn an_unknown_turn_of_a_long_plan_is_an_error_without_an_empty_end() {
     let dir = crate::play::checkout();
-    let text = "id: long\nagents: {a: {}, b: {}}\nphases: [{name: talk, agents: [a, b], rounds: 20}, {name: close, agents: [a]}]\n";
+    let text = "id: long\nagents: {a: {}, b: {}}\n\
+                phases: [{name: talk, agents: [a, b], rounds: 20}, {name: close, agents: [a]}]\n";
     let scenario = scenario(text);
     let run = dir.path().join("run");
     play(&scenario, seeded(), &run, &RunOptions::default()).unwrap();
@@ -188,7 +189,7 @@ fn an_unknown_turn_of_a_long_plan_is_an_error_without_an_empty_end() {
     assert!(error.contains("the plan has no turn or phase `zed`") && error.contains("`talk`"), "{error}");
     assert!(!error.trim_end().ends_with(';'), "{error}");
     let said = greenroom::run::Say { turn: "zed".into(), text: "Hm.".into() };
-    let changes = Changes { said: vec![said], told: Vec::new() };
+    let changes = Changes { said: vec![said], tells: Vec::new() };
     let from = ForkFrom { run: run.clone(), at: Some("close".into()), changes };
     let options = RunOptions { fork: Some(from), ..RunOptions::default() };
     let error = play(&scenario, seeded(), &dir.path().join("other"), &options).unwrap_err();

@@ -1,4 +1,4 @@
-//! Replies whose schema says more than can be enforced while they are written: checked, asked for again,
+//! Replies whose schema has rules that can't be enforced during generation: checked, requested again,
 //! recorded and replayed.
 
 use greenroom::backend::{Request, Scripted};
@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 
 fn scenario(schema: &str) -> Arc<Scenario> {
     let text = format!(
-        "temperature: 0\nagents: {{ ann: {{}} }}\nphases: [{{ name: p, agents: [ann], prompt: Tag it., reply: {{ schema: {schema} }} }}]\n"
+        "temperature: 0\nagents: {{ ann: {{}} }}\n\
+         phases: [{{ name: p, agents: [ann], prompt: Tag it., reply: {{ schema: {schema} }} }}]\n"
     );
     let loaded = scenario::load("tags.yaml", &text, &[]);
     let report = loaded.report.render(false);
@@ -44,7 +45,7 @@ fn a_reply_that_breaks_its_schema_is_asked_for_again_and_recorded() {
     let asked = seeds.clone();
     let transcript = played(&scenario, move |request| {
         let mut seeds = asked.lock().unwrap();
-        seeds.push((request.seed, request.sampling.temperature > 0.0));
+        seeds.push((request.sampling.seed, request.sampling.temperature > 0.0));
         let replies = [r#"["a","a"]"#, r#"["b","c","b"]"#, r#"["a","b"]"#];
         Some(replies[(seeds.len() - 1).min(2)].to_string())
     });

@@ -1,4 +1,4 @@
-//! Strategies in repeated games: what they play is held against a second, naive implementation, which goes
+//! Strategies in repeated games: what they play is compared with a second, naive implementation, which goes
 //! through the game move by move and keeps what everybody has seen in plain lists. And what `check` says of
 //! scripts.
 
@@ -294,7 +294,7 @@ fn strategies_play_as_a_naive_implementation_plays() {
     }
 }
 
-/// What is said in a run without a model, by turn.
+/// The replies of a run without a model, by turn.
 fn moves(text: &str, seed: u64) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let nobody = Arc::new(Scripted::new(|_| None));
@@ -388,7 +388,8 @@ fn what_a_script_can_not_say_is_found() {
             &["the script has no reply for `game/2/bot`", "`go` is not an option at vote/1/bot"],
         ),
         (
-            "{script: {talk/1/bot: Hi., game/1/bot: share, game/2/bot: share, vote/1/bot: stay, vote/2/bot: stay}}",
+            "{script: \
+             {talk/1/bot: Hi., game/1/bot: share, game/2/bot: share, vote/1/bot: stay, vote/2/bot: stay}}",
             &["there is no turn `vote/2/bot`", "did you mean `vote/1/bot`?"],
         ),
         (

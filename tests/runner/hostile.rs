@@ -131,7 +131,8 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
         ),
         (
             format!(
-                "{}phases: [{{name: p, agents: [{}], choice: [x, y]}}]\npayoff: {{phase: p, matrix: {{x: 1}}}}\n",
+                "{}phases: [{{name: p, agents: [{}], choice: [x, y]}}]\n\
+                 payoff: {{phase: p, matrix: {{x: 1}}}}\n",
                 agents(40),
                 cast(40)
             ),
@@ -151,7 +152,8 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
         (phase("initial_prompt: \"{{ 'x' | indent(10 ** 15) }}\"", ""), "template"),
         (
             phase(
-                "initial_prompt: '{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}'",
+                "initial_prompt: \
+                 '{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}'",
                 "",
             ),
             "template",
@@ -189,7 +191,7 @@ const HOSTILE: &[&str] = &[
 ];
 
 #[test]
-fn what_made_minijinja_panic_is_an_error_wherever_it_stands() {
+fn what_made_minijinja_panic_is_an_error_wherever_it_is() {
     let base = format!("{}phases:\n- {{name: p, agents: [a0, a1]}}\n", agents(2));
     for code in HOSTILE {
         let prompt = format!("{base}- {{name: q, agents: [a0], initial_prompt: \"{{{{ {code} }}}}\"}}\n");

@@ -1,6 +1,6 @@
 //! Other engines' scenarios: what becomes of them, and that nothing in them is read as a template or lost.
 
-use greenroom::import::{Format, import};
+use greenroom::import::{ImportFormat, import};
 use greenroom::rehearsal::load;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ fn arenas_and_tasks_become_scenarios() {
 }
 
 #[test]
-fn what_an_agent_is_told_is_what_the_file_says() {
+fn an_agent_reads_what_the_file_says() {
     let text = std::fs::read_to_string(fixture("chatarena-lighthouse.json")).unwrap();
     let yaml = import("x.json", &text, None).unwrap().yaml;
     let scenario = load("x.yaml", &yaml, &[]).scenario.unwrap();
@@ -45,7 +45,8 @@ fn what_an_agent_is_told_is_what_the_file_says() {
 
 #[test]
 fn a_classroom_is_moderated_by_its_professor() {
-    let task = "agents: [{name: Professor A}, {name: Student B}]\nenvironment: {max_turns: 4, rule: {order: {type: classroom}}}";
+    let task = "agents: [{name: Professor A}, {name: Student B}]\n\
+                environment: {max_turns: 4, rule: {order: {type: classroom}}}";
     let yaml = import("config.yaml", task, None).unwrap().yaml;
     assert!(yaml.contains("order: moderated\n    moderator: professor_a\n"), "{yaml}");
 }
@@ -60,10 +61,11 @@ fn every_key_is_used_or_noted() {
         assert!(notes.contains(&format!("a{n}")), "a{n} in {notes}");
     }
     assert!(notes.contains("`1000000` is ignored because max_turns is set"), "{notes}");
-    let task = "b1: 1\nprompts: {b2: x}\ntools: [b3]\nenvironment: {env_type: b4, max_turns: 99999999, b5: 1, rule: {order: \
-                {type: b6}, visibility: {type: b7}, selector: {type: b8}, updater: {type: b9}, describer: {type: basic, \
-                c1: 1}, c2: 3}}\nagents: [{name: A, agent_type: c3, llm: c4, memory: c5, output_parser: c6, tools: [c7], \
-                c8: 1, prompt_template: '${solution} ${c9}'}]";
+    let task = "b1: 1\nprompts: {b2: x}\ntools: [b3]\n\
+                environment: {env_type: b4, max_turns: 99999999, b5: 1, rule: {order: {type: b6}, \
+                visibility: {type: b7}, selector: {type: b8}, updater: {type: b9}, describer: \
+                {type: basic, c1: 1}, c2: 3}}\nagents: [{name: A, agent_type: c3, llm: c4, memory: c5, \
+                output_parser: c6, tools: [c7], c8: 1, prompt_template: '${solution} ${c9}'}]";
     let notes = import("x.yaml", task, None).unwrap().notes.join("\n");
     for n in 1..10 {
         assert!(notes.contains(&format!("b{n}")) && notes.contains(&format!("c{n}")), "{n} in {notes}");
@@ -81,7 +83,7 @@ fn refusals_say_what_was_found_and_expected() {
         ("empty", String::new(), None),
         ("no JSON", "{\"players\": [}".into(), None),
         ("no YAML", "agents: [\n  - : :".into(), None),
-        ("YAML for ChatArena", "players: []".into(), Some(Format::ChatArena)),
+        ("YAML for ChatArena", "players: []".into(), Some(ImportFormat::ChatArena)),
         ("neither", "{\"tools\": 1, \"x\\u001b[31m\": 2}".into(), None),
         ("a list", "[1, 2]".into(), None),
         ("ours", "agents: {ann: {}}\nphases: []".into(), None),
@@ -103,9 +105,9 @@ fn refusals_say_what_was_found_and_expected() {
         ),
         ("an agent that is a word", "agents: [Ann]\nenvironment: {}".into(), None),
         ("turns that are a word", "agents: [{name: A}]\nenvironment: {max_turns: many}".into(), None),
-        ("a task read as an arena", "{\"agents\": []}".into(), Some(Format::ChatArena)),
+        ("a task read as an arena", "{\"agents\": []}".into(), Some(ImportFormat::ChatArena)),
     ];
-    let line = |(what, text, from): &(&str, String, Option<Format>)| {
+    let line = |(what, text, from): &(&str, String, Option<ImportFormat>)| {
         format!("{what}: {}\n", import("x", text, *from).unwrap_err())
     };
     insta::assert_snapshot!(bad.iter().map(line).collect::<String>());
@@ -164,22 +166,24 @@ proptest! {
     fn hostile_texts_stay_texts(role in hostile(), name in hostile(), extra in hostile()) {
         let arena = serde_json::json!({
             "name": &name, &extra: &extra, "global_prompt": "All.",
-            "players": [{"name": &name, "role_desc": &role, &extra: &name}, {"name": "Ben", "role_desc": "Mind."}],
+            "players": [
+                {"name": &name, "role_desc": &role, &extra: &name}, {"name": "Ben", "role_desc": "Mind."}
+            ],
             "environment": {"env_type": &extra},
         });
-        let yaml = import(&extra, &arena.to_string(), Some(Format::ChatArena));
-        // A key of the file's own may stand where a field was expected: then it is refused.
+        let yaml = import(&extra, &arena.to_string(), Some(ImportFormat::ChatArena));
+        // A user-defined key may be where a field was expected: then it is rejected.
         let Ok(imported) = yaml else { return Ok(()) };
         let loaded = load("x.yaml", &imported.yaml, &[]);
         let Some(scenario) = loaded.scenario else {
             return Err(TestCaseError::fail(format!("{}\n{}", loaded.report.render(false), imported.yaml)));
         };
         prop_assert_eq!(scenario.agents.len(), 2);
-        let told = role.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}', '\u{2029}'], "\n");
-        let told: Vec<&str> = told.lines().map(|line| line.trim_end_matches([' ', '\t'])).collect();
-        let told = told.join("\n").trim().to_string();
-        let told = if told.is_empty() { String::new() } else { format!("\n\nYour role: {told}") };
-        let expected = format!("All.\n\nYour name: {}{told}", scenario.agents[0].name);
+        let role_text = role.replace("\r\n", "\n").replace(['\r', '\u{85}', '\u{2028}', '\u{2029}'], "\n");
+        let role_text: Vec<&str> = role_text.lines().map(|line| line.trim_end_matches([' ', '\t'])).collect();
+        let role_text = role_text.join("\n").trim().to_string();
+        let role_text = if role_text.is_empty() { String::new() } else { format!("\n\nYour role: {role_text}") };
+        let expected = format!("All.\n\nYour name: {}{role_text}", scenario.agents[0].name);
         prop_assert_eq!(scenario.agents[0].system.clone(), expected.trim());
         prop_assert!(imported.notes.iter().all(|note| !note.contains(char::is_control)));
     }
@@ -192,7 +196,7 @@ proptest! {
                 format!("{prompt}${{role_description}}{prompt}${{task_description}}{prompt}")}],
             "environment": {"max_turns": 2, "rule": {"order": "sequential"}},
         });
-        let imported = import("x.json", &text.to_string(), Some(Format::AgentVerse)).unwrap();
+        let imported = import("x.json", &text.to_string(), Some(ImportFormat::AgentVerse)).unwrap();
         let loaded = load("x.yaml", &imported.yaml, &[]);
         prop_assert!(loaded.scenario.is_some(), "{}\n{}", loaded.report.render(false), imported.yaml);
     }
@@ -200,8 +204,10 @@ proptest! {
 
 #[test]
 fn settings_of_replies_are_taken_over_and_nameless_agents_get_a_name() {
-    let task = "agents: [{name: ''}, {name: Bo, llm: {model: gpt-4, temperature: 0.2, top_p: 0.9, max_tokens: 120}}, \
-                {name: Cy, llm: {temperature: -1, max_tokens: 0}}]\nenvironment: {max_turns: 2, rule: {order: {type: sequential}}}";
+    let task = "agents: [{name: ''}, {name: Bo, llm: \
+                {model: gpt-4, temperature: 0.2, top_p: 0.9, max_tokens: 120}}, {name: Cy, llm: \
+                {temperature: -1, max_tokens: 0}}]\n\
+                environment: {max_turns: 2, rule: {order: {type: sequential}}}";
     let imported = import("x.yaml", task, None).unwrap();
     let scenario = load("x.yaml", &imported.yaml, &[]).scenario.unwrap();
     let agents: Vec<_> = scenario.agents.iter().map(|agent| (agent.name.as_str(), &agent.hints)).collect();

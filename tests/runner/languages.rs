@@ -4,7 +4,6 @@ use crate::constructs::{Noting, simple};
 use crate::play::play;
 use greenroom::rehearsal::load;
 use greenroom::run::RunOptions;
-use greenroom::scenario::compile;
 use std::sync::Arc;
 
 const TALK: &str = "
@@ -73,7 +72,7 @@ fn a_plan_knows_its_language_unless_it_is_english() {
     let hash = |language: &str| {
         let text = format!("{language}{TALK}");
         let scenario = load("x.yaml", &text, &[]).scenario.unwrap();
-        compile(&scenario).hash()
+        scenario.plan().hash()
     };
     assert_eq!(hash(""), hash("language: en\n"));
     assert_eq!(hash(""), hash("language: { base: en }\n"));

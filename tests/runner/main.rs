@@ -1,4 +1,4 @@
-//! Everything above the prompt, tested without a model: scripted agents stand in for it.
+//! Everything above the prompt, tested without a model: scripted agents replace it.
 #![allow(clippy::unwrap_used)]
 
 mod agreement;

@@ -118,10 +118,9 @@ fn stops(scenario_text: &str) -> HashMap<String, Vec<String>> {
 #[test]
 fn replies_end_where_a_script_begins() {
     let stops = stops(
-        "agents: {a: {display_name: Ann}, b: {display_name: Ben}}\n\
-         phases:\n\
-         - {name: quay, agents: [a, b], initial_prompt: 'The quay is empty. Rain falls.', auto_rounds: 2,\n   \
-            per_agent_prompt_templates: {b: 'Only you know, Ben: it sinks.'}}\n\
+        "agents: {a: {display_name: Ann}, b: {display_name: Ben}}\nphases:\n\
+         - {name: quay, agents: [a, b], initial_prompt: 'The quay is empty. Rain falls.', auto_rounds: \
+         2,\n   per_agent_prompt_templates: {b: 'Only you know, Ben: it sinks.'}}\n\
          - {name: hall, agents: [a], initial_prompt: Short text}\n",
     );
     let ends = |path: &str, stop: &str| stops[path].iter().any(|other| other == stop);

@@ -2,13 +2,11 @@
 //! recorded, what is drift.
 
 use crate::play::play;
-use greenroom::backend::{
-    Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Scripted, Session, Sink,
-};
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::rehearsal::load;
 use greenroom::replay::{carry, replay};
 use greenroom::run::{ForkFrom, RunOptions};
-use greenroom::scenario::{Given, Reasoning, Scenario};
+use greenroom::scenario::{Given, Hints, Reasoning, Scenario};
 use greenroom::transcript::{Cause, Drift, Transcript};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,8 +58,8 @@ impl Backend for Files {
         let asked = self.asked.clone();
         Ok(Some(Arc::new(Self { file: model.to_string(), suggested: 0.4, asked })))
     }
-    fn suggested_sampling(&self) -> GivenSampling {
-        GivenSampling { min_p: Some(self.suggested), ..GivenSampling::default() }
+    fn suggested_sampling(&self) -> Hints {
+        Hints { min_p: Some(self.suggested), ..Hints::default() }
     }
     fn reply(&self, request: Request, _sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         self.asked.lock().unwrap().push((self.file.clone(), request.clone()));
@@ -69,7 +67,7 @@ impl Backend for Files {
             Some(_) => "left".to_string(),
             None => format!("words of {}", self.file),
         };
-        Box::pin(async move { Ok(Reply::of(vec![1], words, greenroom::transcript::Stop::EndOfTurn)) })
+        Box::pin(async move { Ok(Reply::of(vec![1], words, greenroom::backend::StopReason::EndOfTurn)) })
     }
     fn forget(&self, _session: &Session) {}
 }
@@ -101,7 +99,7 @@ fn settings(asked: &[(String, Request)]) -> Vec<String> {
 }
 
 #[test]
-fn what_stands_closest_counts() {
+fn the_closest_setting_counts() {
     let folder = tempfile::tempdir().unwrap();
     let (asked, transcript) = played(TEXT, folder.path(), &RunOptions::default());
     assert_eq!(
@@ -130,7 +128,7 @@ fn what_stands_closest_counts() {
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();
 }
 
-/// How much is thought before each reply, and before those that the same prompt goes on from.
+/// Amount of reasoning before each reply, and before those that the same prompt continues from.
 #[test]
 fn reasoning_is_a_setting_like_the_others_and_stays_in_what_was_read() {
     let text = "
@@ -156,11 +154,11 @@ phases:
         let all: Vec<&str> = past.chain([request.conversation.reasoning]).map(Reasoning::word).collect();
         format!("{}: {}", request.path, all.join(" "))
     };
-    let mut told: Vec<String> = asked.iter().map(|(_, request)| levels(request)).collect();
-    told.sort();
+    let mut settled: Vec<String> = asked.iter().map(|(_, request)| levels(request)).collect();
+    settled.sort();
     // A choice, and a reply that has a form, begin with their first token.
     assert_eq!(
-        told,
+        settled,
         [
             "one/1/ann: high",
             "one/1/ben: low",
@@ -184,23 +182,23 @@ phases:
 fn the_command_line_counts_before_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let options = RunOptions {
-        sampling: GivenSampling { temperature: Some(0.3), ..GivenSampling::default() },
+        sampling: Hints { temperature: Some(0.3), ..Hints::default() },
         given: Given::from(["temperature".to_string(), "max_tokens".to_string()]),
         max_tokens: 5,
         models: [("", "x.gguf"), ("big", "c.gguf")].map(|(name, of)| (name.into(), of.into())).into(),
         ..RunOptions::default()
     };
     let (asked, transcript) = played(TEXT, folder.path(), &options);
-    let told = settings(&asked);
-    assert_eq!(told[0], "one/1/ann c.gguf T0.3 p0.5 k7 m0.4 n5");
-    assert_eq!(told[1], "one/1/ben x.gguf T0.3 p0.5 k0 m0.4 n5");
-    assert_eq!(told[5], "two/1/cas b.gguf T0.3 p0.95 k0 m0.4 n5");
+    let settled = settings(&asked);
+    assert_eq!(settled[0], "one/1/ann c.gguf T0.3 p0.5 k7 m0.4 n5");
+    assert_eq!(settled[1], "one/1/ben x.gguf T0.3 p0.5 k0 m0.4 n5");
+    assert_eq!(settled[5], "two/1/cas b.gguf T0.3 p0.95 k0 m0.4 n5");
     assert_eq!(transcript.turns[0].record.hints.words(), "model big, top-p 0.5, top-k 7");
     // What the command line gave stays out of a replay: the file may say what it likes of it.
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();
     replay(&scenario(&TEXT.replace("temperature: 0.2", "temperature: 0.6")), &transcript, BTreeMap::new())
         .unwrap();
-    // A run goes on with what it began with, the given settings among them.
+    // A run is resumed with the settings that it began with, the given ones among them.
     let resume = RunOptions { resume: true, ..RunOptions::default() };
     let error = play(&scenario(TEXT), Files::new(&Asked::default()), folder.path(), &resume).unwrap_err();
     assert!(error.to_string().contains("complete"), "{error}");
@@ -227,7 +225,7 @@ fn a_changed_setting_is_drift_at_its_line() {
     let agent =
         drift("cas: { lifecycle: ephemeral, model: big }", "cas: { lifecycle: ephemeral, model: small }");
     assert_eq!((agent.0.as_str(), agent.2), ("agents/cas", Cause::AgentChanged));
-    // Another file behind a name is no drift without a model: nothing that was read or said depends on the
+    // Another file of the same name is no drift without a model: nothing that was read or said depends on the
     // path.
     replay(&scenario(&TEXT.replace("a.gguf", "moved.gguf")), &transcript, BTreeMap::new()).unwrap();
     // Carried over, the recording has today's settings.
@@ -261,11 +259,11 @@ fn runs_go_on_and_fork_with_all_their_models() {
     assert!(error.to_string().contains("`models` differs from what the run began with"), "{error:#}");
     // A fork asks the same models with the same settings.
     let header = &transcript.header.record;
+    let named = header.models.iter().map(|(name, of)| (name.clone(), of.sampling.clone()));
     let fork = RunOptions {
         fork: Some(ForkFrom { run: first.clone(), at: Some("two".into()), changes: Default::default() }),
-        sampling: greenroom::backend::Sampling::from(header.sampling.clone()).into(),
         given: header.given.clone().unwrap(),
-        recorded: header.models.iter().map(|(name, of)| (name.clone(), of.sampling.clone().into())).collect(),
+        recorded: named.chain([(String::new(), header.sampling.clone())]).collect(),
         ..RunOptions::default()
     };
     std::fs::write(folder.path().join("two.yaml"), TEXT).unwrap();
@@ -277,7 +275,7 @@ fn runs_go_on_and_fork_with_all_their_models() {
 }
 
 #[test]
-fn a_model_that_is_missing_is_told_by_its_name() {
+fn a_missing_model_is_reported_by_name() {
     let text = TEXT.replace("b.gguf", "gone.gguf");
     let folder = tempfile::tempdir().unwrap();
     let error = play(&scenario(&text), Files::new(&Asked::default()), folder.path(), &RunOptions::default());

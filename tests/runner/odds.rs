@@ -1,16 +1,16 @@
-//! Shares are the probabilities with which options are drawn: the engine's own rule draws here, wherever
-//! people and programs read a share it is held against that.
+//! Shares are the probabilities with which options are drawn: the engine's own rule draws here, every share
+//! that people and programs read is compared with that.
 
 use crate::terminal::Kept;
-use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Sampling, Scripted, Session, Sink};
+use greenroom::backend::StopReason;
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::rehearsal::load;
 use greenroom::replay::Search;
-use greenroom::report::{Sources, html};
+use greenroom::report::{ReportSources, html};
 use greenroom::run::{RunOptions, perform};
-use greenroom::scenario::{Scenario, compile};
+use greenroom::scenario::{Hints, Scenario};
 use greenroom::statistics::{Cell, Run, Sample, Subject, Summary, Values, summarize, tables};
-use greenroom::terminal::{Dialogue, Page, statistics};
-use greenroom::transcript::Stop;
+use greenroom::terminal::{DialogueOutput, Page, statistics};
 use greenroom::transcript::{ChoiceRecord, Odds, OptionRecord, Transcript};
 use greenroom_engine::draw;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn a_greedy_choice_is_certain_and_of_equals_the_first() {
 }
 
 #[test]
-fn whatever_stands_in_a_recording_gives_shares_of_one_whole() {
+fn any_recording_gives_shares_of_one_whole() {
     let extremes = [None, Some(0.0), Some(-1e30), Some(f32::MAX), Some(f32::INFINITY), Some(-0.1)];
     for temperature in [-1.0, 0.0, 1e-45, 1e-3, 0.7, f32::MAX, f32::INFINITY] {
         for (a, b, c) in extremes
@@ -147,10 +147,10 @@ impl Backend for Drawing {
     fn reply(&self, request: Request, _sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         Box::pin(async move {
             let options = request.choice.unwrap();
-            let chosen = draw(&LOGPROBS, &sampling(request.sampling.temperature, request.seed));
+            let chosen = draw(&LOGPROBS, &sampling(request.sampling.temperature, request.sampling.seed));
             let text = options.choice.options[chosen].text.clone();
             let logprobs = LOGPROBS.iter().copied().enumerate().collect();
-            Ok(Reply { logprobs, ..Reply::of(vec![1], text, Stop::EndOfTurn) })
+            Ok(Reply { logprobs, ..Reply::of(vec![1], text, StopReason::EndOfTurn) })
         })
     }
     fn forget(&self, _session: &Session) {}
@@ -160,8 +160,8 @@ impl Backend for Drawing {
 fn play(folder: &Path, temperature: f32, seed: u64) -> (Transcript, String) {
     let (scenario, kept) = (doors(), Kept::default());
     let page = Page::new(Box::new(kept.clone()), None);
-    let mut dialogue = Dialogue::on(page, false, scenario.clone(), Arc::new(compile(&scenario)));
-    let sampling = Sampling { temperature, ..Sampling::default() }.into();
+    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), scenario.plan().clone());
+    let sampling = Hints { temperature: Some(temperature), ..Hints::default() };
     let options = RunOptions { seed, sampling, ..RunOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let backend = Arc::new(Drawing(Scripted::new(|_| None)));
@@ -227,7 +227,7 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
         std::fs::write(&scenario, doors().sources.main().text.as_bytes()).unwrap();
         let search =
             Search { scenario: Some(scenario), root: Some(folder.path().to_owned()), ..Search::default() };
-        let page = html(&Sources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
+        let page = html(&ReportSources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
         let percent = format!("{:.1} %", permille / 10.0);
         assert!(
             page.contains(&percent) && page.contains("mass of all options under 0.1 %"),

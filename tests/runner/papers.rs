@@ -51,7 +51,8 @@ fn an_outcome_is_evaluated_as_the_file_says() {
 
 #[test]
 fn memories_are_ephemeral_and_rounds_three_unless_the_file_says_otherwise() {
-    let text = "agents: { ann: {}, ben: { lifecycle: permanent } }\nphases: [{ name: p, agents: [ann, ben], debate_format: free_form }]\n";
+    let text = "agents: { ann: {}, ben: { lifecycle: permanent } }\n\
+                phases: [{ name: p, agents: [ann, ben], debate_format: free_form }]\n";
     let scenario = load("x.yaml", text, &[]).scenario.unwrap();
     let lifecycles: Vec<&str> = scenario.agents.iter().map(|agent| agent.lifecycle.word()).collect();
     assert_eq!((lifecycles, scenario.phases[0].rounds), (vec!["ephemeral", "permanent"], 3));
@@ -62,12 +63,12 @@ fn memories_are_ephemeral_and_rounds_three_unless_the_file_says_otherwise() {
 
 #[test]
 fn a_cast_from_outside_takes_the_place_of_none() {
-    let told = |file: &str, overrides: &[(String, serde_json::Value)]| {
+    let reported = |file: &str, overrides: &[(String, serde_json::Value)]| {
         let report = open(std::path::Path::new(file), overrides).unwrap().report;
         report.diagnostics.iter().map(|found| found.help.clone().unwrap_or_default()).collect::<String>()
     };
-    assert!(told("tests/papers/template.yaml", &[]).contains("--agents FILE"));
+    assert!(reported("tests/papers/template.yaml", &[]).contains("--agents FILE"));
     let cast = [parse_cast("tests/papers/cast.yaml").unwrap()];
-    assert_eq!(told("tests/papers/template.yaml", &cast), "");
-    assert!(told("tests/papers/panel.yaml", &cast).contains("leave out `--agents`"));
+    assert_eq!(reported("tests/papers/template.yaml", &cast), "");
+    assert!(reported("tests/papers/panel.yaml", &cast).contains("leave out `--agents`"));
 }

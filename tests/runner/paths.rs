@@ -4,7 +4,7 @@
 use greenroom::rehearsal::{load, open};
 
 /// Code, line and message of what is found where phases follow on a vote and on choices.
-fn told(phases: &str) -> Vec<(&'static str, usize, String)> {
+fn reported(phases: &str) -> Vec<(&'static str, usize, String)> {
     let text = format!(
         "variables: {{ days: 3 }}
 agents: {{ ann: {{}}, ben: {{}}, cas: {{}} }}
@@ -22,7 +22,7 @@ phases:
 }
 
 fn when(condition: &str) -> Vec<(&'static str, usize, String)> {
-    told(&format!("  - {{ name: end, agents: [ann], when: \"{condition}\" }}\n"))
+    reported(&format!("  - {{ name: end, agents: [ann], when: \"{condition}\" }}\n"))
 }
 
 fn codes(condition: &str) -> Vec<&'static str> {
@@ -30,7 +30,7 @@ fn codes(condition: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn what_no_choice_leads_to_is_told() {
+fn unreachable_results_are_reported() {
     for condition in [
         "vote.decision == 'We go'",
         "vote.decision == 'leave'",
@@ -72,7 +72,7 @@ assertions: [\"{that}\"]
 }
 
 #[test]
-fn an_assertion_that_no_choice_fulfils_is_told() {
+fn an_assertion_that_no_choice_fulfils_is_reported() {
     for that in ["vote.choices.ann == 'We go'", "vote.votes.go >= '2'", "vote.choices == 'go'"] {
         let options = "the options of `vote` are `\"stay\"`, `\"go\"`".to_owned();
         assert_eq!(asserted(that), [("unreachable", Some(options))], "{that}");
@@ -117,18 +117,18 @@ fn what_some_choice_leads_to_is_not() {
 }
 
 #[test]
-fn what_can_fail_is_told_with_the_way_to_it() {
+fn possible_failures_are_reported_with_the_way_to_them() {
     for (condition, way) in [
         ("loose.choices.ann + 1 > 2", "`loose` has the choices nothing valid, 1"),
         ("trip.choices.ann + 1 > 2", "`trip` is skipped"),
     ] {
-        let told = when(condition);
+        let reported = when(condition);
         assert_eq!(
-            told.iter().map(|(code, line, _)| (*code, *line)).collect::<Vec<_>>(),
+            reported.iter().map(|(code, line, _)| (*code, *line)).collect::<Vec<_>>(),
             [("may-fail", 8)],
             "{condition}"
         );
-        assert!(told[0].2.contains(way), "{told:?}");
+        assert!(reported[0].2.contains(way), "{reported:?}");
     }
 }
 
@@ -143,21 +143,21 @@ fn counts_that_grow_with_rounds_are_not_tried() {
         )
     };
     for condition in ["long.votes.x == 10", "few.choices.ben is none", "listed.choices.ann is none"] {
-        assert_eq!(told(&phases(condition)), [], "{condition}");
+        assert_eq!(reported(&phases(condition)), [], "{condition}");
     }
-    assert_eq!(told(&phases("long.choices.ann == 'z'")).len(), 1);
+    assert_eq!(reported(&phases("long.choices.ann == 'z'")).len(), 1);
 }
 
 #[test]
-fn what_may_be_missing_is_told_with_its_condition() {
+fn possibly_missing_values_are_reported_with_their_condition() {
     let prompt = |when: &str, text: &str| {
-        told(&format!(
+        reported(&format!(
             "  - name: end\n    agents: [ann]\n{when}    initial_prompt: |\n      First.\n      {text}\n"
         ))
     };
     let missing = prompt("", "Ann took {{ trip.choices.ann }}.");
-    let message = "`trip.choices` may not exist here: if `vote.decision == 'go'` is false, `trip` is skipped, and \
-                   `end` is null";
+    let message = "`trip.choices` may not exist here: if `vote.decision == 'go'` is false, `trip` is \
+                   skipped, and `end` is null";
     assert_eq!(missing, [("may-be-missing", 12, message.to_string())]);
     for (when, text) in [
         ("    when: trip.played\n", "Ann took {{ trip.choices.ann }}."),

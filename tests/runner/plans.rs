@@ -1,8 +1,8 @@
 //! Plans: who reads what, who waits for whom.
 
 use greenroom::scenario::{
-    AgentId, Audience, Choice, Condition, Input, Method, PhaseId, Plan, Purpose, Scenario, Turn, TurnId,
-    compile, load,
+    AgentId, Audience, Choice, ChoiceMethod, Condition, Input, PhaseId, Plan, Purpose, Scenario, Turn,
+    TurnId, load,
 };
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ fn plan(phases: &str) -> (Arc<Scenario>, Plan) {
     let text = format!("id: p\nagents: {{a: {{}}, b: {{}}, c: {{lifecycle: ephemeral}}}}\nphases:\n{phases}");
     let loaded = load("p.yaml", &text, &[]);
     let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
-    let plan = compile(&scenario);
+    let plan = Plan::clone(scenario.plan());
     (scenario, plan)
 }
 
 #[test]
 fn graphs_look_as_before() {
     let (scenario, round) = plan(
-        "  - {name: one, agents: [a, b], auto_rounds: 2}\n  - {name: two, agents: [b, c], topology: broadcast, \
-         initial_prompt: '${one.messages[b]}'}\n",
+        "  - {name: one, agents: [a, b], auto_rounds: 2}\n  - {name: two, agents: [b, c], topology: \
+         broadcast, initial_prompt: '${one.messages[b]}'}\n",
     );
     insta::assert_snapshot!("dot", round.dot(&scenario));
     insta::assert_snapshot!("mermaid", round.mermaid(&scenario));
@@ -57,7 +57,7 @@ fn max_turns_cuts_a_phase_short() {
         plan.order().map(|(_, turn)| turn.path.clone()).collect::<Vec<_>>()
     };
     assert_eq!(counts("auto_rounds: 5, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
-    assert_eq!(counts("topology: turn_by_turn, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
+    assert_eq!(counts("topology: round_robin, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
     assert_eq!(counts("max_turns: 9, auto_rounds: 1"), ["one/1/a", "one/1/b"]);
 }
 
@@ -65,7 +65,8 @@ fn max_turns_cuts_a_phase_short() {
 fn the_shipped_scenarios_have_the_turns_they_promise() {
     let turns = |name: &str, text: &str| {
         let loaded = load(name, text, &[]);
-        compile(&loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)))).n_turns()
+        let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
+        scenario.plan().n_turns()
     };
     assert_eq!(turns("pd.yaml", include_str!("../../scenarios/prisoners-dilemma.yaml")), 27);
     assert_eq!(turns("gossip.yaml", include_str!("../../scenarios/gossip.yaml")), 21);
@@ -120,7 +121,7 @@ fn a_plans_hash_changes_with_each_part_of_a_turn() {
         changed(choice, &|turn| turn.constraint = None),
         changed(choice, &|turn| turn.constraint.as_mut().unwrap().except.push(TurnId(0))),
         of_choice(&|choice| choice.shuffle = !choice.shuffle),
-        of_choice(&|choice| choice.method = Method::Parse),
+        of_choice(&|choice| choice.method = ChoiceMethod::Parse),
         of_choice(&|choice| choice.options[0].text += "."),
         of_choice(&|choice| choice.options[0].value = "other".into()),
     ];

@@ -49,7 +49,7 @@ pub(crate) fn scenario(text: &str) -> Arc<Scenario> {
     loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)))
 }
 
-/// Says its own path and how much it has read, so that any difference in reading changes what is said.
+/// Says its own path and how much it has read, so any difference in reading changes the reply.
 pub(crate) fn echo() -> Arc<dyn Backend> {
     Arc::new(Scripted::new(|request| {
         let read: usize = request.conversation.exchanges.iter().map(|past| past.user.len()).sum();
@@ -153,7 +153,7 @@ fn lines_stand_in_plan_order_whatever_finishes_first() {
 }
 
 #[test]
-fn a_failing_turn_is_named_and_what_is_on_record_stands() {
+fn a_failing_turn_is_named_and_the_record_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let script = Scripted::lines([("private/1/a", "hello")]);
     let error = play(&scenario(SMALL), Arc::new(script), folder.path(), &RunOptions::default()).unwrap_err();

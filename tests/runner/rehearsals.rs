@@ -7,7 +7,7 @@ use greenroom::backend::{Request, Scripted};
 use greenroom::diagnostic::Severity;
 use greenroom::rehearsal::load;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Method, Scenario, turn_seed};
+use greenroom::scenario::{ChoiceMethod, Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -18,13 +18,13 @@ use std::sync::Arc;
 /// Runs of each scenario.
 const N_RUNS: u64 = 16;
 
-/// Chooses by the turns' seeds; every fourth run alike.
+/// Chooses by the turns' seeds; every fourth run the same.
 fn answer(salt: u64) -> impl Fn(&Request) -> Option<String> + Send + Sync + 'static {
     move |request| {
         let drawn = turn_seed(salt, &request.path) as usize;
         let drawn = if salt % 4 == 0 { salt as usize / 4 } else { drawn };
         let Some(options) = &request.choice else { return Some("Words.".into()) };
-        if options.choice.method == Method::Parse && drawn % 5 == 4 {
+        if options.choice.method == ChoiceMethod::Parse && drawn % 5 == 4 {
             return Some("hm".into());
         }
         Some(options.choice.options[options.open[drawn % options.open.len()]].text.clone())
@@ -44,7 +44,7 @@ fn run(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, BTreeSet<
     Ok((*footer, phases))
 }
 
-/// The codes of what is said of a scenario.
+/// The codes of a scenario's diagnostics.
 fn codes(text: &str) -> Vec<&'static str> {
     load("x.yaml", text, &[]).report.diagnostics.iter().map(|found| found.code).collect()
 }
@@ -174,7 +174,7 @@ proptest! {
         let loaded = load("generated.yaml", &text, &[]);
         let report = loaded.report.render(false);
         let Some(scenario) = loaded.scenario else {
-            // It is said to fail whenever it comes to it: no run that comes to it goes on.
+            // It is reported to fail in every run that reaches it: no such run continues.
             let found = &loaded.report.diagnostics;
             let is_of_course = |code| ["template", "expression"].contains(&code);
             prop_assert!(found.iter().any(|found| is_of_course(found.code)), "{report}\n{text}");
@@ -245,7 +245,7 @@ phases:
     assert_eq!(codes(&text("")), ["unreachable"]);
 }
 
-/// What only invented words, or ways that stand for others, have led to is no certainty.
+/// What only invented words or representative courses have led to is not certain.
 #[test]
 fn a_strategy_that_words_may_help_is_no_error() {
     let text = |open: &str| {

@@ -3,12 +3,12 @@
 
 use crate::play::{play, without_copy};
 use greenroom::backend::{
-    Backend, BoxFuture, Match, ModelCard, Origin, Reply, Request, Scripted, Session, Sink,
+    Backend, BoxFuture, CacheSource, MatchKind, ModelCard, Reply, Request, Scripted, Session, Sink,
 };
-use greenroom::report::{Sources, html};
+use greenroom::report::{ReportSources, html};
 use greenroom::run::RunOptions;
 use greenroom::scenario::load;
-use greenroom::trace::{Tokens, TraceLine, TurnTrace};
+use greenroom::trace::{TokenCounts, TraceLine, TurnTrace};
 use greenroom::transcript::Transcript;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::fmt::Write as _;
@@ -87,16 +87,16 @@ fn trace(run: &Path, reason: Option<&str>) {
     for (at, turn) in transcript.turns.iter().enumerate() {
         let mut cost = TurnTrace::new(&turn.record.path, &turn.record.agent, None);
         let source = if at < 3 {
-            Origin::None
+            CacheSource::None
         } else if at + 1 == n {
-            Origin::Disk
+            CacheSource::Disk
         } else {
-            Origin::Memory
+            CacheSource::Memory
         };
-        let reused = if source == Origin::None { 0 } else { 1000 * at };
-        cost.kind = Some(if source == Origin::None { Match::Cold } else { Match::Extend });
+        let reused = if source == CacheSource::None { 0 } else { 1000 * at };
+        cost.kind = Some(if source == CacheSource::None { MatchKind::Cold } else { MatchKind::Extend });
         cost.source = Some(source);
-        cost.tokens = Tokens { reused, prefilled: 100, recomputed: at, generated: 10, layer0_rows: 110 };
+        cost.tokens = TokenCounts { reused, prefilled: 100, recomputed: at, generated: 10, layer0_rows: 110 };
         (cost.ttft_ms, cost.total_ms) = (Some(12.5 * (at + 1) as f64), Some(1500.0));
         cost.saved_ms = reused as f64;
         cost.reason = reason.filter(|_| at == 3).map(str::to_string);
@@ -106,7 +106,7 @@ fn trace(run: &Path, reason: Option<&str>) {
 }
 
 fn report(run: &Path) -> String {
-    html(&Sources::open(run, &Default::default()).unwrap()).unwrap()
+    html(&ReportSources::open(run, &Default::default()).unwrap()).unwrap()
 }
 
 /// Parses a page strictly: what is no XML has let something through.
@@ -201,19 +201,24 @@ fn a_report_tells_all() {
     let mut out = String::new();
     outline(document.root_element(), &mut out);
     insta::assert_snapshot!(out);
-    let told = by_id(&document, "cache").descendants().filter(|node| node.has_tag_name("title"));
-    let told: Vec<String> = told.map(text_of).collect();
-    let fourth = "Turn 4, Ann: 3,000 reused (hot), 100 prefilled, 3 recomputed, 10 generated; 50 ms to the first token";
-    assert_eq!(told.iter().filter(|text| *text == fourth).count(), 2, "its tokens and its time: {told:?}");
+    let titles = by_id(&document, "cache").descendants().filter(|node| node.has_tag_name("title"));
+    let titles: Vec<String> = titles.map(text_of).collect();
+    let fourth = "Turn 4, Ann: 3,000 reused (hot), 100 prefilled, 3 recomputed, 10 generated; 50 ms to the \
+                  first token";
+    assert_eq!(
+        titles.iter().filter(|text| *text == fourth).count(),
+        2,
+        "its tokens and its time: {titles:?}"
+    );
     assert_eq!(page, report(&run), "equal runs give equal pages");
 }
 
 #[test]
 fn hostile_texts_are_texts() {
-    const ODD: &str = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \u{1b}[31m\0\u{7f} \
-                       \u{202e}back\u{2066} \u{fffe}";
-    let shown = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \u{fffd}[31m\u{fffd}\u{fffd} \
-                 ⟨U+202E⟩back⟨U+2066⟩ \u{fffd}";
+    const ODD: &str = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \
+                       \u{1b}[31m\0\u{7f} \u{202e}back\u{2066} \u{fffe}";
+    let shown = "</p></style><script>alert(1)</script> & &amp; {{ 7 * 7 }} {% raw %} ]]> <!-- \" ' \
+                 \u{fffd}[31m\u{fffd}\u{fffd} ⟨U+202E⟩back⟨U+2066⟩ \u{fffd}";
     let folder = crate::play::checkout();
     let name = "</b><script>x</script>&{{ 1 }}";
     let template = name.replace("{{ 1 }}", "{{ '{{ 1 }}' }}");
@@ -289,7 +294,7 @@ fn a_run_that_fits_no_more_tells_the_cause_first() {
     assert!(with_class(&document, "graph").is_empty(), "a graph of another plan would mislead");
     assert!(with_class(&document, "public").is_empty());
     assert_eq!(with_class(&document, "says").len(), 8);
-    // What was read is told from the scenario as far as it fits, and then as it was recorded.
+    // What was read is derived from the scenario as far as it fits, and then from the record.
     let kinds = |class: &str| with_class(&document, class).len();
     assert_eq!((kinds("heard-from"), kinds("read")), (0, 2));
     assert!(kinds("opening") > 0);
@@ -317,7 +322,7 @@ fn a_transcript_alone_is_enough() {
     assert!(read[2].contains("You are hungry."), "{read:?}");
     assert!(text_of(by_id(&document, "hearing")).contains("needs the scenario"));
     assert!(text_of(by_id(&document, "cache")).contains("has no trace"));
-    // A line that was changed afterwards is told by its hash.
+    // A line that was changed afterwards is detected by its hash.
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("This is talk/2/spy.", "This is talk/2/SPY.")).unwrap();
     let page = report(&file);
@@ -325,7 +330,7 @@ fn a_transcript_alone_is_enough() {
 }
 
 #[test]
-fn a_scenario_with_errors_is_told() {
+fn a_scenario_with_errors_is_reported() {
     let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     std::fs::write(folder.path().join("market.yaml"), MARKET.to_string() + "bogus: 1\n").unwrap();
@@ -354,7 +359,7 @@ fn figures_of_a_damaged_trace_do_no_harm() {
 }
 
 #[test]
-fn what_is_read_from_an_earlier_run_stands_first() {
+fn what_is_read_from_an_earlier_run_comes_first() {
     let folder = crate::play::checkout();
     let run = record(folder.path(), MARKET, traders());
     let file = folder.path().join("market.yaml");
@@ -369,7 +374,7 @@ fn what_is_read_from_an_earlier_run_stands_first() {
         brought[0].contains("texts remembered from the earlier run")
             && brought[0].contains("This is talk/2/ben.")
     );
-    // Each text of this run stands once in a memory, the earlier ones aside.
+    // Each text of this run is in a memory once, earlier ones aside.
     let view = with_class(&document, "view")[0];
     let n = view.descendants().filter(|node| node.is_text() && node.text() == Some("This is talk/2/ben."));
     let n = n.count();
@@ -381,7 +386,7 @@ fn what_is_read_from_an_earlier_run_stands_first() {
 }
 
 #[test]
-fn a_memory_that_was_summed_up_begins_anew() {
+fn a_summarized_memory_starts_over() {
     /// A context of so few texts that Ann's is full at her second turn.
     struct Small(Arc<dyn Backend>);
     impl Backend for Small {
@@ -399,7 +404,7 @@ fn a_memory_that_was_summed_up_begins_anew() {
         }
     }
     let folder = crate::play::checkout();
-    let text = MARKET.replace("role: trader,", "role: trader, on_overflow: summarize,");
+    let text = MARKET.replace("role: trader,", "role: trader, memory: {keep: summary},");
     let run = record(folder.path(), &text, Arc::new(Small(traders())));
     let page = report(&run);
     let document = parse(&page);
@@ -416,10 +421,11 @@ fn a_memory_that_was_summed_up_begins_anew() {
     assert_eq!(with_class(&document, "says").len(), 9);
 }
 
-/// Two agents who speak in turn for so many rounds.
+/// Two agents who speak in turn for this many rounds.
 fn long(rounds: usize) -> String {
     format!(
-        "id: long\nagents: {{ann: {{}}, ben: {{}}}}\nphases: [{{name: talk, agents: [ann, ben], auto_rounds: {rounds}}}]\n"
+        "id: long\nagents: {{ann: {{}}, ben: {{}}}}\n\
+         phases: [{{name: talk, agents: [ann, ben], auto_rounds: {rounds}}}]\n"
     )
 }
 

@@ -123,7 +123,6 @@ const UNSEEN: &[&str] = &[
     "verdict_without_judge",
     "embeddings_unknown",
     "memory_empty_window",
-    "memory_twice",
     "route_absent",
     "route_and_expression",
     "route_ephemeral",
@@ -292,10 +291,10 @@ fn absent_and_null_are_the_same() {
         fields.map(|field| format!(", {field}: ~")).collect()
     };
     let text = format!(
-        "{{agents: {{ann: {{display_name: Ann{}}}, ben: ~}}, \
-          phases: [{{name: p, agents: [ann, ben]{}}}, {{name: t, agents: [ann, ben], turns: [{{agent: ann{}}}]}}, \
-            {{name: c, agents: [ann, ben], choice: {{options: [x, y]{}}}, interactions: [{{from: ann, kind: public{}}}]}}], \
-          payoff: {{phase: c, each: 1{}}}, assertions: [{{that: 1{}}}]{}}}",
+        "{{agents: {{ann: {{display_name: Ann{}}}, ben: ~}}, phases: [{{name: p, agents: [ann, ben]{}}}, \
+         {{name: t, agents: [ann, ben], turns: [{{agent: ann{}}}]}}, {{name: c, agents: [ann, ben], choice: \
+         {{options: [x, y]{}}}, interactions: [{{from: ann, kind: public{}}}]}}], payoff: {{phase: c, each: \
+         1{}}}, assertions: [{{that: 1{}}}]{}}}",
         nulls("/$defs/Agent", &["display_name"]),
         nulls(
             "/$defs/Phase",

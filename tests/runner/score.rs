@@ -1,11 +1,11 @@
 //! Scores name the figures of what they speak of: of the recorded and of the drawn option, each its own.
 
 use crate::verify::recorded;
+use greenroom::backend::StopReason;
 use greenroom::backend::{
     Backend, BoxFuture, ForcedToken, ModelCard, Reply, Request, Scripted, Session, Sink,
 };
-use greenroom::transcript::Stop;
-use greenroom::verify::{Judge, Question, Verdict};
+use greenroom::verify::{JudgeQuestion, JudgeSettings, Verdict};
 use std::sync::Arc;
 
 /// A model that reads what was recorded as its own, but would choose otherwise, with these log-probabilities
@@ -24,13 +24,16 @@ impl Backend for Otherwise {
         Box::pin(async move {
             if request.choice.is_some() {
                 let logprobs = self.logprobs.iter().copied().enumerate().collect();
-                return Ok(Reply { logprobs, ..Reply::of(vec![1], self.drawn.into(), Stop::EndOfTurn) });
+                return Ok(Reply {
+                    logprobs,
+                    ..Reply::of(vec![1], self.drawn.into(), StopReason::EndOfTurn)
+                });
             }
             let ids = request.follow.unwrap();
             let text: String = ids.iter().filter_map(|id| char::from_u32(*id)).collect();
             let token = |id: &u32| ForcedToken { drawn: *id, logprob: -0.5, drawn_logprob: -0.5 };
             let followed = ids.iter().map(token).collect();
-            Ok(Reply { followed, ..Reply::of(ids, text, Stop::EndOfTurn) })
+            Ok(Reply { followed, ..Reply::of(ids, text, StopReason::EndOfTurn) })
         })
     }
     fn forget(&self, _session: &Session) {}
@@ -39,8 +42,8 @@ impl Backend for Otherwise {
 fn scored(logprobs: [f32; 2], drawn: &'static str) -> Verdict {
     let folder = recorded(&[]); // all choose Left
     let model = Arc::new(Otherwise { script: Scripted::new(|_| None), logprobs, drawn });
-    let question = Question::Score { model, tolerance: 0.0 };
-    Judge { search: greenroom::replay::Search::default(), question, writes_pending: false }
+    let question = JudgeQuestion::Score { model, tolerance: 0.0 };
+    JudgeSettings { search: greenroom::replay::Search::default(), question, writes_pending: false }
         .judge(&folder.path().join("run"))
 }
 

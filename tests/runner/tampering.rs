@@ -185,7 +185,7 @@ impl Backend for Full {
 }
 
 #[test]
-fn lines_of_what_was_looked_up_are_guarded() {
+fn lines_of_retrievals_are_guarded() {
     let folder = tempfile::tempdir().unwrap();
     let (_, lines) = record_of(folder.path(), LOOKED_UP, forgetful());
     assert_eq!(chained(&lines), lines);
@@ -216,7 +216,7 @@ fn lines_of_what_was_looked_up_are_guarded() {
             format!("{epoch_at}: the recorded line was altered, nowhere")
         );
     }
-    // Who was picked, how well, and by which scores.
+    // Who was picked, and by which scores.
     for (from, to) in [
         ("\"chosen\":[\"cas\"]", "\"chosen\":[\"ben\"]"),
         ("\"match\":\"partial\"", "\"match\":\"exact\""),
@@ -245,12 +245,12 @@ fn lines_of_what_was_looked_up_are_guarded() {
 }
 
 #[test]
-fn what_was_looked_up_is_resumed_behind_any_line() {
+fn retrievals_are_resumed_after_any_line() {
     resumes(LOOKED_UP, forgetful);
 }
 
 #[test]
-fn a_run_is_resumed_behind_any_line() {
+fn a_run_is_resumed_after_any_line() {
     resumes(FILE, backend);
 }
 

@@ -1,12 +1,11 @@
 //! The terminal's view of a run.
 
 use crate::play::{SMALL, play, scenario};
+use greenroom::backend::StopReason;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::{Changes, ForkFrom, RunOptions, Tell, perform};
-use greenroom::scenario::compile;
 use greenroom::stage::End;
-use greenroom::terminal::{Dialogue, Page, results, table_within};
-use greenroom::transcript::Stop;
+use greenroom::terminal::{DialogueOutput, Page, results, table_within};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +24,7 @@ impl Write for Kept {
 
 /// Streams each reply character by character, as a model would, so that parallel turns mix; the reply to this
 /// turn reaches its limit.
-struct Streaming(Scripted, Option<(usize, Stop)>);
+struct Streaming(Scripted, Option<(usize, StopReason)>);
 
 impl Backend for Streaming {
     fn card(&self) -> ModelCard {
@@ -46,12 +45,12 @@ impl Backend for Streaming {
     fn forget(&self, _session: &Session) {}
 }
 
-fn shown(width: Option<usize>, at_limit: Option<(usize, Stop)>) -> String {
+fn shown(width: Option<usize>, at_limit: Option<(usize, StopReason)>) -> String {
     let scenario = scenario(SMALL);
     let kept = Kept::default();
     let page = Page::new(Box::new(kept.clone()), width);
-    let plan = Arc::new(compile(&scenario));
-    let mut dialogue = Dialogue::on(page, false, scenario.clone(), plan).titled();
+    let plan = scenario.plan().clone();
+    let mut dialogue = DialogueOutput::on(page, false, scenario.clone(), plan).titled();
     let backend = Scripted::new(|request| {
         Some(match request.index {
             1 => {
@@ -111,7 +110,7 @@ fn a_human_is_asked_once_all_before_is_shown() {
     let at = |text: &str, n: usize| {
         shown.match_indices(text).nth(n).unwrap_or_else(|| panic!("{text}: {shown}")).0
     };
-    // What Ann says stands in the dialogue first, and then in what the human is asked.
+    // Ann's text is in the dialogue first, and then in the human's prompt.
     let said = |n: usize| shown[at("ann: ", n)..].lines().next().unwrap();
     assert_eq!(said(0), said(1));
     assert_eq!(said(2), said(3));
@@ -130,15 +129,16 @@ fn a_narrow_terminal_gets_wrapped_lines() {
 #[test]
 fn a_reply_that_is_cut_is_marked() {
     const MARK: &str = "  (cut off at the token limit)";
-    let cut = shown(None, Some((2, Stop::Length)));
+    let cut = shown(None, Some((2, StopReason::Length)));
     assert!(cut.contains(&format!("reply 2{MARK}\n")), "{cut}");
     assert_eq!(cut.replace(MARK, ""), shown(None, None));
-    assert_eq!(shown(None, Some((2, Stop::Sentence))), shown(None, None), "a whole sentence is no cut");
+    assert_eq!(shown(None, Some((2, StopReason::Sentence))), shown(None, None), "a whole sentence is no cut");
 }
 
 #[test]
 fn payoffs_stand_in_the_order_of_the_cast() {
-    let yaml = "agents: {zoe: {}, ann: {}}\nphases: [{name: game, agents: [zoe, ann], choice: [share, take]}]\n\
+    let yaml = "agents: {zoe: {}, ann: {}}\nphases: \
+                [{name: game, agents: [zoe, ann], choice: [share, take]}]\n\
                 payoff: {phase: game, unit: coins, each: \"1 if mine == 'share' else 3\"}\n";
     let scenario = scenario(yaml);
     let folder = tempfile::tempdir().unwrap();
@@ -153,8 +153,9 @@ fn payoffs_stand_in_the_order_of_the_cast() {
 fn watched(text: &str, options: &RunOptions, folder: &std::path::Path) -> String {
     let scenario = scenario(text);
     let kept = Kept::default();
-    let plan = Arc::new(compile(&scenario));
-    let mut dialogue = Dialogue::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
+    let plan = scenario.plan().clone();
+    let mut dialogue =
+        DialogueOutput::on(Page::new(Box::new(kept.clone()), None), false, scenario.clone(), plan);
     let backend = Scripted::new(|request| {
         let open = request.choice.as_ref().map(|of| of.choice.options[of.open[0]].text.clone());
         open.or(Some(format!("This is {}.", request.path)))
@@ -196,8 +197,8 @@ fn rounds_votes_and_announcements_are_shown_once_where_they_happen() {
         to: to.map(str::to_string),
         text: "It rains.".into(),
     };
-    let told = vec![tell("weeks/2/a", None), tell("end", Some("a"))];
-    let changes = Changes { said: Vec::new(), told };
+    let tells = vec![tell("weeks/2/a", None), tell("end", Some("a"))];
+    let changes = Changes { said: Vec::new(), tells };
     let from = ForkFrom { run, at: None, changes };
     let forked = watched(HARVEST, &RunOptions { fork: Some(from), ..RunOptions::default() }, &fork);
     let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<_>>();

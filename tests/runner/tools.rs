@@ -1,13 +1,14 @@
 //! Calls of tools: what is read, recorded, replayed, and where a replay sees that something was changed.
 
-use crate::constructs::told;
+use crate::constructs::described;
+use greenroom::backend::StopReason;
 use greenroom::backend::{Backend, BoxFuture, ModelCard, Reply, Request, Scripted, Session, Sink};
 use greenroom::replay::replay;
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::{self, Scenario};
 use greenroom::stage::{End, Unwatched};
-use greenroom::tools::Call;
-use greenroom::transcript::{Cause, Drift, Line, Stop, Transcript, chain};
+use greenroom::tools::cut_call;
+use greenroom::transcript::{Cause, Drift, Line, Transcript, chain};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -51,25 +52,28 @@ fn say(request: &Request) -> Option<String> {
 
 #[test]
 fn calls_are_read_by_who_makes_them_alone() {
-    insta::assert_snapshot!(told("tools.yaml", usize::MAX, say));
+    insta::assert_snapshot!(described("tools.yaml", usize::MAX, say));
 }
 
 #[test]
 fn notes_outlive_a_full_memory() {
-    insta::assert_snapshot!(told("tools.yaml", 420, say));
+    insta::assert_snapshot!(described("tools.yaml", 420, say));
 }
 
 #[test]
 fn who_always_calls_must_reply_in_the_end() {
-    let told = told("tools.yaml", usize::MAX, |request| {
+    let described = described("tools.yaml", usize::MAX, |request| {
         if request.choice.is_some() || request.form.is_some() {
             return say(request);
         }
         Some(r#"{"tool": "sums", "arguments": {"expression": "1 + 1"}}"#.to_string())
     });
-    assert!(told.contains("market/1/ann.call2") && !told.contains("market/1/ann.call3"), "{told}");
-    assert!(told.contains("(No more tools now: reply.)"), "{told}");
-    assert!(told.contains(r#"> {"tool": "sums""#), "what is no call any more is a reply: {told}");
+    assert!(
+        described.contains("market/1/ann.call2") && !described.contains("market/1/ann.call3"),
+        "{described}"
+    );
+    assert!(described.contains("(No more tools now: reply.)"), "{described}");
+    assert!(described.contains(r#"> {"tool": "sums""#), "what is no call any more is a reply: {described}");
 }
 
 fn scenario() -> Arc<Scenario> {
@@ -216,7 +220,7 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
     let transcript = Transcript::parse(&out.join("transcript.jsonl"), &whole).unwrap();
     replay(&scenario, &transcript, BTreeMap::new()).unwrap();
     assert_eq!(n_called(), 4, "a replay calls nothing");
-    // A run that was interrupted between its calls goes on there.
+    // A run that was interrupted between its calls is resumed there.
     let lines: Vec<&str> = whole.split_inclusive('\n').collect();
     let first = lines.iter().position(|line| line.contains("talk/2/ann.call1")).unwrap();
     std::fs::write(out.join("transcript.jsonl"), lines[..=first].concat()).unwrap();
@@ -240,8 +244,8 @@ fn programs_run_where_they_are_allowed_and_are_never_called_twice_for_one_call()
         let drift = drift(&scenario, &other);
         assert_eq!((drift.cause, &*drift.path), (cause, "talk/1/ann.call1"), "{drift}");
     }
-    // What a program gave can't be told from what it would give, so it is taken from the record; the next
-    // prompt holds it all the same.
+    // What a program gave can't be recomputed, so it is taken from the record; the next prompt holds it all
+    // the same.
     let other = forged(&transcript, |lines| {
         let is_it = |line: &Line| matches!(line, Line::Turn(turn) if turn.path == "talk/1/ann.call1");
         let at = lines.iter().position(is_it).unwrap();
@@ -294,7 +298,7 @@ impl Backend for BreaksOff {
             }
             let text = r#"{"tool": "diary", "arguments": {"note": "my secret"#;
             let ids = text.chars().map(u32::from).collect();
-            Ok(Reply { call: Some(Call::cut()), ..Reply::of(ids, text.into(), Stop::Length) })
+            Ok(Reply { call: Some(cut_call()), ..Reply::of(ids, text.into(), StopReason::Length) })
         })
     }
 

@@ -7,7 +7,7 @@ use greenroom::backend::{Request, Scripted};
 use greenroom::rehearsal::load;
 use greenroom::replay::replay;
 use greenroom::run::RunOptions;
-use greenroom::scenario::{Scenario, compile, turn_seed};
+use greenroom::scenario::{Scenario, turn_seed};
 use greenroom::stage::End;
 use greenroom::transcript::{Footer, Transcript};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> (Vec<(String, String, String)>
             options.map(|options| options.choice.options[drawn % options.choice.options.len()].text.clone());
         // In words, an answer may be none.
         let parsed =
-            options.is_some_and(|options| options.choice.method == greenroom::scenario::Method::Parse);
+            options.is_some_and(|options| options.choice.method == greenroom::scenario::ChoiceMethod::Parse);
         Some(option.filter(|_| !parsed || drawn % 4 > 0).unwrap_or("words".into()))
     };
     let folder = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> (Vec<(String, String, String)>
     (turns.map(|turn| (turn.path, turn.delta, turn.spoken)).collect(), *footer)
 }
 
-/// A phase of turns whose choice stands at the phase, or at each turn.
+/// A phase of turns whose choice is given at the phase, or at each turn.
 fn listed(speakers: &[usize], choice: &str, at_turns: bool, rounds: usize, until: &str) -> String {
     let on_turn = if at_turns { format!(", {choice}") } else { String::new() };
     let on_phase = if at_turns { String::new() } else { format!("    {choice}\n") };
@@ -69,13 +69,18 @@ proptest! {
     fn a_choice_counts_alike_on_a_phase_and_on_its_turns(
         speakers in proptest::collection::vec(0..5usize, 1..6),
         choice in proptest::sample::select(vec![
-            "choice: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: Which?}",
+            "choice: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: \
+                                                          Which?}",
         ]),
         rounds in 2..5usize,
-        until in proptest::sample::select(vec!["p.votes.x > 2", "p.votes.x + p.votes.y > 4", "p.choices.a0 == 'y'", "false"]),
+        until in proptest::sample::select(vec![
+            "p.votes.x > 2", "p.votes.x + p.votes.y > 4", "p.choices.a0 == 'y'", "false"
+        ]),
         salt in any::<u64>(),
     ) {
-        let both = [false, true].map(|at_turns| scenario(&listed(&speakers, choice, at_turns, rounds, until)));
+        let both = [false, true].map(|at_turns| scenario(&listed(
+            &speakers, choice, at_turns, rounds, until
+        )));
         let [of_phase, of_turns] = both.map(|scenario| played(&scenario, salt));
         prop_assert!(of_phase.1.outcomes.iter().all(|outcome| outcome.error.is_none()), "{:?}", of_phase.1);
         prop_assert_eq!(of_phase, of_turns);
@@ -85,17 +90,22 @@ proptest! {
     fn every_turn_has_a_path_and_a_seed_of_its_own(
         cast in proptest::sample::subsequence(vec![0usize, 1, 2, 3], 2..=4).prop_shuffle(),
         topology in proptest::sample::select(vec![
-            "round_robin", "turn_by_turn", "broadcast", "whisper", "interrupt", "moderated", "turns",
+            "round_robin", "broadcast", "whisper", "interrupt", "moderated", "turns",
         ]),
         edges in proptest::collection::vec((0..4usize, proptest::collection::vec(0..4usize, 1..4)), 1..5),
-        decision in proptest::sample::select(vec!["none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"]),
+        decision in proptest::sample::select(vec![
+            "none", "majority_vote", "ranked_choice", "coordinator_decides", "consensus"
+        ]),
         (rounds, max_turns) in (1..4usize, proptest::option::of(1..9usize)),
         phases in 1..3usize,
     ) {
         let names: Vec<String> = cast.iter().map(|id| format!("a{id}")).collect();
-        let mut text = "id: paths\nagents: {a0: {role: moderator}, a1: {lifecycle: ephemeral}, a2: {}, a3: {}}\nphases:\n".to_string();
+        let mut text = "id: paths\nagents: {a0: {role: moderator}, a1: {lifecycle: ephemeral}, a2: {}, a3: \
+                        {}}\nphases:\n".to_string();
         for at in 0..phases {
-            writeln!(text, "  - name: p{at}\n    agents: [{}]\n    auto_rounds: {rounds}", names.join(", ")).unwrap();
+            writeln!(
+                text, "  - name: p{at}\n    agents: [{}]\n    auto_rounds: {rounds}", names.join(", ")
+            ).unwrap();
             writeln!(text, "    choice: [x, y, z]\n    decision_mode: {decision}").unwrap();
             if decision == "coordinator_decides" {
                 writeln!(text, "    coordinator: {}", names[0]).unwrap();
@@ -113,13 +123,15 @@ proptest! {
             let edges: Vec<String> = edges.iter().map(edge).collect();
             match topology {
                 "turns" => writeln!(text, "    turns: [{}]", edges.join(", ")).unwrap(),
-                "whisper" => writeln!(text, "    topology: whisper\n    interactions: [{}]", edges.join(", ")).unwrap(),
+                "whisper" => writeln!(
+                    text, "    topology: whisper\n    interactions: [{}]", edges.join(", ")
+                ).unwrap(),
                 _ => writeln!(text, "    topology: {topology}").unwrap(),
             }
         }
         // Many are refused: somebody absent, a pair listed twice, nobody to moderate.
         if let Some(scenario) = load("paths.yaml", &text, &[]).scenario {
-            let plan = compile(&scenario);
+            let plan = scenario.plan();
             let paths: BTreeSet<&str> = plan.order().map(|(_, turn)| turn.path.as_str()).collect();
             prop_assert_eq!(paths.len(), plan.n_turns(), "{}", text);
             let seeds: BTreeSet<u64> = paths.iter().map(|path| turn_seed(1, path)).collect();
@@ -186,19 +198,20 @@ outcome:
     let payoffs = footer.payoffs.unwrap();
     assert!(payoffs.rounds[0].values.is_some(), "{payoffs:?}");
     assert_eq!(footer.outcomes[0].value, 1);
-    let told = codes(&ultimatum("['yes', 'no', later]", ""));
-    assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), ["missing"; 2], "{told:?}");
-    let told = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, choice: [again, enough]}\n"));
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((told[0].0, told[0].1), ("contradiction", 12));
-    assert!(told[0].2.contains("the turns of `ann` in `split` have different options"), "{told:?}");
+    let reported = codes(&ultimatum("['yes', 'no', later]", ""));
+    assert_eq!(reported.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), ["missing"; 2], "{reported:?}");
+    let reported = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, choice: [again, enough]}\n"));
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!((reported[0].0, reported[0].1), ("contradiction", 12));
+    assert!(reported[0].2.contains("the turns of `ann` in `split` have different options"), "{reported:?}");
 }
 
 #[test]
-fn what_would_be_heard_by_all_by_mistake_is_told() {
+fn replies_heard_by_all_by_mistake_are_reported() {
     let phase = |fields: &str| {
         format!(
-            "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\nphases:\n  - {{name: p, agents: [ann, ben, cas], {fields}}}\n"
+            "agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}\n\
+             phases:\n  - {{name: p, agents: [ann, ben, cas], {fields}}}\n"
         )
     };
     for (fields, code) in [
@@ -209,17 +222,23 @@ fn what_would_be_heard_by_all_by_mistake_is_told() {
         ("turns: [{agent: ann, to: [ben, ben]}]", "duplicate-name"),
         ("topology: whisper, interactions: [{from: ann, to: [ben, ben], kind: whisper}]", "duplicate-name"),
         (
-            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
+            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, \
+             {from: ben, to: ann, kind: whisper}]",
             "duplicate-name",
         ),
         (
-            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, {from: ann, to: [cas, ben], kind: whisper}]",
+            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, \
+             {from: ann, to: [cas, ben], kind: whisper}]",
             "duplicate-name",
         ),
         ("choice: [x, y], turns: [{agent: ann, choice: [x, z]}]", "no-effect"),
     ] {
-        let told = codes(&phase(fields));
-        assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), [code], "{fields}: {told:?}");
+        let reported = codes(&phase(fields));
+        assert_eq!(
+            reported.iter().map(|(code, ..)| *code).collect::<Vec<_>>(),
+            [code],
+            "{fields}: {reported:?}"
+        );
     }
     for fields in [
         "interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
@@ -229,13 +248,41 @@ fn what_would_be_heard_by_all_by_mistake_is_told() {
     }
 }
 
+/// Files with words of earlier versions are played as today's words say it.
+#[test]
+fn older_words_are_read() {
+    let file = |order: &str, agent: &str, top: &str| {
+        let phase = format!("{{name: p, agents: [ann, ben]{order}, max_turns: 3}}");
+        format!(
+            "id: x\nagents: {{ann: {{display_name: Ann{agent}}}, ben: {{}}}}\nphases:\n  - {phase}\n  \
+             - {{repeat: 2, phases: [{{name: q, agents: [ann, ben]{order}}}]}}\n{top}"
+        )
+    };
+    for (older, today, n) in [
+        (file(", topology: turn_by_turn", "", ""), file("", "", ""), 2),
+        (file(", order: turn_by_turn", "", ""), file(", order: round_robin", "", ""), 2),
+        (file("", ", on_overflow: summarize", ""), file("", ", memory: {keep: summary}", ""), 1),
+        (file("", ", on_overflow: fail", ""), file("", "", ""), 1),
+        (file("", "", "ui: {layout: [columns]}\n"), file("", "", ""), 1),
+    ] {
+        let told = codes(&older);
+        assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), vec!["older"; n], "{told:?}");
+        let (one, other) = (scenario(&older), scenario(&today));
+        assert_eq!(one.plan().hash(), other.plan().hash(), "{older}");
+        assert_eq!(one.agents[0].memory, other.agents[0].memory, "{older}");
+    }
+}
+
 #[test]
 fn a_consensus_talks_no_more_than_it_may() {
     let consensus = |fields: &str| {
         let text = format!(
-            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{role: moderator}}}}\nphases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: 4, {fields}}}\n"
+            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{role: moderator}}}}\n\
+             phases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: \
+             4, {fields}}}\n"
         );
-        let plan = compile(&scenario(&text));
+        let scenario = scenario(&text);
+        let plan = scenario.plan();
         let talk =
             plan.order().filter(|(_, turn)| matches!(turn.purpose, greenroom::scenario::Purpose::Speech));
         (talk.count(), plan.order().filter(|(_, turn)| turn.path.ends_with(".vote")).count())
@@ -294,7 +341,7 @@ phases:
     };
     let speakers = |text: &str, phase: &str| {
         let scenario = scenario(text);
-        let plan = compile(&scenario);
+        let plan = scenario.plan();
         let here = plan.order().filter(|(_, turn)| scenario.phase(turn.phase).name == phase);
         here.map(|(_, turn)| scenario.agent(turn.speaker).key.clone()).collect::<Vec<_>>()
     };
@@ -304,7 +351,7 @@ phases:
     assert_eq!(speakers(&text(""), "night").len(), 4, "the state may change");
     // The same as if the keys were written out.
     let listed = text("").replace("agents: players", "agents: [ann, cas]");
-    let hash = |text: &str| compile(&scenario(text)).hash();
+    let hash = |text: &str| scenario(text).plan().hash();
     assert_eq!(hash(&text("")), hash(&listed));
     // Somebody who is absent may still have a part: another value may name them.
     let open = text("private_prompts: { dealer: Deal. }");

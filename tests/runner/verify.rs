@@ -9,7 +9,9 @@ use greenroom::run::RunOptions;
 use greenroom::scenario::load;
 use greenroom::transcript::Transcript;
 use greenroom::verify::forms::{github, json, junit, markdown};
-use greenroom::verify::{Judge, Kind, Question, Verdict, What, differences, pending_file, recordings};
+use greenroom::verify::{
+    JudgeQuestion, JudgeSettings, ProblemKind, Verdict, What, differences, pending_file, recordings,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,12 +68,13 @@ pub(crate) fn file(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 pub(crate) fn judged(folder: &tempfile::TempDir) -> Verdict {
-    let judge = Judge { search: Search::default(), question: Question::Nothing, writes_pending: true };
+    let judge =
+        JudgeSettings { search: Search::default(), question: JudgeQuestion::Nothing, writes_pending: true };
     judge.judge(&folder.path().join("run"))
 }
 
 /// The only problem: its kind, where, and the scenario's line that it comes from.
-pub(crate) fn problem(folder: &tempfile::TempDir) -> (Kind, String, Option<usize>) {
+pub(crate) fn problem(folder: &tempfile::TempDir) -> (ProblemKind, String, Option<usize>) {
     let verdict = judged(folder);
     assert_eq!(verdict.problems.len(), 1, "{verdict:#?}");
     let problem = &verdict.problems[0];
@@ -83,14 +86,14 @@ fn whatever_changes_is_named_with_its_line() {
     let folder = recorded(&[]);
     assert_eq!(judged(&folder).problems, []);
     let edits = [
-        ("There are two doors", "There are three doors", Kind::Drift, "talk/1/a", 10),
-        ("prize: 3", "prize: 4", Kind::Drift, "talk/1/a", 2),
-        ("You are Ann.", "You are Anna.", Kind::Drift, "agents/a", 4),
-        ("right: [0, 1]}", "right: [0, 2]}", Kind::Drift, "", 0),
-        ("[prize, prize]", "[prize, 5]", Kind::Drift, "payoff", 15),
-        ("payoffs.a + payoffs.b", "payoffs.a - payoffs.b", Kind::Drift, "outcome.gold", 21),
-        ("door.invalid == 0", "door.invalid == 1", Kind::Assertion, "assertions[0]", 23),
-        ("agents: [a, b]\n    auto", "agents: [a, z]\n    auto", Kind::Invalid, "unknown-agent", 8),
+        ("There are two doors", "There are three doors", ProblemKind::Drift, "talk/1/a", 10),
+        ("prize: 3", "prize: 4", ProblemKind::Drift, "talk/1/a", 2),
+        ("You are Ann.", "You are Anna.", ProblemKind::Drift, "agents/a", 4),
+        ("right: [0, 1]}", "right: [0, 2]}", ProblemKind::Drift, "", 0),
+        ("[prize, prize]", "[prize, 5]", ProblemKind::Drift, "payoff", 15),
+        ("payoffs.a + payoffs.b", "payoffs.a - payoffs.b", ProblemKind::Drift, "outcome.gold", 21),
+        ("door.invalid == 0", "door.invalid == 1", ProblemKind::Assertion, "assertions[0]", 23),
+        ("agents: [a, b]\n    auto", "agents: [a, z]\n    auto", ProblemKind::Invalid, "unknown-agent", 8),
     ];
     for (from, to, kind, at, line) in edits {
         assert!(DOORS.contains(from), "{from}");
@@ -118,7 +121,7 @@ fn what_was_set_from_outside_stays_set_and_the_rest_is_the_files() {
     write(&folder, &DOORS.replace("prize: 3", "prize: 4"));
     assert_eq!(judged(&folder).problems, []);
     write(&folder, &DOORS.replace("prize: 3, unread: 1", "unread: 1").replace("prize", "unread"));
-    assert_eq!(problem(&folder).0, Kind::Drift);
+    assert_eq!(problem(&folder).0, ProblemKind::Drift);
 }
 
 #[test]
@@ -227,7 +230,7 @@ fn what_is_pending_goes_when_the_recording_fits_again() {
     let (code, text) = review("--accept");
     assert!(code == 0 && text.contains("0 accepted, 0 rejected, 1 left") && new.exists(), "{text}");
     assert!(review("--reject").1.contains("0 accepted, 1 rejected, 0 left") && !new.exists());
-    // A turn that nobody recorded can't be carried over: the drift is told, and why there is nothing to
+    // A turn that nobody recorded can't be carried over: the drift is reported, and why there is nothing to
     // accept.
     write(&folder, &DOORS.replace("auto_rounds: 2", "auto_rounds: 3"));
     let verdict = judged(&folder);

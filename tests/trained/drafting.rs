@@ -1,4 +1,4 @@
-//! What guesses are worth on a trained model: the same replies, in less time where they quote or have a form.
+//! The effect of guesses on a trained model: the same replies, in less time where they quote or have a form.
 
 use crate::SMOLLM2;
 use greenroom_engine::{
@@ -36,11 +36,16 @@ fn requests(kind: &str, seed: u64) -> Vec<Request> {
                 "type": "object",
                 "properties": {
                     "name of the speaker": { "type": "string", "maxLength": 20 },
-                    "what is offered": { "enum": ["three baskets of melons", "a barrel of nails", "nothing at all"] },
+                    "what is offered": { "enum": [
+                        "three baskets of melons", "a barrel of nails", "nothing at all"
+                    ] },
                     "price in silver coins": { "type": "integer", "minimum": 1, "maximum": 99 },
                     "is willing to negotiate": { "type": "boolean" },
                 },
-                "required": ["name of the speaker", "what is offered", "price in silver coins", "is willing to negotiate"],
+                "required": [
+                    "name of the speaker", "what is offered", "price in silver coins",
+                    "is willing to negotiate"
+                ],
                 "additionalProperties": false,
             });
             (["Make an offer.", "Make another.", "And a last one."].map(str::to_owned), Some(schema))
@@ -83,9 +88,9 @@ fn what_guesses_are_worth() {
                 let mut past: Vec<Exchange> = Vec::new();
                 let (mut tokens, mut seconds) = (0, 0.0);
                 for mut request in requests(kind, seed) {
-                    let told = request.prompt.conversation_mut().unwrap();
-                    told.exchanges.clone_from(&past);
-                    let user = told.next.clone();
+                    let conversation = request.prompt.conversation_mut().unwrap();
+                    conversation.exchanges.clone_from(&past);
+                    let user = conversation.next.clone();
                     let began = Instant::now();
                     let done = said(engine, request);
                     // Time after the first token: guesses change nothing before.
@@ -105,7 +110,8 @@ fn what_guesses_are_worth() {
         ratios.sort_by(f64::total_cmp);
         let _ = writeln!(
             std::io::stderr(),
-            "{kind}: {:.2} times as many tokens a second (median of {ratios:.2?}); {right} of {guessed} guesses right, {n_said} tokens said",
+            "{kind}: {:.2} times as many tokens a second (median of {ratios:.2?}); {right} of {guessed} \
+             guesses right, {n_said} tokens said",
             ratios[ratios.len() / 2]
         );
     }

@@ -1,9 +1,10 @@
-//! A long talk goes on with the same log-probabilities and the same tokens, however its memory came about.
+//! A long conversation continues with the same log-probabilities and the same tokens, however its memory was
+//! built.
 
 use super::{GEMMA3, SMOLLM2, TEXT, Trained, open};
 use greenroom_engine::{
-    Completion, Constraint, Conversation, Engine, Event, Exchange, KvChoice, MatchKind, ReplyContent,
-    Request, Retention, Sampling, SessionKey, Source, Turn,
+    CacheSource, Completion, Constraint, Conversation, Engine, Event, Exchange, KvChoice, MatchKind,
+    ReplyContent, Request, Retention, Sampling, SessionKey, Turn,
 };
 
 /// Paragraphs of the text that a turn reads.
@@ -38,8 +39,8 @@ fn end(turn: &mut Turn) -> Completion {
     }
 }
 
-/// Reads the text turn by turn but for its last paragraph, and answers each time. The request after that
-/// follows this paragraph as if it had been said, and goes on.
+/// Reads the text turn by turn except its last paragraph, and answers each time. The request after that
+/// follows this paragraph as if it had been said, and continues.
 fn talk(engine: &Engine) -> Request {
     let paragraphs: Vec<&str> = TEXT.trim_end().split("\n\n").collect();
     let (last, read) = paragraphs.split_last().unwrap();
@@ -88,10 +89,10 @@ fn check(model: &Trained) {
     let n = read + warm.usage.prefilled + warm.ids.len();
     assert!(n > 1400, "{n} tokens are no long talk");
     for (way, found, expected) in [
-        ("warm", &warm, (MatchKind::Extend, Source::Memory, read)),
-        ("restored", &restored, (MatchKind::Extend, Source::Disk, read)),
-        ("batched", &batched, (MatchKind::Extend, Source::Disk, read)),
-        ("cold", &cold, (MatchKind::Cold, Source::None, 0)),
+        ("warm", &warm, (MatchKind::Extend, CacheSource::Memory, read)),
+        ("restored", &restored, (MatchKind::Extend, CacheSource::Disk, read)),
+        ("batched", &batched, (MatchKind::Extend, CacheSource::Disk, read)),
+        ("cold", &cold, (MatchKind::Cold, CacheSource::None, 0)),
     ] {
         let usage = &found.usage;
         assert_eq!((usage.kind, usage.source, usage.reused), expected, "{way}");

@@ -1,27 +1,27 @@
 //! Attention of one layer: applies positions, writes the cache, seals, attends.
 
 use super::cache::{CpuCache, View};
-use super::floats::Floats;
-use super::kernels::activations::Activations;
-use super::kernels::attention::{AttnParams, Queries, QueryRows, TILE, attend};
-use super::kernels::linear::linear;
-use super::kernels::panel::Packed;
-use super::kernels::shaping::Shaping;
-use super::kernels::{Isa, pointwise};
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, LayerLayout, Part};
 use crate::kv::table::Parts;
 use crate::model::calibration::Measured;
 use crate::model::spec::{DecoderSpec, LatentSpec};
 use crate::model::weights::{self, Heads};
-use crate::threads::{for_rows, map, n_threads};
+use greenroom_kernels::activations::Activations;
+use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, TILE, attend};
+use greenroom_kernels::floats::Floats;
+use greenroom_kernels::linear::linear;
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::shaping::Shaping;
+use greenroom_kernels::threads::{for_rows, map, n_threads};
+use greenroom_kernels::{Isa, pointwise};
 use std::ops::Range;
 
 /// Attention of one layer in a pass.
-pub(super) struct Attention<'a> {
+pub(super) struct LayerAttention<'a> {
     pub(super) isa: Isa,
     pub(super) spec: &'a DecoderSpec,
-    pub(super) weights: &'a weights::Attention<Packed>,
+    pub(super) weights: &'a weights::AttentionWeights<Packed>,
     /// Constants for coding keys in 4 bits; `None` if they were not measured.
     pub(super) shaping: Option<&'a Shaping>,
     pub(super) layout: LayerLayout,
@@ -35,21 +35,21 @@ pub(super) struct Attention<'a> {
 /// share a tile.
 const ROWS_PER_TASK: usize = 16;
 const _: () = assert!(TILE % ROWS_PER_TASK == 0 && BLOCK % TILE == 0);
-/// Query heads of a task, at most: what goes through a tile together.
-const HEADS_PER_TASK: usize = 8;
-/// Rows of several sequences that begin with the same blocks share these blocks' tiles, so many at most.
-const ROWS_TOGETHER: usize = 16;
+/// Maximum number of query heads of a task, which go through a tile together.
+const MAX_TASK_HEADS: usize = 8;
+/// Maximum number of rows of several sequences that share the tiles of a common prefix of blocks.
+const MAX_SHARED_ROWS: usize = 16;
 
 /// Rows of some sequences that are attended to together.
 struct Together<'a> {
-    members: Vec<Rows<'a>>,
+    members: Vec<TileRows<'a>>,
     /// Leading blocks that are the same in all of them.
     n_common: usize,
 }
 
 /// Rows of one sequence, in one tile.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct TileRows<'a> {
     span: &'a PassSpan,
     /// The first one's number in the pass, and its position.
     row: usize,
@@ -70,9 +70,9 @@ struct Projected {
     v: Floats,
 }
 
-impl Attention<'_> {
-    /// The products with [`weights::Attention::input`], `[n_rows, …]` each → contexts,
-    /// `[n_rows, n_heads * width of a head's values]`. `watch` takes note of queries, keys and values.
+impl LayerAttention<'_> {
+    /// The products with [`weights::LayerAttention::input`], `[n_rows, …]` each → contexts,
+    /// `[n_rows, n_heads * width of a head's values]`. `watch` records queries, keys and values.
     pub(super) fn run(&self, x: Vec<Floats>, cache: &mut CpuCache, watch: Option<&mut Measured>) -> Floats {
         let n_rows = self.pass.ids.len();
         let mut projected = match &self.weights.heads {
@@ -165,7 +165,7 @@ impl Attention<'_> {
         let n_last = n % n_threads;
         let heads_of = |task: usize| {
             let split = if task < n - n_last { 1 } else { n_threads.div_ceil(n_last) };
-            let heads_per_task = group.div_ceil(split).min(HEADS_PER_TASK);
+            let heads_per_task = group.div_ceil(split).min(MAX_TASK_HEADS);
             let first = task % n_kv_heads * group;
             let heads = (first..first + group).step_by(heads_per_task);
             heads.map(move |head| head..(first + group).min(head + heads_per_task))
@@ -228,10 +228,10 @@ impl Attention<'_> {
     }
 
     /// All rows of the pass in groups: rows of one sequence that share a tile, or last rows of several
-    /// sequences that begin alike.
+    /// sequences with a common prefix.
     fn together(&self, group: usize) -> Vec<Together<'_>> {
         let rows_per_task =
-            (ROWS_PER_TASK * 4 / group.min(HEADS_PER_TASK).next_power_of_two()).clamp(1, ROWS_PER_TASK);
+            (ROWS_PER_TASK * 4 / group.min(MAX_TASK_HEADS).next_power_of_two()).clamp(1, ROWS_PER_TASK);
         let mut groups: Vec<Together<'_>> = Vec::new();
         let mut row = 0;
         for span in &self.pass.spans {
@@ -239,7 +239,7 @@ impl Attention<'_> {
             while done < span.n {
                 let position = span.start + done;
                 let n = (rows_per_task - position % rows_per_task).min(span.n - done);
-                let rows = Rows { span, row, position, n };
+                let rows = TileRows { span, row, position, n };
                 if !self.join(&mut groups, rows) {
                     groups.push(Together { members: vec![rows], n_common: 0 });
                 }
@@ -251,7 +251,7 @@ impl Attention<'_> {
 
     /// Adds a sequence's only row to those of others that have as much in common with it as they have with
     /// each other.
-    fn join<'a>(&self, groups: &mut [Together<'a>], rows: Rows<'a>) -> bool {
+    fn join<'a>(&self, groups: &mut [Together<'a>], rows: TileRows<'a>) -> bool {
         if rows.span.n > 1 || self.layout.window.is_some() {
             return false;
         }
@@ -259,7 +259,7 @@ impl Attention<'_> {
         for Together { members, n_common } in groups {
             let pairs = members[0].span.sealed.iter().zip(&rows.span.sealed);
             let n = pairs.take_while(|(a, b)| id(a).is_some() && id(a) == id(b)).count();
-            let fits = n >= (*n_common).max(1) && members[0].span.n == 1 && members.len() < ROWS_TOGETHER;
+            let fits = n >= (*n_common).max(1) && members[0].span.n == 1 && members.len() < MAX_SHARED_ROWS;
             if fits {
                 *n_common = if members.len() == 1 { n } else { *n_common };
                 members.push(rows);
@@ -302,7 +302,7 @@ fn columns(x: &[f32], width: usize, first: usize, n: usize) -> Vec<f32> {
     x.chunks_exact(width).flat_map(|row| &row[first..first + n]).copied().collect()
 }
 
-/// Each head of `x: [n_rows, n_heads, width]`, its first elements, through a matrix of its own:
+/// Each head of `x: [n_rows, n_heads, width]`, its first elements, times its own matrix:
 /// `[n_rows, n_heads, n_out]`.
 fn by_head(isa: Isa, x: &[f32], width: usize, weights: &[Packed]) -> Floats {
     let (n_heads, n_out) = (weights.len(), weights.first().map_or(0, |w| w.n_out));

@@ -3,13 +3,13 @@
 //! Keys are kept 16 tokens to a vector ([`Keys`]), values token by token ([`Values`]); sealed, as
 //! [`format`](crate::kv::format) has them.
 
-use super::kernels::attention::{Codes, Keys, TILE, Values};
-use super::kernels::shaping::Shaping;
-use super::kernels::{Isa, LANES, halves, seal};
 use crate::kv::format::{LayerFormat, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, LayerLayout, TensorLayout};
-use crate::kv::quant::{EXACT, Scale};
-use crate::threads::{self, for_rows};
+use greenroom_kernels::attention::{Codes, Keys, TILE, Values};
+use greenroom_kernels::quant::{EXACT, Scale};
+use greenroom_kernels::shaping::Shaping;
+use greenroom_kernels::threads::{self, for_rows};
+use greenroom_kernels::{Isa, LANES, halves, seal};
 use half::f16;
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ pub(crate) struct Sealing<'a> {
     pub(crate) isa: Isa,
     /// The block is the session's first one.
     pub(crate) is_first: bool,
-    /// Constants by which keys were scaled and their errors are weighed; `None` if the model has none.
+    /// Constants that scale the keys and weight their errors; `None` if the model has none.
     pub(crate) shaping: Option<&'a Shaping>,
 }
 
 /// Keys or values of one head in codes.
-struct Coded {
+struct CodedHead {
     codes: Vec<u32>,
     scales: Vec<Scale>,
     means: Vec<f16>,
@@ -38,7 +38,7 @@ fn seal_head(
     head: usize,
     mut rows: Vec<f32>,
     words: fn(&[u8], usize, u32) -> Vec<u32>,
-) -> Coded {
+) -> CodedHead {
     let n_groups = layout.n_groups();
     let n_exact = if is_first && layout.exact { EXACT } else { 0 };
     let exact = rows[..n_exact * layout.dim].iter().map(|x| f16::from_f32(*x)).collect();
@@ -50,10 +50,10 @@ fn seal_head(
     rows.scales[..n_exact * n_groups].fill(Scale::ONE);
     let by_group = |i: usize| rows.scales[i % BLOCK * n_groups + i / BLOCK];
     let scales = (0..rows.scales.len()).map(by_group).collect();
-    Coded { codes: words(&rows.codes, layout.dim, bits), scales, means, exact }
+    CodedHead { codes: words(&rows.codes, layout.dim, bits), scales, means, exact }
 }
 
-impl Coded {
+impl CodedHead {
     /// Puts head `h` of a side to its place in a block.
     fn put(&self, side: &SideFormat, h: usize, block: &mut [u8]) {
         // Exact rows have no place in any block but the first.
@@ -172,7 +172,7 @@ fn half_values(rows: &[f16], layout: TensorLayout, head: usize, tile: usize) -> 
 
 /// The f16 rows of (part of) one block, all layers.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct F16Rows {
     layers: Vec<LayerRows>,
 }
 
@@ -213,13 +213,13 @@ impl LayerRows {
 const FLOATS_PER_TASK: usize = 1 << 13;
 
 /// Tokens that rows grow by: what is allocated stays near what is held.
-const STEP: usize = 32;
+const ROW_GROWTH: usize = 32;
 
 fn grow(rows: &mut Vec<f16>, n: usize) {
     rows.reserve_exact(n.saturating_sub(rows.len()));
 }
 
-impl Rows {
+impl F16Rows {
     /// No rows yet.
     pub(crate) fn new(layout: &KvLayout) -> Self {
         Self { layers: layout.layers.iter().map(|_| LayerRows::default()).collect() }
@@ -233,8 +233,8 @@ impl Rows {
         let (row, v_row) = (layout.k.row(), layout.stored_v().map_or(0, TensorLayout::row));
         let (first, all) = (*n, *n + k.len() / row);
         *n = all;
-        grow(keys, all.next_multiple_of(STEP) * row);
-        grow(values, all.next_multiple_of(STEP) * v_row);
+        grow(keys, all.next_multiple_of(ROW_GROWTH) * row);
+        grow(values, all.next_multiple_of(ROW_GROWTH) * v_row);
         keys.resize(all.div_ceil(LANES) * row * LANES, f16::ZERO);
         values.resize(all * v_row, f16::ZERO);
         // Sixteen tokens share vectors of keys.
@@ -339,7 +339,7 @@ impl Rows {
         bytemuck::cast_slice(&out).to_vec()
     }
 
-    /// Adds tokens from [`Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads
+    /// Adds tokens from [`F16Rows::to_bytes`]; `bytes` is a whole number of tokens. Layers are alone: threads
     /// share them.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8], layout: &KvLayout) {
         let widths = layout.layers.iter().map(LayerLayout::row_bytes);

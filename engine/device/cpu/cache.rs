@@ -1,14 +1,14 @@
 //! Keys and values of many sequences in memory: sealed blocks and f16 rows by their ids.
 
-use super::block::{Rows, Sealing, tile};
-use super::kernels::Isa;
-use super::kernels::attention::{Keys, TILE, Tiles, Values};
-use super::kernels::shaping::Shaping;
+use super::block::{F16Rows, Sealing, tile};
 use crate::Result;
 use crate::device::{Cache, Pass, PassSpan};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
 use crate::kv::table::{BlockId, RowsId};
+use greenroom_kernels::Isa;
+use greenroom_kernels::attention::{Keys, TILE, Tiles, Values};
+use greenroom_kernels::shaping::Shaping;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub(crate) struct CpuCache {
     /// Blocks by [`BlockId`].
     blocks: Vec<Option<Arc<BlockBytes>>>,
     /// Rows by [`RowsId`].
-    rows: Vec<Option<Rows>>,
-    /// Bytes of all rows: they are asked for at every pass, however many sessions are at rest.
+    rows: Vec<Option<F16Rows>>,
+    /// Bytes of all rows, kept up to date: every pass needs them, however many sessions are at rest.
     row_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ impl CpuCache {
         for (i, id) in span.rows.iter().enumerate() {
             let (block, at) = ((span.start + done) / BLOCK, (span.start + done) % BLOCK);
             let step = (BLOCK - at).min(span.n - done);
-            let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+            let rows = place(&mut self.rows, id.0).get_or_insert_with(|| F16Rows::new(&self.layout));
             assert_eq!(rows.len(layer), at, "tokens are written in order");
             self.row_bytes += rows.push(
                 isa,
@@ -161,7 +161,7 @@ impl Cache for CpuCache {
     }
 
     fn import_rows(&mut self, id: RowsId, bytes: &[u8]) {
-        let rows = place(&mut self.rows, id.0).get_or_insert_with(|| Rows::new(&self.layout));
+        let rows = place(&mut self.rows, id.0).get_or_insert_with(|| F16Rows::new(&self.layout));
         let before = rows.bytes();
         rows.push_bytes(bytes, &self.layout);
         self.row_bytes += rows.bytes() - before;
@@ -191,7 +191,7 @@ impl Cache for CpuCache {
     }
 
     fn row_bytes(&self) -> u64 {
-        debug_assert_eq!(self.row_bytes, self.rows.iter().flatten().map(Rows::bytes).sum::<u64>());
+        debug_assert_eq!(self.row_bytes, self.rows.iter().flatten().map(F16Rows::bytes).sum::<u64>());
         self.row_bytes
     }
 }
@@ -201,17 +201,17 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::device::cpu::Cpu;
-    use crate::device::cpu::kernels::LANES;
-    use crate::device::cpu::kernels::attention::{AttnParams, Codes, Queries, QueryRows, attend};
     use crate::fixtures::RandomModel;
     use crate::fixtures::pass::{cache_of, write_pass};
     use crate::kv::layout::LayerLayout;
-    use crate::kv::quant::{BYTES_ZERO, GROUP, LEVELS};
     use crate::kv::table::BlockHash;
     use crate::memory::arena::Arena;
     use crate::memory::sequence::Sequence;
     use crate::model::gguf::Gguf;
     use crate::{KvFormat, ModelSource};
+    use greenroom_kernels::LANES;
+    use greenroom_kernels::attention::{AttnParams, Codes, Queries, QueryRows, attend};
+    use greenroom_kernels::quant::{BYTES_ZERO, GROUP, LEVELS};
 
     const GROUP_OF_HEADS: usize = 3;
 

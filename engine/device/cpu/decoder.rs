@@ -1,21 +1,21 @@
 //! The forward pass: rows of many sequences through all layers.
 
 use super::Cpu;
-use super::attention::Attention;
+use super::attention::LayerAttention;
 use super::cache::CpuCache;
-use super::floats::{Floats, reusing};
-use super::kernels::activations::Activations;
-use super::kernels::linear::{linear, linear_onto};
-use super::kernels::panel::Packed;
-use super::kernels::pointwise::{rms_norm, rms_norm_onto};
 use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
 use crate::model::weights::Layer;
 use crate::{Error, ErrorKind, Result};
+use greenroom_kernels::activations::Activations;
+use greenroom_kernels::floats::{Floats, reusing};
+use greenroom_kernels::linear::{linear, linear_onto};
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::pointwise::{rms_norm, rms_norm_onto};
 
 impl Cpu {
-    /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` takes note of what it says of
-    /// queries, keys and values.
+    /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` records queries, keys and
+    /// values.
     pub(super) fn pass(
         &self,
         pass: &Pass,
@@ -42,7 +42,8 @@ impl Cpu {
             let layout = cache.layout.layers[layer];
             let (rope, shaping) = (&ropes[spec.layers[layer].rope], self.shapings[layer].as_ref());
             let (isa, weights_of) = (self.isa, &weights.attention);
-            let attention = Attention { isa, spec, weights: weights_of, shaping, layout, layer, rope, pass };
+            let attention =
+                LayerAttention { isa, spec, weights: weights_of, shaping, layout, layer, rope, pass };
             x = self.layer(x, weights, &attention, cache, watch.as_deref_mut());
         }
         if pass.wanted.is_empty() {
@@ -61,7 +62,7 @@ impl Cpu {
         &self,
         x: Floats,
         weights: &Layer<Packed>,
-        attention: &Attention<'_>,
+        attention: &LayerAttention<'_>,
         cache: &mut CpuCache,
         mut watch: Option<&mut Measured>,
     ) -> Floats {

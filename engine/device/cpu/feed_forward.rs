@@ -1,16 +1,15 @@
 //! The feed-forward of a layer: one gated pair of matrices, or a mixture of experts.
 //!
-//! A row's experts are added in the experts' order, so that a row's arithmetic does not depend on the rows
-//! beside it.
+//! A row's experts are added in the experts' order, so a row's arithmetic does not depend on the other rows.
 
 use super::Cpu;
-use super::floats::Floats;
-use super::kernels::activations::Activations;
-use super::kernels::linear::gated;
-use super::kernels::panel::Packed;
-use super::kernels::pointwise::{rms_norm, softmax};
 use crate::model::spec::{ExpertSpec, Gating};
 use crate::model::weights::{FeedForward, Mlp};
+use greenroom_kernels::activations::Activations;
+use greenroom_kernels::floats::Floats;
+use greenroom_kernels::linear::gated;
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::pointwise::{rms_norm, softmax};
 
 impl Cpu {
     /// `x: [n_rows, d_model]`, its norm, and what the result is added to.
@@ -61,7 +60,7 @@ impl Cpu {
                 visits[expert].push((row, weight));
             }
         }
-        // A row's experts are added in their own order, whatever rows stand beside it.
+        // A row's experts are added in their own order, whatever other rows are in the pass.
         let mut out = Floats::new(x.len());
         out.fill(0.0);
         for (mlp, visits) in experts.iter().zip(visits).filter(|(_, visits)| !visits.is_empty()) {

@@ -5,24 +5,22 @@ pub(crate) mod block;
 pub(crate) mod cache;
 mod decoder;
 mod feed_forward;
-mod floats;
-#[allow(unsafe_code)] // intrinsics, each behind a detected instruction set
-pub(crate) mod kernels;
 mod weights;
 
 use super::{Cache, Device, Output, Pass, own};
+use crate::Result;
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
-use crate::{Result, threads};
 use cache::CpuCache;
-use kernels::Isa;
-pub(crate) use kernels::NUMERICS;
-use kernels::panel::Packed;
-use kernels::shaping::Shaping;
-use kernels::slab::Slabs;
+use greenroom_kernels::Isa;
+pub(crate) use greenroom_kernels::NUMERICS;
+use greenroom_kernels::panel::Packed;
+use greenroom_kernels::shaping::Shaping;
+use greenroom_kernels::slab::Slabs;
+use greenroom_kernels::threads;
 use std::sync::Arc;
 #[cfg(any(test, feature = "gpu"))]
 pub(crate) use weights::numbers;
@@ -37,7 +35,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Loads a model's weights. `on_progress` is told of bytes of the file packed, and of all there are.
+    /// Loads a model's weights. `on_progress` gets the bytes of the file packed so far, and the total.
     ///
     /// # Errors
     /// As [`Weights::load`].

@@ -1,12 +1,12 @@
 //! A model's matrices, packed for the kernels.
 
-use super::kernels::panel::{Format, Packed};
-use super::kernels::slab::Slabs;
-use crate::kv::quant::q8_0;
 use crate::model::gguf::TensorType;
 use crate::model::tensors::{Numbers, converted, plain};
 use crate::model::weights::{Matrix, Pack};
 use crate::{Error, Result};
+use greenroom_kernels::panel::{Format, Packed};
+use greenroom_kernels::quant::q8_0;
+use greenroom_kernels::slab::Slabs;
 
 impl Pack for Slabs {
     type Matrix = Packed;
@@ -38,31 +38,6 @@ impl Pack for Slabs {
 /// Numbers of whole blocks of a type; `None`: there is no conversion.
 pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
     plain(kind, bytes).or_else(|| Format::of(kind).map(|format| format.numbers(bytes)))
-}
-
-impl Format {
-    /// The format that tensors of a type are packed in as they are.
-    fn of(kind: TensorType) -> Option<Self> {
-        Some(match kind.0 {
-            0 => Self::F32,
-            1 => Self::F16,
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            10 => Self::Q2K,
-            11 => Self::Q3K,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            20 => Self::Iq4Nl,
-            23 => Self::Iq4Xs,
-            30 => Self::Bf16,
-            39 => Self::Mxfp4,
-            _ => return None,
-        })
-    }
 }
 
 /// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or,

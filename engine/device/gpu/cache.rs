@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use super::plan::layer_bytes;
-use super::steps::{Plan, Shape};
+use super::steps::{PassShape, Plan};
 use crate::Result;
 use crate::device::Cache;
 use crate::kv::format::{BlockBytes, BlockFormat};
@@ -75,11 +75,11 @@ pub(super) struct GpuCache {
     /// The reason why something could not be taken in: nothing may be read from here any more.
     pub(super) broken: Option<String>,
     /// Plans of passes over this cache, with what they are bound to.
-    pub(super) plans: HashMap<Shape, Bound>,
+    pub(super) plans: HashMap<PassShape, BoundPlan>,
 }
 
 /// A plan whose steps are bound to buffers.
-pub(super) struct Bound {
+pub(super) struct BoundPlan {
     pub(super) plan: Arc<Plan>,
     pub(super) params: Buffer,
     pub(super) steps: Vec<(Arc<super::kernels::Compiled>, wgpu::BindGroup)>,
@@ -88,7 +88,7 @@ pub(super) struct Bound {
 }
 
 /// Slots that a buffer begins with.
-const FIRST: u32 = 4;
+const INITIAL_SLOTS: u32 = 4;
 
 impl GpuCache {
     pub(super) fn new(context: &Arc<Context>, layout: Arc<KvLayout>) -> Self {
@@ -140,7 +140,7 @@ impl GpuCache {
         self.blocks.get(&id).map(|at| (at.slot, at.exact))
     }
 
-    /// The slot of rows, which may be new, and takes note that they hold `n` tokens from now on.
+    /// The slot of rows, which may be new; records that they hold `n` tokens from now on.
     pub(super) fn place_rows(&mut self, id: RowsId, n: usize) -> u32 {
         let slots = &mut self.rows;
         let open = self.open.entry(id).or_insert_with(|| OpenRows { slot: slots.take(), n: 0 });
@@ -168,7 +168,7 @@ impl GpuCache {
         }
         let wanted = |slots: &Slots| match slots.n <= slots.capacity {
             true => None,
-            false => Some((slots.n + slots.n / 2).max(FIRST)),
+            false => Some((slots.n + slots.n / 2).max(INITIAL_SLOTS)),
         };
         context.checked("memory for a cache", || {
             let mut encoder = context.encoder();

@@ -1,5 +1,4 @@
-//! The way to a GPU: adapters, buffers, errors. What goes wrong on the driver's side comes back as an error,
-//! never as a panic.
+//! Access to a GPU: adapters, buffers, errors. Failures in the driver are returned as errors and never panic.
 
 use crate::device::GpuInfo;
 use crate::{Error, Result};
@@ -80,12 +79,12 @@ pub(super) struct Context {
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
     pub(super) info: GpuInfo,
-    /// Why it is gone, once it is.
+    /// Reason of the loss, once the device is lost.
     lost: Arc<OnceLock<String>>,
     /// Submits of work so far, and bytes that came back.
     #[cfg(test)]
     pub(super) traffic: std::sync::Mutex<(u64, u64)>,
-    /// What it said first that belongs to nobody's call: from then on nothing can be trusted.
+    /// The first error that belongs to no call: after it nothing can be trusted.
     stray: Arc<OnceLock<String>>,
 }
 
@@ -199,7 +198,7 @@ impl Context {
             .map(|mut traffic| *traffic = (traffic.0 + 1, traffic.1 + total))
             .expect("a count");
         self.checked(what, || {
-            // Whoever paces passes wants to know how long each takes: all are waited for.
+            // The pacing of passes needs the time of each, so all are waited for.
             let wait = || {
                 let waited = self.device.poll(PollType::wait_indefinitely());
                 waited.map_err(|e| self.failed(what, &e.to_string()))

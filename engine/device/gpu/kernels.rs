@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use crate::Result;
-use crate::kv::quant::LEVELS;
+use greenroom_kernels::quant::LEVELS;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use wgpu::{
 
 /// A kernel's source: its name, the files that it is made of, and how it uses each of its buffers.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct KernelSource {
     pub(super) name: &'static str,
     files: &'static [&'static str],
     pub(super) bindings: &'static [Access],
@@ -36,7 +36,7 @@ macro_rules! shader {
     };
 }
 
-pub(super) static PRODUCT: Source = Source {
+pub(super) static PRODUCT: KernelSource = KernelSource {
     name: "product",
     files: &[
         shader!("common"),
@@ -49,7 +49,7 @@ pub(super) static PRODUCT: Source = Source {
 };
 
 /// The same for matrices that are not coded.
-pub(super) static PRODUCT_FLOATS: Source = Source {
+pub(super) static PRODUCT_FLOATS: KernelSource = KernelSource {
     name: "product of floats",
     files: &[
         shader!("common"),
@@ -61,41 +61,41 @@ pub(super) static PRODUCT_FLOATS: Source = Source {
     bindings: PRODUCT.bindings,
 };
 
-pub(super) static HEADS: Source = Source {
+pub(super) static HEADS: KernelSource = KernelSource {
     name: "heads",
     files: &[shader!("common"), shader!("hadamard"), shader!("heads")],
     bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Written, Written],
 };
 
-pub(super) static SEAL: Source = Source {
+pub(super) static SEAL: KernelSource = KernelSource {
     name: "seal",
     files: &[shader!("common"), shader!("seal")],
     bindings: &[Uniform, Read, Read, Read, Read, Written, Written],
 };
 
-pub(super) static ATTEND: Source = Source {
+pub(super) static ATTEND: KernelSource = KernelSource {
     name: "attend",
     files: &[shader!("common"), shader!("merge"), shader!("cached"), shader!("attend")],
     bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Read, Written],
 };
 
-pub(super) static COMBINE: Source = Source {
+pub(super) static COMBINE: KernelSource = KernelSource {
     name: "combine",
     files: &[shader!("common"), shader!("merge"), shader!("hadamard"), shader!("combine")],
     bindings: &[Uniform, Read, Read, Read, Read, Written],
 };
 
-pub(super) static NORM: Source =
-    Source { name: "norm", files: &[shader!("norm")], bindings: &[Read, Read, Read, Written] };
+pub(super) static NORM: KernelSource =
+    KernelSource { name: "norm", files: &[shader!("norm")], bindings: &[Read, Read, Read, Written] };
 
-pub(super) static CANDIDATES: Source =
-    Source { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
+pub(super) static CANDIDATES: KernelSource =
+    KernelSource { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
 
-/// Constants that stand in front of a kernel's source.
+/// Constants that precede a kernel's source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Constants(String);
+pub(super) struct KernelConstants(String);
 
-impl Constants {
+impl KernelConstants {
     /// A number without a sign.
     pub(super) fn uint(mut self, name: &str, value: usize) -> Self {
         let _ = writeln!(self.0, "const {name} = {value}u;");
@@ -132,7 +132,7 @@ impl Constants {
 }
 
 /// The whole text of a kernel.
-pub(super) fn text(source: &Source, constants: &Constants) -> String {
+pub(super) fn text(source: &KernelSource, constants: &KernelConstants) -> String {
     [constants.0.as_str()].into_iter().chain(source.files.iter().copied()).collect()
 }
 
@@ -146,7 +146,7 @@ pub(super) struct Compiled {
 /// Kernels of one GPU, by source and constants.
 pub(super) struct Kernels {
     context: Arc<Context>,
-    compiled: Mutex<HashMap<(&'static str, Constants), Arc<Compiled>>>,
+    compiled: Mutex<HashMap<(&'static str, KernelConstants), Arc<Compiled>>>,
     /// A fault that tests put in: this text becomes that one.
     #[cfg(test)]
     pub(super) fault: Option<[&'static str; 2]>,
@@ -166,7 +166,7 @@ impl Kernels {
     ///
     /// # Errors
     /// The driver does not take it.
-    pub(super) fn get(&self, source: &Source, constants: &Constants) -> Result<Arc<Compiled>> {
+    pub(super) fn get(&self, source: &KernelSource, constants: &KernelConstants) -> Result<Arc<Compiled>> {
         let key = (source.name, constants.clone());
         if let Some(compiled) = self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(compiled.clone());
@@ -177,7 +177,7 @@ impl Kernels {
         Ok(compiled)
     }
 
-    fn compile(&self, source: &Source, constants: &Constants) -> Compiled {
+    fn compile(&self, source: &KernelSource, constants: &KernelConstants) -> Compiled {
         let device = &self.context.device;
         let entry = |(binding, access): (usize, &Access)| BindGroupLayoutEntry {
             binding: binding as u32,

@@ -1,14 +1,13 @@
 //! A GPU: kernels in WGSL, on Vulkan, Metal or DX12 through wgpu.
 //!
 //! **One submit a pass.** A pass is a list of dispatches ([`plan`]), made once for a model, a layout of its
-//! cache and a [`Shape`] of passes, and bound to buffers until one of these is replaced. What a pass knows of
-//! its tokens (slots, positions, tiles) goes to the GPU as small tables before it; wanted logits come back
-//! after it.
+//! cache and a [`PassShape`] of passes, and bound to buffers until one of these is replaced. The tokens'
+//! slots, positions and tiles are uploaded as small tables before it; requested logits are read back after
+//! it.
 //!
 //! **A row's bits are its own.** Every sum has an order that is written in its kernel: threads that share a
-//! sum meet in a tree, pieces of a softmax are merged block by block. Neither the rows beside it nor the size
-//! of a subgroup has a part in it. So the law of exactness holds on each adapter for itself, and
-//! [`Device::numerics`] names it.
+//! sum meet in a tree, pieces of a softmax are merged block by block. Neither the other rows nor the size of
+//! a subgroup matters. So exactness holds on each adapter separately, and [`Device::numerics`] names it.
 //!
 //! Embedding rows are read from the file on the host, some KiB a token, so that no table of them takes memory
 //! on the GPU.
@@ -25,7 +24,6 @@ mod steps;
 mod tables;
 mod weights;
 
-use super::cpu::kernels::{Isa, pointwise::rms_norm, shaping::Shaping};
 use super::{Best, Cache, Device, Output, Pass, PassSpan, own};
 use crate::kv::layout::KvLayout;
 use crate::kv::table::RowsId;
@@ -34,20 +32,21 @@ use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::{Heads, Weights};
 use crate::{Error, KvChoice, Result};
-use cache::{Bound, GpuCache};
+use cache::{BoundPlan, GpuCache};
 use context::Context;
 pub(crate) use context::list;
+use greenroom_kernels::{Isa, pointwise::rms_norm, shaping::Shaping};
 use half::f16;
 use kernels::Kernels;
 use plan::CANDIDATE_WORDS;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use steps::{LayerVectors, Place, Plan, Planner, Scratch, Shape, Step, rows_of};
+use steps::{BufferRef, Dispatch, LayerVectors, PassBuffer, PassShape, Plan, Planner, rows_of};
 use tables::Tables;
 use weights::{GpuMatrix, Packer};
 use wgpu::{BindGroupDescriptor, BindGroupEntry, Buffer, BufferBinding};
 
-/// Version of the kernels: whoever changes the order of any operation changes it.
+/// Version of the kernels: it changes with the order of any operation.
 const VERSION: u32 = 2;
 
 /// A model on a GPU.
@@ -73,14 +72,14 @@ pub(crate) struct Gpu {
 /// Memory of passes, and the parameters of their plans.
 #[derive(Default)]
 struct ScratchBuffers {
-    buffers: HashMap<Scratch, Buffer>,
+    buffers: HashMap<PassBuffer, Buffer>,
     /// Rises when one is replaced.
     generation: u64,
 }
 
 impl Gpu {
-    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` is told of
-    /// bytes of the file packed, and of all there are.
+    /// Loads a model's weights on the GPU whose name holds `name`, or the best one. `on_progress` gets the
+    /// bytes of the file packed so far, and the total.
     ///
     /// # Errors
     /// There is no such GPU, it lacks something, or its memory is too small; else as [`Weights::load`].
@@ -179,7 +178,7 @@ impl Gpu {
         Ok(())
     }
 
-    fn planner<'a>(&'a self, layout: &'a KvLayout, shape: Shape) -> Planner<'a> {
+    fn planner<'a>(&'a self, layout: &'a KvLayout, shape: PassShape) -> Planner<'a> {
         let Self { spec, weights, of_layers, output_norm, .. } = self;
         Planner { spec, weights, vectors: of_layers, output_norm: *output_norm, layout, shape }
     }
@@ -192,24 +191,24 @@ impl Gpu {
         scratch: &ScratchBuffers,
         cache: &GpuCache,
     ) -> Result<Vec<(Arc<kernels::Compiled>, wgpu::BindGroup)>> {
-        let bind = |step: &Step| {
+        let bind = |step: &Dispatch| {
             let compiled = self.kernels.get(step.source, &step.constants)?;
-            let buffer = |place: &Place| -> BufferBinding<'_> {
+            let buffer = |place: &BufferRef| -> BufferBinding<'_> {
                 let whole = |buffer| BufferBinding { buffer, offset: 0, size: None };
                 match place {
-                    Place::Slab(i) => whole(&self.slabs[*i]),
-                    Place::Vectors => whole(&self.vectors_buffer),
-                    Place::Params(first, n) => {
+                    BufferRef::Slab(i) => whole(&self.slabs[*i]),
+                    BufferRef::Vectors => whole(&self.vectors_buffer),
+                    BufferRef::Params(first, n) => {
                         let size = std::num::NonZero::new(n.next_multiple_of(16) as u64);
                         BufferBinding { buffer: params, offset: *first as u64, size }
                     }
-                    Place::Scratch(scratch_of) => whole(&scratch.buffers[scratch_of]),
-                    Place::Rows(l) => whole(cache.rows(*l)),
-                    Place::Blocks(l) => whole(cache.blocks(*l)),
-                    Place::Exact(l) => whole(cache.exact(*l)),
+                    BufferRef::Scratch(scratch_of) => whole(&scratch.buffers[scratch_of]),
+                    BufferRef::Rows(l) => whole(cache.rows(*l)),
+                    BufferRef::Blocks(l) => whole(cache.blocks(*l)),
+                    BufferRef::Exact(l) => whole(cache.exact(*l)),
                 }
             };
-            let entry = |(i, place): (usize, &Place)| BindGroupEntry {
+            let entry = |(i, place): (usize, &BufferRef)| BindGroupEntry {
                 binding: i as u32,
                 resource: wgpu::BindingResource::Buffer(buffer(place)),
             };
@@ -225,10 +224,10 @@ impl Gpu {
     /// The plan of passes of a shape over a cache, bound to the buffers as they are now.
     fn bound<'a>(
         &self,
-        shape: Shape,
+        shape: PassShape,
         scratch: &ScratchBuffers,
         cache: &'a mut GpuCache,
-    ) -> Result<&'a Bound> {
+    ) -> Result<&'a BoundPlan> {
         let generations = [cache.generation, scratch.generation];
         if cache.plans.get(&shape).is_none_or(|bound| bound.generations != generations) {
             let known = cache.plans.remove(&shape);
@@ -247,7 +246,7 @@ impl Gpu {
                 }
             };
             let steps = self.bind(&plan, &params, scratch, cache)?;
-            cache.plans.insert(shape, Bound { plan, params, steps, generations });
+            cache.plans.insert(shape, BoundPlan { plan, params, steps, generations });
         }
         cache.plans.get(&shape).ok_or_else(|| Error::internal("a plan was not kept"))
     }
@@ -275,9 +274,9 @@ impl Gpu {
     fn encode(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        bound: &Bound,
+        bound: &BoundPlan,
         tables: &Tables,
-        is_meant: impl Fn(&Step) -> bool,
+        is_meant: impl Fn(&Dispatch) -> bool,
     ) {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         for (step, (compiled, group)) in
@@ -298,7 +297,7 @@ impl Gpu {
             return Err(Error::device(why));
         }
         cache.check()?;
-        let shape = Shape {
+        let shape = PassShape {
             rows: rows_of(pass.ids.len()),
             wanted: if pass.wanted.is_empty() || pass.hidden { 0 } else { rows_of(pass.wanted.len()) },
             lone: pass.spans.iter().all(|span| span.n == 1),
@@ -323,7 +322,7 @@ impl Gpu {
             let found = self.context.read(
                 "a pass",
                 encoder,
-                &[(&scratch.buffers[&Scratch::Candidates], 0, n_bytes)],
+                &[(&scratch.buffers[&PassBuffer::Candidates], 0, n_bytes)],
             )?;
             let found: Vec<u32> = bytemuck::pod_collect_to_vec(&found);
             let rows = found.chunks_exact(CANDIDATE_WORDS).enumerate();
@@ -331,7 +330,7 @@ impl Gpu {
         }
         let n_bytes = 4 * (tables.n_wanted * self.weights.n_vocab) as u64;
         let logits =
-            self.context.read("a pass", encoder, &[(&scratch.buffers[&Scratch::Logits], 0, n_bytes)])?;
+            self.context.read("a pass", encoder, &[(&scratch.buffers[&PassBuffer::Logits], 0, n_bytes)])?;
         Ok(Output::Logits(bytemuck::pod_collect_to_vec(&logits)))
     }
 
@@ -340,50 +339,51 @@ impl Gpu {
         let d = self.spec.d_model;
         let n_bytes = 4 * (pass.ids.len() * d) as u64;
         let stream =
-            self.context.read("a pass", encoder, &[(&scratch.buffers[&Scratch::Stream], 0, n_bytes)])?;
+            self.context.read("a pass", encoder, &[(&scratch.buffers[&PassBuffer::Stream], 0, n_bytes)])?;
         let stream: Vec<f32> = bytemuck::pod_collect_to_vec(&stream);
         let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
         let norm = rms_norm(Isa::detect(), &rows, &self.weights.output_norm, self.spec.norm_eps);
         Ok(Output::Hidden(norm.into_vec()))
     }
 
-    /// A pass whose queries, keys and values are looked at, layer by layer, over rows that are neither coded
+    /// A pass whose queries, keys and values are recorded, layer by layer, over rows that are neither coded
     /// nor rotated.
     fn watched(
         &self,
         pass: &Pass,
-        shape: Shape,
+        shape: PassShape,
         tables: &Tables,
         scratch: &ScratchBuffers,
         cache: &GpuCache,
         watch: &mut Measured,
     ) -> Result<()> {
         let (spec, bound) = (&self.spec, &cache.plans[&shape]);
-        let read = |encoder, scratch_of: Scratch, n: usize| -> Result<Vec<f32>> {
+        let read = |encoder, scratch_of: PassBuffer, n: usize| -> Result<Vec<f32>> {
             let bytes =
                 self.context.read("a pass", encoder, &[(&scratch.buffers[&scratch_of], 0, 4 * n as u64)])?;
             Ok(bytemuck::pod_collect_to_vec(&bytes))
         };
-        let write = |scratch_of: Scratch, x: &[f32]| {
+        let write = |scratch_of: PassBuffer, x: &[f32]| {
             self.context.queue.write_buffer(&scratch.buffers[&scratch_of], 0, bytemuck::cast_slice(x));
         };
         let (n, d) = (tables.n_rows, spec.d_model);
         let (q_row, context_row) = (spec.n_heads * spec.k_dim, spec.n_heads * spec.v_dim);
         for l in 0..spec.layers.len() {
-            let steps: Vec<&Step> = bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
+            let steps: Vec<&Dispatch> =
+                bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
             let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
             let after = combined.unwrap_or(0) + 1;
             // The product that is added to the stream, and the norm before that where there is one.
             let added = after + if spec.family.post_norms { 2 } else { 1 };
-            let run = |from: usize, to: usize, scratch_of: Scratch, n: usize| {
+            let run = |from: usize, to: usize, scratch_of: PassBuffer, n: usize| {
                 let mut encoder = self.context.encoder();
                 let meant = &steps[from..to];
                 self.encode(&mut encoder, bound, tables, |step| meant.iter().any(|m| std::ptr::eq(*m, step)));
                 read(encoder, scratch_of, n)
             };
-            let before = read(self.context.encoder(), Scratch::Stream, n * d)?;
-            let contexts = run(0, after, Scratch::Contexts, n * context_row)?;
-            let q = read(self.context.encoder(), Scratch::Queries, n * q_row)?;
+            let before = read(self.context.encoder(), PassBuffer::Stream, n * d)?;
+            let contexts = run(0, after, PassBuffer::Contexts, n * context_row)?;
+            let q = read(self.context.encoder(), PassBuffer::Queries, n * q_row)?;
             let (mut k, mut v) = (Vec::new(), Vec::new());
             let side = spec.n_kv_heads * spec.k_dim;
             for id in &pass.spans[0].rows {
@@ -399,13 +399,13 @@ impl Gpu {
             watch.add(spec, n_rot, spec.layers[l].window, [&q, &k, &v]);
             let mut noisy = watch.noise().to_vec();
             noisy.iter_mut().zip(&contexts).for_each(|(x, context)| *x += context);
-            write(Scratch::Contexts, &noisy);
-            let changed = run(after, added, Scratch::Stream, n * d)?;
-            write(Scratch::Stream, &before);
-            write(Scratch::Contexts, &contexts);
-            let attended = run(after, added, Scratch::Stream, n * d)?;
+            write(PassBuffer::Contexts, &noisy);
+            let changed = run(after, added, PassBuffer::Stream, n * d)?;
+            write(PassBuffer::Stream, &before);
+            write(PassBuffer::Contexts, &contexts);
+            let attended = run(after, added, PassBuffer::Stream, n * d)?;
             watch.felt(&attended, &changed, d);
-            run(added, steps.len(), Scratch::Stream, 0)?;
+            run(added, steps.len(), PassBuffer::Stream, 0)?;
         }
         Ok(())
     }
@@ -451,7 +451,7 @@ impl Device for Gpu {
     fn logits(&self, row: usize) -> Result<Vec<f32>> {
         let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let n_bytes = 4 * self.weights.n_vocab as u64;
-        let logits = (&scratch.buffers[&Scratch::Logits], row as u64 * n_bytes, n_bytes);
+        let logits = (&scratch.buffers[&PassBuffer::Logits], row as u64 * n_bytes, n_bytes);
         Ok(bytemuck::pod_collect_to_vec(&self.context.read(
             "reading logits",
             self.context.encoder(),
@@ -460,12 +460,12 @@ impl Device for Gpu {
     }
 }
 
-/// What goes wrong on a GPU, for tests.
+/// Faults of a GPU, for tests.
 #[cfg(test)]
 impl Gpu {
     /// A kernel that no driver takes.
     pub(crate) fn fails_to_compile(&self) -> Result<()> {
-        self.kernels.get(&kernels::NORM, &kernels::Constants::default()).map(|_| ())
+        self.kernels.get(&kernels::NORM, &kernels::KernelConstants::default()).map(|_| ())
     }
 
     /// More memory than there is.

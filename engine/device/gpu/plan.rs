@@ -2,15 +2,15 @@
 //! data, made once for a model, a layout of its cache and a [`Shape`](super::steps::Shape) of passes; how far
 //! it reaches in one pass say the figures of that pass.
 
-use super::kernels::{ATTEND, CANDIDATES, COMBINE, Constants, HEADS, SEAL};
+use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, KernelConstants, SEAL};
 use super::products::{Products, RowsOf};
-use super::steps::{Extent, Place, Plan, Planner, Scratch};
+use super::steps::{BufferRef, Extent, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
-use crate::kv::quant::{EXACT, OUTERMOST};
 use crate::model::spec::RopeLayout;
 use crate::model::weights::{FeedForward, Heads, Layer};
+use greenroom_kernels::quant::{EXACT, OUTERMOST};
 use std::ops::Range;
 
 impl Planner<'_> {
@@ -25,17 +25,20 @@ impl Planner<'_> {
         if self.shape.wanted > 0 {
             let d = self.spec.d_model;
             let output = &self.weights.output;
-            let products =
-                Products::plain(vec![(output, 0)], (Scratch::Stream, d), (Scratch::Logits, output.n_out));
+            let products = Products::plain(
+                vec![(output, 0)],
+                (PassBuffer::Stream, d),
+                (PassBuffer::Logits, output.n_out),
+            );
             let norm = Some(self.output_norm);
             self.products(&mut plan, Products { norm, rows_of: RowsOf::Wanted, ..products });
             if self.shape.best {
-                let constants = Constants::default()
+                let constants = KernelConstants::default()
                     .uint("N_VOCAB", self.weights.n_vocab)
                     .uint("MOST", CANDIDATES_OF_ROW);
-                let scratch = [Scratch::Logits, Scratch::Temperatures, Scratch::Candidates];
+                let scratch = [PassBuffer::Logits, PassBuffer::Temperatures, PassBuffer::Candidates];
                 let groups = [Extent::Fixed(1), Extent::Wanted(1), Extent::Fixed(1)];
-                plan.push(&CANDIDATES, constants, scratch.map(Place::Scratch).to_vec(), groups);
+                plan.push(&CANDIDATES, constants, scratch.map(BufferRef::Scratch).to_vec(), groups);
             }
         }
         plan
@@ -51,11 +54,11 @@ impl Planner<'_> {
         });
         let input: Vec<(&GpuMatrix, usize)> = input.collect();
         let width = column;
-        let products = Products::plain(input, (Scratch::Stream, d), (Scratch::Products, width));
+        let products = Products::plain(input, (PassBuffer::Stream, d), (PassBuffer::Products, width));
         self.products(plan, Products { norm: Some(vectors.attn_norm), ..products });
-        let mut contexts = (Scratch::Contexts, spec.n_heads * spec.v_dim);
+        let mut contexts = (PassBuffer::Contexts, spec.n_heads * spec.v_dim);
         if let Heads::Latent { spec: latent, k_b, .. } = &weights.attention.heads {
-            let (x, y) = ((Scratch::Products, width), (Scratch::Absorbed, spec.n_heads * latent.rank));
+            let (x, y) = ((PassBuffer::Products, width), (PassBuffer::Absorbed, spec.n_heads * latent.rank));
             self.by_head(plan, k_b, x, y, latent.nope + latent.rope);
         }
         self.heads(plan, l, width, weights);
@@ -64,15 +67,15 @@ impl Planner<'_> {
         self.attend(plan, l, &block);
         self.combine(plan, l, weights.attention.sinks.is_some());
         if let Heads::Latent { spec: latent, v_b, .. } = &weights.attention.heads {
-            let y = (Scratch::Expanded, spec.n_heads * latent.value);
+            let y = (PassBuffer::Expanded, spec.n_heads * latent.value);
             self.by_head(plan, v_b, contexts, y, spec.v_dim);
             contexts = y;
         }
         self.add(plan, &weights.attention.output, contexts, vectors.post_norms[0]);
         match &weights.feed_forward {
             FeedForward::Dense(mlp) => {
-                self.mlp_hidden(plan, mlp, Scratch::Hidden, vectors);
-                self.add(plan, &mlp.down, (Scratch::Hidden, mlp.gate.n_out), vectors.post_norms[1]);
+                self.mlp_hidden(plan, mlp, PassBuffer::Hidden, vectors);
+                self.add(plan, &mlp.down, (PassBuffer::Hidden, mlp.gate.n_out), vectors.post_norms[1]);
             }
             FeedForward::Experts { router, experts, shared } => {
                 self.experts(plan, router, &experts[0], shared.as_ref(), vectors);
@@ -87,7 +90,7 @@ impl Planner<'_> {
         let latent = spec.latent;
         let [k_scales, q_scales, _] = vectors.shaping.unwrap_or_default();
         let is_normed = matches!(weights.attention.heads, Heads::Plain { norms: Some(_) });
-        let constants = Constants::default()
+        let constants = KernelConstants::default()
             .uint("N_HEADS", spec.n_heads)
             .uint("N_KV_HEADS", spec.n_kv_heads)
             .uint("K_DIM", spec.k_dim)
@@ -112,17 +115,17 @@ impl Planner<'_> {
             rope as u32,
             (layout.row_bytes() / 4) as u32,
         ];
-        let scratch = |scratch| Place::Scratch(scratch);
+        let scratch = |scratch| BufferRef::Scratch(scratch);
         let bindings = vec![
-            scratch(Scratch::Pass),
+            scratch(PassBuffer::Pass),
             plan.params(bytemuck::cast_slice(&params)),
-            Place::Vectors,
-            scratch(Scratch::Products),
-            scratch(Scratch::Absorbed),
-            scratch(Scratch::Ropes),
-            scratch(Scratch::Places),
-            scratch(Scratch::Queries),
-            Place::Rows(l),
+            BufferRef::Vectors,
+            scratch(PassBuffer::Products),
+            scratch(PassBuffer::Absorbed),
+            scratch(PassBuffer::Ropes),
+            scratch(PassBuffer::Places),
+            scratch(PassBuffer::Queries),
+            BufferRef::Rows(l),
         ];
         let n_stored = if layout.shared { 1 } else { 2 };
         let heads = spec.n_heads + n_stored * spec.n_kv_heads;
@@ -130,13 +133,13 @@ impl Planner<'_> {
     }
 
     /// The layout of a layer's share of a block.
-    fn block(&self, l: usize) -> Constants {
+    fn block(&self, l: usize) -> KernelConstants {
         let layout = self.layout.layers[l];
         let format = BlockFormat::new(self.layout, self.layout.part_of(l));
         let of = format.layers.iter().find(|layer| layer.layer == l);
         let base = of.map_or(0, |of| of.k.codes.start);
         let means = of.map_or(0, |of| of.k.means.start.saturating_sub(base) / 4);
-        Constants::default()
+        KernelConstants::default()
             .side("K", base, of.map(|of| &of.k), layout.k)
             .side("V", base, of.and_then(|of| of.v.as_ref()), layout.v)
             .uint("N_KV_HEADS", layout.k.n_heads)
@@ -147,7 +150,7 @@ impl Planner<'_> {
             .levels()
     }
 
-    fn seal(&self, plan: &mut Plan, l: usize, block: &Constants) {
+    fn seal(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
         let layout = self.layout.layers[l];
         let shaping = self.vectors[l].shaping.filter(|_| layout.k.shaped());
         let constants = block
@@ -158,13 +161,13 @@ impl Planner<'_> {
         let mut params = self.layer_params(l).to_vec();
         params.push(shaping.map_or(0, |[.., feedback]| feedback));
         let bindings = vec![
-            Place::Scratch(Scratch::Pass),
+            BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::cast_slice(&params)),
-            Place::Scratch(Scratch::Sealed),
-            Place::Vectors,
-            Place::Rows(l),
-            Place::Blocks(l),
-            Place::Exact(l),
+            BufferRef::Scratch(PassBuffer::Sealed),
+            BufferRef::Vectors,
+            BufferRef::Rows(l),
+            BufferRef::Blocks(l),
+            BufferRef::Exact(l),
         ];
         let sides = if layout.shared { 1 } else { 2 };
         let groups = [Extent::Sealed, Extent::Fixed(layout.k.n_heads), Extent::Fixed(sides)];
@@ -179,7 +182,7 @@ impl Planner<'_> {
         [part, (block / 4) as u32, (exact / 4) as u32, (layout.row_bytes() / 4) as u32]
     }
 
-    fn attend(&self, plan: &mut Plan, l: usize, block: &Constants) {
+    fn attend(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
         let (spec, layout) = (self.spec, self.layout.layers[l]);
         let group = spec.n_heads / spec.n_kv_heads;
         let (tile_rows, tile_heads) = self.tile();
@@ -195,15 +198,15 @@ impl Planner<'_> {
             .uint("SLICES", slices)
             .float("SCALE", spec.score_scale);
         let bindings = vec![
-            Place::Scratch(Scratch::Pass),
+            BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::cast_slice(&self.layer_params(l))),
-            Place::Scratch(Scratch::Tiles),
-            Place::Scratch(Scratch::Blocks),
-            Place::Scratch(Scratch::Queries),
-            Place::Rows(l),
-            Place::Blocks(l),
-            Place::Exact(l),
-            Place::Scratch(Scratch::Partials),
+            BufferRef::Scratch(PassBuffer::Tiles),
+            BufferRef::Scratch(PassBuffer::Blocks),
+            BufferRef::Scratch(PassBuffer::Queries),
+            BufferRef::Rows(l),
+            BufferRef::Blocks(l),
+            BufferRef::Exact(l),
+            BufferRef::Scratch(PassBuffer::Partials),
         ];
         let heads = layout.k.n_heads * group.div_ceil(tile_heads);
         plan.push(&ATTEND, constants, bindings, [Extent::Tiles, Extent::Fixed(heads), Extent::Pieces]);
@@ -211,25 +214,25 @@ impl Planner<'_> {
 
     /// Rows of a block and heads of a group that attend together.
     pub(super) fn tile(&self) -> (usize, usize) {
-        let heads = (self.spec.n_heads / self.spec.n_kv_heads).min(TOGETHER);
-        (if self.shape.lone { 1 } else { TOGETHER / heads }, heads)
+        let heads = (self.spec.n_heads / self.spec.n_kv_heads).min(MAX_TILE_QUERIES);
+        (if self.shape.lone { 1 } else { MAX_TILE_QUERIES / heads }, heads)
     }
 
     fn combine(&self, plan: &mut Plan, l: usize, sinks: bool) {
         let (spec, layout) = (self.spec, self.layout.layers[l]);
-        let constants = Constants::default()
+        let constants = KernelConstants::default()
             .uint("N_HEADS", spec.n_heads)
             .uint("V_DIM", spec.v_dim)
             .uint("WINDOW", layout.window.unwrap_or(0))
             .flag("ROTATED_V", layout.v.rotated)
             .flag("SINKS", sinks);
         let bindings = vec![
-            Place::Scratch(Scratch::Pass),
+            BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::bytes_of(&self.vectors[l].sinks)),
-            Place::Vectors,
-            Place::Scratch(Scratch::Positions),
-            Place::Scratch(Scratch::Partials),
-            Place::Scratch(Scratch::Contexts),
+            BufferRef::Vectors,
+            BufferRef::Scratch(PassBuffer::Positions),
+            BufferRef::Scratch(PassBuffer::Partials),
+            BufferRef::Scratch(PassBuffer::Contexts),
         ];
         plan.push(
             &COMBINE,
@@ -245,7 +248,7 @@ pub(super) const CANDIDATES_OF_ROW: usize = 1024;
 /// Words that tell of them.
 pub(super) const CANDIDATE_WORDS: usize = 4 + 2 * CANDIDATES_OF_ROW;
 /// Queries that attend together, at most.
-const TOGETHER: usize = 8;
+const MAX_TILE_QUERIES: usize = 8;
 
 /// Bytes of a layer's share of a sealed block, and of its exact rows.
 pub(super) fn layer_bytes(layout: LayerLayout) -> [usize; 2] {
@@ -253,7 +256,7 @@ pub(super) fn layer_bytes(layout: LayerLayout) -> [usize; 2] {
     [layout.block_bytes(), exact(layout.k) + layout.stored_v().map_or(0, exact)]
 }
 
-impl Constants {
+impl KernelConstants {
     /// Keys or values in a block that begins at byte `base`; `view` is their layout where nothing is stored
     /// for them.
     fn side(self, name: &str, base: usize, of: Option<&SideFormat>, view: TensorLayout) -> Self {

@@ -1,8 +1,8 @@
 //! The steps that multiply: which matrices share one, what is normed before and what becomes of the products.
 
-use super::kernels::{Constants, NORM, PRODUCT, PRODUCT_FLOATS};
-use super::steps::{Extent, LayerVectors, Place, Plan, Planner, Scratch};
-use super::weights::{GpuMatrix, OUTS, Piece, Scheme};
+use super::kernels::{KernelConstants, NORM, PRODUCT, PRODUCT_FLOATS};
+use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
+use super::weights::{GpuMatrix, GpuScheme, MatrixPart, OUTS};
 use crate::model::spec::{Activation, ExpertSpec, Gating};
 use crate::model::weights::Mlp;
 use bytemuck::{Pod, Zeroable};
@@ -24,8 +24,7 @@ pub(super) enum Epilogue {
 pub(super) enum RowsOf {
     All,
     Wanted,
-    /// A row of y for each slot of a row of x: its experts, then so many parts of what every row goes
-    /// through.
+    /// A row of y for each slot of a row of x: its experts, then the parts of the shared expert.
     Experts {
         shared: usize,
     },
@@ -41,10 +40,10 @@ pub(super) struct Products<'a> {
     /// Each with the column of its first output. Of experts the first one; after it, or after both that are
     /// gated, what is shared.
     pub(super) matrices: Vec<(&'a GpuMatrix, usize)>,
-    pub(super) x: Scratch,
+    pub(super) x: PassBuffer,
     /// Width of a row of x.
     pub(super) x_stride: usize,
-    pub(super) y: Scratch,
+    pub(super) y: PassBuffer,
     pub(super) y_stride: usize,
     pub(super) norm: Option<u32>,
     pub(super) epilogue: Epilogue,
@@ -59,8 +58,8 @@ pub(super) struct Products<'a> {
 impl<'a> Products<'a> {
     pub(super) fn plain(
         matrices: Vec<(&'a GpuMatrix, usize)>,
-        (x, x_stride): (Scratch, usize),
-        (y, y_stride): (Scratch, usize),
+        (x, x_stride): (PassBuffer, usize),
+        (y, y_stride): (PassBuffer, usize),
     ) -> Self {
         let (epilogue, rows_of) = (Epilogue::Store, RowsOf::All);
         Self { matrices, x, x_stride, y, y_stride, norm: None, epilogue, rows_of, pair: false, heads: (1, 0) }
@@ -68,11 +67,11 @@ impl<'a> Products<'a> {
 }
 
 /// Parts of matrices that one step takes.
-type Group<'a> = Vec<(&'a GpuMatrix, Piece, usize)>;
+type Group<'a> = Vec<(&'a GpuMatrix, MatrixPart, usize)>;
 
-/// Tells whether one step can take a piece of a matrix beside others: from one slab, coded like them, of no
-/// third type.
-fn joins(group: &Group<'_>, matrix: &GpuMatrix, piece: &Piece) -> bool {
+/// Returns whether one step can take a piece of a matrix together with others: from one slab, coded like
+/// them, of no third type.
+fn joins(group: &Group<'_>, matrix: &GpuMatrix, piece: &MatrixPart) -> bool {
     let (first, at, _) = &group[0];
     let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
     group.len() < SEGMENTS
@@ -94,7 +93,7 @@ fn join(matrices: &[&GpuMatrix]) -> bool {
 /// A part of a matrix, as `product.wgsl` has it.
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
-struct Segment {
+struct MatrixSegment {
     planes: [u32; 3],
     codes: u32,
     n_out: u32,
@@ -119,7 +118,7 @@ struct Params {
     eps: f32,
     each_x: u32,
     each_y: u32,
-    segments: [Segment; SEGMENTS],
+    segments: [MatrixSegment; SEGMENTS],
 }
 
 impl Planner<'_> {
@@ -128,11 +127,11 @@ impl Planner<'_> {
         &self,
         plan: &mut Plan,
         mlp: &Mlp<GpuMatrix>,
-        hidden: Scratch,
+        hidden: PassBuffer,
         vectors: &LayerVectors,
     ) {
         let products =
-            Products::plain(vec![], (Scratch::Stream, self.spec.d_model), (hidden, mlp.gate.n_out));
+            Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.gate.n_out));
         self.gated(plan, (&mlp.gate, &mlp.up), Products { norm: Some(vectors.ffn_norm), ..products });
     }
 
@@ -152,8 +151,8 @@ impl Planner<'_> {
         self.products(plan, Products { matrices, epilogue: Epilogue::Gate, ..products });
     }
 
-    /// The feed-forward of experts, and of what every row goes through beside them: as further slots of a row
-    /// where their matrices can join.
+    /// The feed-forward of experts, and of the shared expert: as further slots of a row where their matrices
+    /// can be joined.
     pub(super) fn experts(
         &self,
         plan: &mut Plan,
@@ -163,9 +162,9 @@ impl Planner<'_> {
         vectors: &LayerVectors,
     ) {
         let Some(shape) = self.spec.experts else { return };
-        let stream = (Scratch::Stream, self.spec.d_model);
+        let stream = (PassBuffer::Stream, self.spec.d_model);
         let norm = Some(vectors.ffn_norm);
-        let scores = Products::plain(vec![(router, 0)], stream, (Scratch::Scores, shape.n));
+        let scores = Products::plain(vec![(router, 0)], stream, (PassBuffer::Scores, shape.n));
         self.products(plan, Products { norm, ..scores });
         let [gate, up, down] = [&experts.gate, &experts.up, &experts.down];
         let slots = shared.filter(|mlp| {
@@ -175,7 +174,7 @@ impl Planner<'_> {
                 && join(&[down, &mlp.down])
         });
         let n_shared = slots.map_or(0, |mlp| mlp.gate.n_out / shape.d_ff);
-        let hidden = (Scratch::Hidden, shape.d_ff);
+        let hidden = (PassBuffer::Hidden, shape.d_ff);
         let sent = Products {
             norm,
             rows_of: RowsOf::Experts { shared: n_shared },
@@ -195,36 +194,40 @@ impl Planner<'_> {
         self.gated(plan, (gate, up), sent);
         // What is shared reads the stream as the experts do: before they are added.
         if let Some(shared) = shared {
-            self.mlp_hidden(plan, shared, Scratch::Shared, vectors);
+            self.mlp_hidden(plan, shared, PassBuffer::Shared, vectors);
         }
         self.products(plan, mixed);
         if let Some(shared) = shared {
-            self.add(plan, &shared.down, (Scratch::Shared, shared.gate.n_out), vectors.post_norms[1]);
+            self.add(plan, &shared.down, (PassBuffer::Shared, shared.gate.n_out), vectors.post_norms[1]);
         }
     }
 
     /// Products that are added to the stream, normed before where the family has it.
-    pub(super) fn add(&self, plan: &mut Plan, matrix: &GpuMatrix, x: (Scratch, usize), post_norm: u32) {
+    pub(super) fn add(&self, plan: &mut Plan, matrix: &GpuMatrix, x: (PassBuffer, usize), post_norm: u32) {
         let d = self.spec.d_model;
         if !self.spec.family.post_norms {
-            let products = Products::plain(vec![(matrix, 0)], x, (Scratch::Stream, d));
+            let products = Products::plain(vec![(matrix, 0)], x, (PassBuffer::Stream, d));
             return self.products(plan, Products { epilogue: Epilogue::Add, ..products });
         }
-        self.products(plan, Products::plain(vec![(matrix, 0)], x, (Scratch::Out, d)));
+        self.products(plan, Products::plain(vec![(matrix, 0)], x, (PassBuffer::Out, d)));
         let params = plan.params(bytemuck::bytes_of(&post_norm));
-        let bindings =
-            vec![params, Place::Vectors, Place::Scratch(Scratch::Out), Place::Scratch(Scratch::Stream)];
-        let constants = Constants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
+        let bindings = vec![
+            params,
+            BufferRef::Vectors,
+            BufferRef::Scratch(PassBuffer::Out),
+            BufferRef::Scratch(PassBuffer::Stream),
+        ];
+        let constants = KernelConstants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
         plan.push(&NORM, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
     }
 
-    /// Each head of rows through a matrix of its own.
+    /// Each head of rows times its own matrix.
     pub(super) fn by_head(
         &self,
         plan: &mut Plan,
         matrices: &[GpuMatrix],
-        x: (Scratch, usize),
-        y: (Scratch, usize),
+        x: (PassBuffer, usize),
+        y: (PassBuffer, usize),
         x_width: usize,
     ) {
         let plain = Products::plain(vec![(&matrices[0], 0)], x, y);
@@ -272,7 +275,8 @@ impl Planner<'_> {
         let n_pairs = if products.pair { 2 } else { 1 };
         let (mut n_groups, mut weight_bytes) = (0, 0);
         for (i, (matrix, piece, column)) in group.iter().enumerate() {
-            // After the experts stands what is shared: parts of one matrix, of its outputs or of its inputs.
+            // After the experts comes the shared expert: parts of one matrix, of its outputs or of its
+            // inputs.
             let (parts, shared) = match products.rows_of {
                 RowsOf::Experts { shared } if i >= n_pairs => (shared, true),
                 RowsOf::Mixed { shared } if i >= n_pairs => (1, shared > 0),
@@ -281,7 +285,7 @@ impl Planner<'_> {
             let n_out = piece.n_out / parts;
             let is_input = shared && matches!(products.rows_of, RowsOf::Mixed { .. });
             let each_units = if is_input { first.units() } else { n_out * matrix.units() };
-            params.segments[i] = Segment {
+            params.segments[i] = MatrixSegment {
                 planes: piece.planes,
                 codes: piece.codes,
                 n_out: n_out as u32,
@@ -304,7 +308,7 @@ impl Planner<'_> {
         let is_sent = matches!(products.rows_of, RowsOf::Experts { .. } | RowsOf::Mixed { .. });
         let n_segments = if products.pair || is_sent { 1 } else { group.len() };
         let (words, chunk) = if first.scheme.is_coded() { (8, 64) } else { (32, 32) };
-        let constants = Constants::default()
+        let constants = KernelConstants::default()
             .uint("R", rows)
             .uint("ROUNDS", rows.div_ceil(8))
             .uint("CHUNK", (chunk / rows).max(8))
@@ -325,16 +329,16 @@ impl Planner<'_> {
                     Activation::Clamped => 2,
                 },
             );
-        let table = if is_sent { Scratch::Scores } else { Scratch::Wanted };
+        let table = if is_sent { PassBuffer::Scores } else { PassBuffer::Wanted };
         let bindings = vec![
-            Place::Scratch(Scratch::Pass),
+            BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::bytes_of(&params)),
-            Place::Slab(at.slab),
-            Place::Slab(at.slab),
-            Place::Vectors,
-            Place::Scratch(products.x),
-            Place::Scratch(products.y),
-            Place::Scratch(table),
+            BufferRef::Slab(at.slab),
+            BufferRef::Slab(at.slab),
+            BufferRef::Vectors,
+            BufferRef::Scratch(products.x),
+            BufferRef::Scratch(products.y),
+            BufferRef::Scratch(table),
         ];
         let source = if first.scheme.is_coded() { &PRODUCT } else { &PRODUCT_FLOATS };
         let groups = [Extent::Fixed(n_groups), extent, Extent::Fixed(products.heads.0)];
@@ -343,17 +347,17 @@ impl Planner<'_> {
     }
 }
 
-impl Constants {
+impl KernelConstants {
     /// The types of matrices, and which two they are here.
-    fn schemes(self, scheme: Scheme, other: Scheme) -> Self {
-        let index = |scheme| Scheme::ALL.iter().position(|each| *each == scheme).unwrap_or(0);
-        let named = |constants: Self, each: Scheme| constants.uint(each.name(), index(each));
-        let named = Scheme::ALL.into_iter().fold(self, named);
+    fn schemes(self, scheme: GpuScheme, other: GpuScheme) -> Self {
+        let index = |scheme| GpuScheme::ALL.iter().position(|each| *each == scheme).unwrap_or(0);
+        let named = |constants: Self, each: GpuScheme| constants.uint(&each.kind().to_string(), index(each));
+        let named = GpuScheme::ALL.iter().copied().fold(self, named);
         let constants = named.uint("SCHEME", index(scheme)).uint("OTHER", index(other));
         let levels =
-            [Scheme::Iq4Nl, Scheme::Mxfp4].into_iter().filter_map(|each| Some((each, each.table()?)));
+            [GpuScheme::Iq4Nl, GpuScheme::Mxfp4].into_iter().filter_map(|each| Some((each, each.table()?)));
         levels.fold(constants, |constants, (each, table)| {
-            constants.bytes(&format!("{}_LEVELS", each.name()), table)
+            constants.bytes(&format!("{}_LEVELS", each.kind()), table)
         })
     }
 

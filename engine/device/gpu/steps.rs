@@ -1,6 +1,6 @@
 //! Steps of a pass as data: buffers, extents, and the plan that they make.
 
-use super::kernels::{Constants, Source};
+use super::kernels::{KernelConstants, KernelSource};
 use super::weights::GpuMatrix;
 use crate::kv::layout::KvLayout;
 use crate::model::spec::DecoderSpec;
@@ -8,7 +8,7 @@ use crate::model::weights::Weights;
 
 /// What is compiled into the kernels of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub(super) struct PassShape {
     /// Rows that share the reading of a matrix.
     pub(super) rows: usize,
     /// The same for rows whose logits are wanted; 0: there are none.
@@ -19,14 +19,14 @@ pub(super) struct Shape {
     pub(super) best: bool,
 }
 
-/// Rows of a workgroup for so many in all: a power of two.
+/// Rows of a workgroup for a given number in all: a power of two.
 pub(super) fn rows_of(n: usize) -> usize {
     n.next_power_of_two().min(16)
 }
 
 /// A buffer, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum BufferRef {
     /// A slab of weights.
     Slab(usize),
     /// Norms, biases, sinks, scales, feedback.
@@ -34,7 +34,7 @@ pub(super) enum Place {
     /// Parameters of a step: bytes of the plan's.
     Params(usize, usize),
     /// Memory of a pass.
-    Scratch(Scratch),
+    Scratch(PassBuffer),
     /// A layer's open rows, blocks, and exact rows.
     Rows(usize),
     Blocks(usize),
@@ -43,7 +43,7 @@ pub(super) enum Place {
 
 /// Memory of a pass, and what is known of it from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Scratch {
+pub(super) enum PassBuffer {
     /// Figures.
     Pass,
     /// The residual stream, `[rows, d_model]`.
@@ -62,7 +62,7 @@ pub(super) enum Scratch {
     Out,
     /// Between the matrices of the feed-forward.
     Hidden,
-    /// The same for what every row goes through beside experts, where it can't join them.
+    /// The same for the shared expert, where it can't be joined to the others.
     Shared,
     /// Scores of experts.
     Scores,
@@ -87,11 +87,11 @@ pub(super) enum Scratch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Fixed(usize),
-    /// One for so many rows of the pass.
+    /// One for each group of this many rows of the pass.
     Rows(usize),
-    /// One for so many rows whose logits are wanted.
+    /// One for each group of this many rows whose logits are wanted.
     Wanted(usize),
-    /// So many for each row of the pass.
+    /// This many for each row of the pass.
     Slots(usize),
     Tiles,
     /// Pieces of what a query sees.
@@ -102,10 +102,10 @@ pub(super) enum Extent {
 
 /// One dispatch.
 #[derive(Debug)]
-pub(super) struct Step {
-    pub(super) source: &'static Source,
-    pub(super) constants: Constants,
-    pub(super) bindings: Vec<Place>,
+pub(super) struct Dispatch {
+    pub(super) source: &'static KernelSource,
+    pub(super) constants: KernelConstants,
+    pub(super) bindings: Vec<BufferRef>,
     pub(super) groups: [Extent; 3],
     /// Layer that it belongs to; none: the end.
     pub(super) layer: Option<usize>,
@@ -116,7 +116,7 @@ pub(super) struct Step {
 /// All steps of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<Dispatch>,
     pub(super) params: Vec<u8>,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Planner<'a> {
     pub(super) vectors: &'a [LayerVectors],
     pub(super) output_norm: u32,
     pub(super) layout: &'a KvLayout,
-    pub(super) shape: Shape,
+    pub(super) shape: PassShape,
 }
 
 /// Distance of parameters in their buffer.
@@ -148,19 +148,19 @@ const PARAMS: usize = 256;
 impl Plan {
     pub(super) fn push(
         &mut self,
-        source: &'static Source,
-        constants: Constants,
-        bindings: Vec<Place>,
+        source: &'static KernelSource,
+        constants: KernelConstants,
+        bindings: Vec<BufferRef>,
         groups: [Extent; 3],
     ) {
-        self.steps.push(Step { source, constants, bindings, groups, layer: None, weight_bytes: 0 });
+        self.steps.push(Dispatch { source, constants, bindings, groups, layer: None, weight_bytes: 0 });
     }
 
     /// Takes in a step's parameters.
-    pub(super) fn params(&mut self, bytes: &[u8]) -> Place {
+    pub(super) fn params(&mut self, bytes: &[u8]) -> BufferRef {
         let first = self.params.len().next_multiple_of(PARAMS);
         self.params.resize(first, 0);
         self.params.extend(bytes);
-        Place::Params(first, bytes.len())
+        BufferRef::Params(first, bytes.len())
     }
 }

@@ -4,7 +4,7 @@
 use super::Gpu;
 use super::cache::GpuCache;
 use super::plan::CANDIDATE_WORDS;
-use super::steps::{Extent, Scratch, Shape};
+use super::steps::{Extent, PassBuffer, PassShape};
 use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
@@ -17,7 +17,7 @@ pub(super) struct Tables {
     n_tiles: usize,
     n_sealed: usize,
     n_pieces: usize,
-    pub(super) bytes: Vec<(Scratch, Vec<u8>)>,
+    pub(super) bytes: Vec<(PassBuffer, Vec<u8>)>,
 }
 
 /// No slot.
@@ -30,7 +30,7 @@ fn words(words: &[u32]) -> Vec<u8> {
 
 impl Gpu {
     /// What a pass tells of its tokens; places for what it writes are taken.
-    pub(super) fn tables(&self, pass: &Pass, shape: Shape, cache: &mut GpuCache) -> Result<Tables> {
+    pub(super) fn tables(&self, pass: &Pass, shape: PassShape, cache: &mut GpuCache) -> Result<Tables> {
         let layout = cache.layout.clone();
         let (tile_rows, _) = self.planner(&layout, shape).tile();
         let (mut places, mut tiles, mut slots, mut sealed) =
@@ -98,16 +98,16 @@ impl Gpu {
         let positions: Vec<u32> = pass.positions().map(|at| at as u32).collect();
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
         let bytes = vec![
-            (Scratch::Pass, words(&figures.map(|n| n as u32))),
-            (Scratch::Stream, floats(&stream)),
-            (Scratch::Ropes, floats(&ropes)),
-            (Scratch::Places, words(&places)),
-            (Scratch::Positions, words(&positions)),
-            (Scratch::Tiles, words(&tiles.concat())),
-            (Scratch::Blocks, words(&slots)),
-            (Scratch::Sealed, words(&sealed.concat())),
-            (Scratch::Wanted, words(&wanted)),
-            (Scratch::Temperatures, floats(&temperatures)),
+            (PassBuffer::Pass, words(&figures.map(|n| n as u32))),
+            (PassBuffer::Stream, floats(&stream)),
+            (PassBuffer::Ropes, floats(&ropes)),
+            (PassBuffer::Places, words(&places)),
+            (PassBuffer::Positions, words(&positions)),
+            (PassBuffer::Tiles, words(&tiles.concat())),
+            (PassBuffer::Blocks, words(&slots)),
+            (PassBuffer::Sealed, words(&sealed.concat())),
+            (PassBuffer::Wanted, words(&wanted)),
+            (PassBuffer::Temperatures, floats(&temperatures)),
         ];
         Ok(Tables { n_rows: first_row, n_wanted, n_tiles, n_sealed, n_pieces, bytes })
     }
@@ -130,7 +130,7 @@ impl Gpu {
     }
 
     /// Bytes of each memory of a pass.
-    pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(Scratch, u64)> {
+    pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(PassBuffer, u64)> {
         let (spec, rows) = (&self.spec, tables.n_rows);
         let experts = spec.experts.map_or((0, 0, 0), |experts| (experts.n, experts.used, experts.d_ff));
         let shared = spec.experts.map_or(0, |experts| experts.shared_ff);
@@ -139,18 +139,18 @@ impl Gpu {
         let (rank, value) = spec.latent.map_or((0, 0), |latent| (latent.rank, latent.value));
         let heads = spec.n_heads;
         let floats = [
-            (Scratch::Products, rows * input.max().unwrap_or(0)),
-            (Scratch::Absorbed, rows * heads * rank),
-            (Scratch::Queries, rows * heads * spec.k_dim),
-            (Scratch::Partials, rows * heads * tables.n_pieces * (spec.v_dim + 4)),
-            (Scratch::Contexts, rows * heads * spec.v_dim),
-            (Scratch::Expanded, rows * heads * value),
-            (Scratch::Out, rows * spec.d_model),
-            (Scratch::Hidden, rows * spec.d_ff.max(experts.1 * experts.2 + shared)),
-            (Scratch::Shared, rows * shared),
-            (Scratch::Scores, rows * experts.0),
-            (Scratch::Logits, tables.n_wanted * self.weights.n_vocab),
-            (Scratch::Candidates, tables.n_wanted * CANDIDATE_WORDS),
+            (PassBuffer::Products, rows * input.max().unwrap_or(0)),
+            (PassBuffer::Absorbed, rows * heads * rank),
+            (PassBuffer::Queries, rows * heads * spec.k_dim),
+            (PassBuffer::Partials, rows * heads * tables.n_pieces * (spec.v_dim + 4)),
+            (PassBuffer::Contexts, rows * heads * spec.v_dim),
+            (PassBuffer::Expanded, rows * heads * value),
+            (PassBuffer::Out, rows * spec.d_model),
+            (PassBuffer::Hidden, rows * spec.d_ff.max(experts.1 * experts.2 + shared)),
+            (PassBuffer::Shared, rows * shared),
+            (PassBuffer::Scores, rows * experts.0),
+            (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
+            (PassBuffer::Candidates, tables.n_wanted * CANDIDATE_WORDS),
         ];
         let floats = floats.into_iter().map(|(scratch, n)| (scratch, 4 * n as u64));
         let uploads = tables.bytes.iter().map(|(scratch, bytes)| (*scratch, bytes.len() as u64));

@@ -1,7 +1,8 @@
 //! A model's matrices on the GPU: the file's bits, in planes that kernels read in whole words.
 //!
-//! A row falls into units of 32 numbers, the last one filled up with zeros. A matrix lies in a slab as
-//! planes, each for all units in order and beginning at 16 bytes: first the codes, then what belongs to them.
+//! A row is divided into units of 32 numbers, the last one padded with zeros. A matrix is stored in a slab as
+//! planes, each for all units in order and aligned to 16 bytes: first the codes, then their scales and
+//! biases.
 //!
 //! | type | codes | further planes |
 //! |---|---|---|
@@ -19,69 +20,46 @@
 
 use super::context::Context;
 use crate::device::cpu::numbers;
-use crate::kv::quant::q8_0;
 use crate::model::gguf::{Gguf, TensorType};
 use crate::model::tensors::{Numbers, converted};
 use crate::model::weights::{Matrix, Pack};
 use crate::{Error, Result};
+use greenroom_kernels::quant::q8_0;
 use std::sync::Arc;
 
 /// Numbers of a unit.
 pub(super) const UNIT: usize = 32;
 
-/// The types that kernels multiply by as they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Scheme {
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q4K,
-    Q5K,
-    Q6K,
-    Iq4Nl,
-    Mxfp4,
+macro_rules! schemes {
+    ($($name:ident $kind:ident),*) => {
+        /// The types that kernels multiply by as they are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(super) enum GpuScheme {
+            $($name),*
+        }
+
+        impl GpuScheme {
+            /// All of them.
+            pub(super) const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its type in files.
+            pub(super) fn kind(self) -> TensorType {
+                match self {
+                    $(Self::$name => TensorType::$kind),*
+                }
+            }
+        }
+    };
 }
 
-impl Scheme {
-    fn of(kind: TensorType) -> Option<Self> {
-        Some(match kind.0 {
-            0 => Self::F32,
-            1 => Self::F16,
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            20 => Self::Iq4Nl,
-            30 => Self::Bf16,
-            39 => Self::Mxfp4,
-            _ => return None,
-        })
-    }
+schemes!(
+    F32 F32, F16 F16, Bf16 BF16, Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q4K Q4_K, Q5K Q5_K,
+    Q6K Q6_K, Iq4Nl IQ4_NL, Mxfp4 MXFP4
+);
 
-    /// Numbers and bytes of a block in the file.
-    fn block(self) -> (usize, usize) {
-        match self {
-            Self::F32 => (1, 4),
-            Self::F16 | Self::Bf16 => (1, 2),
-            Self::Q4_0 | Self::Iq4Nl => (32, 18),
-            Self::Q4_1 => (32, 20),
-            Self::Q5_0 => (32, 22),
-            Self::Q5_1 => (32, 24),
-            Self::Q8_0 => (32, 34),
-            Self::Q4K => (256, 144),
-            Self::Q5K => (256, 176),
-            Self::Q6K => (256, 210),
-            Self::Mxfp4 => (32, 17),
-        }
+impl GpuScheme {
+    fn of(kind: TensorType) -> Option<Self> {
+        Self::ALL.iter().copied().find(|scheme| scheme.kind() == kind)
     }
 
     /// Tells whether rows meet it in 8 bits.
@@ -89,48 +67,12 @@ impl Scheme {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Tells whether its codes stand for numbers around a bias.
+    /// Tells whether its codes have a bias.
     pub(super) fn is_biased(self) -> bool {
         self.is_coded() && !matches!(self, Self::Q8_0 | Self::Iq4Nl | Self::Mxfp4)
     }
 
-    /// Its name in the kernels.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4K => "Q4_K",
-            Self::Q5K => "Q5_K",
-            Self::Q6K => "Q6_K",
-            Self::Iq4Nl => "IQ4_NL",
-            Self::Mxfp4 => "MXFP4",
-        }
-    }
-
-    /// All of them.
-    pub(super) const ALL: [Self; 13] = [
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Iq4Nl,
-        Self::Mxfp4,
-    ];
-
-    /// The numbers that codes of 4 bits stand for, where a table says it.
+    /// Values of 4-bit codes, where a table defines them.
     pub(super) fn table(self) -> Option<[i8; 16]> {
         match self {
             Self::Iq4Nl => Some([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
@@ -165,9 +107,9 @@ impl Scheme {
         places
     }
 
-    /// Planes of rows of a matrix, `[n_rows, k]`, which stand in the file as `bytes`.
+    /// Planes of rows of a matrix, `[n_rows, k]`, which are `bytes` in the file.
     fn lay(self, bytes: &[u8], n_rows: usize, k: usize) -> [Vec<u8>; 4] {
-        let (block, size) = self.block();
+        let (block, size) = self.kind().block();
         let units = k.div_ceil(UNIT);
         let mut planes = self.planes().map(|n_bytes| vec![0; (n_rows * units * n_bytes).div_ceil(8)]);
         let mut put = |plane: usize, at: usize, bytes: &[u8]| {
@@ -214,7 +156,7 @@ impl Scheme {
                         let low: Vec<u8> =
                             (0..16).map(|j| codes[j] & 15 | (codes[j + 16] & 15) << 4).collect();
                         put(0, 16 * unit, &low);
-                        // What lies above the four bits, by unit.
+                        // The bits above the low four, by unit.
                         let high = |width: usize| {
                             let bits = codes.iter().enumerate();
                             bits.fold(0u64, |all, (j, code)| all | u64::from(code >> 4) << (width * j))
@@ -267,7 +209,7 @@ impl Scheme {
 
 /// Rows of a matrix in one slab.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct MatrixPart {
     pub(super) slab: usize,
     /// First vector of four words.
     pub(super) codes: u32,
@@ -280,10 +222,10 @@ pub(super) struct Piece {
 /// A matrix `[n_out, k]` on the GPU.
 #[derive(Clone, Debug)]
 pub(super) struct GpuMatrix {
-    pub(super) scheme: Scheme,
+    pub(super) scheme: GpuScheme,
     pub(super) n_out: usize,
     pub(super) k: usize,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<MatrixPart>,
     /// First of its biases among the vectors. Where a tensor holds several matrices, their units and their
     /// biases follow one another.
     pub(super) bias: Option<u32>,
@@ -323,7 +265,7 @@ pub(super) struct Packer {
     waiting: u64,
     /// The layer and the tensor whose matrices are being packed.
     layer: Option<usize>,
-    tensor: Option<Piece>,
+    tensor: Option<MatrixPart>,
     /// Biases; norms and the like join them.
     pub(super) vectors: Vec<f32>,
     /// Bytes of all matrices.
@@ -343,7 +285,7 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 impl Packer {
-    /// Matrices of a file of so many bytes, in slabs of `limit` bytes at most.
+    /// Matrices of a file of `n_bytes` bytes, in slabs of `limit` bytes at most.
     pub(super) fn new(context: Option<Arc<Context>>, limit: u64, file_bytes: u64) -> Self {
         let rest = file_bytes + file_bytes / 64 + (16 << 20);
         Self {
@@ -361,7 +303,7 @@ impl Packer {
         }
     }
 
-    /// Makes room for so many bytes in one slab.
+    /// Makes room for this many bytes in one slab.
     fn reserve(&mut self, n_bytes: u64) -> Result<()> {
         if self.used + n_bytes <= self.size {
             return Ok(());
@@ -408,7 +350,7 @@ impl Packer {
     }
 
     /// Takes room for rows `first_out..` of a matrix in the last slab.
-    fn take(&mut self, scheme: Scheme, n_units: usize, first_out: usize, n_out: usize) -> Piece {
+    fn take(&mut self, scheme: GpuScheme, n_units: usize, first_out: usize, n_out: usize) -> MatrixPart {
         let places = scheme.places(n_units).map(|place| self.used + place as u64);
         let n_bytes = places[4] - self.used;
         self.used += n_bytes;
@@ -416,11 +358,19 @@ impl Packer {
         self.rest = self.rest.saturating_sub(n_bytes);
         let plane = |i: usize| (places[i] / 4) as u32;
         let planes = [plane(1), plane(2), plane(3)];
-        Piece { slab: self.slabs.len() - 1, codes: (places[0] / 16) as u32, planes, first_out, n_out }
+        MatrixPart { slab: self.slabs.len() - 1, codes: (places[0] / 16) as u32, planes, first_out, n_out }
     }
 
     /// Writes rows to a piece, from unit `first` on.
-    fn put(&mut self, piece: &Piece, first: usize, scheme: Scheme, bytes: &[u8], n_rows: usize, k: usize) {
+    fn put(
+        &mut self,
+        piece: &MatrixPart,
+        first: usize,
+        scheme: GpuScheme,
+        bytes: &[u8],
+        n_rows: usize,
+        k: usize,
+    ) {
         let (Some(context), Some(buffer)) = (&self.context, &self.slabs[piece.slab]) else { return };
         let places = [4 * piece.codes, piece.planes[0], piece.planes[1], piece.planes[2]];
         let planes = scheme.lay(bytes, n_rows, k);
@@ -444,15 +394,15 @@ impl Pack for Packer {
         let Matrix { gguf, name, kind, n_out, k, bytes, bias, index, of } = matrix;
         let floats = || converted(gguf, name, kind, n_out * k, bytes, numbers);
         let (converted, made);
-        let (scheme, bytes, word) = match Scheme::of(kind) {
-            Some(scheme) if k % scheme.block().0 == 0 => (scheme, bytes, kind.to_string()),
+        let (scheme, bytes, word) = match GpuScheme::of(kind) {
+            Some(scheme) if k % scheme.kind().block().0 == 0 => (scheme, bytes, kind.to_string()),
             _ if k % UNIT == 0 => {
                 converted = q8_0(&floats()?);
-                (Scheme::Q8_0, bytemuck::cast_slice(&converted), format!("{kind} as Q8_0"))
+                (GpuScheme::Q8_0, bytemuck::cast_slice(&converted), format!("{kind} as Q8_0"))
             }
             _ => {
                 made = floats()?;
-                (Scheme::F32, bytemuck::cast_slice(&made), format!("{kind} as F32"))
+                (GpuScheme::F32, bytemuck::cast_slice(&made), format!("{kind} as F32"))
             }
         };
         let units = k.div_ceil(UNIT);
@@ -465,8 +415,8 @@ impl Pack for Packer {
         let together = scheme.places(of * n_out * units)[4] as u64;
         if of > 1 && (n_out * units) % 32 != 0 {
             return Err(Error::device(format!(
-                "{}: tensor `{name}` has matrices of {n_out} by {k}, which are not supported on a GPU; expected \
-                    multiples of 32",
+                "{}: tensor `{name}` has matrices of {n_out} by {k}, which are not supported on a GPU; \
+                 expected multiples of 32",
                 gguf.name
             )));
         }
@@ -483,7 +433,8 @@ impl Pack for Packer {
             pieces.push(piece);
         } else if of > 1 {
             return Err(Error::device(format!(
-                "{}: tensor `{name}` takes {} MiB, but this GPU's kernels can access at most {} MiB at a time",
+                "{}: tensor `{name}` takes {} MiB, but this GPU's kernels can access at most {} MiB at a \
+                 time",
                 gguf.name,
                 together >> 20,
                 self.limit >> 20

@@ -1,13 +1,14 @@
-//! BlockRows as numbers, and the bytes of sealed blocks: how they are coded, and what codes stand for.
+//! BlockRows as numbers, and the bytes of sealed blocks: how numbers are coded and decoded.
 
 use super::HERE;
 use crate::device::{Cache, PassSpan};
-use crate::kv::format::{BlockBytes, BlockFormat, LANES, Side, SideFormat};
+use crate::kv::format::{BlockBytes, BlockFormat, Side, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::kv::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
 use crate::kv::table::{BlockId, RowsId};
-use crate::model::calibration::DAMPING;
 use candle_core::{Result, Tensor};
+use greenroom_kernels::LANES;
+use greenroom_kernels::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
+use greenroom_kernels::shaping::DAMPING;
 use half::f16;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -39,8 +40,8 @@ fn rotation(widths: &[usize]) -> Vec<f32> {
     matrix
 }
 
-/// Constants by which a layer's keys are coded in 4 bits, see [`calibration`](crate::model::calibration).
-pub(super) struct Shaping {
+/// Constants for coding a layer's keys in 4 bits, see [`calibration`](crate::model::calibration).
+pub(super) struct ReferenceShaping {
     dim: usize,
     /// Factors applied to keys, `[n_heads, dim]`.
     scales: Vec<f32>,
@@ -48,7 +49,7 @@ pub(super) struct Shaping {
     feedback: Vec<Vec<f64>>,
 }
 
-impl Shaping {
+impl ReferenceShaping {
     /// Computes them from the energy of queries and the variance of keys, `[n_heads, dim]` each.
     pub(super) fn new(queries: &[f32], keys: &[f32], dim: usize) -> Self {
         let (mut all, mut feedback) = (Vec::new(), Vec::new());
@@ -137,7 +138,7 @@ impl ReferenceCache {
         span: &PassSpan,
         k: &Tensor,
         v: Option<&Tensor>,
-        shaping: Option<&Shaping>,
+        shaping: Option<&ReferenceShaping>,
     ) -> Result<()> {
         let new: Vec<f32> = k.flatten_all()?.to_vec1()?;
         let values: Vec<f32> = v.map_or(Ok(vec![]), |v| v.flatten_all()?.to_vec1())?;
@@ -261,7 +262,13 @@ fn numbers(side: &SideFormat, block: &[u8]) -> Vec<f32> {
 }
 
 /// Codes rows `[256, n_heads, dim]` to their side of a block.
-fn seal(side: &SideFormat, rows: &[f32], is_first: bool, shaping: Option<&Shaping>, block: &mut [u8]) {
+fn seal(
+    side: &SideFormat,
+    rows: &[f32],
+    is_first: bool,
+    shaping: Option<&ReferenceShaping>,
+    block: &mut [u8],
+) {
     let TensorLayout { n_heads, dim, .. } = side.layout;
     let n_groups = side.layout.n_groups();
     let mut put_half = |place: &Range<usize>, i: usize, x: f32| {

@@ -56,14 +56,14 @@ fn apply_rope(x: &Tensor, first: usize, pairs: RopeLayout, tables: &[Vec<f32>]) 
 
 /// Queries, keys and values of a layer, `[n, n_heads, dim]` each; no values where they are a view of the
 /// keys.
-struct Projected {
+struct ProjectedTensors {
     q: Tensor,
     k: Tensor,
     v: Option<Tensor>,
 }
 
 impl Reference {
-    /// See [`Device::run`](crate::device::Device::run); `watch` takes note of queries, keys and values.
+    /// See [`Device::run`](crate::device::Device::run); `watch` records queries, keys and values.
     pub(super) fn pass(
         &self,
         pass: &Pass,
@@ -136,7 +136,7 @@ impl Reference {
         let (spec, layout) = (&self.spec, cache.layout.layers[l]);
         let rope = &spec.ropes[spec.layers[l].rope];
         let tables: Vec<Vec<f32>> = pass.positions().map(|position| rope.table(position)).collect();
-        let Projected { mut q, mut k, mut v } = match &weights.attention.heads {
+        let ProjectedTensors { mut q, mut k, mut v } = match &weights.attention.heads {
             Heads::Plain { norms } => self.plain(x, weights, norms.as_ref(), &tables)?,
             Heads::Latent { spec: latent, norm, k_b, .. } => {
                 self.latent(x, weights, *latent, norm, k_b, &tables)?
@@ -181,7 +181,7 @@ impl Reference {
         weights: &Layer<Linear>,
         norms: Option<&[Vec<f32>; 2]>,
         tables: &[Vec<f32>],
-    ) -> Result<Projected> {
+    ) -> Result<ProjectedTensors> {
         let spec = &self.spec;
         let heads =
             |i: usize, n: usize| weights.attention.input[i].forward(x)?.reshape((x.dim(0)?, n, spec.k_dim));
@@ -190,7 +190,7 @@ impl Reference {
             (q, k) = (rms_norm(&q, q_norm, spec.norm_eps)?, rms_norm(&k, k_norm, spec.norm_eps)?);
         }
         let turned = |x: &Tensor| apply_rope(x, 0, spec.family.pairs, tables);
-        Ok(Projected { q: turned(&q)?, k: turned(&k)?, v: Some(heads(2, spec.n_kv_heads)?) })
+        Ok(ProjectedTensors { q: turned(&q)?, k: turned(&k)?, v: Some(heads(2, spec.n_kv_heads)?) })
     }
 
     /// MLA (DeepSeek-V2, section 2.1, appendix C): all heads read one latent, to which their queries are
@@ -203,7 +203,7 @@ impl Reference {
         norm: &[f32],
         k_b: &[Linear],
         tables: &[Vec<f32>],
-    ) -> Result<Projected> {
+    ) -> Result<ProjectedTensors> {
         let LatentSpec { rank, nope, rope, .. } = latent;
         let (n, heads, pairs) = (x.dim(0)?, self.spec.n_heads, self.spec.family.pairs);
         let q = weights.attention.input[0].forward(x)?.reshape((n, heads, nope + rope))?;
@@ -216,7 +216,7 @@ impl Reference {
         let kv = weights.attention.input[1].forward(x)?;
         let latents = rms_norm(&kv.narrow(1, 0, rank)?.contiguous()?, norm, self.spec.norm_eps)?;
         let k = Tensor::cat(&[latents, kv.narrow(1, rank, rope)?], 1)?.unsqueeze(1)?;
-        Ok(Projected { q, k: apply_rope(&k, rank, pairs, tables)?, v: None })
+        Ok(ProjectedTensors { q, k: apply_rope(&k, rank, pairs, tables)?, v: None })
     }
 
     /// Softmax attention of a span's queries `[n, n_heads, k_dim]` → `[n, n_heads, v_dim]`: the rows of a

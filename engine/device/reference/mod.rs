@@ -16,7 +16,7 @@ use crate::model::spec::DecoderSpec;
 use crate::model::tensors::{Numbers, converted};
 use crate::model::weights::{Matrix, Pack, Weights};
 use crate::{Error, Result};
-use cache::{ReferenceCache, Shaping};
+use cache::{ReferenceCache, ReferenceShaping};
 use candle_core::Tensor;
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub(crate) struct Reference {
     spec: DecoderSpec,
     weights: Weights<Linear>,
     /// Each layer's constants for coding keys in 4 bits; `None` if they were not measured.
-    shapings: Vec<Option<Shaping>>,
+    shapings: Vec<Option<ReferenceShaping>>,
 }
 
 impl Reference {
@@ -90,7 +90,7 @@ impl Device for Reference {
         self.spec.calibrate(calibration);
         let shaping = |l| {
             let [queries, keys] = calibration.of_layer(l)?;
-            Some(Shaping::new(&queries, &keys, self.spec.k_dim))
+            Some(ReferenceShaping::new(&queries, &keys, self.spec.k_dim))
         };
         self.shapings = (0..self.spec.layers.len()).map(shaping).collect();
     }

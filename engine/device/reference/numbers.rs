@@ -10,34 +10,34 @@ use std::borrow::Cow;
 
 /// Numbers of whole blocks of a type; `None`: there is no conversion.
 pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
-    let dtype = match kind.0 {
-        2 => GgmlDType::Q4_0,
-        3 => GgmlDType::Q4_1,
-        6 => GgmlDType::Q5_0,
-        7 => GgmlDType::Q5_1,
-        8 => GgmlDType::Q8_0,
-        10 => GgmlDType::Q2K,
-        11 => GgmlDType::Q3K,
-        12 => GgmlDType::Q4K,
-        13 => GgmlDType::Q5K,
-        14 => GgmlDType::Q6K,
-        20 => return Some(iq4_nl(bytes)),
-        23 => return Some(iq4_xs(bytes)),
-        39 => return Some(mxfp4(bytes)),
+    let dtype = match kind {
+        TensorType::Q4_0 => GgmlDType::Q4_0,
+        TensorType::Q4_1 => GgmlDType::Q4_1,
+        TensorType::Q5_0 => GgmlDType::Q5_0,
+        TensorType::Q5_1 => GgmlDType::Q5_1,
+        TensorType::Q8_0 => GgmlDType::Q8_0,
+        TensorType::Q2_K => GgmlDType::Q2K,
+        TensorType::Q3_K => GgmlDType::Q3K,
+        TensorType::Q4_K => GgmlDType::Q4K,
+        TensorType::Q5_K => GgmlDType::Q5K,
+        TensorType::Q6_K => GgmlDType::Q6K,
+        TensorType::IQ4_NL => return Some(iq4_nl(bytes)),
+        TensorType::IQ4_XS => return Some(iq4_xs(bytes)),
+        TensorType::MXFP4 => return Some(mxfp4(bytes)),
         _ => return plain(kind, bytes),
     };
     let n = bytes.len() / dtype.type_size() * dtype.block_size();
-    // candle reads blocks in place and wants them aligned; a row in a file or in the program may stand
+    // candle reads blocks in place and needs them aligned; a row in a file or in the program may start
     // anywhere.
     let storage = QStorage::from_data(Cow::Owned(bytes.to_vec()), &Device::Cpu, dtype).ok()?;
     let floats = QTensor::new(storage, n).and_then(|tensor| tensor.dequantize(&Device::Cpu)).ok()?;
     floats.to_vec1().ok()
 }
 
-/// Numbers that codes of IQ4_NL and IQ4_XS stand for.
+/// Values of the codes of IQ4_NL and IQ4_XS.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Numbers that codes of MXFP4 stand for, doubled.
+/// Values of the codes of MXFP4, doubled.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 32 codes in 16 bytes: the first half in the low bits.

@@ -16,11 +16,11 @@ use url::Url;
 const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
 /// Time after which a lease that is not renewed counts no more, unless the address says another.
 const LEASE: Duration = Duration::from_secs(10);
-/// Attempts at a request beside the first.
+/// Maximum number of retries of a request.
 const RETRIES: usize = 6;
 
-/// Where an object store is, and how it is used. Credentials are none of it: they stand where the provider's
-/// own tools look for them in the environment.
+/// Where an object store is, and how it is used. Credentials are not part of it: they are read from the
+/// environment, where the provider's own tools look for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectsAddress {
     text: String,
@@ -36,7 +36,7 @@ impl ObjectsAddress {
         text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
     }
 
-    /// Name for a folder of copies of what lies there: a hash of what the address names.
+    /// Name of a folder of copies: a hash of what the address names.
     pub fn folder_name(&self) -> String {
         blake3::hash(self.url.as_str().as_bytes()).to_hex()[..16].to_owned()
     }

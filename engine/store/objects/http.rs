@@ -1,5 +1,5 @@
-//! The HTTP client below the object stores: ureq, on the thread that waits for the answer anyway. What goes
-//! over the wire is counted.
+//! The HTTP client below the object stores: ureq, on the thread that waits for the answer anyway. Counts
+//! bytes on the wire.
 
 use crate::store::medium::Traffic;
 use async_trait::async_trait;
@@ -18,10 +18,10 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 /// Longest time to reach a server, and longest silence of one.
-const REACH: Duration = Duration::from_secs(10);
-const SILENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of an object, at most.
-const MOST: u64 = crate::store::pack::MOST;
+const MAX_OBJECT_BYTES: u64 = crate::store::pack::MAX_PACK_BYTES;
 
 /// Counts of [`Traffic`], kept while requests are under way: of requests, of bytes sent and of bytes
 /// received.
@@ -60,9 +60,9 @@ impl HttpConnector for Connector {
             .tls_config(tls)
             .http_status_as_error(false)
             .max_redirects(0)
-            .timeout_connect(Some(REACH))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE));
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(SILENCE_TIMEOUT))
+            .timeout_per_read(Some(SILENCE_TIMEOUT));
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|is| is == "true");
         Ok(HttpClient::new(Client { agent: config.build().into(), traffic: self.0.clone(), allow_http }))
     }
@@ -90,7 +90,7 @@ impl HttpService for Client {
         self.traffic.add([1, sent, 0]);
         let response = self.send(Request::from_parts(parts, body)).map_err(failed)?;
         let (parts, mut body) = response.into_parts();
-        let bytes = body.with_config().limit(MOST).read_to_vec().map_err(failed)?;
+        let bytes = body.with_config().limit(MAX_OBJECT_BYTES).read_to_vec().map_err(failed)?;
         self.traffic.add([0, 0, bytes.len() as u64]);
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(bytes)))
     }

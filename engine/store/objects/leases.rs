@@ -1,12 +1,12 @@
-//! Leases in an object store: the right to write what goes by a name, as long as it is renewed.
+//! Leases in an object store: the exclusive right to write a name, as long as it is renewed.
 //!
-//! A lease is an object, made if there is none, renewed by compare-and-swap every third of its time, and
-//! removed when it is given back. Whoever finds one watches it: if it has not changed for its time, its owner
-//! is gone, and it is taken over by compare-and-swap. So no clock of another machine counts. An owner that
-//! could not renew in time holds it for lost until it could.
+//! A lease is an object, created if absent, renewed by compare-and-swap at a third of its duration, and
+//! removed when it is given back. A process that finds one watches it: if it has not changed for its
+//! duration, its owner is gone, and it is taken over by compare-and-swap. So no other machine's clock
+//! matters. An owner that could not renew in time considers it lost until it can.
 //!
-//! Every process that uses the store has a lease of its own; whoever wants to be alone writes that first and
-//! looks for others then, and they look the other way round, so that one of two sees the other.
+//! Every process that uses the store has a lease of its own; a process that wants to be alone writes its wish
+//! first and then looks for others, and they do it in the opposite order, so one of two sees the other.
 
 use super::REQUESTS;
 use super::origin::{Origin, Put};
@@ -21,50 +21,50 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Leases of processes, of runs, of whoever moves what several processes share, of whoever is alone.
+/// Leases of processes, of runs, of a process that moves what several share, of a process that is alone.
 const USERS: &str = "users";
 const RUNS: &str = "runs";
-const SHARED: &str = "packs.lock";
+const PACKS_LOCK: &str = "packs.lock";
 const ALONE: &str = "alone";
 
 /// Tells a lease by its name.
 pub(super) fn is_lease(name: &str) -> bool {
-    [USERS, RUNS, SHARED, ALONE].contains(&name.split('/').next().unwrap_or_default())
+    [USERS, RUNS, PACKS_LOCK, ALONE].contains(&name.split('/').next().unwrap_or_default())
 }
 
 /// The leases of one process.
 pub(super) struct Leases {
-    shared: Arc<Shared>,
+    shared: Arc<LeasesShared>,
     /// That of the process.
     own: Option<Lease>,
     renewer: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct LeasesShared {
     origin: Arc<Origin>,
     ttl: Duration,
     /// Names this process.
     owner: String,
     /// Leases written: what changes is rewritten, for a version may be a hash of what is written.
     n_written: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<LeasesState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    held: BTreeMap<String, Held>,
+struct LeasesState {
+    held: BTreeMap<String, HeldLease>,
     closed: bool,
 }
 
-struct Held {
+struct HeldLease {
     version: UpdateVersion,
     since: Moment,
-    /// Somebody else has it by now.
+    /// Another process has it by now.
     taken: bool,
 }
 
-/// A moment by a clock that stands still while the machine sleeps, and by one that can be set.
+/// A moment by a clock that stops while the machine sleeps, and by one that can be set.
 #[derive(Clone, Copy)]
 struct Moment(Instant, SystemTime);
 
@@ -74,7 +74,7 @@ impl Moment {
     }
 }
 
-impl Held {
+impl HeldLease {
     fn is_lost(&self, ttl: Duration) -> bool {
         let Moment(instant, time) = self.since;
         self.taken || instant.elapsed() >= ttl || time.elapsed().is_ok_and(|elapsed| elapsed >= ttl)
@@ -83,12 +83,12 @@ impl Held {
 
 /// A lease that is held; given back when it is dropped.
 struct Given {
-    shared: Arc<Shared>,
+    shared: Arc<LeasesShared>,
     name: String,
 }
 
-/// What stands in a lease's place.
-enum Seen {
+/// What is in a lease's place.
+enum LeaseStatus {
     Nothing,
     /// It was renewed while it was watched.
     Alive,
@@ -103,7 +103,7 @@ impl Leases {
     /// It can't be reached or written, does not heed conditions, or is being cleaned.
     pub(super) fn enter(origin: Arc<Origin>, ttl: Duration) -> Result<Self> {
         let owner = u128::from_le_bytes(files::random()?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LeasesShared {
             origin,
             ttl,
             owner: format!("{owner:032x}"),
@@ -116,7 +116,7 @@ impl Leases {
         let renewer = thread
             .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start a thread for leases: {e}")))?;
         let mut leases = Self { shared, own: None, renewer: Some(renewer) };
-        // An answer that is lost on the way looks as if conditions were not heeded; not again and again.
+        // A lost answer looks as if conditions were ignored; but not repeatedly.
         for _ in 0..3 {
             leases.own = leases.probe()?;
             if leases.own.is_some() {
@@ -126,8 +126,8 @@ impl Leases {
         let place = leases.shared.origin.name();
         if leases.own.is_none() {
             return Err(Error::store(format!(
-                "{place} ignores If-None-Match and If-Match when objects are put, so two machines could overwrite \
-                 each other's memories; use a server that supports them"
+                "{place} ignores If-None-Match and If-Match when objects are put, so two machines could \
+                 overwrite each other's memories; use a server that supports them"
             )));
         }
         if leases.is_held(ALONE)? {
@@ -139,8 +139,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Takes the lease of this process by all that may be done to one; `None` if something else came of it
-    /// than conditions say.
+    /// Takes the lease of this process by every operation on leases; `None` if one does not respect its
+    /// condition.
     fn probe(&self) -> Result<Option<Lease>> {
         let origin = &self.shared.origin;
         let name = format!("{USERS}/{:032x}", u128::from_le_bytes(files::random()?));
@@ -157,8 +157,7 @@ impl Leases {
         Ok(None)
     }
 
-    /// Takes a lease; `None`: somebody else has it and is alive. Waits for its time where that is to be found
-    /// out.
+    /// Takes a lease; `None`: a live process has it. Waits for its duration if that has to be found out.
     pub(super) fn claim(&self, name: &str) -> Result<Option<Lease>> {
         let mut mode = PutMode::Create;
         loop {
@@ -170,9 +169,9 @@ impl Leases {
                 return Ok(Some(self.hold(name, version, began)));
             }
             match self.watch(name)? {
-                Seen::Nothing => mode = PutMode::Create,
-                Seen::Alive => return Ok(None),
-                Seen::Dead(version) => mode = PutMode::Update(version),
+                LeaseStatus::Nothing => mode = PutMode::Create,
+                LeaseStatus::Alive => return Ok(None),
+                LeaseStatus::Dead(version) => mode = PutMode::Update(version),
             }
         }
     }
@@ -204,13 +203,13 @@ impl Leases {
         Ok(Some(lease))
     }
 
-    /// Tells whether somebody holds a lease and is alive; one of a dead owner is removed.
+    /// Returns whether a live process holds a lease; removes one of a dead owner.
     fn is_held(&self, name: &str) -> Result<bool> {
         match self.watch(name)? {
-            Seen::Nothing => Ok(false),
-            Seen::Alive => Ok(true),
-            Seen::Dead(version) => {
-                // Taken over first, so that nobody's new one is removed.
+            LeaseStatus::Nothing => Ok(false),
+            LeaseStatus::Alive => Ok(true),
+            LeaseStatus::Dead(version) => {
+                // Taken over first, so that no new one is removed.
                 let text = self.shared.text();
                 match self.shared.origin.put(name, text.as_bytes(), PutMode::Update(version))? {
                     Put::Done(_) => self.shared.origin.remove(name).map(|()| false),
@@ -226,15 +225,15 @@ impl Leases {
     /// The lease of the process was taken: what it knows to be there may have been removed.
     pub(super) fn renew_lost(&self) -> Result<()> {
         let ttl = self.shared.ttl;
-        let lost = |held: &Held| !held.taken && held.is_lost(ttl);
-        for (name, version) in self.shared.held(lost) {
+        let lost = |held: &HeldLease| !held.taken && held.is_lost(ttl);
+        for (name, version) in self.shared.matching(lost) {
             self.shared.renew_one(&name, version);
         }
-        let taken = |(name, held): (&String, &Held)| held.taken && name.starts_with(USERS);
+        let taken = |(name, held): (&String, &HeldLease)| held.taken && name.starts_with(USERS);
         if self.shared.state().held.iter().any(taken) {
             return Err(Error::store(format!(
-                "this process lost contact with {} for more than {} s, and data that nobody needed there was removed \
-                    in the meantime; start it again",
+                "this process lost contact with {} for more than {} s, and data that nobody needed there was \
+                 removed in the meantime; start it again",
                 self.shared.origin.name(),
                 ttl.as_secs()
             )));
@@ -248,24 +247,26 @@ impl Leases {
     }
 
     fn hold(&self, name: &str, version: UpdateVersion, since: Moment) -> Lease {
-        self.shared.state().held.insert(name.to_owned(), Held { version, since, taken: false });
+        self.shared.state().held.insert(name.to_owned(), HeldLease { version, since, taken: false });
         self.shared.wake.notify_all();
         Box::new(Given { shared: self.shared.clone(), name: name.to_owned() })
     }
 
-    /// Looks at a lease until it changes, or has not for its time.
-    fn watch(&self, name: &str) -> Result<Seen> {
-        let Shared { origin, ttl, .. } = &*self.shared;
+    /// Watches a lease until it changes, or has not for its duration.
+    fn watch(&self, name: &str) -> Result<LeaseStatus> {
+        let LeasesShared { origin, ttl, .. } = &*self.shared;
         let began = Instant::now();
         let mut first: Option<UpdateVersion> = None;
         loop {
             match (origin.get(name), &first) {
-                (Err(Failure::Missing), _) => return Ok(Seen::Nothing),
+                (Err(Failure::Missing), _) => return Ok(LeaseStatus::Nothing),
                 (Err(failure), _) => return Err(Error::store(format!("{name}: {failure}"))),
-                // Its own, whose answer was lost on the way.
-                (Ok((bytes, version)), _) if self.shared.wrote(&bytes) => return Ok(Seen::Dead(version)),
-                (Ok((_, version)), Some(seen)) if *seen != version => return Ok(Seen::Alive),
-                (Ok((_, version)), _) if began.elapsed() > *ttl => return Ok(Seen::Dead(version)),
+                // Its own write, whose answer was lost.
+                (Ok((bytes, version)), _) if self.shared.wrote(&bytes) => {
+                    return Ok(LeaseStatus::Dead(version));
+                }
+                (Ok((_, version)), Some(seen)) if *seen != version => return Ok(LeaseStatus::Alive),
+                (Ok((_, version)), _) if began.elapsed() > *ttl => return Ok(LeaseStatus::Dead(version)),
                 (Ok((_, version)), _) => first = Some(version),
             }
             thread::sleep((*ttl / 10).min(Duration::from_millis(500)));
@@ -273,8 +274,8 @@ impl Leases {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl LeasesShared {
+    fn state(&self) -> MutexGuard<'_, LeasesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -287,7 +288,7 @@ impl Shared {
         bytes.starts_with(self.owner.as_bytes())
     }
 
-    fn held(&self, is: impl Fn(&Held) -> bool) -> Vec<(String, UpdateVersion)> {
+    fn matching(&self, is: impl Fn(&HeldLease) -> bool) -> Vec<(String, UpdateVersion)> {
         let state = self.state();
         let held = state.held.iter().filter(|(_, held)| is(held));
         held.map(|(name, held)| (name.clone(), held.version.clone())).collect()
@@ -303,7 +304,7 @@ impl Shared {
             // One that could not be renewed is due, and tried again soon.
             let wait = next.map_or(Duration::from_secs(3600), |next| next.max(self.ttl / 20));
             drop(self.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner));
-            for (name, version) in self.held(|held| !held.taken && held.since.0.elapsed() >= due) {
+            for (name, version) in self.matching(|held| !held.taken && held.since.0.elapsed() >= due) {
                 self.renew_one(&name, version);
             }
             state = self.state();
@@ -313,7 +314,7 @@ impl Shared {
     fn renew_one(&self, name: &str, version: UpdateVersion) {
         let now = Moment::now();
         let put = match self.origin.put(name, self.text().as_bytes(), PutMode::Update(version)) {
-            // It may have come through before: then its answer was lost on the way.
+            // It may have succeeded before, if its answer was lost.
             Ok(Put::Refused) => match self.origin.get(name) {
                 Ok((bytes, version)) if self.wrote(&bytes) => Ok(Put::Done(version)),
                 Ok(_) | Err(Failure::Missing) => Ok(Put::Refused),

@@ -8,12 +8,12 @@
 //! - **Manifests** are read from the object store each time, and written by compare-and-swap with the version
 //!   that was read. Nothing grows by appending: a manifest is written whole, a turn's tail is a new object.
 //! - **Leases** ([`leases`]) are objects that expire: one of each process that uses the store, one of each
-//!   run that it adds to. Whoever has lost one overwrites nothing that has changed since. What nobody needs
-//!   is removed by a process that is alone.
+//!   run that it adds to. A process that has lost one overwrites nothing that has changed since. Unneeded
+//!   files are removed by a process that is alone.
 //! - Everything is encrypted before it leaves, with the names, unless the address says `plaintext=true`.
 //!
-//! A memory is a function of the tokens that were read, so whoever writes second writes nothing wrong: at
-//! worst tokens are computed again.
+//! A memory is a function of the tokens that were read, so a second writer writes nothing wrong: at worst
+//! tokens are computed again.
 
 mod address;
 mod http;
@@ -25,7 +25,7 @@ mod tests;
 use super::disk::Disk;
 use super::files;
 use super::found::Failure;
-use super::medium::{Blobs, Lease, Listing, Logs, Traffic, by_folder};
+use super::medium::{Blobs, Lease, ListFolder, Logs, Traffic, by_folder};
 use super::source::Input;
 use crate::{Error, ErrorKind, Result, fault};
 pub use address::ObjectsAddress;
@@ -37,7 +37,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Cursor;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Requests that are worth making side by side: each waits for the network most of its time.
+/// Number of requests worth making in parallel: each waits for the network most of its time.
 const REQUESTS: usize = 16;
 /// Folders of what never changes under its name.
 const FIXED: [&str; 4] = ["blocks/", "windows/", "tails/", "packs/"];
@@ -50,14 +50,14 @@ pub(crate) struct Objects {
     origin: Arc<Origin>,
     /// Copies of what never changes.
     front: Disk,
-    state: Mutex<State>,
+    state: Mutex<ObjectsState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ObjectsState {
     /// Versions of what is swapped, as they were last read or written.
     versions: HashMap<String, UpdateVersion>,
-    /// What is known to be in the object store: nothing goes while this process holds a lease.
+    /// What is known to be in the object store: nothing is removed while this process holds a lease.
     there: HashSet<String>,
 }
 
@@ -76,8 +76,8 @@ impl Objects {
         if !is_encrypted && !address.allows_plaintext() {
             return Err(Error::request(format!(
                 "memories in {address} would not be encrypted; set a secret (`openssl rand -hex 32`) with \
-                 GREENROOM_CACHE_KEY or --cache-key-file, the same on all machines, or add plaintext=true to the \
-                 address"
+                 GREENROOM_CACHE_KEY or --cache-key-file, the same on all machines, or add plaintext=true to \
+                 the address"
             )));
         }
         let traffic = Arc::new(TrafficCounts::default());
@@ -91,7 +91,7 @@ impl Objects {
         Ok(Self { leases: Leases::enter(origin.clone(), ttl)?, origin, front, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ObjectsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,7 +121,7 @@ impl Objects {
         Ok(is_new)
     }
 
-    /// Replaces what has not changed since it was last read or written, or has by somebody who had no right
+    /// Replaces what has not changed since it was last read or written, except by a process without the right
     /// to.
     fn swap(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.leases.renew_lost()?;
@@ -133,7 +133,7 @@ impl Objects {
                 return Ok(());
             }
             mode = match self.origin.get(name) {
-                // It came through before: its answer was lost on the way.
+                // It succeeded before: its answer was lost.
                 Ok((found, version)) if found == bytes => {
                     self.state().versions.insert(name.to_owned(), version);
                     return Ok(());
@@ -209,7 +209,7 @@ impl Blobs for Objects {
         self.origin.list(folder)
     }
 
-    fn listing(&self) -> Result<Listing<'_>> {
+    fn listing(&self) -> Result<ListFolder<'_>> {
         let mut things = self.list("")?;
         things.retain(|(name, _)| !leases::is_lease(name));
         Ok(by_folder(things))

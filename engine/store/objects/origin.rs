@@ -24,7 +24,7 @@ pub(super) struct Origin {
 /// Result of writing under a condition.
 pub(super) enum Put {
     Done(UpdateVersion),
-    /// It does not hold: somebody else has written.
+    /// The condition failed: another process has written.
     Refused,
 }
 
@@ -90,7 +90,7 @@ impl Origin {
             Err(
                 object_store::Error::AlreadyExists { .. }
                 | object_store::Error::Precondition { .. }
-                // An object that is to be replaced is gone.
+                // An object that is to be replaced does not exist.
                 | object_store::Error::NotFound { .. },
             ) => Ok(Put::Refused),
             Err(error) => Err(self.failed("write", name, &error)),
@@ -99,8 +99,7 @@ impl Origin {
 
     /// Bytes of an object; `None` if it is not there.
     ///
-    /// # Errors
-    /// That can't be told.
+    /// # Errors It can't be determined.
     pub(super) fn size(&self, name: &str) -> Result<Option<u64>> {
         match self.wait(self.store.head(&self.path(name))) {
             Ok(meta) => Ok(Some(meta.size)),
@@ -146,7 +145,7 @@ impl Drop for Origin {
     }
 }
 
-/// An error with what lies below it, on one line.
+/// An error with its sources, on one line.
 fn in_words(error: &object_store::Error) -> String {
     let text = error.to_string();
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(400).collect()

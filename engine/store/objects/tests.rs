@@ -1,7 +1,7 @@
 //! Two machines that share an object store (in memory) and no folder, and answers that are lost.
 
 use super::*;
-use crate::store::medium::Kind;
+use crate::store::medium::EntryKind;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// Time of a lease.
 const TTL: Duration = Duration::from_millis(600);
 
-/// A server: objects, and answers to writes that are lost on the way, after which the client tries again.
+/// A server: objects, and writes whose answers are lost, after which the client tries again.
 #[derive(Debug, Default)]
 struct Server {
     objects: InMemory,
@@ -82,7 +82,7 @@ impl ObjectStore for Server {
     }
 }
 
-/// A machine with a folder of its own.
+/// A machine with its own folder.
 struct Machine {
     objects: Objects,
     folder: TempDir,
@@ -136,11 +136,11 @@ fn what_one_machine_puts_another_reads() {
     b.put(MANIFEST, "second").expect("a manifest");
     assert_eq!(a.read(MANIFEST), Ok(b"second".to_vec()));
     assert_eq!(a.objects.list("blocks").expect("a list"), [(BLOCK.to_owned(), 3)]);
-    // Leases are none of what lies there.
+    // Leases are not listed as content.
     let listing = a.objects.listing().expect("a listing");
     let topmost: Vec<_> =
         listing("").expect("entries").into_iter().map(|entry| (entry.name, entry.kind)).collect();
-    assert_eq!(topmost, [("blocks".into(), Kind::Folder), ("manifests".into(), Kind::Folder)]);
+    assert_eq!(topmost, [("blocks".into(), EntryKind::Folder), ("manifests".into(), EntryKind::Folder)]);
     assert_eq!(listing("blocks/ab").expect("entries").len(), 1);
     assert_eq!(listing("windows").expect("entries"), []);
     drop(listing);
@@ -172,7 +172,7 @@ fn copies_in_front_are_read_and_a_damaged_one_is_fetched_again() {
     assert_eq!(b.read(BLOCK), Ok(b"two".to_vec()));
     b.objects.set_aside(BLOCK).expect("a move");
     assert_eq!(b.read(BLOCK), Ok(b"one".to_vec()));
-    // What was fetched and is damaged all the same goes for everybody, and is kept.
+    // A file that was fetched and is damaged all the same is set aside in the store too, and kept.
     b.objects.set_aside(BLOCK).expect("a move");
     assert_eq!(machine(&server).read(BLOCK), Err(Failure::Missing));
     assert_eq!(a.objects.list("damaged").expect("a list").len(), 1);
@@ -211,7 +211,7 @@ fn a_lease_is_one_machine_s_until_it_is_given_back_or_its_owner_is_gone() {
     drop(lease);
     let lease = b.objects.lease("runs/r").expect("a lease");
     assert!(lease.is_some());
-    // One that nobody renews.
+    // One that is not renewed.
     origin(&server).put("runs/dead", b"someone 3\n", PutMode::Create).expect("a lease");
     let began = Instant::now();
     assert!(a.objects.lease("runs/dead").expect("a lease").is_some());
@@ -219,12 +219,12 @@ fn a_lease_is_one_machine_s_until_it_is_given_back_or_its_owner_is_gone() {
 }
 
 #[test]
-fn whoever_lost_a_lease_overwrites_nothing() {
+fn the_loser_of_a_lease_overwrites_nothing() {
     let server = Arc::default();
     let (a, b) = (machine(&server), machine(&server));
     let lease = a.objects.lease("runs/r").expect("a lease");
     a.put(MANIFEST, "first").expect("a manifest");
-    // A person has removed the lease, so that another machine goes on.
+    // A person has removed the lease, so that another machine continues.
     origin(&server).remove("runs/r").expect("a removal");
     let another = b.objects.lease("runs/r").expect("a lease");
     assert!(lease.is_some() && another.is_some());
@@ -236,20 +236,20 @@ fn whoever_lost_a_lease_overwrites_nothing() {
     // Its lease is another's by now: that stays.
     drop(lease);
     assert!(machine(&server).objects.lease("runs/r").expect("no lease").is_none());
-    // Who has the right to write does, whatever somebody without it wrote meanwhile.
+    // The holder of the right to write does so, whatever others wrote meanwhile.
     origin(&server).put(MANIFEST, b"intruder", PutMode::Overwrite).expect("a manifest");
     b.put(MANIFEST, "fourth").expect("a manifest");
     assert_eq!(b.read(MANIFEST), Ok(b"fourth".to_vec()));
 }
 
 #[test]
-fn whoever_cleans_is_alone() {
+fn cleaning_is_exclusive() {
     let server = Arc::default();
     let (a, b) = (machine(&server), machine(&server));
     let run = b.objects.lease("runs/r").expect("a lease");
     assert!(a.objects.alone().expect("no lease").is_none(), "another machine is at work");
     drop((run, b));
-    // What dead ones left goes.
+    // The remains of dead processes are removed.
     for name in ["users/dead", "runs/dead"] {
         origin(&server).put(name, b"someone 3\n", PutMode::Create).expect("a lease");
     }
@@ -268,7 +268,7 @@ fn a_process_that_was_taken_for_dead_writes_no_manifest() {
     let a = machine(&server);
     a.put(MANIFEST, "first").expect("a manifest");
     let user = origin(&server).list("users").expect("a list").remove(0).0;
-    // Somebody cleaned while this process was away.
+    // Another process cleaned while this one was away.
     origin(&server).remove(&user).expect("a removal");
     thread::sleep(TTL);
     assert_eq!(kind(a.put(MANIFEST, "second")), Some(ErrorKind::Store));

@@ -56,7 +56,7 @@ fn a_prompt_that_leaves_what_was_held_says_where() {
         asked: from(&wanted, character - Divergence::BEFORE),
     };
     assert!(expected.asked.contains("and a ship."), "{expected:?}");
-    // A new session with a parent is told, too.
+    // A new session with a parent gets it, too.
     let child = Request { parent: Some(SessionKey::new("r", "a")), ..asked("b", Vec::new(), &edited) };
     for request in [child, asked("a", Vec::new(), &edited)] {
         let found = play(&engine, request);

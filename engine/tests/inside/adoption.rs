@@ -1,9 +1,8 @@
-//! Memories that one device computed and another goes on with: only where that is asked for, marked, and
-//! apart from what either of them computes alone.
+//! Memories that one device computed and another continues: only on request, marked, and separate from what
+//! either computes alone.
 
 use super::exactness::{Bench, N, files_with, models, request};
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::device::reference::Reference;
 use crate::device::{self, Device, measure};
 use crate::fixtures::RandomModel;
@@ -12,9 +11,10 @@ use crate::memory::{Memory, Recalled};
 use crate::model::gguf::Gguf;
 use crate::store::inventory::Folder;
 use crate::{
-    DeviceChoice, Engine, EngineConfig, Exchange, KvFormat, MatchKind, ModelSource, Request, Result,
-    SessionKey, Source, Usage,
+    CacheSource, DeviceChoice, Engine, EngineConfig, Exchange, KvFormat, MatchKind, ModelSource, Request,
+    Result, SessionKey, Usage,
 };
+use greenroom_kernels::Isa;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Bench {
     }
 }
 
-/// A memory of `n` tokens that one device computed and another goes on with, and what comes of it.
+/// A memory of `n` tokens that one device computed and another continues, and the result.
 fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
     // (The reference gives other bits in other chunks.)
     let m = n + 100;
@@ -84,11 +84,11 @@ fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
     let reason = recalled.reason.expect("a reason");
     assert!(reason.contains(names[0]) && reason.contains(names[1]), "{reason}");
 
-    // It goes on as if it had been given the bytes.
+    // It continues as if it had been given the bytes.
     let expected = here.logits_after(there, n);
     let mut memory = here.adopting(dir.path());
     let mut recalled = here.recall_at(&mut memory, &[n, N]);
-    assert_eq!((recalled.kind, recalled.source, recalled.reused), (MatchKind::Extend, Source::Disk, n));
+    assert_eq!((recalled.kind, recalled.source, recalled.reused), (MatchKind::Extend, CacheSource::Disk, n));
     assert_eq!((recalled.recomputed, recalled.reason), (0, None));
     assert_eq!(recalled.adopted.as_deref(), Some(names[0]));
     let mut logits = here.feed(&mut recalled.session.sequence, &mut memory.arena, m, 100);
@@ -109,8 +109,8 @@ fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
     drop(memory);
     let recalled = here.recall_at(&mut here.memory(dir.path()), &[n, m, N]);
     assert_eq!((recalled.kind, recalled.adopted), (MatchKind::Cold, None));
-    let told = format!("after {n} tokens of {}", names[0]);
-    assert!(recalled.reason.is_some_and(|reason| reason.contains(&told)), "no reason");
+    let expected = format!("after {n} tokens of {}", names[0]);
+    assert!(recalled.reason.is_some_and(|reason| reason.contains(&expected)), "no reason");
 
     // Back to the end of what it was given, whose block has sealed since: the tail of that turn has its rows.
     let mut memory = here.adopting(dir.path());
@@ -252,8 +252,8 @@ fn an_engine_codes_by_the_constants_of_what_it_adopts() {
     let (numerics, usages) = talk(dir, REFERENCE, "a", &mut past, 2);
     assert!(numerics.starts_with("reference/1, keys by "), "{numerics}");
     let [first, second] = &usages[..] else { panic!("two turns") };
-    assert_eq!((first.kind, first.source, first.recomputed), (MatchKind::Extend, Source::Disk, 0));
-    assert_eq!((second.kind, second.source, second.recomputed), (MatchKind::Extend, Source::Memory, 0));
+    assert_eq!((first.kind, first.source, first.recomputed), (MatchKind::Extend, CacheSource::Disk, 0));
+    assert_eq!((second.kind, second.source, second.recomputed), (MatchKind::Extend, CacheSource::Memory, 0));
     assert!(first.reused > 0 && second.reused > first.reused, "{usages:?}");
     assert!(usages.iter().all(|usage| usage.adopted.as_ref() == Some(&here) && usage.reason.is_none()));
     // Who is new finds none of it.
@@ -271,7 +271,7 @@ fn an_engine_codes_by_the_constants_of_what_it_adopts() {
     let origin = usages[0].adopted.as_ref().expect("a mark");
     assert!(origin.starts_with("reference/1, after ") && origin.ends_with(&here), "{origin}");
 
-    // Without being asked to, the reference goes on with nothing of that.
+    // Unless requested, the reference continues none of that.
     for (agent, kind) in [("a", MatchKind::Cold), ("b", MatchKind::Prefix)] {
         let (numerics, usages) = talk(dir, REFERENCE_ALONE, agent, &mut past.clone(), 1);
         assert_eq!((numerics.as_str(), usages[0].kind), (DEVICES[1], kind));

@@ -123,8 +123,7 @@ fn a_reply_that_must_be_a_call_is_one() {
             let expected = tool.arguments["properties"].as_object().unwrap();
             assert!(call.arguments.as_object().unwrap().keys().eq(expected.keys()), "{}", done.text);
             called.insert(call.tool);
-            // It is drawn again where it is followed, and what is said of its tokens is the model's own
-            // opinion.
+            // It is drawn again where it is followed, and the figures of its tokens are the model's own.
             let follow = Some(Constraint::Follow(done.ids.clone()));
             let again = Request {
                 constraint: follow,
@@ -223,16 +222,18 @@ fn several_calls_are_made_together() {
             assert_eq!((&calls[0], &done.ids[..done.call_ends[0]]), (&whole(&one), &one.ids[..]), "{begins}");
             assert_eq!((done.call_ends.len(), done.call_ends.last()), (calls.len(), Some(&done.ids.len())));
             assert!(done.stop == StopReason::EndOfTurn || done.ids.len() > 100, "{:?}", done.stop);
-            // The memory holds the calls alone: the first one's result goes on after it.
+            // The memory holds the calls alone: the first one's result follows it.
             let user = "What is the price?".to_owned();
             let mut next = Request { parallel_tool_calls: false, ..joint.clone() };
             let past = [ReplyContent::Call(one.ids.clone().into())].into_iter();
             let past = past.chain(calls[1..].iter().cloned().map(ReplyContent::CallText));
-            let told = next.prompt.conversation_mut().unwrap();
+            let conversation = next.prompt.conversation_mut().unwrap();
             for (n, reply) in past.enumerate() {
-                told.exchanges.push(Exchange::new(if n == 0 { user.clone() } else { "3".into() }, reply));
+                conversation
+                    .exchanges
+                    .push(Exchange::new(if n == 0 { user.clone() } else { "3".into() }, reply));
             }
-            told.next = "3".into();
+            conversation.next = "3".into();
             let read = said(&engine, next.clone());
             let held = prompt_tokens(&done) + one.ids.len();
             assert!(calls.len() > 1 || read.usage.reused == held, "{begins} {:?}", read.usage);
@@ -250,7 +251,7 @@ fn several_calls_are_made_together() {
                 assert_eq!((&cut.ids, cut.call_ends.len()), (&one.ids, 1), "{begins}");
             }
         }
-        // Where nothing stands between calls, there is nothing to draw.
+        // If nothing comes between calls, there is nothing to draw.
         assert_eq!(counts.len() > 1, begins != "e", "{begins}: {counts:?}");
     }
 }

@@ -34,12 +34,12 @@ fn ask(engine: &Engine, session: SessionKey, conversation: &Conversation) -> Com
     *turn.blocking_commit().unwrap()
 }
 
-/// A turn of `n` words, and the conversation that goes on after it.
+/// A turn of `n` words, and the conversation after it.
 fn begin(engine: &Engine, session: SessionKey, n: usize) -> (Conversation, usize) {
-    let told = Conversation { next: "And then? ".repeat(n), ..Conversation::default() };
-    let said = ask(engine, session, &told);
+    let opening = Conversation { next: "And then? ".repeat(n), ..Conversation::default() };
+    let said = ask(engine, session, &opening);
     let total = said.usage.reused + said.usage.prefilled + said.ids.len();
-    let exchange = Exchange::new(told.next, ReplyContent::Ids(said.ids.into()));
+    let exchange = Exchange::new(opening.next, ReplyContent::Ids(said.ids.into()));
     (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..Conversation::default() }, total)
 }
 
@@ -60,31 +60,31 @@ fn a_file_goes_on_where_it_was_written() {
         let engine = open(model(1), dir);
         // Whole blocks and rows, and rows alone.
         for (agent, n) in [("a", 60), ("short", 2)] {
-            let (told, total) = begin(&engine, key(agent), n);
+            let (opening, total) = begin(&engine, key(agent), n);
             let file = export(&engine, &key(agent));
             let twin = key(&format!("{agent} twin"));
             let imported = import(&engine, &file, &twin).unwrap();
             assert_eq!(imported, Imported { tokens: total, is_verbatim: true, reason: None });
             assert_eq!(export(&engine, &twin), file);
-            let next = ask(&engine, twin, &told);
+            let next = ask(&engine, twin, &opening);
             assert_eq!(
                 (next.usage.kind, next.usage.reused, next.usage.recomputed),
                 (MatchKind::Extend, total, 0)
             );
-            assert_eq!(next.ids, ask(&engine, key(agent), &told).ids);
+            assert_eq!(next.ids, ask(&engine, key(agent), &opening).ids);
         }
         let Some(dir) = dir else { continue };
         // By another process: from disk, into a session that is on disk then, too.
-        let (told, total) = begin(&engine, key("b"), 60);
+        let (opening, total) = begin(&engine, key("b"), 60);
         let file = export(&engine, &key("b"));
         drop(engine);
         let engine = open(model(1), Some(dir));
         assert_eq!(export(&engine, &key("b")), file);
         assert!(import(&engine, &file, &key("c")).unwrap().is_verbatim);
         engine.forget(&key("c"));
-        let next = ask(&engine, key("c"), &told);
-        assert_eq!((next.usage.reused, next.usage.source), (total, Source::Disk));
-        assert_eq!(next.ids, ask(&engine, key("b"), &told).ids);
+        let next = ask(&engine, key("c"), &opening);
+        assert_eq!((next.usage.reused, next.usage.source), (total, CacheSource::Disk));
+        assert_eq!(next.ids, ask(&engine, key("b"), &opening).ids);
         let problems = cache::Folder::new(dir, None).verify().unwrap().problems;
         assert_eq!(problems, [""; 0]);
         #[cfg(unix)]
@@ -102,12 +102,12 @@ fn what_has_windows_is_carried_too() {
         let source = || ModelSource::Bundled("family", model.bytes().leak());
         for dir in [None, Some(tempfile::tempdir().unwrap())] {
             let engine = open(source(), dir.as_ref().map(|dir| dir.path()));
-            let (told, total) = begin(&engine, key("a"), 80);
+            let (opening, total) = begin(&engine, key("a"), 80);
             let file = export(&engine, &key("a"));
             let imported = import(&engine, &file, &key("b")).unwrap();
             assert_eq!(imported, Imported { tokens: total, is_verbatim: true, reason: None });
-            let next = ask(&engine, key("b"), &told);
-            assert_eq!((next.usage.reused, &next.ids), (total, &ask(&engine, key("a"), &told).ids));
+            let next = ask(&engine, key("b"), &opening);
+            assert_eq!((next.usage.reused, &next.ids), (total, &ask(&engine, key("a"), &opening).ids));
         }
     }
 }
@@ -127,8 +127,8 @@ fn frames(file: &[u8]) -> Vec<usize> {
 #[test]
 fn no_altered_byte_is_taken_on_trust() {
     let engine = open(model(1), None);
-    let (told, total) = begin(&engine, key("a"), 60);
-    let expected = ask(&engine, key("other"), &told).ids;
+    let (opening, total) = begin(&engine, key("a"), 60);
+    let expected = ask(&engine, key("other"), &opening).ids;
     let file = export(&engine, &key("a"));
     let ends = frames(&file);
     assert!(ends.len() >= 4 && ends[ends.len() - 1] + 32 == file.len(), "{ends:?}");
@@ -156,7 +156,7 @@ fn no_altered_byte_is_taken_on_trust() {
                 assert!(at > ends[1], "byte {at} of the head was taken");
                 assert_eq!(imported.tokens, total);
                 if n_read % 8 == 0 {
-                    let next = ask(&engine, session.clone(), &told);
+                    let next = ask(&engine, session.clone(), &opening);
                     assert_eq!((next.usage.reused, &next.ids), (total, &expected), "byte {at}");
                 }
                 n_read += 1;
@@ -175,7 +175,7 @@ fn no_altered_byte_is_taken_on_trust() {
         let session = key(&format!("s{i}"));
         let imported = import(&engine, &altered, &session).unwrap();
         assert!(!imported.is_verbatim && imported.reason.unwrap().contains("was changed afterwards"));
-        assert_eq!(ask(&engine, session, &told).ids, expected, "frame {i}");
+        assert_eq!(ask(&engine, session, &opening).ids, expected, "frame {i}");
     }
     // Cut off anywhere, or with more after it.
     let lengths = (0..file.len()).step_by(file.len() / 97).chain(ends.clone()).chain(0..70);
@@ -216,7 +216,7 @@ fn with_head(file: &[u8], change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
 #[test]
 fn a_head_that_lies_is_found_out() {
     let engine = open(model(1), None);
-    let (told, total) = begin(&engine, key("a"), 60);
+    let (opening, total) = begin(&engine, key("a"), 60);
     let file = export(&engine, &key("a"));
     assert!(import(&engine, &with_head(&file, |_| ()), &key("same")).is_ok());
     let refused = |what: &str, change: &dyn Fn(&mut serde_json::Value)| {
@@ -269,22 +269,22 @@ fn a_head_that_lies_is_found_out() {
         let imported = import(&engine, &file, &key(field)).unwrap();
         let reason = imported.reason.unwrap();
         assert!(!imported.is_verbatim && imported.tokens == total, "{field}: {reason}");
-        let next = ask(&engine, key(field), &told);
-        assert_eq!((next.usage.reused, &next.ids), (total, &ask(&engine, key("control"), &told).ids));
+        let next = ask(&engine, key(field), &opening);
+        assert_eq!((next.usage.reused, &next.ids), (total, &ask(&engine, key("control"), &opening).ids));
     }
 }
 
 #[test]
 fn another_engine_another_tenant_and_another_model_read_it_again() {
     let (engine, other) = (open(model(1), None), open(model(1), None));
-    let (told, total) = begin(&engine, key("a"), 60);
-    let expected = ask(&engine, key("control"), &told).ids;
+    let (opening, total) = begin(&engine, key("a"), 60);
+    let expected = ask(&engine, key("control"), &opening).ids;
     let file = export(&engine, &key("a"));
     let read_again = |engine: &Engine, session: SessionKey, why: &str| {
         let imported = import(engine, &file, &session).unwrap();
         let reason = imported.reason.unwrap();
         assert!(!imported.is_verbatim && imported.tokens == total && reason.contains(why), "{reason}");
-        let next = ask(engine, session, &told);
+        let next = ask(engine, session, &opening);
         assert_eq!((next.usage.kind, next.usage.reused), (MatchKind::Extend, total));
         next.ids
     };
@@ -294,7 +294,7 @@ fn another_engine_another_tenant_and_another_model_read_it_again() {
     // Other weights, the same tokenizer.
     let another = open(model(2), None);
     let ids = read_again(&another, key("a"), "model");
-    assert_eq!(ids, ask(&another, key("control"), &told).ids);
+    assert_eq!(ids, ask(&another, key("control"), &opening).ids);
 }
 
 /// While the engine runs, the least valuable memories are removed; sessions at work, or used again, give the
@@ -306,10 +306,11 @@ fn a_running_engine_keeps_its_folder_within_a_bound() {
     for n in 0..4 {
         begin(&engine, key(&format!("small {n}")), 3);
     }
-    let (told, total) = begin(&engine, key("large"), 90);
-    let expected = ask(&engine, SessionKey::new("other", "twin"), &told).ids;
+    let (opening, total) = begin(&engine, key("large"), 90);
+    let expected = ask(&engine, SessionKey::new("other", "twin"), &opening).ids;
     assert_eq!(engine.shrink(u64::MAX).unwrap(), cache::Removed::default());
-    let request = Request { max_tokens: 2000, min_tokens: 2000, ..Request::new(key("large"), told.clone()) };
+    let request =
+        Request { max_tokens: 2000, min_tokens: 2000, ..Request::new(key("large"), opening.clone()) };
     let mut turn = engine.submit(request).unwrap();
     while !matches!(turn.blocking_next(), Some(Event::Text(_))) {}
     let removed = engine.shrink(0).unwrap();
@@ -317,7 +318,7 @@ fn a_running_engine_keeps_its_folder_within_a_bound() {
     drop(turn);
     let stored = engine.stored("").unwrap();
     assert_eq!(stored.iter().map(|entry| &*entry.session.agent).collect::<Vec<_>>(), ["large"]);
-    let said = ask(&engine, key("large"), &told);
+    let said = ask(&engine, key("large"), &opening);
     assert_eq!((said.ids, said.usage.reused >= total, said.usage.recomputed), (expected, true, 0));
     drop(engine);
     assert!(cache::Folder::new(dir.path(), None).verify().unwrap().problems.is_empty());
@@ -327,14 +328,14 @@ fn agents(engine: &Engine) -> Vec<String> {
     engine.stored("").unwrap().into_iter().map(|entry| entry.session.agent).collect()
 }
 
-/// Where a file can't be read, what it may need stays, so that removing sessions would free next to nothing:
-/// none goes, whether the folder is in use or not.
+/// If a file can't be read, what it may need stays, so removing sessions would free next to nothing: none is
+/// removed, whether the folder is in use or not.
 #[test]
 fn nothing_goes_while_something_can_not_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(model(1), Some(dir.path()));
     let names = ["a", "b", "c"];
-    let told = names.map(|agent| begin(&engine, key(agent), if agent == "a" { 60 } else { 70 }));
+    let opening = names.map(|agent| begin(&engine, key(agent), if agent == "a" { 60 } else { 70 }));
     begin(&engine, key("packed"), 50);
     let store = engine.inner.store_handle.store.clone().unwrap();
     assert!(store.pack_all() > 0);
@@ -357,10 +358,13 @@ fn nothing_goes_while_something_can_not_be_read() {
         fault::let_be_unreadable(&unreadable, false);
     }
     // Each has all that it had.
-    for (agent, (told, total)) in names.iter().zip(told) {
+    for (agent, (opening, total)) in names.iter().zip(opening) {
         engine.forget(&key(agent));
-        let next = ask(&engine, key(agent), &told);
-        assert_eq!((next.usage.reused, next.usage.recomputed, next.usage.source), (total, 0, Source::Disk));
+        let next = ask(&engine, key(agent), &opening);
+        assert_eq!(
+            (next.usage.reused, next.usage.recomputed, next.usage.source),
+            (total, 0, CacheSource::Disk)
+        );
     }
     drop(engine);
     let folder = cache::Folder::new(dir.path(), None);
@@ -403,8 +407,8 @@ fn a_removal_sets_damaged_packs_aside() {
     assert_eq!(packs().len(), 0);
 }
 
-/// What belongs to other keys and versions can't be freed, so no memory goes for it; only what is left of the
-/// bound counts.
+/// What belongs to other keys and versions can't be freed, so no memory is removed for it; only the rest of
+/// the bound counts.
 #[test]
 fn no_memory_goes_for_what_is_not_ours() {
     let dir = tempfile::tempdir().unwrap();
@@ -431,7 +435,7 @@ fn no_memory_goes_for_what_is_not_ours() {
     assert_eq!((removed.sessions, folder.list().unwrap().len()), (0, n));
 }
 
-/// What a process left that was killed belongs to no session, and goes when the folder is at rest.
+/// What a killed process left belongs to no session, and is removed when the folder is at rest.
 #[test]
 fn no_memory_goes_for_what_belongs_to_none() {
     const LEFT: u64 = 1 << 20;
@@ -467,7 +471,7 @@ fn a_session_that_is_removed_is_not_known_again() {
         let session = key("b");
         let mut removal = std::pin::pin!(engine.remove(&session));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        // Asked for first; what is asked for next comes while the files go.
+        // Requested first; the second request comes while the files are being removed.
         let mut removed = removal.as_mut().poll(&mut context);
         engine.hint_next_use(&session, 1);
         while removed.is_pending() {
@@ -488,9 +492,10 @@ fn a_session_that_is_removed_is_not_known_again() {
 fn a_turn_that_waits_for_its_commit_keeps_its_session() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(model(1), Some(dir.path()));
-    let (told, _) = begin(&engine, key("a"), 60);
+    let (opening, _) = begin(&engine, key("a"), 60);
     begin(&engine, key("b"), 60);
-    let request = Request { retention: Retention::Persistent, max_tokens: 5, ..Request::new(key("a"), told) };
+    let request =
+        Request { retention: Retention::Persistent, max_tokens: 5, ..Request::new(key("a"), opening) };
     let mut turn = engine.submit(request).unwrap();
     while turn.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
     assert_eq!(engine.shrink(0).unwrap().sessions, 1);
@@ -504,7 +509,7 @@ fn a_turn_that_waits_for_its_commit_keeps_its_session() {
 fn names_states_and_keys_are_respected() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(model(1), Some(dir.path()));
-    let (told, total) = begin(&engine, key("a"), 60);
+    let (opening, total) = begin(&engine, key("a"), 60);
     let file = export(&engine, &key("a"));
     begin(&engine, key("b"), 3);
     for known in [true, false] {
@@ -516,11 +521,11 @@ fn names_states_and_keys_are_respected() {
     }
     let replaced = engine.import(&mut &file[..], &key("b"), true).unwrap();
     assert_eq!((replaced.tokens, replaced.is_verbatim), (total, true));
-    assert_eq!(ask(&engine, key("b"), &told).ids, ask(&engine, key("a"), &told).ids);
+    assert_eq!(ask(&engine, key("b"), &opening).ids, ask(&engine, key("a"), &opening).ids);
     let missing = engine.export(&key("nobody"), &mut Vec::new()).unwrap_err();
     assert!(missing.to_string().contains("no memory of agent `nobody`"), "{missing}");
     // At work.
-    let request = Request { max_tokens: 2000, min_tokens: 2000, ..Request::new(key("a"), told.clone()) };
+    let request = Request { max_tokens: 2000, min_tokens: 2000, ..Request::new(key("a"), opening.clone()) };
     let mut turn = engine.submit(request).unwrap();
     while !matches!(turn.blocking_next(), Some(Event::Text(_))) {}
     let in_use = [
@@ -546,7 +551,7 @@ fn names_states_and_keys_are_respected() {
 fn what_is_removed_is_gone_and_what_others_need_stays() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, engine) = (cache::Folder::new(dir.path(), None), open(model(1), Some(dir.path())));
-    let (told, total) = begin(&engine, key("a"), 60);
+    let (opening, total) = begin(&engine, key("a"), 60);
     begin(&engine, key("b"), 60); // the same blocks
     let (other, _) = begin(&engine, key("c"), 59);
     let theirs = SessionKey { tenant: "theirs".into(), ..key("a") };
@@ -572,8 +577,8 @@ fn what_is_removed_is_gone_and_what_others_need_stays() {
     assert!(engine.blocking_status().unwrap().sessions.iter().all(|s| s.key != key("a")));
     // b has all that it had, in RAM and on disk.
     engine.forget(&key("b"));
-    let next = ask(&engine, key("b"), &told);
-    assert_eq!((next.usage.reused, next.usage.recomputed, next.usage.source), (total, 0, Source::Disk));
+    let next = ask(&engine, key("b"), &opening);
+    assert_eq!((next.usage.reused, next.usage.recomputed, next.usage.source), (total, 0, CacheSource::Disk));
     // The name starts over, with the blocks of others alone.
     assert_eq!(ask(&engine, key("a"), &other).usage.kind, MatchKind::Prefix);
     for session in [key("a"), key("b"), theirs] {
@@ -600,16 +605,16 @@ fn a_removed_session_takes_its_blocks_out_of_packs() {
     let stored = |engine: &Engine| engine.inner.store_handle.store.clone().unwrap();
     let engine = open(model(1), Some(dir.path()));
     begin(&engine, key("a"), 60);
-    let (told, total) = {
-        let told = Conversation {
+    let (opening, total) = {
+        let opening = Conversation {
             system: Some("You are Bob.".into()),
             next: "Well? ".repeat(80),
             ..Conversation::default()
         };
-        let said = ask(&engine, key("b"), &told);
-        let exchange = Exchange::new(told.next.clone(), ReplyContent::Ids(said.ids.clone().into()));
+        let said = ask(&engine, key("b"), &opening);
+        let exchange = Exchange::new(opening.next.clone(), ReplyContent::Ids(said.ids.clone().into()));
         let total = said.usage.prefilled + said.ids.len();
-        (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..told }, total)
+        (Conversation { exchanges: vec![exchange], next: "Why?".into(), ..opening }, total)
     };
     assert!(stored(&engine).pack_all() >= 2);
     let packs = || crate::tests::exactness::files_with(dir.path(), ".pack");
@@ -617,22 +622,22 @@ fn a_removed_session_takes_its_blocks_out_of_packs() {
     assert!(engine.blocking_remove(&key("a")).unwrap().bytes > before / 4);
     assert!(packs().len() == 1 && std::fs::metadata(&packs()[0]).unwrap().len() < before);
     engine.forget(&key("b"));
-    let next = ask(&engine, key("b"), &told);
-    assert_eq!((next.usage.reused, next.usage.source, next.usage.recomputed), (total, Source::Disk, 0));
+    let next = ask(&engine, key("b"), &opening);
+    assert_eq!((next.usage.reused, next.usage.source, next.usage.recomputed), (total, CacheSource::Disk, 0));
     engine.blocking_remove(&key("b")).unwrap();
     assert_eq!(packs().len(), 0);
 }
 
-/// A turn that was not committed does not bring a removed session back, and who waits begins when it is gone.
+/// An uncommitted turn does not bring a removed session back, and waiting turns begin when it is gone.
 #[test]
 fn turns_around_a_removal() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(model(1), Some(dir.path()));
-    let told = Conversation { next: "And then? ".repeat(60), ..Conversation::default() };
+    let opening = Conversation { next: "And then? ".repeat(60), ..Conversation::default() };
     let request = |agent: &str| Request {
         retention: Retention::Persistent,
         max_tokens: 5,
-        ..Request::new(key(agent), told.clone())
+        ..Request::new(key(agent), opening.clone())
     };
     let mut turn = engine.submit(request("a")).unwrap();
     while turn.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
@@ -642,6 +647,6 @@ fn turns_around_a_removal() {
     let mut late = engine.submit(request("a")).unwrap();
     while late.blocking_next().is_some_and(|event| !matches!(event, Event::Done(_))) {}
     let usage = late.blocking_commit().unwrap().usage;
-    assert_eq!((usage.kind, usage.source), (MatchKind::Cold, Source::None));
+    assert_eq!((usage.kind, usage.source), (MatchKind::Cold, CacheSource::None));
     assert_eq!(engine.stored("").unwrap().len(), 1);
 }

@@ -108,7 +108,7 @@ impl Bench {
         self.engine.submit(request).expect("a turn")
     }
 
-    /// A choice, with all that can be said of it without knowing its figures.
+    /// A choice, with everything known about it except its figures.
     fn choose(&self, agent: &str, conversation: &Conversation, options: &[String], i: usize) -> Completion {
         let turn = self.submit(agent, conversation, options, drawing(i, options.len()));
         let (streamed, said) = finished(turn).expect("a reply");
@@ -222,11 +222,11 @@ fn so_it_is_after_a_restart() {
             let bench = open();
             let conversation = bench.of_length(&exchanges, n);
             let said = bench.choose("a", &conversation, &options(), 0);
-            assert_eq!((said.usage.reused, said.usage.source), (known, Source::Disk));
+            assert_eq!((said.usage.reused, said.usage.source), (known, CacheSource::Disk));
             assert_eq!(logprobs(&said), bench.expected(&conversation, &options()), "a prompt of {n}");
             drop(bench);
             let again = check_next(&open(), "a", &conversation, &said);
-            assert_eq!(again.usage.source, Source::Disk);
+            assert_eq!(again.usage.source, CacheSource::Disk);
         }
     }
 }

@@ -31,14 +31,15 @@ fn said(engine: &Engine, request: Request) -> (Completion, String) {
 }
 
 /// What must not depend on guesses.
-fn told((completion, streamed): &(Completion, String)) -> String {
+fn outcome_text((completion, streamed): &(Completion, String)) -> String {
     let Completion {
         ids, text, stop, stop_string, call, call_ends, followed, logprobs, digest, usage, ..
     } = completion;
     let Usage { kind, reused, prefilled, recomputed, generated, layer0_rows, .. } = usage;
     let cost = (kind, reused, prefilled, recomputed, generated, layer0_rows);
     format!(
-        "{ids:?} {text:?} {streamed:?} {stop:?} {stop_string:?} {call:?} {call_ends:?} {followed:?} {logprobs:?} {digest} {cost:?}"
+        "{ids:?} {text:?} {streamed:?} {stop:?} {stop_string:?} {call:?} {call_ends:?} {followed:?} \
+         {logprobs:?} {digest} {cost:?}"
     )
 }
 
@@ -46,7 +47,10 @@ fn told((completion, streamed): &(Completion, String)) -> String {
 fn requests() -> Vec<Request> {
     let schema = json!({
         "type": "object",
-        "properties": { "the first property": { "enum": ["a long value", "another value"] }, "the second": { "type": "integer" } },
+        "properties": {
+            "the first property": { "enum": ["a long value", "another value"] },
+            "the second": { "type": "integer" }
+        },
         "required": ["the first property", "the second"],
         "additionalProperties": false,
     });
@@ -96,9 +100,9 @@ fn requests() -> Vec<Request> {
 
 fn next(request: &Request, said: &Completion) -> Request {
     let mut next = request.clone();
-    let told = next.prompt.conversation_mut().unwrap();
-    let user = std::mem::replace(&mut told.next, "Go on. ".into());
-    told.exchanges.push(Exchange::new(user, ReplyContent::Ids(said.ids.clone().into())));
+    let conversation = next.prompt.conversation_mut().unwrap();
+    let user = std::mem::replace(&mut conversation.next, "Go on. ".into());
+    conversation.exchanges.push(Exchange::new(user, ReplyContent::Ids(said.ids.clone().into())));
     next
 }
 
@@ -120,13 +124,13 @@ fn check(model: &RandomModel) {
     let mut second = Vec::new();
     for (n, request) in requests().into_iter().enumerate() {
         let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
-        assert_eq!(told(&plain), told(&drafted), "{request:?}");
+        assert_eq!(outcome_text(&plain), outcome_text(&drafted), "{request:?}");
         assert_eq!(plain.0.usage.guessed, 0);
         guessed[n % 3] += drafted.0.usage.guessed;
         right[n % 3] += drafted.0.usage.guessed_right;
         let request = next(&request, &plain.0);
         let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
-        assert_eq!(told(&plain), told(&drafted), "again: {request:?}");
+        assert_eq!(outcome_text(&plain), outcome_text(&drafted), "again: {request:?}");
         second.push(next(&request, &plain.0));
     }
     assert!(right.iter().all(|n| *n > 20), "{right:?} right of {guessed:?}");
@@ -135,7 +139,7 @@ fn check(model: &RandomModel) {
     let engines = [engine(model, false, Some(dirs[1].path())), engine(model, true, Some(dirs[0].path()))];
     for request in second {
         let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
-        assert_eq!(told(&plain), told(&drafted), "restored: {request:?}");
+        assert_eq!(outcome_text(&plain), outcome_text(&drafted), "restored: {request:?}");
     }
 }
 
@@ -160,7 +164,7 @@ fn turns_side_by_side_are_the_same_with_guesses_and_without() {
 /// An engine beside a smaller model that drafts for it.
 fn with_draft_model(model: &RandomModel, draft: &RandomModel, cache_memory: u64) -> Result<Engine> {
     let [model, draft] = [model, draft].map(|it| ModelSource::Bundled("tiny", it.bytes().leak()));
-    // The draft model's own formats: the same model is right wherever no grammar is.
+    // The draft model's own formats: the same model guesses right wherever there is no grammar.
     let kv = KvChoice::Uniform(KvFormat::F16);
     let (draft_model, guessing) = (Some(draft), Guessing::NEAR_AND_FAR);
     Engine::open(EngineConfig { draft_model, guessing, cache_memory, kv, ..EngineConfig::new(model) })

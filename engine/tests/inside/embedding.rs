@@ -4,14 +4,14 @@
 use super::exactness::{self, Bench};
 use super::oracle;
 use crate::device::Device;
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::scoring::embedding::Pooling;
-use crate::threads::ThreadPool;
 use crate::{
     Conversation, Engine, EngineConfig, ErrorKind, Event, KvChoice, KvFormat, ModelSource, Request,
     SessionKey,
 };
+use greenroom_kernels::Isa;
+use greenroom_kernels::threads::ThreadPool;
 use std::sync::Arc;
 
 /// Past the border of the second block.

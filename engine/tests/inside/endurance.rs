@@ -9,7 +9,6 @@
 use crate::KvFormat;
 use crate::device::Device;
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::fixtures::pass::write_pass;
 use crate::kv::layout::{BLOCK, KvLayout};
@@ -22,9 +21,10 @@ use crate::memory::{Memory, Recalled};
 use crate::model::gguf::Gguf;
 use crate::store::in_memory::InMemory;
 use crate::store::inventory::Folder;
-use crate::store::{Place, Store};
+use crate::store::{Store, StoreLocation};
 use crate::text::prefix::{Segment, SegmentKind, compare, flatten};
 use crate::{Conversation, MatchKind, ModelSource, Request, Retention, SessionKey};
+use greenroom_kernels::Isa;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,7 +113,9 @@ impl Trial {
 
     fn memory(device: &Arc<dyn Device>, context: &CacheContext, stored: &Stored, budget: u64) -> Memory {
         let store = match stored {
-            Stored::Folder(dir) => Store::open(&Place::new(dir.clone(), None, None)).expect("a store"),
+            Stored::Folder(dir) => {
+                Store::open(&StoreLocation::new(dir.clone(), None, None)).expect("a store")
+            }
             Stored::Memory(memory) => Store::on(Arc::new(memory.clone()), None),
         };
         Memory::new(device, context.clone(), Some(store), budget).expect("a memory")
@@ -129,7 +131,7 @@ impl Trial {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    /// One of a few texts, so that agents begin alike.
+    /// One of a few texts, so that agents have common beginnings.
     fn segment(&mut self, kind: SegmentKind) -> Segment {
         let text = self.below(6);
         let n = [1, 40, 90, 150, 256, 300][text as usize];
@@ -174,7 +176,7 @@ impl Trial {
     /// The process ends without a word; another one begins, with another budget.
     fn kill(&mut self) {
         self.budget = [0, 20_000, 90_000, u64::MAX][self.below(4) as usize];
-        // Two stores can't claim one run: the old one goes first.
+        // Two stores can't claim one run: the old one is dropped first.
         let none = Stored::Memory(InMemory::default());
         self.memory = Self::memory(&self.device, &self.context, &none, 0);
         if self.below(8) == 0 {

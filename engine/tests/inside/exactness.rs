@@ -5,7 +5,6 @@
 //! blocks.
 
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
 use crate::kv::layout::Part;
@@ -17,13 +16,14 @@ use crate::memory::session::CacheContext;
 use crate::model::gguf::Gguf;
 use crate::scoring::self_check::calibration_root;
 use crate::store::inventory::Folder;
-use crate::store::{Found, Place, Store};
+use crate::store::{Found, Store, StoreLocation};
 use crate::text::prefix::{Segment, SegmentKind};
-use crate::threads::ThreadPool;
 use crate::{
-    Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource, Request,
-    Retention, SessionKey, Source,
+    CacheSource, Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource,
+    Request, Retention, SessionKey,
 };
+use greenroom_kernels::Isa;
+use greenroom_kernels::threads::ThreadPool;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -147,7 +147,7 @@ impl Bench {
     }
 
     pub(crate) fn open_store(&self, dir: &Path) -> Store {
-        Store::open(&Place::new(dir.to_owned(), None, None)).expect("a store")
+        Store::open(&StoreLocation::new(dir.to_owned(), None, None)).expect("a store")
     }
 
     /// Ids of its text.
@@ -192,8 +192,9 @@ impl Bench {
         recalled
     }
 
-    /// Fed up to a position, then in steps of so many tokens to another: as replies are, among several
+    /// Fed up to a position, then in steps of this many tokens to another: as replies are, over several
     /// blocks.
+    #[cfg(feature = "gpu")]
     pub(crate) fn check_steps(&self, steps: &[(usize, usize, usize)]) {
         let reference = self.reference();
         for (from, to, step) in steps.iter().copied() {
@@ -273,7 +274,7 @@ impl Bench {
         }
     }
 
-    /// Beside so many others.
+    /// Beside this many others.
     pub(crate) fn check_batches(&self, strangers: std::ops::RangeInclusive<usize>) {
         let (bench, format) = (self, self.format);
         let reference = bench.reference();
@@ -305,7 +306,7 @@ impl Bench {
         }
     }
 
-    /// Beside forks of its own that stand elsewhere, a row each in every pass: they share blocks, some more
+    /// Beside forks of its own at other positions, a row each in every pass: they share blocks, some more
     /// than others.
     pub(crate) fn check_forks_together(&self) {
         let reference = self.reference();
@@ -338,7 +339,7 @@ impl Bench {
             bench.store(&mut bench.memory(dir.path()), n);
             let recalled = bench.check_recall(dir.path(), n, &reference);
             assert_eq!((recalled.kind, recalled.reused, recalled.recomputed), (MatchKind::Extend, n, 0));
-            assert_eq!((recalled.source, recalled.reason), (Source::Disk, None));
+            assert_eq!((recalled.source, recalled.reason), (CacheSource::Disk, None));
         }
     }
 }
@@ -375,7 +376,7 @@ fn hot_rewound_and_forked() {
     Bench::all().for_each(|bench| bench.check_rewound(&LENGTHS));
 }
 
-/// A sequence that is held goes back exactly to wherever it came by since, however far it went.
+/// A sequence that is held goes back exactly to any position since, however far it went.
 #[test]
 fn held_and_taken_back() {
     for bench in Bench::all() {
@@ -531,8 +532,8 @@ fn file_with(dir: &Path, part: &str) -> PathBuf {
     files_with(dir, part).into_iter().next().expect("such a file")
 }
 
-/// Every kind of file, cut at many places, with a bit flipped at many places, empty, foreign, gone: the
-/// answer is right, and what is lost has a reason.
+/// Every kind of file, cut at many places, with a bit flipped at many places, empty, foreign, missing: the
+/// answer is right, and every loss has a reason.
 #[test]
 fn no_damage_to_a_file_gives_a_wrong_answer() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -613,8 +614,8 @@ fn swapped_files_are_not_each_others() {
     }
 }
 
-/// Packed, two processes see the same; a store of an older version is not looked at, and goes with the next
-/// removal.
+/// Packed, two processes see the same; a store of an older version is not looked at, and is removed with the
+/// next removal.
 #[test]
 fn packs_and_older_versions() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -676,7 +677,7 @@ fn a_cache_whose_keys_were_coded_by_other_constants_is_a_miss_with_a_reason() {
         (done.usage.kind, done.usage.reason)
     };
     let engine = open();
-    let place = Place::new(dir.path().to_owned(), None, None);
+    let place = StoreLocation::new(dir.path().to_owned(), None, None);
     let root = calibration_root(&engine.model().identity, &engine.model().numerics);
     assert_eq!(speak(&engine).0, MatchKind::Cold);
     drop(engine);

@@ -1,7 +1,6 @@
 //! Cache folders as nobody should find them: what `verify` sees, what a sweep spares, and what one process
 //! may hold open.
 
-use crate::device::cpu::kernels::Isa;
 use crate::fault::fail_read;
 use crate::fixtures::RandomModel;
 use crate::memory::Memory;
@@ -11,6 +10,7 @@ use crate::{
     Completion, Conversation, Engine, EngineConfig, Event, Exchange, KvFormat, MatchKind, ModelSource,
     ReplyContent, Request, SessionKey, Turn,
 };
+use greenroom_kernels::Isa;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ fn problems(dir: &Path) -> Vec<String> {
     Folder::new(dir, None).verify().expect("a verdict").problems
 }
 
-/// A bit of any file, wherever it lies; a file's end; what was put after it: `verify` says so.
+/// A flipped bit anywhere in any file, a file's end, appended bytes: `verify` reports it.
 #[test]
 fn verify_sees_every_damage() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
@@ -117,7 +117,7 @@ fn verify_reads_twins() {
 /// stumbles over it.
 #[cfg(unix)]
 #[test]
-fn what_is_not_ours_is_told_and_spared() {
+fn foreign_files_are_reported_and_spared() {
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
     let dir = tempfile::tempdir().expect("a folder");
     furnish(&bench, dir.path());
@@ -136,11 +136,11 @@ fn what_is_not_ours_is_told_and_spared() {
         strangers.push(root.join(folder).join(&odd));
         std::fs::write(root.join(folder).join(odd), "mine").expect("a file");
     }
-    let told = problems(dir.path());
-    assert_eq!(told.len(), strangers.len(), "{told:#?}");
+    let found = problems(dir.path());
+    assert_eq!(found.len(), strangers.len(), "{found:#?}");
     let folder = Folder::new(dir.path(), None);
     assert_eq!(folder.remove(&|_| false).expect("a sweep").unread, 0);
-    // However much others put there, no memory goes for it.
+    // However much others put there, no memory is removed for it.
     std::fs::File::create(root.join("notes.txt"))
         .and_then(|file| file.set_len(1 << 40))
         .expect("a large file");

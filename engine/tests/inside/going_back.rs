@@ -101,8 +101,7 @@ fn sessions_and_their_children_go_back_to_any_of_the_last_turns() {
         }
         drop(second);
         sound("after the session went back");
-        // What was the past of a session that went elsewhere is its children's no more; what is removed is
-        // gone.
+        // The past of a session that diverged no longer belongs to its children; what is removed is gone.
         let third = engine(&model, Some(folder.path()), 1 << 30);
         check(&third, asked("a", &rules, &exchanges[..2], "Once more?"), 2, "itself, from disk");
         third.blocking_remove(&SessionKey::new("r", "a")).unwrap();
@@ -167,8 +166,8 @@ fn rows_to_go_back_go_before_any_memory() {
     }
 }
 
-/// The same while an engine runs, whether the memory is in RAM or on disk alone: it goes on with it, and what
-/// it saves then is whole.
+/// The same while an engine runs, whether the memory is in RAM or only on disk: it continues with it, and
+/// what it saves then is complete.
 #[test]
 fn a_running_engine_drops_rows_to_go_back_before_any_memory() {
     for model in models() {
@@ -242,7 +241,7 @@ fn rows_of_a_damaged_manifest_stay() {
     assert!(place.list().unwrap().iter().all(|entry| entry.rows_to_go_back > 0));
     assert_eq!(drop_rows("a"), cache::Removed::default());
     assert!(drop_rows("b").bytes > 0 && std::fs::read(&damaged).unwrap() == bytes);
-    // Where room is needed it goes as a whole, or not at all.
+    // Where room is needed, all of it is dropped, or nothing.
     running.shrink(place.own_bytes() - 1).unwrap();
     assert!(!damaged.exists() || std::fs::read(&damaged).unwrap() == bytes);
     drop((store, running));
@@ -265,7 +264,7 @@ fn a_session_is_restored_while_another_speaks() {
         let mut speaker = engine.submit(long_talk).unwrap();
         while !matches!(speaker.blocking_next(), Some(Event::Text(_))) {}
         let usage = play_beside(&engine, &control, asked("a", &rules, &past, "And then?"));
-        assert_eq!(usage.source, Source::Disk);
+        assert_eq!(usage.source, CacheSource::Disk);
         assert!(usage.prefetch_ms > 0.0 && usage.recomputed < 16, "{usage:?}");
         let left = std::iter::from_fn(|| speaker.blocking_next());
         let is_text = |event: &Event| matches!(event, Event::Text(_));

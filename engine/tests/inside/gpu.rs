@@ -58,7 +58,7 @@ fn bench(model: &RandomModel, format: KvFormat) -> Bench {
     Bench::on(model, format, open)
 }
 
-/// Around the borders of blocks, by so many rows as have kernels of their own.
+/// Around the borders of blocks, for each number of rows that has kernels of its own.
 const STEPS: [(usize, usize, usize); 4] = [(250, 262, 1), (505, 519, 1), (505, 519, 2), (498, 519, 7)];
 
 /// The law, on this adapter: read in chunks and restored, every family in every format; taken back, forked
@@ -155,7 +155,7 @@ fn the_likeliest_tokens_of_a_row_with_a_nan_are_none() {
     }
 }
 
-/// Matrices of every type, for one row and for many, are near the numbers that they stand for.
+/// Matrices of every type, for one row and for many, are close to their exact values.
 #[test]
 fn products_are_those_of_the_numbers() {
     if !is_here("products_are_those_of_the_numbers") {
@@ -267,8 +267,8 @@ fn an_order_that_depends_on_rows_is_seen() {
 /// A GPU that is lost, out of memory, or given a kernel that it can't take says so; nothing panics, and
 /// nothing wrong is read.
 #[test]
-fn failures_are_told() {
-    if !is_here("failures_are_told") {
+fn failures_are_reported() {
+    if !is_here("failures_are_reported") {
         return;
     }
     let name = gpu::list().remove(0).name;
@@ -280,7 +280,7 @@ fn failures_are_told() {
     assert!(e.to_string().contains(&name), "{e}");
     let e = gpu.fails_to_allocate().expect_err("no such memory");
     assert!(e.kind() == ErrorKind::Device && e.to_string().contains("memory"), "{e}");
-    // It goes on after both, and not after it is lost.
+    // It continues after both, but not after the device is lost.
     let layout = layout(&gpu);
     let pass = Pass::alone(&[1, 2, 3], &layout);
     let mut cache = gpu.cache(layout);

@@ -1,9 +1,9 @@
 //! Kernels and plans without a GPU: what every kernel becomes for Metal, and how much a pass hands over and
 //! reads.
 
-use super::kernels::{Constants, Source, text};
+use super::kernels::{KernelConstants, KernelSource, text};
 use super::plan::CANDIDATE_WORDS;
-use super::steps::{Extent, Plan, Planner, Shape};
+use super::steps::{Extent, PassShape, Plan, Planner};
 use super::vectors_of;
 use super::weights::{GpuMatrix, Packer};
 use crate::fixtures::{Dtype, Experts, Latent, RandomModel};
@@ -35,7 +35,7 @@ impl Outline {
         Self { spec, weights, file_bytes: gguf.bytes().len() as u64, n_bytes: packer.n_bytes }
     }
 
-    fn plan(&self, kv: KvFormat, shape: Shape) -> Plan {
+    fn plan(&self, kv: KvFormat, shape: PassShape) -> Plan {
         let (mut of_layers, output_norm) = vectors_of(&self.weights, &mut Vec::new());
         // As after a calibration.
         of_layers.iter_mut().for_each(|layer| layer.shaping = Some([0; 3]));
@@ -61,12 +61,12 @@ fn families() -> Vec<RandomModel> {
 /// have: 31 buffers, 32 KiB of threadgroup memory, 1,024 threads.
 #[test]
 fn every_kernel_becomes_metal() {
-    let mut kernels: HashMap<(&str, Constants), &'static Source> = HashMap::new();
+    let mut kernels: HashMap<(&str, KernelConstants), &'static KernelSource> = HashMap::new();
     for model in families() {
         let outline = Outline::of(&model);
         for kv in [KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {
             for (rows, lone) in [(1, true), (4, true), (8, false), (16, false)] {
-                let plan = outline.plan(kv, Shape { rows, wanted: rows, lone, best: lone });
+                let plan = outline.plan(kv, PassShape { rows, wanted: rows, lone, best: lone });
                 kernels.extend(plan.steps.into_iter().map(|s| ((s.source.name, s.constants), s.source)));
             }
         }
@@ -136,9 +136,9 @@ const _: () = assert!(4 * CANDIDATE_WORDS <= 16 << 10);
 fn a_token_is_few_dispatches_and_the_weights_once() {
     for (name, model) in shapes() {
         let outline = Outline::of(&model);
-        let plan = outline.plan(KvFormat::Q4, Shape { rows: 1, wanted: 1, lone: true, best: true });
+        let plan = outline.plan(KvFormat::Q4, PassShape { rows: 1, wanted: 1, lone: true, best: true });
         // Blocks are sealed once in 256 tokens.
-        let runs = |step: &&super::Step| !step.groups.contains(&Extent::Sealed);
+        let runs = |step: &&super::Dispatch| !step.groups.contains(&Extent::Sealed);
         let n = plan.steps.iter().filter(runs).count();
         let of_layer = |l| plan.steps.iter().filter(|step| runs(step) && step.layer == Some(l)).count();
         let per_layer = (0..outline.spec.layers.len()).map(of_layer).max().unwrap_or(0);
@@ -155,7 +155,8 @@ fn a_token_is_few_dispatches_and_the_weights_once() {
         });
         let most = outline.n_bytes - unused;
         eprintln!(
-            "{name}: {n} dispatches ({per_layer} a layer), {} MiB of weights in a file of {} MiB, {:.3} of it read",
+            "{name}: {n} dispatches ({per_layer} a layer), {} MiB of weights in a file of {} MiB, {:.3} of \
+             it read",
             most >> 20,
             outline.file_bytes >> 20,
             read as f64 / most as f64

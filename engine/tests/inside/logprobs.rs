@@ -1,5 +1,5 @@
-//! Log-probabilities of a reply's tokens: the model's own, told as the tokens become certain, and without
-//! effect on what is said.
+//! Log-probabilities of a reply's tokens: the model's own, reported as the tokens become certain, without
+//! effect on the reply.
 
 use crate::fixtures::RandomModel;
 use crate::turns::schedule::Guessing;
@@ -42,11 +42,11 @@ fn said(engine: &Engine, request: Request) -> (Completion, Vec<(String, Vec<Toke
                 pieces.push((text, Vec::new()));
                 after_text = true;
             }
-            Event::Logprobs(told) if after_text => {
-                pieces.last_mut().unwrap().1 = told;
+            Event::Logprobs(reported) if after_text => {
+                pieces.last_mut().unwrap().1 = reported;
                 after_text = false;
             }
-            Event::Logprobs(told) => pieces.push((String::new(), told)),
+            Event::Logprobs(reported) => pieces.push((String::new(), reported)),
             Event::Done(done) => return (*done, pieces),
             Event::Failed(error) => panic!("{error}"),
             Event::Prefill { .. } => {}
@@ -97,12 +97,12 @@ fn they_are_the_models_own_and_change_nothing() {
         ends.insert(done.stop);
         check(&engine, &request, &done, n_top);
         // Each piece of text comes with its own tokens.
-        for (text, told) in &pieces {
-            let spelled: Vec<u8> = told.iter().flat_map(|token| token.bytes.clone()).collect();
+        for (text, reported) in &pieces {
+            let spelled: Vec<u8> = reported.iter().flat_map(|token| token.bytes.clone()).collect();
             assert_eq!(String::from_utf8_lossy(&spelled), *text, "{seed}");
         }
-        let told: Vec<TokenLogprob> = pieces.into_iter().flat_map(|(_, told)| told).collect();
-        assert_eq!(told, done.logprobs, "{seed}");
+        let reported: Vec<TokenLogprob> = pieces.into_iter().flat_map(|(_, reported)| reported).collect();
+        assert_eq!(reported, done.logprobs, "{seed}");
         // Beside others the same, and where the reply is followed.
         let session = |name: &str| SessionKey::new("r", format!("{name} {seed}"));
         let beside = engine.submit(Request { session: session("b"), ..asked(seed + 1, None) }).unwrap();
@@ -137,7 +137,7 @@ fn a_choice_and_a_reply_in_a_grammar_have_them_too() {
 }
 
 #[test]
-fn more_likely_tokens_than_are_told_are_refused() {
-    let error = engine().submit(asked(0, Some(MOST_TOP_LOGPROBS + 1))).err().unwrap();
+fn more_likely_tokens_than_the_maximum_are_rejected() {
+    let error = engine().submit(asked(0, Some(MAX_TOP_LOGPROBS + 1))).err().unwrap();
     assert!(error.kind() == ErrorKind::Request && error.to_string().contains("21"), "{error}");
 }

@@ -1,7 +1,6 @@
 //! Devices against the reference: every family and format of the cache, logits and bytes.
 
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::device::reference::Reference;
 use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
@@ -12,6 +11,7 @@ use crate::memory::pass::{Span, Wanted, forward};
 use crate::memory::sequence::Sequence;
 use crate::model::gguf::Gguf;
 use crate::{KvChoice, KvFormat, ModelSource};
+use greenroom_kernels::Isa;
 use std::sync::Arc;
 
 /// Past the border of the second block.
@@ -124,7 +124,7 @@ fn the_processor_is_near_the_reference() {
 pub(crate) const BOUNDS: [(KvFormat, f64); 3] =
     [(KvFormat::Q4, 0.03), (KvFormat::Q8, 2e-3), (KvFormat::F16, 2e-4)];
 
-/// Tells whether a device is near the reference: on its own memory, and where one goes on with what the other
+/// Tells whether a device is near the reference: on its own memory, and where one continues what the other
 /// wrote.
 pub(crate) fn near(
     name: &str,
@@ -139,7 +139,7 @@ pub(crate) fn near(
     for (kv, bound) in bounds.iter().copied() {
         let read = |device: &Arc<dyn Device>| {
             let mut reader = Reader::new(device, kv);
-            // In two passes, the second of which goes on in an open block.
+            // In two passes, the second of which continues an open block.
             [reader.feed(&tokens, 300), reader.feed(&tokens, N)].concat()
         };
         let (found, expected) = (read(ours), read(reference));

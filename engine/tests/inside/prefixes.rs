@@ -58,7 +58,7 @@ fn a_system_text_and_a_whole_prompt_are_read_once() {
                 request
             };
             let (alone, len) = play_beside(&engine, &control, asked("a", "Rain", 1));
-            // Other texts after the same rules: what goes beyond them is the template's.
+            // Other texts after the same rules: what exceeds them is the template's.
             let (other, _) = play_beside(&engine, &control, asked("b", "Snow", 1));
             let (third, _) = play_beside(&engine, &control, asked("c", "Hail", 1));
             let in_common = third.reused;

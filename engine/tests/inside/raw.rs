@@ -41,14 +41,14 @@ fn ids(parts: &[&[u32]]) -> Prompt {
 #[test]
 fn equal_ids_give_equal_replies_however_they_were_given() {
     let engine = engine(None);
-    let told = conversation("Who are you? ");
-    let rendered = engine.prompter().prompt_ids(&told.clone().into()).unwrap();
-    assert_eq!(rendered.len(), engine.prompter().prompt_tokens(&told).unwrap());
-    assert_eq!(engine.prompter().decode(&rendered), engine.prompter().render(&told).unwrap());
-    let chat = said(&engine, "chat", told.clone());
+    let opening = conversation("Who are you? ");
+    let rendered = engine.prompter().prompt_ids(&opening.clone().into()).unwrap();
+    assert_eq!(rendered.len(), engine.prompter().prompt_tokens(&opening).unwrap());
+    assert_eq!(engine.prompter().decode(&rendered), engine.prompter().render(&opening).unwrap());
+    let chat = said(&engine, "chat", opening.clone());
     assert_eq!(said(&engine, "ids", ids(&[&rendered])).ids, chat.ids);
     // As text: tokenized as a whole.
-    let text = Prompt::Text(engine.prompter().render(&told).unwrap());
+    let text = Prompt::Text(engine.prompter().render(&opening).unwrap());
     let again = engine.prompter().prompt_ids(&text).unwrap();
     let by_text = said(&engine, "text", text);
     assert_eq!(by_text.ids, said(&engine, "text ids", ids(&[&again])).ids);
@@ -64,9 +64,9 @@ fn equal_ids_give_equal_replies_however_they_were_given() {
         let done = turn.blocking_commit().unwrap();
         (done.ids, done.stop, done.text)
     };
-    let free = stopped("s0", told.clone().into(), &[]).2;
+    let free = stopped("s0", opening.clone().into(), &[]).2;
     let stop = [free.chars().filter(char::is_ascii_graphic).nth(3).unwrap().to_string()];
-    let one = stopped("s1", told.into(), &stop);
+    let one = stopped("s1", opening.into(), &stop);
     assert_eq!((one.1, &one), (StopReason::StopString, &stopped("s2", ids(&[&rendered]), &stop)));
 }
 
@@ -102,22 +102,22 @@ fn a_raw_prompt_extends_what_it_begins_with() {
 #[test]
 fn raw_prompts_and_conversations_take_turns_in_one_session() {
     let engine = engine(None);
-    let told = conversation("And then? ");
-    let chat = said(&engine, "a", told.clone());
-    let held = [engine.prompter().prompt_ids(&told.clone().into()).unwrap(), chat.ids.clone()].concat();
-    // A raw prompt goes on with what was rendered.
+    let opening = conversation("And then? ");
+    let chat = said(&engine, "a", opening.clone());
+    let held = [engine.prompter().prompt_ids(&opening.clone().into()).unwrap(), chat.ids.clone()].concat();
+    // A raw prompt continues a rendered one.
     let raw = said(&engine, "a", ids(&[&held, &[60; 10]]));
     assert_eq!((raw.usage.kind, raw.usage.reused), (MatchKind::Extend, held.len()));
     assert_eq!(raw.ids, said(&engine, "b", ids(&[&held, &[60; 10]])).ids);
-    // The conversation goes on, too, where it and the raw prompt were one.
-    let exchange = Exchange::new(told.next.clone(), ReplyContent::Ids(chat.ids.clone().into()));
-    let on = Conversation { exchanges: vec![exchange], next: "Why?".into(), ..told.clone() };
+    // The conversation continues, too, where it and the raw prompt were one.
+    let exchange = Exchange::new(opening.next.clone(), ReplyContent::Ids(chat.ids.clone().into()));
+    let on = Conversation { exchanges: vec![exchange], next: "Why?".into(), ..opening.clone() };
     let back = said(&engine, "a", on.clone());
     assert_eq!(back.usage.kind, MatchKind::Diverge);
     assert!(back.usage.reused >= 256, "{:?}", back.usage);
     assert_eq!(back.ids, said(&engine, "c", on.clone()).ids);
     // On a session that knows raw prompts alone, whole segments of equal ids serve.
-    let rendered = engine.prompter().prompt_ids(&told.clone().into()).unwrap();
+    let rendered = engine.prompter().prompt_ids(&opening.clone().into()).unwrap();
     let raw = said(&engine, "d", ids(&[&rendered]));
     assert_eq!(raw.ids, chat.ids);
     let after = said(&engine, "d", on.clone());

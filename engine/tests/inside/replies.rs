@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 const TURNS: usize = 3;
-const LONGEST: usize = 300;
+const MAX_TOKENS: usize = 300;
 
 fn engine(cache_dir: Option<&Path>) -> Engine {
     let model = ModelSource::Bundled("tiny", RandomModel::tiny(2).bytes().leak());
@@ -29,8 +29,8 @@ fn asked(seed: u64, exchanges: Vec<Exchange>) -> Request {
     Request {
         retention: Retention::Persistent,
         sampling,
-        max_tokens: LONGEST,
-        min_tokens: LONGEST,
+        max_tokens: MAX_TOKENS,
+        min_tokens: MAX_TOKENS,
         stop: ('a'..='w').map(|letter| format!("\n{letter}")).chain(["xyz".into()]).collect(),
         whole_sentences: true,
         ..Request::new(
@@ -84,15 +84,15 @@ fn replies_are_the_same_warm_cold_restored_and_followed() {
             assert!(!done.text.trim_start().starts_with(|c| ('a'..='w').contains(&c)), "{:?}", done.text);
             let is_whole = ends_sentence(&done.text, "");
             match done.stop {
-                StopReason::Sentence => assert!(is_whole && done.ids.len() <= LONGEST, "{:?}", done.text),
+                StopReason::Sentence => assert!(is_whole && done.ids.len() <= MAX_TOKENS, "{:?}", done.text),
                 // A character that is begun at the limit is cut.
                 StopReason::Length => assert!(
-                    !is_whole && done.ids.len() + 4 > LONGEST,
+                    !is_whole && done.ids.len() + 4 > MAX_TOKENS,
                     "{} tokens, {is_whole}: {:?}",
                     done.ids.len(),
                     done.text
                 ),
-                _ => assert!(!done.text.trim().is_empty() && done.ids.len() < LONGEST, "{:?}", done.text),
+                _ => assert!(!done.text.trim().is_empty() && done.ids.len() < MAX_TOKENS, "{:?}", done.text),
             }
             let first: &[MatchKind] = &[MatchKind::Cold, MatchKind::Prefix];
             let expected = if turn == 0 { first } else { &[MatchKind::Extend] };

@@ -1,9 +1,8 @@
-//! Writes that take their time or fail: whoever decodes does not wait for them, what is on disk is complete
-//! at any moment, and what could not be written is said.
+//! Writes that take long or fail: decoding does not wait for them, the disk is complete at any moment, and
+//! what could not be written is reported.
 
 use crate::device::Device;
 use crate::device::cpu::Cpu;
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::memory::Memory;
 use crate::memory::saver::Written;
@@ -18,9 +17,10 @@ use crate::tests::exactness::{Bench, N, request};
 use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
 use crate::{
-    Completion, Conversation, Error, Event, Exchange, KvChoice, KvFormat, MatchKind, ModelSource,
-    ReplyContent, Request, Result, SessionKey, Source,
+    CacheSource, Completion, Conversation, Error, Event, Exchange, KvChoice, KvFormat, MatchKind,
+    ModelSource, ReplyContent, Request, Result, SessionKey,
 };
+use greenroom_kernels::Isa;
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -186,7 +186,7 @@ pub(super) struct Stage {
     next_id: u64,
 }
 
-/// A turn that was asked for.
+/// A requested turn.
 pub(super) struct Asked {
     id: u64,
     pub(super) events: UnboundedReceiver<Event>,
@@ -319,7 +319,7 @@ fn others_decode_while_a_session_is_written() {
 }
 
 #[test]
-fn whoever_decodes_waits_for_no_commit() {
+fn decoding_waits_for_no_commit() {
     let gate = Gate::default();
     let mut stage = Stage::new(&gate, &RandomModel::tiny(1), u64::MAX);
     let mut conversation = long("a");
@@ -339,7 +339,7 @@ fn whoever_decodes_waits_for_no_commit() {
     gate.open();
     assert_eq!(committed(answer).usage.reason, None);
     let again = second.done();
-    assert_eq!((again.usage.kind, again.usage.source), (MatchKind::Extend, Source::Memory));
+    assert_eq!((again.usage.kind, again.usage.source), (MatchKind::Extend, CacheSource::Memory));
     assert_eq!(committed(stage.commit(&second)).usage.reason, None);
     drop(stage);
     let names: Vec<String> = gate.state().written.iter().map(|(name, ..)| name.clone()).collect();
@@ -419,7 +419,7 @@ fn what_could_not_be_written_is_said_and_written_later() {
     gate.fail(None);
     let mut turn = stage.ask("a", &conversation, 9);
     let done = turn.done();
-    assert_eq!((done.usage.kind, done.usage.source), (MatchKind::Extend, Source::Memory));
+    assert_eq!((done.usage.kind, done.usage.source), (MatchKind::Extend, CacheSource::Memory));
     assert_eq!(committed(stage.commit(&turn)).usage.reason, None);
     drop(stage);
     and_then(&mut conversation, &done);
@@ -444,7 +444,7 @@ fn what_is_being_written_keeps_its_room() {
 }
 
 #[test]
-fn whoever_asked_for_a_commit_learns_its_end_though_the_engine_closes() {
+fn the_requester_of_a_commit_learns_its_end_though_the_engine_closes() {
     let gate = Gate::default();
     let mut stage = Stage::new(&gate, &RandomModel::tiny(1), u64::MAX);
     let mut first = stage.ask("a", &long("a"), 4);
@@ -466,8 +466,8 @@ fn whoever_asked_for_a_commit_learns_its_end_though_the_engine_closes() {
     assert!(matches!(store.read_manifest(&SessionKey::new("r", "a")), Found::Whole(_)));
 }
 
-/// Windowed layers leave memory when they are on disk, not before; a session that has gone elsewhere
-/// meanwhile counts what it still has.
+/// Windowed layers leave memory when they are on disk, not before; a session that has diverged meanwhile
+/// counts what it still has.
 #[test]
 fn nothing_leaves_memory_before_it_is_on_disk() {
     for goes_back in [false, true] {

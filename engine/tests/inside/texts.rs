@@ -1,17 +1,17 @@
 //! Tests of tokenizers and chat templates on real ones: vocabularies and templates in `tests/fixtures`.
 
-use crate::device::cpu::kernels::Isa;
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
 use crate::tests::exactness::{Bench, request};
 use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::turns::constraint::{ScoreOptions, Step};
+use crate::turns::constraint::{ChoiceStep, ScoreOptions};
 use crate::{
     Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning, ReplyContent,
     Request, Sampling, SessionKey, Tool, Tools,
 };
+use greenroom_kernels::Isa;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -251,7 +251,7 @@ fn a_vocabulary_that_contradicts_itself_is_an_error_that_says_where() {
 }
 
 #[test]
-fn a_turn_goes_on_behind_a_message_of_gpt_oss() {
+fn a_turn_continues_after_a_message_of_gpt_oss() {
     let texts: &[&str] = &["a", "<|end|>", "<|return|>", "<|call|>"];
     let vocabulary = |n: usize| -> Tokenizer {
         let metadata = [
@@ -269,8 +269,8 @@ fn a_turn_goes_on_behind_a_message_of_gpt_oss() {
 /// The prompts of two families with a real vocabulary of theirs are the ids of the whole text.
 #[test]
 fn chats_of_sentencepiece_vocabularies() {
-    let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}\
-                {% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
+    let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token \
+                }}{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
     let gemma = std::fs::read_to_string(fixture("templates/google-gemma-2-2b-it.jinja")).expect("a template");
     for (name, template, start) in [
         ("gemma", gemma.as_str(), "<bos><start_of_turn>user\nHi."),
@@ -304,7 +304,7 @@ fn chats_of_sentencepiece_vocabularies() {
 
 /// Whatever was read before, and however far the conversation still agrees with it: the prompt is the same.
 #[test]
-fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
+fn prompts_after_a_known_prefix_are_those_of_the_conversation_alone() {
     let inst = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}\
                 {% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}";
     let gemma = std::fs::read_to_string(fixture("templates/google-gemma-2-2b-it.jinja")).expect("a template");
@@ -341,7 +341,7 @@ fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
                 }
             };
             let held = conversation(&mut next);
-            // Often the same, some replies told in other ways.
+            // Often the same, some replies in other words.
             let mut asked = if next(3) == 0 { conversation(&mut next) } else { held.clone() };
             for exchange in &mut asked.exchanges {
                 if let (ReplyContent::Ids(ids), 0) = (&exchange.reply, next(2)) {
@@ -351,10 +351,10 @@ fn prompts_behind_what_is_known_are_those_of_the_conversation_alone() {
             let known = chat.prompt(&held, &tokenizer).expect("a prompt");
             let known = &known[..next(known.len() + 1)];
             let alone = chat.prompt(&asked, &tokenizer).expect("a prompt");
-            let behind = chat.prompt_behind(known, &asked, &tokenizer).expect("a prompt");
-            assert_eq!(behind, alone, "{name}: {held:?}, {asked:?}");
+            let after = chat.prompt_after(known, &asked, &tokenizer).expect("a prompt");
+            assert_eq!(after, alone, "{name}: {held:?}, {asked:?}");
             let shares = |(a, b): &(&Segment, &Segment)| Arc::ptr_eq(&a.ids, &b.ids);
-            served += behind.iter().zip(known).take_while(shares).count();
+            served += after.iter().zip(known).take_while(shares).count();
         }
         assert!(served > 1_000, "{name}: {served} segments were taken as they are known");
     }
@@ -385,8 +385,8 @@ fn what_was_read_is_known_wherever_it_lies() {
     assert_eq!(other, ErrorKind::InUse);
 }
 
-/// An option is cut into tokens as the same text is where it stands in history, with the space that a
-/// vocabulary begins it with.
+/// An option is cut into tokens as the same text is in history, with the space that a vocabulary begins it
+/// with.
 #[test]
 fn options_are_spelled_as_replies_are() {
     let inst = "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}\
@@ -410,7 +410,7 @@ fn options_are_spelled_as_replies_are() {
                 choosing.see(&crate::scoring::distribution::Distribution::of(&logits), &[2], |id| {
                     tokenizer.piece(id)
                 });
-                if let Step::Say { chosen, .. } = choosing.step(&sampling) {
+                if let ChoiceStep::Say { chosen, .. } = choosing.step(&sampling) {
                     break chosen;
                 }
             };
@@ -530,26 +530,26 @@ fn the_first_prompt_and_the_delta_of_real_templates() {
     insta::assert_snapshot!("prompts", shown.join("\n"));
 }
 
-/// What stands before replies with reasoning, where a template has a switch for it; what was read stays as it
+/// The text before replies with reasoning, where a template has a switch for it; what was read stays as it
 /// was read.
 #[test]
 fn reasoning_is_asked_for_reply_by_reply() {
     let shown = TEMPLATES.iter().filter_map(|(name, control)| {
         let (chat, tokenizer) = chat_of(name, control);
-        let told = |first, second| {
+        let prompt_at = |first, second| {
             let reply = ReplyContent::Text("REPLY".to_owned());
             let exchange = Exchange { reasoning: first, ..Exchange::new("USER".to_owned(), reply) };
-            let told =
+            let prompt_at =
                 Conversation { exchanges: vec![exchange], next: "NEXT".into(), ..Conversation::default() };
             let prompt =
-                chat.prompt(&Conversation { reasoning: second, ..told }, &tokenizer).expect("a prompt");
+                chat.prompt(&Conversation { reasoning: second, ..prompt_at }, &tokenizer).expect("a prompt");
             let begun = Conversation { next: "USER".into(), reasoning: first, ..Conversation::default() };
             let begun = chat.prompt(&begun, &tokenizer).expect("a prompt");
             assert!(matches!(compare(&begun, &prompt).relation, Relation::Extend), "{name}");
             prompt.iter().map(|s| &*s.text).collect::<String>()
         };
-        let all = Reasoning::ALL.map(|level| told(level, Reasoning::None));
-        let later = Reasoning::ALL.map(|level| told(Reasoning::None, level));
+        let all = Reasoning::ALL.map(|level| prompt_at(level, Reasoning::None));
+        let later = Reasoning::ALL.map(|level| prompt_at(Reasoning::None, level));
         let has_switch = chat.audit().iter().any(|line| line.contains("for reasoning"));
         let changes = all.iter().chain(&later).any(|text| *text != all[0]);
         assert_eq!(has_switch, changes, "{name}: {:?}", chat.audit());

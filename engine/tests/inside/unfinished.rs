@@ -36,7 +36,7 @@ fn asked(agent: &str, text: &str, retention: Retention) -> Request {
     }
 }
 
-/// Gives a turn up once so many tokens of its prompt are read.
+/// Gives up a turn once this many tokens of its prompt are read.
 fn give_up(engine: &Engine, request: Request, n: usize) {
     let endless = Request { max_tokens: 1500, min_tokens: 1500, ..request };
     let mut turn = engine.submit(endless).unwrap();
@@ -97,7 +97,7 @@ fn check(model: &RandomModel, cache_dir: Option<&Path>, retention: Retention) {
     give_up(&engine, first.clone(), 600);
     give_up(&engine, first.clone(), 300); // after what was read before
     let done = expect_reuse(&first, 800, &expected);
-    // One that goes on: its past stays, and what was read after it is found, by its child too.
+    // One that continues: its past stays, and what was read after it is found, by its child too.
     let second = next(&first, &done, &long("The town"));
     let expected = cold(&second);
     let past = done.usage.reused + done.usage.prefilled + done.ids.len();
@@ -149,7 +149,7 @@ fn the_stored_session_stays_as_it_was() {
         let past = done.usage.prefilled + done.ids.len();
         assert_eq!(
             (found.usage.kind, found.usage.reused, found.usage.source),
-            (MatchKind::Extend, past, Source::Disk)
+            (MatchKind::Extend, past, CacheSource::Disk)
         );
         let cold = Request { cold: true, ..as_agent(&second, "cold") };
         assert_eq!(found.digest, play(&engine, cold).digest);

@@ -1,6 +1,6 @@
 //! Byte-level BPE: a text is cut by its family's patterns, each piece is merged by rank.
 
-use super::vocabulary::{Kind, Vocabulary, strings};
+use super::vocabulary::{TokenKind, Vocabulary, strings};
 use crate::model::gguf::Gguf;
 use crate::{Error, ErrorKind, Result};
 use ahash::{AHashMap, AHashSet};
@@ -155,7 +155,7 @@ impl Bpe {
     /// Merges are missing, or are not two tokens that make a third.
     pub(super) fn new(gguf: &Gguf, vocabulary: &Vocabulary, pre: &PreTokenizer) -> Result<Self> {
         let unusable = |e: &dyn Display| gguf.error(format!("its tokenizer can't be used: {e}"));
-        let normal = |kind| kind == Kind::Normal;
+        let normal = |kind| kind == TokenKind::Normal;
         let special: AHashSet<&str> = vocabulary.of(|kind| !normal(kind)).map(|(text, _)| text).collect();
         let vocab: AHashMap<_, _> = vocabulary.of(normal).map(|(text, id)| (text.to_owned(), id)).collect();
         let mut merges = Vec::new();
@@ -197,13 +197,14 @@ impl Bpe {
     }
 }
 
-/// The bytes that a token's text spells: GPT-2's printable stand-ins turned back.
+/// The bytes that a token's text spells: GPT-2's printable substitutes reversed.
 pub(super) fn bytes_of(text: &str) -> Box<[u8]> {
     let bytes: Option<Vec<u8>> = text.chars().map(stand_in_to_byte).collect();
     bytes.unwrap_or_else(|| text.as_bytes().to_vec()).into()
 }
 
-/// GPT-2's byte table backwards: printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on.
+/// GPT-2's byte table reversed: printable Latin-1 characters are themselves, the other 68 bytes are U+0100
+/// and up.
 fn stand_in_to_byte(c: char) -> Option<u8> {
     let code = u32::from(c);
     let printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);

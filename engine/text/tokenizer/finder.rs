@@ -1,4 +1,4 @@
-//! Finds whole tokens in a text, before what lies between them is merged.
+//! Finds whole tokens in a text, before the text between them is merged.
 
 use crate::Result;
 use crate::model::gguf::Gguf;

@@ -22,7 +22,7 @@ use spm::{SPACE, Spm};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::OnceLock;
-use vocabulary::{Kind, Vocabulary};
+use vocabulary::{TokenKind, Vocabulary};
 
 /// A model's vocabulary with its two encoders and its decoder.
 pub(crate) struct Tokenizer {
@@ -33,7 +33,7 @@ pub(crate) struct Tokenizer {
     plain: Finder,
     /// The bytes of each token; a special token's are its own text.
     pieces: Vec<Box<[u8]>>,
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
     /// Control tokens (`<|im_end|>`) by text.
     control: HashMap<String, u32>,
     bos: Option<u32>,
@@ -53,9 +53,8 @@ enum Merger {
 
 /// Kind of the text before a piece of a prompt.
 ///
-/// Old SentencePiece vocabularies begin a text with a space that nobody wrote. Here, as in llama.cpp, it
-/// stands at the start of a prompt and after every special token; after other text there is none, though each
-/// is tokenized alone.
+/// Old SentencePiece vocabularies begin a text with an extra space. Here, as in llama.cpp, it is at the start
+/// of a prompt and after every special token; after other text there is none, though each is tokenized alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// Nothing, or a special token.
@@ -90,14 +89,16 @@ impl Tokenizer {
             }
             None => return Err(gguf.error("it contains no tokenizer (`tokenizer.ggml.model` is missing)")),
         };
-        let is_special = |kind| matches!(kind, Kind::Control | Kind::Markup | Kind::Unknown);
-        let written = |(text, id)| (merger.written(text).into_owned(), id);
+        let is_special = |kind| matches!(kind, TokenKind::Control | TokenKind::Markup | TokenKind::Unknown);
+        let written = |(text, id)| (merger.normalized(text).into_owned(), id);
         let special = Finder::new(gguf, vocabulary.of(is_special).map(written))?;
-        let plain = Finder::new(gguf, vocabulary.of(|kind| kind == Kind::Plain).map(written))?;
+        let plain = Finder::new(gguf, vocabulary.of(|kind| kind == TokenKind::Plain).map(written))?;
         let pieces =
             vocabulary.tokens.iter().zip(&vocabulary.kinds).map(|(t, k)| merger.piece(t, *k)).collect();
-        let control =
-            vocabulary.of(|kind| kind == Kind::Control).map(|(text, id)| (text.to_owned(), id)).collect();
+        let control = vocabulary
+            .of(|kind| kind == TokenKind::Control)
+            .map(|(text, id)| (text.to_owned(), id))
+            .collect();
         let adds_bos = match gguf.get("tokenizer.ggml.add_bos_token") {
             Some(Value::Bool(adds)) => *adds,
             _ => adds_bos,
@@ -120,7 +121,7 @@ impl Tokenizer {
         })
     }
 
-    /// Ids that stand for the same in another vocabulary: all of the smaller one of both.
+    /// Ids with the same meaning in another vocabulary: all of the smaller of the two.
     ///
     /// # Errors
     /// The first id that does not, in words.
@@ -146,7 +147,7 @@ impl Tokenizer {
     pub(crate) fn encode_template(&self, text: &str, after: After) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         let mut after = after;
-        for fragment in self.special.cut(&self.merger.written(text)) {
+        for fragment in self.special.cut(&self.merger.normalized(text)) {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
                 Fragment::Text(text) => self.encode_text(text, after, &mut ids)?,
@@ -158,14 +159,14 @@ impl Tokenizer {
 
     /// Offset in a template's text after the last special token in it.
     pub(crate) fn end_of_special(&self, text: &str) -> usize {
-        let written = self.merger.written(text);
+        let written = self.merger.normalized(text);
         match self.special.cut(&written).last() {
             None => 0,
             Some(Fragment::Token(_)) => text.len(),
             // A text is written character by character.
             Some(Fragment::Text(rest)) => {
-                let behind = text.char_indices().rev().take(rest.chars().count()).last();
-                behind.map_or(text.len(), |(at, _)| at)
+                let after = text.char_indices().rev().take(rest.chars().count()).last();
+                after.map_or(text.len(), |(at, _)| at)
             }
         }
     }
@@ -173,7 +174,7 @@ impl Tokenizer {
     /// Ids of a message's text: nothing in it is special.
     pub(crate) fn encode_message(&self, text: &str, after: After) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        self.encode_text(&self.merger.written(text), after, &mut ids)?;
+        self.encode_text(&self.merger.normalized(text), after, &mut ids)?;
         Ok(ids)
     }
 
@@ -199,12 +200,14 @@ impl Tokenizer {
     /// Kind of a text whose last token is `id`; `None`: there is no text.
     pub(crate) fn after(&self, id: Option<u32>) -> After {
         match id.and_then(|id| self.kinds.get(id as usize)) {
-            None | Some(Kind::Control | Kind::Markup) => After::Special,
-            Some(Kind::Normal | Kind::Plain | Kind::Byte(_) | Kind::Unknown) => After::Text,
+            None | Some(TokenKind::Control | TokenKind::Markup) => After::Special,
+            Some(TokenKind::Normal | TokenKind::Plain | TokenKind::Byte(_) | TokenKind::Unknown) => {
+                After::Text
+            }
         }
     }
 
-    /// The bytes that an id stands for (none for an id outside the vocabulary).
+    /// The bytes of an id (none for an id outside the vocabulary).
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.pieces.get(id as usize).map_or(&[], |p| p)
     }
@@ -214,7 +217,8 @@ impl Tokenizer {
     /// # Errors
     /// The grammar can't be used.
     pub(crate) fn matcher(&self, grammar: &grammar::Grammar) -> Result<grammar::Matcher> {
-        let is_text = |kind: &Kind| matches!(kind, Kind::Normal | Kind::Plain | Kind::Byte(_));
+        let is_text =
+            |kind: &TokenKind| matches!(kind, TokenKind::Normal | TokenKind::Plain | TokenKind::Byte(_));
         let text =
             || self.pieces.iter().zip(&self.kinds).map(|(piece, kind)| is_text(kind).then_some(&**piece));
         let vocabulary = self.grammars.get_or_init(|| grammar::Vocabulary::new(text()));
@@ -245,7 +249,7 @@ impl Tokenizer {
         self.eos.map(|id| self.decode(&[id]))
     }
 
-    /// Tokens that end a turn, whatever the template.
+    /// Tokens that end a turn in any template.
     pub(crate) fn eog(&self) -> &[u32] {
         &self.eog
     }
@@ -263,25 +267,27 @@ impl Tokenizer {
 
     /// Tells whether an id is a control token.
     pub(crate) fn is_control(&self, id: u32) -> bool {
-        self.kinds.get(id as usize) == Some(&Kind::Control)
+        self.kinds.get(id as usize) == Some(&TokenKind::Control)
     }
 }
 
 impl Merger {
     /// A text as it is searched and merged.
-    fn written<'t>(&self, text: &'t str) -> Cow<'t, str> {
+    fn normalized<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self {
             Self::Spm(_) if text.contains(' ') => text.replace(' ', SPACE).into(),
             _ => text.into(),
         }
     }
 
-    /// The bytes that a token stands for.
-    fn piece(&self, text: &str, kind: Kind) -> Box<[u8]> {
+    /// The bytes of a token.
+    fn piece(&self, text: &str, kind: TokenKind) -> Box<[u8]> {
         match (self, kind) {
-            (_, Kind::Byte(byte)) => [byte].into(),
-            (Self::Bpe(_), Kind::Normal) => bpe::bytes_of(text),
-            (Self::Spm(_), Kind::Normal | Kind::Plain) => text.replace(SPACE, " ").into_bytes().into(),
+            (_, TokenKind::Byte(byte)) => [byte].into(),
+            (Self::Bpe(_), TokenKind::Normal) => bpe::bytes_of(text),
+            (Self::Spm(_), TokenKind::Normal | TokenKind::Plain) => {
+                text.replace(SPACE, " ").into_bytes().into()
+            }
             _ => text.as_bytes().into(),
         }
     }

@@ -4,14 +4,14 @@
 //! merges: two neighbours merge if what they spell together is a token. A space is written `▁`, and a
 //! character that no token spells becomes its bytes' tokens.
 
-use super::vocabulary::{Kind, Vocabulary};
+use super::vocabulary::{TokenKind, Vocabulary};
 use crate::Result;
 use crate::model::gguf::{Gguf, Value};
 use ahash::AHashMap;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Character that stands for a space.
+/// Character that represents a space.
 pub(super) const SPACE: &str = "▁";
 
 /// An encoder of text without any special token.
@@ -21,7 +21,7 @@ pub(super) struct Spm {
     /// The token of each byte.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
-    /// True if a text begins with a space that nobody wrote.
+    /// True if a text begins with an extra space.
     pub(super) adds_space: bool,
 }
 
@@ -70,11 +70,11 @@ impl Spm {
     /// Scores are missing or not as many as tokens; there is nothing to write an unknown character with.
     pub(super) fn new(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Self> {
         let scores = scores(gguf, vocabulary.tokens.len())?;
-        let normal = vocabulary.of(|kind| kind == Kind::Normal);
+        let normal = vocabulary.of(|kind| kind == TokenKind::Normal);
         let tokens = normal.map(|(text, id)| (Box::from(text), (id, scores[id as usize]))).collect();
         let mut bytes = Box::new([None; 256]);
         for (kind, id) in vocabulary.kinds.iter().zip(0..) {
-            if let Kind::Byte(byte) = kind {
+            if let TokenKind::Byte(byte) = kind {
                 bytes[usize::from(*byte)] = Some(id);
             }
         }
@@ -82,7 +82,8 @@ impl Spm {
         if unknown.is_none() && bytes.contains(&None) {
             let n = bytes.iter().flatten().count();
             return Err(gguf.error(format!(
-                "its vocabulary has {n} of 256 byte tokens and no unknown token, so some characters can't be encoded"
+                "its vocabulary has {n} of 256 byte tokens and no unknown token, so some characters can't be \
+                 encoded"
             )));
         }
         let adds_space = gguf.get("tokenizer.ggml.add_space_prefix") != Some(&Value::Bool(false));

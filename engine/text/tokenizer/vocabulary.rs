@@ -5,16 +5,16 @@ use crate::model::gguf::{Gguf, Value};
 
 /// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A piece of text, found by merging.
     Normal,
-    /// Stands for what no other token spells.
+    /// Used for what no other token spells.
     Unknown,
     /// Structure (`<|im_end|>`): only template text can name it.
     Control,
     /// User-defined and structure by its looks (`<think>`): only template text can name it.
     Markup,
-    /// User-defined and plain text (a run of newlines): taken whole wherever it stands.
+    /// User-defined and plain text (a run of newlines): taken whole wherever it occurs.
     Plain,
     /// A byte of a character that no token spells.
     Byte(u8),
@@ -80,13 +80,13 @@ const HTML: [&str; 24] = [
 /// A vocabulary, checked.
 pub(super) struct Vocabulary {
     pub(super) tokens: Vec<String>,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<TokenKind>,
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     pub(super) unknown: Option<u32>,
     /// Tokens that end a turn.
     pub(super) eog: Vec<u32>,
-    /// A token that ends a message, after which the turn goes on.
+    /// A token that ends a message, but not the turn.
     pub(super) goes_on: Option<u32>,
 }
 
@@ -113,7 +113,10 @@ impl Vocabulary {
         };
         let [unknown, bos, eos] = defaults.map(|id| {
             let special = |id: &u32| {
-                matches!(kinds.get(*id as usize), Some(Kind::Unknown | Kind::Control | Kind::Markup))
+                matches!(
+                    kinds.get(*id as usize),
+                    Some(TokenKind::Unknown | TokenKind::Control | TokenKind::Markup)
+                )
             };
             id.filter(special)
         });
@@ -121,8 +124,8 @@ impl Vocabulary {
         let mut eog: Vec<u32> = eos.into_iter().chain(declared("eot")?).chain(declared("eom")?).collect();
         for id in eog.iter().chain(&bos) {
             let kind = &mut kinds[*id as usize];
-            if *kind != Kind::Normal || is_markup(&tokens[*id as usize]) {
-                *kind = Kind::Control;
+            if *kind != TokenKind::Normal || is_markup(&tokens[*id as usize]) {
+                *kind = TokenKind::Control;
             }
         }
         let find = |text: &str| tokens.iter().position(|t| t == text).map(|id| id as u32);
@@ -135,7 +138,7 @@ impl Vocabulary {
     }
 
     /// Tokens of a kind with their ids; those without text, which nothing can spell, are left out.
-    pub(super) fn of(&self, wanted: impl Fn(Kind) -> bool) -> impl Iterator<Item = (&str, u32)> {
+    pub(super) fn of(&self, wanted: impl Fn(TokenKind) -> bool) -> impl Iterator<Item = (&str, u32)> {
         let all = self.tokens.iter().zip(&self.kinds).zip(0u32..);
         all.filter(move |((text, kind), _)| wanted(**kind) && !text.is_empty())
             .map(|((text, _), id)| (text.as_str(), id))
@@ -152,7 +155,7 @@ pub(super) fn strings(gguf: &Gguf, key: &str) -> Result<Vec<String>> {
     values.iter().map(text).collect()
 }
 
-fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Vec<Kind>> {
+fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Vec<TokenKind>> {
     let key = "tokenizer.ggml.token_type";
     let normal = vec![Value::Int(1); tokens.len()];
     let types = gguf.array(key).unwrap_or(&normal);
@@ -160,12 +163,12 @@ fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Vec<Kind>> {
         return Err(gguf.error(format!("`{key}` has {} types for {} tokens", types.len(), tokens.len())));
     }
     let kind = |(text, kind): (&String, &Value)| match kind {
-        _ if EOG_TEXTS.contains(&text.as_str()) => Ok(Kind::Control),
-        Value::Int(0 | 1 | 5) => Ok(Kind::Normal),
-        Value::Int(2) => Ok(Kind::Unknown),
-        Value::Int(3) => Ok(Kind::Control),
-        Value::Int(4) => Ok(if is_markup(text) { Kind::Markup } else { Kind::Plain }),
-        Value::Int(6) => byte(text).map(Kind::Byte).ok_or_else(|| {
+        _ if EOG_TEXTS.contains(&text.as_str()) => Ok(TokenKind::Control),
+        Value::Int(0 | 1 | 5) => Ok(TokenKind::Normal),
+        Value::Int(2) => Ok(TokenKind::Unknown),
+        Value::Int(3) => Ok(TokenKind::Control),
+        Value::Int(4) => Ok(if is_markup(text) { TokenKind::Markup } else { TokenKind::Plain }),
+        Value::Int(6) => byte(text).map(TokenKind::Byte).ok_or_else(|| {
             gguf.error(format!("`{key}` marks {text:?} as a byte; expected a string such as <0x0A>"))
         }),
         other => Err(gguf.error(format!("`{key}` contains {other:?}; expected a type from 0 to 6"))),

@@ -165,7 +165,7 @@ fn in_a_thought_stop_strings_count_for_nothing() {
     assert_eq!(text(b"<think></think>\nMarco: I"), "<think></think>\nMarco I", "nothing would be said");
     assert_eq!(text(b"Yes <think>\nMarco:"), "Yes <think>", "a thought stands at the beginning");
     for (prompt, kept) in [("assistant\n<think>\n", "a\n[b</think>c"), ("</think>\n", "a")] {
-        let mut reply = empty(&stops, false).behind(prompt);
+        let mut reply = empty(&stops, false).after_prompt(prompt);
         let said = b"a\n[b</think>c\n[d";
         let ends = said.iter().any(|byte| reply.push_bytes(u32::from(*byte), &[*byte]).is_some());
         assert!(ends && reply.text() == kept, "{prompt:?}: {}", reply.text());
@@ -285,13 +285,17 @@ proptest::proptest! {
             }
             for n in [reply.ids.len(), reply.ids.len() / 2, reply.ids.len() - 1] {
                 let expected = by_definition::tokens_of_sentences(&reply, n, false);
-                proptest::prop_assert_eq!(reply.tokens_of_sentences(n, false), expected, "{:?}", reply.text());
+                proptest::prop_assert_eq!(
+                    reply.tokens_of_sentences(n, false), expected, "{:?}", reply.text()
+                );
             }
             reply.take_certain();
         }
         reply.keep(reply.tokens_before(whole_characters(&reply.bytes)));
         let expected = by_definition::tokens_of_sentences(&reply, reply.ids.len(), true);
-        proptest::prop_assert_eq!(reply.tokens_of_sentences(reply.ids.len(), true), expected, "{:?}", reply.text());
+        proptest::prop_assert_eq!(
+            reply.tokens_of_sentences(reply.ids.len(), true), expected, "{:?}", reply.text()
+        );
     }
 }
 

@@ -7,13 +7,13 @@
 
 use super::likely::likelier;
 use crate::Sampling;
-use crate::device::{PIECE, near_exps};
+use crate::device::{LOGITS_PER_PIECE, near_exps};
 use libm::{exp, log};
 
 /// Bins: enough that one holds a few hundred tokens, few enough for a processor's first cache.
 const BINS: usize = 2048;
-/// The least weight worth a bin of its own is `exp(-DEPTH)`.
-const DEPTH: f32 = 60.0;
+/// The least weight that gets a bin of its own is `exp(-MAX_DEPTH)`.
+const MAX_DEPTH: f32 = 60.0;
 
 /// Tokens of a row by bins, likeliest first.
 pub(super) struct Bins<'a> {
@@ -35,7 +35,7 @@ pub(super) struct Bins<'a> {
 
 /// A place in the order of tokens: after all bins before `bin`, and after `within` tokens of that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Rank {
     bin: usize,
     within: usize,
 }
@@ -43,14 +43,14 @@ struct Place {
 impl<'a> Bins<'a> {
     /// Counts and weighs; `lowest` is a logit below which there are few of any weight.
     pub(super) fn new(logits: &'a [f32], top: f32, lowest: f32, sampling: &Sampling) -> Self {
-        let span = (top - lowest).min(DEPTH * sampling.temperature);
+        let span = (top - lowest).min(MAX_DEPTH * sampling.temperature);
         let rate = BINS as f32 / span;
         let rate = if rate.is_finite() && rate > 0.0 { rate } else { 1.0 };
         let (temperature, scale) = (f64::from(sampling.temperature), 1.0 / f64::from(sampling.temperature));
         let (mut bins, mut counts) = (Vec::with_capacity(logits.len()), vec![0; BINS]);
         let mut sums = vec![0.0; BINS];
-        let mut weights = [0.0; PIECE];
-        for piece in logits.chunks(PIECE) {
+        let mut weights = [0.0; LOGITS_PER_PIECE];
+        for piece in logits.chunks(LOGITS_PER_PIECE) {
             let weights = &mut weights[..piece.len()];
             for (weight, x) in weights.iter_mut().zip(piece) {
                 *weight = f64::from(x - top) * scale;
@@ -76,7 +76,7 @@ impl<'a> Bins<'a> {
     }
 
     /// The tokens that the filters keep. `None`: sums in the rule's order decide.
-    pub(super) fn kept(&mut self, sampling: &Sampling) -> Option<Vec<(u32, f32)>> {
+    pub(super) fn filter_tokens(&mut self, sampling: &Sampling) -> Option<Vec<(u32, f32)>> {
         let kept = self.kept_to(sampling)?;
         let before = |bin: &u16| usize::from(*bin) < kept.bin;
         let all = (0..).zip(self.logits.iter().copied()).zip(&self.bins);
@@ -91,8 +91,8 @@ impl<'a> Bins<'a> {
     }
 
     /// The end of what the filters keep.
-    fn kept_to(&mut self, sampling: &Sampling) -> Option<Place> {
-        let mut end = Place { bin: BINS, within: 0 };
+    fn kept_to(&mut self, sampling: &Sampling) -> Option<Rank> {
+        let mut end = Rank { bin: BINS, within: 0 };
         if sampling.top_k > 0 {
             end = end.min(self.after(sampling.top_k));
         }
@@ -107,19 +107,19 @@ impl<'a> Bins<'a> {
     }
 
     /// The place after the first `n` tokens.
-    fn after(&self, n: usize) -> Place {
+    fn after(&self, n: usize) -> Rank {
         let mut before = 0;
         for (bin, count) in self.counts.iter().enumerate() {
             if before + count >= n {
-                return Place { bin, within: n - before };
+                return Rank { bin, within: n - before };
             }
             before += count;
         }
-        Place { bin: BINS, within: 0 }
+        Rank { bin: BINS, within: 0 }
     }
 
     /// The place before the first token that weighs less than this.
-    fn after_share(&mut self, min_p: f64) -> Place {
+    fn after_share(&mut self, min_p: f64) -> Rank {
         // The weights themselves decide near the logit that has this one.
         let near = |sign: f64| {
             let logit = f64::from(self.top) + self.temperature * (log(min_p) + sign * 1e-6) + sign * 1e-6;
@@ -131,14 +131,14 @@ impl<'a> Bins<'a> {
             let tokens = self.open(bin);
             let within = tokens.iter().take_while(|(_, _, weight)| *weight >= min_p).count();
             if within < tokens.len() {
-                return Place { bin, within };
+                return Rank { bin, within };
             }
         }
-        Place { bin: last + 1, within: 0 }
+        Rank { bin: last + 1, within: 0 }
     }
 
     /// The weight of all tokens before a place.
-    fn mass(&mut self, place: Place) -> f64 {
+    fn mass(&mut self, place: Rank) -> f64 {
         let whole: f64 = self.sums[..place.bin].iter().sum();
         let within = if place.within == 0 { &[] } else { &self.open(place.bin)[..place.within] };
         whole + within.iter().map(|(_, _, weight)| weight).sum::<f64>()
@@ -146,13 +146,13 @@ impl<'a> Bins<'a> {
 
     /// The place after the token with which the weight from the first one on reaches `target`. `None`: it is
     /// not certain which that is, or whether it comes before `end`.
-    fn reach(&mut self, target: f64, end: Place) -> Option<Place> {
+    fn reach(&mut self, target: f64, end: Rank) -> Option<Rank> {
         let least = self.reach_exactly(target - self.margin)?;
         let most = self.reach_exactly(target + self.margin)?;
         (least == most && most <= end).then_some(most)
     }
 
-    fn reach_exactly(&mut self, target: f64) -> Option<Place> {
+    fn reach_exactly(&mut self, target: f64) -> Option<Rank> {
         let mut mass = 0.0;
         for bin in 0..BINS {
             if mass + self.sums[bin] > target {
@@ -161,7 +161,7 @@ impl<'a> Bins<'a> {
                     mass > target
                 });
                 if let Some(at) = place {
-                    return Some(Place { bin, within: at + 1 });
+                    return Some(Rank { bin, within: at + 1 });
                 }
             } else {
                 mass += self.sums[bin];
@@ -174,10 +174,10 @@ impl<'a> Bins<'a> {
     fn open(&mut self, bin: usize) -> &[(u32, f32, f64)] {
         if self.open.0 != bin {
             let mut tokens = Vec::with_capacity(self.counts.get(bin).copied().unwrap_or(0));
-            for (i, bins) in self.bins.chunks(PIECE).enumerate() {
+            for (i, bins) in self.bins.chunks(LOGITS_PER_PIECE).enumerate() {
                 let n = bins.iter().fold(0u16, |n, of| n + u16::from(usize::from(*of) == bin));
                 if n > 0 {
-                    let ids = (i * PIECE..).zip(bins).filter(|(_, of)| usize::from(**of) == bin);
+                    let ids = (i * LOGITS_PER_PIECE..).zip(bins).filter(|(_, of)| usize::from(**of) == bin);
                     tokens.extend(ids.map(|(id, _)| (id as u32, self.logits[id])));
                 }
             }

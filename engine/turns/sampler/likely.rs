@@ -1,9 +1,9 @@
-//! Draws among tokens in the order of their logits, as far as the likeliest of them decide.
+//! Draws among tokens in the order of their logits, if the likeliest of them decide.
 //!
-//! The rule, which recordings rely on: tokens stand in the order of their logits, greatest first, equals by
-//! id. Each weighs `exp((logit - top) / temperature)`. `top_k` keeps the first k, `min_p` those before the
-//! first one whose weight is less, `top_p` as few of these as have that share of their weight. The draw is a
-//! number from 0 to 1 of the kept weight, counted from the first token. Sums are taken in that order, in f64.
+//! The rule, which recordings rely on: tokens are ordered by their logits, greatest first, ties by id. Each
+//! weighs `exp((logit - top) / temperature)`. `top_k` keeps the first k, `min_p` those before the first one
+//! whose weight is less, `top_p` as few of these as have that share of their weight. The draw is a number
+//! from 0 to 1 of the kept weight, counted from the first token. Sums are taken in that order, in f64.
 
 use crate::Sampling;
 use crate::device::Best;
@@ -36,7 +36,7 @@ impl Likely {
         let Best { candidates: mut tokens, least, top: highest, rest, .. } = best;
         let n_all = tokens.len();
         tokens.retain(|(_, x)| *x >= least);
-        // What was lowered below the least stands among tokens that are not known.
+        // What was lowered below the least belongs to the unknown tokens.
         let n_lowered = n_all - tokens.len();
         let n_certain = tokens.len();
         if sampling.top_k > 0 && sampling.top_k <= n_certain {
@@ -77,20 +77,20 @@ impl Likely {
             return self.tokens.first().map(|(id, _)| *id); // an infinite logit has no weight
         }
         // A place grows with the total, so that two of them hold all between.
-        let [least, most] = [Bound::Least, Bound::Most].map(|bound| self.place(bound, number));
+        let [least, most] = [WeightBound::Least, WeightBound::Most].map(|bound| self.place(bound, number));
         let is_known = least == most && least < self.weights.len();
         is_known.then(|| self.tokens[least].0)
     }
 
     /// The tokens that the filters keep. `None`: that depends on the others.
-    pub(super) fn kept(&self) -> Option<&[(u32, f32)]> {
-        let [least, most] = [Bound::Least, Bound::Most].map(|bound| self.n_kept(bound));
+    pub(super) fn filtered_tokens(&self) -> Option<&[(u32, f32)]> {
+        let [least, most] = [WeightBound::Least, WeightBound::Most].map(|bound| self.n_kept(bound));
         let goes_beyond = self.has_others && most.1 < self.top_p * self.totals[1];
         (least.0 == most.0 && !goes_beyond).then(|| &self.tokens[..most.0.max(1)])
     }
 
     /// Number of known tokens that are kept if the whole weight is at a bound, and their weight.
-    fn n_kept(&self, bound: Bound) -> (usize, f64) {
+    fn n_kept(&self, bound: WeightBound) -> (usize, f64) {
         let share = self.top_p * self.totals[bound as usize];
         let (mut kept, mut mass) = (0, 0.0);
         while kept < self.weights.len() && (kept == 0 || mass < share) {
@@ -102,15 +102,15 @@ impl Likely {
 
     /// The place of the token drawn if the whole weight is at a bound; the number of known ones if it is none
     /// of them.
-    fn place(&self, bound: Bound, number: f64) -> usize {
+    fn place(&self, bound: WeightBound, number: f64) -> usize {
         let (kept, mass) = self.n_kept(bound);
         let goes_beyond = kept == self.weights.len() && self.has_others;
         let total = self.totals[bound as usize];
         // What is kept in the end is `top_p` of the total, and one token more at most.
         let share = self.top_p * total;
         let in_the_end = match bound {
-            Bound::Least => share,
-            Bound::Most => total.min(share + self.weights[kept - 1]),
+            WeightBound::Least => share,
+            WeightBound::Most => total.min(share + self.weights[kept - 1]),
         };
         let mut target = number * if goes_beyond { in_the_end.max(mass) } else { mass };
         for (i, weight) in self.weights[..kept].iter().enumerate() {
@@ -125,7 +125,7 @@ impl Likely {
 
 /// A bound of the whole weight.
 #[derive(Clone, Copy)]
-enum Bound {
+enum WeightBound {
     Least,
     Most,
 }

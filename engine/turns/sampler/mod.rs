@@ -3,14 +3,13 @@
 //! digits.
 //!
 //! Sampling randomness is blake3(seed, index): the same in every version of every library. [`likely`] has the
-//! rule by which a number draws a token.
+//! rule that maps a number to a token.
 //!
 //! A draw takes a few passes over the vocabulary and no more: the likeliest tokens are sorted, and the weight
 //! of the others is estimated; where that leaves doubt, tokens are weighed by [`bins`]; only where that does,
 //! too, is everything sorted. All three draw the same token, because each of the first two knows its error.
 //!
-//! The rule by which options are drawn stands twice, for the runner shows it without an engine; a test ties
-//! them.
+//! The rule that draws options exists twice, as the runner shows it without an engine; a test compares both.
 
 mod bins;
 #[cfg(test)]
@@ -34,7 +33,7 @@ pub(crate) use row::Row;
 /// draw.
 const SORTED: usize = 256;
 /// Tokens that are sorted for a draw, at most; where there are more, they are weighed by bins.
-const MOST_SORTED: usize = 4096;
+const MAX_SORTED: usize = 4096;
 /// Relative error of the others' weight that a device says.
 const DEVICE_ERROR: f64 = 0.01;
 
@@ -72,7 +71,7 @@ fn first_of(row: &Row<'_>, maxima: &[f32], top: f32) -> Option<u32> {
     row.at_least(top, maxima, usize::MAX)?.first().map(|(id, _)| *id)
 }
 
-/// The likeliest tokens of a row, as far as these need no more than [`MOST_SORTED`].
+/// The likeliest tokens of a row, as far as these need no more than [`MAX_SORTED`].
 fn likely(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Option<Likely> {
     let nth = |n: usize| {
         let mut maxima = maxima.to_vec();
@@ -85,7 +84,7 @@ fn likely(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Optio
     let few = maxima.len() <= 4;
     let least =
         bound.unwrap_or_else(|| if few { f32::NEG_INFINITY } else { nth(SORTED.min(maxima.len() / 2)) });
-    let candidates = row.at_least(least, maxima, MOST_SORTED)?;
+    let candidates = row.at_least(least, maxima, MAX_SORTED)?;
     let mut best = Best { candidates, least, top, ..Best::default() };
     if bound.is_none() {
         let below = Below { threshold: least, top, temperature: sampling.temperature };
@@ -107,14 +106,14 @@ fn sorted(logits: &[f32], sampling: &Sampling) -> Option<Likely> {
 }
 
 /// The tokens that the filters keep, in no order.
-fn kept(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Vec<(u32, f32)> {
+fn filter_tokens(row: &Row<'_>, maxima: &[f32], top: f32, sampling: &Sampling) -> Vec<(u32, f32)> {
     let likely = likely(row, maxima, top, sampling);
-    if let Some(kept) = likely.as_ref().and_then(Likely::kept) {
+    if let Some(kept) = likely.as_ref().and_then(Likely::filtered_tokens) {
         return kept.to_vec();
     }
     let logits = row.all();
-    let kept = Bins::new(&logits, top, lowest(maxima, top), sampling).kept(sampling);
-    kept.or_else(|| Some(sorted(&logits, sampling)?.kept()?.to_vec())).unwrap_or_default()
+    let kept = Bins::new(&logits, top, lowest(maxima, top), sampling).filter_tokens(sampling);
+    kept.or_else(|| Some(sorted(&logits, sampling)?.filtered_tokens()?.to_vec())).unwrap_or_default()
 }
 
 /// Chooses the next token among those that are allowed, by noise that belongs to seed, place and token (see
@@ -130,7 +129,7 @@ pub(crate) fn choose_allowed(
     let mut candidates = Vec::new();
     let top = greatest(&maxima)?;
     if filters && sampling.temperature > 0.0 {
-        candidates = kept(row, &maxima, top, sampling);
+        candidates = filter_tokens(row, &maxima, top, sampling);
         candidates.retain(|(id, _)| allows(*id));
     }
     if candidates.is_empty() {
@@ -217,13 +216,14 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
 /// `exp(logprob / temperature)`; at temperature 0 the most likely one, the first among equals. What filters
 /// and penalizes tokens has no part in it.
 ///
-/// So are choices made ([`crate::Constraint::OneOf`]); it serves as well for what [`crate::Engine::rank`]
-/// found.
+/// Choices are drawn this way ([`crate::Constraint::OneOf`]); it also suits the result of
+/// [`crate::Engine::rank`].
 ///
 /// ```
 /// use greenroom_engine::{Sampling, draw};
 ///
-/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &Sampling { temperature, seed, ..Sampling::default() })).sum();
+/// let sampling = |temperature, seed| Sampling { temperature, seed, ..Sampling::default() };
+/// let drawn = |temperature| (0..100).map(|seed| draw(&[-9.0, -8.0], &sampling(temperature, seed))).sum();
 /// let (greedy, sampled): (usize, usize) = (drawn(0.0), drawn(1.0));
 /// assert!(greedy == 100 && (55..90).contains(&sampled)); // 73 are expected
 /// ```
@@ -249,6 +249,12 @@ pub fn draw(logprobs: &[f32], sampling: &Sampling) -> usize {
 /// bytes, so that they stay as far apart as before where all are of one length. (By bytes and not by tokens,
 /// as in lm-eval's `acc_norm`: another vocabulary changes nothing.) [`draw`] takes them as it takes
 /// log-probabilities.
+///
+/// # Examples
+/// ```
+/// let shares = greenroom_engine::by_length(&[-6.0, -4.0], ["a long option", "short"]);
+/// assert_eq!(shares.len(), 2);
+/// ```
 pub fn by_length<'a>(logprobs: &[f32], texts: impl IntoIterator<Item = &'a str>) -> Vec<f32> {
     let lengths: Vec<f32> = texts.into_iter().map(|text| text.len().max(1) as f32).collect();
     let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;

@@ -2,7 +2,7 @@
 //! than a piece at a time.
 
 use crate::Sampling;
-use crate::device::{Below, PIECE, maxima, weights_below};
+use crate::device::{Below, LOGITS_PER_PIECE, maxima, weights_below};
 use crate::turns::dry::Said;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,8 +18,7 @@ pub(crate) struct Row<'a> {
 impl<'a> Row<'a> {
     /// Logits with all penalties; `reply` are the reply's tokens so far, `said` those and all earlier ones.
     ///
-    /// The repetition penalty looks at the reply alone: what others said, their names above all, may be
-    /// repeated.
+    /// The repetition penalty considers the reply alone: others' words, above all names, may be repeated.
     pub(crate) fn new(logits: &'a [f32], reply: &[u32], said: &Said, sampling: &Sampling) -> Self {
         let mut row = Self { logits, changed: BTreeMap::new(), n: reply.len() };
         if sampling.repetition_penalty != 1.0 {
@@ -80,20 +79,20 @@ impl<'a> Row<'a> {
     /// Figures of all pieces; those in which logits are changed are computed again.
     fn with_changes(&self, figures: impl Fn(&[f32]) -> Vec<f32>) -> Vec<f32> {
         let mut all = figures(self.logits);
-        let mut changed = self.changed.keys().map(|id| *id as usize / PIECE).collect::<Vec<_>>();
+        let mut changed = self.changed.keys().map(|id| *id as usize / LOGITS_PER_PIECE).collect::<Vec<_>>();
         changed.dedup();
         for i in changed {
-            let mut buffer = [0.0; PIECE];
+            let mut buffer = [0.0; LOGITS_PER_PIECE];
             all[i] = figures(self.piece(i, &mut buffer))[0];
         }
         all
     }
 
-    fn piece<'b>(&self, i: usize, buffer: &'b mut [f32; PIECE]) -> &'b [f32] {
-        let start = i * PIECE;
-        let logits = &self.logits[start..self.logits.len().min(start + PIECE)];
+    fn piece<'b>(&self, i: usize, buffer: &'b mut [f32; LOGITS_PER_PIECE]) -> &'b [f32] {
+        let start = i * LOGITS_PER_PIECE;
+        let logits = &self.logits[start..self.logits.len().min(start + LOGITS_PER_PIECE)];
         buffer[..logits.len()].copy_from_slice(logits);
-        for (id, logit) in self.changed.range(start as u32..(start + PIECE) as u32) {
+        for (id, logit) in self.changed.range(start as u32..(start + LOGITS_PER_PIECE) as u32) {
             buffer[*id as usize - start] = *logit;
         }
         &buffer[..logits.len()]
@@ -103,9 +102,9 @@ impl<'a> Row<'a> {
     /// `maxima` are those of the pieces.
     pub(super) fn at_least(&self, least: f32, maxima: &[f32], most: usize) -> Option<Vec<(u32, f32)>> {
         let mut found = Vec::new();
-        let mut buffer = [0.0; PIECE];
+        let mut buffer = [0.0; LOGITS_PER_PIECE];
         for (i, _) in maxima.iter().enumerate().filter(|(_, max)| **max >= least) {
-            let ids = (i * PIECE) as u32..;
+            let ids = (i * LOGITS_PER_PIECE) as u32..;
             found.extend(ids.zip(self.piece(i, &mut buffer).iter().copied()).filter(|(_, x)| *x >= least));
             if found.len() > most {
                 return None;

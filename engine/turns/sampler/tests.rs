@@ -10,7 +10,7 @@ pub(super) fn drawn(logits: &[f32], reply: &[u32], sampling: &Sampling) -> u32 {
     choose(&Row::new(logits, reply, &Said::default(), sampling), sampling).expect("probabilities")
 }
 
-/// The rule, as it stands at the top of [`likely`]: everything is sorted.
+/// The rule, as documented at the top of [`likely`]: everything is sorted.
 fn by_rule(logits: &[f32], number: f64, sampling: &Sampling) -> u32 {
     let tokens = kept_by_rule(logits, sampling);
     let top = tokens[0].1;
@@ -108,12 +108,14 @@ proptest! {
             ("bins", by_bins.draw(number, &sampling)),
             ("sorted", sorted(&logits, &sampling).and_then(|all| all.draw(number))),
         ] {
-            prop_assert!(found.is_none_or(|found| found == expected), "{}: {:?}, not {}", way, found, expected);
+            prop_assert!(
+                found.is_none_or(|found| found == expected), "{}: {:?}, not {}", way, found, expected
+            );
         }
         let mut expected = kept_by_rule(&logits, &sampling);
         expected.sort_unstable_by_key(|(id, _)| *id);
-        let by_bins = by_bins.kept(&sampling);
-        for found in [kept(&row, &maxima, top, &sampling)].into_iter().chain(by_bins) {
+        let by_bins = by_bins.filter_tokens(&sampling);
+        for found in [filter_tokens(&row, &maxima, top, &sampling)].into_iter().chain(by_bins) {
             let mut found = found;
             found.sort_unstable_by_key(|(id, _)| *id);
             prop_assert_eq!(&found, &expected);
@@ -163,7 +165,7 @@ fn best(logits: &[f32], most: usize, temperature: f32) -> Best {
 
 #[test]
 fn the_likeliest_tokens_tell_what_all_would_or_nothing() {
-    let (mut told, mut asked) = (0, 0);
+    let (mut reported, mut asked) = (0, 0);
     for seed in 0..400u64 {
         let logits = row_of(0, 3000, seed);
         let pick = |of: &[f32]| of[(seed % of.len() as u64) as usize];
@@ -185,11 +187,11 @@ fn the_likeliest_tokens_tell_what_all_would_or_nothing() {
         let expected = drawn(&logits, &reply, &sampling);
         asked += 1;
         if let Some(found) = choose_among(&best, &reply, &Said::default(), &sampling) {
-            told += 1;
+            reported += 1;
             assert_eq!(found, expected, "{sampling:?}");
         }
     }
-    assert!(told * 10 > asked * 7, "{told} of {asked} were told");
+    assert!(reported * 10 > asked * 7, "{reported} of {asked} were told");
 }
 
 #[test]
@@ -225,7 +227,7 @@ fn penalties_and_exclusions_are_as_if_the_row_had_them() {
             expected.get_mut(id as usize).into_iter().for_each(|logit| *logit = f32::NEG_INFINITY);
         }
         assert_eq!(*row.all(), expected);
-        let pieces = expected.chunks(crate::device::PIECE);
+        let pieces = expected.chunks(crate::device::LOGITS_PER_PIECE);
         let maxima: Vec<f32> = pieces.map(|p| p.iter().copied().fold(f32::NEG_INFINITY, f32::max)).collect();
         assert_eq!(row.maxima(), maxima);
         let found = choose(&row, &sampling).unwrap();

@@ -33,7 +33,7 @@ enum Next {
     /// There is no room for it: nobody may pass it.
     IsFull,
     /// It has its room.
-    Begins(Opening, Box<Prepared>),
+    Begins(Box<Opening>, Box<Prepared>),
 }
 
 impl Worker {
@@ -83,7 +83,7 @@ impl Worker {
                 continue;
             }
             match self.go_on(&mut waiting) {
-                Ok(Next::Begins(opening, prepared)) => self.begin(waiting, opening, *prepared),
+                Ok(Next::Begins(opening, prepared)) => self.begin(waiting, *opening, *prepared),
                 Ok(next) => {
                     is_full |= matches!(next, Next::IsFull);
                     n_prepared += 1;
@@ -138,7 +138,7 @@ impl Worker {
                     let is_full = is_open && !self.fits(prepared.need);
                     let is_beside = !self.active.is_empty();
                     if is_open && !is_full && !self.memory.awaits(&waiting.request, &mut opening, is_beside) {
-                        return Ok(Next::Begins(opening, prepared));
+                        return Ok(Next::Begins(Box::new(opening), prepared));
                     }
                     waiting.stage = Stage::Ready(opening, prepared);
                     return Ok(if is_full { Next::IsFull } else { Next::Waits });

@@ -3,7 +3,7 @@
 
 use super::Worker;
 use crate::Meter;
-use crate::scoring::embedding::{Answer, Embedder};
+use crate::scoring::embedding::{Embedder, EmbeddingSender};
 use std::collections::VecDeque;
 
 /// Requests for embeddings, the one at work first.
@@ -30,7 +30,7 @@ impl Embedding {
 
 impl Worker {
     /// Takes a request, or tells what is wrong with it.
-    pub(super) fn embed(&mut self, texts: Vec<Vec<u32>>, meter: Option<Meter>, answer: Answer) {
+    pub(super) fn embed(&mut self, texts: Vec<Vec<u32>>, meter: Option<Meter>, answer: EmbeddingSender) {
         match Embedder::new(&self.device, texts, meter, answer) {
             Ok(embedder) => self.embedding.requests.push_back(embedder),
             Err((e, answer)) => drop(answer.send(Err(e))),

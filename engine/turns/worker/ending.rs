@@ -38,7 +38,7 @@ pub(super) struct Committing {
 impl Worker {
     /// Turns that end here give their sessions back, once what the disk lacks of them is written.
     pub(super) fn finish_done(&mut self) {
-        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::done);
+        let (done, active) = std::mem::take(&mut self.active).into_iter().partition(ActiveTurn::is_done);
         self.active = active;
         let done: Vec<ActiveTurn> = done;
         for mut turn in done {

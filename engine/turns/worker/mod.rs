@@ -22,9 +22,9 @@ use crate::memory::Memory;
 use crate::memory::pass::{Span, SpanLogits, Wanted, forward_best, most_wanted};
 use crate::memory::session::Pending;
 use crate::scoring::compare::Comparison;
-use crate::scoring::embedding::Answer;
+use crate::scoring::embedding::EmbeddingSender;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
-use crate::scoring::scratch::Scratch;
+use crate::scoring::scratch::ScratchSequence;
 use crate::store::Removed;
 use crate::store::memory_file::SessionExport;
 use crate::text::chat::Chat;
@@ -116,7 +116,7 @@ pub(crate) enum Command {
     Embed {
         texts: Vec<Vec<u32>>,
         meter: Option<Meter>,
-        answer: Answer,
+        answer: EmbeddingSender,
     },
     Score {
         ids: Vec<u32>,
@@ -323,7 +323,7 @@ impl Worker {
         }
         let fed: Vec<usize> = (0..feed.len()).filter(|i| feed[*i] > 0).collect();
         if fed.is_empty() {
-            self.held_up |= waits && !self.active.iter().any(ActiveTurn::done);
+            self.held_up |= waits && !self.active.iter().any(ActiveTurn::is_done);
             return self.finish_done(); // of one that came from outside all is there
         }
         let share = self.memory.share.clone();
@@ -370,7 +370,7 @@ impl Worker {
         let turns = self.active.iter_mut().enumerate().filter(|(i, _)| fed.contains(i));
         let spans = turns.map(|(i, turn)| {
             let end = turn.session.sequence.len() + feed[i];
-            let logits = match turn.wanted(feed[i]) {
+            let logits = match turn.requested_logits(feed[i]) {
                 Wanted::Best(_) if !best => Wanted::Last,
                 wanted => wanted,
             };
@@ -468,12 +468,12 @@ impl Worker {
     }
 
     /// An empty cache, in the engine's formats or others.
-    fn scratch(&self, kv: Option<&KvChoice>) -> Result<Scratch> {
+    fn scratch(&self, kv: Option<&KvChoice>) -> Result<ScratchSequence> {
         let layout = match kv {
             None => self.memory.context.layout.clone(),
             Some(kv) => Arc::new(self.device.spec().kv_layout(kv)?),
         };
-        Ok(Scratch::new(&self.device, layout))
+        Ok(ScratchSequence::new(&self.device, layout))
     }
 
     /// One pass of the job whose turn it is.

@@ -1,11 +1,11 @@
-//! State of the engine, put together when somebody asks for it.
+//! State of the engine, computed on request.
 
 use super::Worker;
 use crate::EngineStatus;
 use std::collections::HashSet;
 
 impl Worker {
-    /// What is at work, what waits, and what is in memory.
+    /// Active turns, waiting turns, and what is in memory.
     pub(super) fn status(&self) -> EngineStatus {
         let mut sessions = self.memory.sessions();
         let known: HashSet<_> = sessions.iter().map(|status| status.key.clone()).collect();

@@ -97,18 +97,27 @@ fn bounds_are_followed_or_known_not_to_be() {
         (json!({ "anyOf": [bound(0), { "type": "null" }] }), &[0][..]),
         (json!({ "anyOf": [bound(0), { "type": "object", "properties": { "a": bound(1) } }] }), &[]),
         (
-            json!({ "properties": { "a": bound(0), "a/b": { "items": bound(1) } }, "additionalProperties": bound(2) }),
+            json!({
+                "properties": { "a": bound(0), "a/b": { "items": bound(1) } },
+                "additionalProperties": bound(2)
+            }),
             &[0, 1, 2],
         ),
         (
-            json!({ "properties": { "a": bound(0) }, "patternProperties": { "^x": bound(1) }, "additionalProperties": bound(2) }),
+            json!({
+                "properties": { "a": bound(0) }, "patternProperties": { "^x": bound(1) },
+                "additionalProperties": bound(2)
+            }),
             &[0],
         ),
         (json!({ "prefixItems": [bound(0)], "items": { "allOf": [bound(1)] } }), &[0, 1]),
         (json!({ "items": [bound(0)], "additionalItems": bound(1) }), &[0]),
         (json!({ "items": { "$ref": "#/$defs/n" }, "$defs": { "n": bound(0) } }), &[0]),
         (
-            json!({ "properties": { "a": { "$ref": "#/$defs/n" } }, "oneOf": [{ "properties": { "b": { "$ref": "#/$defs/n" } } }], "$defs": { "n": bound(0) } }),
+            json!({
+                "properties": { "a": { "$ref": "#/$defs/n" } },
+                "oneOf": [{ "properties": { "b": { "$ref": "#/$defs/n" } } }], "$defs": { "n": bound(0) }
+            }),
             &[],
         ),
         (

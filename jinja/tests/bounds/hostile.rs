@@ -28,8 +28,10 @@ fn refused() -> Vec<(String, Option<Bound>)> {
         (format!("{{% for i in range(90000) %}}{}{{% endfor %}}", "x".repeat(1000)), Some(Written)),
         ("{% for i in range(1000) %}{{ long }}{% endfor %}".into(), Some(Written)),
         (nested(40, "{{ s# }}{{ s# }}", "0123456789"), Some(Written)),
-        ("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% else %}0123456789{% endif %}{% endmacro %}{{ m(30) }}".into(), Some(Written)),
-        ("{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}{% for i in range(9000) %}{% call m() %}{{ long }}{% endcall %}{% endfor %}".into(), Some(Written)),
+        ("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) \
+          }}{% else %}0123456789{% endif %}{% endmacro %}{{ m(30) }}".into(), Some(Written)),
+        ("{% macro m() %}{{ caller() }}{{ caller() \
+          }}{% endmacro %}{% for i in range(9000) %}{% call m() %}{{ long }}{% endcall %}{% endfor %}".into(), Some(Written)),
         ("{% filter upper %}{% for i in range(9000) %}{{ long }}{% endfor %}{% endfilter %}".into(), Some(Written)),
         ("{% autoescape 'html' %}{% set a = '<' * n ** 13 %}{{ a }}{{ a }}{% endautoescape %}".into(), Some(Written)),
         // Operators.
@@ -42,7 +44,8 @@ fn refused() -> Vec<(String, Option<Bound>)> {
         ("{% for i in range(99999) %}{{ long[999999] }}{% endfor %}".into(), Some(Work)),
         ("{% for i in range(99999) %}{{ long[-i] }}{% endfor %}".into(), Some(Work)),
         ("{% for i in range(99999) %}{% for c in long %}{% break %}{% endfor %}{% endfor %}".into(), Some(Work)),
-        ("{% for i in range(99999) %}{% for c in [1] recursive %}{% if c == 1 %}{{ loop(long) }}{% else %}{% break %}{% endif %}{% endfor %}{% endfor %}".into(), Some(Work)),
+        ("{% for i in range(99999) %}{% for c in [1] recursive %}{% if c == 1 %}{{ loop(long) \
+          }}{% else %}{% break %}{% endif %}{% endfor %}{% endfor %}".into(), Some(Work)),
         ("{{ 'a' * 10 ** 9 }}".into(), Some(Folded)),
         ("{{ 'a' * 90000000 ~ 'a' * 90000000 }}".into(), Some(Folded)),
         ("{{ ['x'] * 10 ** 9 }}".into(), Some(Folded)),
@@ -68,7 +71,8 @@ fn refused() -> Vec<(String, Option<Bound>)> {
         ("{% set n = namespace() %}{% set n.n = [n] %}{{ n }}".into(), None),
         ("{% set n = namespace() %}{% set n.n = namespace(n=n) %}{{ n }}".into(), None),
         ("{% set n = namespace() %}{% set n.n = {n: 1} %}{{ n }}".into(), None),
-        ("{% set n = namespace() %}{% for i in range(99999) %}{% set p = n.m %}{% macro m() %}{{ p }}{% endmacro %}{% set n.m = m %}{% endfor %}{{ nope.x }}".into(), None),
+        ("{% set n = namespace() %}{% for i in range(99999) %}{% set p = n.m %}{% macro m() %}{{ p \
+          }}{% endmacro %}{% set n.m = m %}{% endfor %}{{ nope.x }}".into(), None),
         ("{{ list|pprint(attribute=9223372036854775807) }}".into(), Some(Text)),
         ("{% set n = namespace() %}{% for i in range(9) %}{% set n.n = loop %}{% endfor %}".into(), None),
         ("{% set n = namespace() %}{% for i in range(9) %}{% set n.n = [[loop]] %}{% endfor %}".into(), None),
@@ -107,9 +111,11 @@ fn refused() -> Vec<(String, Option<Bound>)> {
         ("{{ range(10 ** 9) }}".into(), None),
         ("{{ range(9223372036854775807, -9223372036854775807, -1) }}".into(), None),
         ("{{ range(5, 1, -9223372036854775808) }}".into(), None),
-        ("{% set n = namespace(d={}) %}{% for i in range(99999) %}{% set n.d = n.d | chain({i: i}) %}{% endfor %}{{ n.d }}".into(), Some(Work)),
+        ("{% set n = namespace(d={}) %}{% for i in range(99999) %}{% set n.d = n.d | chain({i: i}) \
+          %}{% endfor %}{{ n.d }}".into(), Some(Work)),
         ("{% set n = namespace(d=[]) %}{% for i in range(99999) %}{% set n.d = n.d | chain([i]) %}{% endfor %}{{ n.d | length }}".into(), Some(Work)),
-        ("{% set n = namespace(d=[]) %}{% for i in range(99999) %}{% set n.d = n.d + [i] %}{% endfor %}{{ n.d | length }}".into(), Some(Made)),
+        ("{% set n = namespace(d=[]) %}{% for i in range(99999) %}{% set n.d = n.d + [i] %}{% endfor %}{{ \
+          n.d | length }}".into(), Some(Made)),
         ("{% set n = namespace(d=[1]) %}{% for i in range(99999) %}{% set n.d = n.d | reverse %}{% endfor %}{{ n.d | length }}{{ 1/'' }}".into(), None),
         ("{{ 5 is divisibleby 0 }}".into(), None),
         ("{{ 5 is divisibleby(false) }}".into(), None),
@@ -123,25 +129,29 @@ fn refused() -> Vec<(String, Option<Bound>)> {
         ("{% for i in list %}{% macro m() %}{% break %}{% endmacro %}{{ m() }}{% endfor %}".into(), None),
         ("{% break %}".into(), None),
         // Loops begun again from another program, or by another name.
-        ("{% for i in list recursive %}{% block b %}{% if ns.x %}{{ loop(list) }}{% set ns.x = ns.y ~ ns.y %}{% set ns.y = ns.y ~ ns.y %}{% endif %}{% endblock %}{% endfor %}".into(), None),
+        ("{% for i in list recursive %}{% block b %}{% if ns.x %}{{ loop(list) \
+          }}{% set ns.x = ns.y ~ ns.y %}{% set ns.y = ns.y ~ ns.y %}{% endif %}{% endblock %}{% endfor %}".into(), None),
         ("{% for i in list recursive %}{% block b %}{{ 'a' ~ loop(list) }}{% endblock %}{% endfor %}".into(), None),
         ("{% for i in list recursive %}{% block b %}{% for j in list if loop(list) %}{% endfor %}{% endblock %}{% endfor %}".into(), None),
         ("{% for i in list recursive %}{% macro m() %}{{ loop(list) }}{% endmacro %}{{ m() }}{% endfor %}".into(), None),
         ("{% macro m(f) %}{{ f(list) }}{% endmacro %}{% for i in list recursive %}{{ m(loop) }}{% endfor %}".into(), None),
-        ("{% macro m(loop) %}{% for i in list %}{{ 'a' ~ loop(list) }}{% endfor %}{% endmacro %}{% for i in list recursive %}{{ m(loop) }}{% endfor %}".into(), None),
+        ("{% macro m(loop) %}{% for i in list %}{{ 'a' ~ loop(list) \
+          }}{% endfor %}{% endmacro %}{% for i in list recursive %}{{ m(loop) }}{% endfor %}".into(), None),
         ("{% for i in list recursive %}{% set f = loop %}{% block b %}{{ f(list) }}{% endblock %}{% endfor %}".into(), None),
         ("{% for i in list recursive %}{% set f = loop %}{% block b %}{% for k in list %}{% set loop = f %}{{ 'a' ~ loop(list) }}{% endfor %}{% endblock %}{% endfor %}".into(), None),
         // Steps and frames.
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".into(), None),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".into(), None),
         ("{% macro m(x) %}{{ m([[[[x]]]]) }}{% endmacro %}{{ m(1) }}".into(), Some(Depth)),
-        ("{% macro m() %}{% for a in [1] %}{% with %}{{ {'m': m}.m() }}{% endwith %}{% endfor %}{% endmacro %}{{ m() }}".into(), Some(NestedCalls)),
+        ("{% macro m() %}{% for a in [1] %}{% with %}{{ {'m': m}.m() \
+          }}{% endwith %}{% endfor %}{% endmacro %}{{ m() }}".into(), Some(NestedCalls)),
         ("{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}".into(), None),
         ("{% block a %}{{ self.a() }}{% endblock %}".into(), None),
         ("{% block a %}{% set x = self.a() %}{% endblock %}".into(), None),
         ("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}".into(), None),
         ("{% for x in [1] recursive %}{% set y = loop([1]) %}{% endfor %}".into(), None),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% macro m() %}{{ i }}{% endmacro %}{% endfor %}{% endfor %}".into(), Some(Made)),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% macro m() %}{{ i \
+          }}{% endmacro %}{% endfor %}{% endfor %}".into(), Some(Made)),
         // Code.
         (chain("1", "+1", ""), Some(Tokens)),
         (chain("1", "|abs", ""), Some(Tokens)),
@@ -214,7 +224,8 @@ fn deep() -> Vec<String> {
 #[test]
 fn what_is_hostile_is_refused() {
     let program = std::env::current_exe().unwrap();
-    let script = "ulimit -v 524288; ulimit -s 8192; exec \"$0\" --exact hostile::in_a_small_machine --ignored --nocapture";
+    let script = "ulimit -v 524288; ulimit -s 8192; exec \"$0\" --exact hostile::in_a_small_machine \
+                  --ignored --nocapture";
     let output =
         Command::new("sh").args(["-c", script]).arg(program).env("RUST_BACKTRACE", "0").output().unwrap();
     let said =

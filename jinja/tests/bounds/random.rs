@@ -261,7 +261,8 @@ proptest! {
 
     #[test]
     fn a_template_gives_a_text_or_an_error(body in body()) {
-        let source = format!("{{% set ns = namespace(x=[1], y='a') %}}{{% set x = 'ab' %}}{{% macro m(i, x) %}}{{{{ i }}}}{{% endmacro %}}{body}");
+        let source = format!("{{% set ns = namespace(x=[1], y='a') %}}{{% set x = 'ab' %}}{{% macro m(i, x) \
+                              %}}{{{{ i }}}}{{% endmacro %}}{body}");
         match rendered(&source) {
             Ok(text) => prop_assert!(text.len() <= MAX_WRITTEN),
             Err(error) => {
@@ -273,7 +274,8 @@ proptest! {
 
     #[test]
     fn an_expression_gives_a_value_or_an_error(expression in expression()) {
-        let source = format!("{{% set ns = namespace(x=[1], y='a') %}}{{% set i = 1 %}}{{% set x = 'ab' %}}{{{{ {expression} }}}}");
+        let source = format!("{{% set ns = namespace(x=[1], y='a') %}}{{% set i = 1 %}}{{% set x = 'ab' \
+                              %}}{{{{ {expression} }}}}");
         if let Err(error) = rendered(&source) {
             prop_assert!(!error.to_string().contains("please report it"), "{source}: {error}");
         }

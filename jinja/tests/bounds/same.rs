@@ -13,7 +13,7 @@ fn alone() -> Environment<'static> {
     env
 }
 
-/// All that is said of an error. What has an index that is not there is told by its range alone.
+/// Everything in an error. For an index that does not exist, only the range.
 fn said(error: &Error) -> String {
     let detail =
         error.detail().filter(|detail| error.kind() != ErrorKind::UndefinedError || !detail.contains("]`"));
@@ -302,14 +302,16 @@ const TEMPLATES: &[&str] = &[
     "{% for x in empty %}x{% else %}none{% endfor %}",
     "{% for k, v in map|items %}{{ k }}={{ v }};{% endfor %}",
     "{% for a, b in list %}{% endfor %}",
-    "{% for x in range(9) %}{% if x == 2 %}{% continue %}{% endif %}{% if x > 4 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+    "{% for x in range(9) %}{% if x == 2 %}{% continue %}{% endif %}{% if x > 4 %}{% break %}{% endif %}{{ x \
+     }}{% endfor %}",
     "{% for x in list %}{{ loop.previtem is defined }}{{ loop.nextitem is defined }}{% endfor %}",
     "{% for x in list %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x > 1) }}{% endfor %}",
     "{% for c in text %}[{{ c }}]{% endfor %}",
     "{% for k in map %}{{ k }}{% endfor %}",
     "{% for x in n %}{% endfor %}",
     "{% for x in nope %}{% endfor %}",
-    "{% for x in [1, [2, [3]]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}",
+    "{% for x in [1, [2, [3]]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x \
+     }}{% endif %}{% endfor %}",
     "{% for x in [1, [2]] recursive %}{% set s = loop(x) if x is iterable else x %}<{{ s }}>{% endfor %}",
     "{{ loop(1) }}",
     "{% set x = n + 1 %}{{ x }}",
@@ -318,7 +320,8 @@ const TEMPLATES: &[&str] = &[
     "{% set s %}<{{ n }}>{% endset %}{{ s }}{{ s|length }}",
     "{% set s | upper %}a{{ text }}{% endset %}{{ s }}",
     "{% set ns = namespace(x=0) %}{% for i in list %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}",
-    "{% set ns = namespace(l=[]) %}{% for i in range(40) %}{% set ns.l = ns.l + [i] %}{% endfor %}{{ ns.l }}{{ ns.l|length }}{{ ns.l[-1] }}{{ ns }}",
+    "{% set ns = namespace(l=[]) %}{% for i in range(40) %}{% set ns.l = ns.l + [i] %}{% endfor %}{{ ns.l \
+     }}{{ ns.l|length }}{{ ns.l[-1] }}{{ ns }}",
     "{% set n.x = 1 %}",
     "{% set nope.x = 1 %}",
     "{% with a = 1, b = a %}{{ b }}{% endwith %}{{ a is defined }}",
@@ -326,13 +329,15 @@ const TEMPLATES: &[&str] = &[
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m() }}",
     "{% macro m() %}[{{ caller() }}]{% endmacro %}{% call m() %}{{ n }}{% endcall %}",
-    "{% macro m() %}{% for i in list %}{{ caller(i) }}{% endfor %}{% endmacro %}{% call(x) m() %}<{{ x }}>{% endcall %}",
+    "{% macro m() %}{% for i in list %}{{ caller(i) }}{% endfor %}{% endmacro %}{% call(x) m() %}<{{ x \
+     }}>{% endcall %}",
     "{% macro f(i) %}{{ i }}{% if i > 0 %}{{ f(i - 1) }}{% endif %}{% endmacro %}{{ f(20) }}",
     "{% for i in list %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}",
     "{% filter upper %}a{{ text }}{% endfilter %}",
     "{% autoescape 'html' %}<b>{{ '<a>' }}{{ '<a>'|safe }}{{ list }}{% endautoescape %}",
     "{% autoescape 'json' %}<{{ map }}{{ 'a' }}{{ '<'|safe }}{% endautoescape %}",
-    "{% autoescape true %}{{ ['<']|join('>') }}{{ '<'|replace('<', '&') }}{% set s %}<{{ '<' }}{% endset %}{{ s }}{% endautoescape %}",
+    "{% autoescape true %}{{ ['<']|join('>') }}{{ '<'|replace('<', '&') }}{% set s %}<{{ '<' \
+     }}{% endset %}{{ s }}{% endautoescape %}",
     "{% autoescape 'x' %}{% endautoescape %}",
     "{% block a %}x{{ n }}{% block b %}y{% endblock %}{% endblock %}{{ self.b() }}",
     "{{ super() }}",
@@ -370,9 +375,12 @@ const TEMPLATES: &[&str] = &[
     "{{ -text }}",
     "{{ loop.index }}",
     "{% set x = loop %}",
-    "{% for x in list %}{% set outer = loop %}{% for y in list %}{{ outer.index }}{{ loop.index }} {% endfor %}{% endfor %}",
+    "{% for x in list %}{% set outer = loop %}{% for y in list %}{{ outer.index }}{{ loop.index }} \
+     {% endfor %}{% endfor %}",
     "{{ long|length }}{{ long }}",
-    "{% for m in items %}{{ '<|' + m['k'] + '|>' + '\n' + (m.v|string) + '<|end|>' }}{% if not loop.last and items[loop.index].v == 1 %}!{% endif %}{% endfor %}",
+    "{% for m in items %}{{ '<|' + m['k'] + '|>' + '\n\
+     ' + (m.v|string) + '<|end|>' \
+     }}{% if not loop.last and items[loop.index].v == 1 %}!{% endif %}{% endfor %}",
     "{% set d = {'x': 1, 'y': [1, 2]} %}{% for k in d %}{{ k }}{{ d[k] }}{% endfor %}{{ d.items()|list }}",
     "{{ items|map(attribute='k')|map('upper')|join }}",
     "{% set x = namespace() %}{% set x.a = 1 %}{{ x.a }}{{ x.b is defined }}",

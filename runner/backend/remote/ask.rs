@@ -1,21 +1,21 @@
-//! A turn as it is put to an engine, in no API's words, and what the engine says of it.
+//! A turn as a request to an engine, independent of its API, and the engine's answer.
 
+use crate::backend::Call;
 use crate::backend::Sampling;
 use crate::prompt::Conversation;
-use crate::tools::{Call, Offer};
+use crate::tools::{ToolOffer, read_call};
 use greenroom_engine::Grammar;
 
 /// What is asked.
-pub(super) struct Ask<'a> {
+pub(super) struct RemoteRequest<'a> {
     /// The model's name there.
     pub(super) model: &'a str,
     pub(super) prompt: &'a Prompt,
     pub(super) sampling: &'a Sampling,
-    pub(super) seed: u64,
     pub(super) max_tokens: usize,
-    pub(super) bounds: Bounds<'a>,
+    pub(super) bounds: ReplyBounds<'a>,
     /// The tools that may be called, where prompts are messages.
-    pub(super) tools: Option<&'a Offer>,
+    pub(super) tools: Option<&'a ToolOffer>,
     /// How much is thought before the reply; empty: not at all.
     pub(super) effort: &'static str,
     /// The same for all turns of one memory, for engines that keep prompts by a key.
@@ -45,7 +45,7 @@ pub(super) enum Message {
 
 /// What a reply must be.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Bounds<'a> {
+pub(super) enum ReplyBounds<'a> {
     Free,
     OneOf(Vec<&'a str>),
     Grammar(&'a Grammar),
@@ -62,7 +62,7 @@ pub(super) enum Finish {
 
 /// What an engine has said so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct PartialReply {
     pub(super) ids: Vec<u32>,
     pub(super) text: String,
     /// Name and arguments of the tool that is called.
@@ -79,7 +79,7 @@ pub(super) struct Said {
 
 /// A conversation as messages.
 pub(super) fn messages(conversation: &Conversation) -> Vec<Message> {
-    let mut told: Vec<Message> = conversation.system.clone().map(Message::System).into_iter().collect();
+    let mut list: Vec<Message> = conversation.system.clone().map(Message::System).into_iter().collect();
     let mut is_result = false;
     let mut reads = |text: &str, is_call: bool| {
         let message =
@@ -88,12 +88,12 @@ pub(super) fn messages(conversation: &Conversation) -> Vec<Message> {
         message
     };
     for past in &conversation.exchanges {
-        let call = Call::read(&past.raw).filter(|_| past.is_call);
-        told.push(reads(&past.user, call.is_some()));
-        told.push(call.map_or_else(|| Message::Assistant(past.raw.to_string()), Message::Call));
+        let call = read_call(&past.raw).filter(|_| past.is_call);
+        list.push(reads(&past.user, call.is_some()));
+        list.push(call.map_or_else(|| Message::Assistant(past.raw.to_string()), Message::Call));
     }
-    told.push(reads(&conversation.next, false));
-    told
+    list.push(reads(&conversation.next, false));
+    list
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //!
 //! Written from the documentation of llama.cpp's server, vLLM's completions, SGLang's `/generate`, OpenAI's
 //! chat completions and Anthropic's messages. All answers but llama.cpp's are streamed. Of the settings of
-//! sampling an API gets those that it knows (docs/engines.md); anything else that it has no word for is
-//! refused by name. No API gets stop strings: it would not say what it cut ([`crate::prompt::StopStrings`]).
+//! sampling an API gets those that it has (docs/engines.md); anything else that it lacks is rejected by name.
+//! No API gets stop strings: it would not report what it cut ([`crate::prompt::StopStrings`]).
 
-use super::ask::{Ask, Bounds, Finish, Message, Prompt, Said};
+use super::ask::{Finish, Message, PartialReply, Prompt, RemoteRequest, ReplyBounds};
 use crate::scenario::Api;
 use anyhow::{bail, ensure};
 use greenroom_engine::Grammar;
@@ -35,7 +35,7 @@ pub(super) fn block(api: Api) -> usize {
 ///
 /// # Errors
 /// The API has no word for something that the turn needs.
-pub(super) fn body(api: Api, ask: &Ask<'_>) -> anyhow::Result<Value> {
+pub(super) fn body(api: Api, ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
     match api {
         Api::LlamaCpp => llamacpp(ask),
         Api::Vllm => vllm(ask),
@@ -50,7 +50,7 @@ pub(super) fn body(api: Api, ask: &Ask<'_>) -> anyhow::Result<Value> {
 ///
 /// # Errors
 /// The engine reports an error in it.
-pub(super) fn take(api: Api, event: &Value, said: &mut Said) -> anyhow::Result<()> {
+pub(super) fn take(api: Api, event: &Value, said: &mut PartialReply) -> anyhow::Result<()> {
     if let Some(error) = event.get("error").filter(|error| !error.is_null()) {
         let message =
             error.get("message").and_then(Value::as_str).map_or_else(|| error.to_string(), str::to_string);
@@ -67,14 +67,14 @@ pub(super) fn take(api: Api, event: &Value, said: &mut Said) -> anyhow::Result<(
     Ok(())
 }
 
-fn ids<'a>(ask: &'a Ask<'_>) -> anyhow::Result<&'a [u32]> {
+fn ids<'a>(ask: &'a RemoteRequest<'_>) -> anyhow::Result<&'a [u32]> {
     match ask.prompt {
         Prompt::Ids(ids) => Ok(ids),
         Prompt::Messages(_) => bail!("this API takes token ids, but a `tokenizer` is missing"),
     }
 }
 
-fn messages<'a>(ask: &'a Ask<'_>) -> anyhow::Result<&'a [Message]> {
+fn messages<'a>(ask: &'a RemoteRequest<'_>) -> anyhow::Result<&'a [Message]> {
     match ask.prompt {
         Prompt::Messages(messages) => Ok(messages),
         Prompt::Ids(_) => bail!("this API takes messages, not token ids; remove `tokenizer`"),
@@ -104,7 +104,7 @@ fn as_schema(text: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(text)?)
 }
 
-fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
+fn llamacpp(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
     let sampling = ask.sampling;
     let mut body = json!({
         "prompt": ids(ask)?,
@@ -115,7 +115,7 @@ fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_window,
-        "seed": ask.seed as u32,
+        "seed": ask.sampling.seed as u32,
         "cache_prompt": !ask.cold,
         "return_tokens": true,
         // A stream leaves out the ids of tokens that end in the middle of a character.
@@ -127,10 +127,10 @@ fn llamacpp(ask: &Ask<'_>) -> anyhow::Result<Value> {
         body["dry_allowed_length"] = json!(dry.allowed_length);
     }
     match &ask.bounds {
-        Bounds::Free => {}
-        Bounds::OneOf(options) => body["grammar"] = json!(gbnf(options)),
-        Bounds::Grammar(Grammar::JsonSchema(schema)) => body["json_schema"] = as_schema(schema)?,
-        Bounds::Grammar(grammar) => {
+        ReplyBounds::Free => {}
+        ReplyBounds::OneOf(options) => body["grammar"] = json!(gbnf(options)),
+        ReplyBounds::Grammar(Grammar::JsonSchema(schema)) => body["json_schema"] = as_schema(schema)?,
+        ReplyBounds::Grammar(grammar) => {
             bail!("llama.cpp's server supports JSON Schemas, but not `{}`", grammar.kind())
         }
     }
@@ -143,7 +143,7 @@ fn gbnf(options: &[&str]) -> String {
     format!("root ::= {}", quoted.join(" | "))
 }
 
-fn parse_llamacpp_event(event: &Value, said: &mut Said) {
+fn parse_llamacpp_event(event: &Value, said: &mut PartialReply) {
     said.text.push_str(event["content"].as_str().unwrap_or_default());
     said.ids.extend(id_list(&event["tokens"]));
     if event["stop"] == json!(true) {
@@ -157,7 +157,7 @@ fn parse_llamacpp_event(event: &Value, said: &mut Said) {
     }
 }
 
-fn vllm(ask: &Ask<'_>) -> anyhow::Result<Value> {
+fn vllm(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
     let sampling = ask.sampling;
     let mut body = json!({
         "model": ask.model,
@@ -168,27 +168,27 @@ fn vllm(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
-        "seed": ask.seed >> 1,
+        "seed": ask.sampling.seed >> 1,
         "return_token_ids": true,
         "stream": true,
         "stream_options": { "include_usage": true },
     });
     if ask.cold {
-        body["cache_salt"] = json!(format!("{:x}", ask.seed));
+        body["cache_salt"] = json!(format!("{:x}", ask.sampling.seed));
     }
     match &ask.bounds {
-        Bounds::Free => {}
-        Bounds::OneOf(options) => body["structured_outputs"] = json!({ "choice": options }),
-        Bounds::Grammar(Grammar::JsonSchema(schema)) => {
+        ReplyBounds::Free => {}
+        ReplyBounds::OneOf(options) => body["structured_outputs"] = json!({ "choice": options }),
+        ReplyBounds::Grammar(Grammar::JsonSchema(schema)) => {
             body["structured_outputs"] = json!({ "json": as_schema(schema)? });
         }
-        Bounds::Grammar(Grammar::Regex(regex)) => body["structured_outputs"] = json!({ "regex": regex }),
-        Bounds::Grammar(Grammar::Lark(lark)) => body["structured_outputs"] = json!({ "grammar": lark }),
+        ReplyBounds::Grammar(Grammar::Regex(regex)) => body["structured_outputs"] = json!({ "regex": regex }),
+        ReplyBounds::Grammar(Grammar::Lark(lark)) => body["structured_outputs"] = json!({ "grammar": lark }),
     }
     Ok(body)
 }
 
-fn parse_vllm_event(event: &Value, said: &mut Said) {
+fn parse_vllm_event(event: &Value, said: &mut PartialReply) {
     let choice = &event["choices"][0];
     said.text.push_str(choice["text"].as_str().unwrap_or_default());
     said.ids.extend(id_list(&choice["token_ids"]));
@@ -196,20 +196,20 @@ fn parse_vllm_event(event: &Value, said: &mut Said) {
     parse_usage_event(&event["usage"], said);
 }
 
-fn parse_finish_event(choice: &Value, said: &mut Said) {
+fn parse_finish_event(choice: &Value, said: &mut PartialReply) {
     if let Some(reason) = choice["finish_reason"].as_str() {
         said.finish = Some(if reason == "length" { Finish::Full } else { Finish::Ended });
     }
 }
 
 /// Usage, in OpenAI's form.
-fn parse_usage_event(usage: &Value, said: &mut Said) {
+fn parse_usage_event(usage: &Value, said: &mut PartialReply) {
     said.prompt_tokens = number(&usage["prompt_tokens"]).or(said.prompt_tokens);
     said.reply_tokens = number(&usage["completion_tokens"]).or(said.reply_tokens);
     said.cached = number(&usage["prompt_tokens_details"]["cached_tokens"]).or(said.cached);
 }
 
-fn sglang(ask: &Ask<'_>) -> anyhow::Result<Value> {
+fn sglang(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
     let sampling = ask.sampling;
     let mut settings = json!({
         "max_new_tokens": ask.max_tokens,
@@ -218,17 +218,17 @@ fn sglang(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
-        "sampling_seed": (ask.seed >> 33) as u32,
+        "sampling_seed": (ask.sampling.seed >> 33) as u32,
     });
     match &ask.bounds {
-        Bounds::Free => {}
-        Bounds::OneOf(options) => {
+        ReplyBounds::Free => {}
+        ReplyBounds::OneOf(options) => {
             let quoted: Vec<String> = options.iter().map(|option| escaped(option)).collect();
             settings["regex"] = json!(format!("({})", quoted.join("|")));
         }
-        Bounds::Grammar(Grammar::JsonSchema(schema)) => settings["json_schema"] = json!(schema),
-        Bounds::Grammar(Grammar::Regex(regex)) => settings["regex"] = json!(regex),
-        Bounds::Grammar(Grammar::Lark(_)) => {
+        ReplyBounds::Grammar(Grammar::JsonSchema(schema)) => settings["json_schema"] = json!(schema),
+        ReplyBounds::Grammar(Grammar::Regex(regex)) => settings["regex"] = json!(regex),
+        ReplyBounds::Grammar(Grammar::Lark(_)) => {
             bail!("SGLang supports JSON Schemas and regular expressions, but not `lark`")
         }
     }
@@ -248,7 +248,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Each event holds the reply from its beginning.
-fn parse_sglang_event(event: &Value, said: &mut Said) {
+fn parse_sglang_event(event: &Value, said: &mut PartialReply) {
     if let Some(text) = event["text"].as_str() {
         said.text = text.to_string();
     }
@@ -264,7 +264,7 @@ fn parse_sglang_event(event: &Value, said: &mut Said) {
     said.cached = number(&meta["cached_tokens"]).or(said.cached);
 }
 
-fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
+fn openai(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
     let mut calls = 0;
     let messages: Vec<Value> = messages(ask)?
         .iter()
@@ -289,7 +289,7 @@ fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
         "max_tokens": ask.max_tokens,
         "temperature": ask.sampling.temperature,
         "top_p": ask.sampling.top_p,
-        "seed": ask.seed >> 11, // any client can read 53 bits
+        "seed": ask.sampling.seed >> 11, // any client can read 53 bits
         "prompt_cache_key": ask.key,
         "stream": true,
         "stream_options": { "include_usage": true },
@@ -305,18 +305,26 @@ fn openai(ask: &Ask<'_>) -> anyhow::Result<Value> {
         });
         body["tools"] = tools.collect();
     }
-    let format = |schema: Value| json!({ "type": "json_schema", "json_schema": { "name": "reply", "strict": true, "schema": schema } });
+    let format = |schema: Value| {
+        json!({
+            "type": "json_schema", "json_schema": { "name": "reply", "strict": true, "schema": schema }
+        })
+    };
     match &ask.bounds {
-        Bounds::Free => {}
-        Bounds::OneOf(options) => body["response_format"] = format(schema_of(options)),
-        Bounds::Grammar(Grammar::JsonSchema(schema)) => body["response_format"] = format(as_schema(schema)?),
-        Bounds::Grammar(grammar) => bail!("OpenAI's API supports JSON Schemas, but not `{}`", grammar.kind()),
+        ReplyBounds::Free => {}
+        ReplyBounds::OneOf(options) => body["response_format"] = format(schema_of(options)),
+        ReplyBounds::Grammar(Grammar::JsonSchema(schema)) => {
+            body["response_format"] = format(as_schema(schema)?)
+        }
+        ReplyBounds::Grammar(grammar) => {
+            bail!("OpenAI's API supports JSON Schemas, but not `{}`", grammar.kind())
+        }
     }
     ensure!(!ask.cold, "OpenAI's API can't bypass its cache for a request (--cold)");
     Ok(body)
 }
 
-fn parse_openai_event(event: &Value, said: &mut Said) {
+fn parse_openai_event(event: &Value, said: &mut PartialReply) {
     let choice = &event["choices"][0];
     let delta = &choice["delta"];
     said.text.push_str(delta["content"].as_str().unwrap_or_default());
@@ -334,10 +342,10 @@ fn parse_openai_event(event: &Value, said: &mut Said) {
     parse_usage_event(&event["usage"], said);
 }
 
-fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
-    let (mut calls, mut system, mut told) = (0, None, Vec::new());
+fn anthropic(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
+    let (mut calls, mut system, mut list) = (0, None, Vec::new());
     for message in messages(ask)? {
-        told.push(match message {
+        list.push(match message {
             Message::System(text) => {
                 system = Some(text);
                 continue;
@@ -360,7 +368,7 @@ fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
     }
     let mut body = json!({
         "model": ask.model,
-        "messages": told,
+        "messages": list,
         "max_tokens": ask.max_tokens,
         "temperature": ask.sampling.temperature.min(1.0),
         "cache_control": { "type": "ephemeral" },
@@ -372,15 +380,21 @@ fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
     if let Some(offer) = ask.tools {
         let tools = offer.tools.iter();
         body["tools"] = tools
-            .map(|tool| json!({ "name": tool.name, "description": tool.about, "input_schema": tool.arguments }))
+            .map(|tool| {
+                json!({
+                    "name": tool.name, "description": tool.about, "input_schema": tool.arguments
+                })
+            })
             .collect();
     }
     let format = |schema: Value| json!({ "format": { "type": "json_schema", "schema": schema } });
     match &ask.bounds {
-        Bounds::Free => {}
-        Bounds::OneOf(options) => body["output_config"] = format(schema_of(options)),
-        Bounds::Grammar(Grammar::JsonSchema(schema)) => body["output_config"] = format(as_schema(schema)?),
-        Bounds::Grammar(grammar) => {
+        ReplyBounds::Free => {}
+        ReplyBounds::OneOf(options) => body["output_config"] = format(schema_of(options)),
+        ReplyBounds::Grammar(Grammar::JsonSchema(schema)) => {
+            body["output_config"] = format(as_schema(schema)?)
+        }
+        ReplyBounds::Grammar(grammar) => {
             bail!("Anthropic's API supports JSON Schemas, but not `{}`", grammar.kind())
         }
     }
@@ -388,7 +402,7 @@ fn anthropic(ask: &Ask<'_>) -> anyhow::Result<Value> {
     Ok(body)
 }
 
-fn parse_anthropic_event(event: &Value, said: &mut Said) {
+fn parse_anthropic_event(event: &Value, said: &mut PartialReply) {
     let usage = match event["type"].as_str().unwrap_or_default() {
         "message_start" => &event["message"]["usage"],
         "content_block_start" => {
@@ -414,7 +428,7 @@ fn parse_anthropic_event(event: &Value, said: &mut Said) {
         }
         _ => return,
     };
-    // A prompt's tokens are told in three parts, and again at the end.
+    // A prompt's tokens are reported in three parts, and again at the end.
     let [fresh, cached, written] = ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"]
         .map(|name| number(&usage[name]));
     if fresh.or(cached).or(written).is_some() {
@@ -427,14 +441,16 @@ fn parse_anthropic_event(event: &Value, said: &mut Said) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Call;
     use crate::backend::Sampling;
+    use crate::sampling::DEFAULT;
     use crate::scenario::ToolSpec;
-    use crate::tools::{Call, Offer};
+    use crate::tools::ToolOffer;
 
-    fn offer() -> Offer {
+    fn offer() -> ToolOffer {
         let (name, about) = ("dice".to_string(), "Rolls dice.".to_string());
         let arguments = json!({ "type": "object", "properties": { "sides": { "type": "integer" } } });
-        Offer { tools: vec![ToolSpec { name, about, arguments }], instructions: String::new() }
+        ToolOffer { tools: vec![ToolSpec { name, about, arguments }], instructions: String::new() }
     }
 
     fn talk() -> Prompt {
@@ -448,13 +464,17 @@ mod tests {
         ])
     }
 
-    fn asked(api: Api, prompt: &Prompt, bounds: Bounds<'_>, tools: Option<&Offer>) -> anyhow::Result<Value> {
-        let sampling = &Sampling { top_k: 40, ..Sampling::default() };
-        let ask = Ask {
+    fn asked(
+        api: Api,
+        prompt: &Prompt,
+        bounds: ReplyBounds<'_>,
+        tools: Option<&ToolOffer>,
+    ) -> anyhow::Result<Value> {
+        let sampling = &Sampling { top_k: 40, seed: u64::MAX, ..DEFAULT };
+        let ask = RemoteRequest {
             model: "m",
             prompt,
             sampling,
-            seed: u64::MAX,
             max_tokens: 9,
             bounds,
             tools,
@@ -468,17 +488,17 @@ mod tests {
     #[test]
     fn prompts_by_ids_are_asked_in_the_words_of_each_engine() {
         let prompt = Prompt::Ids(vec![5, 6, 7]);
-        let of = |api, bounds: Bounds<'_>| asked(api, &prompt, bounds, None).unwrap();
-        let llamacpp = of(Api::LlamaCpp, Bounds::OneOf(vec!["yes", "a \"no\""]));
+        let of = |api, bounds: ReplyBounds<'_>| asked(api, &prompt, bounds, None).unwrap();
+        let llamacpp = of(Api::LlamaCpp, ReplyBounds::OneOf(vec!["yes", "a \"no\""]));
         assert_eq!(llamacpp["prompt"], json!([5, 6, 7]));
         assert_eq!(llamacpp["grammar"], r#"root ::= "yes" | "a \"no\"""#);
         assert_eq!((&llamacpp["n_predict"], &llamacpp["top_k"]), (&json!(9), &json!(40)));
         assert_eq!(llamacpp["stream"], false, "a stream leaves ids out");
         let regex = Grammar::Regex("a+".into());
-        let vllm = of(Api::Vllm, Bounds::Grammar(&regex));
+        let vllm = of(Api::Vllm, ReplyBounds::Grammar(&regex));
         assert_eq!(vllm["structured_outputs"], json!({ "regex": "a+" }));
         assert!(vllm["seed"].as_i64().is_some(), "a seed is a signed number there");
-        let sglang = of(Api::SgLang, Bounds::OneOf(vec!["a.b", "c"]));
+        let sglang = of(Api::SgLang, ReplyBounds::OneOf(vec!["a.b", "c"]));
         assert_eq!(sglang["input_ids"], json!([5, 6, 7]));
         assert_eq!(sglang["sampling_params"]["regex"], r"(a\.b|c)");
         for body in [&llamacpp, &vllm, &sglang] {
@@ -488,13 +508,13 @@ mod tests {
             );
         }
         for api in [Api::OpenAi, Api::Anthropic] {
-            assert!(asked(api, &prompt, Bounds::Free, None).is_err());
+            assert!(asked(api, &prompt, ReplyBounds::Free, None).is_err());
         }
         for api in [Api::LlamaCpp, Api::SgLang, Api::OpenAi, Api::Anthropic] {
             let lark = Grammar::Lark("start: \"a\"".into());
             let (ids, talk) = (prompt.clone(), talk());
             let prompt = if api.takes_ids() { &ids } else { &talk };
-            let error = asked(api, prompt, Bounds::Grammar(&lark), None).unwrap_err().to_string();
+            let error = asked(api, prompt, ReplyBounds::Grammar(&lark), None).unwrap_err().to_string();
             assert!(error.contains("lark"), "{error}");
         }
     }
@@ -502,7 +522,7 @@ mod tests {
     #[test]
     fn messages_keep_calls_and_their_results_together() {
         let offer = offer();
-        let openai = asked(Api::OpenAi, &talk(), Bounds::Free, Some(&offer)).unwrap();
+        let openai = asked(Api::OpenAi, &talk(), ReplyBounds::Free, Some(&offer)).unwrap();
         let messages = openai["messages"].as_array().unwrap();
         let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user"]);
@@ -510,7 +530,8 @@ mod tests {
         assert_eq!(messages[2]["tool_calls"][0]["function"]["arguments"], r#"{"sides":6}"#);
         assert_eq!(openai["tools"][0]["function"]["name"], "dice");
         assert_eq!(openai["prompt_cache_key"], "greenroom-1");
-        let anthropic = asked(Api::Anthropic, &talk(), Bounds::OneOf(vec!["x", "y"]), Some(&offer)).unwrap();
+        let anthropic =
+            asked(Api::Anthropic, &talk(), ReplyBounds::OneOf(vec!["x", "y"]), Some(&offer)).unwrap();
         assert_eq!(anthropic["system"], "You are Ann.");
         let messages = anthropic["messages"].as_array().unwrap();
         assert_eq!(messages[1]["content"][0]["id"], messages[2]["content"][0]["tool_use_id"]);
@@ -519,8 +540,8 @@ mod tests {
         assert_eq!(schema["properties"]["choice"]["enum"], json!(["x", "y"]));
     }
 
-    fn heard(api: Api, events: &[Value]) -> Said {
-        let mut said = Said::default();
+    fn heard(api: Api, events: &[Value]) -> PartialReply {
+        let mut said = PartialReply::default();
         events.iter().for_each(|event| take(api, event, &mut said).unwrap());
         said
     }
@@ -572,17 +593,25 @@ mod tests {
         let said = heard(
             Api::Anthropic,
             &[
-                json!({ "type": "message_start", "message": { "usage": { "input_tokens": 3, "cache_read_input_tokens": 20 } } }),
-                json!({ "type": "content_block_start", "content_block": { "type": "tool_use", "name": "dice" } }),
+                json!({
+                    "type": "message_start",
+                    "message": { "usage": { "input_tokens": 3, "cache_read_input_tokens": 20 } }
+                }),
+                json!({
+                    "type": "content_block_start", "content_block": { "type": "tool_use", "name": "dice" }
+                }),
                 json!({ "type": "content_block_delta", "delta": { "partial_json": "{}" } }),
-                json!({ "type": "message_delta", "delta": { "stop_reason": "max_tokens" }, "usage": { "output_tokens": 7 } }),
+                json!({
+                    "type": "message_delta", "delta": { "stop_reason": "max_tokens" },
+                    "usage": { "output_tokens": 7 }
+                }),
             ],
         );
         assert_eq!(said.call, Some(("dice".into(), "{}".into())));
         assert_eq!((said.prompt_tokens, said.cached, said.reply_tokens), (Some(23), Some(20), Some(7)));
         assert_eq!(said.finish, Some(Finish::Full));
         let error = json!({ "error": { "message": "no\u{1b}[31m room" } });
-        let error = take(Api::OpenAi, &error, &mut Said::default()).unwrap_err().to_string();
+        let error = take(Api::OpenAi, &error, &mut PartialReply::default()).unwrap_err().to_string();
         assert!(error.contains("no") && !error.contains('\u{1b}'), "{error:?}");
     }
 }

@@ -1,41 +1,41 @@
 //! `greenroom serve` as an engine: asked in the words in which one here would be ([`wire`]), so the replies
 //! are the same to the bit.
 
-use super::http::{Failure, Http, with_retries};
+use super::http::{Http, HttpFailure, with_retries};
 use super::opening::choose;
 use super::pace::Pace;
-use super::shown::Shown;
-use crate::backend::embedded::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
-use crate::backend::wire::{self, Event, VERSION};
-use crate::backend::{Backend, BoxFuture, GivenSampling, ModelCard, Progress, Reply, Request, Session, Sink};
-use crate::scenario::Address;
+use super::shown::ShownReply;
+use crate::backend::engine::{by_tokens, conversation, in_file_order, needed_for_calls, reply_of};
+use crate::backend::wire::{self, VERSION, WireEvent};
+use crate::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink};
+use crate::sampling::suggested;
+use crate::scenario::{EngineAddress, Hints};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow};
 use greenroom_engine as engine;
 use serde_json::{Value, json};
 
 /// A model of a server.
-pub(super) struct Served {
-    address: Address,
+pub(super) struct GreenroomBackend {
+    address: EngineAddress,
     http: Http,
     pace: Pace,
     /// The model's name there.
     model: String,
     card: ModelCard,
     context: usize,
-    sampling: GivenSampling,
+    sampling: Hints,
 }
 
-impl Served {
+impl GreenroomBackend {
     /// Reaches a server, and has it open the model.
     ///
-    /// # Errors
-    /// Nobody answers, or there is no such model.
-    pub(super) fn open(address: &Address) -> anyhow::Result<Self> {
+    /// # Errors There is no answer, or no such model.
+    pub(super) fn open(address: &EngineAddress) -> anyhow::Result<Self> {
         let http = Http::new(address)?;
         let listed = http.get("/v1/models")?;
         let model = choose(address.model.as_deref(), &listed)?;
-        // A model that is asked for is opened.
+        // Opens a requested model.
         http.post("/tokenize", &json!({ "content": "", "model": model }))?;
         let described = http.get(&format!("/v1/models/{model}"))?;
         let of = &described["greenroom"];
@@ -56,7 +56,7 @@ impl Served {
             model,
             card,
             context: address.context.or(context).unwrap_or(usize::MAX),
-            sampling: sampling.unwrap_or_default().into(),
+            sampling: suggested(&sampling.unwrap_or_default()),
         })
     }
 
@@ -64,7 +64,7 @@ impl Served {
         let path = request.path.clone();
         let open = request.choice.as_ref().map(in_file_order).unwrap_or_default();
         let request = engine::Request::from(request);
-        let turn = wire::Turn { version: VERSION, model: self.model.clone(), request };
+        let turn = wire::WireTurn { version: VERSION, model: self.model.clone(), request };
         let completion = self.asked(&serde_json::to_value(turn)?, &sink).await.with_context(|| path)?;
         Ok(reply_of(completion, open, None))
     }
@@ -72,7 +72,7 @@ impl Served {
     /// Asks until there is an answer, or asking again has no use. What was read for an answer that broke off
     /// is not read again.
     async fn asked(&self, body: &Value, sink: &Sink) -> anyhow::Result<engine::Completion> {
-        let shown = &Shown::new(sink);
+        let shown = &ShownReply::new(sink);
         let attempt = || async move {
             let completion = self.attempt(body, shown).await?;
             let usage = &completion.usage;
@@ -82,27 +82,27 @@ impl Served {
         with_retries(&self.pace, attempt).await
     }
 
-    async fn attempt(&self, body: &Value, shown: &Shown<'_>) -> Result<engine::Completion, Failure> {
+    async fn attempt(&self, body: &Value, shown: &ShownReply<'_>) -> Result<engine::Completion, HttpFailure> {
         let mut events = self.http.stream("/v1/turns", body.clone(), Vec::new());
         let mut said = 0;
         while let Some(event) = events.recv().await {
             let event = serde_json::from_value(event?).context("can't read an event of the answer")?;
             match event {
-                Event::Reading { done, total } => (shown.sink())(Progress::Prefill { done, total }),
-                Event::Text(text) => shown.show(&mut said, &text),
-                Event::Done(completion) => return Ok(*completion),
-                Event::Failed { message, status } => {
+                WireEvent::Reading { done, total } => (shown.sink())(Progress::Prefill { done, total }),
+                WireEvent::Text(text) => shown.show(&mut said, &text),
+                WireEvent::Done(completion) => return Ok(*completion),
+                WireEvent::Failed { message, status } => {
                     let error = anyhow!("{} answered {status}: {message}", self.address.host());
                     let may_pass = status == 429 || status >= 500;
                     return Err(if may_pass {
-                        Failure::Transient(error, None)
+                        HttpFailure::Transient(error, None)
                     } else {
-                        Failure::Permanent(error)
+                        HttpFailure::Permanent(error)
                     });
                 }
             }
         }
-        Err(Failure::Transient(anyhow!("{}: the answer ended early", self.address.host()), None))
+        Err(HttpFailure::Transient(anyhow!("{}: the answer ended early", self.address.host()), None))
     }
 
     /// Tokens that a turn may take, without calls and with them; asked of the server only where the prompt's
@@ -129,7 +129,7 @@ impl Served {
     }
 }
 
-impl Backend for Served {
+impl Backend for GreenroomBackend {
     fn card(&self) -> ModelCard {
         self.card.clone()
     }
@@ -142,7 +142,7 @@ impl Backend for Served {
         let (run, agent) = (session.run.clone(), session.agent.clone());
         let body = serde_json::to_value(wire::Forgotten { model: self.model.clone(), run, agent });
         let http = self.http.clone();
-        // Nobody waits for it.
+        // It is not waited for.
         std::thread::spawn(move || {
             if let Err(failure) = body
                 .map_err(Into::into)
@@ -153,7 +153,7 @@ impl Backend for Served {
         });
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
+    fn suggested_sampling(&self) -> Hints {
         self.sampling.clone()
     }
 

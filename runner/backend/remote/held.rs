@@ -1,25 +1,25 @@
-//! What an engine should have of a prompt, beside what it says that it had, and why the two differ.
+//! The part of a prompt that an engine should have cached, the part that it reports, and why the two differ.
 //!
-//! An agent's prompt begins with its last prompt and reply, so all of that can be in the engine's cache but
-//! the reply's last token, which was said and never read. What is reused less than that was computed again:
-//! somebody paid for it, so it is told, with its likely cause.
+//! An agent's prompt begins with its last prompt and reply, so all of that can be in the engine's cache
+//! except the reply's last token, which was sampled but never read. If less than that is reused, the rest was
+//! computed again, and paid for, so it is reported with its likely cause.
 
-use crate::backend::{Match, Origin, Session, Usage};
+use crate::backend::{CacheSource, MatchKind, Session, Usage};
 use greenroom_engine::common_prefix;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Tokens by which a text of a reply may differ from the tokens that it was said by, at most, to be taken for
-/// just that.
+/// Maximum number of tokens by which the text of a reply may differ from its sampled tokens and still count
+/// as them.
 const RESPELLED: usize = 8;
 
 /// What engines hold of sessions, as far as this process has asked them.
 #[derive(Default)]
-pub(super) struct Held(Mutex<HashMap<Session, Past>>);
+pub(super) struct HeldSessions(Mutex<HashMap<Session, SessionPast>>);
 
 /// The turns of one session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Past {
+pub(super) struct SessionPast {
     /// The last prompt and its reply; empty where prompts are messages.
     pub(super) ids: Vec<u32>,
     /// Tokens that the engine read, turn by turn.
@@ -28,7 +28,7 @@ pub(super) struct Past {
 
 /// What a prompt should find in the engine's cache.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Expected {
+pub(super) struct ExpectedReuse {
     /// Tokens, in whole blocks.
     tokens: usize,
     block: usize,
@@ -41,8 +41,8 @@ pub(super) struct Expected {
     read: Vec<usize>,
 }
 
-/// What came of it.
-pub(super) struct Outcome {
+/// The result.
+pub(super) struct ReuseOutcome {
     pub(super) prompt_tokens: usize,
     pub(super) cached: Option<usize>,
     pub(super) reply_tokens: usize,
@@ -51,15 +51,15 @@ pub(super) struct Outcome {
     pub(super) total_ms: f64,
 }
 
-impl Held {
+impl HeldSessions {
     /// What is known of a session, or of the one that it begins with.
-    pub(super) fn past(&self, session: &Session, parent: Option<&Session>) -> Option<Past> {
+    pub(super) fn past(&self, session: &Session, parent: Option<&Session>) -> Option<SessionPast> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.get(session).or_else(|| held.get(parent?)).cloned()
     }
 
     /// A turn has ended.
-    pub(super) fn keep(&self, session: Session, past: Past) {
+    pub(super) fn keep(&self, session: Session, past: SessionPast) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(session, past);
     }
 
@@ -68,9 +68,9 @@ impl Held {
     }
 }
 
-impl Expected {
+impl ExpectedReuse {
     /// What `prompt` (ids; empty: messages) should find, after `past`.
-    pub(super) fn new(past: Option<&Past>, prompt: &[u32], block: usize) -> Self {
+    pub(super) fn new(past: Option<&SessionPast>, prompt: &[u32], block: usize) -> Self {
         let Some(past) = past else {
             let (by_messages, read) = (prompt.is_empty(), Vec::new());
             return Self { tokens: 0, block, extends: true, goes_on: false, by_messages, read };
@@ -85,34 +85,28 @@ impl Expected {
         Self { tokens, block, extends: common == past.ids.len(), goes_on: true, by_messages, read }
     }
 
-    /// The turn's account; `None`: the engine does not say what it reused.
-    pub(super) fn account(&self, outcome: &Outcome) -> Option<Usage> {
+    /// The turn's account; `None`: the engine does not report what it reused.
+    pub(super) fn account(&self, outcome: &ReuseOutcome) -> Option<Usage> {
         let cached = outcome.cached?.min(outcome.prompt_tokens);
         let missing = self.tokens.saturating_sub(cached);
         let kind = match (self.goes_on, self.extends, cached) {
-            (true, true, _) => Match::Extend,
-            (true, false, _) => Match::Diverge,
-            (false, _, 0) => Match::Cold,
-            (false, _, _) => Match::Prefix,
+            (true, true, _) => MatchKind::Extend,
+            (true, false, _) => MatchKind::Diverge,
+            (false, _, 0) => MatchKind::Cold,
+            (false, _, _) => MatchKind::Prefix,
         };
         Some(Usage {
             kind,
-            source: if cached > 0 { Origin::Memory } else { Origin::None },
+            source: if cached > 0 { CacheSource::Memory } else { CacheSource::None },
             reused: cached,
             prefilled: outcome.prompt_tokens - cached - missing.min(outcome.prompt_tokens - cached),
             recomputed: missing.min(outcome.prompt_tokens - cached),
             generated: outcome.reply_tokens,
-            layer0_rows: 0,
             ttft_ms: outcome.ttft_ms,
             total_ms: outcome.total_ms,
-            bytes_read: 0,
-            bytes_written: 0,
-            waited_ms: 0.0,
-            prefetch_ms: 0.0,
             saved_ms: cached as f64 * outcome.token_ms,
-            memory_bytes: 0,
             reason: self.cause(cached),
-            adopted: None,
+            ..Usage::default()
         })
     }
 
@@ -133,12 +127,13 @@ impl Expected {
                 "the end of the last reply was tokenized differently than it was generated".to_string()
             }
             Some(turn) if cached > 0 => format!(
-                "the worker that answered had read only up to this agent's turn {}: requests go to several workers",
+                "the worker that answered had read only up to this agent's turn {}: requests go to several \
+                 workers",
                 turn + 1
             ),
             _ if cached == 0 => {
-                "nothing was cached: it was evicted (the engine's cache is too small for all agents), the engine was \
-                 restarted, or another worker answered"
+                "nothing was cached: it was evicted (the engine's cache is too small for all agents), the \
+                 engine was restarted, or another worker answered"
                     .to_string()
             }
             _ => "the rest was evicted: the engine's cache is too small for all agents".to_string(),
@@ -151,34 +146,34 @@ impl Expected {
 mod tests {
     use super::*;
 
-    fn outcome(prompt_tokens: usize, cached: usize) -> Outcome {
+    fn outcome(prompt_tokens: usize, cached: usize) -> ReuseOutcome {
         let (token_ms, ttft_ms, total_ms) = (2.0, 1.0, 1.0);
-        Outcome { prompt_tokens, cached: Some(cached), reply_tokens: 3, token_ms, ttft_ms, total_ms }
+        ReuseOutcome { prompt_tokens, cached: Some(cached), reply_tokens: 3, token_ms, ttft_ms, total_ms }
     }
 
-    fn past(read: &[usize]) -> Past {
-        Past { ids: (0..=*read.last().unwrap() as u32).collect(), read: read.to_vec() }
+    fn past(read: &[usize]) -> SessionPast {
+        SessionPast { ids: (0..=*read.last().unwrap() as u32).collect(), read: read.to_vec() }
     }
 
     #[test]
     fn what_is_reused_as_predicted_has_no_cause() {
         let prompt: Vec<u32> = (0..150).collect();
-        let expected = Expected::new(Some(&past(&[40, 100])), &prompt, 1);
+        let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &prompt, 1);
         let usage = expected.account(&outcome(150, 100)).unwrap();
         assert_eq!((usage.reused, usage.prefilled, usage.recomputed, usage.reason), (100, 50, 0, None));
-        assert_eq!((usage.kind, usage.saved_ms), (Match::Extend, 200.0));
-        let expected = Expected::new(Some(&past(&[40, 100])), &prompt, 16);
+        assert_eq!((usage.kind, usage.saved_ms), (MatchKind::Extend, 200.0));
+        let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &prompt, 16);
         assert_eq!(expected.account(&outcome(150, 96)).unwrap().reason, None, "whole blocks");
-        let first = Expected::new(None, &prompt, 1);
-        assert_eq!(first.account(&outcome(150, 0)).unwrap().kind, Match::Cold);
-        assert_eq!(first.account(&outcome(150, 20)).unwrap().kind, Match::Prefix);
-        assert!(first.account(&Outcome { cached: None, ..outcome(150, 0) }).is_none());
+        let first = ExpectedReuse::new(None, &prompt, 1);
+        assert_eq!(first.account(&outcome(150, 0)).unwrap().kind, MatchKind::Cold);
+        assert_eq!(first.account(&outcome(150, 20)).unwrap().kind, MatchKind::Prefix);
+        assert!(first.account(&ReuseOutcome { cached: None, ..outcome(150, 0) }).is_none());
     }
 
     #[test]
     fn a_shortfall_names_its_likely_cause() {
         let prompt: Vec<u32> = (0..150).collect();
-        let expected = Expected::new(Some(&past(&[40, 100])), &prompt, 1);
+        let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &prompt, 1);
         for (cached, cause) in [
             (0, "nothing was cached"),
             (40, "only up to this agent's turn 1"),
@@ -191,15 +186,15 @@ mod tests {
             assert_eq!((usage.reused, usage.recomputed, usage.prefilled), (cached, 100 - cached, 50));
         }
         let other: Vec<u32> = (0..50).chain(90..200).collect();
-        let expected = Expected::new(Some(&past(&[40, 100])), &other, 1);
+        let expected = ExpectedReuse::new(Some(&past(&[40, 100])), &other, 1);
         let usage = expected.account(&outcome(160, 50)).unwrap();
-        assert_eq!((usage.kind, usage.reused), (Match::Diverge, 50));
+        assert_eq!((usage.kind, usage.reused), (MatchKind::Diverge, 50));
         assert!(usage.reason.unwrap().contains("does not begin with"));
     }
 
     #[test]
     fn messages_are_counted_by_the_engine_alone() {
-        let expected = Expected::new(Some(&Past { ids: Vec::new(), read: vec![90] }), &[], 1);
+        let expected = ExpectedReuse::new(Some(&SessionPast { ids: Vec::new(), read: vec![90] }), &[], 1);
         assert_eq!(expected.account(&outcome(120, 90)).unwrap().reason, None);
         assert!(
             expected.account(&outcome(120, 88)).unwrap().reason.unwrap().contains("tokenized differently")

@@ -1,11 +1,11 @@
-//! HTTP to an engine: whole answers and streams of events, what may be asked again, and what went wrong in
+//! HTTP to an engine: whole answers and streams of events, which requests may be repeated, and failures in
 //! words.
 //!
-//! The key goes into one header and nowhere else: what a server says is searched for it before anybody reads
-//! that.
+//! The key goes into one header and nowhere else: server responses are searched for it before anyone reads
+//! them.
 
 use super::pace::Pace;
-use crate::scenario::{Address, Api};
+use crate::scenario::{Api, EngineAddress};
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
@@ -16,39 +16,40 @@ use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, Timeout};
 
 /// Longest time to reach an engine.
-const REACH: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest answer.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// Characters of a server's own words that are quoted.
 const QUOTED: usize = 300;
 /// Attempts at one request.
-const ATTEMPTS: u32 = 6;
+const MAX_ATTEMPTS: u32 = 6;
 /// Longest wait before another one.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Failure of a request.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// Another attempt may do better, after so long if the server says so.
+pub(super) enum HttpFailure {
+    /// Another attempt may succeed, after this time if the server names one.
     Transient(anyhow::Error, Option<Duration>),
-    /// Somebody has to do something about it.
+    /// A person has to fix it.
     Permanent(anyhow::Error),
 }
 
-impl Failure {
-    /// The wait before another attempt, after the one of this number (from 1), which is told.
+impl HttpFailure {
+    /// Reports and waits before attempt `n` (from 1) is repeated.
     ///
     /// # Errors
     /// Another attempt would be of no use, or there were enough.
     fn before_another(self, attempt: u32) -> anyhow::Result<Duration> {
         match self {
-            Self::Transient(error, after) if attempt < ATTEMPTS => {
+            Self::Transient(error, after) if attempt < MAX_ATTEMPTS => {
                 let wait = wait_before(attempt, after);
                 tracing::warn!("{error:#}; retrying in {:.1} s", wait.as_secs_f64());
                 Ok(wait)
             }
-            Self::Transient(error, _) => Err(error
-                .context(format!("no answer after {ATTEMPTS} attempts; continue from here with --resume"))),
+            Self::Transient(error, _) => Err(error.context(format!(
+                "no answer after {MAX_ATTEMPTS} attempts; continue from here with --resume"
+            ))),
             Self::Permanent(error) => Err(error),
         }
     }
@@ -58,7 +59,7 @@ impl Failure {
 /// the answer and its tokens.
 pub(super) async fn with_retries<T, F>(pace: &Pace, attempt: impl Fn() -> F) -> anyhow::Result<T>
 where
-    F: Future<Output = Result<(T, usize), Failure>>,
+    F: Future<Output = Result<(T, usize), HttpFailure>>,
 {
     let mut n = 1;
     loop {
@@ -77,14 +78,14 @@ where
     }
 }
 
-impl From<Failure> for anyhow::Error {
-    fn from(failure: Failure) -> Self {
-        let (Failure::Transient(error, _) | Failure::Permanent(error)) = failure;
+impl From<HttpFailure> for anyhow::Error {
+    fn from(failure: HttpFailure) -> Self {
+        let (HttpFailure::Transient(error, _) | HttpFailure::Permanent(error)) = failure;
         error
     }
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for HttpFailure {
     fn from(error: anyhow::Error) -> Self {
         Self::Permanent(error)
     }
@@ -106,7 +107,7 @@ impl Http {
     ///
     /// # Errors
     /// The variable that is to hold the key does not.
-    pub(super) fn new(address: &Address) -> anyhow::Result<Self> {
+    pub(super) fn new(address: &EngineAddress) -> anyhow::Result<Self> {
         let key = address.key_env.as_ref().map(|name| {
             let key = std::env::var(name).ok().filter(|key| !key.trim().is_empty());
             key.map(|key| key.trim().to_string()).with_context(|| {
@@ -139,7 +140,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0) // a key goes to no other server
             .max_idle_connections(0) // one that a server has closed meanwhile would cost an attempt
-            .timeout_connect(Some(REACH))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(silence)
             .timeout_per_read(silence);
         let (url, key_env) = (address.url.clone(), address.key_env.clone());
@@ -147,7 +148,7 @@ impl Http {
     }
 
     /// Asks for a value.
-    pub(super) fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub(super) fn get(&self, path: &str) -> Result<Value, HttpFailure> {
         let url = format!("{}{path}", self.url);
         let mut request = self.agent.get(&url);
         for (name, value) in &self.headers {
@@ -157,7 +158,7 @@ impl Http {
     }
 
     /// Sends a value, and reads the answer as a whole; null where there is none.
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, HttpFailure> {
         let url = format!("{}{path}", self.url);
         self.whole(&url, self.send(&url, body, &[]))
     }
@@ -178,15 +179,15 @@ impl Http {
         request.send(body.to_string())
     }
 
-    fn whole(&self, url: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<Value, Failure> {
+    fn whole(&self, url: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<Value, HttpFailure> {
         let mut response = self.accepted(url, answer)?;
-        let body = response.body_mut().with_config().limit(MOST_BYTES).read_to_vec();
+        let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_vec();
         let body = body.map_err(|error| self.unanswered(url, error))?;
         if body.is_empty() {
             return Ok(Value::Null);
         }
         let value = serde_json::from_slice(&body);
-        value.map_err(|error| Failure::Permanent(anyhow!("the answer of {url} is not JSON: {error}")))
+        value.map_err(|error| HttpFailure::Permanent(anyhow!("the answer of {url} is not JSON: {error}")))
     }
 
     /// Sends a value, and hands over each event of the answer as it comes, from a thread of its own. An
@@ -196,7 +197,7 @@ impl Http {
         path: &str,
         body: Value,
         more: Vec<(&'static str, String)>,
-    ) -> mpsc::UnboundedReceiver<Result<Value, Failure>> {
+    ) -> mpsc::UnboundedReceiver<Result<Value, HttpFailure>> {
         let (events, read) = mpsc::unbounded_channel();
         let (http, url) = (self.clone(), format!("{}{path}", self.url));
         tokio::task::spawn_blocking(move || {
@@ -204,13 +205,13 @@ impl Http {
                 Ok(response) => response,
                 Err(failure) => return drop(events.send(Err(failure))),
             };
-            let mut lines = BufReader::new(response.into_body().into_reader().take(MOST_BYTES));
+            let mut lines = BufReader::new(response.into_body().into_reader().take(MAX_ANSWER_BYTES));
             loop {
                 let mut line = Vec::new();
                 let failure = match lines.read_until(b'\n', &mut line) {
-                    Ok(0) if lines.get_ref().limit() == 0 => {
-                        Failure::Permanent(anyhow!("{url}: the answer has more than {MOST_BYTES} bytes"))
-                    }
+                    Ok(0) if lines.get_ref().limit() == 0 => HttpFailure::Permanent(anyhow!(
+                        "{url}: the answer has more than {MAX_ANSWER_BYTES} bytes"
+                    )),
                     Ok(0) => return, // whether it was whole, the reader sees
                     Ok(_) => match event(&line) {
                         None => {
@@ -224,11 +225,11 @@ impl Http {
                             Err(_) => return,
                         },
                         Some(Err(error)) => {
-                            Failure::Transient(anyhow!("{url}: an event is not JSON: {error}"), None)
+                            HttpFailure::Transient(anyhow!("{url}: an event is not JSON: {error}"), None)
                         }
                     },
                     Err(error) => {
-                        Failure::Transient(anyhow!("{url} ended early: {}", in_words(&error)), None)
+                        HttpFailure::Transient(anyhow!("{url} ended early: {}", in_words(&error)), None)
                     }
                 };
                 return drop(events.send(Err(failure)));
@@ -242,7 +243,7 @@ impl Http {
         &self,
         url: &str,
         answer: Result<Response<Body>, ureq::Error>,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, HttpFailure> {
         let mut response = answer.map_err(|error| self.unanswered(url, error))?;
         let status = response.status();
         if status.is_success() {
@@ -251,45 +252,47 @@ impl Http {
         let after = response.headers().get(header::RETRY_AFTER).and_then(|after| after.to_str().ok());
         let after = after.and_then(|after| Duration::try_from_secs_f64(after.trim().parse().ok()?).ok());
         let body = response.body_mut().with_config().limit(1 << 20).read_to_vec().unwrap_or_default();
-        let said = self.without_key(&said(&body));
+        let said = self.without_key(&server_message(&body));
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         Err(match status {
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
-                Failure::Transient(anyhow!("{url} answered {status}{said}"), after)
+                HttpFailure::Transient(anyhow!("{url} answered {status}{said}"), after)
             }
             status if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {
-                Failure::Transient(anyhow!("{url} answered {status}{said}"), after)
+                HttpFailure::Transient(anyhow!("{url} answered {status}{said}"), after)
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let help = match &self.key_env {
                     Some(name) => format!("the key in {name} was rejected"),
                     None => "it requires a key; name its environment variable with `key_env`".to_string(),
                 };
-                Failure::Permanent(anyhow!("{url} answered {status}{said}; {help}"))
+                HttpFailure::Permanent(anyhow!("{url} answered {status}{said}; {help}"))
             }
-            _ => Failure::Permanent(anyhow!("{url} answered {status}{said}")),
+            _ => HttpFailure::Permanent(anyhow!("{url} answered {status}{said}")),
         })
     }
 
-    fn unanswered(&self, url: &str, error: ureq::Error) -> Failure {
+    fn unanswered(&self, url: &str, error: ureq::Error) -> HttpFailure {
         let error = match error {
             ureq::Error::Io(error) => anyhow!("{url}: {}", in_words(&error)),
             ureq::Error::HostNotFound => {
-                return Failure::Permanent(anyhow!("{url}: unknown host, or no network"));
+                return HttpFailure::Permanent(anyhow!("{url}: unknown host, or no network"));
             }
             ureq::Error::ConnectionFailed => {
                 anyhow!("{url}: connection refused; check that the server is running")
             }
             ureq::Error::Timeout(Timeout::Connect) => {
-                anyhow!("{url}: not reached within {} s", REACH.as_secs())
+                anyhow!("{url}: not reached within {} s", CONNECT_TIMEOUT.as_secs())
             }
             ureq::Error::Timeout(_) => anyhow!("{url}: no answer in time (`timeout`)"),
-            error => return Failure::Permanent(anyhow!("{url}: {}", self.without_key(&error.to_string()))),
+            error => {
+                return HttpFailure::Permanent(anyhow!("{url}: {}", self.without_key(&error.to_string())));
+            }
         };
-        Failure::Transient(error, None)
+        HttpFailure::Transient(error, None)
     }
 
-    /// Words of somebody else, without the key that they may repeat.
+    /// External text, without the key that it may repeat.
     fn without_key(&self, text: &str) -> String {
         match &self.key {
             Some(key) => text.replace(key.as_str(), "…"),
@@ -301,10 +304,10 @@ impl Http {
 /// The wait before attempt number `n` (from 1): longer each time, and by chance, so that many don't come back
 /// at once.
 fn wait_before(n: u32, after: Option<Duration>) -> Duration {
-    let longest = Duration::from_millis(500).saturating_mul(1 << n.min(10)).min(LONGEST_WAIT);
+    let longest = Duration::from_millis(500).saturating_mul(1 << n.min(10)).min(MAX_WAIT);
     let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
     let jittered = longest.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX));
-    after.map_or(jittered, |after| after.min(LONGEST_WAIT * 4) + jittered / 8)
+    after.map_or(jittered, |after| after.min(MAX_WAIT * 4) + jittered / 8)
 }
 
 /// The value of a line of a stream of events, or of an answer in one piece; `None`: it holds none.
@@ -314,8 +317,8 @@ fn event(line: &[u8]) -> Option<serde_json::Result<Value>> {
     (data != b"[DONE]" && !data.is_empty()).then(|| serde_json::from_slice(data))
 }
 
-/// What a server says of a refusal: the message of its JSON, else the beginning of its text.
-fn said(body: &[u8]) -> String {
+/// A server's error message: that of its JSON, else the beginning of its text.
+fn server_message(body: &[u8]) -> String {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     let message = value.as_ref().and_then(|value| {
         ["/error/message", "/message", "/error", "/detail"].iter().find_map(|at| value.pointer(at)?.as_str())
@@ -339,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_told_from_other_lines() {
+    fn events_are_distinguished_from_other_lines() {
         assert_eq!(event(b"data: {\"a\": 1}\r\n").unwrap().unwrap()["a"], 1);
         for other in [&b"\n"[..], b": ping\n", b"event: done\n", b"data: [DONE]\n", b"data:\n"] {
             assert!(event(other).is_none());
@@ -350,17 +353,17 @@ mod tests {
 
     #[test]
     fn refusals_are_quoted_in_their_own_words() {
-        assert_eq!(said(br#"{"error": {"message": "too long", "code": 1}}"#), "too long");
-        assert_eq!(said(br#"{"error": "gone"}"#), "gone");
-        assert_eq!(said(b"<html>busy</html>"), "<html>busy</html>");
-        assert_eq!(said(&[b'a'; 1000]).len(), QUOTED);
+        assert_eq!(server_message(br#"{"error": {"message": "too long", "code": 1}}"#), "too long");
+        assert_eq!(server_message(br#"{"error": "gone"}"#), "gone");
+        assert_eq!(server_message(b"<html>busy</html>"), "<html>busy</html>");
+        assert_eq!(server_message(&[b'a'; 1000]).len(), QUOTED);
     }
 
     #[test]
     fn waits_grow_and_heed_the_server() {
         for n in 1..12 {
             let wait = wait_before(n, None);
-            assert!(wait <= LONGEST_WAIT && wait >= Duration::from_millis(500), "{n}: {wait:?}");
+            assert!(wait <= MAX_WAIT && wait >= Duration::from_millis(500), "{n}: {wait:?}");
         }
         assert!(wait_before(1, Some(Duration::from_secs(7))) >= Duration::from_secs(7));
     }

@@ -16,40 +16,41 @@ mod pace;
 mod reply;
 mod shown;
 
-use super::embedded::{conversation, in_file_order, source};
-use super::{Backend, BoxFuture, GivenSampling, ModelCard, Reply, Request, Session, Sink, Stop, locate};
+use super::embedded::source;
+use super::engine::{conversation, in_file_order, room};
+use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, StopReason, locate};
 use crate::prompt::{StopStrings, opens_reasoning};
-use crate::scenario::{Address, Api, Method, Reasoning};
+use crate::sampling::suggested;
+use crate::scenario::{Api, ChoiceMethod, EngineAddress, Hints, Reasoning};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
-use ask::{Ask, Bounds, Prompt, Said, messages};
-use greenroom::Served;
+use ask::{PartialReply, Prompt, RemoteRequest, ReplyBounds, messages};
+use greenroom::GreenroomBackend;
 use greenroom_engine::{PromptEncoder, StreamedReply};
-use held::{Expected, Held, Outcome};
-use http::{Failure, Http, with_retries};
+use held::{ExpectedReuse, HeldSessions, ReuseOutcome};
+use http::{Http, HttpFailure, with_retries};
 use opening::{describe, probe};
 use pace::Pace;
 use reply::{Cutting, by_ids, by_text};
 use serde_json::{Value, json};
-use shown::Shown;
+use shown::ShownReply;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Opens the engine at an address.
 ///
-/// # Errors
-/// Nobody answers there, the key or the tokenizer is missing, or the tokenizer is another model's.
-pub(super) fn open(address: &Address) -> anyhow::Result<Arc<dyn Backend>> {
+/// # Errors There is no answer, the key or the tokenizer is missing, or the tokenizer is another model's.
+pub(super) fn open(address: &EngineAddress) -> anyhow::Result<Arc<dyn Backend>> {
     let opened: anyhow::Result<Arc<dyn Backend>> = match address.api {
-        Api::Greenroom => Served::open(address).map(|served| Arc::new(served) as _),
-        _ => Remote::open(address).map(|remote| Arc::new(remote) as _),
+        Api::Greenroom => GreenroomBackend::open(address).map(|served| Arc::new(served) as _),
+        _ => RemoteBackend::open(address).map(|remote| Arc::new(remote) as _),
     };
     opened.with_context(|| format!("can't use the engine {address}"))
 }
 
 /// An engine of another kind.
-struct Remote {
-    address: Address,
+struct RemoteBackend {
+    address: EngineAddress,
     http: Http,
     pace: Pace,
     /// The model's name there.
@@ -57,11 +58,11 @@ struct Remote {
     /// The model's tokenizer and chat template: prompts are ids.
     prompter: Option<PromptEncoder>,
     context: Option<usize>,
-    held: Held,
+    held: HeldSessions,
 }
 
-impl Remote {
-    fn open(address: &Address) -> anyhow::Result<Self> {
+impl RemoteBackend {
+    fn open(address: &EngineAddress) -> anyhow::Result<Self> {
         let http = Http::new(address)?;
         let prompter = match &address.tokenizer {
             Some(file) if address.api.takes_ids() => Some(
@@ -85,7 +86,15 @@ impl Remote {
         let context = address.context.or(context);
         let pace =
             Pace::new(address.slots, address.requests_per_minute, address.tokens_per_minute, address.budget);
-        Ok(Self { address: address.clone(), http, pace, model, prompter, context, held: Held::default() })
+        Ok(Self {
+            address: address.clone(),
+            http,
+            pace,
+            model,
+            prompter,
+            context,
+            held: HeldSessions::default(),
+        })
     }
 
     /// All that the speaker has read and said, as the engine reads it.
@@ -116,7 +125,8 @@ impl Remote {
     async fn answered(&self, request: Request, sink: Sink) -> anyhow::Result<Reply> {
         ensure!(
             request.follow.is_none(),
-            "{} can't follow a recorded reply (--score, --rerun=exact); use a local model or `greenroom serve`",
+            "{} can't follow a recorded reply (--score, --rerun=exact); use a local model or `greenroom \
+             serve`",
             self.address.api.name()
         );
         let prompt = self.prompt(&request)?;
@@ -125,23 +135,22 @@ impl Remote {
             return self.given(&request, only);
         }
         let bounds = match (&request.form, options.is_empty()) {
-            (_, false) => Bounds::OneOf(options.clone()),
-            (Some(form), true) => Bounds::Grammar(form.elsewhere()),
-            (None, true) => Bounds::Free,
+            (_, false) => ReplyBounds::OneOf(options.clone()),
+            (Some(form), true) => ReplyBounds::Grammar(form.elsewhere()),
+            (None, true) => ReplyBounds::Free,
         };
         // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows
         // no other form.
         let longest = options.iter().map(|option| option.len()).max();
         let max_tokens = longest.map_or(request.max_tokens, |bytes| bytes + 64);
-        let is_free = bounds == Bounds::Free;
+        let is_free = bounds == ReplyBounds::Free;
         // What is bounded ends by itself.
         let stops = if is_free { request.stops.clone() } else { StopStrings::default() };
         let key = key(&request.session);
-        let ask = Ask {
+        let ask = RemoteRequest {
             model: &self.model,
             prompt: &prompt,
             sampling: &request.sampling,
-            seed: request.seed,
             max_tokens,
             bounds,
             tools: request.tools.as_deref().filter(|_| self.prompter.is_none() && request.may_call),
@@ -159,7 +168,7 @@ impl Remote {
             Prompt::Messages(_) => &[],
         };
         let past = self.held.past(&request.session, request.parent.as_ref());
-        let expected = Expected::new(past.as_ref(), ids, dialect::block(self.address.api));
+        let expected = ExpectedReuse::new(past.as_ref(), ids, dialect::block(self.address.api));
         let mut reply = match &self.prompter {
             Some(prompter) => by_ids(prompter, ids, &said, cutting, &request)?,
             None => by_text(&said, &ask.bounds, cutting, request.may_call),
@@ -170,14 +179,14 @@ impl Remote {
         // ended the turn.
         past.read.push(match &prompt {
             Prompt::Ids(ids) => {
-                let is_last_read = reply.stop == Stop::EndOfTurn || said.ids.len() > reply.ids.len();
+                let is_last_read = reply.stop == StopReason::EndOfTurn || said.ids.len() > reply.ids.len();
                 ids.len() + reply.ids.len() - usize::from(!is_last_read && !reply.ids.is_empty())
             }
             Prompt::Messages(_) if reply.text == said.text => {
                 outcome.prompt_tokens + outcome.reply_tokens.saturating_sub(1)
             }
             // The engine's reply was another text than the one that it will read: how far it goes back for
-            // that is its own affair.
+            // that is up to it.
             Prompt::Messages(_) => 0,
         });
         self.held.keep(request.session, past);
@@ -193,8 +202,8 @@ impl Remote {
         key: &str,
         sink: &Sink,
         cutting: Option<Cutting<'_>>,
-    ) -> anyhow::Result<(Said, Outcome)> {
-        let shown = &Shown::new(sink);
+    ) -> anyhow::Result<(PartialReply, ReuseOutcome)> {
+        let shown = &ShownReply::new(sink);
         let attempt = || async move {
             let (said, outcome) = self.attempt(body, key, shown, cutting).await?;
             let tokens = outcome.prompt_tokens + outcome.reply_tokens;
@@ -208,18 +217,18 @@ impl Remote {
         &self,
         body: &Value,
         key: &str,
-        shown: &Shown<'_>,
+        shown: &ShownReply<'_>,
         cutting: Option<Cutting<'_>>,
-    ) -> Result<(Said, Outcome), Failure> {
+    ) -> Result<(PartialReply, ReuseOutcome), HttpFailure> {
         let (began, mut first) = (Instant::now(), None);
         // Routers that keep a session on one worker go by this.
         let headers = vec![("x-session-id", key.to_string())];
         let mut events = self.http.stream(dialect::path(self.address.api), body.clone(), headers);
-        let (mut said, mut n_read, mut n_shown) = (Said::default(), 0, 0);
+        let (mut said, mut n_read, mut n_shown) = (PartialReply::default(), 0, 0);
         let mut streamed: Option<StreamedReply> = None;
         while let Some(event) = events.recv().await {
             dialect::take(self.address.api, &event?, &mut said)?;
-            // An engine may take back what it had said of a character.
+            // An engine may retract an incomplete character.
             if said.text.get(n_read..).is_none_or(str::is_empty) {
                 continue;
             }
@@ -241,11 +250,11 @@ impl Remote {
         }
         if said.finish.is_none() {
             let error = anyhow!("{}: the answer ended early", self.address.host());
-            return Err(Failure::Transient(error, None));
+            return Err(HttpFailure::Transient(error, None));
         }
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         let total = began.elapsed();
-        let outcome = Outcome {
+        let outcome = ReuseOutcome {
             prompt_tokens: said.prompt_tokens.unwrap_or(0),
             cached: said.cached,
             reply_tokens: said.reply_tokens.unwrap_or(said.ids.len()),
@@ -256,7 +265,7 @@ impl Remote {
         Ok((said, outcome))
     }
 
-    /// A reply that is given from outside, or the only option left: nobody need be asked.
+    /// A reply that is given from outside, or the only option left: no request is needed.
     fn given(&self, request: &Request, text: &str) -> anyhow::Result<Reply> {
         let ids = match &self.prompter {
             Some(prompter) => {
@@ -265,20 +274,20 @@ impl Remote {
             }
             None => Vec::new(),
         };
-        Ok(Reply::of(ids, text.to_string(), Stop::EndOfTurn))
+        Ok(Reply::of(ids, text.to_string(), StopReason::EndOfTurn))
     }
 }
 
 /// The texts of which a reply must be one.
 fn options(request: &Request) -> Vec<&str> {
-    let decoded = request.choice.as_ref().filter(|options| options.choice.method == Method::Decode);
+    let decoded = request.choice.as_ref().filter(|options| options.choice.method == ChoiceMethod::Decode);
     let texts = |options| in_file_order(options).into_iter();
     decoded.map_or_else(Vec::new, |options| {
         texts(options).map(|at| options.choice.options[at].text.as_str()).collect()
     })
 }
 
-/// The name by which an engine may keep a memory apart: of nothing that anybody reads.
+/// A name under which an engine may keep a memory separate: derived from nothing that anyone reads.
 fn key(session: &Session) -> String {
     let name = format!("{}\n{}", session.run, session.agent);
     format!("greenroom-{}", &blake3::hash(name.as_bytes()).to_hex()[..24])
@@ -291,9 +300,9 @@ fn effort(reasoning: Reasoning) -> &'static str {
     }
 }
 
-impl Backend for Remote {
+impl Backend for RemoteBackend {
     fn card(&self) -> ModelCard {
-        // Nobody says what the weights are, and where they lie is no part of what was said.
+        // The weights are not identified, and their place does not affect the replies.
         let (name, api) = (self.model.clone(), self.address.api.name().to_string());
         let identity = format!("{api}/{name}");
         let model = ModelRecord { name, family: api, identity };
@@ -308,10 +317,8 @@ impl Backend for Remote {
         self.held.forget(session);
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
-        self.prompter
-            .as_ref()
-            .map_or_else(GivenSampling::default, |prompter| prompter.model().sampling.into())
+    fn suggested_sampling(&self) -> Hints {
+        self.prompter.as_ref().map_or_else(Hints::default, |prompter| suggested(&prompter.model().sampling))
     }
 
     fn text(&self, ids: &[u32]) -> String {
@@ -320,12 +327,12 @@ impl Backend for Remote {
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
         let (Some(prompter), Some(context)) = (&self.prompter, self.context) else { return Ok(false) };
-        Ok(super::embedded::room(prompter, request)?.1 > context)
+        Ok(room(prompter, request)?.1 > context)
     }
 
     fn fills_half(&self, request: &Request) -> anyhow::Result<bool> {
         let (Some(prompter), Some(context)) = (&self.prompter, self.context) else { return Ok(false) };
-        let (needed, with_calls) = super::embedded::room(prompter, request)?;
+        let (needed, with_calls) = room(prompter, request)?;
         Ok(needed > context / 2 || with_calls > context)
     }
 

@@ -1,14 +1,14 @@
 //! What is found out about an engine before its first turn: the model's name, its context, and whether the
 //! tokenizer here is the model's.
 
-use super::http::{Failure, Http};
-use crate::scenario::{Address, Api};
+use super::http::{Http, HttpFailure};
+use crate::scenario::{Api, EngineAddress};
 use anyhow::{Context as _, bail, ensure};
 use greenroom_engine::{PromptEncoder, common_prefix};
 use serde_json::{Value, json};
 
 /// The model's name there, and how many tokens its context holds, as far as the engine says.
-pub(super) fn describe(address: &Address, http: &Http) -> anyhow::Result<(String, Option<usize>)> {
+pub(super) fn describe(address: &EngineAddress, http: &Http) -> anyhow::Result<(String, Option<usize>)> {
     let context = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
     match address.api {
         Api::LlamaCpp => {
@@ -31,7 +31,7 @@ pub(super) fn describe(address: &Address, http: &Http) -> anyhow::Result<(String
             let listed = http.get(path);
             let listed = match (&address.model, listed) {
                 // Some gateways list nothing; the name is enough.
-                (Some(name), Err(Failure::Permanent(_))) => return Ok((name.clone(), None)),
+                (Some(name), Err(HttpFailure::Permanent(_))) => return Ok((name.clone(), None)),
                 (_, listed) => listed?,
             };
             let name = choose(address.model.as_deref(), &listed)?;
@@ -47,7 +47,7 @@ pub(super) fn describe(address: &Address, http: &Http) -> anyhow::Result<(String
     }
 }
 
-/// The model that is asked for among those of a list in OpenAI's form; the only one, where none is.
+/// The requested model in a list in OpenAI's form; the only one, where none is.
 pub(super) fn choose(asked: Option<&str>, listed: &Value) -> anyhow::Result<String> {
     let all = listed["data"].as_array().into_iter().flatten();
     let names: Vec<&str> = all.filter_map(|model| model["id"].as_str()).collect();
@@ -67,7 +67,7 @@ const PROBE: &str =
 
 /// Compares the tokenizer here with the engine's, where it has a route for that.
 pub(super) fn probe(
-    address: &Address,
+    address: &EngineAddress,
     http: &Http,
     model: &str,
     prompter: &PromptEncoder,
@@ -75,12 +75,14 @@ pub(super) fn probe(
     let body = match address.api {
         Api::Vllm => json!({ "model": model, "prompt": PROBE, "add_special_tokens": true }),
         _ => {
-            json!({ "content": PROBE, "add_special": true, "parse_special": true, "prompt": PROBE, "model": model })
+            json!({
+                "content": PROBE, "add_special": true, "parse_special": true, "prompt": PROBE, "model": model
+            })
         }
     };
     let answer = match http.post("/tokenize", &body) {
         Ok(answer) => answer,
-        Err(Failure::Permanent(_)) if address.api != Api::LlamaCpp => {
+        Err(HttpFailure::Permanent(_)) if address.api != Api::LlamaCpp => {
             tracing::debug!("{} has no route to tokenize, so the tokenizer is not checked", address.host());
             return Ok(());
         }
@@ -96,8 +98,8 @@ pub(super) fn probe(
     let at = common_prefix(&ours, &theirs);
     ensure!(
         ours == theirs,
-        "the tokenizer {} is not that of `{model}`: a text of {} tokens there has {} here, and the first difference \
-         is token {at} ({} there, {} here)",
+        "the tokenizer {} is not that of `{model}`: a text of {} tokens there has {} here, and the first \
+         difference is token {at} ({} there, {} here)",
         address.tokenizer.as_deref().unwrap_or_default(),
         theirs.len(),
         ours.len(),

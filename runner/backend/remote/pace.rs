@@ -14,11 +14,11 @@ pub(super) struct Pace {
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u64>,
     budget: Option<u64>,
-    spent: Mutex<Spent>,
+    spent: Mutex<PaceUsage>,
 }
 
 #[derive(Default)]
-struct Spent {
+struct PaceUsage {
     /// Requests of the last minute: when, and their tokens.
     requests: VecDeque<(Instant, u64)>,
     /// Tokens in all.
@@ -53,8 +53,8 @@ impl Pace {
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(budget) = self.budget.filter(|budget| spent.tokens >= *budget) {
             bail!(
-                "the budget of {budget} tokens is used up ({} prompt and reply tokens); continue with --resume, which has \
-                    its own budget",
+                "the budget of {budget} tokens is used up ({} prompt and reply tokens); continue with \
+                 --resume, which has its own budget",
                 spent.tokens
             );
         }

@@ -1,15 +1,14 @@
 //! What an engine has said as a reply: checked against its tokenizer, and cut as a reply is cut here.
 
-use super::ask::{Bounds, Finish, Said};
-use crate::backend::embedded::conversation;
-use crate::backend::{Reply, Request, Stop};
+use super::ask::{Finish, PartialReply, ReplyBounds};
+use crate::backend::{Call, Reply, Request, conversation};
 use crate::prompt::{Conversation, Cut, StopStrings};
-use crate::tools::Call;
+use crate::tools::cut_call;
 use anyhow::{bail, ensure};
 use greenroom_engine::{PromptEncoder, StopConditions, StopReason, StreamedReply, cut_reply};
 use serde_json::{Value, json};
 
-/// The way in which a reply is cut: as far as its text says, which is not known before it comes.
+/// The cut of a reply by its text, which is not known before it comes.
 #[derive(Clone, Copy)]
 pub(super) struct Cutting<'a> {
     pub(super) stops: &'a StopStrings,
@@ -19,8 +18,13 @@ pub(super) struct Cutting<'a> {
 }
 
 impl Cutting<'_> {
-    /// What `with` makes of a whole reply, whose speech begins at an offset.
-    fn whole<T>(self, text: &str, said: &Said, with: impl FnOnce(usize, StopConditions<'_>) -> T) -> T {
+    /// Result of `with` on a whole reply, whose speech begins at an offset.
+    fn whole<T>(
+        self,
+        text: &str,
+        said: &PartialReply,
+        with: impl FnOnce(usize, StopConditions<'_>) -> T,
+    ) -> T {
         let Cut { begin, stop, head } = self.stops.cut(text);
         let (whole_sentences, is_full) = (self.whole_sentences, said.finish == Some(Finish::Full));
         with(begin, StopConditions { stop: &stop, head: &head, whole_sentences, is_full })
@@ -57,7 +61,7 @@ fn cut_ids(
 pub(super) fn by_ids(
     prompter: &PromptEncoder,
     prompt: &[u32],
-    said: &Said,
+    said: &PartialReply,
     cutting: Cutting<'_>,
     request: &Request,
 ) -> anyhow::Result<Reply> {
@@ -68,8 +72,8 @@ pub(super) fn by_ids(
     let n_vocab = prompter.model().n_vocab;
     if let Some(id) = said.ids.iter().find(|id| **id as usize >= n_vocab) {
         bail!(
-            "the engine's reply has the token id {id}, but the tokenizer's vocabulary has {n_vocab} tokens: it \
-                belongs to another model"
+            "the engine's reply has the token id {id}, but the tokenizer's vocabulary has {n_vocab} tokens: \
+             it belongs to another model"
         );
     }
     let spelled = prompter.decode(&said.ids);
@@ -78,8 +82,8 @@ pub(super) fn by_ids(
     let (by_ids, by_text) = (sure(&spelled), sure(&said.text));
     ensure!(
         by_ids.starts_with(&by_text) || by_text.starts_with(&by_ids),
-        "the token ids of the engine's reply decode to `{spelled}`, but its text is `{}`: the tokenizer belongs to \
-            another model",
+        "the token ids of the engine's reply decode to `{spelled}`, but its text is `{}`: the tokenizer \
+         belongs to another model",
         said.text
     );
     let (ids, text, stop) =
@@ -90,40 +94,45 @@ pub(super) fn by_ids(
         let so_far = prompter.calls_so_far(tools, &text);
         let call = so_far.first()?;
         let arguments = serde_json::from_str(call.arguments).ok();
-        Some(arguments.map_or_else(Call::cut, |arguments| Call { tool: call.tool.to_string(), arguments }))
+        Some(arguments.map_or_else(cut_call, |arguments| Call { tool: call.tool.to_string(), arguments }))
     });
     // The engine's text has no token that ends a turn.
     let rest = said.text.strip_prefix(&text).map(str::to_string);
     let cut = rest.unwrap_or_else(|| prompter.decode(&said.ids[ids.len()..]));
-    Ok(Reply { call: called, ..cut_at(ids, text, stop.into(), &cut) })
+    Ok(Reply { call: called, ..cut_at(ids, text, stop, &cut) })
 }
 
 /// A reply of which something was cut. An incomplete sentence at its limit is no loss, nor is the token that
 /// ends a turn.
-fn cut_at(ids: Vec<u32>, text: String, stop: Stop, cut: &str) -> Reply {
-    let cut = if stop == Stop::StopString { cut.to_string() } else { String::new() };
+fn cut_at(ids: Vec<u32>, text: String, stop: StopReason, cut: &str) -> Reply {
+    let cut = if stop == StopReason::StopString { cut.to_string() } else { String::new() };
     Reply { cut, ..Reply::of(ids, text, stop) }
 }
 
 /// The reply that a text is.
-pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, cutting: Cutting<'_>, may_call: bool) -> Reply {
+pub(super) fn by_text(
+    said: &PartialReply,
+    bounds: &ReplyBounds<'_>,
+    cutting: Cutting<'_>,
+    may_call: bool,
+) -> Reply {
     if let Some((tool, arguments)) = said.call.as_ref().filter(|_| may_call) {
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return Reply {
-                call: Some(Call::cut()),
-                ..Reply::of(Vec::new(), said.text.clone(), Stop::Length)
+                call: Some(cut_call()),
+                ..Reply::of(Vec::new(), said.text.clone(), StopReason::Length)
             };
         };
         let text = json!({ "tool": tool, "arguments": arguments }).to_string();
         let call = Some(Call { tool: tool.clone(), arguments });
-        return Reply { call, ..Reply::of(Vec::new(), text, Stop::EndOfTurn) };
+        return Reply { call, ..Reply::of(Vec::new(), text, StopReason::EndOfTurn) };
     }
-    if let Bounds::OneOf(_) = bounds {
-        // It was asked for as JSON: APIs of messages have no other bounds.
+    if let ReplyBounds::OneOf(_) = bounds {
+        // It was requested as JSON: message APIs have no other formats.
         let value: Option<Value> = serde_json::from_str(&said.text).ok();
         let chosen = value.as_ref().and_then(|value| value["choice"].as_str());
-        return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), Stop::EndOfTurn);
+        return Reply::of(Vec::new(), chosen.unwrap_or(&said.text).to_string(), StopReason::EndOfTurn);
     }
     let (text, stop) = cutting.whole(&said.text, said, |begin, ends| {
         let (reasoning, speech) = said.text.split_at(begin);
@@ -131,19 +140,20 @@ pub(super) fn by_text(said: &Said, bounds: &Bounds<'_>, cutting: Cutting<'_>, ma
         (reasoning.to_string() + &speech, stop)
     });
     let cut = said.text.strip_prefix(&text).unwrap_or_default().to_string();
-    cut_at(Vec::new(), text, stop.into(), &cut)
+    cut_at(Vec::new(), text, stop, &cut)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::says_call;
 
     fn cutting(stops: &StopStrings, whole_sentences: bool) -> Cutting<'_> {
         Cutting { stops, whole_sentences, may_reason: false }
     }
 
-    fn said(text: &str, finish: Finish) -> Said {
-        Said { text: text.to_string(), finish: Some(finish), ..Said::default() }
+    fn said(text: &str, finish: Finish) -> PartialReply {
+        PartialReply { text: text.to_string(), finish: Some(finish), ..PartialReply::default() }
     }
 
     #[test]
@@ -152,18 +162,18 @@ mod tests {
         let schema = greenroom_engine::Grammar::JsonSchema("{}".into());
         let none = StopStrings::default();
         let form = cutting(&none, false);
-        let reply = by_text(&said(text, Finish::Full), &Bounds::Grammar(&schema), form, false);
-        assert_eq!((reply.text.as_str(), reply.stop), (text, Stop::Length));
+        let reply = by_text(&said(text, Finish::Full), &ReplyBounds::Grammar(&schema), form, false);
+        assert_eq!((reply.text.as_str(), reply.stop), (text, StopReason::Length));
         let free = cutting(&none, true);
-        let reply = by_text(&said("I know. You do", Finish::Full), &Bounds::Free, free, false);
-        assert_eq!((reply.text.trim(), reply.stop), ("I know.", Stop::Sentence));
+        let reply = by_text(&said("I know. You do", Finish::Full), &ReplyBounds::Free, free, false);
+        assert_eq!((reply.text.trim(), reply.stop), ("I know.", StopReason::Sentence));
     }
 
     #[test]
     fn a_choice_is_taken_out_of_its_json() {
         let none = StopStrings::default();
         let ends = cutting(&none, false);
-        let bounds = Bounds::OneOf(vec!["I talk", "I stay silent"]);
+        let bounds = ReplyBounds::OneOf(vec!["I talk", "I stay silent"]);
         for (text, chosen) in [
             ("{\"choice\": \"I talk\"}", "I talk"),
             ("I stay silent", "I stay silent"),
@@ -178,13 +188,13 @@ mod tests {
         let none = StopStrings::default();
         let ends = cutting(&none, true);
         let call = Some(("dice".to_string(), "{\"sides\": 6}".to_string()));
-        let heard = Said { call: call.clone(), ..said("", Finish::Ended) };
-        let reply = by_text(&heard, &Bounds::Free, ends, true);
+        let heard = PartialReply { call: call.clone(), ..said("", Finish::Ended) };
+        let reply = by_text(&heard, &ReplyBounds::Free, ends, true);
         let arguments = json!({ "sides": 6 });
         assert_eq!(reply.call, Some(Call { tool: "dice".into(), arguments }));
-        assert!(reply.call.as_ref().unwrap().is_said_in(&reply.text));
-        assert_eq!(by_text(&heard, &Bounds::Free, ends, false).call, None, "where none may be made");
-        let cut = Said { call: Some(("dice".into(), "{\"si".into())), ..said("", Finish::Full) };
-        assert_eq!(by_text(&cut, &Bounds::Free, ends, true).call, Some(Call::cut()));
+        assert!(says_call(&reply.text, reply.call.as_ref().unwrap()));
+        assert_eq!(by_text(&heard, &ReplyBounds::Free, ends, false).call, None, "where none may be made");
+        let cut = PartialReply { call: Some(("dice".into(), "{\"si".into())), ..said("", Finish::Full) };
+        assert_eq!(by_text(&cut, &ReplyBounds::Free, ends, true).call, Some(cut_call()));
     }
 }

@@ -1,16 +1,15 @@
-//! What of a reply was shown while it streams, over all attempts at it: where it is asked for again, it comes
-//! from its beginning.
+//! The part of a reply shown while it streams, over all attempts: a repeated request starts it over.
 
 use crate::backend::{Progress, Sink};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where a reply's text goes while it streams.
-pub(super) struct Shown<'a> {
+/// Where a reply's text is sent while it streams.
+pub(super) struct ShownReply<'a> {
     sink: &'a Sink,
     bytes: AtomicUsize,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ShownReply<'a> {
     pub(super) fn new(sink: &'a Sink) -> Self {
         Self { sink, bytes: AtomicUsize::new(0) }
     }

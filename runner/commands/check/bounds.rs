@@ -3,8 +3,8 @@
 use super::models::longest;
 use crate::backend::{call_room, conversation, source, tokenizer};
 use crate::prompt::{Conversation, Memories};
-use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId, compile};
-use crate::tools::{Offer, Toolbox};
+use crate::scenario::{AgentId, Condition, PhaseId, Plan, Scenario, TimelineId, Turn, TurnId};
+use crate::tools::{ToolOffer, Toolbox};
 use crate::walk::{Answers, walk};
 use greenroom_engine::PromptEncoder;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Placeholder for a reply whose text is unknown: a character of the private use area.
 const UNKNOWN: &str = "\u{F8FE}\u{F8FD}";
-/// Tokens that re-reading a reply as somebody else's line may add.
+/// Tokens that re-reading a reply as another speaker's line may add.
 pub(super) const SLACK: usize = 4;
 
 /// Upper bound on the size of one memory.
@@ -63,7 +63,7 @@ fn bounds_until(
     max_tokens: usize,
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     // If one of several speaks, the worst case for each is to be that one.
     let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
     if !plan.order().any(|(_, turn)| chosen(turn)) {
@@ -86,7 +86,7 @@ pub(super) fn certain(
     prompter: &PromptEncoder,
     max_tokens: usize,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
-    let plan = Arc::new(compile(scenario));
+    let plan = scenario.plan().clone();
     let mut memories = Memories::new(scenario.clone(), plan, BTreeMap::new(), 0);
     memories.open_certain();
     bounds_if((memories, false), Some(prompter), max_tokens, |turn| turn.guard.is_empty())
@@ -156,7 +156,7 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
 
 fn tokens(
     mut fixed: Conversation,
-    tools: Option<&Offer>,
+    tools: Option<&ToolOffer>,
     prompter: &PromptEncoder,
     max_tokens: usize,
 ) -> anyhow::Result<usize> {

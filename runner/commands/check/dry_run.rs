@@ -1,12 +1,10 @@
 //! `check --dry-run`: the turns of a run and what opens each agent's memory, without playing.
 
-use super::models::Counting;
+use super::models::AgentTokenizers;
 use crate::backend::conversation;
 use crate::diagnostic::printable;
 use crate::prompt::Memories;
-use crate::scenario::{
-    AgentId, Announced, Audience, Condition, Input, Plan, Scenario, Turn, TurnId, compile,
-};
+use crate::scenario::{AgentId, Announced, Audience, Condition, Input, Plan, Scenario, Turn, TurnId};
 use crate::terminal::{is_fancy, table};
 use crate::tools::Toolbox;
 use crate::walk::{Answers, walk};
@@ -16,8 +14,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Prints the turns, then each memory's first prompt as the model's chat template renders it.
-pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &Counting<'_>) -> anyhow::Result<()> {
-    let plan = Arc::new(compile(scenario));
+pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &AgentTokenizers<'_>) -> anyhow::Result<()> {
+    let plan = scenario.plan().clone();
     heading("Turns");
     let rows = plan
         .order()
@@ -30,7 +28,7 @@ pub(super) fn dry_run(scenario: &Arc<Scenario>, counting: &Counting<'_>) -> anyh
 
 /// Shows each agent's first prompt.
 struct Showing<'a> {
-    counting: &'a Counting<'a>,
+    counting: &'a AgentTokenizers<'a>,
     shown: BTreeSet<AgentId>,
 }
 

@@ -4,7 +4,7 @@ pub(super) mod bounds;
 mod dry_run;
 mod models;
 
-use super::{Bounds, Exit, casting};
+use super::{Exit, PathBounds, casting};
 use crate::backend::Kv;
 use crate::backend::worded;
 use crate::diagnostic::{Diagnostic, Report};
@@ -12,12 +12,12 @@ use crate::rehearsal::open_below;
 use crate::scenario::template::Template;
 use crate::scenario::template::rewrite;
 use crate::scenario::{
-    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, compile, parse_cast,
+    AgentId, Keep, Lifecycle, Overrides, Path, PhaseId, Plan, Scenario, TimelineId, parse_cast,
     parse_override,
 };
 use crate::terminal::{bytes, counted, is_fancy, table};
 use bounds::{Bound, SLACK, bounds, certain};
-use models::{Counting, Opened};
+use models::{AgentTokenizers, Opened};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ use std::sync::Arc;
 /// reports the same on every machine.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml --dry-run"
+    after_help = "Example: greenroom check scenarios/*.yaml\n         greenroom check scenarios/gossip.yaml \
+                  --dry-run"
 )]
 pub(super) struct Args {
     /// Scenarios
@@ -43,7 +44,7 @@ pub(super) struct Args {
     /// tokenizer and context; NAME=MODEL replaces a model that the scenario names (repeatable) [default: the
     /// scenario's, else understudy]
     #[arg(long = "model", value_name = "[NAME=]MODEL", value_parser = casting::parse)]
-    models: Vec<casting::Given>,
+    models: Vec<casting::ModelArg>,
     /// Maximum tokens in a reply [default: the scenario's, else 80]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
@@ -61,7 +62,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", value_parser = parse_cast)]
     agents: Option<(String, serde_json::Value)>,
     #[command(flatten)]
-    bounds: Bounds,
+    bounds: PathBounds,
 }
 
 pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
@@ -87,7 +88,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
     if !cases(file, args, &scenario)? {
         return Ok(false);
     }
-    let counting = Counting::new(&scenario, &args.models, opened)?;
+    let counting = AgentTokenizers::new(&scenario, &args.models, opened)?;
     let max_tokens = models::longest(&scenario, args.max_tokens);
     let mut bounds_of = BTreeMap::new();
     for model in counting.models() {
@@ -128,7 +129,7 @@ fn one(file: &std::path::Path, args: &Args, opened: &mut Opened) -> anyhow::Resu
         head.insert(1, "model");
     }
     let verdict = if too_long.n_errors() == 0 { "OK" } else { "too long" };
-    let n_turns = compile(&scenario).n_turns();
+    let n_turns = scenario.plan().n_turns();
     println!(
         "{}: {verdict}, {}, {}, {}{}",
         file.display(),
@@ -166,7 +167,7 @@ fn cases(file: &std::path::Path, args: &Args, scenario: &Scenario) -> anyhow::Re
 
 /// Warns about transcripts that are quoted to agents who remember them anyway, with their cost.
 fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let mut diagnostics = Vec::new();
     for phase in &scenario.phases {
         for agent in &phase.agents {
@@ -184,7 +185,7 @@ fn remembered(scenario: &Scenario, max_tokens: usize) -> Report {
                 for (quoted, line) in
                     quoted.filter(|(quoted, _)| scenario.phase(*quoted).agents.contains(agent))
                 {
-                    diagnostics.push(twice(scenario, &plan, *agent, quoted, text, line, max_tokens));
+                    diagnostics.push(twice(scenario, plan, *agent, quoted, text, line, max_tokens));
                 }
             }
         }
@@ -222,7 +223,7 @@ fn twice(
 fn too_long(
     scenario: &Arc<Scenario>,
     bounds: &BTreeMap<TimelineId, Bound>,
-    counting: &Counting<'_>,
+    counting: &AgentTokenizers<'_>,
     max_tokens: usize,
 ) -> anyhow::Result<Report> {
     let mut diagnostics = Vec::new();
@@ -244,8 +245,8 @@ fn too_long(
             agent.key, bound.tokens, model.name, model.context_length
         );
         let (span, path) = (scenario.tree.key(&path), path.to_string());
-        let help = "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or `memory: { \
-                    keep: summary }`";
+        let help = "use fewer rounds, shorter replies (--max-tokens), a model with a longer context, or \
+                    `memory: { keep: summary }`";
         diagnostics.push(if is_certain {
             Diagnostic::error("too-long", path, span, message).help(help)
         } else {

@@ -3,7 +3,7 @@
 use crate::backend::{source, tokenizer};
 use crate::commands::casting;
 use crate::run::MAX_TOKENS;
-use crate::scenario::{Address, AgentId, Scenario, TimelineId, compile};
+use crate::scenario::{AgentId, EngineAddress, Scenario, TimelineId};
 use greenroom_engine::PromptEncoder;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) type Opened = BTreeMap<String, Option<PromptEncoder>>;
 
 /// The tokenizers of a scenario's agents.
-pub(super) struct Counting<'a> {
+pub(super) struct AgentTokenizers<'a> {
     opened: &'a Opened,
     /// The tokenizer of agents without their own model.
     own: String,
@@ -19,7 +19,7 @@ pub(super) struct Counting<'a> {
     by_timeline: BTreeMap<TimelineId, (Option<String>, String)>,
 }
 
-impl<'a> Counting<'a> {
+impl<'a> AgentTokenizers<'a> {
     /// Opens what is not open yet. If a model that the scenario names is missing, this is reported, and the
     /// scenario's own is used for counting. The tokens of a remote engine that takes messages are not
     /// counted; this is reported, too.
@@ -28,11 +28,11 @@ impl<'a> Counting<'a> {
     /// The scenario's own model can't be found or opened, or one that the command line gives.
     pub(super) fn new(
         scenario: &Scenario,
-        given: &[casting::Given],
+        given: &[casting::ModelArg],
         opened: &'a mut Opened,
     ) -> anyhow::Result<Self> {
         let given = casting::by_name(given)?;
-        let plan = compile(scenario);
+        let plan = scenario.plan();
         let mut names: BTreeMap<TimelineId, Option<String>> = BTreeMap::new();
         plan.order().for_each(|(_, turn)| drop(names.insert(turn.timeline, turn.hints.model.clone())));
         let own = given.get("").cloned().or_else(|| scenario.own_model());
@@ -84,7 +84,7 @@ impl<'a> Counting<'a> {
 
     /// Tokens that a model's context holds, as far as this is known without asking an engine elsewhere.
     pub(super) fn context(&self, model: &str) -> Option<usize> {
-        let given = || model.parse::<Address>().ok()?.context;
+        let given = || model.parse::<EngineAddress>().ok()?.context;
         self.prompter(model).map_or_else(given, |prompter| Some(prompter.model().context_length))
     }
 
@@ -108,7 +108,7 @@ fn open(opened: &mut Opened, model: &str) -> anyhow::Result<()> {
 /// turn.
 pub(super) fn longest(scenario: &Scenario, given: Option<u32>) -> usize {
     let all = scenario.hints.max_tokens.unwrap_or(MAX_TOKENS as usize);
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let of_turns = plan.order().map(|(_, turn)| turn.hints.max_tokens.unwrap_or(all)).max();
     given.map_or(of_turns.unwrap_or(all), |n| n as usize)
 }

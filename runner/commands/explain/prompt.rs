@@ -3,8 +3,8 @@
 use crate::backend::{conversation, locate, source};
 use crate::commands::casting;
 use crate::prompt::Conversation;
-use crate::scenario::{Address, Scenario};
-use crate::tools::{Call, Offer};
+use crate::scenario::{EngineAddress, Scenario};
+use crate::tools::{ToolOffer, read_call};
 use crate::transcript::{Header, TurnRecord};
 use anyhow::{Context as _, bail};
 use greenroom_engine::{PromptEncoder, ReplyContent};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// # Errors
 /// It can't be found or read, or is a remote engine.
 pub(super) fn prompter(
-    given: &[casting::Given],
+    given: &[casting::ModelArg],
     scenario: &Scenario,
     run: &Path,
     turn: &TurnRecord,
@@ -25,17 +25,17 @@ pub(super) fn prompter(
     let models = casting::models(given, scenario, &[run])?;
     let name = turn.hints.model.as_deref().unwrap_or_default();
     let model = models.get(name).or_else(|| models.get("")).context("the run names no model")?;
-    if Address::is_meant(model) {
+    if EngineAddress::is_meant(model) {
         bail!(
-            "`{model}` is a remote engine, which renders its prompts itself; give --model FILE to see how the chat template of \
-             a model file does"
+            "`{model}` is a remote engine, which renders its prompts itself; give --model FILE to see how \
+             the chat template of a model file does"
         );
     }
     let file = locate(model)?;
     PromptEncoder::open(&source(&file)).with_context(|| format!("can't read the model {file}"))
 }
 
-/// Says that another model answered than the one whose template is shown, if that is so.
+/// Notes that another model answered than the one whose template is shown, if that is so.
 pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &TurnRecord) -> Option<String> {
     let (shown, recorded) = (prompter.model(), header.model_of(turn));
     (shown.identity != recorded.identity).then(|| {
@@ -47,22 +47,20 @@ pub(super) fn other_model(prompter: &PromptEncoder, header: &Header, turn: &Turn
 }
 
 /// The whole prompt, special tokens spelled out. The ids of another model's replies mean nothing to this one
-/// (`is_other`), so its texts stand for them.
+/// (`is_other`), so its texts replace them.
 pub(super) fn rendered(
     prompter: &PromptEncoder,
     read: Conversation,
-    offer: Option<&Offer>,
+    offer: Option<&ToolOffer>,
     is_other: bool,
 ) -> anyhow::Result<String> {
     let replies: Vec<(Arc<str>, bool)> =
         read.exchanges.iter().map(|past| (past.raw.clone(), past.is_call)).collect();
     let mut read = conversation(read, offer);
     for (past, (raw, is_call)) in read.exchanges.iter_mut().zip(replies).filter(|_| is_other) {
-        let call = Call::read(raw.trim()).filter(|_| is_call);
+        let call = read_call(raw.trim()).filter(|_| is_call);
         past.reply = match call {
-            Some(Call { tool, arguments }) => {
-                ReplyContent::CallText(greenroom_engine::Call { tool, arguments })
-            }
+            Some(call) => ReplyContent::CallText(call),
             None => ReplyContent::Text(raw.to_string()),
         };
     }
@@ -71,7 +69,11 @@ pub(super) fn rendered(
 
 /// What a model reads of its tools before the first message: what the template adds to the same prompt
 /// without tools.
-pub(super) fn tools(prompter: &PromptEncoder, read: &Conversation, offer: &Offer) -> anyhow::Result<String> {
+pub(super) fn tools(
+    prompter: &PromptEncoder,
+    read: &Conversation,
+    offer: &ToolOffer,
+) -> anyhow::Result<String> {
     // The form of calls may be another without tools; the beginning is the same.
     let opening = Conversation { exchanges: Vec::new(), ..read.clone() };
     let with = rendered(prompter, opening.clone(), Some(offer), false)?;
@@ -90,7 +92,7 @@ fn added<'a>(with: &'a str, without: &str) -> &'a str {
 }
 
 /// What is known of the tools where no template is: their names, descriptions and schemas.
-pub(super) fn listed(offer: &Offer) -> String {
+pub(super) fn listed(offer: &ToolOffer) -> String {
     let line = |tool: &crate::scenario::ToolSpec| {
         format!("{}: {}\narguments: {}", tool.name, tool.about.trim(), tool.arguments)
     };
@@ -102,7 +104,7 @@ mod tests {
     use super::added;
 
     #[test]
-    fn what_a_template_adds_stands_between_the_same_beginning_and_end() {
+    fn what_a_template_adds_is_between_the_same_beginning_and_end() {
         assert_eq!(added("<s>You are Ann.\nTools: a</s>", "<s>You are Ann.</s>"), "\nTools: a");
         assert_eq!(added("aa", "a"), "a");
         assert_eq!(added("same", "same"), "");

@@ -9,7 +9,7 @@ use crate::scenario::schema::COLORS;
 use crate::scenario::template::{
     EXPRESSION_NAMES, FILTERS, PASS_NAMES, PHASE_FIELDS, ROUND_NAMES, STAGE_NAMES,
 };
-use crate::scenario::{Path, Step, text_of};
+use crate::scenario::{Path, PathStep, text_of};
 use lsp_types::{
     CompletionItem, CompletionItemKind, CompletionTextEdit, Documentation, MarkupContent, MarkupKind,
     TextEdit,
@@ -18,14 +18,14 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// A completion: the word, the inserted text, its kind, and its meaning.
-struct Offer {
+struct CompletionOffer {
     word: String,
     inserted: String,
     kind: CompletionItemKind,
     about: String,
 }
 
-impl Offer {
+impl CompletionOffer {
     fn new(word: impl Into<String>, kind: CompletionItemKind, about: impl Into<String>) -> Self {
         let word = word.into();
         Self { inserted: word.clone(), word, kind, about: about.into() }
@@ -42,7 +42,7 @@ pub(super) fn complete(document: &Document, offset: usize) -> Vec<CompletionItem
     let mut seen = BTreeSet::new();
     let offers = offers.into_iter().filter(|offer| seen.insert(offer.word.clone())).enumerate();
     offers
-        .map(|(at, Offer { word: label, inserted, kind, about })| CompletionItem {
+        .map(|(at, CompletionOffer { word: label, inserted, kind, about })| CompletionItem {
             label,
             kind: Some(kind),
             documentation: Some(about).filter(|about| !about.is_empty()).map(|value| {
@@ -56,7 +56,7 @@ pub(super) fn complete(document: &Document, offset: usize) -> Vec<CompletionItem
         .collect()
 }
 
-fn offers(document: &Document, cursor: &Cursor) -> Vec<Offer> {
+fn offers(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
     match &cursor.at {
         At::Key => fields(document, cursor),
         At::Value => values(document, cursor),
@@ -71,18 +71,18 @@ fn offers(document: &Document, cursor: &Cursor) -> Vec<Offer> {
 }
 
 /// Fields that the mapping at the cursor lacks.
-fn fields(document: &Document, cursor: &Cursor) -> Vec<Offer> {
-    let Some((Step::Key(_), around)) = cursor.path.0.split_last() else { return Vec::new() };
+fn fields(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
+    let Some((PathStep::Key(_), around)) = cursor.path.0.split_last() else { return Vec::new() };
     let around = Path(around.to_vec());
     let Some(of) = type_of(&cursor.tree, &around) else { return Vec::new() };
     let there = cursor.tree.keys_at(&around);
-    if let Some(Step::Key(field)) = around.0.last()
+    if let Some(PathStep::Key(field)) = around.0.last()
         && matches!(field.as_str(), "private_prompts" | "per_agent_prompt_templates")
     {
         let agents = agents(document, &cursor.tree).into_iter().filter(|key| !there.contains(key));
-        let offer = |key: String| Offer {
+        let offer = |key: String| CompletionOffer {
             inserted: key.clone() + ": ",
-            ..Offer::new(key, CompletionItemKind::VARIABLE, "")
+            ..CompletionOffer::new(key, CompletionItemKind::VARIABLE, "")
         };
         return agents.map(offer).collect();
     }
@@ -91,11 +91,11 @@ fn fields(document: &Document, cursor: &Cursor) -> Vec<Offer> {
     let is_first = |name: &str| others().all(|(other, _)| other != name);
     let wanted = fields.iter().filter(|(name, _)| is_first(name) && !there.contains(name));
     let needed = of.of.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut offers: Vec<Offer> = wanted
+    let mut offers: Vec<CompletionOffer> = wanted
         .map(|(name, field)| {
             let about = field.get("description").and_then(Value::as_str).unwrap_or_default();
             let inserted = if is_list_or_mapping(field) { format!("{name}:") } else { format!("{name}: ") };
-            Offer { inserted, ..Offer::new(name, CompletionItemKind::FIELD, about) }
+            CompletionOffer { inserted, ..CompletionOffer::new(name, CompletionItemKind::FIELD, about) }
         })
         .collect();
     offers.sort_by_key(|offer| !needed.iter().any(|name| *name == offer.word));
@@ -112,18 +112,19 @@ fn is_list_or_mapping(field: &Value) -> bool {
 }
 
 /// The possible values at the cursor.
-fn values(document: &Document, cursor: &Cursor) -> Vec<Offer> {
+fn values(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
     let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
     let forms = Forms::of(of.declared);
     let words = forms.words.iter();
-    let mut offers: Vec<Offer> =
-        words.map(|(word, about)| Offer::new(*word, CompletionItemKind::ENUM_MEMBER, *about)).collect();
+    let mut offers: Vec<CompletionOffer> = words
+        .map(|(word, about)| CompletionOffer::new(*word, CompletionItemKind::ENUM_MEMBER, *about))
+        .collect();
     let named = |names: Vec<String>, kind: CompletionItemKind| {
-        names.into_iter().map(move |name| Offer::new(name, kind, ""))
+        names.into_iter().map(move |name| CompletionOffer::new(name, kind, ""))
     };
     let last = cursor.path.0.iter().rev().find_map(|step| match step {
-        Step::Key(key) => Some(key.as_str()),
-        Step::Index(_) => None,
+        PathStep::Key(key) => Some(key.as_str()),
+        PathStep::Index(_) => None,
     });
     if forms.has(&["Key", "Keys", "Cast"]) {
         offers.extend(named(agents(document, &cursor.tree), CompletionItemKind::VARIABLE));
@@ -138,12 +139,15 @@ fn values(document: &Document, cursor: &Cursor) -> Vec<Offer> {
         }
         Some("tools") => offers.extend(named(keys(&cursor.tree, "tools"), CompletionItemKind::FUNCTION)),
         Some("color") => {
-            offers.extend(COLORS.iter().map(|name| Offer::new(*name, CompletionItemKind::COLOR, "")));
+            offers
+                .extend(COLORS.iter().map(|name| CompletionOffer::new(*name, CompletionItemKind::COLOR, "")));
         }
         _ => {}
     }
     if forms.is_truth {
-        offers.extend(["true", "false"].map(|word| Offer::new(word, CompletionItemKind::KEYWORD, "")));
+        offers.extend(
+            ["true", "false"].map(|word| CompletionOffer::new(word, CompletionItemKind::KEYWORD, "")),
+        );
     }
     if forms.has(&["Expression"]) {
         offers.extend(code(document, cursor, ""));
@@ -152,7 +156,7 @@ fn values(document: &Document, cursor: &Cursor) -> Vec<Offer> {
 }
 
 /// Names in an expression, or in a text's braces, after the preceding text.
-fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
+fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<CompletionOffer> {
     let is_link = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
     let start = before.char_indices().rev().take_while(|(_, c)| is_link(*c)).last();
     let chain = start.map_or("", |(at, _)| &before[at..]);
@@ -162,37 +166,46 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<Offer> {
     if before.trim_end().ends_with('|') {
         return FILTERS
             .iter()
-            .map(|(name, about)| Offer::new(*name, CompletionItemKind::FUNCTION, *about))
+            .map(|(name, about)| CompletionOffer::new(*name, CompletionItemKind::FUNCTION, *about))
             .collect();
     }
     let tree = &cursor.tree;
-    let mut offers: Vec<Offer> = Vec::new();
+    let mut offers: Vec<CompletionOffer> = Vec::new();
     for phase in phases(tree).into_iter().filter_map(|phase| phase.text) {
-        offers.push(Offer::new(phase, CompletionItemKind::EVENT, "A phase: what was said and chosen there."));
+        offers.push(CompletionOffer::new(
+            phase,
+            CompletionItemKind::EVENT,
+            "A phase: what was said and chosen there.",
+        ));
     }
     for field in DECLARING.into_iter().filter(|field| *field != "outcome") {
         let names = keys(tree, field).into_iter();
-        offers.extend(
-            names.map(|name| Offer::new(name, CompletionItemKind::CONSTANT, format!("Part of `{field}`."))),
-        );
+        offers.extend(names.map(|name| {
+            CompletionOffer::new(name, CompletionItemKind::CONSTANT, format!("Part of `{field}`."))
+        }));
     }
     for agent in agents(document, tree) {
-        offers.push(Offer::new(agent, CompletionItemKind::VARIABLE, "The name of an agent."));
+        offers.push(CompletionOffer::new(agent, CompletionItemKind::VARIABLE, "The name of an agent."));
     }
     let fixed = [EXPRESSION_NAMES, STAGE_NAMES, ROUND_NAMES, PASS_NAMES].concat();
-    offers.extend(fixed.into_iter().map(|name| Offer::new(name, CompletionItemKind::KEYWORD, "")));
-    if matches!(cursor.path.0.first(), Some(Step::Key(field)) if field == "outcome" || field == "assertions")
-    {
-        offers.push(Offer::new("outcome", CompletionItemKind::KEYWORD, "Outcomes above this one, by name."));
+    offers.extend(fixed.into_iter().map(|name| CompletionOffer::new(name, CompletionItemKind::KEYWORD, "")));
+    if matches!(
+        cursor.path.0.first(), Some(PathStep::Key(field)) if field == "outcome" || field == "assertions"
+    ) {
+        offers.push(CompletionOffer::new(
+            "outcome",
+            CompletionItemKind::KEYWORD,
+            "Outcomes above this one, by name.",
+        ));
     }
     offers
 }
 
 /// What may follow a dot.
-fn members(document: &Document, cursor: &Cursor, chain: &[&str]) -> Vec<Offer> {
+fn members(document: &Document, cursor: &Cursor, chain: &[&str]) -> Vec<CompletionOffer> {
     let tree = &cursor.tree;
-    let named = |names: Vec<String>, kind: CompletionItemKind| -> Vec<Offer> {
-        names.into_iter().map(|name| Offer::new(name, kind, "")).collect()
+    let named = |names: Vec<String>, kind: CompletionItemKind| -> Vec<CompletionOffer> {
+        names.into_iter().map(|name| CompletionOffer::new(name, kind, "")).collect()
     };
     let names = || -> Vec<String> { phases(tree).into_iter().filter_map(|phase| phase.text).collect() };
     let chain = if let ["phases", rest @ ..] = chain
@@ -207,9 +220,10 @@ fn members(document: &Document, cursor: &Cursor, chain: &[&str]) -> Vec<Offer> {
         ["outcome"] => named(keys(tree, "outcome"), CompletionItemKind::CONSTANT),
         ["variables"] => named(keys(tree, "variables"), CompletionItemKind::CONSTANT),
         ["payoffs"] => named(agents(document, tree), CompletionItemKind::VARIABLE),
-        [phase] if names().iter().any(|name| name == phase) => {
-            PHASE_FIELDS.iter().map(|field| Offer::new(*field, CompletionItemKind::PROPERTY, "")).collect()
-        }
+        [phase] if names().iter().any(|name| name == phase) => PHASE_FIELDS
+            .iter()
+            .map(|field| CompletionOffer::new(*field, CompletionItemKind::PROPERTY, ""))
+            .collect(),
         [phase, "votes"] => named(options(document, phase), CompletionItemKind::ENUM_MEMBER),
         [_, "choices" | "said" | "replies"] => named(agents(document, tree), CompletionItemKind::VARIABLE),
         _ => Vec::new(),

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_values_and_texts_are_told_apart() {
+    fn keys_values_and_texts_are_distinguished() {
         let one = |path: &str, at: At| vec![(path.to_owned(), at)];
         assert_eq!(read("agents:\n  ann: { li¦ }\n")[0], ("agents.ann.?".to_owned(), At::Key));
         assert_eq!(
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_ends_where_another_character_stands() {
+    fn a_word_ends_at_another_character() {
         assert_eq!(word_at("a.bcd e", 3), 2..5);
         assert_eq!(word_at("über", 2), 0..5);
         assert_eq!(word_at("", 7), 0..0);

@@ -1,7 +1,7 @@
 //! Where a name is defined.
 
 use super::document::{Document, range};
-use super::names::{Named, phases, referent};
+use super::names::{Symbol, phases, referent};
 use crate::scenario::{Path, Tree};
 use lsp_types::{Location, Range};
 
@@ -10,15 +10,15 @@ pub(super) fn definition(document: &Document, offset: usize) -> Option<Location>
     let (tree, _) = Tree::read(&document.source(), 0);
     let key = |field: &str, name: &str| Path::default().key(field).key(name);
     match referent(document, &tree, offset)? {
-        Named::Agent(name) => at_key(document, &tree, &key("agents", &name)),
-        Named::Model(name) => at_key(document, &tree, &key("models", &name)),
-        Named::Tool(name) => at_key(document, &tree, &key("tools", &name)),
-        Named::Value(field, name) => at_key(document, &tree, &key(field, &name)),
-        Named::Phase(name) => {
+        Symbol::Agent(name) => at_key(document, &tree, &key("agents", &name)),
+        Symbol::Model(name) => at_key(document, &tree, &key("models", &name)),
+        Symbol::Tool(name) => at_key(document, &tree, &key("tools", &name)),
+        Symbol::Value(field, name) => at_key(document, &tree, &key(field, &name)),
+        Symbol::Phase(name) => {
             let phase = phases(&tree).into_iter().find(|phase| phase.text.as_ref() == Some(&name))?;
             Some(document.location(phase.span))
         }
-        Named::File(name) => Some(Location { uri: document.beside(&name)?, range: Range::default() }),
+        Symbol::File(name) => Some(Location { uri: document.beside(&name)?, range: Range::default() }),
     }
 }
 

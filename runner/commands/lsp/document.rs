@@ -21,14 +21,14 @@ pub(super) struct Document {
     /// The last playable version of the scenario.
     pub(super) scenario: Option<Arc<Scenario>>,
     /// Addresses of the files with reported diagnostics.
-    pub(super) told: Vec<String>,
+    pub(super) published: Vec<String>,
 }
 
 impl Document {
     /// `None`: it is not a file.
     pub(super) fn new(uri: &Uri, text: String) -> Option<Self> {
         let path = url::Url::parse(uri.as_str()).ok()?.to_file_path().ok()?;
-        Some(Self { uri: uri.clone(), path, text, report: None, scenario: None, told: Vec::new() })
+        Some(Self { uri: uri.clone(), path, text, report: None, scenario: None, published: Vec::new() })
     }
 
     /// Checks the text; returns the diagnostics by the address of their file. A YAML file without `phases` is
@@ -44,19 +44,20 @@ impl Document {
                 self.scenario = scenario.or(self.scenario.take());
                 for diagnostic in &report.diagnostics {
                     let uri = self.uri_of(&report, diagnostic.span);
-                    found.entry(uri.to_string()).or_default().push(self.told(&report, diagnostic));
+                    found.entry(uri.to_string()).or_default().push(self.lsp_diagnostic(&report, diagnostic));
                 }
                 self.report = Some(report);
             }
             Err(error) => {
-                let told = lsp_types::Diagnostic { message: format!("{error:#}"), ..Default::default() };
-                found.entry(self.uri.to_string()).or_default().push(told);
+                let diagnostic =
+                    lsp_types::Diagnostic { message: format!("{error:#}"), ..Default::default() };
+                found.entry(self.uri.to_string()).or_default().push(diagnostic);
             }
         }
         found
     }
 
-    fn told(&self, report: &Report, diagnostic: &Diagnostic) -> lsp_types::Diagnostic {
+    fn lsp_diagnostic(&self, report: &Report, diagnostic: &Diagnostic) -> lsp_types::Diagnostic {
         let Diagnostic { severity, code, message, span, related, help, .. } = diagnostic;
         let help = help.as_ref().map_or_else(String::new, |help| format!("\n{help}"));
         let related = related.as_ref().map(|(span, note)| DiagnosticRelatedInformation {

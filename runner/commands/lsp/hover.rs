@@ -2,9 +2,9 @@
 //! readers.
 
 use super::document::Document;
-use super::names::{Forms, Named, referent, type_of};
+use super::names::{Forms, Symbol, referent, type_of};
 use crate::commands::check::bounds::at_most;
-use crate::scenario::{AgentId, Input, PhaseId, Scenario, Tree, TurnId, compile};
+use crate::scenario::{AgentId, Input, PhaseId, Scenario, Tree, TurnId};
 use crate::terminal::counted;
 use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};
 use std::collections::BTreeSet;
@@ -18,9 +18,9 @@ pub(super) fn hover(document: &Document, offset: usize) -> Option<Hover> {
     let (tree, _) = Tree::read(&document.source(), 0);
     let named = referent(document, &tree, offset);
     let known = match (&named, &document.scenario) {
-        (Some(Named::Agent(key)), Some(scenario)) => agent(scenario, key),
-        (Some(Named::Phase(name)), Some(scenario)) => phase(scenario, name),
-        (Some(Named::Value(field, name)), Some(scenario)) => value(scenario, field, name),
+        (Some(Symbol::Agent(key)), Some(scenario)) => agent(scenario, key),
+        (Some(Symbol::Phase(name)), Some(scenario)) => phase(scenario, name),
+        (Some(Symbol::Value(field, name)), Some(scenario)) => value(scenario, field, name),
         _ => None,
     };
     let text = known.or_else(|| {
@@ -42,7 +42,7 @@ fn agent(scenario: &Arc<Scenario>, key: &str) -> Option<String> {
     let id = AgentId(scenario.agents.iter().position(|agent| agent.key == key)?);
     let agent = scenario.agent(id);
     let role = if agent.role.is_empty() { String::new() } else { format!(", {}", agent.role) };
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let turns = counted(plan.order().filter(|(_, turn)| turn.speaker == id).count(), "turn");
     let mut text = match &agent.strategy {
         Some(strategy) => format!("**{}**{role}: plays `{strategy}`, {turns}", agent.name),
@@ -66,7 +66,7 @@ fn phase(scenario: &Arc<Scenario>, name: &str) -> Option<String> {
     let ids: BTreeSet<PhaseId> = ids.collect();
     let last = *ids.last()?;
     let phase = scenario.phase(last);
-    let plan = compile(scenario);
+    let plan = scenario.plan();
     let turns: BTreeSet<TurnId> =
         plan.order().filter(|(_, turn)| ids.contains(&turn.phase)).map(|(id, _)| id).collect();
     let names = |agents: BTreeSet<AgentId>| {

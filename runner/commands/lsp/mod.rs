@@ -1,7 +1,7 @@
 //! `greenroom lsp`: scenarios in an editor, using the Language Server Protocol over standard input and
 //! output.
 //!
-//! It reports the same as `check`: an editor's text is loaded like a file, with the files beside it.
+//! It reports the same as `check`: an editor's text is loaded like a file, with the files next to it.
 
 mod complete;
 mod cursor;
@@ -12,7 +12,7 @@ mod hover;
 mod names;
 mod wire;
 
-use super::{Bounds, Exit};
+use super::{Exit, PathBounds};
 use anyhow::{Context as _, bail};
 use document::Document;
 use lsp_server::{Connection, ErrorCode, Message, Notification, Request, Response};
@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(long, hide = true)]
     stdio: bool,
     #[command(flatten)]
-    bounds: Bounds,
+    bounds: PathBounds,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
@@ -81,8 +81,7 @@ fn capabilities() -> ServerCapabilities {
 
 /// Communicates with an editor until it shuts the server down.
 ///
-/// # Errors
-/// The editor is gone, or says what no editor may.
+/// # Errors The editor is gone, or violates the protocol.
 fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
     let hello = connection.initialize_start();
     let (id, _) =
@@ -90,7 +89,8 @@ fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
     let server = json!({ "name": "greenroom", "version": env!("CARGO_PKG_VERSION") });
     let hello = json!({ "capabilities": capabilities(), "serverInfo": server });
     connection.initialize_finish(id, hello)?;
-    let mut server = Server { connection, root, documents: BTreeMap::new(), changed: BTreeSet::new() };
+    let mut server =
+        LanguageServer { connection, root, documents: BTreeMap::new(), changed: BTreeSet::new() };
     while let Ok(message) = connection.receiver.recv() {
         match message {
             Message::Request(request) => {
@@ -113,7 +113,7 @@ fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
 }
 
 /// The scenarios that an editor has open.
-struct Server<'a> {
+struct LanguageServer<'a> {
     connection: &'a Connection,
     root: Option<PathBuf>,
     documents: BTreeMap<String, Document>,
@@ -121,7 +121,7 @@ struct Server<'a> {
     changed: BTreeSet<String>,
 }
 
-impl Server<'_> {
+impl LanguageServer<'_> {
     fn note(&mut self, note: Notification) -> anyhow::Result<()> {
         match note.method.as_str() {
             DidOpenTextDocument::METHOD => {
@@ -147,7 +147,7 @@ impl Server<'_> {
                 };
                 let uri = text_document.uri;
                 if let Some(closed) = self.documents.remove(uri.as_str()) {
-                    closed.told.iter().try_for_each(|uri| self.publish(uri, &[]))?;
+                    closed.published.iter().try_for_each(|uri| self.publish(uri, &[]))?;
                 }
                 self.changed.remove(uri.as_str());
             }
@@ -171,8 +171,8 @@ impl Server<'_> {
         for uri in std::mem::take(&mut self.changed) {
             let Some(document) = self.documents.get_mut(&uri) else { continue };
             let found = document.check(self.root.as_deref());
-            let told = std::mem::replace(&mut document.told, found.keys().cloned().collect());
-            for uri in told.iter().filter(|uri| !found.contains_key(*uri)) {
+            let diagnostics = std::mem::replace(&mut document.published, found.keys().cloned().collect());
+            for uri in diagnostics.iter().filter(|uri| !found.contains_key(*uri)) {
                 self.publish(uri, &[])?;
             }
             found.iter().try_for_each(|(uri, diagnostics)| self.publish(uri, diagnostics))?;
@@ -206,7 +206,7 @@ impl Server<'_> {
         };
         let response = match answered {
             Ok(result) => Response::new_ok(id, result),
-            Err((code, told)) => Response::new_err(id, code as i32, told),
+            Err((code, diagnostics)) => Response::new_err(id, code as i32, diagnostics),
         };
         Ok(self.connection.sender.send(response.into())?)
     }

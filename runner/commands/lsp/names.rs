@@ -4,13 +4,13 @@ use super::cursor::word_at;
 use super::document::Document;
 use crate::scenario::read::{Typed, typed};
 use crate::scenario::schema::json_schema;
-use crate::scenario::{Path, Place, Step, Tree};
+use crate::scenario::{NodePlace, Path, PathStep, Tree};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Something that has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum Symbol {
     Agent(String),
     Phase(String),
     Model(String),
@@ -37,10 +37,12 @@ pub(super) fn agents(document: &Document, tree: &Tree) -> Vec<String> {
 }
 
 /// The places of the names of phases, in order.
-pub(super) fn phases(tree: &Tree) -> Vec<Place> {
-    let is_name = |place: &Place| {
+pub(super) fn phases(tree: &Tree) -> Vec<NodePlace> {
+    let is_name = |place: &NodePlace| {
         let steps = &place.path.0;
-        let [.., Step::Key(list), Step::Index(_), Step::Key(field)] = &steps[..] else { return false };
+        let [.., PathStep::Key(list), PathStep::Index(_), PathStep::Key(field)] = &steps[..] else {
+            return false;
+        };
         !place.is_key && place.text.is_some() && list == "phases" && field == "name"
     };
     tree.places().into_iter().filter(is_name).collect()
@@ -59,7 +61,7 @@ pub(super) fn type_of(tree: &Tree, path: &Path) -> Option<Typed> {
         let found = typed(tree, steps);
         match steps {
             _ if found.known == steps.len() => return Some(found),
-            [before @ .., Step::Index(_)] => steps = before,
+            [before @ .., PathStep::Index(_)] => steps = before,
             _ => return None,
         }
     }
@@ -114,38 +116,38 @@ pub(super) fn in_braces(before: &str) -> bool {
 }
 
 /// What the name at a byte refers to.
-pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Option<Named> {
+pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Option<Symbol> {
     let place = tree.at(0, offset)?;
     let steps: Vec<&str> = place
         .path
         .0
         .iter()
         .filter_map(|step| match step {
-            Step::Key(key) => Some(key.as_str()),
-            Step::Index(_) => None,
+            PathStep::Key(key) => Some(key.as_str()),
+            PathStep::Index(_) => None,
         })
         .collect();
     let word = document.text.get(word_at(&document.text, offset)).unwrap_or_default().to_owned();
     let text = place.text.clone().unwrap_or_default();
     match steps[..] {
-        ["agents", key] if place.is_key => return Some(Named::Agent(key.to_owned())),
+        ["agents", key] if place.is_key => return Some(Symbol::Agent(key.to_owned())),
         [.., "private_prompts" | "per_agent_prompt_templates", key] if place.is_key => {
-            return Some(Named::Agent(key.to_owned()));
+            return Some(Symbol::Agent(key.to_owned()));
         }
-        [.., "phases", "name"] if !place.is_key => return Some(Named::Phase(text)),
-        ["include" | "cases"] if !place.is_key => return Some(Named::File(text)),
-        [.., "model"] | ["embeddings"] if !place.is_key => return Some(Named::Model(text)),
-        ["agents", _, "tools"] if !place.is_key => return Some(Named::Tool(text)),
+        [.., "phases", "name"] if !place.is_key => return Some(Symbol::Phase(text)),
+        ["include" | "cases"] if !place.is_key => return Some(Symbol::File(text)),
+        [.., "model"] | ["embeddings"] if !place.is_key => return Some(Symbol::Model(text)),
+        ["agents", _, "tools"] if !place.is_key => return Some(Symbol::Tool(text)),
         _ if place.is_key => return None,
         _ => {}
     }
     let forms = Forms::of(type_of(tree, &place.path)?.declared);
     if forms.has(&["PhaseNames"]) {
-        return Some(Named::Phase(word));
+        return Some(Symbol::Phase(word));
     }
     let agents = agents(document, tree);
     if forms.has(&["Key", "Keys", "Cast"]) && agents.contains(&text) {
-        return Some(Named::Agent(text));
+        return Some(Symbol::Agent(text));
     }
     let line = &document.text[..offset];
     let is_code = forms.has(&["Expression", "Cast", "Options", "Count"])
@@ -154,10 +156,10 @@ pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Optio
         return None;
     }
     if phases(tree).iter().any(|phase| phase.text.as_ref() == Some(&word)) {
-        return Some(Named::Phase(word));
+        return Some(Symbol::Phase(word));
     }
     if let Some(field) = DECLARING.into_iter().find(|field| keys(tree, field).contains(&word)) {
-        return Some(Named::Value(field, word));
+        return Some(Symbol::Value(field, word));
     }
-    agents.contains(&word).then_some(Named::Agent(word))
+    agents.contains(&word).then_some(Symbol::Agent(word))
 }

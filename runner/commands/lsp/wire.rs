@@ -71,7 +71,7 @@ fn read(from: &mut impl BufRead) -> anyhow::Result<Option<Message>> {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> String {
+    fn message(text: &str) -> String {
         read(&mut text.as_bytes()).unwrap_err().to_string()
     }
 
@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn what_is_no_message_is_refused_within_bounds() {
-        assert_eq!(told("hello"), "expected a message header line, found `hello`");
-        assert_eq!(told("a: b\n\nxyz"), "a message header has no Content-Length");
-        assert_eq!(told("Content-Length: many\n\n"), "expected a length in bytes, found `many`");
+        assert_eq!(message("hello"), "expected a message header line, found `hello`");
+        assert_eq!(message("a: b\n\nxyz"), "a message header has no Content-Length");
+        assert_eq!(message("Content-Length: many\n\n"), "expected a length in bytes, found `many`");
         assert_eq!(
-            told("Content-Length: 99999999999\n\nx"),
+            message("Content-Length: 99999999999\n\nx"),
             "a message has 99999999999 bytes; at most 67108864 are accepted"
         );
-        assert_eq!(told("Content-Length: 9\n\n{}"), "a message of 9 bytes ends after 2");
-        assert_eq!(told("Content-Length: 2\n\n{}"), "a message is not JSON-RPC");
-        assert_eq!(told(&"a: b\n".repeat(99)), "a message header has more than 32 lines");
-        assert!(told(&"x".repeat(1 << 20)).len() < 5000);
+        assert_eq!(message("Content-Length: 9\n\n{}"), "a message of 9 bytes ends after 2");
+        assert_eq!(message("Content-Length: 2\n\n{}"), "a message is not JSON-RPC");
+        assert_eq!(message(&"a: b\n".repeat(99)), "a message header has more than 32 lines");
+        assert!(message(&"x".repeat(1 << 20)).len() < 5000);
     }
 }

@@ -4,7 +4,7 @@
 //! Replies are kept as the sampled ids, so that the conversation is read exactly as it was said, together
 //! with their texts for display.
 
-use super::super::ask::{Answer, fresh_id};
+use super::super::ask::{CompletedReply, fresh_id};
 use super::super::models::now;
 use greenroom_engine::{Conversation, Exchange, ReplyContent, Tool, ToolCalls, Tools};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A named agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Agent {
+pub(super) struct NamedAgent {
     pub(super) definition: Definition,
     /// Name of its memory, which is never reused: an agent that is deleted and made again does not remember.
     pub(super) memory: String,
@@ -27,7 +27,7 @@ pub(super) struct Agent {
     pub(super) created: u64,
     /// All turns, oldest first; in the journal each has a line of its own.
     #[serde(skip)]
-    pub(super) past: Vec<Past>,
+    pub(super) past: Vec<PastTurn>,
 }
 
 /// Everything that defines an agent before it has read anything, and its default settings for answers.
@@ -46,14 +46,14 @@ pub(super) struct Definition {
 /// The engine's [`Tools`], in serialized form.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Toolset {
-    pub(super) list: Vec<ToolSpec>,
+    pub(super) list: Vec<SerializedTool>,
     /// The text that the agent first read, even if a later version of this program would word it differently.
     instructions: String,
 }
 
 /// The engine's [`Tool`], in serialized form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct ToolSpec {
+pub(super) struct SerializedTool {
     pub(super) name: String,
     pub(super) about: String,
     pub(super) arguments: Value,
@@ -61,12 +61,12 @@ pub(super) struct ToolSpec {
 
 /// A turn of the past.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Past {
+pub(super) struct PastTurn {
     /// The message, or the result of the call before it.
     pub(super) heard: String,
     /// The reply, as it was sampled.
     pub(super) ids: Arc<[u32]>,
-    pub(super) said: Said,
+    pub(super) said: PastReply,
     /// Tokens of everything up to the end of the reply.
     pub(super) tokens: usize,
     /// Seconds since 1970.
@@ -76,7 +76,7 @@ pub(super) struct Past {
 /// What a reply was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Said {
+pub(super) enum PastReply {
     Text(String),
     /// A call of a tool: what is heard next is its result.
     Call {
@@ -87,7 +87,7 @@ pub(super) enum Said {
     CutCall(String),
 }
 
-impl Agent {
+impl NamedAgent {
     /// An agent that has read nothing.
     pub(super) fn new(definition: Definition) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Agent {
         Conversation {
             system: self.definition.system.clone(),
             tools: self.definition.tools.as_ref().map(Toolset::tools),
-            exchanges: self.past.iter().map(Past::exchange).collect(),
+            exchanges: self.past.iter().map(PastTurn::exchange).collect(),
             next: next.to_string(),
             ..Conversation::default()
         }
@@ -143,7 +143,7 @@ impl Agent {
 impl Definition {
     /// Names of the fields in which another definition differs.
     pub(super) fn differences(&self, other: &Self) -> Vec<&'static str> {
-        fn tools(of: &Definition) -> &[ToolSpec] {
+        fn tools(of: &Definition) -> &[SerializedTool] {
             of.tools.as_ref().map_or(&[][..], |tools| &tools.list)
         }
         let fields = [
@@ -161,7 +161,7 @@ impl Definition {
 
 impl Toolset {
     fn tools(&self) -> Arc<Tools> {
-        let tool = |spec: &ToolSpec| Tool {
+        let tool = |spec: &SerializedTool| Tool {
             name: spec.name.clone(),
             about: spec.about.clone(),
             arguments: spec.arguments.clone(),
@@ -175,7 +175,7 @@ impl Toolset {
 
 impl From<&Tools> for Toolset {
     fn from(tools: &Tools) -> Self {
-        let spec = |tool: &Tool| ToolSpec {
+        let spec = |tool: &Tool| SerializedTool {
             name: tool.name.clone(),
             about: tool.about.clone(),
             arguments: tool.arguments.clone(),
@@ -184,16 +184,16 @@ impl From<&Tools> for Toolset {
     }
 }
 
-impl Past {
+impl PastTurn {
     /// A message and the answer to it.
-    pub(super) fn new(heard: String, answer: &Answer) -> Self {
+    pub(super) fn new(heard: String, answer: &CompletedReply) -> Self {
         let completion = &answer.completion;
         let said = match &completion.call {
-            None => Said::Text(completion.text.clone()),
+            None => PastReply::Text(completion.text.clone()),
             Some(ToolCalls::Complete(calls)) if !calls.is_empty() => {
-                Said::Call { tool: calls[0].tool.clone(), arguments: calls[0].arguments.clone() }
+                PastReply::Call { tool: calls[0].tool.clone(), arguments: calls[0].arguments.clone() }
             }
-            Some(_) => Said::CutCall(completion.text.clone()),
+            Some(_) => PastReply::CutCall(completion.text.clone()),
         };
         let tokens = answer.prompt_tokens() + completion.ids.len();
         Self { heard, ids: completion.ids.as_slice().into(), said, tokens, at: now() }
@@ -206,7 +206,7 @@ impl Past {
     }
 }
 
-impl Said {
+impl PastReply {
     fn is_call(&self) -> bool {
         match self {
             Self::Text(_) => false,

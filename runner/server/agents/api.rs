@@ -1,12 +1,12 @@
 //! Agents as things to make, look at, copy and delete.
 
-use super::super::ask::{Ask, Settings, Subject};
+use super::super::ask::{AnswerSettings, Ask, AskSubject};
 use super::super::error::Refusal;
 use super::super::models::Served;
-use super::super::openai::{ToolEntry, tools};
+use super::super::openai::{OpenAiTool, tools};
 use super::super::tenants::Tenant;
 use super::super::{App, AuthTenant, Shared, body, sessions};
-use super::agent::{Agent, Definition, Toolset};
+use super::agent::{Definition, NamedAgent, Toolset};
 use super::words;
 use axum::Json;
 use axum::body::Bytes;
@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Characters of a name, at most.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME: usize = 128;
 /// Maximum size of a journal line's content as JSON, in bytes.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Put {
     model: String,
     system: Option<String>,
-    tools: Option<Vec<ToolEntry>>,
+    tools: Option<Vec<OpenAiTool>>,
     temperature: Option<f32>,
     top_p: Option<f32>,
     max_tokens: Option<usize>,
@@ -40,7 +40,7 @@ struct Put {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Fork {
+struct ForkBody {
     name: String,
     /// Turns that the copy shares with the agent; by default all.
     at: Option<usize>,
@@ -62,7 +62,7 @@ pub(super) async fn put(
     is_name("name", &name)?;
     let body: Put = body::read(&bytes)?;
     let (replaces, definition) = (body.replace, body.definition(&app)?);
-    if app.roster.add(&tenant.name, &name, Agent::new(definition.clone()))? {
+    if app.roster.add(&tenant.name, &name, NamedAgent::new(definition.clone()))? {
         let agent = app.roster.find(&tenant.name, &name)?;
         return Ok((StatusCode::CREATED, Json(words::described(&name, &agent))));
     }
@@ -72,12 +72,13 @@ pub(super) async fn put(
         if !replaces {
             let fields = differences.join(", ");
             return Err(Refusal::conflict(format!(
-                "the agent `{name}` exists with another definition ({fields}); use `replace: true` to replace it"
+                "the agent `{name}` exists with another definition ({fields}); use `replace: true` to \
+                 replace it"
             )));
         }
         let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
         remove_memory(&app, &tenant, &held.agent).await?;
-        agent = Agent::new(definition);
+        agent = NamedAgent::new(definition);
         app.roster.replace(&held, agent.clone());
     }
     Ok((StatusCode::OK, Json(words::described(&name, &agent))))
@@ -119,17 +120,17 @@ pub(super) async fn one(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refusal> {
     let agent = app.roster.find(&tenant.name, &name)?;
-    let mut told = words::described(&name, &agent);
+    let mut described = words::described(&name, &agent);
     let known = match open(&app, &agent) {
         Some(served) => status(served.engine(), &key(&tenant, &agent)).await?,
         None => None,
     };
-    told["memory"] = words::memory(known.as_ref());
+    described["memory"] = words::memory(known.as_ref());
     let query = query.unwrap_or_default();
     if query.split('&').any(|pair| matches!(pair, "conversation" | "conversation=1" | "conversation=true")) {
-        told["conversation"] = words::conversation(&agent);
+        described["conversation"] = words::conversation(&agent);
     }
-    Ok(Json(told))
+    Ok(Json(described))
 }
 
 /// `DELETE /v1/agents/{name}`: waits for a turn in progress.
@@ -152,7 +153,7 @@ pub(super) async fn fork(
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    let Fork { name: other, at } = body::read(&bytes)?;
+    let ForkBody { name: other, at } = body::read(&bytes)?;
     is_name("name", &other)?;
     let agent = app.roster.find(&tenant.name, &name)?;
     let turns = agent.past.len();
@@ -190,12 +191,12 @@ pub(super) async fn prewarm(
     served.engine().hint_next_use(&key, 0);
     let mut known = status(served.engine(), &key).await?;
     if known.as_ref().is_none_or(|status| status.tokens_in_memory < status.tokens) {
-        let subject = Subject::Kept {
+        let subject = AskSubject::Kept {
             conversation: agent.conversation(""),
             memory: agent.memory.clone(),
             parent: agent.parent.clone(),
         };
-        let settings = Settings { max_tokens: Some(0), next_use: Some(0), ..Settings::new(0) };
+        let settings = AnswerSettings { max_tokens: Some(0), next_use: Some(0), ..AnswerSettings::new(0) };
         let ask = Ask { route: "/v1/agents/{name}/prewarm", tenant, model, subject, settings, n: 1 };
         ask.admit(&app).await?.play(None).await?;
         known = status(served.engine(), &key).await?;
@@ -220,12 +221,12 @@ pub(super) async fn pin(
 }
 
 /// The engine's key of an agent's memory.
-pub(super) fn key(tenant: &Tenant, agent: &Agent) -> SessionKey {
+pub(super) fn key(tenant: &Tenant, agent: &NamedAgent) -> SessionKey {
     sessions::key(&tenant.name, &agent.definition.model, &agent.memory)
 }
 
-/// An agent's model, if it is open: nothing is opened to look at an agent.
-fn open(app: &App, agent: &Agent) -> Option<Arc<Served>> {
+/// An agent's model, if it is open: describing an agent opens nothing.
+fn open(app: &App, agent: &NamedAgent) -> Option<Arc<Served>> {
     app.models.at_hand().into_iter().find(|served| served.name == agent.definition.model)
 }
 
@@ -237,7 +238,7 @@ async fn status(engine: &Engine, key: &SessionKey) -> Result<Option<SessionStatu
 
 /// Removes an agent's memory. Memories of a model that is no longer served can't be removed here; use
 /// `greenroom cache`.
-async fn remove_memory(app: &Arc<App>, tenant: &Tenant, agent: &Agent) -> Result<(), Refusal> {
+async fn remove_memory(app: &Arc<App>, tenant: &Tenant, agent: &NamedAgent) -> Result<(), Refusal> {
     let model = &agent.definition.model;
     if !app.models.names().any(|name| name == model) {
         return Ok(());
@@ -253,14 +254,14 @@ async fn remove(engine: &Engine, key: &SessionKey) -> Result<(), Refusal> {
 /// Refuses an invalid name. (Names are never used as file names.)
 pub(super) fn is_name(field: &str, name: &str) -> Result<(), Refusal> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_allowed);
+    let fits = !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_allowed);
     if fits && !name.starts_with('.') {
         return Ok(());
     }
     Err(Refusal::field(
         field,
         format!(
-            "expected a name of 1 to {LONGEST_NAME} of the characters A–Z, a–z, 0–9, `-`, `_`, `.` that does not \
+            "expected a name of 1 to {MAX_NAME} of the characters A–Z, a–z, 0–9, `-`, `_`, `.` that does not \
              begin with a dot"
         ),
     ))
@@ -269,8 +270,8 @@ pub(super) fn is_name(field: &str, name: &str) -> Result<(), Refusal> {
 /// Refuses what would be too long for a line of the journal.
 pub(super) fn fits(field: &str, value: &impl Serialize) -> Result<(), Refusal> {
     let bytes = serde_json::to_vec(value).map_err(|error| Refusal::internal(error.to_string()))?.len();
-    if bytes > MOST_BYTES {
-        return Err(Refusal::field(field, format!("{bytes} bytes; expected at most {MOST_BYTES}")));
+    if bytes > MAX_BYTES {
+        return Err(Refusal::field(field, format!("{bytes} bytes; expected at most {MAX_BYTES}")));
     }
     Ok(())
 }

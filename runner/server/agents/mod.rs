@@ -13,7 +13,7 @@ mod transfer;
 mod turns;
 mod words;
 
-pub(super) use roster::Known;
+pub(super) use roster::KnownAgent;
 pub use roster::Roster;
 
 use super::App;

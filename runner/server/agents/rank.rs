@@ -3,13 +3,13 @@
 //! A temporary memory begins with the agent's, reads the message, and weighs the options; then it is removed.
 //! The agent is locked meanwhile, so that the ranking comes after earlier turns.
 
-use super::super::ask::{MOST_OPTIONS, random};
+use super::super::ask::{MAX_OPTIONS, random};
 use super::super::error::Refusal;
-use super::super::live::Entry;
+use super::super::live::RequestGuard;
 use super::super::sessions;
 use super::super::tenants::Tenant;
 use super::super::{AuthTenant, Shared, body};
-use super::agent::Agent;
+use super::agent::NamedAgent;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct RankBody {
     message: String,
     options: Vec<String>,
     /// Shares use log-probability divided by length, so that a long text is not unlikely because of its
@@ -49,10 +49,10 @@ pub(super) async fn rank(
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    let body: Body = body::read(&bytes)?;
+    let body: RankBody = body::read(&bytes)?;
     let n = body.options.len();
-    if !(2..=MOST_OPTIONS).contains(&n) {
-        return Err(Refusal::field("options", format!("{n} options: expected 2 to {MOST_OPTIONS}")));
+    if !(2..=MAX_OPTIONS).contains(&n) {
+        return Err(Refusal::field("options", format!("{n} options: expected 2 to {MAX_OPTIONS}")));
     }
     super::api::fits("message", &body.message)?;
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
@@ -67,15 +67,15 @@ pub(super) async fn rank(
     };
     let ended = tokio::time::timeout(app.timeout, weighs).await;
     let completion = ended.unwrap_or_else(|_| Err(Refusal::timed_out(app.timeout)))?;
-    told(&body, &completion).map(Json)
+    rank_result(&body, &completion).map(Json)
 }
 
 async fn weighed(
     engine: &Engine,
-    entry: &Entry,
+    entry: &RequestGuard,
     tenant: &Tenant,
-    agent: &Agent,
-    body: &Body,
+    agent: &NamedAgent,
+    body: &RankBody,
 ) -> Result<Completion, Refusal> {
     let key = |name: &str| sessions::key(&tenant.name, &agent.definition.model, name);
     let probe = Probe { engine, key: key(&format!("{}?rank{:016x}", agent.memory, random())) };
@@ -103,7 +103,7 @@ async fn weighed(
     Err(Refusal::ending())
 }
 
-fn told(body: &Body, completion: &Completion) -> Result<Value, Refusal> {
+fn rank_result(body: &RankBody, completion: &Completion) -> Result<Value, Refusal> {
     let choice = completion.choice.as_ref();
     let logprobs = &choice.ok_or_else(|| Refusal::internal("the engine returned no options"))?.logprobs;
     let shares = match body.by_length {

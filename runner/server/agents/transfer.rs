@@ -2,12 +2,12 @@
 //! engine exports it.
 //!
 //! Nothing is buffered in memory or on disk: the engine's thread writes directly to the answer, and reads
-//! from the request. A file is checked, never trusted. Its first line says what was read and said; if the
-//! keys and values after it belong to something else, the engine does not use them and reads what differs.
+//! from the request. A file is checked, never trusted. Its first line has the conversation; if the keys and
+//! values after it belong to something else, the engine does not use them and prefills what differs.
 
 use super::super::error::Refusal;
 use super::super::{AuthTenant, Shared, sessions};
-use super::agent::{Agent, Definition, Past, Said};
+use super::agent::{Definition, NamedAgent, PastReply, PastTurn};
 use super::api::{fits, is_name, key};
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -26,18 +26,18 @@ use tokio_stream::{Stream, StreamExt as _};
 /// Version of the first line.
 const VERSION: u32 = 1;
 /// Bytes of the first line, at most.
-const MOST_HEAD_BYTES: u64 = 32 << 20;
+const MAX_HEAD_BYTES: u64 = 32 << 20;
 /// Bytes of a piece of an answer.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait for the other side.
-const MOST_WAITING: usize = 8;
+const MAX_WAITING: usize = 8;
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
 struct Head {
     greenroom_agent: u32,
     definition: Definition,
-    past: Vec<Past>,
+    past: Vec<PastTurn>,
 }
 
 /// `GET /v1/agents/{name}/export`: the agent is locked until everything is written.
@@ -54,13 +54,13 @@ pub(super) async fn export(
     let past_is_empty = past.is_empty();
     let head = serde_json::to_vec(&Head { greenroom_agent: VERSION, definition, past });
     let head = head.map_err(|error| Refusal::internal(error.to_string()))?;
-    let (pieces, mut written) = mpsc::channel(MOST_WAITING);
+    let (pieces, mut written) = mpsc::channel(MAX_WAITING);
     tokio::task::spawn_blocking(move || {
         let _held = held;
         // The first line leaves the buffer together with the memory's beginning, so that a refusal can
         // replace both.
         let room = head.len() + 1 + PIECE_BYTES;
-        let mut file = BufWriter::with_capacity(room, Pieces(pieces.clone()));
+        let mut file = BufWriter::with_capacity(room, ChunkWriter(pieces.clone()));
         let exported =
             file.write_all(&head).and_then(|()| file.write_all(b"\n")).map_err(|error| broken(&error));
         let exported = exported.and_then(|()| match past_is_empty {
@@ -96,13 +96,13 @@ pub(super) async fn import(
         return Err(taken);
     }
     let runtime = tokio::runtime::Handle::current();
-    let (pieces, read) = mpsc::channel(MOST_WAITING);
+    let (pieces, read) = mpsc::channel(MAX_WAITING);
     let reading = tokio::task::spawn_blocking(move || {
         let mut file = BufReader::new(Arriving { pieces: read, piece: Bytes::new() });
         let Head { definition, past, .. } = Head::read(&mut file)?;
         let served = runtime.block_on(app.models.get(&definition.model))?;
         checked(served.engine(), &definition, &past)?;
-        let agent = Agent { past, ..Agent::new(definition) };
+        let agent = NamedAgent { past, ..NamedAgent::new(definition) };
         let imported = import_memory(served.engine(), &key(&tenant, &agent), &tenant.meter(), &mut file)?;
         if !app.roster.add(&tenant.name, &name, agent)? {
             return Err(taken);
@@ -111,8 +111,8 @@ pub(super) async fn import(
     });
     pass_on(body.into_data_stream(), &pieces).await;
     drop(pieces);
-    let told = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
-    Ok((StatusCode::CREATED, Json(told)))
+    let described = reading.await.map_err(|error| Refusal::internal(error.to_string()))??;
+    Ok((StatusCode::CREATED, Json(described)))
 }
 
 /// Imports the memory after the first line, and reports the result; an agent that has not spoken has none.
@@ -134,7 +134,7 @@ fn import_memory(
 }
 
 /// Refuses a conversation that can't belong to this model, or can't be recorded.
-fn checked(engine: &Engine, definition: &Definition, past: &[Past]) -> Result<(), Refusal> {
+fn checked(engine: &Engine, definition: &Definition, past: &[PastTurn]) -> Result<(), Refusal> {
     fits("definition", definition)?;
     let n_vocab = engine.model().n_vocab;
     for (at, turn) in past.iter().enumerate() {
@@ -143,8 +143,8 @@ fn checked(engine: &Engine, definition: &Definition, past: &[Past]) -> Result<()
         let is_known = turn.ids.iter().all(|id| (*id as usize) < n_vocab);
         let is_said = match &turn.said {
             // The ids of a choice may begin with a space that its text has not.
-            Said::Text(text) => is_known && engine.decode(&turn.ids).trim_start() == text.trim_start(),
-            Said::Call { .. } | Said::CutCall(_) => is_known,
+            PastReply::Text(text) => is_known && engine.decode(&turn.ids).trim_start() == text.trim_start(),
+            PastReply::Call { .. } | PastReply::CutCall(_) => is_known,
         };
         if !is_said {
             return Err(Refusal::field(&place, "the reply's ids do not match its text in this model"));
@@ -156,7 +156,7 @@ fn checked(engine: &Engine, definition: &Definition, past: &[Past]) -> Result<()
 impl Head {
     fn read(file: &mut impl BufRead) -> Result<Self, Refusal> {
         let mut line = Vec::new();
-        file.take(MOST_HEAD_BYTES).read_until(b'\n', &mut line).map_err(|error| broken(&error))?;
+        file.take(MAX_HEAD_BYTES).read_until(b'\n', &mut line).map_err(|error| broken(&error))?;
         let head: Self = super::super::body::read(&line)?;
         if head.greenroom_agent != VERSION {
             let found = head.greenroom_agent;
@@ -170,7 +170,7 @@ fn broken(error: &io::Error) -> Refusal {
     Refusal::request(format!("the transfer failed: {error}"))
 }
 
-/// Passes on a body's pieces, until it ends or the receiver is gone.
+/// Passes on a body's chunks, until it ends or the receiver is gone.
 async fn pass_on(
     mut body: impl Stream<Item = Result<Bytes, axum::Error>> + Unpin,
     pieces: &mpsc::Sender<io::Result<Bytes>>,
@@ -184,9 +184,9 @@ async fn pass_on(
 }
 
 /// Writes into an answer, piece by piece.
-struct Pieces(mpsc::Sender<Result<Bytes, Refusal>>);
+struct ChunkWriter(mpsc::Sender<Result<Bytes, Refusal>>);
 
-impl Write for Pieces {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
         sent.map(|()| bytes.len()).map_err(|_| io::ErrorKind::BrokenPipe.into())

@@ -3,25 +3,28 @@
 //! The answer is recorded before it is confirmed. If the client disconnects before that, or the turn fails,
 //! the agent is unchanged; the engine need not read again what it has read by then.
 
-use super::super::ask::{Answer, Ask, MOST_OPTIONS, Piece, Settings, Subject, random_seed};
+use super::super::ask::{
+    AnswerSettings, Ask, AskSubject, CompletedReply, MAX_OPTIONS, ReplyPiece, random_seed,
+};
 use super::super::error::Refusal;
 use super::super::stream::{EventEncoder, Frame, respond};
 use super::super::{App, AuthTenant, Shared, body};
-use super::agent::{Agent, Past};
-use super::roster::Held;
+use super::agent::{NamedAgent, PastTurn};
+use super::roster::HeldAgent;
 use super::words;
+use crate::scenario::Hints;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Constraint, Grammar, Sampling, ToolChoice};
+use greenroom_engine::{Constraint, Grammar, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct TurnBody {
     message: Option<String>,
     tool_results: Option<String>,
     max_tokens: Option<usize>,
@@ -29,7 +32,7 @@ struct Body {
     top_p: Option<f32>,
     seed: Option<u64>,
     stop: Option<Vec<String>>,
-    reply: Option<Form>,
+    reply: Option<FormBody>,
     grammar: Option<GrammarText>,
     choices: Option<Vec<String>>,
     #[serde(default)]
@@ -39,7 +42,7 @@ struct Body {
 /// The form of a reply.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Form {
+struct FormBody {
     schema: Value,
 }
 
@@ -51,17 +54,17 @@ enum GrammarText {
 }
 
 /// The constraint that gives a reply its form.
-enum Bounds {
+enum ReplyConstraint {
     Free,
     Grammar(Grammar),
     OneOf(Vec<String>),
 }
 
 /// A turn as it is reported.
-struct Telling {
+struct TurnReporter {
     app: Arc<App>,
     name: String,
-    held: Held,
+    held: HeldAgent,
     message: String,
     options: Vec<String>,
 }
@@ -73,15 +76,16 @@ pub(super) async fn turn(
     Path(name): Path<String>,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let body: Body = body::read(&bytes)?;
+    let body: TurnBody = body::read(&bytes)?;
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
-    let (streams, message, settings) = (body.stream, body.heard(&held.agent)?, body.settings(&held.agent)?);
+    let (streams, message, settings) =
+        (body.stream, body.heard_text(&held.agent)?, body.settings(&held.agent)?);
     let options = match &settings.constraint {
         Some(Constraint::OneOf(options)) => options.clone(),
         _ => Vec::new(),
     };
     let agent = &held.agent;
-    let subject = Subject::Kept {
+    let subject = AskSubject::Kept {
         conversation: agent.conversation(&message),
         memory: agent.memory.clone(),
         parent: agent.parent.clone(),
@@ -89,7 +93,7 @@ pub(super) async fn turn(
     let model = agent.definition.model.clone();
     let ask = Ask { route: "/v1/agents/{name}/turns", tenant, model, subject, settings, n: 1 };
     let admitted = ask.admit(&app).await?;
-    let telling = Telling { app, name, held, message, options };
+    let telling = TurnReporter { app, name, held, message, options };
     if streams {
         return Ok(respond(admitted, telling));
     }
@@ -98,9 +102,9 @@ pub(super) async fn turn(
     Ok(Json(telling.whole(answer)).into_response())
 }
 
-impl Body {
+impl TurnBody {
     /// What the agent reads.
-    fn heard(&self, agent: &Agent) -> Result<String, Refusal> {
+    fn heard_text(&self, agent: &NamedAgent) -> Result<String, Refusal> {
         let heard = match (&self.message, &self.tool_results) {
             (Some(message), None) => message,
             (None, Some(result)) if agent.awaits_result() => result,
@@ -116,8 +120,8 @@ impl Body {
         Ok(heard.clone())
     }
 
-    fn settings(&self, agent: &Agent) -> Result<Settings, Refusal> {
-        let Agent { definition, is_pinned, .. } = agent;
+    fn settings(&self, agent: &NamedAgent) -> Result<AnswerSettings, Refusal> {
+        let NamedAgent { definition, is_pinned, .. } = agent;
         let max_tokens = self.max_tokens.or(definition.max_tokens);
         if max_tokens == Some(0) {
             return Err(Refusal::field("max_tokens", "a reply needs at least 1 token"));
@@ -125,75 +129,73 @@ impl Body {
         let seed = self.seed.unwrap_or_else(random_seed);
         let bounds = self.bounds()?;
         let calls = match (&definition.tools, &bounds) {
-            (Some(_), Bounds::Free) => ToolChoice::Allowed,
+            (Some(_), ReplyConstraint::Free) => ToolChoice::Allowed,
             _ => ToolChoice::Never,
         };
         let (grammar, constraint) = match bounds {
-            Bounds::Free => (None, None),
-            Bounds::Grammar(grammar) => (Some(grammar), None),
-            Bounds::OneOf(options) => (None, Some(Constraint::OneOf(options))),
+            ReplyConstraint::Free => (None, None),
+            ReplyConstraint::Grammar(grammar) => (Some(grammar), None),
+            ReplyConstraint::OneOf(options) => (None, Some(Constraint::OneOf(options))),
         };
-        let sampling = Sampling {
-            temperature: self.temperature.or(definition.temperature).unwrap_or(1.0),
-            top_p: self.top_p.or(definition.top_p).unwrap_or(1.0),
-            seed,
-            ..Sampling::default()
+        let given = Hints {
+            temperature: self.temperature.or(definition.temperature),
+            top_p: self.top_p.or(definition.top_p),
+            ..Hints::default()
         };
-        Ok(Settings {
-            sampling,
+        Ok(AnswerSettings {
             max_tokens,
             stop: self.stop.clone().unwrap_or_else(|| definition.stop.clone()),
             constraint,
             grammar,
             calls,
             next_use: is_pinned.then_some(0),
-            ..Settings::new(seed)
+            ..AnswerSettings::sampled(&given, seed)
         })
     }
 
-    fn bounds(&self) -> Result<Bounds, Refusal> {
+    fn bounds(&self) -> Result<ReplyConstraint, Refusal> {
         let (place, grammar) = match (&self.reply, &self.grammar, &self.choices) {
-            (None, None, None) => return Ok(Bounds::Free),
-            (Some(Form { schema }), None, None) => ("reply.schema", Grammar::json_schema(schema)),
+            (None, None, None) => return Ok(ReplyConstraint::Free),
+            (Some(FormBody { schema }), None, None) => ("reply.schema", Grammar::json_schema(schema)),
             (None, Some(GrammarText::Lark(text)), None) => ("grammar.lark", Grammar::Lark(text.clone())),
             (None, Some(GrammarText::Regex(text)), None) => ("grammar.regex", Grammar::Regex(text.clone())),
             (None, None, Some(options)) => {
-                if options.is_empty() || options.len() > MOST_OPTIONS {
+                if options.is_empty() || options.len() > MAX_OPTIONS {
                     let n = options.len();
                     return Err(Refusal::field(
                         "choices",
-                        format!("{n} options: expected 1 to {MOST_OPTIONS}"),
+                        format!("{n} options: expected 1 to {MAX_OPTIONS}"),
                     ));
                 }
-                return Ok(Bounds::OneOf(options.clone()));
+                return Ok(ReplyConstraint::OneOf(options.clone()));
             }
             _ => return Err(Refusal::request("expected at most one of `reply`, `grammar` and `choices`")),
         };
         grammar.check().map_err(|error| Refusal::field(place, format!("{error}")))?;
-        Ok(Bounds::Grammar(grammar))
+        Ok(ReplyConstraint::Grammar(grammar))
     }
 }
 
-impl Telling {
+impl TurnReporter {
     /// Records the turn; returns the whole answer.
-    fn whole(&self, answer: &Answer) -> Value {
-        let turn = self.app.roster.said(&self.held, Past::new(self.message.clone(), answer));
+    fn whole(&self, answer: &CompletedReply) -> Value {
+        let turn = self.app.roster.push_turn(&self.held, PastTurn::new(self.message.clone(), answer));
         words::answered(&self.name, turn, answer, &self.options)
     }
 }
 
-impl EventEncoder for Telling {
+impl EventEncoder for TurnReporter {
     fn begin(&mut self) -> Vec<Frame> {
         Vec::new()
     }
 
-    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
+    fn piece(&mut self, _: usize, piece: ReplyPiece) -> Vec<Frame> {
         match piece {
-            Piece::Begun | Piece::Logprobs(_) => Vec::new(),
-            Piece::Text(text) => vec![Frame::named("text", &json!({ "text": text }))],
-            Piece::Called(tool) => vec![Frame::named("call", &json!({ "tool": tool }))],
-            Piece::Arguments(text) => vec![Frame::named("arguments", &json!({ "text": text }))],
-            Piece::Ended(answer) => vec![Frame::named("done", &self.whole(&answer))],
+            ReplyPiece::Begun | ReplyPiece::Logprobs(_) => Vec::new(),
+            ReplyPiece::Text(text) => vec![Frame::named("text", &json!({ "text": text }))],
+            ReplyPiece::Called(tool) => vec![Frame::named("call", &json!({ "tool": tool }))],
+            ReplyPiece::Arguments(text) => vec![Frame::named("arguments", &json!({ "text": text }))],
+            ReplyPiece::Ended(answer) => vec![Frame::named("done", &self.whole(&answer))],
         }
     }
 

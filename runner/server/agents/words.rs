@@ -1,13 +1,13 @@
 //! Agents and their answers in this API's words.
 
-use super::super::ask::{Answer, calls};
+use super::super::ask::{CompletedReply, calls};
 use super::super::openai::explained;
-use super::agent::{Agent, Past, Said, ToolSpec};
+use super::agent::{NamedAgent, PastReply, PastTurn, SerializedTool};
 use greenroom_engine::{Completion, SessionStatus, StopReason, ToolCalls};
 use serde_json::{Value, json};
 
 /// An agent in a list.
-pub(super) fn listed(name: &str, agent: &Agent) -> Value {
+pub(super) fn listed(name: &str, agent: &NamedAgent) -> Value {
     json!({
         "name": name,
         "model": agent.definition.model,
@@ -20,38 +20,40 @@ pub(super) fn listed(name: &str, agent: &Agent) -> Value {
 }
 
 /// An agent with its definition.
-pub(super) fn described(name: &str, agent: &Agent) -> Value {
+pub(super) fn described(name: &str, agent: &NamedAgent) -> Value {
     let definition = &agent.definition;
-    let mut told = listed(name, agent);
-    told["system"] = json!(definition.system);
-    told["tools"] = definition.tools.iter().flat_map(|tools| &tools.list).map(tool).collect();
-    told["temperature"] = json!(definition.temperature);
-    told["top_p"] = json!(definition.top_p);
-    told["max_tokens"] = json!(definition.max_tokens);
-    told["stop"] = json!(definition.stop);
-    told["awaits_result"] = json!(agent.awaits_result());
-    told
+    let mut described = listed(name, agent);
+    described["system"] = json!(definition.system);
+    described["tools"] = definition.tools.iter().flat_map(|tools| &tools.list).map(tool).collect();
+    described["temperature"] = json!(definition.temperature);
+    described["top_p"] = json!(definition.top_p);
+    described["max_tokens"] = json!(definition.max_tokens);
+    described["stop"] = json!(definition.stop);
+    described["awaits_result"] = json!(agent.awaits_result());
+    described
 }
 
 /// A tool, as it is given.
-fn tool(tool: &ToolSpec) -> Value {
-    let ToolSpec { name, about, arguments } = tool;
+fn tool(tool: &SerializedTool) -> Value {
+    let SerializedTool { name, about, arguments } = tool;
     json!({ "type": "function", "function": { "name": name, "description": about, "parameters": arguments } })
 }
 
 /// Everything that an agent has read and said, turn by turn.
-pub(super) fn conversation(agent: &Agent) -> Value {
+pub(super) fn conversation(agent: &NamedAgent) -> Value {
     agent.past.iter().enumerate().map(|(at, past)| exchange(at + 1, past)).collect()
 }
 
-fn exchange(turn: usize, past: &Past) -> Value {
-    let mut told =
+fn exchange(turn: usize, past: &PastTurn) -> Value {
+    let mut described =
         json!({ "turn": turn, "message": past.heard, "text": null, "tokens": past.tokens, "at": past.at });
     match &past.said {
-        Said::Text(text) | Said::CutCall(text) => told["text"] = json!(text),
-        Said::Call { tool, arguments } => told["call"] = json!({ "tool": tool, "arguments": arguments }),
+        PastReply::Text(text) | PastReply::CutCall(text) => described["text"] = json!(text),
+        PastReply::Call { tool, arguments } => {
+            described["call"] = json!({ "tool": tool, "arguments": arguments })
+        }
     }
-    told
+    described
 }
 
 /// State of a memory; `None`: it is not in RAM, but may be on disk.
@@ -73,9 +75,9 @@ pub(super) fn memory(known: Option<&SessionStatus>) -> Value {
 }
 
 /// An answer of an agent; `options` are those that it chose from.
-pub(super) fn answered(name: &str, turn: usize, answer: &Answer, options: &[String]) -> Value {
+pub(super) fn answered(name: &str, turn: usize, answer: &CompletedReply, options: &[String]) -> Value {
     let completion = &answer.completion;
-    let mut told = json!({
+    let mut described = json!({
         "agent": name,
         "turn": turn,
         "text": completion.text,
@@ -85,22 +87,22 @@ pub(super) fn answered(name: &str, turn: usize, answer: &Answer, options: &[Stri
         "greenroom": explained(answer),
     });
     if let Some(call) = calls(completion).first() {
-        told["text"] = Value::Null;
-        told["call"] = json!({ "tool": call.tool, "arguments": call.arguments });
+        described["text"] = Value::Null;
+        described["call"] = json!({ "tool": call.tool, "arguments": call.arguments });
     }
     if let Some(choice) = &completion.choice {
         let logprobs = options.iter().zip(&choice.logprobs);
         let logprobs = logprobs.map(|(option, logprob)| json!({ "option": option, "logprob": logprob }));
-        told["choice"] = json!({
+        described["choice"] = json!({
             "option": options.get(choice.chosen),
             "logprobs": logprobs.collect::<Vec<_>>(),
         });
     }
-    told
+    described
 }
 
 /// Tokens of an answer.
-pub(super) fn usage(answer: &Answer) -> Value {
+pub(super) fn usage(answer: &CompletedReply) -> Value {
     json!({
         "prompt_tokens": answer.prompt_tokens(),
         "cached_tokens": answer.completion.usage.reused,

@@ -3,27 +3,27 @@
 //! Errors also name the position in their text, because Anthropic's error format has no field for it.
 
 use super::super::body;
-use super::super::dialogue::Line;
+use super::super::dialogue::DialogueLine;
 use super::super::error::Refusal;
 use greenroom_engine::Call;
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Display;
 
-/// Beginning of a line that Claude Code puts before its system text. It is for accounting, not for models,
+/// Beginning of a line that Claude Code prepends to its system text. It is for accounting, not for models,
 /// and differs in each request, so nothing after it could be reused.
 const ACCOUNT: &str = "x-anthropic-billing-header:";
 
 /// A message.
 #[derive(Debug, Deserialize)]
-pub(super) struct Message {
-    role: Role,
-    content: Content,
+pub(super) struct AnthropicMessage {
+    role: AnthropicRole,
+    content: MessageBlocks,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Role {
+enum AnthropicRole {
     System,
     User,
     Assistant,
@@ -32,14 +32,14 @@ enum Role {
 /// Text, whole or in blocks.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of blocks, each with its `type`")]
-pub(super) enum Content {
+pub(super) enum MessageBlocks {
     Text(String),
-    Blocks(Vec<Block>),
+    Blocks(Vec<ContentBlock>),
 }
 
 /// A block of a message, of any type.
 #[derive(Debug, Deserialize)]
-pub(super) struct Block {
+pub(super) struct ContentBlock {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct Block {
     id: Option<String>,
     name: Option<String>,
     input: Option<Value>,
-    /// For a result: the call's id, and its content, as [`Content`].
+    /// For a result: the call's id, and its content, as [`MessageBlocks`].
     tool_use_id: Option<String>,
     content: Option<Value>,
     is_error: Option<bool>,
@@ -57,36 +57,39 @@ pub(super) struct Block {
 ///
 /// # Errors
 /// A block that can't be read, or the last message is the assistant's.
-pub(super) fn lines(system: Option<Content>, messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
+pub(super) fn lines(
+    system: Option<MessageBlocks>,
+    messages: Vec<AnthropicMessage>,
+) -> Result<Vec<DialogueLine>, Refusal> {
     let mut lines = Vec::new();
     if let Some(system) = system {
         let system = text(system, "system")?;
         let system = without_account(&system);
-        lines.extend((!system.is_empty()).then(|| Line::System(system.to_string())));
+        lines.extend((!system.is_empty()).then(|| DialogueLine::System(system.to_string())));
     }
-    if messages.last().is_some_and(|last| last.role == Role::Assistant) {
+    if messages.last().is_some_and(|last| last.role == AnthropicRole::Assistant) {
         let place = format!("messages[{}]", messages.len() - 1);
         return Err(fault(
             &place,
             "the last message is from the assistant, but prefilling a reply is not supported",
         ));
     }
-    for (at, Message { role, content }) in messages.into_iter().enumerate() {
+    for (at, AnthropicMessage { role, content }) in messages.into_iter().enumerate() {
         let place = format!("messages[{at}].content");
         match role {
-            Role::System => lines.push(Line::System(text(content, &place)?)),
-            Role::User => lines.extend(heard(content, &place)?),
-            Role::Assistant => lines.extend(said(content, &place)?),
+            AnthropicRole::System => lines.push(DialogueLine::System(text(content, &place)?)),
+            AnthropicRole::User => lines.extend(user_lines(content, &place)?),
+            AnthropicRole::Assistant => lines.extend(assistant_lines(content, &place)?),
         }
     }
     Ok(lines)
 }
 
 /// The lines of a user's message: texts, and results of calls.
-fn heard(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
+fn user_lines(content: MessageBlocks, place: &str) -> Result<Vec<DialogueLine>, Refusal> {
     let blocks = match content {
-        Content::Text(text) => return Ok(vec![Line::User(text)]),
-        Content::Blocks(blocks) => blocks,
+        MessageBlocks::Text(text) => return Ok(vec![DialogueLine::User(text)]),
+        MessageBlocks::Blocks(blocks) => blocks,
     };
     let mut lines = Vec::new();
     for (n, block) in blocks.into_iter().enumerate() {
@@ -97,8 +100,8 @@ fn heard(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
         }
         let text = block.into_text(&place)?;
         match lines.last_mut() {
-            Some(Line::User(before)) => *before = format!("{before}\n{text}"),
-            _ => lines.push(Line::User(text)),
+            Some(DialogueLine::User(before)) => *before = format!("{before}\n{text}"),
+            _ => lines.push(DialogueLine::User(text)),
         }
     }
     Ok(lines)
@@ -106,10 +109,10 @@ fn heard(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
 
 /// The lines of an assistant's message: texts, and calls. Thinking is ignored; a message with nothing else is
 /// an empty reply, as it was said.
-fn said(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
+fn assistant_lines(content: MessageBlocks, place: &str) -> Result<Vec<DialogueLine>, Refusal> {
     let blocks = match content {
-        Content::Text(text) => return Ok(vec![Line::Assistant(text)]),
-        Content::Blocks(blocks) => blocks,
+        MessageBlocks::Text(text) => return Ok(vec![DialogueLine::Assistant(text)]),
+        MessageBlocks::Blocks(blocks) => blocks,
     };
     let mut lines = Vec::new();
     for (n, block) in blocks.into_iter().enumerate() {
@@ -120,24 +123,24 @@ fn said(content: Content, place: &str) -> Result<Vec<Line>, Refusal> {
             _ => {
                 let text = block.into_text(&place)?;
                 match lines.last_mut() {
-                    Some(Line::Assistant(before)) => *before = format!("{before}\n{text}"),
+                    Some(DialogueLine::Assistant(before)) => *before = format!("{before}\n{text}"),
                     _ if text.is_empty() => {}
-                    _ => lines.push(Line::Assistant(text)),
+                    _ => lines.push(DialogueLine::Assistant(text)),
                 }
             }
         }
     }
     if lines.is_empty() {
-        lines.push(Line::Assistant(String::new()));
+        lines.push(DialogueLine::Assistant(String::new()));
     }
     Ok(lines)
 }
 
 /// Content that is only text.
-fn text(content: Content, place: &str) -> Result<String, Refusal> {
+fn text(content: MessageBlocks, place: &str) -> Result<String, Refusal> {
     let blocks = match content {
-        Content::Text(text) => return Ok(text),
-        Content::Blocks(blocks) => blocks,
+        MessageBlocks::Text(text) => return Ok(text),
+        MessageBlocks::Blocks(blocks) => blocks,
     };
     let texts = blocks.into_iter().enumerate().map(|(n, block)| block.into_text(&format!("{place}[{n}]")));
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
@@ -150,7 +153,7 @@ fn without_account(system: &str) -> &str {
     }
 }
 
-impl Block {
+impl ContentBlock {
     fn into_text(self, place: &str) -> Result<String, Refusal> {
         match (self.kind.as_str(), self.text) {
             ("text", Some(text)) => Ok(text),
@@ -162,10 +165,10 @@ impl Block {
         }
     }
 
-    fn into_call(self, place: &str) -> Result<Line, Refusal> {
+    fn into_call(self, place: &str) -> Result<DialogueLine, Refusal> {
         match (self.id, self.name, self.input) {
             (Some(id), Some(tool), Some(arguments)) if arguments.is_object() => {
-                Ok(Line::Call { id, call: Call { tool, arguments } })
+                Ok(DialogueLine::Call { id, call: Call { tool, arguments } })
             }
             _ => Err(fault(
                 place,
@@ -174,7 +177,7 @@ impl Block {
         }
     }
 
-    fn into_result(self, place: &str) -> Result<Line, Refusal> {
+    fn into_result(self, place: &str) -> Result<DialogueLine, Refusal> {
         let id = self.tool_use_id.ok_or_else(|| {
             fault(place, "`tool_use_id` is missing: the id of the call that this is the result of")
         })?;
@@ -182,12 +185,12 @@ impl Block {
         let content = match self.content {
             None => String::new(),
             Some(content) => {
-                let content = body::of_value::<Content>(content);
+                let content = body::of_value::<MessageBlocks>(content);
                 text(content.map_err(|_| fault(&place, "expected a string or a list of blocks"))?, &place)?
             }
         };
         let text = if self.is_error == Some(true) { format!("Error: {content}") } else { content };
-        Ok(Line::Result { id, text })
+        Ok(DialogueLine::Result { id, text })
     }
 }
 
@@ -201,38 +204,52 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(system: Value, messages: Value) -> Result<Vec<Line>, Refusal> {
+    fn read(system: Value, messages: Value) -> Result<Vec<DialogueLine>, Refusal> {
         lines(serde_json::from_value(system).unwrap(), serde_json::from_value(messages).unwrap())
     }
 
-    fn user(text: &str) -> Line {
-        Line::User(text.to_string())
+    fn user(text: &str) -> DialogueLine {
+        DialogueLine::User(text.to_string())
     }
 
     #[test]
     fn texts_calls_and_results_become_lines() {
-        let call = json!({ "type": "tool_use", "id": "c", "name": "look", "input": { "at": 1 }, "cache_control": null });
-        let result = json!({ "type": "tool_result", "tool_use_id": "c", "is_error": true, "content": [{ "type": "text", "text": "dark" }] });
+        let call = json!({
+            "type": "tool_use", "id": "c", "name": "look", "input": { "at": 1 }, "cache_control": null
+        });
+        let result = json!({
+            "type": "tool_result", "tool_use_id": "c", "is_error": true,
+            "content": [{ "type": "text", "text": "dark" }]
+        });
         let found = read(
             json!([{ "type": "text", "text": "Be kind." }, { "type": "text", "text": "Be brief." }]),
             json!([
-                { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
-                { "role": "assistant", "content": [{ "type": "thinking", "thinking": "hm", "signature": "" }, { "type": "text", "text": "" }, call] },
+                {
+                    "role": "user",
+                    "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]
+                },
+                {
+                    "role": "assistant",
+                    "content": [
+                        { "type": "thinking", "thinking": "hm", "signature": "" },
+                        { "type": "text", "text": "" }, call
+                    ]
+                },
                 { "role": "user", "content": [result, { "type": "text", "text": "c" }] },
                 { "role": "assistant", "content": [] },
                 { "role": "user", "content": "d" },
             ]),
         );
         let expected = vec![
-            Line::System("Be kind.\nBe brief.".to_string()),
+            DialogueLine::System("Be kind.\nBe brief.".to_string()),
             user("a\nb"),
-            Line::Call {
+            DialogueLine::Call {
                 id: "c".to_string(),
                 call: Call { tool: "look".to_string(), arguments: json!({ "at": 1 }) },
             },
-            Line::Result { id: "c".to_string(), text: "Error: dark".to_string() },
+            DialogueLine::Result { id: "c".to_string(), text: "Error: dark".to_string() },
             user("c"),
-            Line::Assistant(String::new()),
+            DialogueLine::Assistant(String::new()),
             user("d"),
         ];
         assert_eq!(found.unwrap(), expected);
@@ -243,16 +260,20 @@ mod tests {
         let messages = || json!([{ "role": "user", "content": "a" }]);
         let line = json!({ "type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=fa690;" });
         let found = read(json!([line, { "type": "text", "text": "You are Claude Code." }]), messages());
-        assert_eq!(found.unwrap(), vec![Line::System("You are Claude Code.".to_string()), user("a")]);
+        assert_eq!(found.unwrap(), vec![DialogueLine::System("You are Claude Code.".to_string()), user("a")]);
         assert_eq!(read(json!([line]), messages()).unwrap(), vec![user("a")]);
     }
 
     #[test]
     fn what_is_wrong_is_named_with_its_place() {
         let refused = |messages| read(Value::Null, messages).unwrap_err().message().to_string();
-        let image = json!([{ "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "image", "source": {} }] }]);
+        let image = json!([{
+            "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "image", "source": {} }]
+        }]);
         assert!(refused(image).starts_with("messages[0].content[1]: blocks of type `image`"));
-        let nested = json!({ "type": "tool_result", "tool_use_id": "c", "content": [{ "type": "document", "source": {} }] });
+        let nested = json!({
+            "type": "tool_result", "tool_use_id": "c", "content": [{ "type": "document", "source": {} }]
+        });
         let nested = refused(json!([{ "role": "user", "content": [nested] }]));
         assert!(
             nested.starts_with("messages[0].content[0].content[0]: blocks of type `document`"),

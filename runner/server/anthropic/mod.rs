@@ -7,12 +7,13 @@ mod messages;
 mod reply;
 mod tools;
 
-use super::ask::{Ask, Settings, Subject, fresh_id, random_seed, scope};
+use super::ask::{AnswerSettings, Ask, AskSubject, fresh_id, random_seed, scope};
 use super::dialogue::Dialogue;
 use super::error::{Refusal, in_anthropics_form};
 use super::openai::schema;
 use super::stream::respond;
 use super::{App, AuthTenant, Shared, body};
+use crate::scenario::Hints;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
@@ -20,24 +21,24 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use greenroom_engine::{Sampling, ToolChoice};
-use messages::{Content, Message};
-use reply::{Reply, Told};
+use greenroom_engine::ToolChoice;
+use messages::{AnthropicMessage, MessageBlocks};
+use reply::{ReplyContext, SentBlocks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tools::{Thinking, ToolEntry, WrittenToolChoice};
+use tools::{AnthropicTool, Thinking, WrittenToolChoice};
 
 /// Unsupported fields that would change the reply.
 const UNSUPPORTED: [&str; 3] = ["container", "mcp_servers", "output_format"];
 
 /// A request. `cache_control` may appear anywhere and has no effect, because everything that is read is kept.
 #[derive(Deserialize)]
-struct Body {
+struct MessagesBody {
     model: String,
-    messages: Vec<Message>,
-    system: Option<Content>,
-    tools: Option<Vec<ToolEntry>>,
+    messages: Vec<AnthropicMessage>,
+    system: Option<MessageBlocks>,
+    tools: Option<Vec<AnthropicTool>>,
     tool_choice: Option<WrittenToolChoice>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
@@ -49,7 +50,7 @@ struct Body {
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     diagnostics: Option<Diagnostics>,
-    /// Ours: says how the prompt met the memory.
+    /// Extension: how the prompt matched the memory.
     #[serde(default)]
     greenroom: bool,
     /// Ours: seeds the reply.
@@ -59,12 +60,12 @@ struct Body {
 /// The form of a reply; its effort changes nothing.
 #[derive(Deserialize)]
 struct OutputConfig {
-    format: Option<Format>,
+    format: Option<OutputFormat>,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Format {
+enum OutputFormat {
     JsonSchema { schema: Value },
 }
 
@@ -91,7 +92,7 @@ async fn identified(mut response: Response) -> Response {
     response
 }
 
-impl Body {
+impl MessagesBody {
     /// What is answered, and which calls the reply may make.
     fn dialogue(&mut self) -> Result<(Dialogue, ToolChoice), Refusal> {
         self.thinking.as_ref().map_or(Ok(()), Thinking::check)?;
@@ -101,34 +102,31 @@ impl Body {
         Ok((Dialogue::new(lines, tools, "messages")?, calls))
     }
 
-    /// How it is answered, by a model with a context of so many tokens.
+    /// The response of a model with a context of `n_ctx` tokens.
     ///
     /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context
     /// or more, the reply may be as long as there is room, and then ends with
     /// `model_context_window_exceeded`.
-    fn settings(&mut self, calls: ToolChoice, context: usize) -> Result<Settings, Refusal> {
+    fn settings(&mut self, calls: ToolChoice, context: usize) -> Result<AnswerSettings, Refusal> {
         let max_tokens = self.max_tokens.ok_or_else(|| {
             Refusal::field("max_tokens", "`max_tokens` is missing: the maximum number of tokens in the reply")
         })?;
         let grammar = match self.output_config.take().and_then(|config| config.format) {
             None => None,
-            Some(Format::JsonSchema { schema: form }) => Some(schema(&form, "output_config.format.schema")?),
+            Some(OutputFormat::JsonSchema { schema: form }) => {
+                Some(schema(&form, "output_config.format.schema")?)
+            }
         };
         let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
-        Ok(Settings {
-            sampling: Sampling {
-                temperature: self.temperature.unwrap_or(1.0),
-                top_p: self.top_p.unwrap_or(1.0),
-                top_k: self.top_k.unwrap_or(0),
-                seed,
-                ..Sampling::default()
-            },
+        let Self { temperature, top_p, top_k, .. } = *self;
+        let given = Hints { temperature, top_p, top_k, ..Hints::default() };
+        Ok(AnswerSettings {
             max_tokens: (max_tokens < context).then_some(max_tokens),
             stop: self.stop_sequences.take().unwrap_or_default(),
             grammar,
             calls,
             parallel_tool_calls: self.tool_choice.as_ref().is_some_and(WrittenToolChoice::is_joint),
-            ..Settings::new(seed)
+            ..AnswerSettings::sampled(&given, seed)
         })
     }
 }
@@ -142,11 +140,11 @@ async fn create(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
-    let mut body: Body = body::of_value(value)?;
+    let mut body: MessagesBody = body::of_value(value)?;
     let (dialogue, calls) = body.dialogue()?;
     let context = app.models.get(&body.model).await?.engine().model().context_length;
     let settings = body.settings(calls, context)?;
-    let mut reply = Reply {
+    let mut reply = ReplyContext {
         app: app.clone(),
         tenant: tenant.name.clone(),
         id: fresh_id("msg_"),
@@ -156,9 +154,9 @@ async fn create(
         explains: body.greenroom,
         earlier: body.diagnostics.and_then(|asked| asked.previous_message_id),
         prompt_tokens: 0,
-        told: Told::default(),
+        sent: SentBlocks::default(),
     };
-    let subject = Subject::Dialogue(Box::new(dialogue), scope(None, &headers));
+    let subject = AskSubject::Dialogue(Box::new(dialogue), scope(None, &headers));
     let ask = Ask { route: "/v1/messages", tenant, model: body.model, subject, settings, n: 1 };
     let admitted = ask.admit(&app).await?;
     reply.prompt_tokens = admitted.prompt_tokens();
@@ -176,7 +174,7 @@ async fn count(
     AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    let mut body: Body = body::read(&bytes)?;
+    let mut body: MessagesBody = body::read(&bytes)?;
     let (dialogue, _) = body.dialogue()?;
     tenant.ask()?;
     let served = app.models.get(&body.model).await?;

@@ -1,7 +1,7 @@
 //! A message as the answer: whole, or event by event.
 
 use super::super::App;
-use super::super::ask::{Answer, Piece, calls, fresh_id};
+use super::super::ask::{CompletedReply, ReplyPiece, calls, fresh_id};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::openai::explained;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What all parts of an answer have in common.
-pub(super) struct Reply {
+pub(super) struct ReplyContext {
     pub(super) app: Arc<App>,
     pub(super) tenant: String,
     pub(super) id: String,
@@ -24,21 +24,21 @@ pub(super) struct Reply {
     /// The message whose prompt this one's is compared with.
     pub(super) earlier: Option<String>,
     pub(super) prompt_tokens: usize,
-    pub(super) told: Told,
+    pub(super) sent: SentBlocks,
 }
 
 /// Content blocks that a stream has sent.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SentBlocks {
     /// Those that are whole; it is the index of the next one, too.
     n_whole: usize,
     /// True if another one has begun.
     is_open: bool,
 }
 
-impl Reply {
+impl ReplyContext {
     /// The message with its reply.
-    pub(super) fn whole(&self, answer: &Answer) -> Value {
+    pub(super) fn whole(&self, answer: &CompletedReply) -> Value {
         let completion = &answer.completion;
         let content = match calls(completion) {
             calls @ [_, ..] => calls.iter().map(|call| tool_use(&call.tool, &call.arguments)).collect(),
@@ -83,18 +83,18 @@ impl Reply {
     }
 
     /// Extra fields of the last part: how the prompt matched the memory, and why it did not match better.
-    fn account(&self, told: &mut Value, answer: &Answer) {
+    fn account(&self, message: &mut Value, answer: &CompletedReply) {
         self.app.recent.keep(&self.tenant, &self.id, &self.model, &self.dialogue, answer);
         if self.explains {
-            told["greenroom"] = explained(answer);
+            message["greenroom"] = explained(answer);
         }
         if let Some(earlier) = &self.earlier {
-            told["diagnostics"] = self.diagnosis(earlier, answer);
+            message["diagnostics"] = self.diagnosis(earlier, answer);
         }
     }
 
     /// Why the cache missed, compared with an earlier message; `null`: it did not.
-    fn diagnosis(&self, earlier: &str, answer: &Answer) -> Value {
+    fn diagnosis(&self, earlier: &str, answer: &CompletedReply) -> Value {
         let found = self.app.recent.diagnose(&self.tenant, earlier, &self.model, &self.dialogue, answer);
         let changed =
             |kind: &str, missed: usize| json!({ "type": kind, "cache_missed_input_tokens": missed });
@@ -115,8 +115,8 @@ impl Reply {
     /// A content block begins.
     fn begin_block(&mut self, block: &Value) -> Vec<Frame> {
         let mut frames = self.close();
-        self.told.is_open = true;
-        let index = self.told.n_whole;
+        self.sent.is_open = true;
+        let index = self.sent.n_whole;
         frames.push(event("content_block_start", json!({ "index": index, "content_block": block })));
         if index == 0 {
             frames.push(event("ping", json!({})));
@@ -126,16 +126,16 @@ impl Reply {
 
     /// More of the content block that has begun.
     fn more(&self, delta: &Value) -> Frame {
-        event("content_block_delta", json!({ "index": self.told.n_whole, "delta": delta }))
+        event("content_block_delta", json!({ "index": self.sent.n_whole, "delta": delta }))
     }
 
     /// The content block that has begun is whole.
     fn close(&mut self) -> Vec<Frame> {
-        if !self.told.is_open {
+        if !self.sent.is_open {
             return Vec::new();
         }
-        let index = self.told.n_whole;
-        self.told = Told { n_whole: index + 1, is_open: false };
+        let index = self.sent.n_whole;
+        self.sent = SentBlocks { n_whole: index + 1, is_open: false };
         vec![event("content_block_stop", json!({ "index": index }))]
     }
 }
@@ -153,7 +153,7 @@ fn tool_use(tool: &str, input: &Value) -> Value {
 /// As Anthropic defines them, the prompt is the sum of three counts: tokens that were read from the cache,
 /// tokens that were written to it, and `input_tokens`, which were neither. The engine keeps everything that
 /// it computes of a prompt, so the last count is 0.
-fn usage(answer: &Answer) -> Value {
+fn usage(answer: &CompletedReply) -> Value {
     let cost = &answer.completion.usage;
     counts(cost.prefilled + cost.recomputed, cost.reused, answer.completion.ids.len())
 }
@@ -172,7 +172,7 @@ fn event(name: &'static str, mut data: Value) -> Frame {
     Frame::named(name, &data)
 }
 
-impl EventEncoder for Reply {
+impl EventEncoder for ReplyContext {
     /// How much of the prompt is in the cache is known only later: until then all of it counts as written.
     fn begin(&mut self) -> Vec<Frame> {
         let mut message = self.message(&json!([]), &counts(self.prompt_tokens, 0, 0));
@@ -183,31 +183,31 @@ impl EventEncoder for Reply {
         vec![event("message_start", json!({ "message": message }))]
     }
 
-    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
+    fn piece(&mut self, _: usize, piece: ReplyPiece) -> Vec<Frame> {
         match piece {
-            Piece::Begun | Piece::Logprobs(_) => Vec::new(),
-            Piece::Text(text) => {
+            ReplyPiece::Begun | ReplyPiece::Logprobs(_) => Vec::new(),
+            ReplyPiece::Text(text) => {
                 if text.is_empty() {
                     return Vec::new();
                 }
                 let mut frames =
-                    if self.told.is_open { Vec::new() } else { self.begin_block(&text_block("")) };
+                    if self.sent.is_open { Vec::new() } else { self.begin_block(&text_block("")) };
                 frames.push(self.more(&json!({ "type": "text_delta", "text": text })));
                 frames
             }
-            Piece::Called(tool) => self.begin_block(&tool_use(&tool, &json!({}))),
-            Piece::Arguments(text) => {
+            ReplyPiece::Called(tool) => self.begin_block(&tool_use(&tool, &json!({}))),
+            ReplyPiece::Arguments(text) => {
                 vec![self.more(&json!({ "type": "input_json_delta", "partial_json": text }))]
             }
-            Piece::Ended(answer) => {
+            ReplyPiece::Ended(answer) => {
                 let mut frames = self.close();
                 let (reason, sequence) = self.stop(&answer.completion);
                 let delta = json!({
                     "stop_reason": reason, "stop_sequence": sequence, "stop_details": null, "container": null,
                 });
-                let mut told = json!({ "delta": delta, "usage": usage(&answer) });
-                self.account(&mut told, &answer);
-                frames.push(event("message_delta", told));
+                let mut message = json!({ "delta": delta, "usage": usage(&answer) });
+                self.account(&mut message, &answer);
+                frames.push(event("message_delta", message));
                 frames
             }
         }

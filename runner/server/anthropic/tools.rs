@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A tool that may be called.
 #[derive(Debug, Deserialize)]
-pub(super) struct ToolEntry {
+pub(super) struct AnthropicTool {
     #[serde(rename = "type")]
     kind: Option<String>,
     name: Option<String>,
@@ -46,7 +46,7 @@ pub(super) struct Thinking {
 ///
 /// # Errors
 /// One has no schema of its own, as those that Anthropic's servers run, or a schema that can't be followed.
-pub(super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
+pub(super) fn tools(entries: Vec<AnthropicTool>) -> Result<Option<Arc<Tools>>, Refusal> {
     let functions = entries.into_iter().enumerate().map(|(n, entry)| {
         let place = format!("tools[{n}]");
         if let Some(kind) = entry.kind.filter(|kind| kind != "custom") {

@@ -1,21 +1,24 @@
 //! Chat completions.
 
-use super::super::ask::{Answer, Ask, Piece, Settings, Subject, calls, fresh_id, random_seed, scope};
+use super::super::ask::{
+    AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, calls, fresh_id, random_seed, scope,
+};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::{EventEncoder, Frame, respond};
 use super::super::{App, AuthTenant, Shared, body};
-use super::messages::{self, Message, ToolEntry};
+use super::messages::{self, OpenAiMessage, OpenAiTool};
 use super::words::{
-    CacheOptions, Stop, StreamOptions, diagnostics, explained, finish_reason, logprobs, schema, usage,
+    CacheOptions, StopParam, StreamOptions, diagnostics, explained, finish_reason, logprobs, sampling,
+    schema, usage,
 };
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Grammar, Sampling, TokenLogprob};
+use greenroom_engine::{Grammar, TokenLogprob};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -32,21 +35,19 @@ const UNSUPPORTED: [&str; 7] = [
     "web_search_options",
 ];
 /// Replies to one request, at most.
-const MOST_REPLIES: usize = 16;
+const MAX_REPLIES: usize = 16;
 
 #[derive(Deserialize)]
-struct Body {
+struct ChatBody {
     model: String,
-    messages: Vec<Message>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
+    messages: Vec<OpenAiMessage>,
     seed: Option<i64>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
-    stop: Option<Stop>,
-    response_format: Option<Format>,
+    stop: Option<StopParam>,
+    response_format: Option<ResponseFormat>,
     n: Option<usize>,
-    tools: Option<Vec<ToolEntry>>,
+    tools: Option<Vec<OpenAiTool>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     logprobs: Option<bool>,
@@ -55,19 +56,15 @@ struct Body {
     stream_options: Option<StreamOptions>,
     prompt_cache_key: Option<String>,
     prompt_cache_options: Option<CacheOptions>,
-    /// Ours: says how the prompt met the memory.
+    /// Extension: how the prompt matched the memory.
     #[serde(default)]
     greenroom: bool,
-    // llama.cpp's and vLLM's settings, which the samplers here also support.
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
 }
 
 /// The form of a reply.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Format {
+enum ResponseFormat {
     Text,
     JsonObject,
     JsonSchema { json_schema: NamedSchema },
@@ -90,7 +87,7 @@ struct Completion {
     compares: Option<String>,
     has_logprobs: bool,
     include_usage: bool,
-    answers: Vec<Answer>,
+    answers: Vec<CompletedReply>,
     /// Number of calls that each reply has begun.
     n_calls: BTreeMap<usize, usize>,
 }
@@ -104,36 +101,28 @@ pub(in super::super) async fn complete(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
-    let body: Body = body::of_value(value)?;
+    let sampled = sampling(&value)?;
+    let body: ChatBody = body::of_value(value)?;
     let tools = messages::tools(body.tools.unwrap_or_default())?;
     let may_call = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
     let dialogue = Dialogue::new(messages::lines(body.messages)?, tools, "messages")?;
     let n = body.n.unwrap_or(1);
-    if n == 0 || n > MOST_REPLIES {
-        return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MOST_REPLIES}")));
+    if n == 0 || n > MAX_REPLIES {
+        return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MAX_REPLIES}")));
     }
     let has_logprobs = body.logprobs.unwrap_or(false);
     if body.top_logprobs.is_some_and(|n| n > 0) && !has_logprobs {
         return Err(Refusal::field("top_logprobs", "this requires `logprobs: true`"));
     }
     let seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
-    let settings = Settings {
-        sampling: Sampling {
-            temperature: body.temperature.unwrap_or(1.0),
-            top_p: body.top_p.unwrap_or(1.0),
-            top_k: body.top_k.unwrap_or(0),
-            min_p: body.min_p.unwrap_or(0.0),
-            repetition_penalty: body.repetition_penalty.unwrap_or(1.0),
-            seed,
-            ..Sampling::default()
-        },
+    let settings = AnswerSettings {
         max_tokens: body.max_completion_tokens.or(body.max_tokens),
-        stop: Stop::list(body.stop),
+        stop: StopParam::list(body.stop),
         grammar: grammar(body.response_format)?,
         calls: may_call,
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(false),
         logprobs: has_logprobs.then_some(body.top_logprobs.unwrap_or(0)),
-        ..Settings::new(seed)
+        ..AnswerSettings::sampled(&sampled, seed)
     };
     let mut completion = Completion {
         app: app.clone(),
@@ -149,7 +138,7 @@ pub(in super::super) async fn complete(
         answers: Vec::new(),
         n_calls: BTreeMap::new(),
     };
-    let subject = Subject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
+    let subject = AskSubject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
     let ask = Ask { route: "/v1/chat/completions", tenant, model: body.model, subject, settings, n };
     let admitted = ask.admit(&app).await?;
     if body.stream.unwrap_or(false) {
@@ -159,11 +148,11 @@ pub(in super::super) async fn complete(
     Ok(Json(completion.whole()).into_response())
 }
 
-fn grammar(format: Option<Format>) -> Result<Option<Grammar>, Refusal> {
+fn grammar(format: Option<ResponseFormat>) -> Result<Option<Grammar>, Refusal> {
     Ok(match format {
-        None | Some(Format::Text) => None,
-        Some(Format::JsonObject) => Some(Grammar::json_schema(&json!({ "type": "object" }))),
-        Some(Format::JsonSchema { json_schema }) => {
+        None | Some(ResponseFormat::Text) => None,
+        Some(ResponseFormat::JsonObject) => Some(Grammar::json_schema(&json!({ "type": "object" }))),
+        Some(ResponseFormat::JsonSchema { json_schema }) => {
             Some(schema(&json_schema.schema, "response_format.json_schema.schema")?)
         }
     })
@@ -179,7 +168,7 @@ impl Completion {
         whole
     }
 
-    fn choice(&self, index: usize, answer: &Answer) -> Value {
+    fn choice(&self, index: usize, answer: &CompletedReply) -> Value {
         let completion = &answer.completion;
         let mut message = json!({ "role": "assistant", "content": completion.text, "refusal": null });
         let calls = calls(completion).iter().map(|call| {
@@ -234,27 +223,27 @@ impl EventEncoder for Completion {
         Vec::new()
     }
 
-    fn piece(&mut self, index: usize, piece: Piece) -> Vec<Frame> {
+    fn piece(&mut self, index: usize, piece: ReplyPiece) -> Vec<Frame> {
         let chunk = match piece {
-            Piece::Begun => self.chunk(index, &json!({ "role": "assistant", "content": "" }), None),
-            Piece::Text(text) => self.chunk(index, &json!({ "content": text }), None),
-            Piece::Logprobs(tokens) => {
+            ReplyPiece::Begun => self.chunk(index, &json!({ "role": "assistant", "content": "" }), None),
+            ReplyPiece::Text(text) => self.chunk(index, &json!({ "content": text }), None),
+            ReplyPiece::Logprobs(tokens) => {
                 let mut chunk = self.chunk(index, &json!({}), None);
                 chunk["choices"][0]["logprobs"] = self.logprobs(&tokens);
                 chunk
             }
-            Piece::Called(tool) => {
+            ReplyPiece::Called(tool) => {
                 let n = *self.n_calls.entry(index).and_modify(|n| *n += 1).or_default();
                 let (id, function) = (fresh_id("call_"), json!({ "name": tool, "arguments": "" }));
                 let call = json!([{ "index": n, "id": id, "type": "function", "function": function }]);
                 self.chunk(index, &json!({ "tool_calls": call }), None)
             }
-            Piece::Arguments(text) => {
+            ReplyPiece::Arguments(text) => {
                 let n = self.n_calls.get(&index);
                 let call = json!([{ "index": n, "function": { "arguments": text } }]);
                 self.chunk(index, &json!({ "tool_calls": call }), None)
             }
-            Piece::Ended(answer) => {
+            ReplyPiece::Ended(answer) => {
                 let chunk = self.chunk(index, &json!({}), Some(finish_reason(&answer.completion)));
                 self.answers.push(*answer);
                 chunk
@@ -265,13 +254,13 @@ impl EventEncoder for Completion {
 
     fn end(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
-        let mut told = self.part("chat.completion.chunk", json!([]));
-        self.account(&mut told);
+        let mut chunk = self.part("chat.completion.chunk", json!([]));
+        self.account(&mut chunk);
         if self.include_usage {
-            told["usage"] = usage(&self.answers);
+            chunk["usage"] = usage(&self.answers);
         }
         if self.include_usage || self.explains || self.compares.is_some() {
-            frames.push(Frame::data(&told));
+            frames.push(Frame::data(&chunk));
         }
         frames.push(Frame::done());
         frames

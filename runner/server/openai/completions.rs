@@ -1,20 +1,23 @@
 //! Completions of texts and token ids, without a chat template. Several prompts are answered one after
 //! another.
 
-use super::super::ask::{Ask, MOST_OPTIONS, Pieces, Settings, Subject, fresh_id, random_seed, scope};
+use super::super::ask::{
+    AnswerSettings, Ask, AskSubject, MAX_OPTIONS, PieceSender, fresh_id, random_seed, scope,
+};
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::respond_by;
 use super::super::{App, AuthTenant, Shared, body};
 use super::prompts::prompts;
 use super::text_completion::TextCompletion;
-use super::words::{Stop, StreamOptions};
+use super::words::{StopParam, StreamOptions, sampling};
+use crate::scenario::Hints;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Constraint, Grammar, Prompt, Sampling};
+use greenroom_engine::{Constraint, Grammar, Prompt};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -31,23 +34,21 @@ const UNSUPPORTED: [&str; 8] = [
     "guided_grammar",
 ];
 /// Replies to one prompt, at most.
-const MOST_REPLIES: usize = 16;
+const MAX_REPLIES: usize = 16;
 /// Prompts of one request, at most.
-const MOST_PROMPTS: usize = 64;
+const MAX_PROMPTS: usize = 64;
 /// Maximum number of alternatives returned for a token.
-const MOST_LOGPROBS: usize = 5;
+const MAX_LOGPROBS: usize = 5;
 /// Default maximum number of tokens in a reply.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
-struct Body {
+struct CompletionsBody {
     model: String,
     prompt: Value,
     max_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
     seed: Option<i64>,
-    stop: Option<Stop>,
+    stop: Option<StopParam>,
     n: Option<usize>,
     best_of: Option<usize>,
     logprobs: Option<usize>,
@@ -60,10 +61,6 @@ struct Body {
     greenroom: bool,
     /// vLLM's: returns the ids of each reply.
     return_token_ids: Option<bool>,
-    // llama.cpp's and vLLM's settings, which the samplers here also support.
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
     // vLLM's.
     structured_outputs: Option<Structured>,
 }
@@ -81,8 +78,8 @@ impl Structured {
     fn bounds(self) -> Result<(Option<Constraint>, Option<Grammar>), Refusal> {
         let grammar = match self {
             Self { choice: Some(options), json: None, regex: None } => {
-                if !(1..=MOST_OPTIONS).contains(&options.len()) {
-                    let message = format!("{} options: expected 1 to {MOST_OPTIONS}", options.len());
+                if !(1..=MAX_OPTIONS).contains(&options.len()) {
+                    let message = format!("{} options: expected 1 to {MAX_OPTIONS}", options.len());
                     return Err(Refusal::field("structured_outputs.choice", message));
                 }
                 return Ok((Some(Constraint::OneOf(options)), None));
@@ -111,17 +108,18 @@ pub(super) async fn complete(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
-    let mut body: Body = body::of_value(value)?;
+    let sampled = sampling(&value)?;
+    let mut body: CompletionsBody = body::of_value(value)?;
     body.check()?;
-    let prompts = prompts(&body.prompt, "prompt", MOST_PROMPTS)?;
+    let prompts = prompts(&body.prompt, "prompt", MAX_PROMPTS)?;
     let echoes = body.echo.unwrap_or(false);
     let echoed = if echoes { texts(&app, &body.model, &prompts).await? } else { Vec::new() };
     let mut completion = body.answer(echoed);
-    let (settings, name) = (body.settings()?, scope(body.prompt_cache_key.take(), &headers));
+    let (settings, name) = (body.settings(&sampled)?, scope(body.prompt_cache_key.take(), &headers));
     let asks = prompts.into_iter().map(|prompt| {
         let mut settings = settings.clone();
         settings.sampling.seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
-        let subject = Subject::Raw(prompt, name.clone());
+        let subject = AskSubject::Raw(prompt, name.clone());
         let (tenant, model) = (tenant.clone(), body.model.clone());
         Ask { route: "/v1/completions", tenant, model, subject, settings, n: completion.n }
     });
@@ -131,7 +129,7 @@ pub(super) async fn complete(
     let Some(first) = asks.next() else { return Err(Refusal::field("prompt", "`prompt` is empty")) };
     let first = first.admit(&app).await?;
     if body.stream.unwrap_or(false) {
-        let play = move |pieces: Pieces| async move {
+        let play = move |pieces: PieceSender| async move {
             first.play(Some(&pieces)).await?;
             for ask in asks {
                 ask.admit(&app).await?.play(Some(&pieces)).await?;
@@ -158,11 +156,11 @@ async fn texts(app: &Arc<App>, model: &str, prompts: &[Prompt]) -> Result<Vec<St
     Ok(prompts.iter().map(text).collect())
 }
 
-impl Body {
+impl CompletionsBody {
     fn check(&self) -> Result<(), Refusal> {
         let n = self.n.unwrap_or(1);
-        if n == 0 || n > MOST_REPLIES {
-            return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MOST_REPLIES}")));
+        if n == 0 || n > MAX_REPLIES {
+            return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MAX_REPLIES}")));
         }
         if let Some(n) = self.best_of.filter(|n| *n > 1) {
             let message = format!(
@@ -170,10 +168,10 @@ impl Body {
             );
             return Err(Refusal::field("best_of", message));
         }
-        if let Some(n) = self.logprobs.filter(|n| *n > MOST_LOGPROBS) {
+        if let Some(n) = self.logprobs.filter(|n| *n > MAX_LOGPROBS) {
             return Err(Refusal::field(
                 "logprobs",
-                format!("`logprobs` is {n}; expected at most {MOST_LOGPROBS}"),
+                format!("`logprobs` is {n}; expected at most {MAX_LOGPROBS}"),
             ));
         }
         if self.echo.unwrap_or(false) && self.logprobs.is_some() {
@@ -187,25 +185,16 @@ impl Body {
     }
 
     /// The settings of all prompts; each gets a separate seed if none is given.
-    fn settings(&mut self) -> Result<Settings, Refusal> {
-        let settings = Settings::new(0);
+    fn settings(&mut self, given: &Hints) -> Result<AnswerSettings, Refusal> {
         let bounds = self.structured_outputs.take().map(Structured::bounds).transpose()?;
         let (constraint, grammar) = bounds.unwrap_or_default();
-        Ok(Settings {
+        Ok(AnswerSettings {
             constraint,
             grammar,
-            sampling: Sampling {
-                temperature: self.temperature.unwrap_or(1.0),
-                top_p: self.top_p.unwrap_or(1.0),
-                top_k: self.top_k.unwrap_or(0),
-                min_p: self.min_p.unwrap_or(0.0),
-                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
-                ..settings.sampling
-            },
             max_tokens: Some(self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
-            stop: Stop::list(self.stop.take()),
+            stop: StopParam::list(self.stop.take()),
             logprobs: self.logprobs,
-            ..settings
+            ..AnswerSettings::sampled(given, 0)
         })
     }
 

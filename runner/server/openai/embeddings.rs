@@ -1,7 +1,7 @@
 //! Embeddings of texts.
 
 use super::super::error::Refusal;
-use super::super::live::Stage;
+use super::super::live::RequestStage;
 use super::super::{AuthTenant, Shared, body};
 use super::prompts::prompts;
 use axum::Json;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Texts of one request, at most.
-const MOST_INPUTS: usize = 256;
+const MAX_INPUTS: usize = 256;
 
 #[derive(Deserialize)]
-struct Body {
+struct EmbeddingsBody {
     model: String,
     input: Value,
     encoding_format: Option<Encoding>,
@@ -66,8 +66,8 @@ pub(super) async fn embed(
     AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let body: Body = body::read(&bytes)?;
-    let inputs = prompts(&body.input, "input", MOST_INPUTS)?;
+    let body: EmbeddingsBody = body::read(&bytes)?;
+    let inputs = prompts(&body.input, "input", MAX_INPUTS)?;
     tenant.ask()?;
     let entry = app.live.enter(&tenant.name, "/v1/embeddings", &body.model);
     let served = app.models.get(&body.model).await?;
@@ -84,7 +84,7 @@ pub(super) async fn embed(
     let ticket = app.queue.enter(&tenant, true)?;
     let embedding = async {
         let _place = ticket.wait().await?;
-        entry.at(Stage::Reading { done: 0, total: n_tokens });
+        entry.at(RequestStage::Reading { done: 0, total: n_tokens });
         Ok::<_, Refusal>(served.engine().embed_metered(texts, tenant.meter()).await?)
     };
     let embedded = tokio::time::timeout(app.timeout, embedding).await;

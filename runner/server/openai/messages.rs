@@ -1,6 +1,6 @@
 //! Messages and tools of chat completions, read into lines of a dialogue.
 
-use super::super::dialogue::Line;
+use super::super::dialogue::DialogueLine;
 use super::super::error::Refusal;
 use greenroom_engine::{Call, Tool, ToolChoice, Tools};
 use serde::Deserialize;
@@ -12,10 +12,10 @@ const FORM: &str = r#"You may call a tool instead of replying. A call is nothing
 
 /// A message.
 #[derive(Debug, Deserialize)]
-pub(in super::super) struct Message {
-    role: Role,
+pub(in super::super) struct OpenAiMessage {
+    role: OpenAiRole,
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<MessageParts>,
     #[serde(default)]
     tool_calls: Vec<ToolCall>,
     tool_call_id: Option<String>,
@@ -23,7 +23,7 @@ pub(in super::super) struct Message {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Role {
+enum OpenAiRole {
     System,
     Developer,
     User,
@@ -34,14 +34,14 @@ enum Role {
 /// Text, whole or in parts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-pub(in super::super) enum Content {
+pub(in super::super) enum MessageParts {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<ContentPart>),
 }
 
 /// A part of a message.
 #[derive(Clone, Debug, Deserialize)]
-pub(in super::super) struct Part {
+pub(in super::super) struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -62,7 +62,7 @@ struct Function {
 
 /// A tool that may be called.
 #[derive(Debug, Deserialize)]
-pub(in super::super) struct ToolEntry {
+pub(in super::super) struct OpenAiTool {
     #[serde(rename = "type")]
     kind: String,
     function: Option<FunctionEntry>,
@@ -82,29 +82,36 @@ pub(in super::super) struct FunctionEntry {
 ///
 /// # Errors
 /// A part that is not text, a call without its arguments.
-pub(in super::super) fn lines(messages: Vec<Message>) -> Result<Vec<Line>, Refusal> {
+pub(in super::super) fn lines(messages: Vec<OpenAiMessage>) -> Result<Vec<DialogueLine>, Refusal> {
     let mut lines = Vec::new();
     for (at, message) in messages.into_iter().enumerate() {
         let place = format!("messages[{at}]");
         let content = text(message.content, &format!("{place}.content"))?;
         match message.role {
-            Role::System | Role::Developer => lines.push(Line::System(content.unwrap_or_default())),
-            Role::User => lines.push(Line::User(content.unwrap_or_default())),
-            Role::Tool => {
+            OpenAiRole::System | OpenAiRole::Developer => {
+                lines.push(DialogueLine::System(content.unwrap_or_default()))
+            }
+            OpenAiRole::User => lines.push(DialogueLine::User(content.unwrap_or_default())),
+            OpenAiRole::Tool => {
                 let id = message.tool_call_id.ok_or_else(|| {
                     Refusal::field(
                         &format!("{place}.tool_call_id"),
                         "a tool message needs the id of the call that it answers",
                     )
                 })?;
-                lines.push(Line::Result { id, text: content.unwrap_or_default() });
+                lines.push(DialogueLine::Result { id, text: content.unwrap_or_default() });
             }
-            Role::Assistant => {
+            OpenAiRole::Assistant => {
                 let has_calls = !message.tool_calls.is_empty();
-                lines.extend(content.filter(|text| !has_calls || !text.is_empty()).map(Line::Assistant));
+                lines.extend(
+                    content.filter(|text| !has_calls || !text.is_empty()).map(DialogueLine::Assistant),
+                );
                 for (n, ToolCall { id, function }) in message.tool_calls.into_iter().enumerate() {
                     let place = format!("{place}.tool_calls[{n}].function.arguments");
-                    lines.push(Line::Call { id, call: call(function.name, &function.arguments, &place)? });
+                    lines.push(DialogueLine::Call {
+                        id,
+                        call: call(function.name, &function.arguments, &place)?,
+                    });
                 }
             }
         }
@@ -128,11 +135,11 @@ pub(in super::super) fn call(tool: String, arguments: &str, place: &str) -> Resu
 ///
 /// # Errors
 /// A part is not text.
-pub(in super::super) fn text(content: Option<Content>, place: &str) -> Result<Option<String>, Refusal> {
+pub(in super::super) fn text(content: Option<MessageParts>, place: &str) -> Result<Option<String>, Refusal> {
     let parts = match content {
         None => return Ok(None),
-        Some(Content::Text(text)) => return Ok(Some(text)),
-        Some(Content::Parts(parts)) => parts,
+        Some(MessageParts::Text(text)) => return Ok(Some(text)),
+        Some(MessageParts::Parts(parts)) => parts,
     };
     let texts = parts.into_iter().enumerate().map(|(n, part)| {
         match (part.kind.as_str(), part.text.or(part.refusal)) {
@@ -150,14 +157,15 @@ pub(in super::super) fn text(content: Option<Content>, place: &str) -> Result<Op
 ///
 /// # Errors
 /// One is not a function.
-pub(in super::super) fn tools(entries: Vec<ToolEntry>) -> Result<Option<Arc<Tools>>, Refusal> {
-    let functions = entries.into_iter().enumerate().map(|(n, ToolEntry { kind, function })| match function {
-        Some(function) if kind == "function" => Ok(function),
-        _ => Err(Refusal::field(
-            &format!("tools[{n}]"),
-            format!("tools of type `{kind}` are not supported; expected `function`"),
-        )),
-    });
+pub(in super::super) fn tools(entries: Vec<OpenAiTool>) -> Result<Option<Arc<Tools>>, Refusal> {
+    let functions =
+        entries.into_iter().enumerate().map(|(n, OpenAiTool { kind, function })| match function {
+            Some(function) if kind == "function" => Ok(function),
+            _ => Err(Refusal::field(
+                &format!("tools[{n}]"),
+                format!("tools of type `{kind}` are not supported; expected `function`"),
+            )),
+        });
     offered(functions.collect::<Result<_, _>>()?)
 }
 
@@ -176,16 +184,16 @@ pub(in super::super) fn offered(functions: Vec<FunctionEntry>) -> Result<Option<
     });
     let list: Vec<Tool> = list.collect();
     for (n, tool) in list.iter().enumerate() {
-        // What a client's schema says beyond that is the client's to check.
+        // Anything in a client's schema beyond that is for the client to check.
         let relaxed = greenroom_engine::Grammar::json_schema(&tool.arguments).relaxed();
         let check = relaxed.and_then(|relaxed| relaxed.grammar.check());
         check.map_err(|error| {
             Refusal::field(&format!("tools[{n}]"), format!("the schema of `{}`: {error}", tool.name))
         })?;
     }
-    let told =
+    let listed =
         list.iter().map(|tool| format!("\n- {}: {} Arguments: {}", tool.name, tool.about, tool.arguments));
-    let instructions = format!("{FORM}{}", told.collect::<String>());
+    let instructions = format!("{FORM}{}", listed.collect::<String>());
     Ok(Some(Arc::new(Tools { list, instructions })))
 }
 

@@ -10,7 +10,7 @@ mod responses;
 mod text_completion;
 mod words;
 
-pub(super) use messages::{FunctionEntry, Message, ToolEntry, lines, offered, tools};
+pub(super) use messages::{FunctionEntry, OpenAiMessage, OpenAiTool, lines, offered, tools};
 pub use responses::Kept;
 pub(super) use words::{explained, schema};
 

@@ -1,6 +1,6 @@
 //! Answers of text completions, whole or piece by piece.
 
-use super::super::ask::{Answer, Piece};
+use super::super::ask::{CompletedReply, ReplyPiece};
 use super::super::error::Refusal;
 use super::super::stream::{EventEncoder, Frame};
 use super::words::{explained, finish_reason};
@@ -20,7 +20,7 @@ pub(super) struct TextCompletion {
     pub(super) explains: bool,
     pub(super) tells_ids: bool,
     pub(super) include_usage: bool,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<CompletedReply>,
     /// Characters of the current reply whose tokens were returned.
     pub(super) offset: usize,
 }
@@ -61,7 +61,7 @@ impl TextCompletion {
     }
 
     /// Extra fields of a choice's last part.
-    fn conclude(&self, choice: &mut Value, answer: &Answer) {
+    fn conclude(&self, choice: &mut Value, answer: &CompletedReply) {
         choice["finish_reason"] = json!(finish_reason(&answer.completion));
         if self.tells_ids {
             choice["token_ids"] = json!(answer.completion.ids);
@@ -85,7 +85,7 @@ impl TextCompletion {
     /// The sum over all prompts.
     fn usage(&self) -> Value {
         let first = || self.answers.iter().step_by(self.n);
-        let prompt: usize = first().map(Answer::prompt_tokens).sum();
+        let prompt: usize = first().map(CompletedReply::prompt_tokens).sum();
         let cached: usize = first().map(|answer| answer.completion.usage.reused).sum();
         let said: usize = self.answers.iter().map(|answer| answer.completion.ids.len()).sum();
         json!({
@@ -130,19 +130,19 @@ impl EventEncoder for TextCompletion {
         Vec::new()
     }
 
-    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
+    fn piece(&mut self, _: usize, piece: ReplyPiece) -> Vec<Frame> {
         // Replies come one after another, whatever prompt they belong to.
         let index = self.answers.len();
         let choice = match piece {
-            Piece::Begun => {
+            ReplyPiece::Begun => {
                 self.offset = 0;
                 if self.echoed.is_empty() {
                     return Vec::new();
                 }
                 self.choice(index, self.echo(index))
             }
-            Piece::Text(text) => self.choice(index, &text),
-            Piece::Logprobs(tokens) => {
+            ReplyPiece::Text(text) => self.choice(index, &text),
+            ReplyPiece::Logprobs(tokens) => {
                 let mut offset = self.offset;
                 let mut choice = self.choice(index, "");
                 choice["logprobs"] = self.logprobs(&tokens, &mut offset);
@@ -150,8 +150,8 @@ impl EventEncoder for TextCompletion {
                 choice
             }
             // The prompt contains no tools.
-            Piece::Called(_) | Piece::Arguments(_) => return Vec::new(),
-            Piece::Ended(answer) => {
+            ReplyPiece::Called(_) | ReplyPiece::Arguments(_) => return Vec::new(),
+            ReplyPiece::Ended(answer) => {
                 let mut choice = self.choice(index, "");
                 self.conclude(&mut choice, &answer);
                 self.answers.push(*answer);
@@ -163,13 +163,13 @@ impl EventEncoder for TextCompletion {
 
     fn end(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
-        let mut told = self.part(Vec::new());
-        self.account(&mut told);
+        let mut chunk = self.part(Vec::new());
+        self.account(&mut chunk);
         if self.include_usage {
-            told["usage"] = self.usage();
+            chunk["usage"] = self.usage();
         }
         if self.include_usage || self.explains {
-            frames.push(Frame::data(&told));
+            frames.push(Frame::data(&chunk));
         }
         frames.push(Frame::done());
         frames
@@ -199,12 +199,12 @@ mod tests {
         let tokens =
             [token(b"ab", -1.0, &[(&b"c"[..], -0.5)]), token(first, -2.0, &[]), token(second, -0.25, &[])];
         let mut offset = 3;
-        let told = logprobs(&tokens, 1, &mut offset);
-        assert_eq!(told["text_offset"], json!([3, 5, 6]));
+        let chunk = logprobs(&tokens, 1, &mut offset);
+        assert_eq!(chunk["text_offset"], json!([3, 5, 6]));
         assert_eq!(offset, 6);
-        assert_eq!(told["tokens"][0], "ab");
-        assert_eq!(told["token_logprobs"], json!([-1.0, -2.0, -0.25]));
-        assert_eq!(told["top_logprobs"][0], json!({ "c": -0.5, "ab": -1.0 }));
+        assert_eq!(chunk["tokens"][0], "ab");
+        assert_eq!(chunk["token_logprobs"], json!([-1.0, -2.0, -0.25]));
+        assert_eq!(chunk["top_logprobs"][0], json!({ "c": -0.5, "ab": -1.0 }));
         assert_eq!(logprobs(&tokens, 0, &mut offset)["top_logprobs"], Value::Null);
     }
 }

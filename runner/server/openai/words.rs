@@ -1,24 +1,36 @@
 //! Formats that OpenAI's APIs share: why a reply ended, its cost, its log-probabilities, why a cache missed.
 
 use super::super::App;
-use super::super::ask::Answer;
+use super::super::ask::CompletedReply;
+use super::super::body;
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
-use super::super::live::{match_word, source_word};
 use super::super::recent::{Diagnosis, Reason};
+use crate::scenario::Hints;
 use greenroom_engine::{Completion, Grammar, StopReason, TokenLogprob, ToolCalls};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// Settings of sampling in requests: OpenAI's, and llama.cpp's and vLLM's that the samplers here also support.
+const SAMPLING: [&str; 5] = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
+
+/// The sampling settings that a request gives.
+///
+/// # Errors
+/// A setting is not a number: the field is named.
+pub(super) fn sampling(request: &Value) -> Result<Hints, Refusal> {
+    body::of_value(SAMPLING.iter().filter_map(|name| Some((*name, request.get(name)?.clone()))).collect())
+}
+
 /// One stop string or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(super) enum Stop {
+pub(super) enum StopParam {
     One(String),
     Some(Vec<String>),
 }
 
-impl Stop {
+impl StopParam {
     pub(super) fn list(stop: Option<Self>) -> Vec<String> {
         match stop {
             None => Vec::new(),
@@ -59,8 +71,8 @@ pub(super) fn finish_reason(completion: &Completion) -> &'static str {
 }
 
 /// Tokens of the prompt, those that were not computed for it, and tokens of all replies.
-pub(super) fn usage(answers: &[Answer]) -> Value {
-    let prompt = answers.first().map_or(0, Answer::prompt_tokens);
+pub(super) fn usage(answers: &[CompletedReply]) -> Value {
+    let prompt = answers.first().map_or(0, CompletedReply::prompt_tokens);
     let cached = answers.first().map_or(0, |answer| answer.completion.usage.reused);
     let said: usize = answers.iter().map(|answer| answer.completion.ids.len()).sum();
     json!({
@@ -84,21 +96,25 @@ pub(in super::super) fn schema(schema: &Value, place: &str) -> Result<Grammar, R
 
 /// Tokens with their log-probabilities.
 pub(super) fn logprobs(tokens: &[TokenLogprob]) -> Value {
-    let one = |bytes: &[u8], logprob: f32| json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes });
+    let one = |bytes: &[u8], logprob: f32| {
+        json!({
+            "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes
+        })
+    };
     let tokens = tokens.iter().map(|token| {
-        let mut told = one(&token.bytes, token.logprob);
-        told["top_logprobs"] = token.top.iter().map(|top| one(&top.bytes, top.logprob)).collect();
-        told
+        let mut token_value = one(&token.bytes, token.logprob);
+        token_value["top_logprobs"] = token.top.iter().map(|top| one(&top.bytes, top.logprob)).collect();
+        token_value
     });
     tokens.collect()
 }
 
 /// How the prompt matched the memory, in this server's format.
-pub(in super::super) fn explained(answer: &Answer) -> Value {
+pub(in super::super) fn explained(answer: &CompletedReply) -> Value {
     let cost = &answer.completion.usage;
     json!({
-        "match": match_word(cost.kind),
-        "source": source_word(cost.source),
+        "match": cost.kind.word(),
+        "source": cost.source.word(),
         "reused": cost.reused,
         "prefilled": cost.prefilled,
         "recomputed": cost.recomputed,
@@ -121,7 +137,7 @@ pub(super) fn diagnostics(
     (app, tenant, model): (&App, &str, &str),
     earlier: &str,
     dialogue: &Dialogue,
-    answer: &Answer,
+    answer: &CompletedReply,
 ) -> Value {
     match app.recent.diagnose(tenant, earlier, model, dialogue, answer) {
         Diagnosis::Hit => json!({ "type": "cache_hit" }),

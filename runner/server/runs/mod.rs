@@ -7,15 +7,15 @@
 mod player;
 mod telling;
 
-pub use telling::Telling;
+pub use telling::RunReporter;
 
 use super::error::Refusal;
-use super::live::Entry;
+use super::live::RequestGuard;
 use super::queue::Ticket;
 use super::tenants::Tenant;
 use super::{App, AuthTenant, Shared, body};
 use crate::backend::Backend;
-use crate::files::{self, Kind};
+use crate::files::{self, FileKind};
 use crate::rehearsal::load;
 use crate::run::{MAX_TOKENS, RunOptions, perform};
 use crate::scenario::{Hints, Loaded, Overrides, Scenario, ToolKind};
@@ -46,11 +46,11 @@ const NAME: &str = "scenario.yaml";
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Events on their way to a client. A run's texts are small compared with its memories, so there is no limit.
-type Events = mpsc::UnboundedSender<Result<sse::Event, Infallible>>;
+type RunEvents = mpsc::UnboundedSender<Result<sse::Event, Infallible>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct RunBody {
     scenario: String,
     #[serde(default)]
     variables: Map<String, Value>,
@@ -61,11 +61,11 @@ struct Body {
 }
 
 /// A run that is to be played.
-struct Run {
+struct ServedRun {
     scenario: Arc<Scenario>,
     player: Arc<Player>,
     options: RunOptions,
-    entry: Entry,
+    entry: RequestGuard,
     deadline: Instant,
     limit: Duration,
 }
@@ -82,7 +82,7 @@ async fn play(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let body = Body::read(&headers, &bytes)?;
+    let body = RunBody::read(&headers, &bytes)?;
     tenant.ask()?;
     let limit = app.timeout;
     let deadline = Instant::now() + limit;
@@ -91,14 +91,14 @@ async fn play(
     let player = players(&app, &tenant, &models).await?;
     let entry = app.live.enter(&tenant.name, "/v1/runs", models.get("").map_or("", String::as_str));
     let ticket = app.queue.enter(&tenant, false)?;
-    let run = Run { scenario, player, options: body.options(models), entry, deadline, limit };
+    let run = ServedRun { scenario, player, options: body.options(models), entry, deadline, limit };
     let (events, read) = mpsc::unbounded_channel();
     tokio::spawn(run.wait(ticket, events));
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Ok(Sse::new(UnboundedReceiverStream::new(read)).keep_alive(keep_alive).into_response())
 }
 
-impl Body {
+impl RunBody {
     fn read(headers: &HeaderMap, bytes: &Bytes) -> Result<Self, Refusal> {
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let body: Self = if kind.contains("yaml") {
@@ -112,7 +112,7 @@ impl Body {
         if body.max_tokens == Some(0) {
             return Err(Refusal::field("max_tokens", "a reply needs at least 1 token"));
         }
-        let (found, most) = (body.scenario.len() as u64, Kind::Scenario.max_bytes());
+        let (found, most) = (body.scenario.len() as u64, FileKind::Scenario.max_bytes());
         if found > most {
             return Err(Refusal::field("scenario", format!("{found} bytes; expected at most {most}")));
         }
@@ -200,9 +200,9 @@ async fn players(
     Ok(Arc::new(Player::new(own, tenant.clone(), named)))
 }
 
-impl Run {
+impl ServedRun {
     /// Waits for a place, and plays.
-    async fn wait(self, ticket: Ticket, events: Events) {
+    async fn wait(self, ticket: Ticket, events: RunEvents) {
         let place = tokio::select! {
             biased;
             () = events.closed() => return,
@@ -222,17 +222,17 @@ impl Run {
             }
         };
         if let Err(refusal) = played {
-            let told = json!({ "message": refusal.message(), "status": refusal.status().as_u16() });
-            tell(&events, "error", &told);
+            let details = json!({ "message": refusal.message(), "status": refusal.status().as_u16() });
+            tell(&events, "error", &details);
         }
     }
 
-    fn play(self, events: &Events) -> Result<(), Refusal> {
+    fn play(self, events: &RunEvents) -> Result<(), Refusal> {
         let Self { scenario, player, options, entry, deadline, limit } = self;
         let folder = tempfile::tempdir();
         let folder = folder
             .map_err(|error| Refusal::internal(format!("can't create a folder for the run: {error}")))?;
-        let mut telling = Telling::begin(scenario.clone(), |name: &'static str, data: Value| {
+        let mut telling = RunReporter::begin(scenario.clone(), |name: &'static str, data: Value| {
             if name == "text" {
                 entry.says(data["text"].as_str().unwrap_or_default());
             }
@@ -250,7 +250,7 @@ impl Run {
         let End::Complete(footer) = &performed.end else {
             return Err(Refusal::timed_out(limit)); // or nobody hears it
         };
-        let text = files::read_text(&performed.transcript, Kind::Transcript);
+        let text = files::read_text(&performed.transcript, FileKind::Transcript);
         let lines = text.map_err(|error| Refusal::internal(format!("can't read the transcript: {error}")))?;
         let lines = lines.lines().map(serde_json::from_str).collect::<serde_json::Result<Vec<Value>>>();
         let lines =
@@ -264,7 +264,7 @@ impl Run {
     }
 }
 
-/// Sends an event; a client that has gone hears nothing.
-fn tell(events: &Events, name: &'static str, data: &Value) {
+/// Sends an event; a client that has gone is ignored.
+fn tell(events: &RunEvents, name: &'static str, data: &Value) {
     let _ = events.send(Ok(sse::Event::default().event(name).data(data.to_string())));
 }

@@ -2,7 +2,8 @@
 
 use super::super::models::Served;
 use super::super::tenants::Tenant;
-use crate::backend::{Backend, BoxFuture, Embedded, GivenSampling, ModelCard, Reply, Request, Session, Sink};
+use crate::backend::{Backend, BoxFuture, Embedded, ModelCard, Reply, Request, Session, Sink};
+use crate::scenario::Hints;
 use anyhow::bail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,7 +75,7 @@ impl Backend for Player {
         }
     }
 
-    fn suggested_sampling(&self) -> GivenSampling {
+    fn suggested_sampling(&self) -> Hints {
         self.backend.suggested_sampling()
     }
 

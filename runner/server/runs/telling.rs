@@ -1,26 +1,26 @@
 //! A run as events: its plan, its replies as they are generated, its results.
 
 use crate::backend::{Progress, Usage};
-use crate::scenario::{Edge, PhaseId, Plan, Scenario, Turn, TurnId, compile};
+use crate::scenario::{Edge, PhaseId, Plan, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::Footer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Maximum number of a plan's edges that are sent.
-const MOST_EDGES: usize = 20_000;
+const MAX_EDGES: usize = 20_000;
 
 /// Watches a run, and sends the name and data of each event.
-pub struct Telling<T> {
+pub struct RunReporter<T> {
     scenario: Arc<Scenario>,
-    plan: Plan,
+    plan: Arc<Plan>,
     tell: T,
 }
 
-impl<T: FnMut(&'static str, Value)> Telling<T> {
+impl<T: FnMut(&'static str, Value)> RunReporter<T> {
     /// Sends the plan (`plan`).
     pub fn begin(scenario: Arc<Scenario>, mut tell: T) -> Self {
-        let plan = compile(&scenario);
+        let plan = scenario.plan().clone();
         tell("plan", planned(&scenario, &plan));
         Self { scenario, plan, tell }
     }
@@ -54,9 +54,9 @@ impl<T: FnMut(&'static str, Value)> Telling<T> {
     }
 }
 
-impl<T: FnMut(&'static str, Value)> Watch for Telling<T> {
+impl<T: FnMut(&'static str, Value)> Watch for RunReporter<T> {
     fn see(&mut self, id: TurnId, scene: Scene<'_>) {
-        // What the stage says after the last turn belongs to no turn.
+        // Lines of the stage after the last turn belong to no turn.
         let of = |telling: &Self| telling.of(telling.plan.turn(id));
         let (name, data) = match scene {
             Scene::Started(turn) => ("started", self.of(turn)),
@@ -129,7 +129,7 @@ fn planned(scenario: &Scenario, plan: &Plan) -> Value {
         "title": scenario.title,
         "phases": phases.collect::<Vec<_>>(),
         "agents": agents.collect::<Vec<_>>(),
-        "edges": edges.take(MOST_EDGES).collect::<Vec<_>>(),
+        "edges": edges.take(MAX_EDGES).collect::<Vec<_>>(),
     })
 }
 

@@ -3,8 +3,8 @@
 //! `pages` has the page and its two files, which contain no data and need no key. They request
 //! `GET /window/events`, a stream of changes (`state`); `GET /window/state` returns the state once. Scenarios
 //! are played through `/v1/runs`, whose events the page draws. The same page shows a run that plays in
-//! another command (`run`: `greenroom run --watch`): there `/window/events` says so, and `/window/run`
-//! streams the run's events, in the words of `/v1/runs`.
+//! another command (`run`: `greenroom run --watch`): there `/window/events` reports that, and `/window/run`
+//! streams the run's events, in the format of `/v1/runs`.
 
 mod pages;
 mod run;
@@ -22,7 +22,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::Value;
-use state::{Looked, STATUS_EVERY, Told, View};
+use state::{Looked, PageState, STATUS_EVERY, TenantView};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// An event for a page.
-type Event = Result<sse::Event, Infallible>;
+type PageEvent = Result<sse::Event, Infallible>;
 
 /// The routes of the window.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -51,7 +51,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 /// `GET /window/state`
 async fn state_now(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Json<Value> {
     let looked = Looked::now(&app, &tenant.name).await;
-    let change = Told::default().change(&View::of(&app, &tenant.name, &looked));
+    let change = PageState::default().change(&TenantView::of(&app, &tenant.name, &looked));
     Json(change.unwrap_or_default())
 }
 
@@ -63,17 +63,17 @@ async fn events(State(app): Shared, AuthTenant(tenant): AuthTenant) -> Response 
 }
 
 /// Events as they come, to their end.
-fn stream(events: mpsc::Receiver<Event>) -> Response {
+fn stream(events: mpsc::Receiver<PageEvent>) -> Response {
     Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
 /// Sends changes to a page, until it is closed or the server ends.
-async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<Event>) {
+async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<PageEvent>) {
     let mut ending = app.ending.clone();
     let mut tick = tokio::time::interval(LOOK_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = Told::default();
-    let mut told_at: Option<Instant> = None;
+    let mut page = PageState::default();
+    let mut sent_at: Option<Instant> = None;
     let mut looked = Looked::now(&app, &tenant.name).await;
     // A pass of the engine may take a while, and text arrives meanwhile.
     let mut looking = Box::pin(look_later(app.clone(), tenant.clone()));
@@ -89,11 +89,11 @@ async fn tell(app: Arc<App>, tenant: Arc<Tenant>, events: mpsc::Sender<Event>) {
             }
             _ = tick.tick() => {}
         }
-        if told_at.is_some_and(|at| at.elapsed() < TELL_EVERY) {
+        if sent_at.is_some_and(|at| at.elapsed() < TELL_EVERY) {
             continue;
         }
-        let Some(change) = told.change(&View::of(&app, &tenant.name, &looked)) else { continue };
-        told_at = Some(Instant::now());
+        let Some(change) = page.change(&TenantView::of(&app, &tenant.name, &looked)) else { continue };
+        sent_at = Some(Instant::now());
         let event = sse::Event::default().event("state").data(change.to_string());
         tokio::select! {
             biased;

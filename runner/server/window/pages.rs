@@ -8,8 +8,8 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
 /// A browser may load, run and reach only what comes from here.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src \
+                      'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 

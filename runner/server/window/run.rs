@@ -4,7 +4,7 @@
 //! shows it.
 
 use super::super::names_this_machine;
-use super::{Event, pages, stream};
+use super::{PageEvent, pages, stream};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
@@ -39,7 +39,7 @@ struct Happened {
 
 /// What handlers share.
 #[derive(Clone)]
-struct Stage {
+struct RunWindow {
     watched: Arc<Watched>,
     ending: latest::Receiver<bool>,
 }
@@ -88,7 +88,7 @@ pub async fn watch(
         .route("/window/run", get(events))
         .merge(pages::routes())
         .layer(middleware::from_fn(guarded))
-        .with_state(Stage { watched, ending });
+        .with_state(RunWindow { watched, ending });
     let stop = async move {
         stop.await;
         ended.send_replace(true);
@@ -104,8 +104,8 @@ async fn guarded(request: Request, next: Next) -> Response {
 }
 
 /// `GET /window/events`: there is a run to watch, and nothing else.
-async fn begin(State(stage): State<Stage>) -> Response {
-    let (events, read) = mpsc::channel::<Event>(1);
+async fn begin(State(stage): State<RunWindow>) -> Response {
+    let (events, read) = mpsc::channel::<PageEvent>(1);
     tokio::spawn(async move {
         let mut ending = stage.ending;
         let state = json!({ "full": true, "watch": true });
@@ -120,10 +120,10 @@ async fn begin(State(stage): State<Stage>) -> Response {
 }
 
 /// `GET /window/run`
-async fn events(State(stage): State<Stage>) -> Response {
-    let (events, read) = mpsc::channel::<Event>(64);
+async fn events(State(stage): State<RunWindow>) -> Response {
+    let (events, read) = mpsc::channel::<PageEvent>(64);
     tokio::spawn(async move {
-        let Stage { watched, mut ending } = stage;
+        let RunWindow { watched, mut ending } = stage;
         let (mut news, mut number) = (watched.latest.subscribe(), 0);
         loop {
             // Before it is read, so that events in the meantime count as new.

@@ -3,8 +3,8 @@
 //! A page gets only its own tenant's memories, requests and turns.
 
 use super::super::App;
-use super::super::agents::Known;
-use super::super::live::{Live, Request, Stage};
+use super::super::agents::KnownAgent;
+use super::super::live::{ActiveRequest, Live, RequestStage};
 use super::super::models::Models;
 use super::super::sessions::run_of;
 use greenroom_engine::{EngineStatus, SessionStatus};
@@ -18,10 +18,10 @@ use tokio::sync::Mutex;
 /// Minimum interval between requests to the engines.
 pub(super) const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of turns that a page gets when it opens.
-const MOST_TURNS: usize = 500;
+const MAX_TURNS: usize = 500;
 /// Hexadecimal digits of a hash in the name of a memory, and how many of them are shown.
 const HASH: usize = 32;
-const SHOWN: usize = 6;
+const SHOWN_DIGITS: usize = 6;
 
 /// The engines' states, requested once for all pages.
 #[derive(Debug, Default)]
@@ -35,14 +35,14 @@ type Seen = Arc<Vec<(String, EngineStatus)>>;
 pub(super) struct Looked {
     engines: Seen,
     /// The tenant's agents, in RAM or not.
-    agents: Vec<Known>,
+    agents: Vec<KnownAgent>,
 }
 
 impl Looked {
     /// The current memories, or those of at most [`STATUS_EVERY`] ago.
     pub(super) async fn now(app: &App, tenant: &str) -> Arc<Self> {
         let engines = app.window.look(&app.models).await;
-        Arc::new(Self { engines, agents: app.roster.known(tenant) })
+        Arc::new(Self { engines, agents: app.roster.known_agents(tenant) })
     }
 }
 
@@ -70,7 +70,7 @@ impl Glance {
 }
 
 /// What a tenant can see.
-pub(super) struct View<'a> {
+pub(super) struct TenantView<'a> {
     live: &'a Live,
     tenant: &'a str,
     /// True if keys are required: other tenants may have memories too.
@@ -80,7 +80,7 @@ pub(super) struct View<'a> {
     looked: &'a Arc<Looked>,
 }
 
-impl<'a> View<'a> {
+impl<'a> TenantView<'a> {
     pub(super) fn of(app: &'a App, tenant: &'a str, looked: &'a Arc<Looked>) -> Self {
         let models = app.models.names().collect();
         Self { live: &app.live, tenant, is_keyed: app.tenants.are_asked(), models, looked }
@@ -89,23 +89,23 @@ impl<'a> View<'a> {
 
 /// What a page has received.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct PageState {
     is_begun: bool,
     /// The state that `memories` and `names` belong to.
     looked: Option<Arc<Looked>>,
     /// Names of agents by those of their memories.
     names: BTreeMap<String, String>,
     requests: Vec<Value>,
-    memories: BTreeMap<String, Memory>,
+    memories: BTreeMap<String, MemoryView>,
     /// Number of the latest turn.
     latest: u64,
-    spent: Spent,
+    spent: PageTokens,
     totals: Value,
 }
 
 /// A memory as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Memory {
+struct MemoryView {
     /// Unique for each memory: model, run and agent, separated by U+001F.
     id: String,
     name: String,
@@ -122,7 +122,7 @@ struct Memory {
     is_at_work: bool,
 }
 
-impl Memory {
+impl MemoryView {
     fn in_ram(model: &str, session: &SessionStatus, name: String) -> Self {
         let SessionStatus { key, tokens, bytes_in_memory, tokens_in_memory, is_at_work, is_saved, .. } =
             session;
@@ -139,7 +139,7 @@ impl Memory {
         }
     }
 
-    fn elsewhere(agent: &Known) -> Self {
+    fn elsewhere(agent: &KnownAgent) -> Self {
         Self {
             id: Self::id(&agent.model, &run_of(&agent.model), &agent.memory),
             name: agent.name.clone(),
@@ -160,16 +160,16 @@ impl Memory {
 
 /// Tokens of the turns that a page has received, and of earlier remembered ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-struct Spent {
+struct PageTokens {
     turns: u64,
     reused: u64,
     computed: u64,
     generated: u64,
 }
 
-impl Told {
+impl PageState {
     /// Everything that has changed since the last call; `None`: nothing.
-    pub(super) fn change(&mut self, view: &View<'_>) -> Option<Value> {
+    pub(super) fn change(&mut self, view: &TenantView<'_>) -> Option<Value> {
         let mut change = Map::new();
         if !self.is_begun {
             change.insert("full".to_string(), true.into());
@@ -183,7 +183,7 @@ impl Told {
         (!change.is_empty()).then_some(Value::Object(change))
     }
 
-    fn turns(&mut self, view: &View<'_>, change: &mut Map<String, Value>) {
+    fn turns(&mut self, view: &TenantView<'_>, change: &mut Map<String, Value>) {
         let past = view.live.past(view.tenant, self.latest);
         let Some(latest) = past.last() else { return };
         self.latest = latest.number;
@@ -193,12 +193,12 @@ impl Told {
             self.spent.computed += (turn.prefilled + turn.recomputed) as u64;
             self.spent.generated += turn.generated as u64;
         }
-        let told = past.iter().skip(past.len().saturating_sub(MOST_TURNS));
+        let told = past.iter().skip(past.len().saturating_sub(MAX_TURNS));
         let told: Vec<Value> = told.map(|turn| self.named(turn, &turn.memory)).collect();
         change.insert("past".to_string(), told.into());
     }
 
-    fn requests(&mut self, requests: &[Request], change: &mut Map<String, Value>) {
+    fn requests(&mut self, requests: &[ActiveRequest], change: &mut Map<String, Value>) {
         let new: Vec<Value> = requests.iter().map(|request| self.named(request, &request.memory)).collect();
         if self.is_begun && new == self.requests {
             return;
@@ -212,23 +212,23 @@ impl Told {
         change.insert("requests".to_string(), told.into());
     }
 
-    fn memories(&mut self, view: &View<'_>, change: &mut Map<String, Value>) {
+    fn memories(&mut self, view: &TenantView<'_>, change: &mut Map<String, Value>) {
         if self.looked.as_ref().is_some_and(|looked| Arc::ptr_eq(looked, view.looked)) {
             return;
         }
         self.looked = Some(view.looked.clone());
         let Looked { engines, agents } = &**view.looked;
         self.names = agents.iter().map(|agent| (agent.memory.clone(), agent.name.clone())).collect();
-        let mut new: BTreeMap<String, Memory> =
-            agents.iter().map(Memory::elsewhere).map(|memory| (memory.id.clone(), memory)).collect();
+        let mut new: BTreeMap<String, MemoryView> =
+            agents.iter().map(MemoryView::elsewhere).map(|memory| (memory.id.clone(), memory)).collect();
         for (model, status) in engines.iter() {
             for session in status.sessions.iter().filter(|session| session.key.tenant == view.tenant) {
-                let memory = Memory::in_ram(model, session, self.shown(&session.key.agent));
+                let memory = MemoryView::in_ram(model, session, self.shown_name(&session.key.agent));
                 new.insert(memory.id.clone(), memory);
             }
         }
-        let is_new = |memory: &&Memory| self.memories.get(&memory.id) != Some(*memory);
-        let changed: Vec<&Memory> = new.values().filter(is_new).collect();
+        let is_new = |memory: &&MemoryView| self.memories.get(&memory.id) != Some(*memory);
+        let changed: Vec<&MemoryView> = new.values().filter(is_new).collect();
         let gone: Vec<&String> = self.memories.keys().filter(|id| !new.contains_key(id.as_str())).collect();
         if !changed.is_empty() {
             change.insert("memories".to_string(), json!(changed));
@@ -239,12 +239,12 @@ impl Told {
         self.memories = new;
     }
 
-    fn totals(&mut self, view: &View<'_>, requests: &[Request], change: &mut Map<String, Value>) {
+    fn totals(&mut self, view: &TenantView<'_>, requests: &[ActiveRequest], change: &mut Map<String, Value>) {
         let of_tenant = self.memories.values().fold(0u64, |sum, memory| sum.saturating_add(memory.bytes));
         // All engines share a budget, and each reports the total of all.
         let engines = &view.looked.engines;
         let of_all = engines.iter().map(|(_, status)| status.memory_bytes).max().unwrap_or(0);
-        let waiting = requests.iter().filter(|request| request.stage == Stage::Waiting).count();
+        let waiting = requests.iter().filter(|request| request.stage == RequestStage::Waiting).count();
         let is_open = |name: &str| engines.iter().any(|(open, _)| open == name);
         let models: Vec<Value> =
             view.models.iter().map(|name| json!({ "name": name, "is_open": is_open(name) })).collect();
@@ -266,13 +266,13 @@ impl Told {
     /// A value with the name under which its memory is shown.
     fn named(&self, value: &impl Serialize, memory: &str) -> Value {
         let mut value = serde_json::to_value(value).unwrap_or_default();
-        value["name"] = self.shown(memory).into();
+        value["name"] = self.shown_name(memory).into();
         value
     }
 
     /// A memory's displayed name: its agent's, or its own. After `#` and `?` comes what is asked of it
     /// besides its turns.
-    fn shown(&self, memory: &str) -> String {
+    fn shown_name(&self, memory: &str) -> String {
         let (own, more) = memory.split_at(memory.find(['#', '?']).unwrap_or(memory.len()));
         match self.names.get(own) {
             Some(name) => format!("{name}{more}"),
@@ -281,7 +281,7 @@ impl Told {
     }
 }
 
-/// A name without the hashes that the server puts in names.
+/// A name without the hashes that the server adds.
 fn short(memory: &str) -> String {
     let parts = memory.rsplit_once('-').and_then(|(head, tail)| Some((head, tail.split_at_checked(HASH)?)));
     let kind = match parts {
@@ -291,7 +291,7 @@ fn short(memory: &str) -> String {
         _ => return memory.to_string(),
     };
     match parts {
-        Some((_, (hash, number))) if is_hash(hash) => format!("{kind} {}{number}", &hash[..SHOWN]),
+        Some((_, (hash, number))) if is_hash(hash) => format!("{kind} {}{number}", &hash[..SHOWN_DIGITS]),
         _ => memory.to_string(),
     }
 }
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    fn seen(sessions: Vec<SessionStatus>, agents: Vec<Known>) -> Arc<Looked> {
+    fn seen(sessions: Vec<SessionStatus>, agents: Vec<KnownAgent>) -> Arc<Looked> {
         let status = EngineStatus {
             active: 0,
             waiting: 0,
@@ -329,14 +329,14 @@ mod tests {
         Arc::new(Looked { engines: Arc::new(vec![("small".to_string(), status)]), agents })
     }
 
-    fn change(told: &mut Told, live: &Live, looked: &Arc<Looked>) -> Value {
-        let view = View { live, tenant: "ann", is_keyed: true, models: vec!["big", "small"], looked };
+    fn change(told: &mut PageState, live: &Live, looked: &Arc<Looked>) -> Value {
+        let view = TenantView { live, tenant: "ann", is_keyed: true, models: vec!["big", "small"], looked };
         told.change(&view).unwrap_or_default()
     }
 
     #[test]
-    fn a_page_is_told_all_once_and_then_what_changed() {
-        let (live, mut told) = (Live::new(), Told::default());
+    fn a_page_gets_everything_once_and_then_changes() {
+        let (live, mut told) = (Live::new(), PageState::default());
         let sessions = vec![session("ann", "a", 1), session("ann", "b", 2), session("ben", "c", 3)];
         let first = seen(sessions, Vec::new());
         let all = change(&mut told, &live, &first);
@@ -355,8 +355,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_as_they_speak_and_to_their_tenant() {
-        let (live, mut told) = (Live::new(), Told::default());
+    fn requests_are_shown_as_they_speak_and_to_their_tenant() {
+        let (live, mut told) = (Live::new(), PageState::default());
         let none = seen(Vec::new(), Vec::new());
         change(&mut told, &live, &none);
         let (mine, other) = (live.enter("ann", "chat", "small"), live.enter("ben", "chat", "small"));
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn agents_are_shown_by_their_names_in_ram_or_not() {
-        let known = |name: &str, tokens| Known {
+        let known = |name: &str, tokens| KnownAgent {
             name: name.to_string(),
             memory: format!("agent-{name}"),
             model: "small".to_string(),
@@ -383,7 +383,7 @@ mod tests {
         };
         let agents = vec![known("mira", 7), known("otto", 9)];
         let all = seen(vec![session("ann", "agent-mira", 8), session("ann", "agent-mira?rank1", 8)], agents);
-        let memories = change(&mut Told::default(), &Live::new(), &all)["memories"].clone();
+        let memories = change(&mut PageState::default(), &Live::new(), &all)["memories"].clone();
         let told: Vec<(&str, u64, &Value)> = memories
             .as_array()
             .unwrap()
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn names_made_of_hashes_are_shortened() {
         let (a, b) = ("0".repeat(HASH), format!("abcdef{}", "1".repeat(HASH - 6)));
-        let shown = |memory: &str| Told::default().shown(memory);
+        let shown = |memory: &str| PageState::default().shown_name(memory);
         assert_eq!(shown(&format!("{a}-{b}.3")), "dialogue abcdef.3");
         assert_eq!(shown(&format!("{a}-{b}.3#1")), "dialogue abcdef.3#1");
         assert_eq!(shown(&format!("raw-{b}.0")), "prompt abcdef.0");

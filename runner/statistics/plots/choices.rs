@@ -1,6 +1,6 @@
 //! Rates of options, round by round: a panel for each agent and option, a line for each cell.
 
-use super::super::subject::{Offer, Subject};
+use super::super::subject::{AgentOption, Subject};
 use super::super::summary::{InCell, Summary};
 use super::{columns, interval, legend};
 use crate::drawing::{Axes, Panel, Sheet, line, mark, series};
@@ -16,13 +16,13 @@ type ByRound<'a> = BTreeMap<usize, &'a [InCell]>;
 
 /// The picture; `None` if nothing was chosen.
 pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
-    let mut asked: IndexMap<&Offer, ByRound<'_>> = IndexMap::new();
+    let mut asked: IndexMap<&AgentOption, ByRound<'_>> = IndexMap::new();
     for figure in &summary.figures {
         if let Subject::Round { asked: by, round } = &figure.subject {
             asked.entry(by).or_default().insert(*round, &figure.cells);
         }
     }
-    let options = |by: &Offer| {
+    let options = |by: &AgentOption| {
         let same = asked.keys().filter(|other| other.question == by.question);
         same.map(|other| &other.option).collect::<Vec<_>>()
     };
@@ -45,7 +45,7 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
     super::sheet("Choices", legend(summary), caption, panels.collect())
 }
 
-fn panel(summary: &Summary, asked: &Offer, rounds: &ByRound<'_>) -> Panel {
+fn panel(summary: &Summary, asked: &AgentOption, rounds: &ByRound<'_>) -> Panel {
     let runs = rounds.values().flat_map(|cells| cells.iter()).map(|cell| cell.observations);
     let (least, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
     let n = if least == most { format!("n = {most}") } else { format!("n = {least} to {most}") };

@@ -18,13 +18,13 @@ const SIZE: f64 = 11.5;
 const LINE: f64 = 14.0;
 
 /// Phase, agents, which rounds, cell.
-type Key<'a> = (&'a str, &'a [String], Rounds, usize);
+type PlotKey<'a> = (&'a str, &'a [String], Rounds, usize);
 /// The figure of each combination of choices.
 type Map<'a> = IndexMap<(String, String), &'a InCell>;
 
 /// The picture; `None` if no two agents chose together.
 pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
-    let mut maps: IndexMap<Key<'_>, Map<'_>> = IndexMap::new();
+    let mut maps: IndexMap<PlotKey<'_>, Map<'_>> = IndexMap::new();
     for figure in &summary.figures {
         let Subject::Joint { phase, agents, rounds, choices } = &figure.subject else { continue };
         let [row, column] = choices.as_slice() else { continue };
@@ -38,13 +38,13 @@ pub(super) fn sheet(summary: &Summary) -> Option<Sheet> {
     let level = 100.0 * summary.confidence;
     let cluster = if summary.pools_cases() { "Runs of one case" } else { "Rounds of one run" };
     let caption = format!(
-        "How often both chose so in the same round, with the rate's {level} % confidence interval. {cluster} are not \
-         treated as independent."
+        "How often both chose so in the same round, with the rate's {level} % confidence interval. {cluster} \
+         are not treated as independent."
     );
     super::sheet("Choices made together", Vec::new(), caption, panels)
 }
 
-fn panel(summary: &Summary, (phase, agents, rounds, cell): Key<'_>, map: Map<'_>) -> Panel {
+fn panel(summary: &Summary, (phase, agents, rounds, cell): PlotKey<'_>, map: Map<'_>) -> Panel {
     let which = if rounds == Rounds::Last { "last round" } else { "all rounds" };
     let cell = summary.cells.get(cell).filter(|_| summary.cells.len() > 1);
     let n = map.values().next().map_or(0, |cell| cell.observations);
@@ -95,15 +95,15 @@ fn field((x, y): (f64, f64), width: f64, cell: Option<&InCell>) -> Group {
     };
     let count = cell.count.unwrap_or_default();
     let percent = format!("{:.0} %", 100.0 * rate);
-    let told = [format!("{count} ({percent})"), percent, count.to_string()];
+    let label = [format!("{count} ({percent})"), percent, count.to_string()];
     let interval = cell.estimate.low.zip(cell.estimate.high);
     let interval = interval.map(|(low, high)| format!("[{:.0}, {:.0}]", 100.0 * low, 100.0 * high));
-    let fits = |told: &String| drawing::width(told, SIZE) <= width - 4.0;
-    let told = [(told.into_iter().find(fits), 19.0), (interval.filter(fits), 35.0)].into_iter();
-    let told = told
-        .filter_map(|(told, below)| Some(centred(&told?, round(x + width / 2.0), y + below, SIZE, "ink")));
+    let fits = |label: &String| drawing::width(label, SIZE) <= width - 4.0;
+    let label = [(label.into_iter().find(fits), 19.0), (interval.filter(fits), 35.0)].into_iter();
+    let label = label
+        .filter_map(|(label, below)| Some(centred(&label?, round(x + width / 2.0), y + below, SIZE, "ink")));
     // At most so deep that letters can be read on it, on either paper.
     let depth = (700.0 * rate).round() / 1000.0;
     let area = area.set("class", series(0) + " field").set("fill-opacity", depth);
-    told.fold(Group::new().add(area), Group::add)
+    label.fold(Group::new().add(area), Group::add)
 }

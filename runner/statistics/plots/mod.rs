@@ -17,8 +17,7 @@ use svg::node::element::Line;
 const MAX_PANELS: usize = 24;
 
 /// Draws what there is to draw, of each cell, or of each condition where cases are pooled, as `choices.svg`,
-/// `payoffs.svg` and `joint.svg`, into a folder that is made if it is not there, and says which files those
-/// are.
+/// `payoffs.svg` and `joint.svg`, into a folder that is made if it is not there, and returns their paths.
 ///
 /// # Errors
 /// The folder or a file can't be written.

@@ -3,7 +3,7 @@
 //! are.
 
 use super::super::Sample;
-use super::super::bootstrap::Part;
+use super::super::bootstrap::Contribution;
 use super::super::groups::Groups;
 use super::super::measures::Measures;
 use super::super::subject::Subject;
@@ -22,7 +22,7 @@ const HALF: f64 = 0.42;
 
 /// The picture; `None` without payoffs.
 pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
-    let (measures, groups) = (Measures::new(sample), Groups::shown(sample));
+    let (measures, groups) = (Measures::new(sample), Groups::shown_groups(sample));
     let mut panels = Vec::new();
     for figure in &summary.figures {
         let (Subject::Payoff { agent, unit }, Some(measure)) =
@@ -30,7 +30,8 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
         else {
             continue;
         };
-        let total = |(run, part): (&usize, &Part)| Some((groups.of(measures.runs[*run])?.0, part.sum));
+        let total =
+            |(run, part): (&usize, &Contribution)| Some((groups.of(measures.runs[*run])?.0, part.sum));
         let totals: Vec<(usize, f64)> = measure.parts.iter().filter_map(total).collect();
         let Some(bars) = Bars::new(&totals, summary.cells.len()) else { continue };
         let title = format!(
@@ -47,8 +48,8 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
         ("cell", "bootstrap intervals")
     };
     let caption = format!(
-        "Sum over a run's rounds. The wider a bar, the larger the share of the {group}'s runs with this value. Points \
-         are means; their lines are {level} % {lines}."
+        "Sum over a run's rounds. The wider a bar, the larger the share of the {group}'s runs with this \
+         value. Points are means; their lines are {level} % {lines}."
     );
     super::sheet("Payoffs", legend(summary), caption, panels)
 }
@@ -84,7 +85,7 @@ fn edges(totals: &[(usize, f64)]) -> Vec<(f64, f64)> {
     let width = range / MAX_BARS as f64;
     let bin = |at: usize| (low + at as f64 * width, low + (at + 1) as f64 * width);
     let mut bins: Vec<(f64, f64)> = (0..MAX_BARS).map(bin).collect();
-    // The greatest value lies on the last edge, which a bar does not hold.
+    // The greatest value is on the last edge, which belongs to no bar.
     if let Some(last) = bins.last_mut() {
         last.1 += range * 1e-9;
     }
@@ -106,7 +107,7 @@ impl Bars {
     fn new(totals: &[(usize, f64)], n_cells: usize) -> Option<Self> {
         let edges = edges(totals);
         let (low, high) = (edges.first()?.0, edges.last()?.1);
-        // Where all runs are alike, so much around them that the bar is seen as one value.
+        // If all runs are equal, a margin that makes the bar visibly one value.
         let room = if edges.len() == 1 { (high - low) * 5.0 } else { (high - low) * 0.06 };
         let range = low - room..high + room;
         // Beyond the greatest numbers there is no scale, and among those next to each other there are no

@@ -1,7 +1,7 @@
 //! JUnit XML, as CI systems read it: a test case for each recording, and for what an experiment asserts over
 //! many runs.
 
-use crate::verify::{Kind, Verdict};
+use crate::verify::{ProblemKind, Verdict};
 use anyhow::Context as _;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn case(verdict: &Verdict) -> TestCase {
         None => TestCaseStatus::success(),
         Some(worst) => {
             let kind = match worst {
-                Kind::Assertion | Kind::Drift => NonSuccessKind::Failure,
-                Kind::Invalid | Kind::Environment => NonSuccessKind::Error,
+                ProblemKind::Assertion | ProblemKind::Drift => NonSuccessKind::Failure,
+                ProblemKind::Invalid | ProblemKind::Environment => NonSuccessKind::Error,
             };
             let mut status = TestCaseStatus::non_success(kind);
             let texts: Vec<String> = verdict.problems.iter().map(|problem| problem.plain()).collect();

@@ -8,7 +8,7 @@ pub use github::github;
 pub use junit::junit;
 pub use markdown::markdown;
 
-use super::{Kind, Problem, Verdict};
+use super::{Problem, ProblemKind, Verdict};
 use crate::diagnostic::printable;
 use crate::diff::diff_lines;
 
@@ -24,13 +24,14 @@ pub fn json(verdicts: &[Verdict]) -> serde_json::Result<String> {
 pub fn tally(verdicts: &[Verdict]) -> String {
     let (recordings, others): (Vec<&Verdict>, Vec<&Verdict>) =
         verdicts.iter().partition(|verdict| verdict.of.is_none());
-    let count = |kind: Option<Kind>| recordings.iter().filter(|verdict| verdict.worst() == kind).count();
+    let count =
+        |kind: Option<ProblemKind>| recordings.iter().filter(|verdict| verdict.worst() == kind).count();
     let words = [
         (None, "pass", "pass"),
-        (Some(Kind::Assertion), "fails an assertion", "fail an assertion"),
-        (Some(Kind::Invalid), "has an invalid scenario", "have an invalid scenario"),
-        (Some(Kind::Drift), "drifts", "drift"),
-        (Some(Kind::Environment), "can't be checked", "can't be checked"),
+        (Some(ProblemKind::Assertion), "fails an assertion", "fail an assertion"),
+        (Some(ProblemKind::Invalid), "has an invalid scenario", "have an invalid scenario"),
+        (Some(ProblemKind::Drift), "drifts", "drift"),
+        (Some(ProblemKind::Environment), "can't be checked", "can't be checked"),
     ];
     let counted = words.iter().map(|(kind, one, many)| (count(*kind), one, many)).filter(|(n, ..)| *n > 0);
     let counted = counted.map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many }));
@@ -38,13 +39,14 @@ pub fn tally(verdicts: &[Verdict]) -> String {
         0 => String::new(),
         n => format!("; {n} with carried replies"),
     };
-    let is_failed = |verdict: &&&Verdict| verdict.worst() == Some(Kind::Assertion);
+    let is_failed = |verdict: &&&Verdict| verdict.worst() == Some(ProblemKind::Assertion);
     let failed = match others.iter().filter(is_failed).count() {
         0 => String::new(),
         1 => "; 1 assertion over many runs fails".to_string(),
         n => format!("; {n} assertions over many runs fail"),
     };
-    let unread = match others.iter().filter(|verdict| verdict.worst() > Some(Kind::Assertion)).count() {
+    let unread = match others.iter().filter(|verdict| verdict.worst() > Some(ProblemKind::Assertion)).count()
+    {
         0 => String::new(),
         1 => "; 1 experiment can't be judged".to_string(),
         n => format!("; {n} experiments can't be judged"),
@@ -54,7 +56,7 @@ pub fn tally(verdicts: &[Verdict]) -> String {
 
 impl Verdict {
     /// The worst kind of problem; `None`: it passes.
-    pub fn worst(&self) -> Option<Kind> {
+    pub fn worst(&self) -> Option<ProblemKind> {
         self.problems.iter().map(|problem| problem.kind).max()
     }
 }
@@ -65,10 +67,10 @@ impl Problem {
         let title = printable(&self.title);
         let at = printable(&self.at);
         match self.kind {
-            Kind::Drift => format!("drift at {at}: {title}"),
-            Kind::Assertion => format!("assertion failed: {title}"),
-            Kind::Invalid => format!("invalid scenario: {title}"),
-            Kind::Environment => title.to_string(),
+            ProblemKind::Drift => format!("drift at {at}: {title}"),
+            ProblemKind::Assertion => format!("assertion failed: {title}"),
+            ProblemKind::Invalid => format!("invalid scenario: {title}"),
+            ProblemKind::Environment => title.to_string(),
         }
     }
 

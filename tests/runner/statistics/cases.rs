@@ -7,7 +7,7 @@ use greenroom::report::comparison;
 use greenroom::run::RunOptions;
 use greenroom::scenario::open;
 use greenroom::statistics::{
-    CASE, Cell, Method, Run, Sample, by_case, plots, pooled_tables, summarize, tables,
+    CASE, Cell, IntervalMethod, Run, Sample, by_case, plots, pooled_tables, summarize, tables,
 };
 use greenroom::terminal::statistics;
 use greenroom::transcript::Transcript;
@@ -154,7 +154,7 @@ fn figures_over_all_cases_are_those_of_the_transcripts() {
     let solved = sample.runs.iter().filter(|run| outcome(run, "solved") == json!(true)).count();
     let figure = only(pooled, "outcome solved");
     assert_eq!((figure.count, figure.observations, figure.estimate.n), (Some(solved), 48, 12));
-    assert_eq!((figure.missing, figure.estimate.method), (0, Method::WilsonClustered));
+    assert_eq!((figure.missing, figure.estimate.method), (0, IntervalMethod::WilsonClustered));
     // As if every run were a trial, the interval would be narrower.
     let (low, high) = (figure.estimate.low.unwrap(), figure.estimate.high.unwrap());
     let p = solved as f64 / 48.0;
@@ -189,7 +189,7 @@ fn conditions_are_compared_case_by_case() {
     let [first, second] = figure(pooled, "outcome solved").cells.as_slice() else { panic!("two conditions") };
     assert!(first.difference.is_none());
     let difference = second.difference.as_ref().unwrap();
-    assert_eq!((difference.n, difference.method), (14, Method::Joined));
+    assert_eq!((difference.n, difference.method), (14, IntervalMethod::Joined));
     let gain = second.estimate.value.unwrap() - first.estimate.value.unwrap();
     assert!((difference.value.unwrap() - gain).abs() < 1e-12 && gain > 0.0);
     // Cases differ more than conditions do, so pairs say more than two samples would.
@@ -202,8 +202,8 @@ fn once_played_cases_are_trials() {
     let summary = summarize(&played(10, 1, &[false, true]));
     let pooled = summary.pooled.as_deref().unwrap();
     let solved = figure(pooled, "outcome solved");
-    assert_eq!(solved.cells[0].estimate.method, Method::Wilson);
-    assert_eq!(solved.cells[1].difference.as_ref().unwrap().method, Method::Tango);
+    assert_eq!(solved.cells[0].estimate.method, IntervalMethod::Wilson);
+    assert_eq!(solved.cells[1].difference.as_ref().unwrap().method, IntervalMethod::Tango);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use super::{GAME, figure, only, sample, uniform};
 use greenroom::scenario::Share;
-use greenroom::statistics::{Cell, Estimate, Figure, Method, Run, Sample, plots, summarize, tables};
+use greenroom::statistics::{Cell, Estimate, Figure, IntervalMethod, Run, Sample, plots, summarize, tables};
 use greenroom::terminal::statistics;
 use greenroom::transcript::{AssertionRecord, VerdictRecord};
 use serde_json::{Value, json};
 
-/// Three cells of a game in which runs of equal seed lean alike.
+/// Three cells of a game in which runs of equal seed have the same tendency.
 fn swept(n: u64) -> Sample {
     let cells: [&[&str]; 3] =
         [&["stakes.temptation=3"], &["stakes.temptation=5"], &["stakes.temptation=7.5"]];
@@ -41,16 +41,16 @@ fn figures_are_those_of_the_transcripts() {
             footers().map(|footer| footer.payoffs.as_ref().unwrap().totals["zoe"].unwrap()).sum();
         let payoff = &figure(&summary, "payoff zoe").cells[cell];
         assert!((payoff.estimate.value.unwrap() - total / 12.0).abs() < 1e-9);
-        assert_eq!((payoff.estimate.n, payoff.estimate.method), (12, Method::Bootstrap));
+        assert_eq!((payoff.estimate.n, payoff.estimate.method), (12, IntervalMethod::Bootstrap));
         let kind = footers().filter(|footer| footer.outcomes[0].value == json!(true)).count();
         let outcome = &figure(&summary, "outcome kind").cells[cell];
-        assert_eq!((outcome.count, outcome.estimate.method), (Some(kind), Method::Wilson));
+        assert_eq!((outcome.count, outcome.estimate.method), (Some(kind), IntervalMethod::Wilson));
         let shares = &figure(&summary, "choice game/zoe = share").cells[cell];
         assert_eq!((shares.observations, shares.estimate.n), (36, 12));
-        assert_eq!(shares.estimate.method, Method::Bootstrap);
+        assert_eq!(shares.estimate.method, IntervalMethod::Bootstrap);
         // One vote a run, so each is a trial.
         let vote = &figure(&summary, "choice vote/ann.vote = stay").cells[cell];
-        assert_eq!((vote.observations, vote.estimate.method), (12, Method::Wilson));
+        assert_eq!((vote.observations, vote.estimate.method), (12, IntervalMethod::Wilson));
         assert_eq!(vote.difference.is_some(), cell > 0);
     }
     let lean: f64 = (0..12).map(|seed| 0.9 * (0.4 + 0.6 * uniform(seed, 9))).sum::<f64>() / 12.0;
@@ -101,14 +101,14 @@ fn estimate(values: &[serde_json::Value]) -> Estimate {
 #[test]
 fn where_there_is_no_interval_it_says_why() {
     let bare = |n, value, method| Estimate { n, value: Some(value), low: None, high: None, method };
-    assert_eq!(estimate(&[json!(2.5)]), bare(1, 2.5, Method::TooFewRuns));
-    assert_eq!(estimate(&[json!(true)]), bare(1, 1.0, Method::TooFewRuns));
-    assert_eq!(estimate(&[json!(1), json!(2), json!(3), json!(4)]), bare(4, 2.5, Method::TooFewRuns));
-    assert_eq!(estimate(&vec![json!(7); 30]), bare(30, 7.0, Method::Alike));
+    assert_eq!(estimate(&[json!(2.5)]), bare(1, 2.5, IntervalMethod::TooFewRuns));
+    assert_eq!(estimate(&[json!(true)]), bare(1, 1.0, IntervalMethod::TooFewRuns));
+    assert_eq!(estimate(&[json!(1), json!(2), json!(3), json!(4)]), bare(4, 2.5, IntervalMethod::TooFewRuns));
+    assert_eq!(estimate(&vec![json!(7); 30]), bare(30, 7.0, IntervalMethod::Alike));
     // A failed outcome is null, and no run of the figure's.
     assert_eq!(estimate(&[json!(1), json!(2), serde_json::Value::Null]).n, 2);
     let sure = estimate(&vec![json!(true); 10]);
-    assert_eq!((sure.method, sure.high), (Method::Wilson, Some(1.0)));
+    assert_eq!((sure.method, sure.high), (IntervalMethod::Wilson, Some(1.0)));
     assert!((sure.low.unwrap() - 0.7225).abs() < 1e-4);
 }
 
@@ -117,7 +117,7 @@ fn rounds_that_are_all_alike_do_not_pretend_to_be_many_trials() {
     let summary = summarize(&sample(GAME, &[&[]], 10, |_, _| 1.0 - 1e-9, "Yes."));
     let shares = only(&summary, "choice game/zoe = share");
     assert_eq!((shares.count, shares.observations), (Some(30), 30));
-    assert_eq!(shares.estimate.method, Method::WilsonByRun);
+    assert_eq!(shares.estimate.method, IntervalMethod::WilsonByRun);
     // Ten trials, not thirty.
     assert!((shares.estimate.low.unwrap() - 0.7225).abs() < 1e-4, "{shares:?}");
 }
@@ -186,7 +186,7 @@ fn every_construct_can_be_counted() {
                 let Some(value) = cell.estimate.value else {
                     // An outcome that is null in every run.
                     assert_eq!((cell.missing, cell.observations), (6, 0), "{}", figure.name);
-                    assert_eq!(cell.estimate.method, Method::NoRuns, "{}", figure.name);
+                    assert_eq!(cell.estimate.method, IntervalMethod::NoRuns, "{}", figure.name);
                     continue;
                 };
                 assert!(
@@ -220,7 +220,11 @@ fn runs_without_a_value_are_counted() {
     for (name, count) in [("outcome kind = cas", 1), ("outcome kind = eve", 2)] {
         let [some, none] = figure(&summary, name).cells.as_slice() else { panic!("{name} is in both cells") };
         assert_eq!((some.missing, some.estimate.n, some.count), (3, 3, Some(count)), "{name}");
-        assert_eq!((none.missing, none.estimate.n, none.estimate.method), (6, 0, Method::NoRuns), "{name}");
+        assert_eq!(
+            (none.missing, none.estimate.n, none.estimate.method),
+            (6, 0, IntervalMethod::NoRuns),
+            "{name}"
+        );
     }
     let text = statistics(&summary, &[], false);
     for wanted in ["3 of 6", "0 of 6", "the others have no value"] {
@@ -250,7 +254,7 @@ fn payoffs_that_no_run_has_are_counted() {
     }
     let summary = summarize(&sample);
     let ann = only(&summary, "payoff ann");
-    assert_eq!((ann.missing, ann.estimate.n, ann.estimate.method), (6, 0, Method::NoRuns));
+    assert_eq!((ann.missing, ann.estimate.n, ann.estimate.method), (6, 0, IntervalMethod::NoRuns));
     assert!(statistics(&summary, &[], false).contains("0 of 6"));
 }
 

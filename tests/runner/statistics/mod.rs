@@ -8,15 +8,13 @@ mod tables;
 mod turns;
 
 use crate::play::play;
-use greenroom::backend::{
-    Backend, BoxFuture, ModelCard, Progress, Reply, Request, Sampling, Scripted, Session, Sink,
-};
+use greenroom::backend::StopReason;
+use greenroom::backend::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Scripted, Session, Sink};
 use greenroom::run::RunOptions;
-use greenroom::scenario::{load, parse_override};
+use greenroom::scenario::{Hints, load, parse_override};
 use greenroom::stage::End;
 use greenroom::statistics::{Cell, Figure, InCell, Run, Sample, Summary, plots, summarize, tables};
 use greenroom::terminal::statistics;
-use greenroom::transcript::Stop;
 use greenroom::transcript::Transcript;
 use std::sync::Arc;
 
@@ -77,7 +75,7 @@ impl Backend for Leaning {
     fn reply(&self, request: Request, sink: Sink) -> BoxFuture<'_, anyhow::Result<Reply>> {
         let Some(options) = request.choice.clone() else { return self.script.reply(request, sink) };
         let (first, others) = (options.open[0], &options.open[1..]);
-        let wanted = uniform(request.seed, 0);
+        let wanted = uniform(request.sampling.seed, 0);
         let other = ((wanted - self.first) / (1.0 - self.first) * others.len() as f64) as usize;
         let chosen = if wanted < self.first || others.is_empty() {
             first
@@ -90,7 +88,7 @@ impl Backend for Leaning {
         let logprobs = options.open.iter().map(|option| (*option, likely(option).ln() as f32)).collect();
         Box::pin(async move {
             sink(Progress::Text(text.clone()));
-            Ok(Reply { logprobs, ..Reply::of(vec![1], text, Stop::EndOfTurn) })
+            Ok(Reply { logprobs, ..Reply::of(vec![1], text, StopReason::EndOfTurn) })
         })
     }
     fn forget(&self, session: &Session) {
@@ -125,7 +123,7 @@ pub(crate) fn sample(
             let backend = Leaning { script, first: lean(cell, seed) };
             let name = format!("cell-{cell}/seed-{seed}");
             // What agents lean to is what is drawn.
-            let sampling = Sampling { temperature: 1.0, ..Sampling::default() }.into();
+            let sampling = Hints { temperature: Some(1.0), ..Hints::default() };
             let options = RunOptions { seed, sampling, ..RunOptions::default() };
             let played = play(&scenario, Arc::new(backend), &folder.path().join(&name), &options).unwrap();
             assert!(matches!(played.end, End::Complete(_)));
@@ -153,7 +151,8 @@ fn named() -> String {
 
 /// Writes everything into the folder that `GREENROOM_STATISTICS` names.
 #[test]
-#[ignore = "for looking at: GREENROOM_STATISTICS=/tmp/statistics cargo test --test runner files_to_look_at -- --ignored"]
+#[ignore = "for looking at: GREENROOM_STATISTICS=/tmp/statistics cargo test --test runner files_to_look_at \
+            -- --ignored"]
 fn files_to_look_at() {
     let Some(folder) = std::env::var_os("GREENROOM_STATISTICS") else { return };
     let folder = std::path::Path::new(&folder);

@@ -85,10 +85,22 @@ fn every_plot_says_what_it_shows() {
 #[test]
 fn what_agents_say_breaks_no_plot() {
     let game = GAME
-        .replace("[share, take]", "['</svg>&\"', \"<b>\\u202e a text that goes on for ever and ever and ever\"]")
+        .replace(
+            "[share, take]",
+            "['</svg>&\"', \"<b>\\u202e a text that goes on for ever and ever and \
+                                   ever\"]",
+        )
         .replace("game.votes.share", "game.rounds")
-        .replace("share: { share: [3, 3], take:", "'</svg>&\"': { '</svg>&\"': [3, 3], \"<b>\\u202e a text that goes on for ever and ever and ever\":")
-        .replace("take: { share: [", "\"<b>\\u202e a text that goes on for ever and ever and ever\": { '</svg>&\"': [")
+        .replace(
+            "share: { share: [3, 3], take:",
+            "'</svg>&\"': { '</svg>&\"': [3, 3], \"<b>\\u202e a text \
+                                                   that goes on for ever and ever and ever\":",
+        )
+        .replace(
+            "take: { share: [",
+            "\"<b>\\u202e a text that goes on for ever and ever and ever\": { \
+                                      '</svg>&\"': [",
+        )
         .replace("take: [1, 1]", "\"<b>\\u202e a text that goes on for ever and ever and ever\": [1, 1]");
     let plots = drawn(&sample(
         &game,

@@ -1,4 +1,4 @@
-//! Tables: what stands in them, and that both files say the same.
+//! Tables: their content, and that both files agree.
 
 use super::{GAME, sample};
 use greenroom::statistics::{Sample, Table, Tables, Values, tables};

@@ -7,7 +7,8 @@ use greenroom::terminal::statistics;
 /// The output for twelve runs, the names of their figures, and the tables of choices and payoffs.
 fn shown(phase: &str, more: &str) -> (String, Vec<String>, Vec<String>) {
     let text = format!(
-        "id: game\nagents: {{ ann: {{}}, ben: {{}} }}\nphases:\n  - {{ name: split, agents: [ann, ben], {phase} }}\n{more}"
+        "id: game\nagents: {{ ann: {{}}, ben: {{}} }}\n\
+         phases:\n  - {{ name: split, agents: [ann, ben], {phase} }}\n{more}"
     );
     let sample = sample(&text, &[&[]], 12, |_, seed| 0.2 + 0.6 * uniform(seed, 3), "Yes.");
     let summary = summarize(&sample);
@@ -32,12 +33,13 @@ fn a_choice_counts_alike_on_a_phase_and_on_its_turns() {
 #[test]
 fn agents_with_options_of_their_own_choose_together() {
     let turns = "turns: [{ agent: ann, choice: [3, 5] }, { agent: ben, choice: [take, leave] }]";
-    let (told, names, _) = shown(
+    let (table, names, _) = shown(
         turns,
-        "payoff: { phase: split, matrix: { 3: { take: [7, 3], leave: [0, 0] }, 5: { take: [5, 5], leave: [0, 0] } } }\n",
+        "payoff: { phase: split, matrix: { 3: { take: [7, 3], leave: [0, 0] }, 5: \
+         { take: [5, 5], leave: [0, 0] } } }\n",
     );
     for together in ["3 + take", "3 + leave", "5 + take", "5 + leave"] {
         let name = format!("joint split/ann+ben (last) = {together}");
-        assert!(names.contains(&name), "{together} is not in\n{told}");
+        assert!(names.contains(&name), "{together} is not in\n{table}");
     }
 }

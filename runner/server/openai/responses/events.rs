@@ -1,16 +1,16 @@
 //! The events of a response, in order, and the response that they result in.
 
 use super::super::words::{finish_reason, logprobs};
-use super::input::{Item, Part, Role, Status};
+use super::input::{InputPart, InputRole, Item, Status};
 use super::output::ResponseObject;
-use crate::server::ask::{Answer, Piece, calls, fresh_id};
+use crate::server::ask::{CompletedReply, ReplyPiece, calls, fresh_id};
 use crate::server::error::Refusal;
 use crate::server::stream::Frame;
 use greenroom_engine::{Call, Completion, TokenLogprob};
 use serde_json::{Value, json};
 
 /// An unfinished response. Its output is a message, or calls.
-pub(super) struct Events {
+pub(super) struct ResponseEvents {
     pub(super) response: ResponseObject,
     has_logprobs: bool,
     /// Id of the message, if it becomes one.
@@ -29,7 +29,7 @@ enum Saying {
     Call { id: String, call_id: String, name: String, arguments: String },
 }
 
-impl Events {
+impl ResponseEvents {
     pub(super) fn new(response: ResponseObject, has_logprobs: bool) -> Self {
         Self {
             response,
@@ -46,14 +46,14 @@ impl Events {
     }
 
     /// Events of a piece of the reply; the last piece completes the response.
-    pub(super) fn piece(&mut self, piece: Piece) -> Vec<Frame> {
+    pub(super) fn piece(&mut self, piece: ReplyPiece) -> Vec<Frame> {
         match piece {
-            Piece::Begun => Vec::new(),
-            Piece::Text(text) => self.say(&text),
-            Piece::Logprobs(tokens) => self.tell(&tokens),
-            Piece::Called(tool) => self.call(&tool),
-            Piece::Arguments(text) => self.pass(&text),
-            Piece::Ended(answer) => self.finish(&answer),
+            ReplyPiece::Begun => Vec::new(),
+            ReplyPiece::Text(text) => self.say(&text),
+            ReplyPiece::Logprobs(tokens) => self.tell(&tokens),
+            ReplyPiece::Called(tool) => self.call(&tool),
+            ReplyPiece::Arguments(text) => self.pass(&text),
+            ReplyPiece::Ended(answer) => self.finish(&answer),
         }
     }
 
@@ -67,8 +67,8 @@ impl Events {
     }
 
     pub(super) fn fail(&mut self, refusal: &Refusal) -> Vec<Frame> {
-        let told = refusal.openai();
-        let error = &told["error"];
+        let body = refusal.openai();
+        let error = &body["error"];
         let error = json!({ "code": error["code"], "message": error["message"], "param": error["param"] });
         self.response.fail(refusal);
         vec![self.event("error", error), self.lifecycle("response.failed")]
@@ -100,18 +100,18 @@ impl Events {
     }
 }
 
-impl Events {
+impl ResponseEvents {
     /// Begins the message, if it has not begun.
     fn open(&mut self) -> Vec<Frame> {
         let Saying::Nothing = self.saying else { return Vec::new() };
         self.saying = Saying::Message;
         let item = self.message(Status::InProgress, Vec::new());
-        let part = json!({ "part": Part::output(String::new(), json!([])) });
+        let part = json!({ "part": InputPart::output(String::new(), json!([])) });
         vec![self.item("response.output_item.added", &item), self.part("response.content_part.added", part)]
     }
 
-    fn message(&self, status: Status, content: Vec<Part>) -> Item {
-        Item::Message { id: self.message_id.clone(), role: Role::Assistant, status, content }
+    fn message(&self, status: Status, content: Vec<InputPart>) -> Item {
+        Item::Message { id: self.message_id.clone(), role: InputRole::Assistant, status, content }
     }
 
     fn say(&mut self, text: &str) -> Vec<Frame> {
@@ -156,7 +156,7 @@ impl Events {
     }
 
     /// Completes the item and the response.
-    fn finish(&mut self, answer: &Answer) -> Vec<Frame> {
+    fn finish(&mut self, answer: &CompletedReply) -> Vec<Frame> {
         let completion = &answer.completion;
         let mut frames = self.catch_up(completion);
         let status =
@@ -167,7 +167,7 @@ impl Events {
             let likely = if self.has_logprobs { logprobs(&completion.logprobs) } else { json!([]) };
             let done = json!({ "text": completion.text, "logprobs": likely });
             frames.push(self.part("response.output_text.done", done));
-            let part = Part::output(completion.text.clone(), likely);
+            let part = InputPart::output(completion.text.clone(), likely);
             frames.push(self.part("response.content_part.done", json!({ "part": part })));
             let item = self.message(status, vec![part]);
             frames.push(self.end_item(item));
@@ -226,12 +226,12 @@ fn checked(arguments: String, read: Option<&Call>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use greenroom_engine::{MatchKind, Source, StopReason, ToolCalls, Usage};
+    use greenroom_engine::{CacheSource, MatchKind, StopReason, ToolCalls, Usage};
 
-    fn ended(text: &str, stop: StopReason, call: Option<ToolCalls>) -> Piece {
+    fn ended(text: &str, stop: StopReason, call: Option<ToolCalls>) -> ReplyPiece {
         let usage = Usage {
             kind: MatchKind::Extend,
-            source: Source::Memory,
+            source: CacheSource::Memory,
             reused: 7,
             prefilled: 3,
             recomputed: 1,
@@ -264,12 +264,12 @@ mod tests {
             digest: String::new(),
             usage,
         };
-        Piece::Ended(Box::new(Answer { completion, seed: 0 }))
+        ReplyPiece::Ended(Box::new(CompletedReply { completion, seed: 0 }))
     }
 
     /// The events of a reply.
-    fn events(pieces: Vec<Piece>) -> Vec<Value> {
-        let mut events = Events::new(ResponseObject::default(), false);
+    fn events(pieces: Vec<ReplyPiece>) -> Vec<Value> {
+        let mut events = ResponseEvents::new(ResponseObject::default(), false);
         let mut frames = events.begin();
         frames.extend(pieces.into_iter().flat_map(|piece| events.piece(piece)));
         frames.extend(events.end());
@@ -288,9 +288,12 @@ mod tests {
 
     #[test]
     fn a_message_is_said_in_the_order_of_the_api() {
-        let pieces = ["Hel", "lo"].map(|text| Piece::Text(text.to_string()));
-        let pieces =
-            [Piece::Begun].into_iter().chain(pieces).chain([ended("Hello", StopReason::EndOfTurn, None)]);
+        let pieces = ["Hel", "lo"].map(|text| ReplyPiece::Text(text.to_string()));
+        let pieces = [ReplyPiece::Begun].into_iter().chain(pieces).chain([ended(
+            "Hello",
+            StopReason::EndOfTurn,
+            None,
+        )]);
         let events = events(pieces.collect());
         assert_eq!(
             names(&events),
@@ -325,10 +328,10 @@ mod tests {
     fn a_call_is_said_in_the_order_of_the_api() {
         let call = ToolCalls::Complete(vec![Call { tool: "f".to_string(), arguments: json!({ "a": 1 }) }]);
         let pieces = vec![
-            Piece::Begun,
-            Piece::Called("f".to_string()),
-            Piece::Arguments("{\"a\"".to_string()),
-            Piece::Arguments(": 1}".to_string()),
+            ReplyPiece::Begun,
+            ReplyPiece::Called("f".to_string()),
+            ReplyPiece::Arguments("{\"a\"".to_string()),
+            ReplyPiece::Arguments(": 1}".to_string()),
             ended("markup", StopReason::EndOfTurn, Some(call)),
         ];
         let events = events(pieces);
@@ -354,13 +357,13 @@ mod tests {
     #[test]
     fn several_calls_are_items_one_after_another() {
         let made = |tool: &str| Call { tool: tool.to_string(), arguments: json!({ "a": tool }) };
-        let told = |tool: &str| {
-            [Piece::Called(tool.to_string()), Piece::Arguments(made(tool).arguments.to_string())]
+        let call_pieces = |tool: &str| {
+            [ReplyPiece::Called(tool.to_string()), ReplyPiece::Arguments(made(tool).arguments.to_string())]
         };
         let whole = ToolCalls::Complete(vec![made("f"), made("g")]);
-        let streamed = told("f").into_iter().chain(told("g")).collect();
-        for told in [streamed, Vec::new()] {
-            let mut pieces: Vec<Piece> = told;
+        let streamed = call_pieces("f").into_iter().chain(call_pieces("g")).collect();
+        for pieces in [streamed, Vec::new()] {
+            let mut pieces: Vec<ReplyPiece> = pieces;
             pieces.push(ended("markup", StopReason::EndOfTurn, Some(whole.clone())));
             let events = events(pieces);
             let of_call = [
@@ -382,9 +385,11 @@ mod tests {
 
     #[test]
     fn what_was_cut_is_incomplete() {
-        let texts = vec![Piece::Text("Hel".to_string()), ended("Hel", StopReason::Length, None)];
-        let calls =
-            vec![Piece::Called("f".to_string()), ended("{", StopReason::Length, Some(ToolCalls::Truncated))];
+        let texts = vec![ReplyPiece::Text("Hel".to_string()), ended("Hel", StopReason::Length, None)];
+        let calls = vec![
+            ReplyPiece::Called("f".to_string()),
+            ended("{", StopReason::Length, Some(ToolCalls::Truncated)),
+        ];
         for pieces in [texts, calls, vec![ended("", StopReason::Length, None)]] {
             let events = events(pieces);
             let last = events.last().unwrap();
@@ -396,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_breaks_off_says_why() {
-        let mut events = Events::new(ResponseObject::default(), false);
+        let mut events = ResponseEvents::new(ResponseObject::default(), false);
         let frames = events.fail(&Refusal::field("input", "no"));
         assert_eq!(
             frames.iter().map(|frame| frame.name).collect::<Vec<_>>(),

@@ -4,7 +4,7 @@
 use super::super::messages;
 use crate::server::ask::fresh_id;
 use crate::server::body;
-use crate::server::dialogue::Line;
+use crate::server::dialogue::DialogueLine;
 use crate::server::error::Refusal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Item {
-    Message { id: String, role: Role, status: Status, content: Vec<Part> },
+    Message { id: String, role: InputRole, status: Status, content: Vec<InputPart> },
     FunctionCall { id: String, call_id: String, name: String, arguments: String, status: Status },
     FunctionCallOutput { id: String, call_id: String, output: String, status: Status },
 }
@@ -22,7 +22,7 @@ pub(super) enum Item {
 /// A part of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Part {
+pub(super) enum InputPart {
     InputText { text: String },
     OutputText { text: String, annotations: Vec<Value>, logprobs: Value },
 }
@@ -30,7 +30,7 @@ pub(super) enum Part {
 /// The speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Role {
+pub(super) enum InputRole {
     System,
     Developer,
     User,
@@ -53,7 +53,7 @@ pub(super) enum Status {
 #[derive(Deserialize)]
 struct GivenMessage {
     id: Option<String>,
-    role: Role,
+    role: InputRole,
     content: GivenContent,
 }
 
@@ -101,17 +101,17 @@ impl Item {
     }
 
     /// A message with these texts, one part for each.
-    fn message(id: Option<String>, role: Role, texts: Vec<String>) -> Self {
+    fn message(id: Option<String>, role: InputRole, texts: Vec<String>) -> Self {
         let part = |text| match role {
-            Role::Assistant => Part::output(text, Value::Array(Vec::new())),
-            Role::System | Role::Developer | Role::User => Part::InputText { text },
+            InputRole::Assistant => InputPart::output(text, Value::Array(Vec::new())),
+            InputRole::System | InputRole::Developer | InputRole::User => InputPart::InputText { text },
         };
         let content = texts.into_iter().map(part).collect();
         Self::Message { id: id.unwrap_or_else(|| fresh_id("msg_")), role, status: Status::Completed, content }
     }
 }
 
-impl Part {
+impl InputPart {
     /// Generated text, with the log-probabilities of its tokens: a list.
     pub(super) fn output(text: String, logprobs: Value) -> Self {
         Self::OutputText { text, annotations: Vec::new(), logprobs }
@@ -131,7 +131,7 @@ impl Part {
 /// named.
 pub(super) fn items(input: &Value) -> Result<Vec<Item>, Refusal> {
     match input {
-        Value::String(text) => Ok(vec![Item::message(None, Role::User, vec![text.clone()])]),
+        Value::String(text) => Ok(vec![Item::message(None, InputRole::User, vec![text.clone()])]),
         Value::Array(given) => {
             let items = given.iter().enumerate().map(|(n, value)| item(value, &format!("input[{n}]")));
             items.filter_map(Result::transpose).collect()
@@ -199,24 +199,25 @@ fn texts(content: GivenContent, place: &str) -> Result<Vec<String>, Refusal> {
 ///
 /// # Errors
 /// The arguments of a call are not a JSON object.
-pub(super) fn lines(items: &[Item]) -> Result<Vec<Line>, Refusal> {
+pub(super) fn lines(items: &[Item]) -> Result<Vec<DialogueLine>, Refusal> {
     let mut lines = Vec::new();
     for item in items {
         lines.push(match item {
             Item::Message { role, content, .. } => {
-                let text = content.iter().map(Part::text).collect::<Vec<_>>().join("\n");
+                let text = content.iter().map(InputPart::text).collect::<Vec<_>>().join("\n");
                 match role {
-                    Role::System | Role::Developer => Line::System(text),
-                    Role::User => Line::User(text),
-                    Role::Assistant => Line::Assistant(text),
+                    InputRole::System | InputRole::Developer => DialogueLine::System(text),
+                    InputRole::User => DialogueLine::User(text),
+                    InputRole::Assistant => DialogueLine::Assistant(text),
                 }
             }
             Item::FunctionCall { status: Status::Incomplete, .. } => continue,
-            Item::FunctionCall { call_id, name, arguments, .. } => {
-                Line::Call { id: call_id.clone(), call: messages::call(name.clone(), arguments, "input")? }
-            }
+            Item::FunctionCall { call_id, name, arguments, .. } => DialogueLine::Call {
+                id: call_id.clone(),
+                call: messages::call(name.clone(), arguments, "input")?,
+            },
             Item::FunctionCallOutput { call_id, output, .. } => {
-                Line::Result { id: call_id.clone(), text: output.clone() }
+                DialogueLine::Result { id: call_id.clone(), text: output.clone() }
             }
         });
     }
@@ -238,11 +239,17 @@ mod tests {
             ] },
             { "type": "reasoning", "id": "rs_1", "summary": [], "content": null },
             { "type": "function_call", "call_id": "c1", "name": "read", "arguments": "{\"room\": 1}" },
-            { "type": "function_call_output", "call_id": "c1", "output": [{ "type": "input_text", "text": "21" }] },
+            {
+                "type": "function_call_output", "call_id": "c1",
+                "output": [{ "type": "input_text", "text": "21" }]
+            },
             { "type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [
                 { "type": "output_text", "text": "21.", "annotations": [], "logprobs": [] },
             ] },
-            { "type": "function_call", "call_id": "c2", "name": "read", "arguments": "{\"ro", "status": "incomplete" },
+            {
+                "type": "function_call", "call_id": "c2", "name": "read", "arguments": "{\"ro",
+                "status": "incomplete"
+            },
             { "role": "user", "content": "Thanks." },
         ]);
         let items = items(&input).unwrap();
@@ -250,12 +257,12 @@ mod tests {
         assert_eq!(items[4].id(), "msg_1");
         let call = Call { tool: "read".to_string(), arguments: json!({ "room": 1 }) };
         let expected = [
-            Line::System("Be brief.".to_string()),
-            Line::User("How warm\nis it?".to_string()),
-            Line::Call { id: "c1".to_string(), call },
-            Line::Result { id: "c1".to_string(), text: "21".to_string() },
-            Line::Assistant("21.".to_string()),
-            Line::User("Thanks.".to_string()),
+            DialogueLine::System("Be brief.".to_string()),
+            DialogueLine::User("How warm\nis it?".to_string()),
+            DialogueLine::Call { id: "c1".to_string(), call },
+            DialogueLine::Result { id: "c1".to_string(), text: "21".to_string() },
+            DialogueLine::Assistant("21.".to_string()),
+            DialogueLine::User("Thanks.".to_string()),
         ];
         assert_eq!(lines(&items).unwrap(), expected);
     }

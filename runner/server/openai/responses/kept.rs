@@ -12,22 +12,22 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Responses that are kept, at most; the oldest are dropped first.
-const MOST: usize = 2_000;
+const MAX_RESPONSES: usize = 2_000;
 /// Maximum size of all of them as JSON, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// Maximum size of a recorded response in bytes, because a journal is read in lines of 8 MiB. A larger one is
 /// known until the server ends.
-const MOST_LINE_BYTES: usize = (8 << 20) - 64;
+const MAX_LINE_BYTES: usize = (8 << 20) - 64;
 /// Maximum bytes recorded until the server restarts, because a journal is read up to 1 GiB. Removals are
 /// always recorded.
-const MOST_WRITTEN_BYTES: usize = 512 << 20;
+const MAX_WRITTEN_BYTES: usize = 512 << 20;
 
 /// The responses of all tenants.
 #[derive(Default)]
-pub struct Kept(Mutex<Inner>);
+pub struct Kept(Mutex<KeptInner>);
 
 #[derive(Default)]
-struct Inner {
+struct KeptInner {
     /// Responses by id.
     responses: BTreeMap<String, Stored>,
     /// Ids, oldest first.
@@ -38,13 +38,13 @@ struct Inner {
 }
 
 struct Stored {
-    record: Arc<Record>,
+    record: Arc<ResponseRecord>,
     bytes: usize,
 }
 
 /// A response and its input.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct ResponseRecord {
     pub(super) tenant: String,
     /// All items, including those of earlier responses.
     pub(super) input: Vec<Item>,
@@ -54,12 +54,12 @@ pub(super) struct Record {
 /// A line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Line {
-    Put(Arc<Record>),
+enum KeptLine {
+    Put(Arc<ResponseRecord>),
     Delete(String),
 }
 
-impl Record {
+impl ResponseRecord {
     /// Everything that was read and said, except the instructions.
     pub(super) fn history(&self) -> Vec<Item> {
         [&self.input[..], &self.response.output].concat()
@@ -72,7 +72,7 @@ impl Kept {
     /// # Errors
     /// The journal can't be read or written.
     pub fn open(folder: Option<&Path>) -> anyhow::Result<Self> {
-        let inner = Mutex::new(Inner::default());
+        let inner = Mutex::new(KeptInner::default());
         let lock = || inner.lock().unwrap_or_else(PoisonError::into_inner);
         let absorb = |line| {
             lock().absorb(line);
@@ -86,18 +86,18 @@ impl Kept {
     }
 
     /// Keeps a response.
-    pub(super) fn put(&self, record: Record) {
-        let line = Line::Put(Arc::new(record));
+    pub(super) fn put(&self, record: ResponseRecord) {
+        let line = KeptLine::Put(Arc::new(record));
         let mut inner = self.lock();
         let bytes = inner.absorb(line.clone());
-        if bytes <= MOST_LINE_BYTES && inner.written_bytes + bytes <= MOST_WRITTEN_BYTES {
+        if bytes <= MAX_LINE_BYTES && inner.written_bytes + bytes <= MAX_WRITTEN_BYTES {
             inner.written_bytes += bytes;
             inner.journal.append(&[line]);
         }
     }
 
     /// A tenant's response of that id.
-    pub(super) fn get(&self, tenant: &str, id: &str) -> Option<Arc<Record>> {
+    pub(super) fn get(&self, tenant: &str, id: &str) -> Option<Arc<ResponseRecord>> {
         let inner = self.lock();
         let record = &inner.responses.get(id)?.record;
         (record.tenant == tenant).then(|| record.clone())
@@ -108,30 +108,30 @@ impl Kept {
         let mut inner = self.lock();
         let is_there = inner.responses.get(id).is_some_and(|stored| stored.record.tenant == tenant);
         if is_there {
-            let line = Line::Delete(id.to_string());
+            let line = KeptLine::Delete(id.to_string());
             inner.absorb(line.clone());
             inner.journal.append(&[line]);
         }
         is_there
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, KeptInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl KeptInner {
     /// Reads a line; returns its size as JSON if it stores a response.
-    fn absorb(&mut self, line: Line) -> usize {
+    fn absorb(&mut self, line: KeptLine) -> usize {
         let record = match line {
-            Line::Put(record) => record,
-            Line::Delete(id) => {
+            KeptLine::Put(record) => record,
+            KeptLine::Delete(id) => {
                 self.forget(&id);
                 return 0;
             }
         };
         let bytes = serde_json::to_vec(&*record).map_or(usize::MAX, |json| json.len());
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             return bytes;
         }
         let id = record.response.id.clone();
@@ -139,7 +139,7 @@ impl Inner {
         self.bytes += bytes;
         self.order.push_back(id.clone());
         self.responses.insert(id, Stored { record, bytes });
-        while (self.order.len() > MOST || self.bytes > MOST_BYTES)
+        while (self.order.len() > MAX_RESPONSES || self.bytes > MAX_BYTES)
             && let Some(oldest) = self.order.front().cloned()
         {
             self.forget(&oldest);
@@ -154,9 +154,9 @@ impl Inner {
         }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<KeptLine> {
         let records = self.order.iter().filter_map(|id| self.responses.get(id));
-        records.map(|stored| Line::Put(stored.record.clone())).collect()
+        records.map(|stored| KeptLine::Put(stored.record.clone())).collect()
     }
 }
 
@@ -166,9 +166,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn record(tenant: &str, id: &str, text: &str) -> Record {
+    fn record(tenant: &str, id: &str, text: &str) -> ResponseRecord {
         let response = ResponseObject { id: id.to_string(), ..ResponseObject::default() };
-        Record { tenant: tenant.to_string(), input: items(&json!(text)).unwrap(), response }
+        ResponseRecord { tenant: tenant.to_string(), input: items(&json!(text)).unwrap(), response }
     }
 
     #[test]
@@ -187,17 +187,17 @@ mod tests {
     #[test]
     fn the_oldest_are_dropped() {
         let kept = Kept::default();
-        for n in 0..=MOST {
+        for n in 0..=MAX_RESPONSES {
             kept.put(record("ann", &format!("resp_{n}"), "Hello"));
         }
         assert!(kept.get("ann", "resp_0").is_none());
         assert!(kept.get("ann", "resp_1").is_some());
-        let half = "a".repeat(MOST_BYTES / 2);
+        let half = "a".repeat(MAX_BYTES / 2);
         kept.put(record("ann", "large_1", &half));
         kept.put(record("ann", "large_2", &half));
         assert!(kept.get("ann", "large_1").is_none());
         assert!(kept.get("ann", "large_2").is_some());
-        kept.put(record("ann", "too_large", &"a".repeat(MOST_BYTES)));
+        kept.put(record("ann", "too_large", &"a".repeat(MAX_BYTES)));
         assert!(kept.get("ann", "too_large").is_none());
         assert!(kept.get("ann", "large_2").is_some());
     }
@@ -207,14 +207,16 @@ mod tests {
         let kept = Kept::default();
         kept.put(record("ann", "resp_1", "Hello"));
         kept.put(record("ben", "resp_2", "Hi"));
-        let read = |line: &Line| serde_json::from_str::<Line>(&serde_json::to_string(line).unwrap()).unwrap();
-        let mut again = Inner::default();
+        let read = |line: &KeptLine| {
+            serde_json::from_str::<KeptLine>(&serde_json::to_string(line).unwrap()).unwrap()
+        };
+        let mut again = KeptInner::default();
         for line in kept.lock().lines() {
             again.absorb(read(&line));
         }
         assert_eq!(again.bytes, kept.lock().bytes);
         assert_eq!(again.responses["resp_2"].record, kept.get("ben", "resp_2").unwrap());
-        again.absorb(read(&Line::Delete("resp_2".to_string())));
+        again.absorb(read(&KeptLine::Delete("resp_2".to_string())));
         assert_eq!(again.order, ["resp_1"]);
     }
 }

@@ -14,8 +14,8 @@ mod stream;
 
 pub use kept::Kept;
 
-use crate::server::ask::{Ask, Subject, scope};
-use crate::server::dialogue::{Dialogue, Line};
+use crate::server::ask::{Ask, AskSubject, scope};
+use crate::server::dialogue::{Dialogue, DialogueLine};
 use crate::server::error::Refusal;
 use crate::server::stream::respond;
 use crate::server::{App, AuthTenant, Shared};
@@ -24,11 +24,11 @@ use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use kept::Record;
-use request::Body;
+use kept::ResponseRecord;
+use request::ResponsesBody;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use stream::Telling;
+use stream::ResponseStream;
 
 /// `POST /v1/responses`
 pub(super) async fn create(
@@ -37,20 +37,21 @@ pub(super) async fn create(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let body = Body::read(&bytes)?;
+    let body = ResponsesBody::read(&bytes)?;
     let mut items = match &body.previous_response_id {
         None => Vec::new(),
-        Some(id) => kept(&app, &tenant.name, "previous_response_id", id)?.history(),
+        Some(id) => kept_response(&app, &tenant.name, "previous_response_id", id)?.history(),
     };
     items.extend(input::items(&body.input)?);
     let tools = body.tools()?;
     let settings = body.settings(tools.as_deref())?;
     // Those of the earlier response are not carried over.
-    let instructions = body.instructions.iter().filter(|text| !text.is_empty()).cloned().map(Line::System);
+    let instructions =
+        body.instructions.iter().filter(|text| !text.is_empty()).cloned().map(DialogueLine::System);
     let lines = instructions.chain(input::lines(&items)?).collect();
     let dialogue = Dialogue::new(lines, tools, "input")?;
-    let telling = Telling::new(app.clone(), &tenant.name, &body, items, dialogue.clone());
-    let subject = Subject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
+    let telling = ResponseStream::new(app.clone(), &tenant.name, &body, items, dialogue.clone());
+    let subject = AskSubject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
     let ask = Ask { route: "/v1/responses", tenant, model: body.model, subject, settings, n: 1 };
     let admitted = ask.admit(&app).await?;
     if body.stream.unwrap_or(false) {
@@ -65,7 +66,7 @@ pub(super) async fn one(
     AuthTenant(tenant): AuthTenant,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refusal> {
-    let record = kept(&app, &tenant.name, "response_id", &id)?;
+    let record = kept_response(&app, &tenant.name, "response_id", &id)?;
     Ok(Json(json!(record.response)))
 }
 
@@ -88,11 +89,11 @@ pub(super) async fn input_items(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Refusal> {
-    let record = kept(&app, &tenant.name, "response_id", &id)?;
+    let record = kept_response(&app, &tenant.name, "response_id", &id)?;
     page::page(&record.input, query.as_deref().unwrap_or_default()).map(Json)
 }
 
-fn kept(app: &App, tenant: &str, param: &str, id: &str) -> Result<Arc<Record>, Refusal> {
+fn kept_response(app: &App, tenant: &str, param: &str, id: &str) -> Result<Arc<ResponseRecord>, Refusal> {
     app.kept.get(tenant, id).ok_or_else(|| missing(param, id))
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::words::finish_reason;
 use super::input::{Item, Status};
-use crate::server::ask::Answer;
+use crate::server::ask::CompletedReply;
 use crate::server::error::Refusal;
 use crate::server::models::now;
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub(super) struct ResponseObject {
 
 impl ResponseObject {
     /// Completes the answer with these items.
-    pub(super) fn conclude(&mut self, items: Vec<Item>, answer: &Answer) {
+    pub(super) fn conclude(&mut self, items: Vec<Item>, answer: &CompletedReply) {
         let is_cut = finish_reason(&answer.completion) == "length";
         self.status = if is_cut { Status::Incomplete } else { Status::Completed };
         self.incomplete_details = is_cut.then(|| json!({ "reason": "max_output_tokens" }));
@@ -78,7 +78,7 @@ impl ResponseObject {
 }
 
 /// Tokens of the prompt and of the reply. The computed part of the prompt was written to the cache.
-fn usage(answer: &Answer) -> Value {
+fn usage(answer: &CompletedReply) -> Value {
     let cost = &answer.completion.usage;
     let (read, said) = (answer.prompt_tokens(), answer.completion.ids.len());
     json!({

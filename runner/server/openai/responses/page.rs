@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Default number of items on a page.
 const DEFAULT_LIMIT: usize = 20;
 /// Items of a page, at most.
-const MOST: usize = 100;
+const MAX_LIMIT: usize = 100;
 
 /// The page of a list that a query asks for; the latest item comes first unless the query says otherwise.
 ///
@@ -23,8 +23,8 @@ pub(super) fn page(items: &[Item], query: &str) -> Result<Value, Refusal> {
     let limit = match parameter("limit") {
         None => DEFAULT_LIMIT,
         Some(text) => {
-            let wrong = || Refusal::field("limit", format!("`limit` is `{text}`; expected 1 to {MOST}"));
-            text.parse::<usize>().ok().filter(|n| (1..=MOST).contains(n)).ok_or_else(wrong)?
+            let wrong = || Refusal::field("limit", format!("`limit` is `{text}`; expected 1 to {MAX_LIMIT}"));
+            text.parse::<usize>().ok().filter(|n| (1..=MAX_LIMIT).contains(n)).ok_or_else(wrong)?
         }
     };
     let mut all: Vec<&Item> = items.iter().collect();

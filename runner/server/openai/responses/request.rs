@@ -1,14 +1,15 @@
 //! The body of a request for a response: read, checked, and made into settings and the response as it begins.
 
 use super::super::messages::{self, FunctionEntry};
-use super::super::words::{CacheOptions, schema};
+use super::super::words::{CacheOptions, sampling, schema};
 use super::input::Status;
 use super::output::ResponseObject;
-use crate::server::ask::{Settings, fresh_id, random_seed};
+use crate::scenario::Hints;
+use crate::server::ask::{AnswerSettings, fresh_id, random_seed};
 use crate::server::body;
 use crate::server::error::Refusal;
 use crate::server::models::now;
-use greenroom_engine::{Grammar, MOST_TOP_LOGPROBS, Sampling, Tools};
+use greenroom_engine::{Grammar, MAX_TOP_LOGPROBS, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ const UNSUPPORTED: [&str; 5] = ["background", "conversation", "prompt", "context
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 #[derive(Deserialize)]
-pub(super) struct Body {
+pub(super) struct ResponsesBody {
     pub(super) model: String,
     #[serde(default)]
     pub(super) input: Value,
@@ -28,7 +29,7 @@ pub(super) struct Body {
     pub(super) previous_response_id: Option<String>,
     pub(super) prompt_cache_key: Option<String>,
     pub(super) stream: Option<bool>,
-    /// Ours: says how the prompt met the memory.
+    /// Extension: how the prompt matched the memory.
     #[serde(default)]
     pub(super) greenroom: bool,
     temperature: Option<f64>,
@@ -47,10 +48,9 @@ pub(super) struct Body {
     safety_identifier: Option<String>,
     store: Option<bool>,
     truncation: Option<String>,
-    // llama.cpp's and vLLM's settings, which the samplers here also support.
-    top_k: Option<usize>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
+    /// All settings of sampling; those above are reported as they were given.
+    #[serde(skip)]
+    sampled: Hints,
 }
 
 /// A tool as clients send it.
@@ -69,7 +69,7 @@ struct TextOptions {
     format: Option<TextFormat>,
 }
 
-/// The form of what is said.
+/// The format of the reply.
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum TextFormat {
@@ -78,7 +78,7 @@ enum TextFormat {
     JsonSchema { name: String, description: Option<String>, schema: Value, strict: Option<bool> },
 }
 
-impl Body {
+impl ResponsesBody {
     /// Reads a body.
     ///
     /// # Errors
@@ -86,13 +86,14 @@ impl Body {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
         let value = body::value(bytes)?;
         body::refuse(&value, &UNSUPPORTED)?;
-        let body: Self = body::of_value(value)?;
+        let sampled = sampling(&value)?;
+        let body = Self { sampled, ..body::of_value(value)? };
         if let Some(other) = body.truncation.as_deref().filter(|word| *word != "disabled") {
             let message = format!("`truncation` is `{other}`, which is not supported; expected `disabled`");
             return Err(Refusal::field("truncation", message));
         }
-        if let Some(n) = body.top_logprobs.filter(|n| *n > MOST_TOP_LOGPROBS) {
-            let message = format!("`top_logprobs` is {n}; expected at most {MOST_TOP_LOGPROBS}");
+        if let Some(n) = body.top_logprobs.filter(|n| *n > MAX_TOP_LOGPROBS) {
+            let message = format!("`top_logprobs` is {n}; expected at most {MAX_TOP_LOGPROBS}");
             return Err(Refusal::field("top_logprobs", message));
         }
         if body.max_output_tokens == Some(0) {
@@ -128,24 +129,15 @@ impl Body {
     ///
     /// # Errors
     /// A schema can't be followed, or `tool_choice` names no tool.
-    pub(super) fn settings(&self, tools: Option<&Tools>) -> Result<Settings, Refusal> {
+    pub(super) fn settings(&self, tools: Option<&Tools>) -> Result<AnswerSettings, Refusal> {
         let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
-        Ok(Settings {
-            sampling: Sampling {
-                temperature: self.temperature.unwrap_or(1.0) as f32,
-                top_p: self.top_p.unwrap_or(1.0) as f32,
-                top_k: self.top_k.unwrap_or(0),
-                min_p: self.min_p.unwrap_or(0.0),
-                repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
-                seed,
-                ..Sampling::default()
-            },
+        Ok(AnswerSettings {
             max_tokens: self.max_output_tokens,
             grammar: self.grammar()?,
             calls: messages::calls(self.tool_choice.as_ref(), tools)?,
             parallel_tool_calls: self.may_call_several(),
             logprobs: self.has_logprobs().then_some(self.top_logprobs.unwrap_or(0)),
-            ..Settings::new(seed)
+            ..AnswerSettings::sampled(&self.sampled, seed)
         })
     }
 
@@ -166,7 +158,7 @@ impl Body {
         self.text.as_ref().and_then(|text| text.format.clone()).unwrap_or(TextFormat::Text)
     }
 
-    /// True if log-probabilities are asked for.
+    /// True if log-probabilities are requested.
     pub(super) fn has_logprobs(&self) -> bool {
         self.include.iter().flatten().any(|name| name == LOGPROBS)
     }
@@ -221,19 +213,23 @@ impl Body {
 mod tests {
     use super::*;
 
-    fn read(value: &Value) -> Result<Body, Refusal> {
-        Body::read(value.to_string().as_bytes())
+    fn read(value: &Value) -> Result<ResponsesBody, Refusal> {
+        ResponsesBody::read(value.to_string().as_bytes())
     }
 
     #[test]
     fn a_response_begins_with_what_was_asked_for() {
-        let tool = json!({ "type": "function", "name": "f", "description": "F.", "parameters": { "type": "object" } });
+        let tool = json!({
+            "type": "function", "name": "f", "description": "F.", "parameters": { "type": "object" }
+        });
         let body = read(&json!({
             "model": "m",
             "input": "a",
             "tools": [tool],
             "tool_choice": { "type": "function", "name": "f" },
-            "text": { "format": { "type": "json_schema", "name": "s", "schema": { "type": "object" }, "strict": true } },
+            "text": { "format": {
+                "type": "json_schema", "name": "s", "schema": { "type": "object" }, "strict": true
+            } },
             "metadata": { "k": "v" },
             "temperature": 0.7,
             "include": ["reasoning.encrypted_content", LOGPROBS],

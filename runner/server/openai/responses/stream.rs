@@ -2,13 +2,13 @@
 //! the same response.
 
 use super::super::words::{diagnostics, explained};
-use super::events::Events;
+use super::events::ResponseEvents;
 use super::input::Item;
-use super::kept::Record;
+use super::kept::ResponseRecord;
 use super::output::ResponseObject;
-use super::request::Body;
+use super::request::ResponsesBody;
 use crate::server::App;
-use crate::server::ask::{Admitted, Answer, Piece};
+use crate::server::ask::{AdmittedAsk, CompletedReply, ReplyPiece};
 use crate::server::dialogue::Dialogue;
 use crate::server::error::Refusal;
 use crate::server::stream::{EventEncoder, Frame};
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 const MAX_WAITING: usize = 64;
 
 /// An unfinished response, and what to do with it.
-pub(super) struct Telling {
+pub(super) struct ResponseStream {
     app: Arc<App>,
     tenant: String,
     dialogue: Dialogue,
@@ -27,14 +27,14 @@ pub(super) struct Telling {
     input: Vec<Item>,
     explains: bool,
     compares: Option<String>,
-    events: Events,
+    events: ResponseEvents,
 }
 
-impl Telling {
+impl ResponseStream {
     pub(super) fn new(
         app: Arc<App>,
         tenant: &str,
-        body: &Body,
+        body: &ResponsesBody,
         input: Vec<Item>,
         dialogue: Dialogue,
     ) -> Self {
@@ -45,15 +45,15 @@ impl Telling {
             input,
             explains: body.greenroom,
             compares: body.compares(),
-            events: Events::new(body.begin(), body.has_logprobs()),
+            events: ResponseEvents::new(body.begin(), body.has_logprobs()),
         }
     }
 
     /// The whole response.
     ///
     /// # Errors
-    /// As [`Admitted::play`].
-    pub(super) async fn whole(mut self, admitted: Admitted) -> Result<ResponseObject, Refusal> {
+    /// As [`AdmittedAsk::play`].
+    pub(super) async fn whole(mut self, admitted: AdmittedAsk) -> Result<ResponseObject, Refusal> {
         let (pieces, mut said) = mpsc::channel(MAX_WAITING);
         let playing = async move { admitted.play(Some(&pieces)).await };
         let listening = async {
@@ -68,7 +68,7 @@ impl Telling {
     }
 
     /// Adds how the prompt matched the memory, and why it did not match better.
-    fn account(&mut self, answer: &Answer) {
+    fn account(&mut self, answer: &CompletedReply) {
         let response = &mut self.events.response;
         self.app.recent.keep(&self.tenant, &response.id, &response.model, &self.dialogue, answer);
         if self.explains {
@@ -81,13 +81,13 @@ impl Telling {
     }
 }
 
-impl EventEncoder for Telling {
+impl EventEncoder for ResponseStream {
     fn begin(&mut self) -> Vec<Frame> {
         self.events.begin()
     }
 
-    fn piece(&mut self, _: usize, piece: Piece) -> Vec<Frame> {
-        if let Piece::Ended(answer) = &piece {
+    fn piece(&mut self, _: usize, piece: ReplyPiece) -> Vec<Frame> {
+        if let ReplyPiece::Ended(answer) = &piece {
             self.account(answer);
         }
         self.events.piece(piece)
@@ -97,7 +97,11 @@ impl EventEncoder for Telling {
         let response = &self.events.response;
         if response.store {
             let input = std::mem::take(&mut self.input);
-            self.app.kept.put(Record { tenant: self.tenant.clone(), input, response: response.clone() });
+            self.app.kept.put(ResponseRecord {
+                tenant: self.tenant.clone(),
+                input,
+                response: response.clone(),
+            });
         }
         self.events.end()
     }

@@ -1,0 +1,96 @@
+//! Checks the state, what changes it, and intermediate values.
+
+use super::{Checker, is_identifier};
+use crate::schema::WrittenExpression;
+use crate::template::{Expression, ROUND_NAMES};
+use crate::{Assignment, PhaseId};
+use greenroom_yaml::Path;
+use greenroom_yaml::diagnostic::Diagnostic;
+use indexmap::IndexMap;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An intermediate value as others see it: all that it uses.
+#[derive(Clone, Debug)]
+pub(super) struct Intermediate {
+    pub(super) name: String,
+    /// None: it has a mistake of its own.
+    pub(super) value: Option<Expression>,
+}
+
+impl Checker {
+    pub(super) fn state(&mut self, written: IndexMap<String, Value>, path: &Path) -> BTreeMap<String, Value> {
+        let mut state = BTreeMap::new();
+        for (name, mut value) in written {
+            if self.is_name(&name, &path.key(name.clone()), "something in the state") {
+                value.sort_all_objects();
+                state.insert(name, value);
+            }
+        }
+        state
+    }
+
+    /// Reads the intermediate values. Where one may be used depends on what it uses, which is checked where
+    /// it is.
+    pub(super) fn intermediate(&mut self, written: IndexMap<String, Option<WrittenExpression>>, path: &Path) {
+        let end = PhaseId(self.names.phases.len());
+        for (name, value) in written {
+            let path = path.key(name.clone());
+            if !self.is_name(&name, &path, "an intermediate value") {
+                continue;
+            }
+            let value = value.and_then(|value| self.expression(value, path, end, &[]));
+            self.names.lets.push(Intermediate { name, value });
+        }
+    }
+
+    fn is_name(&mut self, name: &str, path: &Path, what: &str) -> bool {
+        let fits = is_identifier(name);
+        if !fits {
+            let span = self.tree.key(path);
+            let message = format!("`{name}` is not a valid name for {what}: use letters, digits and `_`");
+            let help = format!("for example `{}`", super::phases::identifier_from(name));
+            self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
+        }
+        fits
+    }
+
+    /// What `set` changes after a turn, a round or a phase; it may use what the phase itself came to.
+    pub(super) fn set(
+        &mut self,
+        written: Option<IndexMap<String, Option<WrittenExpression>>>,
+        path: &Path,
+        phase: PhaseId,
+        in_round: bool,
+    ) -> Arc<[Assignment]> {
+        let Some(written) = written else { return Arc::default() };
+        if written.is_empty() {
+            self.unused(path, "nothing is set here", "remove it, or write e.g. `{ pot: pot + 1 }`");
+        }
+        let more = if in_round { ROUND_NAMES } else { &[] };
+        let mut set = Vec::new();
+        for (name, value) in written {
+            let path = path.key(name.clone());
+            if !self.names.state.contains(&name) && !self.is_open(&["state"]) {
+                let span = self.tree.key(&path);
+                let message = format!("`{name}` is not in the state, so it can't be set");
+                let known = self.names.state.iter().map(String::as_str);
+                let help = self.suggest(&name, known);
+                let help =
+                    help.unwrap_or(format!("declare it with an initial value: `state: {{ {name}: … }}`"));
+                self.push(Diagnostic::error("unknown-state", path.to_string(), span, message).help(help));
+                continue;
+            }
+            let value = value.and_then(|value| self.expression(value, path, PhaseId(phase.0 + 1), more));
+            set.extend(value.map(|value| Assignment { name, value }));
+        }
+        set.into()
+    }
+
+    /// The intermediate value of this name: its index, and what it uses.
+    pub(super) fn intermediate_named(&self, name: &str) -> Option<(usize, Option<Expression>)> {
+        let index = self.names.lets.iter().position(|known| known.name == name)?;
+        Some((index, self.names.lets[index].value.clone()))
+    }
+}

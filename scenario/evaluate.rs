@@ -1,0 +1,99 @@
+//! Results of expressions over what has happened: new values of the state, agents who are present, options
+//! that are open.
+//!
+//! A change of the state is a function of the record, so nothing of it is taken on trust: a replay works it
+//! out again.
+
+use super::choice::text_of;
+use super::render::{evaluate_for, evaluate_with};
+use super::results::{History, StateValues};
+use super::template::{Expression, TemplateError, TemplateFault};
+use super::{AgentId, Assignment, Choice, Path, Scenario};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The state after some assignments, of which each sees those before it; `said` holds the state before them.
+///
+/// # Errors
+/// The path of an expression that fails, or whose value is of another type than what was declared, and why.
+pub fn assigned(
+    scenario: &Arc<Scenario>,
+    assignments: &[Assignment],
+    said: &History,
+    names: &[(&str, Value)],
+) -> Result<Arc<StateValues>, (Path, TemplateError)> {
+    let mut said = Arc::new(said.clone());
+    for Assignment { name, value } in assignments {
+        let failed = |error| (value.path.clone(), error);
+        let found = evaluate_with(scenario, value, &said, names.iter().cloned()).map_err(failed)?;
+        let declared = scenario.state.get(name).map_or("anything", kind);
+        if declared != "anything" && declared != kind(&found) {
+            let message =
+                format!("`{name}` is {declared}, but this returns {}: {}", kind(&found), text_of(&found));
+            return Err(failed(TemplateError { kind: TemplateFault::Other, message, line: 1 }));
+        }
+        let mut state = StateValues::clone(&said.state);
+        state.insert(name.clone(), found);
+        Arc::make_mut(&mut said).state = Arc::new(state);
+    }
+    Ok(said.state.clone())
+}
+
+/// The type of a value, with its article; what is declared as null may become anything.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "anything",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a mapping",
+    }
+}
+
+/// The agents whose keys an expression gives.
+///
+/// # Errors
+/// The expression fails, or gives something else.
+pub fn present(
+    scenario: &Arc<Scenario>,
+    expression: &Expression,
+    said: &Arc<History>,
+    names: &[(&str, Value)],
+) -> Result<BTreeSet<AgentId>, TemplateError> {
+    let value = evaluate_with(scenario, expression, said, names.iter().cloned())?;
+    let wrong = |message: String| TemplateError { kind: TemplateFault::Other, message, line: 1 };
+    let Value::Array(keys) = value else {
+        return Err(wrong(format!("expected a list of agent keys, found {}", text_of(&value))));
+    };
+    let agent = |key: Value| {
+        let known = key.as_str().and_then(|key| scenario.agent_by_key(key));
+        known.ok_or_else(|| wrong(format!("expected agent keys, found {}", text_of(&key))))
+    };
+    keys.into_iter().map(agent).collect()
+}
+
+impl Choice {
+    /// The options that are open to an agent, by index; their results are those that `open` gives. What is
+    /// not an option is not open.
+    ///
+    /// # Errors
+    /// The expression fails, or gives no list.
+    pub fn open_among(
+        &self,
+        scenario: &Arc<Scenario>,
+        open: &Expression,
+        agent: AgentId,
+        said: &Arc<History>,
+        names: &[(&'static str, Value)],
+    ) -> Result<Vec<usize>, TemplateError> {
+        let value = evaluate_for(scenario, open, agent, said, names.iter().cloned())?;
+        let Value::Array(results) = value else {
+            let message = format!("expected a list of options, found {}", text_of(&value));
+            return Err(TemplateError { kind: TemplateFault::Other, message, line: 1 });
+        };
+        let is_open = |option: &usize| results.contains(&self.options[*option].value);
+        Ok((0..self.options.len()).filter(is_open).collect())
+    }
+}

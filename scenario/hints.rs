@@ -1,0 +1,271 @@
+//! Reply settings in a scenario: a model and how tokens are sampled. One mechanism for all of them, wherever
+//! they are written.
+//!
+//! A turn of a written-out order takes precedence over its phase, that over the agent, that over the
+//! scenario. The scenario's own are part of what a run begins with; [`Turn::hints`](super::Turn::hints) holds
+//! the others, merged.
+
+use super::{ChoiceMethod, Constraint, Scenario, Turn};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Adds the [`Hints`] that a scenario can set to a struct of the schema. (`serde(flatten)` would lose the places of
+/// mistakes.)
+macro_rules! with_hints {
+    ($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* }) => {
+        $(#[$attribute])*
+        pub struct $name {
+            $($fields)*
+            /// The model that answers: a name under `models`. For this field and those below, a turn's
+            /// setting takes precedence, then its phase's, the agent's and the scenario's. A memory belongs
+            /// to one model, so an agent with a permanent memory has the same model in all phases.
+            pub model: Option<String>,
+            /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7.
+            /// `--temperature` overrides it.
+            #[schemars(with = "Option<f64>", extend("minimum" = 0))]
+            pub temperature: Option<f32>,
+            /// Sample from the smallest set of tokens that reaches this probability. `--top-p` overrides it.
+            #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
+            pub top_p: Option<f32>,
+            /// Sample from this many of the most likely tokens; 0: from all. `--top-k` overrides it.
+            #[schemars(with = "Option<u64>")]
+            pub top_k: Option<usize>,
+            /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p`
+            /// overrides it.
+            #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
+            pub min_p: Option<f32>,
+            /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty`
+            /// overrides it.
+            #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
+            pub repetition_penalty: Option<f32>,
+            /// Maximum number of tokens in a reply. `--max-tokens` overrides it.
+            #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
+            pub max_tokens: Option<usize>,
+            /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the
+            /// default), `low`, `medium` or `high`. A switch without levels treats everything except `none`
+            /// as on. Reasoning counts towards the tokens of the reply, so leave room for it with
+            /// `max_tokens`. The agent remembers its reasoning; others don't hear it. Choices (`choice`) and
+            /// replies with a fixed form are made without reasoning.
+            pub reasoning: Option<$crate::hints::Reasoning>,
+            /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the
+            /// reply would go on as a script, that is before a cue, and at the beginning of a line before a
+            /// bracket, the name of a speaker with a colon, or a copy of a text that the agent has read.
+            /// `none`: nowhere else, for analysts and minutes, whose replies list names.
+            pub stops: Option<$crate::hints::Stops>,
+        }
+
+        impl $name {
+            /// Takes out its reply settings.
+            pub fn hints(&mut self) -> $crate::hints::Hints {
+                $crate::hints::Hints {
+                    model: self.model.take(),
+                    temperature: self.temperature.take(),
+                    top_p: self.top_p.take(),
+                    top_k: self.top_k.take(),
+                    min_p: self.min_p.take(),
+                    repetition_penalty: self.repetition_penalty.take(),
+                    max_tokens: self.max_tokens.take(),
+                    reasoning: self.reasoning.take(),
+                    stops: self.stops.take(),
+                    ..Default::default()
+                }
+            }
+        }
+    };
+}
+pub(super) use with_hints;
+
+/// How much an agent reasons before it replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Reasoning {
+    /// Not at all.
+    #[default]
+    None,
+    /// A little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+}
+
+impl Reasoning {
+    /// As scenarios write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// As scenarios write it.
+impl std::fmt::Display for Reasoning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl Scenario {
+    /// How much the speaker of a turn is to think. What is chosen among options, or has a form, begins with
+    /// its first token.
+    pub fn reasoning_of(&self, turn: &Turn) -> Reasoning {
+        let is_weighed = |constraint: &Constraint| constraint.choice.method == ChoiceMethod::Decode;
+        if turn.form.is_some() || turn.constraint.as_ref().is_some_and(is_weighed) {
+            return Reasoning::None;
+        }
+        turn.hints.reasoning.or(self.hints.reasoning).unwrap_or_default()
+    }
+}
+
+/// Where replies end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stops {
+    /// Where they would go on as a script.
+    #[default]
+    Script,
+    /// Where the model ends them.
+    None,
+}
+
+/// As scenarios write it.
+impl std::fmt::Display for Stops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Script => "script",
+            Self::None => "none",
+        })
+    }
+}
+
+/// Defines [`Hints`] by one list of its settings: name, type, and how the setting reads in a sentence.
+macro_rules! settings {
+    ($($(#[$attribute:meta])* $name:ident: $type:ty, $words:literal;)*) => {
+        /// Reply settings, as far as they are given: in a scenario, on the command line, by a model's makers.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Hints {
+            $($(#[$attribute])* #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)*
+        }
+
+        impl Hints {
+            /// Names of all, as files write them.
+            pub const FIELDS: &[&str] = &[$(stringify!($name)),*];
+
+            /// These, and those of `lower` that are not among them.
+            pub fn over(&self, lower: &Self) -> Self {
+                Self { $($name: self.$name.clone().or_else(|| lower.$name.clone()),)* }
+            }
+
+            /// Those that the command line does not give.
+            pub fn without(&self, given: &Given) -> Self {
+                Self { $($name: self.$name.clone().filter(|_| !given.contains(stringify!($name))),)* }
+            }
+
+            /// The names of those that are set.
+            fn set(&self) -> impl Iterator<Item = &'static str> {
+                [$(self.$name.as_ref().map(|_| stringify!($name))),*].into_iter().flatten()
+            }
+
+            /// In words, such as `model big, temperature 0.2`; empty where nothing is set.
+            pub fn words(&self) -> String {
+                let words = [$(self.$name.as_ref().map(|value| format!($words, value))),*];
+                words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+            }
+        }
+    };
+}
+
+settings! {
+    /// Name of the model.
+    model: String, "model {}";
+    /// 0: greedy.
+    temperature: f32, "temperature {}";
+    /// 1: all.
+    top_p: f32, "top-p {}";
+    /// 0: all.
+    top_k: usize, "top-k {}";
+    /// 0: all.
+    min_p: f32, "min-p {}";
+    /// 1: off.
+    repetition_penalty: f32, "repetition penalty {}";
+    /// Tokens that the penalty looks back at.
+    repetition_window: usize, "over tokens {}";
+    /// The penalty on sequences that the agent has said before; 0: off.
+    dry_multiplier: f32, "DRY multiplier {}";
+    /// Factor by which that penalty grows with each token beyond the allowed length.
+    dry_base: f32, "DRY base {}";
+    /// Length in tokens of the shortest sequence with that penalty.
+    dry_allowed_length: usize, "DRY allowed length {}";
+    /// Maximum number of tokens in a reply.
+    max_tokens: usize, "at most {} tokens";
+    /// Reasoning before a reply.
+    reasoning: Reasoning, "reasoning {}";
+    /// Strings before which the reply ends.
+    stops: Stops, "stops {}";
+}
+
+// No checked setting is NaN.
+impl Eq for Hints {}
+
+/// The valid values of a setting, in words, if this value is not valid.
+pub fn expected(name: &str, value: f64) -> Option<&'static str> {
+    let (fits, expected) = match name {
+        "temperature" => (value >= 0.0 && value <= f64::from(f32::MAX), "a number of at least 0"),
+        "top_p" | "min_p" => ((0.0..=1.0).contains(&value), "a number from 0 to 1"),
+        "repetition_penalty" => {
+            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0 (1: off)")
+        }
+        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number (0: off)"),
+        _ => {
+            let is_whole = value.fract() == 0.0 && value <= f64::from(u32::MAX);
+            (value >= 1.0 && is_whole, "a whole number of at least 1")
+        }
+    };
+    (!fits).then_some(expected)
+}
+
+/// Names of the settings given on the command line: they override the file's.
+pub type Given = BTreeSet<String>;
+
+impl Hints {
+    /// Names of the settings that the command line may give for all turns, as the file writes them.
+    pub const NAMES: [&str; 6] =
+        ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"];
+
+    /// The names of those that are set and that the command line may give.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.set().filter(|name| Self::NAMES.contains(name))
+    }
+
+    /// True if nothing is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_setting_counts_and_the_command_line_before_all() {
+        let turn = Hints { temperature: Some(0.0), ..Hints::default() };
+        let agent = Hints { temperature: Some(1.0), top_k: Some(5), model: Some("a".into()), ..turn.clone() };
+        let merged = turn.over(&agent);
+        assert_eq!(merged.words(), "model a, temperature 0, top-k 5");
+        let given = Given::from(["temperature".to_string()]);
+        assert_eq!(merged.without(&given).words(), "model a, top-k 5");
+        let thinks = Hints { reasoning: Some(Reasoning::High), ..Hints::default() };
+        assert_eq!(thinks.over(&merged).words(), "model a, temperature 0, top-k 5, reasoning high");
+        let endless = Hints { stops: Some(Stops::None), ..Hints::default() };
+        assert_eq!(endless.over(&thinks).words(), "reasoning high, stops none");
+        assert_eq!(serde_json::to_string(&endless).unwrap(), r#"{"stops":"none"}"#);
+        assert!(Hints::default().is_empty() && Hints::default().words().is_empty());
+    }
+}
