@@ -44,13 +44,6 @@ impl Fork {
     }
 }
 
-impl Fork {
-    /// The memory that was copied for it.
-    pub(super) fn copied(&self) -> Option<&Session> {
-        self.copied.as_ref()
-    }
-}
-
 impl OnDisk {
     fn read(
         store: &Store,
