@@ -87,39 +87,39 @@ pub(crate) use held::hold_encoding;
 mod held {
     use std::sync::{Condvar, Mutex};
 
-    /// The agent whose requests are not encoded for now, and whether one waits.
-    static HELD: Mutex<Option<(&str, bool)>> = Mutex::new(None);
+    /// Agents whose requests are not encoded for now, and whether one waits.
+    static HELD: Mutex<Vec<(&str, bool)>> = Mutex::new(Vec::new());
     static CHANGED: Condvar = Condvar::new();
 
     /// No request of an agent is encoded until it is dropped.
-    pub(crate) struct Held;
+    pub(crate) struct Held(&'static str);
 
-    /// Holds up the encoding of an agent's requests; one at a time.
+    /// Holds up the encoding of an agent's requests, in all tests: its name is this test's alone.
     pub(crate) fn hold_encoding(agent: &'static str) -> Held {
-        *HELD.lock().expect("a name") = Some((agent, false));
-        Held
+        HELD.lock().expect("names").push((agent, false));
+        Held(agent)
     }
 
     pub(super) fn pass(agent: &str) {
-        let mut held = HELD.lock().expect("a name");
-        while let Some((_, waits)) = held.as_mut().filter(|(held, _)| *held == agent) {
+        let mut held = HELD.lock().expect("names");
+        while let Some((_, waits)) = held.iter_mut().find(|(held, _)| *held == agent) {
             *waits = true;
             CHANGED.notify_all();
-            held = CHANGED.wait(held).expect("a name");
+            held = CHANGED.wait(held).expect("names");
         }
     }
 
     impl Held {
         /// Waits until a request waits.
         pub(crate) fn until_it_is_needed(&self) {
-            let held = HELD.lock().expect("a name");
-            drop(CHANGED.wait_while(held, |held| held.is_some_and(|(_, waits)| !waits)).expect("a name"));
+            let held = HELD.lock().expect("names");
+            drop(CHANGED.wait_while(held, |held| !held.contains(&(self.0, true))).expect("names"));
         }
     }
 
     impl Drop for Held {
         fn drop(&mut self) {
-            *HELD.lock().expect("a name") = None;
+            HELD.lock().expect("names").retain(|(agent, _)| *agent != self.0);
             CHANGED.notify_all();
         }
     }

@@ -54,7 +54,9 @@ enum Step {
 impl Exporting {
     /// An export of a session at rest.
     pub(crate) fn new(key: SessionKey) -> Self {
-        let (opening, idle, stats, tail) = Default::default();
+        let (opening, idle, tail) = Default::default();
+        // Whoever is at work goes first.
+        let stats = LoadStats { is_beside: true, ..LoadStats::default() };
         Self { key, opening, idle, stats, tail, step: Step::Opening }
     }
 

@@ -248,9 +248,9 @@ mod tests {
     #[test]
     fn what_nobody_waits_for_is_left() {
         let (io_pool, (opened, gate)) = (io_pool(1), channel::<()>());
+        let fails = |_: &()| -> u8 { panic!("nobody waits for it") };
         let first = io_pool.begin(move |_| gate.recv().is_ok());
-        drop(io_pool.begin(|_| panic!("nobody waits for it")));
-        drop(io_pool.begin_all(vec![|_: &()| panic!("nor for these"), |_: &()| ()]));
+        drop((io_pool.begin(fails), io_pool.begin_all(vec![fails, fails])));
         let last = io_pool.begin(|_| 1);
         drop(opened);
         first.wait();

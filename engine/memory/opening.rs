@@ -2,6 +2,7 @@
 //! manifest read if it is on disk alone; of a new one its parent's.
 
 use super::Memory;
+use super::io_pool::ms_since;
 use super::loader::BegunManifest;
 use super::restore::LoadStats;
 use super::session::Session;
@@ -11,6 +12,7 @@ use crate::store::manifest::{Journal, Manifest};
 use crate::text::prefix::Segment;
 use crate::{Request, Result, Retention, SessionKey};
 use std::task::Poll;
+use std::time::Instant;
 
 /// A search for what a session has read and said.
 #[derive(Default)]
@@ -21,6 +23,8 @@ pub(crate) struct Opening {
     pub(super) parent: Option<Session>,
     /// Reason why there is no such memory.
     pub(super) reason: Option<String>,
+    /// Since when it waits for what is read ahead, while nobody is at work.
+    since: Option<Instant>,
 }
 
 /// A look at a session's manifest.
@@ -85,6 +89,22 @@ impl Memory {
         opening.reason = stats.reason.or(opening.reason.take());
         opening.parent = found.map(|(session, _)| session).or(opening.parent.take());
         Ok(true)
+    }
+
+    /// Tells whether what is being read ahead of the session of a request, or of its parent, is awaited.
+    /// `is_beside`: others are at work meanwhile.
+    pub(crate) fn awaits(&mut self, request: &Request, opening: &mut Opening, is_beside: bool) -> bool {
+        let own = std::iter::once(&request.session).chain(&request.parent);
+        if own.fold(false, |awaits, session| awaits | self.is_being_read(session)) {
+            opening.since = opening.since.or(Some(Instant::now()).filter(|_| !is_beside));
+            return true;
+        }
+        if let (Some(since), Some(idle)) = (opening.since.take(), self.idle.get_mut(&request.session)) {
+            let waited = ms_since(since);
+            idle.ahead.waited_ms += waited;
+            idle.ahead.ms = (idle.ahead.ms - waited).max(0.0); // what was waited for was not hidden
+        }
+        false
     }
 
     /// Tells whether a session that was looked for has a memory, in RAM or on disk, even one that can't be

@@ -486,8 +486,8 @@ pub(crate) fn now<T>(mut poll: impl FnMut() -> Poll<T>) -> T {
 impl Memory {
     /// Makes a session ready for a prompt, and waits for it.
     pub(crate) fn recall(&mut self, request: &Request, prompt: &[Segment]) -> crate::Result<Recalled> {
-        let opening = self.open_now(request)?;
-        now(|| if self.is_being_read(&request.session) { Poll::Pending } else { Poll::Ready(()) });
+        let mut opening = self.open_now(request)?;
+        now(|| if self.awaits(request, &mut opening, false) { Poll::Pending } else { Poll::Ready(()) });
         let mut loading = self.begin_recall(request, prompt, opening, false);
         now(|| if self.poll_recall(&mut loading) { Poll::Ready(()) } else { Poll::Pending });
         Ok(self.finish_recall(loading))

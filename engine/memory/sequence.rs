@@ -139,7 +139,10 @@ impl Sequence {
     /// and the rows, which stay until the next pass. They are marked no longer.
     pub(crate) fn take_marked(&mut self, end: usize) -> Vec<(usize, BlockHash, RowsId)> {
         let len = self.len;
-        let is_whole = |retained: &mut Retained| matches!(retained, Retained::Rows(block) if len >= end.min((*block + 1) * BLOCK));
+        let is_whole = |retained: &mut Retained| match retained {
+            Retained::Rows(block) => len >= end.min((*block + 1) * BLOCK),
+            Retained::Point(_) | Retained::From(_) => false,
+        };
         let whole: Vec<Retained> = self.retained.extract_if(.., is_whole).collect();
         let of = |retained| {
             let Retained::Rows(block) = retained else { return None };

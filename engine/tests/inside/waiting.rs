@@ -105,6 +105,29 @@ fn others_decode_and_begin_while_a_prompt_is_tokenized() {
     assert_eq!(account(&waits.done()), account(&at_once));
 }
 
+/// A fork whose parent goes to work while the fork's prompt is tokenized begins with what is on disk of it.
+#[test]
+fn a_parent_may_go_to_work_meanwhile() {
+    let (gate, mut next) = stored();
+    let mut stage = Stage::new(&gate, &model(), u64::MAX);
+    let mut second = stage.ask("a", &next, 9);
+    and_then(&mut next, &second.done());
+    committed(stage.commit(&second));
+    let request = Request { parent: Some(SessionKey::new("r", "a")), ..turn("r", "a fork", &next) };
+    let at_once = Stage::new(&gate.copy(), &model(), u64::MAX).ask_for(request.clone()).done();
+    assert_eq!((at_once.usage.recomputed, &at_once.usage.reason), (0, &None));
+    let held = fault::hold_encoding("a fork");
+    let mut fork = stage.ask_for(request);
+    held.until_it_is_needed();
+    let mut parent = stage.ask("a", &next, 1_500);
+    parent.text();
+    drop(held);
+    let found =
+        |done: &Completion| (done.ids.clone(), done.usage.kind, done.usage.reused, done.usage.recomputed);
+    assert_eq!(found(&fork.done()), found(&at_once));
+    parent.says(1);
+}
+
 /// Two turns that just fit beside each other: one is being written, the other decodes, a third has no room.
 #[test]
 fn others_decode_in_a_tight_budget_while_a_turn_is_written() {

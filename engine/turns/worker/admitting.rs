@@ -7,7 +7,7 @@ use crate::memory::opening::Opening;
 use crate::memory::session::{Session, known_bytes};
 use crate::turns::admission::{LoadingTurn, Prepared, Stage, Waiting};
 use crate::turns::draft_model::DraftModel;
-use crate::turns::turn::ActiveTurn;
+use crate::turns::turn::{ActiveTurn, Decode};
 use crate::{Error, Event, Request, Result, SessionKey};
 use std::sync::Arc;
 use std::time::Instant;
@@ -132,14 +132,13 @@ impl Worker {
                         return Ok(Next::Waits);
                     }
                 },
-                Stage::Ready(opening, prepared) => {
-                    let Request { session, parent, .. } = &*waiting.request;
-                    let is_full = !self.fits(prepared.need);
-                    if !is_full {
-                        let mut own = std::iter::once(session).chain(parent);
-                        if !own.any(|session| self.memory.is_being_read(session)) {
-                            return Ok(Next::Begins(Box::new(opening), prepared));
-                        }
+                Stage::Ready(mut opening, prepared) => {
+                    // Its parent may have gone to work since, or left memory.
+                    let is_open = self.memory.poll_opening(&waiting.request, &mut opening)?;
+                    let is_full = is_open && !self.fits(prepared.need);
+                    let is_beside = !self.active.is_empty();
+                    if is_open && !is_full && !self.memory.awaits(&waiting.request, &mut opening, is_beside) {
+                        return Ok(Next::Begins(Box::new(opening), prepared));
                     }
                     waiting.stage = Stage::Ready(opening, prepared);
                     return Ok(if is_full { Next::IsFull } else { Next::Waits });
@@ -153,10 +152,16 @@ impl Worker {
         let waiting = self.waiting.iter_mut().filter(|Waiting { request, .. }| {
             request.session == *session || request.parent.as_ref() == Some(session)
         });
-        let prepared = waiting.filter(|waiting| waiting.import.is_none());
-        prepared.filter(|it| !matches!(it.stage, Stage::Queued)).for_each(|it| {
-            it.stage = Stage::Opening(Opening::default());
-        });
+        for Waiting { stage, .. } in waiting {
+            let stays = match stage {
+                Stage::Queued => true,
+                Stage::Ready(_, prepared) => matches!(prepared.decode, Decode::Read), // it has its memory
+                Stage::Opening(_) | Stage::Encoding(..) => false,
+            };
+            if !stays {
+                *stage = Stage::Opening(Opening::default());
+            }
+        }
     }
 
     /// A turn has its room: its session is made ready, or given a memory from outside.

@@ -158,6 +158,9 @@ impl Worker {
             tracing::debug!("`{}`: {e}", session.agent);
         }
         let (memory, active) = (&mut self.memory, self.active.iter_mut());
+        if let Some(turn) = self.loading.iter_mut().find(|turn| turn.request.session == *session) {
+            return turn.loading.session.note(stored);
+        }
         let mut turns = active.chain(self.saving.iter_mut().map(|saving| &mut saving.turn));
         if let Some(turn) = turns.find(|turn| turn.request.session == *session) {
             memory.note(&mut turn.session, stored);
@@ -190,9 +193,11 @@ impl Worker {
     pub(super) fn abandon(&mut self, id: u64) {
         let Some(i) = self.finished.iter().position(|finished| finished.id == id) else { return };
         let Finished { session, pending, .. } = self.finished.remove(i);
-        let saving = self.saving.iter_mut().map(|saving| &mut saving.turn);
-        match self.active.iter_mut().chain(saving).find(|turn| turn.request.session == session) {
-            Some(turn) => turn.session.uncommit(pending),
+        let loading = self.loading.iter_mut().map(|turn| (&turn.request.session, &mut turn.loading.session));
+        let active = self.active.iter_mut().chain(self.saving.iter_mut().map(|saving| &mut saving.turn));
+        let active = active.map(|turn| (&turn.request.session, &mut turn.session));
+        match loading.chain(active).find(|(key, _)| **key == session) {
+            Some((_, at_work)) => at_work.uncommit(pending),
             None => self.memory.abandon(&session, pending),
         }
         self.enforce_budget();

@@ -1,7 +1,7 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
 //!
-//! It computes, and waits for nothing else. A turn that is not at work is at a stage ([`admission`](super::admission),
-//! in the end [`ending`]), and what takes its time there is done on other
+//! It computes, and waits for nothing else. A turn that is not at work is at a stage
+//! ([`admission`](super::admission); in the end [`ending`]), and what takes its time there is done on other
 //! threads: its run's lock, its session's manifest, its prompt's tokens, its grammar, its blocks, its writes.
 //! They wake this thread, which goes on with it between two passes. So a turn's last event says what was
 //! written, and the others decode meanwhile.
