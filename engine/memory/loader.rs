@@ -72,8 +72,10 @@ impl Memory {
         if !self.idle.hint_next_use(key, next_use)
             && let Some(loader) = &mut self.loader
         {
-            loader.drop_hints(key);
-            loader.hints.push(Hint { session: key.clone(), next_use, manifest: None });
+            match loader.hints.iter_mut().find(|hint| hint.session == *key) {
+                Some(hint) => hint.next_use = next_use, // its manifest is being read already
+                None => loader.hints.push(Hint { session: key.clone(), next_use, manifest: None }),
+            }
             self.take_hints();
         }
     }
