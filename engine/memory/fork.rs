@@ -5,7 +5,6 @@
 
 use super::Memory;
 use super::io_pool::Begun;
-use super::restore::put_tail;
 use super::session::Session;
 use crate::SessionKey;
 use crate::kv::layout::KvLayout;
@@ -138,7 +137,7 @@ impl Memory {
         self.saver.iter_mut().for_each(|saver| drop(saver.take_journal(&to)));
         // The file of the other's tail goes when that agent goes on.
         if let Some((tail, found)) = tail.filter(|(tail, _)| session.absent_tail() == Some(tail)) {
-            let _ = put_tail(&mut session, &tail, found, &mut self.arena);
+            let _ = session.put_tail(&tail, found, &mut self.arena);
         }
         self.keep(to, session, None);
     }

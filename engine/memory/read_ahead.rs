@@ -6,7 +6,6 @@
 
 use super::Memory;
 use super::io_pool::{Begun, IoPool, Priority, Wake, ms_since};
-use super::restore::put_tail;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
 use crate::kv::layout::Part;
@@ -149,7 +148,7 @@ impl Memory {
                     Ok(bytes)
                 }
                 Bytes::Tail(tail, found) if idle.session.absent_tail() == Some(&tail) => {
-                    put_tail(&mut idle.session, &tail, found, &mut self.arena)
+                    idle.session.put_tail(&tail, found, &mut self.arena)
                 }
                 Bytes::Block(.., Found::Damaged(reason) | Found::Unreadable(reason)) => Err(reason),
                 // What is missing is found so again when it is needed, and said then.

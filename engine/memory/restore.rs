@@ -168,7 +168,7 @@ impl Memory {
         let Some((tail, reading)) = begun else { return true };
         let Some((found, ms)) = reading.poll() else { return false };
         stats.took(ms);
-        match put_tail(session, tail, found, &mut self.arena) {
+        match session.put_tail(tail, found, &mut self.arena) {
             Ok(bytes) => stats.bytes_read += bytes,
             Err(reason) => stats.reason = Some(reason),
         }
@@ -285,22 +285,4 @@ impl Reading {
     pub(super) fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
-}
-
-/// Puts rows from disk after a session's blocks; the error says why they can't be.
-pub(super) fn put_tail(
-    session: &mut Session,
-    tail: &TailRef,
-    found: Found<(Vec<u8>, u64)>,
-    arena: &mut Arena,
-) -> Result<u64, String> {
-    let reason = match found {
-        Found::Whole((rows, bytes)) => {
-            session.sequence.push_rows(arena.insert_rows(&rows), tail.rows);
-            return Ok(bytes);
-        }
-        Found::Damaged(reason) | Found::Unreadable(reason) => reason,
-        Found::Missing => "the tail of the cache is missing; it is computed again".to_owned(),
-    };
-    Err(reason)
 }

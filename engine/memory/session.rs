@@ -6,10 +6,10 @@ use crate::kv::table::{BlockHash, BlockId};
 use crate::memory::arena::Arena;
 use crate::memory::export::{Export, Rows, Sealed, Stored};
 use crate::memory::sequence::Sequence;
-use crate::store::Store;
 use crate::store::manifest::{Identity, Manifest, Owner, Worth};
 use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
+use crate::store::{Found, Store};
 use crate::text::prefix::{Segment, flatten};
 use crate::{Result, SessionKey, SessionStatus};
 use std::sync::Arc;
@@ -270,6 +270,26 @@ impl Session {
 
     fn tails(&self) -> impl Iterator<Item = &Tail> {
         self.earlier.iter().chain(&self.tail)
+    }
+
+    /// Puts rows from disk after its blocks; returns the bytes that were read for them.
+    ///
+    /// # Errors
+    /// In words, why they can't be used.
+    pub(super) fn put_tail(
+        &mut self,
+        tail: &TailRef,
+        found: Found<(Vec<u8>, u64)>,
+        arena: &mut Arena,
+    ) -> Result<u64, String> {
+        match found {
+            Found::Whole((rows, bytes)) => {
+                self.sequence.push_rows(arena.insert_rows(&rows), tail.rows);
+                Ok(bytes)
+            }
+            Found::Damaged(reason) | Found::Unreadable(reason) => Err(reason),
+            Found::Missing => Err("the tail of the cache is missing; it is computed again".to_owned()),
+        }
     }
 
     /// Files of its tails, whatever session owns them.
