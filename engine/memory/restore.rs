@@ -2,7 +2,6 @@
 //! open block. Whatever is read is begun here and polled until it is there; nothing waits.
 
 use super::Memory;
-use super::arena::Arena;
 use super::io_pool::Begun;
 use super::loader::Loader;
 use super::sequence::Sequence;
