@@ -13,7 +13,7 @@
 //!   - {name: vote, agents: [ann, ben], rounds: 0, decision_mode: majority_vote, choice: [stay, leave]}
 //!   - {name: end, agents: [ann, ben], when: vote.decision == 'left', prompt: They leave.}
 //! ";
-//! let loaded = greenroom::rehearsal::load("vote.yaml", text, &[]);
+//! let loaded = greenroom_play::rehearsal::load("vote.yaml", text, &[]);
 //! assert_eq!(loaded.report.diagnostics[0].code, "unreachable"); // the option is `leave`
 //! ```
 

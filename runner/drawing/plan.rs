@@ -43,7 +43,7 @@ const DARK: &str = "\
 ///
 /// let text = "id: hello\nagents: {ann: {}, ben: {}}\nphases: [{name: talk, agents: [ann, ben]}]";
 /// let scenario = scenario::load("hello.yaml", text, &[]).scenario.expect("no mistakes");
-/// let svg = drawing::svg(&scenario::scenario.plan(), &scenario).expect("two turns");
+/// let svg = drawing::svg(scenario.plan(), &scenario).expect("two turns");
 /// assert!(svg.starts_with("<svg"));
 /// ```
 pub fn svg(plan: &Plan, scenario: &Scenario) -> Option<String> {

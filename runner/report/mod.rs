@@ -70,9 +70,9 @@ struct PageContext<'a> {
 /// The page. Identical runs with identical traces give identical pages.
 ///
 /// ```no_run
-/// use greenroom::report::{Sources, html};
+/// use greenroom::report::{ReportSources, html};
 ///
-/// let sources = Sources::open("runs/gossip-1".as_ref(), &Default::default())?;
+/// let sources = ReportSources::open("runs/gossip-1".as_ref(), &Default::default())?;
 /// std::fs::write("gossip.html", html(&sources)?)?;
 /// # Ok::<(), anyhow::Error>(())
 /// ```
