@@ -22,7 +22,7 @@
 //! let mut sample = Sample { cells: vec![Cell::default()], runs: Vec::new() };
 //! for seed in 0..20 {
 //!     let backend = Scripted::new(move |request| {
-//!         let is_even = (seed + request.path.len() as u64 + request.seed) % 2 == 0;
+//!         let is_even = (seed + request.path.len() as u64 + request.sampling.seed) % 2 == 0;
 //!         Some(if is_even { "heads" } else { "tails" }.to_string())
 //!     });
 //!     let name = format!("run-{seed}");
