@@ -107,11 +107,6 @@ impl AtRest {
         self.warnings.extend(reason.map(|reason| (key.clone(), reason)));
     }
 
-    /// What was found wrong with a session's memory.
-    pub(super) fn warning(&self, key: &SessionKey) -> Option<&String> {
-        self.warnings.get(key)
-    }
-
     /// Takes what was found wrong with a session's memory.
     pub(super) fn take_warning(&mut self, key: &SessionKey) -> Option<String> {
         self.warnings.remove(key)

@@ -86,8 +86,7 @@ impl Memory {
         let Poll::Ready(found) = self.poll_look(parent, &mut opening.parents, true, &mut stats) else {
             return Ok(false);
         };
-        let known = || self.idle.warning(parent).cloned().filter(|_| found.is_none()); // by an earlier read
-        opening.reason = stats.reason.or(opening.reason.take()).or_else(known);
+        opening.reason = stats.reason.or(opening.reason.take());
         opening.parent = found.map(|(session, _)| session).or(opening.parent.take());
         Ok(true)
     }

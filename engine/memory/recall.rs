@@ -130,7 +130,11 @@ impl Memory {
             Some(session) if request.cold => session.restart(&self.context, &key.tenant, &mut self.arena),
             Some(session) => session,
             None if request.cold => self.fresh(request),
-            None => self.find(request, parent, &mut stats),
+            None => {
+                let of_parent = || self.idle.take_warning(request.parent.as_ref()?);
+                stats.reason = stats.reason.take().or_else(of_parent);
+                self.find(request, parent, &mut stats)
+            }
         };
         let aligned = self.aligned(&mut session, prompt);
         let prompt = aligned.as_deref().unwrap_or(prompt);
