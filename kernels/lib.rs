@@ -1,6 +1,6 @@
 //! The kernels' contract: what every instruction set computes, to the bit.
 //!
-//! Every kernel is written once, over a vector of **16 lanes** ([`Lanes`] of f32, [`Words`] of 32-bit
+//! Every kernel is written once, over a vector of **16 lanes** (`Lanes` of f32, `Words` of 32-bit
 //! integers), and instantiated for each instruction set. A lane is an output (of a matrix product), a token
 //! (of scores) or a column (of a context row), so a sum never crosses lanes and its order is written in the
 //! kernel, not in the width of a register:

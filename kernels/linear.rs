@@ -1,7 +1,7 @@
 //! Weights × activations: `y[r, o] = Σ_k x[r, k] · w[o, k]`.
 //!
 //! Panels are given to threads, one or two at a time; in each, all rows are walked over in
-//! [tiles](super::tiles).
+//! tiles.
 
 use super::activations::Activations;
 use super::panel::{Format, Packed, with_scheme};

@@ -1,7 +1,7 @@
 //! Work for many threads: numbered tasks for a pool, and outputs that they share.
 //!
 //! A decoded token is some hundred jobs of 50 to 500 µs, one after another: what counts is how soon the
-//! others begin. Members of a pool wait for the next job spinning, for [`SPIN`], and sleep only then; a job
+//! others begin. Members of a pool wait for the next job spinning, for `SPIN`, and sleep only then; a job
 //! costs them one atomic operation a task. (rayon's sleep sooner.) Without a pool, in tests and small tools,
 //! a job is a loop.
 

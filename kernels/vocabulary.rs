@@ -8,7 +8,7 @@ use super::{Isa, Kernel, LANES, Lanes, padded};
 
 /// Logits of a piece.
 pub const LOGITS_PER_PIECE: usize = 128;
-/// Relative error of [`weights_below`], at most: the exponent's roundings, [`Lanes::exp`] and a piece's sum
+/// Relative error of [`weights_below`], at most: the exponent's roundings, `Lanes::exp` and a piece's sum
 /// come to 2e-5. (Weights under 1e-37 count as such.)
 pub const ERROR: f64 = 1e-4;
 

@@ -1,7 +1,7 @@
 //! Fields that have a second name: the one of the format that this one grew from. Both mean the same.
 //!
-//! The program knows a field by its first name. [`rename`] brings a file's tree to it, and the tree remembers
-//! what is in the file; [`as_written`] gives messages that name back. Hashes of templates are recorded by the
+//! The program knows a field by its first name. `rename` brings a file's tree to it, and the tree remembers
+//! what is in the file; `as_written` gives messages that name back. Hashes of templates are recorded by the
 //! second name, as they always were.
 
 use greenroom_yaml::diagnostic::Diagnostic;

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
-/// Index of an agent in [`Scenario::agents`].
+/// Index of an agent in [`Content::agents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(pub usize);
 
-/// Index of a pass in [`Scenario::passes`].
+/// Index of a pass in [`Content::passes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PassId(pub usize);
 
-/// Index of a phase in [`Scenario::phases`].
+/// Index of a phase in [`Content::phases`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhaseId(pub usize);
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Default number of calls that an agent may make in one turn.
 pub const MAX_CALLS: usize = 4;
 
-/// Index of a tool in [`Scenario::tools`](super::Scenario::tools).
+/// Index of a tool in [`Content::tools`](crate::Content::tools).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ToolId(pub usize);
 

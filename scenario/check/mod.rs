@@ -104,7 +104,7 @@ impl Loaded {
 }
 
 /// Reads and checks a scenario's text, which may not include files. `name` is what messages call it. What
-/// depends on the course of a run is not tried here: [`greenroom_play::rehearsal::load`] does that too.
+/// depends on the course of a run is not tried here: `greenroom_play::rehearsal::load` does that too.
 pub fn load(name: &str, text: &str, overrides: &[(String, Value)]) -> Loaded {
     let none = |_: &str, _: FileKind| {
         Err(std::io::Error::other("only a scenario that is read from a file can name other files"))

@@ -78,7 +78,7 @@ pub struct Scope {
     pub at: Option<PhaseId>,
     /// The pass that a condition of a block is about, if it is not the phase's innermost one.
     pub pass: Option<PassId>,
-    /// The intermediate values that it uses, by index in [`Scenario::lets`](super::Scenario::lets), in that
+    /// The intermediate values that it uses, by index in [`Content::lets`](crate::Content::lets), in that
     /// order.
     pub lets: Vec<usize>,
     /// True if it uses the state.
