@@ -240,14 +240,14 @@ impl Agent {
         self
     }
 
-    /// Most tokens of a reply (256).
+    /// Maximum number of tokens in a reply (256).
     #[must_use]
     pub fn max_tokens(mut self, n: usize) -> Self {
         self.settings.max_tokens = n;
         self
     }
 
-    /// True if a reply that reaches its most tokens ends with its last whole sentence
+    /// True if a reply that reaches `max_tokens` ends with its last whole sentence
     /// ([`Request::whole_sentences`]).
     #[must_use]
     pub fn whole_sentences(mut self, whole: bool) -> Self {
@@ -453,7 +453,7 @@ impl Agent {
     }
 }
 
-/// A reply on its way: an iterator over its text, piece by piece. [`Reply::stream`] is the same without
+/// A reply being generated: an iterator over its text, piece by piece. [`Reply::stream`] is the same without
 /// blocking.
 ///
 /// [`Reply::finish`] makes the turn part of the agent. If the reply is dropped without that, the agent is as

@@ -113,8 +113,8 @@ pub struct TopLogprob {
 /// One token of a reply that was followed ([`Constraint::Follow`](crate::Constraint::Follow)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForcedToken {
-    /// The id that the sampler draws here, with the request's seed and parameters. Another one than the
-    /// recorded: a surprise.
+    /// The id that the sampler draws here, with the request's seed and parameters. Differs from the recorded
+    /// id: a mismatch.
     pub drawn: u32,
     /// The recorded id's natural log-probability, in the model's own distribution.
     pub logprob: f32,
@@ -139,7 +139,7 @@ pub enum StopReason {
 
 words!(StopReason: EndOfTurn "end_of_turn", StopString "stop_string", Length "length", Sentence "sentence");
 
-/// Match between a prompt and what the cache held.
+/// How the prompt matched the session's cached tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum MatchKind {
@@ -203,12 +203,12 @@ pub struct Usage {
     /// Rows that the reply took: its own tokens, and of a choice also those that were read to weigh the
     /// options.
     pub generated: usize,
-    /// Tokens of the reply that were guessed correctly before they were drawn. (Wrong guesses went through
-    /// the model, too; `layer0_rows` does not count them.)
+    /// Tokens that were drafted (prompt lookup or draft model) and went through the model, right or wrong;
+    /// `layer0_rows` does not count those that were not accepted.
     pub guessed: usize,
-    /// Those of them that were drawn.
+    /// Drafted tokens that were accepted.
     pub guessed_right: usize,
-    /// Rows that went through layer 0, counted there, without wrong guesses.
+    /// Rows that went through layer 0, counted there, without drafted tokens that were not accepted.
     pub layer0_rows: usize,
     /// Milliseconds from the start of the turn's work to its first token.
     pub ttft_ms: f64,
@@ -238,7 +238,7 @@ pub struct Usage {
     pub adopted: Option<String>,
 }
 
-/// The place where a prompt left what its session held, and both texts there.
+/// Where the prompt diverges from the cached tokens, and both texts there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Divergence {
     /// Index of the first prompt token that is not in common; the prompt's length where it ends before what
@@ -255,13 +255,13 @@ pub struct Divergence {
 }
 
 impl Divergence {
-    /// Characters before the difference that the texts begin with, at most.
+    /// Maximum number of characters before the difference that the texts begin with.
     pub const BEFORE: usize = 20;
-    /// Characters of each text, at most.
+    /// Maximum number of characters of each text.
     pub const LENGTH: usize = 80;
 }
 
-/// The difference in words.
+/// The difference as text.
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { token, character, .. } = self;
@@ -283,9 +283,9 @@ pub struct Completion {
     pub stop_string: Option<String>,
     /// Record of the choice, if it was one of [`Constraint::OneOf`](crate::Constraint::OneOf).
     pub choice: Option<Choice>,
-    /// The calls of tools that the reply is; `None`: it is none.
+    /// The reply's tool calls, if any.
     pub call: Option<ToolCalls>,
-    /// Number of ids at the end of each complete call.
+    /// For each complete call, the number of ids up to its end.
     pub call_ends: Vec<usize>,
     /// Findings at each recorded token, if it followed a recording
     /// ([`Constraint::Follow`](crate::Constraint::Follow)).
@@ -331,8 +331,8 @@ pub enum Event {
     /// these tokens became certain. Tokens that stream no text of their own come at the end of the turn. The
     /// complete list is [`Completion::logprobs`].
     Logprobs(Vec<TokenLogprob>),
-    /// The reply is committed to the cache in memory, but not saved yet: the moment for a caller to write its
-    /// own record. The manifest on disk follows only after [`crate::Turn::commit`].
+    /// The reply is complete, and its blocks and tail are on disk (if the session is stored); only the
+    /// manifest is missing until [`crate::Turn::commit`]: the moment for a caller to write its own record.
     Done(Box<Completion>),
     /// The turn failed; the session is as it was before.
     Failed(crate::Error),

@@ -190,7 +190,7 @@ impl From<Conversation> for Prompt {
 pub struct Tools {
     /// The tools.
     pub list: Vec<Tool>,
-    /// How to call them, in words, for a model whose chat template has no tools: inserted after the system
+    /// How to call them, as text, for a model whose chat template has no tools: inserted after the system
     /// text. Such a model calls by `{"tool": NAME, "arguments": {…}}`, any other as its template writes
     /// calls.
     pub instructions: String,
@@ -201,7 +201,7 @@ pub struct Tools {
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// What it does, in words.
+    /// What it does, as text.
     pub about: String,
     /// JSON Schema of its arguments, an object.
     pub arguments: serde_json::Value,

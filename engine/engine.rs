@@ -55,10 +55,10 @@ pub struct EngineConfig {
     pub kv: KvChoice,
     /// Folder in which persistent sessions are stored; `None` keeps everything in memory.
     pub cache_dir: Option<PathBuf>,
-    /// An object store in which they are stored instead; the folder, which there must be, then has copies of
-    /// what was read and written.
+    /// An object store in which they are stored instead; `cache_dir` is then required and serves as a local
+    /// cache.
     pub objects: Option<ObjectsAddress>,
-    /// Key that encrypts what is stored there; memories of another key are not seen.
+    /// Key that encrypts what is stored there; memories encrypted with another key are ignored.
     pub cache_key: Option<CacheKey>,
     /// Bytes that the folder may take: when the engine opens and when it is dropped, the least valuable
     /// sessions are removed (see [`crate::cache::Folder::shrink`]), unless another process uses the folder.
@@ -77,8 +77,8 @@ pub struct EngineConfig {
     pub share: Option<MemoryBudget>,
     /// Threads (default: all cores).
     pub threads: Option<usize>,
-    /// Prompt tokens of one pass, at most: a longer prompt is read in chunks, between which others decode.
-    /// How many it is within this bound follows the clock.
+    /// Maximum number of prompt tokens in one pass: a longer prompt is read in chunks, between which others
+    /// decode. The actual chunk size adapts to measured pass times.
     pub prefill_chunk: usize,
     /// True if a model with coded keys or values is compared with an f16 cache on a short text before it is
     /// used for the first time. [`KvChoice::Auto`] then gives way to finer formats where its own are too
@@ -351,8 +351,7 @@ impl Engine {
         prompter.info.numerics =
             if constants.adopted { context.identity.numerics.clone() } else { device.numerics().to_owned() };
         let kv = device.spec().kv_name(&layout);
-        let mut memory =
-            pool.install(|| Memory::new(&device, context.clone(), store, config.cache_memory))?;
+        let mut memory = pool.install(|| Memory::new(&device, context.clone(), store, config.cache_memory));
         let store_handle =
             StoreHandle { context, store: memory.store.clone(), place, secret: OnceLock::new() };
         memory.storeless = storeless;
@@ -383,7 +382,7 @@ impl Engine {
             config.prefill_chunk,
             drafts.then_some(config.guessing),
             draft_model,
-        )?;
+        );
         let handle = WorkerHandle { commands, fault: Arc::default() };
         let thread = start(pool, worker, receiver, handle.fault.clone())?;
         let next_id = AtomicU64::new(0);

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// Remedy for an error, to be worded by the caller, who knows what people can change.
+/// Suggested fix; the caller phrases it, since it knows what people can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {

@@ -33,7 +33,8 @@ impl From<io::Error> for Unopened {
 
 /// Opens a regular file; also says what it is.
 ///
-/// # Errors Another kind of file is in its place, or it can't be opened.
+/// # Errors
+/// Another kind of file is in its place, or it can't be opened.
 pub(crate) fn open(
     path: &Path,
     links: Links,
@@ -65,7 +66,7 @@ fn regular(found: FileType) -> Result<(), Unopened> {
     if found.is_file() { Ok(()) } else { Err(Unopened::Foreign(kind(found))) }
 }
 
-/// A kind of file in words.
+/// A kind of file as text.
 pub(crate) fn kind(found: FileType) -> &'static str {
     #[cfg(unix)]
     {

@@ -74,22 +74,22 @@ pub struct KvLayer {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCost {
-    /// Bytes of a sealed token in layers that see everything.
+    /// Bytes of a sealed token in full-attention layers.
     pub global: u64,
     /// Bytes of a sealed token in layers with a window; 0: there are none.
     pub windowed: u64,
-    /// Tokens that such layers hold, at most.
+    /// Maximum number of tokens that such layers hold.
     pub window: u64,
     /// Bytes of the first tokens' exact keys and values, in addition to their codes.
     pub exact: u64,
     /// Bytes of one of the newest tokens, which are not sealed yet.
     pub open: u64,
-    /// Tokens that are not sealed yet, at most.
+    /// Maximum number of tokens that are not sealed yet.
     pub most_open: u64,
 }
 
 impl KvCost {
-    /// Bytes of `tokens` tokens, at most.
+    /// Maximum bytes of `tokens` tokens.
     pub fn most(&self, tokens: u64) -> u64 {
         self.bytes(tokens, self.most_open.min(tokens))
     }

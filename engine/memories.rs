@@ -33,7 +33,8 @@ impl Engine {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// # Errors `Request`: there is no such memory, or the engine's memories are encrypted, which an export
+    /// # Errors
+    /// `Request`: there is no such memory, or the engine's memories are encrypted, which an export
     /// would not be; `InUse`: a turn of the session is active; `Store`: `to` or the secret can't be written.
     pub fn export(&self, session: &SessionKey, to: &mut dyn Write) -> Result<u64> {
         if self.encrypts() {
@@ -57,7 +58,8 @@ impl Engine {
     /// The session's previous memory is removed only if `replace` is set. Call it where blocking is allowed:
     /// it waits until the memory is read and saved.
     ///
-    /// # Errors `Request`: the file is not whole, its texts are not of this model, they do not fit in its
+    /// # Errors
+    /// `Request`: the file is not whole, its texts are not of this model, they do not fit in its
     /// context, or the session has a memory already; `InUse`: a turn of the session is active or waiting;
     /// `Store`: `from` can't be read.
     pub fn import(&self, from: &mut dyn Read, session: &SessionKey, replace: bool) -> Result<Imported> {
@@ -98,7 +100,8 @@ impl Engine {
     /// committed may be removed; it is then computed again. The result counts the sessions (0 or 1) and bytes
     /// removed; where a manifest could not be read ([`Removed::unread`]) blocks stay until `cache gc`.
     ///
-    /// # Errors `InUse`: a turn of the session is active, or another process uses its run; `Store`: a file
+    /// # Errors
+    /// `InUse`: a turn of the session is active, or another process uses its run; `Store`: a file
     /// can't be removed.
     pub async fn remove(&self, session: &SessionKey) -> Result<Removed> {
         let (session, to_make_room) = (session.clone(), false);
@@ -114,8 +117,8 @@ impl Engine {
         self.remove_one(session, false)
     }
 
-    /// Removes rows that only serve to go back, then the least valuable sessions of all tenants, from the
-    /// cache folder until it takes at most `limit` bytes, while the engine runs. The rules are those of
+    /// Removes rows kept only for rollback, then the least valuable sessions of all tenants, from the cache
+    /// folder until it takes at most `limit` bytes, while the engine runs. The rules are those of
     /// [`Folder::shrink`](crate::cache::Folder::shrink), but what no session needs stays. Active sessions,
     /// those with a waiting request or commit, and those of runs that other engines use, stay as they are.
     /// Nothing happens without a folder. Call it where blocking is allowed.

@@ -21,8 +21,8 @@ pub struct StopConditions<'a> {
     /// [`Request::stop`](crate::Request::stop). Since no token of it can be drawn again, a string that would
     /// leave nothing of the reply is passed over.
     pub stop: &'a [String],
-    /// What the reply begins with, after a thought, that counts for nothing: where nothing but this would be
-    /// left, a string is passed over, too.
+    /// Text after the reasoning to ignore, e.g. the speaker's name: where nothing but this would be left, a
+    /// string is passed over, too.
     pub head: &'a str,
     /// As [`Request::whole_sentences`](crate::Request::whole_sentences).
     pub whole_sentences: bool,

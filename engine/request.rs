@@ -18,13 +18,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ToolChoice {
-    /// It is what it says.
+    /// Text only.
     #[default]
     Never,
-    /// It may: once it begins as a call it is under the tool's schema, and neither `stop` nor
+    /// Text or a call: once it begins as a call it is under the tool's schema, and neither `stop` nor
     /// `whole_sentences` cut it. One that does not is what it would have been without tools.
     Allowed,
-    /// It may not, though there are tools: a token that a call begins with is drawn again.
+    /// Tools are in the prompt, but calls are forbidden: a token that a call begins with is drawn again.
     Forbidden,
     /// It is a call of one of the tools: the markup or the text that a call begins with is forced, and the
     /// rest is under the tools' schemas. What the agent reads is the same as with [`ToolChoice::Allowed`].
@@ -49,7 +49,7 @@ pub enum ToolChoice {
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object of sampling settings")]
 pub struct Sampling {
     /// 0 means greedy.
     pub temperature: f32,
@@ -96,7 +96,7 @@ impl Default for Sampling {
 /// DRY, "don't repeat yourself": a token that would continue an earlier sequence of n tokens loses
 /// `multiplier * base^(n - allowed_length)` of its logit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object of DRY settings")]
 pub struct Dry {
     /// Penalty for a sequence of `allowed_length` tokens.
     pub multiplier: f32,

@@ -50,7 +50,7 @@ struct Seat {
     reserved: u64,
     /// Bytes needed by the turn that waits for room.
     wanted: Option<RoomRequest>,
-    /// The latest request for room after which it has let go of what it can.
+    /// The latest request for room after which it has released what it can.
     answered: u64,
     /// Tells it that something has changed.
     wake: Option<Box<dyn Fn() + Send>>,

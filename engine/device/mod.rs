@@ -42,7 +42,8 @@ pub enum DeviceChoice {
     /// The processor.
     #[default]
     Cpu,
-    /// The best GPU, or the one whose name holds this text, of any case; software is taken where it is named.
+    /// The best GPU, or the one whose name contains this text (case-insensitive); a software GPU is used only
+    /// if named.
     Gpu(Option<String>),
 }
 
@@ -78,7 +79,7 @@ pub(crate) fn open(
     Ok(Box::new(cpu::Cpu::load(gguf, Isa::detect(), on_progress)?))
 }
 
-/// GPUs of this machine, the best first; none where the program was built without them.
+/// GPUs of this machine, the best first; empty if built without GPU support.
 pub fn gpus() -> Vec<GpuInfo> {
     #[cfg(feature = "gpu")]
     return gpu::list();
@@ -89,13 +90,13 @@ pub fn gpus() -> Vec<GpuInfo> {
 /// True if the program was built with what GPUs need: the feature `gpu`.
 pub const BUILT_WITH_GPUS: bool = cfg!(feature = "gpu");
 
-/// The GPU that [`DeviceChoice::Auto`] takes: the first that is no software and lacks nothing.
+/// The GPU that [`DeviceChoice::Auto`] takes: the first hardware GPU that meets all requirements.
 pub fn default_gpu(gpus: &[GpuInfo]) -> Option<&GpuInfo> {
     gpus.iter().find(|gpu| !gpu.is_software() && gpu.missing.is_empty())
 }
 
 impl GpuInfo {
-    /// True of software that does a GPU's work: it is taken where it is named.
+    /// True for a software implementation such as llvmpipe: it is used only if named.
     pub fn is_software(&self) -> bool {
         self.kind == "software"
     }
@@ -112,12 +113,12 @@ pub struct GpuInfo {
     pub kind: &'static str,
     /// Name and version of its driver.
     pub driver: String,
-    /// Bytes that a kernel sees of a buffer, at most: matrices are split by it, and the experts of a layer
-    /// must fit.
-    pub binding_bytes: u64,
-    /// Bytes that a workgroup shares, at most.
+    /// Maximum size of a buffer binding, in bytes: matrices are split by it, and the experts of a layer must
+    /// fit.
+    pub max_binding_bytes: u64,
+    /// Maximum bytes that a workgroup shares.
     pub workgroup_bytes: u64,
-    /// What is missing for this engine; nothing where it can be used.
+    /// Required features it lacks; empty if usable.
     pub missing: Vec<String>,
 }
 
@@ -254,7 +255,7 @@ pub(crate) struct PassSpan {
 }
 
 impl Pass {
-    /// All of a text, in a cache where there is nothing else.
+    /// All of a text, in a cache that holds nothing else.
     pub(crate) fn alone(ids: &[u32], layout: &KvLayout) -> Self {
         let n = ids.len();
         let mut blocks = (0..).map(BlockId);

@@ -219,7 +219,7 @@ impl KvLayout {
         format!("{formats}{}", if plain { "-plain" } else { "" })
     }
 
-    /// The layout in words: part of a cache's identity.
+    /// The layout as text: part of a cache's identity.
     pub(crate) fn describe(&self) -> String {
         let tensor = |t: TensorLayout| {
             let plain = if t.bits().is_some() && !t.rotated { "!" } else { "" };

@@ -17,7 +17,7 @@ pub(super) struct AtRest {
     known_bytes: u64,
     /// Sessions that came to rest so far.
     clock: u64,
-    /// Faults found in a session's memory before it was asked for, in words.
+    /// Faults found in a session's memory before it was asked for, as text.
     warnings: HashMap<SessionKey, String>,
 }
 

@@ -55,7 +55,7 @@ impl Exporting {
     /// An export of a session at rest.
     pub(crate) fn new(key: SessionKey) -> Self {
         let (opening, idle, tail) = Default::default();
-        // Whoever is at work goes first.
+        // Active turns go first.
         let stats = LoadStats { is_beside: true, ..LoadStats::default() };
         Self { key, opening, idle, stats, tail, step: Step::Opening }
     }
@@ -77,7 +77,7 @@ impl Exporting {
 }
 
 impl Memory {
-    /// Goes on to bring a session together; ready with all of it, as bytes.
+    /// Continues to bring a session together; ready with all of it, as bytes.
     ///
     /// # Errors
     /// There is none, or the device fails.
@@ -98,7 +98,7 @@ impl Memory {
                         found.map(|(session, _)| (Idle::new(session, None, 0), false))
                     }
                 };
-                self.claims.begin(key);
+                self.claims.take_out(key);
             }
             let Some((Idle { session, .. }, _)) = idle else {
                 self.claims.rest(key);
@@ -213,7 +213,7 @@ impl Memory {
     }
 
     /// Hands over the removal of the rows that a session at rest keeps only to go back, whose run is claimed;
-    /// `false`: there is no disk. `spared` are files of rows that turns at work go on with.
+    /// `false`: there is no disk. `spared` are files of rows that active turns continue with.
     pub(crate) fn drop_rows(&mut self, key: &SessionKey, mut spared: HashSet<String>) -> bool {
         // A session that went back, or was forked, may go on with the rows of a block that another one has
         // sealed.
@@ -237,7 +237,7 @@ impl Memory {
         self.saver.iter_mut().for_each(|saver| drop(saver.take_journal(key)));
     }
 
-    /// Drops a session that is not at work from memory, and hands over the removal of its files, whose run is
+    /// Drops a session that is not active from memory, and hands over the removal of its files, whose run is
     /// claimed; `None`: there is no disk, and so many sessions were dropped. `blocks` and `tails` are needed
     /// by others that are not at rest.
     pub(crate) fn remove(

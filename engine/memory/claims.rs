@@ -1,8 +1,8 @@
 //! Claims on the runs that this process adds to: a lock for each; of runs at rest only a few stay locked, to
 //! save open files.
 //!
-//! A lock can take as long as another machine's lease, so it is asked for on threads of its own: whoever
-//! needs it asks again when woken. It is kept while a session of its run is awaited or at work.
+//! A lock can take as long as another machine's lease, so it is asked for on threads of its own: the turn
+//! that needs it asks again when woken. It is kept while a session of its run is awaited or active.
 //!
 //! A run rests when all its sessions do, their manifests are up to date and nothing of it is being written.
 //! Without its lock another process may go on with it, so nothing of it is known here any more either: it is
@@ -11,8 +11,7 @@
 //! One process adds to a run (a lock for each run); any number share a folder. `cache rm` and `gc` want it
 //! for themselves.
 //!
-//! Locks of runs are held for the runs at work, and 32 more: a store that serves many runs has few files
-//! open.
+//! Locks of runs are held for the active runs, and 32 more: a store that serves many runs has few files open.
 
 use super::Memory;
 use super::io_pool::{Begun, IoPool, Priority, Wake};
@@ -22,12 +21,16 @@ use crate::{Error, ErrorKind, Result, SessionKey};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
-/// Runs that rest and are still claimed, at most.
+/// Maximum number of runs that rest and are still claimed.
 const RESTING: usize = 32;
 
-/// Locks that are waited for side by side, at most.
+/// Maximum number of locks that are waited for side by side.
 const ASKED: usize = 4;
+
+/// Age from which it is asked again whether another process still holds a lock.
+const IN_USE_MAX_AGE: Duration = Duration::from_secs(10);
 
 /// The locks of runs, and which sessions need theirs.
 pub(super) struct Claims {
@@ -54,6 +57,8 @@ struct Claim {
 enum Lock {
     /// It is asked for, once these runs' locks were given back.
     Asked(Begun<Result<RunLock>>, Vec<Run>),
+    /// Another process held it then.
+    InUse(Error, Instant),
     Held(#[expect(dead_code, reason = "it is held")] RunLock),
     /// There can be none, for this reason: nothing of the run is written.
     Refused(String),
@@ -61,13 +66,10 @@ enum Lock {
 
 impl Claims {
     /// Claims on nothing.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub(super) fn new(store: Option<&Arc<Store>>, wake: &Wake) -> Result<Self> {
+    pub(super) fn new(store: Option<&Arc<Store>>, wake: &Wake) -> Self {
         let pool = |store| IoPool::new("greenroom-claims", ASKED, Priority::Same, store, wake);
         let (runs, at_work, awaited, clock) = Default::default();
-        Ok(Self { pool: store.map(pool).transpose()?, runs, at_work, awaited, clock })
+        Self { pool: store.map(pool), runs, at_work, awaited, clock }
     }
 
     /// A turn of a session is about to begin: from its claim on the run stays locked.
@@ -86,8 +88,13 @@ impl Claims {
         self.at_work.insert(session.clone());
         match &self.runs.get(&run_of(session))?.lock {
             Lock::Refused(reason) => Some(reason.clone()),
-            Lock::Asked(..) | Lock::Held(_) => None,
+            Lock::Asked(..) | Lock::InUse(..) | Lock::Held(_) => None,
         }
+    }
+
+    /// A session is taken out for something else than a turn, which may still be awaited.
+    pub(super) fn take_out(&mut self, session: &SessionKey) {
+        self.at_work.insert(session.clone());
     }
 
     /// A session that was taken for a turn is at rest again.
@@ -145,30 +152,40 @@ impl Claims {
         self.runs.insert(run_of(session), Claim { lock: Lock::Asked(lock, leaving), last_use: 0 });
     }
 
-    /// State of the claim on a session's run; `None`: it was not asked for.
-    fn poll(&mut self, session: &SessionKey) -> Option<Poll<Result<Option<String>>>> {
-        self.clock += 1;
-        let run = run_of(session);
-        let claim = self.runs.get_mut(&run)?;
-        if let Lock::Asked(begun, _) = &claim.lock {
-            let Some((lock, _)) = begun.poll() else { return Some(Poll::Pending) };
+    /// Takes note of all answers: of a run that nobody needs any more nobody asks.
+    fn settle(&mut self) {
+        for ((_, run), claim) in &mut self.runs {
+            let Lock::Asked(begun, _) = &claim.lock else { continue };
+            let Some((lock, _)) = begun.poll() else { continue };
             claim.lock = match lock {
                 Ok(lock) => Lock::Held(lock),
-                Err(e) if e.kind() == ErrorKind::InUse => {
-                    self.runs.remove(&run);
-                    return Some(Poll::Ready(Err(e)));
-                }
+                Err(e) if e.kind() == ErrorKind::InUse => Lock::InUse(e, Instant::now()),
                 Err(e) => {
-                    tracing::warn!("the memories of run {} stay in RAM: {e}", session.run);
+                    tracing::warn!("the memories of run {run} stay in RAM: {e}");
                     Lock::Refused(format!("the memories of this run stay in RAM: {e}"))
                 }
             };
         }
+        let is_old = |at: &Instant| at.elapsed() > IN_USE_MAX_AGE;
+        self.runs.retain(|_, claim| !matches!(&claim.lock, Lock::InUse(_, at) if is_old(at)));
+    }
+
+    /// State of the claim on a session's run; `None`: it was not asked for.
+    fn poll(&mut self, session: &SessionKey) -> Option<Poll<Result<Option<String>>>> {
+        self.settle();
+        self.clock += 1;
+        let run = run_of(session);
+        let claim = self.runs.get_mut(&run)?;
         claim.last_use = self.clock;
-        Some(Poll::Ready(Ok(match &claim.lock {
-            Lock::Refused(reason) => Some(reason.clone()),
-            Lock::Asked(..) | Lock::Held(_) => None,
-        })))
+        Some(match &claim.lock {
+            Lock::Asked(..) => Poll::Pending,
+            Lock::Held(_) => Poll::Ready(Ok(None)),
+            Lock::Refused(reason) => Poll::Ready(Ok(Some(reason.clone()))),
+            Lock::InUse(..) => match self.runs.remove(&run)?.lock {
+                Lock::InUse(e, _) => Poll::Ready(Err(e)),
+                _ => return None,
+            },
+        })
     }
 
     /// A run that was claimed to clean it is the first to be given up, so that to clean many runs costs the

@@ -30,7 +30,7 @@ impl Memory {
         session.trim_window(stored, &mut self.arena);
     }
 
-    /// Takes note of blocks that were written for a session at work.
+    /// Takes note of blocks that were written for an active session.
     pub(crate) fn note(&mut self, session: &mut Session, stored: &Stored) {
         session.note(stored);
         session.trim_window(true, &mut self.arena);
@@ -83,8 +83,8 @@ impl Memory {
             return;
         }
         self.saved(key);
-        // A later one begins with the journal of this one, whose file it reads; whoever was forgotten has
-        // none.
+        // A later one begins with the journal of this one, whose file it reads; a session that was forgotten
+        // has none.
         if !self.is_committing(key) && (self.idle.contains_key(key) || self.claims.is_at_work(key)) {
             let journal = self.saver.as_mut().zip(journal);
             journal.into_iter().for_each(|(saver, journal)| saver.know(key, journal));

@@ -1,17 +1,18 @@
-//! The budget of memory: which session at rest lets go of what. It loses what is on disk too, piece by piece,
+//! The budget of memory: which session at rest gives up what. It loses what is on disk too, piece by piece,
 //! and stays known: what it is made of, and when it is needed next.
 //!
 //! Copies of shared prefixes go first ([`prefixes`](super::prefixes)). Then eviction takes pieces, not
 //! agents: parts of blocks and open rows that are on disk too, from the end of the agent that is needed last
 //! (Belady; without a plan the least recently used). It stays known (ids, texts, addresses; counted in the
 //! budget), so its next turn reads just what is missing. What is not on disk goes last of all: computing
-//! costs some hundred times what reading does. A shared block stays while anybody at rest or at work holds
-//! it.
+//! costs some hundred times what reading does. A shared block stays while any session, at rest or active,
+//! holds it.
 
 use super::Memory;
 use super::at_rest::Idle;
 use crate::SessionKey;
 use crate::memory::saver::Saver;
+use std::sync::atomic::Ordering;
 
 /// Kinds of memory that eviction may free, in this order.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,8 @@ impl Memory {
     /// Bytes that cached keys and values take now, what is known of sessions, and what is on its way from
     /// disk or to it.
     pub(crate) fn bytes(&self) -> u64 {
-        let read = self.loader.as_ref().map_or(0, |loader| loader.ahead.room());
+        let ahead = self.loader.as_ref().map_or(0, |loader| loader.ahead.room());
+        let read = ahead + self.being_read.load(Ordering::Relaxed);
         let disk = read + self.saver.as_ref().map_or(0, Saver::bytes);
         self.arena.bytes() + self.idle.known_bytes() + self.at_work + disk
     }
@@ -61,13 +63,13 @@ impl Memory {
         self.share.as_ref().map_or_else(|| self.bytes(), |share| share.bytes())
     }
 
-    /// Lets go of what is not needed soon until there is room for `n` more tokens; `false`: there is no such
+    /// Evicts what is not needed soon until there is room for `n` more tokens; `false`: there is no such
     /// room.
     pub(crate) fn make_room_for(&mut self, n: usize) -> bool {
         self.make_room((n * self.context.layout.row_bytes()) as u64, None)
     }
 
-    /// Lets go of what is not needed soon until the budget holds; `at_work` as in [`Memory::at_work`].
+    /// Evicts what is not needed soon until the budget holds; `at_work` as in [`Memory::at_work`].
     pub(crate) fn enforce_budget(&mut self, at_work: u64) {
         self.at_work = at_work;
         self.make_room(0, None);

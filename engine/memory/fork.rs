@@ -67,14 +67,21 @@ impl OnDisk {
 
 impl Memory {
     /// Gives a session the memory of another as it stands now. What it had in RAM alone goes for that; what
-    /// is stored of it is kept, unless `replace`: then its first turn replaces it. A session that is at work
-    /// stays as it is. (One that has no memory and whose parent is not at rest in memory begins with that at
-    /// its first turn.)
-    pub(crate) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
+    /// is stored of it is kept, unless `replace`: then its first turn replaces it. An active session stays as
+    /// it is. (One that has no memory and whose parent is not at rest in memory begins with that at its first
+    /// turn.) `exported`: `from`, while it is being exported.
+    pub(crate) fn fork(
+        &mut self,
+        from: &SessionKey,
+        exported: Option<&Session>,
+        to: SessionKey,
+        replace: bool,
+    ) {
         if *from == to || self.claims.is_at_work(&to) {
             return;
         }
-        let copied = self.idle.get(from).map(|idle| idle.session.fork(&mut self.arena));
+        let known = self.idle.get(from).map(|idle| &idle.session).or(exported);
+        let copied = known.map(|session| session.fork(&mut self.arena));
         self.forks.push_back(Fork { from: from.clone(), to, replace, copied, reading: None });
         self.take_forks();
     }
@@ -84,7 +91,7 @@ impl Memory {
         self.forks.iter().any(|fork| fork.from == *key || fork.to == *key)
     }
 
-    /// Goes on with the forks that were asked for, in order.
+    /// Continues with the forks that were asked for, in order.
     pub(crate) fn take_forks(&mut self) {
         while let Some(mut fork) = self.forks.pop_front() {
             let waits = fork.reading.is_none()
@@ -133,7 +140,7 @@ impl Memory {
         if let Some(before) = before.or_else(|| stored(to_disk)) {
             session.replace(before, &mut self.arena);
         }
-        // Whoever adds to it claims its run first, and reads its journal then.
+        // A turn that adds to it claims its run first, and reads its journal then.
         self.saver.iter_mut().for_each(|saver| drop(saver.take_journal(&to)));
         // The file of the other's tail goes when that agent goes on.
         if let Some((tail, found)) = tail.filter(|(tail, _)| session.absent_tail() == Some(tail)) {

@@ -1,14 +1,15 @@
 //! Threads for what the engine's thread never waits for: disks, leases, tokenizers, grammars. It begins a
 //! task, is woken when one has ended, and polls those that it has begun.
 //!
-//! A crew takes its tasks in the order in which they come; one of a single thread does them one after
+//! A pool takes its tasks in the order in which they come; one of a single thread does them one after
 //! another. Reading a block also decrypts it and checks its sums, so those who wait for blocks have several
 //! threads read them.
 
-use crate::{Error, ErrorKind, Result, fault};
+use crate::fault;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -39,47 +40,65 @@ impl Wake {
     }
 }
 
-/// Threads whose tasks share a context, as a rule a store.
+/// Threads whose tasks share a context, as a rule a store. A thread is started when a task finds none idle.
 pub(crate) struct IoPool<C> {
-    tasks: Option<Sender<Task<C>>>,
-    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared<C>>,
+    name: &'static str,
+    max_threads: usize,
+    priority: Priority,
     wake: Wake,
 }
 
+struct Shared<C> {
+    context: Arc<C>,
+    queue: Mutex<Queue<C>>,
+    /// A task has come, or the queue is closed.
+    changed: Condvar,
+}
+
+struct Queue<C> {
+    tasks: VecDeque<Task<C>>,
+    threads: Vec<JoinHandle<()>>,
+    n_idle: usize,
+    is_closed: bool,
+}
+
+impl<C> Shared<C> {
+    fn queue(&self) -> MutexGuard<'_, Queue<C>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does tasks until the queue is closed and empty.
+    fn work(&self) {
+        let mut queue = self.queue();
+        loop {
+            if let Some(task) = queue.tasks.pop_front() {
+                drop(queue);
+                task(&self.context);
+                queue = self.queue();
+            } else if queue.is_closed {
+                return;
+            } else {
+                queue.n_idle += 1;
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.n_idle -= 1;
+            }
+        }
+    }
+}
+
 impl<C: Send + Sync + 'static> IoPool<C> {
-    /// So many threads with nothing to do.
-    ///
-    /// # Errors
-    /// One can't be started.
+    /// A pool without threads yet.
     pub(crate) fn new(
-        name: &str,
-        n_threads: usize,
+        name: &'static str,
+        max_threads: usize,
         priority: Priority,
         context: &Arc<C>,
         wake: &Wake,
-    ) -> Result<Self> {
-        let (tasks, todo) = channel::<Task<C>>();
-        let todo = Arc::new(Mutex::new(todo));
-        let mut io_pool = Self { tasks: Some(tasks), threads: Vec::new(), wake: wake.clone() };
-        for _ in 0..n_threads {
-            let (todo, context) = (todo.clone(), context.clone());
-            let body = move || {
-                if priority == Priority::Low {
-                    go_last();
-                }
-                loop {
-                    let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(task) = next else { return };
-                    task(&context);
-                }
-            };
-            let thread = thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(body)
-                .map_err(|e| Error::new(ErrorKind::Closed, format!("can't start the thread {name}: {e}")));
-            io_pool.threads.push(thread?);
-        }
-        Ok(io_pool)
+    ) -> Self {
+        let queue = Queue { tasks: VecDeque::new(), threads: Vec::new(), n_idle: 0, is_closed: false };
+        let shared = Shared { context: context.clone(), queue: Mutex::new(queue), changed: Condvar::new() };
+        Self { shared: Arc::new(shared), name, max_threads, priority, wake: wake.clone() }
     }
 
     /// Hands a task over; `then` gets, on the task's thread, its result or the panic that ended it.
@@ -96,10 +115,33 @@ impl<C: Send + Sync + 'static> IoPool<C> {
         self.enqueue(Box::new(task));
     }
 
+    /// Where the system refuses the first thread, the task is done here.
     fn enqueue(&self, task: Task<C>) {
-        if let Some(tasks) = &self.tasks {
-            let _ = tasks.send(task); // the threads end after this, never before
+        let mut queue = self.shared.queue();
+        queue.tasks.push_back(task);
+        if queue.n_idle < queue.tasks.len() && queue.threads.len() < self.max_threads {
+            match self.start_thread() {
+                Ok(thread) => queue.threads.push(thread),
+                Err(e) => tracing::warn!("can't start another thread {}: {e}", self.name),
+            }
         }
+        if queue.threads.is_empty() {
+            let task = queue.tasks.pop_front();
+            drop(queue);
+            task.into_iter().for_each(|task| task(&self.shared.context));
+        } else {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    fn start_thread(&self) -> std::io::Result<JoinHandle<()>> {
+        let (shared, priority) = (self.shared.clone(), self.priority);
+        thread::Builder::new().name(self.name.to_owned()).spawn(move || {
+            if priority == Priority::Low {
+                go_last();
+            }
+            shared.work();
+        })
     }
 
     /// Begins a task; [`Begun::poll`] gives its result.
@@ -113,7 +155,7 @@ impl<C: Send + Sync + 'static> IoPool<C> {
             }
             reads.go_on();
             let result = catch_unwind(AssertUnwindSafe(|| task(context)));
-            let _ = done.send((result, ms_since(began)));
+            let _ = done.send((result, Span::since(began)));
             wake.ring();
         }));
         Begun { end, _awaited: awaited }
@@ -127,7 +169,7 @@ impl<C: Send + Sync + 'static> IoPool<C> {
     {
         let ((done, end), began, awaited) = (channel(), Instant::now(), Arc::new(()));
         if tasks.is_empty() {
-            let _ = done.send((Ok(Vec::new()), 0.0));
+            let _ = done.send((Ok(Vec::new()), Span::since(began)));
         }
         let results: Vec<Option<T>> = tasks.iter().map(|_| None).collect();
         let results = Arc::new(Mutex::new((results, tasks.len())));
@@ -143,12 +185,12 @@ impl<C: Send + Sync + 'static> IoPool<C> {
                 let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                 match result {
                     Ok(result) => results.0[i] = Some(result),
-                    Err(panic) => drop(done.send((Err(panic), 0.0))),
+                    Err(panic) => drop(done.send((Err(panic), Span::since(began)))),
                 }
                 results.1 -= 1;
                 if results.1 == 0 {
                     let all = std::mem::take(&mut results.0).into_iter().flatten().collect();
-                    let _ = done.send((Ok(all), ms_since(began)));
+                    let _ = done.send((Ok(all), Span::since(began)));
                     wake.ring();
                 }
             }));
@@ -162,18 +204,31 @@ pub(super) fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
+/// When a task was begun, and when it ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(super) began: Instant,
+    pub(super) ended: Instant,
+}
+
+impl Span {
+    fn since(began: Instant) -> Self {
+        Self { began, ended: Instant::now() }
+    }
+}
+
 /// A task that was begun, or several; dropped, those of them are left that no thread has taken yet.
 pub(crate) struct Begun<T> {
-    end: Receiver<(thread::Result<T>, f64)>,
+    end: Receiver<(thread::Result<T>, Span)>,
     _awaited: Arc<()>,
 }
 
 impl<T> Begun<T> {
-    /// Its result, and the milliseconds from its beginning to its end; `None`: it has not ended. A panic
-    /// goes on here. The result is given once.
-    pub(crate) fn poll(&self) -> Option<(T, f64)> {
+    /// Its result, and when it began and ended; `None`: it has not ended. A panic goes on here. The result is
+    /// given once.
+    pub(crate) fn poll(&self) -> Option<(T, Span)> {
         match self.end.try_recv() {
-            Ok((result, ms)) => Some((result.unwrap_or_else(|panic| resume_unwind(panic)), ms)),
+            Ok((result, span)) => Some((result.unwrap_or_else(|panic| resume_unwind(panic)), span)),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => unreachable!("every task ends, and its result is taken once"),
         }
@@ -199,8 +254,13 @@ fn go_last() {
 impl<C> Drop for IoPool<C> {
     /// Waits until all tasks are done, so that the cache folder is free again.
     fn drop(&mut self) {
-        self.tasks = None;
-        for thread in self.threads.drain(..) {
+        let threads = {
+            let mut queue = self.shared.queue();
+            queue.is_closed = true;
+            std::mem::take(&mut queue.threads)
+        };
+        self.shared.changed.notify_all();
+        for thread in threads {
             let _ = thread.join();
         }
     }
@@ -212,7 +272,7 @@ mod tests {
     use std::sync::Barrier;
 
     fn io_pool(n_threads: usize) -> IoPool<()> {
-        IoPool::new("crew", n_threads, Priority::Low, &Arc::new(()), &Wake::default()).expect("threads")
+        IoPool::new("pool", n_threads, Priority::Low, &Arc::new(()), &Wake::default())
     }
 
     #[test]
@@ -231,6 +291,30 @@ mod tests {
         let all = io_pool.begin_all((0..100).map(|i| move |_: &()| i).collect()).wait();
         assert_eq!(all, (0..100).collect::<Vec<_>>());
         assert!(io_pool.begin_all(Vec::<fn(&()) -> u8>::new()).wait().is_empty());
+    }
+
+    #[test]
+    fn threads_are_started_for_tasks_that_find_none_idle() {
+        let io_pool = io_pool(3);
+        let n_threads = || io_pool.shared.queue().threads.len();
+        assert_eq!(n_threads(), 0);
+        for _ in 0..20 {
+            io_pool.begin(|_| ()).wait();
+            while io_pool.shared.queue().n_idle == 0 {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(n_threads(), 1);
+        io_pool.begin_all(vec![|_: &()| (); 50]).wait();
+        assert!(n_threads() <= 3);
+    }
+
+    #[test]
+    fn without_a_thread_its_caller_does_the_tasks_in_order() {
+        let (io_pool, caller) = (io_pool(0), thread::current().id());
+        let task = |i: usize| move |_: &()| (i, thread::current().id());
+        let done = io_pool.begin_all((0..3).map(task).collect()).wait();
+        assert!(done.into_iter().eq((0..3).map(|i| (i, caller))));
     }
 
     #[test]
@@ -258,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_whoever_waits_and_the_crew_goes_on() {
+    fn a_panic_reaches_its_waiter_and_the_pool_goes_on() {
         let io_pool = io_pool(2);
         let seven = |i: usize| move |_: &()| assert!(i != 7, "seven");
         let all = || io_pool.begin_all((0..9).map(seven).collect()).wait();

@@ -4,15 +4,15 @@
 use super::Memory;
 use super::io_pool::{Begun, IoPool, Priority, Wake};
 use super::read_ahead::Ahead;
+use crate::SessionKey;
 use crate::kv::layout::KvLayout;
 use crate::store::log::Broken;
 use crate::store::manifest::{Journal, Manifest};
 use crate::store::{Found, Store};
-use crate::{Result, SessionKey};
 use greenroom_kernels::threads::n_threads;
 use std::sync::Arc;
 
-/// Threads that read for a turn that waits from a disk, at most: no more than compute.
+/// Maximum number of threads that read from a disk for a turn that waits: no more than compute.
 const READERS: usize = 4;
 
 /// A manifest that is being read, with what a writer must know to add to it.
@@ -22,7 +22,7 @@ pub(super) type BegunManifest = Begun<Found<(Manifest, Journal, Option<Broken>)>
 pub(super) struct Loader {
     hints: Vec<Hint>,
     pub(super) ahead: Ahead,
-    /// For whoever waits. (Last: it ends once nobody waits.)
+    /// For the turns that wait. (Last: it ends once nobody waits.)
     readers: IoPool<Store>,
 }
 
@@ -35,16 +35,13 @@ struct Hint {
 }
 
 impl Loader {
-    /// Threads that read from `store`.
-    ///
-    /// # Errors
-    /// They can't be started.
-    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>, wake: &Wake) -> Result<Self> {
+    /// Reads from `store`.
+    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>, wake: &Wake) -> Self {
         let n_readers = store.n_readers(n_threads().min(READERS));
-        let readers = IoPool::new("greenroom-reader", n_readers, Priority::Same, store, wake)?;
-        let ahead = Ahead::new(store, layout, wake)?;
+        let readers = IoPool::new("greenroom-reader", n_readers, Priority::Same, store, wake);
+        let ahead = Ahead::new(store, layout, wake);
         ahead.compact();
-        Ok(Self { hints: Vec::new(), ahead, readers })
+        Self { hints: Vec::new(), ahead, readers }
     }
 
     /// The threads that read for a turn that waits; `is_beside`: others compute, who go first.
@@ -80,7 +77,7 @@ impl Memory {
         }
     }
 
-    /// Goes on to make those sessions known.
+    /// Continues to make those sessions known.
     pub(crate) fn take_hints(&mut self) {
         let hints = self.loader.as_mut().map_or(Vec::new(), |loader| std::mem::take(&mut loader.hints));
         for mut hint in hints {
@@ -98,7 +95,7 @@ impl Memory {
                 continue;
             };
             let mut reason = None;
-            // Whoever adds to it claims its run first, and reads its journal then.
+            // A turn that adds to it claims its run first, and reads its journal then.
             let opened = self.opened(key, found, false, &mut reason);
             self.idle.warn(key, reason);
             if let Some((session, _)) = opened {

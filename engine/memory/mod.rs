@@ -1,4 +1,4 @@
-//! All sessions that are not at work, in memory and on disk.
+//! All sessions that are not active, in memory and on disk.
 //!
 //! [`at_rest`] holds them; [`opening`] finds what one has read, [`recall`] makes it ready for a prompt, which
 //! may share a prefix with earlier ones ([`prefixes`]); [`adopt`] continues another device's, [`fork`] begins
@@ -40,7 +40,7 @@ use crate::device::Device;
 use crate::share::Member;
 use crate::store::Store;
 use crate::text::tokenizer::Tokenizer;
-use crate::{Result, SessionKey, SessionStatus};
+use crate::{SessionKey, SessionStatus};
 use arena::Arena;
 use at_rest::{AtRest, Idle};
 use claims::Claims;
@@ -52,6 +52,7 @@ use saver::Saver;
 use session::{CacheContext, Session};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use unfinished::Unfinished;
 
 /// Sessions in memory and on disk.
@@ -71,7 +72,9 @@ pub(crate) struct Memory {
     prefixes: Prefixes,
     /// Reason why there is no store though there should be one.
     pub(crate) storeless: Option<String>,
-    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    /// Bytes that are on their way from disk to turns and exports.
+    being_read: Arc<AtomicU64>,
+    /// Bytes of active sessions beside sealed blocks, and of manifests that wait.
     pub(crate) at_work: u64,
     /// The budget, where engines share one.
     pub(crate) share: Option<Arc<Member>>,
@@ -83,23 +86,20 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Nothing in memory yet; `budget` in bytes. Called where the threads are installed that compute.
-    ///
-    /// # Errors
-    /// No thread can be started.
     pub(crate) fn new(
         device: &Arc<dyn Device>,
         context: CacheContext,
         store: Option<Store>,
         budget: u64,
-    ) -> Result<Self> {
+    ) -> Self {
         let (arena, wake) = (Arena::new(device, &context.layout, budget), Wake::default());
         let store = store.map(Arc::new);
         let loader = |store| Loader::new(store, context.layout.clone(), &wake);
-        Ok(Self {
+        Self {
             arena,
-            loader: store.as_ref().map(loader).transpose()?,
-            saver: store.as_ref().map(|store| Saver::new(store, &wake)).transpose()?,
-            claims: Claims::new(store.as_ref(), &wake)?,
+            loader: store.as_ref().map(loader),
+            saver: store.as_ref().map(|store| Saver::new(store, &wake)),
+            claims: Claims::new(store.as_ref(), &wake),
             store,
             context,
             wake,
@@ -108,11 +108,12 @@ impl Memory {
             prefixes: Prefixes::default(),
             forks: VecDeque::new(),
             storeless: None,
+            being_read: Arc::default(),
             at_work: 0,
             share: None,
             token_ms: 0.0,
             tokenizer: None,
-        })
+        }
     }
 
     /// Calls `wake`, on another thread, whenever something was read, written or locked.
@@ -140,7 +141,7 @@ impl Memory {
         self.keep(key, session, next_use);
     }
 
-    /// Makes a session known that is not at work.
+    /// Makes a session known that is not active.
     fn keep(&mut self, key: SessionKey, session: Session, next_use: Option<u64>) {
         debug_assert!(!self.claims.is_at_work(&key), "a session at work is elsewhere");
         if let Some(mut before) = self.idle.add(key, session, next_use) {

@@ -23,7 +23,9 @@ pub(crate) struct Opening {
     pub(super) parent: Option<Session>,
     /// Reason why there is no such memory.
     pub(super) reason: Option<String>,
-    /// Since when it waits for what is read ahead, while nobody is at work.
+    /// What the looks took.
+    pub(super) stats: LoadStats,
+    /// Since when it waits for what is read ahead, while no turn is active.
     since: Option<Instant>,
 }
 
@@ -52,7 +54,7 @@ impl Memory {
         self.claims.expect_no_more(session);
     }
 
-    /// Goes on to find what the session of a request has read and said; true once that is known, or that
+    /// Continues to find what the session of a request has read and said; true once that is known, or that
     /// there is nothing.
     ///
     /// # Errors
@@ -66,10 +68,8 @@ impl Memory {
         if request.cold || self.idle.contains_key(key) {
             return Ok(true);
         }
-        let mut stats = LoadStats::default();
-        let Poll::Ready(found) = self.poll_look(key, &mut opening.own, false, &mut stats) else {
-            return Ok(false);
-        };
+        let Opening { own, parents, stats, .. } = opening;
+        let Poll::Ready(found) = self.poll_look(key, own, false, stats) else { return Ok(false) };
         self.idle.warn(key, stats.reason.take());
         if let Some((session, journal)) = found {
             if let Some(saver) = &mut self.saver {
@@ -77,22 +77,19 @@ impl Memory {
             }
             self.keep(key.clone(), session, request.next_use);
             self.saved(key);
-            self.idle.get_mut(key).into_iter().for_each(|idle| idle.ahead.waited_ms = stats.waited_ms);
             return Ok(true);
         }
         let Some(parent) = request.parent.as_ref().filter(|parent| !self.idle.contains_key(parent)) else {
             return Ok(true);
         };
-        let Poll::Ready(found) = self.poll_look(parent, &mut opening.parents, true, &mut stats) else {
-            return Ok(false);
-        };
-        opening.reason = stats.reason.or(opening.reason.take());
+        let Poll::Ready(found) = self.poll_look(parent, parents, true, stats) else { return Ok(false) };
+        opening.reason = stats.reason.take().or(opening.reason.take());
         opening.parent = found.map(|(session, _)| session).or(opening.parent.take());
         Ok(true)
     }
 
     /// Tells whether what is being read ahead of the session of a request, or of its parent, is awaited.
-    /// `is_beside`: others are at work meanwhile.
+    /// `is_beside`: others are active meanwhile.
     pub(crate) fn awaits(&mut self, request: &Request, opening: &mut Opening, is_beside: bool) -> bool {
         let own = std::iter::once(&request.session).chain(&request.parent);
         if own.fold(false, |awaits, session| awaits | self.is_being_read(session)) {
@@ -124,7 +121,7 @@ impl Memory {
         idle.map_or(&[], |idle| &idle.session.segments)
     }
 
-    /// Goes on to look at a session's own manifest; ready with the session as it says.
+    /// Continues to look at a session's own manifest; ready with the session as it says.
     pub(super) fn poll_own(
         &mut self,
         key: &SessionKey,
@@ -134,8 +131,8 @@ impl Memory {
         self.poll_look(key, &mut opening.own, false, stats)
     }
 
-    /// Goes on to look at a manifest; ready with the session as it says, of whose keys and values nothing is
-    /// read yet. `borrowed`: to begin another one with.
+    /// Continues to look at a manifest; ready with the session as it says, of whose keys and values nothing
+    /// is read yet. `borrowed`: to begin another one with.
     fn poll_look(
         &mut self,
         key: &SessionKey,
@@ -151,8 +148,8 @@ impl Memory {
             *look = hinted.map_or_else(|| self.begin_look(key, None), Look::Hinted);
         }
         if let Look::Hinted(begun) = look {
-            let Some((found, ms)) = begun.poll() else { return Poll::Pending };
-            stats.waited_ms += ms;
+            let Some((found, span)) = begun.poll() else { return Poll::Pending };
+            stats.took(span);
             let fault = match found {
                 Found::Damaged(fault) => Some(fault),
                 _ => None,
@@ -160,10 +157,10 @@ impl Memory {
             *look = self.begin_look(key, fault);
         }
         let Look::UnderWay(begun, fault) = look else { return Poll::Ready(None) };
-        let Some((found, ms)) = begun.poll() else { return Poll::Pending };
+        let Some((found, span)) = begun.poll() else { return Poll::Pending };
         let (is_there, fault) = (matches!(found, Found::Whole(_) | Found::Unreadable(_)), fault.take());
         *look = Look::Over { is_there };
-        stats.waited_ms += ms;
+        stats.took(span);
         let opened = self.opened(key, found, borrowed, &mut stats.reason);
         stats.reason = stats.reason.take().or(fault);
         Poll::Ready(opened)

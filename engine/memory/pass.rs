@@ -36,7 +36,7 @@ pub(crate) enum SpanLogits {
     Best(Best),
 }
 
-/// Logits that are in memory at a time, at most (but one row's).
+/// Maximum number of logits that are in memory at a time (but one row's).
 const LOGITS: usize = 1 << 23;
 
 /// Rows of a sequence whose logits may be wanted of one pass.
@@ -60,7 +60,8 @@ pub(crate) fn forward(spans: Vec<Span<'_>>, arena: &mut Arena) -> Result<Vec<Vec
 
 /// Runs one pass over spans of an arena's sequences, and returns the wanted logits, span by span.
 ///
-/// # Errors A token outside the vocabulary, a position outside the context, a failure of the device; or no
+/// # Errors
+/// A token outside the vocabulary, a position outside the context, a failure of the device; or no
 /// caller waits for it any more. The sequences are then as before.
 pub(crate) fn forward_best(
     spans: Vec<Span<'_>>,

@@ -1,18 +1,18 @@
 //! Reads what the next agents need while the present ones decode, and what one needs whose turn it is, if
 //! others would wait for that. Its threads also pack small files.
 //!
-//! Read-ahead is for as many agents as are at work, no more: each place kept for the next one is taken from
+//! Read-ahead is for as many agents as are active, no more: each place kept for the next one is taken from
 //! those that Belady would keep.
 
 use super::Memory;
 use super::io_pool::{Begun, IoPool, Priority, Wake, ms_since};
+use crate::SessionKey;
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::KvLayout;
 use crate::kv::layout::Part;
 use crate::kv::table::BlockKey;
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
-use crate::{Result, SessionKey};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,18 +60,15 @@ pub(super) struct Ahead {
 const THREADS: usize = 2;
 
 impl Ahead {
-    /// Threads that read from `store`.
-    ///
-    /// # Errors
-    /// They can't be started.
-    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>, wake: &Wake) -> Result<Self> {
+    /// Reads from `store`.
+    pub(super) fn new(store: &Arc<Store>, layout: Arc<KvLayout>, wake: &Wake) -> Self {
         // Who waits for a read doesn't wait until files are packed.
         let n_threads = store.n_readers(THREADS).max(THREADS);
-        let io_pool = IoPool::new("greenroom-ahead", n_threads, Priority::Low, store, wake)?;
-        Ok(Self { under_way: Vec::new(), layout, io_pool })
+        let io_pool = IoPool::new("greenroom-ahead", n_threads, Priority::Low, store, wake);
+        Self { under_way: Vec::new(), layout, io_pool }
     }
 
-    /// The threads: whoever computes goes before them.
+    /// The threads: lower priority than compute threads.
     pub(super) fn io_pool(&self) -> &IoPool<Store> {
         &self.io_pool
     }
@@ -135,7 +132,7 @@ impl Memory {
     pub(super) fn collect(&mut self) {
         let Some(loader) = &mut self.loader else { return };
         for fetched in loader.ahead.collect() {
-            // Whoever is at work by now, or has gone, has no use for it.
+            // A session that is active by now, or has gone, has no use for it.
             let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
             let read = match fetched.bytes {
                 Bytes::Block(index, key, Found::Whole((block, bytes))) => {
@@ -160,8 +157,8 @@ impl Memory {
         }
     }
 
-    /// Begins to read what the agents that are needed next lack, as many of them as are at work now; makes
-    /// room by evicting whoever is needed later.
+    /// Begins to read what the agents that are needed next lack, as many of them as are active now; makes
+    /// room by evicting those that are needed later.
     pub(crate) fn look_ahead(&mut self, n_active: usize) {
         self.collect();
         self.take_hints();

@@ -36,7 +36,7 @@ pub(crate) struct Recalled {
     /// Prompt tokens that the session had read or said before, but whose keys and values are not there.
     pub(crate) recomputed: usize,
     pub(crate) bytes_read: u64,
-    /// Milliseconds that the turn waited for reading, and that reading took while others were at work.
+    /// Milliseconds that the turn waited for reading, and that reading took while others were active.
     pub(crate) waited_ms: f64,
     pub(crate) prefetch_ms: f64,
     pub(crate) reason: Option<String>,
@@ -78,7 +78,7 @@ enum Step {
     Known(Known),
     /// The rows of its open block.
     Tail,
-    /// All tokens of the prompt but the last, at most.
+    /// At most all tokens of the prompt but the last.
     Last(Restore),
     /// All of a memory that another device began, before it goes on.
     Adopt(Restore),
@@ -106,7 +106,7 @@ struct ReadKnown {
 
 impl Memory {
     /// Takes a session out, whose manifest was looked for, to make it ready for a prompt. `is_beside`: others
-    /// are at work.
+    /// are active.
     pub(crate) fn begin_recall(
         &mut self,
         request: &Request,
@@ -115,8 +115,8 @@ impl Memory {
         is_beside: bool,
     ) -> Loading {
         let key = &request.session;
-        let Opening { parent, reason, .. } = opening;
-        let mut stats = LoadStats { is_beside, ..LoadStats::default() };
+        let Opening { parent, reason, stats: LoadStats { waited_ms, .. }, .. } = opening;
+        let mut stats = LoadStats { is_beside, waited_ms, ..LoadStats::default() };
         stats.reason = self.claims.begin(key).filter(|_| request.retention == Retention::Persistent);
         if request.retention == Retention::Persistent {
             stats.reason = stats.reason.or_else(|| self.storeless.clone());
@@ -174,7 +174,7 @@ impl Memory {
         }
     }
 
-    /// Goes on with a session as far as what was read allows; true once it is ready.
+    /// Continues with a session as far as what was read allows; true once it is ready.
     pub(crate) fn poll_recall(&mut self, loading: &mut Loading) -> bool {
         loop {
             let Loading { key, session, stats, .. } = loading;
@@ -324,8 +324,8 @@ impl Memory {
         Some(Known { first, wanted, held, reading, read: None })
     }
 
-    /// Goes on to look for whole blocks, and appends those that it finds, in memory or on disk, until one is
-    /// missing; true once that is over. Windows are left to [`Restore`].
+    /// Continues to look for whole blocks, and appends those that it finds, in memory or on disk, until one
+    /// is missing; true once that is over. Windows are left to [`Restore`].
     fn poll_known(
         &mut self,
         session: &mut Session,

@@ -2,7 +2,7 @@
 //! open block. Whatever is read is begun here and polled until it is there; nothing waits.
 
 use super::Memory;
-use super::io_pool::Begun;
+use super::io_pool::{Begun, Span};
 use super::loader::Loader;
 use super::sequence::Sequence;
 use super::session::Session;
@@ -12,22 +12,30 @@ use crate::kv::table::{BlockHash, BlockId, BlockKey};
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Cost of a search for a session's memory, and the reason why something was not found.
 #[derive(Default)]
 pub(super) struct LoadStats {
-    /// True if it is read while others are at work.
+    /// True if it is read while others are active.
     pub(super) is_beside: bool,
     pub(super) bytes_read: u64,
-    /// Milliseconds that reading took while nobody was at work, and while others were.
+    /// Milliseconds that reading took while no turn was active, and while others were.
     pub(super) waited_ms: f64,
     pub(super) hidden_ms: f64,
     pub(super) reason: Option<String>,
+    /// End of the latest time that was counted.
+    pub(super) counted_to: Option<Instant>,
 }
 
 impl LoadStats {
-    fn took(&mut self, ms: f64) {
+    /// Counts the time of a task; what ran beside it counts once.
+    pub(super) fn took(&mut self, span: Span) {
+        let began = self.counted_to.map_or(span.began, |counted_to| counted_to.max(span.began));
+        let ms = span.ended.saturating_duration_since(began).as_secs_f64() * 1e3;
         *(if self.is_beside { &mut self.hidden_ms } else { &mut self.waited_ms }) += ms;
+        self.counted_to = Some(began.max(span.ended));
     }
 }
 
@@ -51,7 +59,23 @@ enum Step {
     Nowhere,
     /// The disk is asked for the first one that it lacks: nothing after it is read.
     Counting(Begun<Vec<usize>>),
-    Blocks(Begun<Vec<ReadBlock>>),
+    Blocks(Begun<Vec<ReadBlock>>, #[expect(dead_code, reason = "it is held")] Reserved),
+}
+
+/// Bytes that are on their way from disk, as a part of the budget until they are dropped.
+pub(super) struct Reserved(Arc<AtomicU64>, u64);
+
+impl Reserved {
+    fn new(total: &Arc<AtomicU64>, bytes: u64) -> Self {
+        total.fetch_add(bytes, Ordering::Relaxed);
+        Self(total.clone(), bytes)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 /// A session on its way to its first `n` tokens, or fewer where something is missing.
@@ -80,7 +104,7 @@ impl Restore {
 const SPAN: usize = 4;
 
 impl Memory {
-    /// Goes on to take a session back to so many tokens; returns how many are left once it is there.
+    /// Continues to take a session back to so many tokens; returns how many are left once it is there.
     pub(super) fn poll_restore(
         &mut self,
         session: &mut Session,
@@ -151,7 +175,7 @@ impl Memory {
         Some((tail, loader.pool(stats.is_beside).begin(read)))
     }
 
-    /// Goes on to give a session the rows of its open block; `begun` were begun to be read before, and the
+    /// Continues to give a session the rows of its open block; `begun` were begun to be read before, and the
     /// session may have gone back since, so that its rows are others. Returns true once it has them, or they
     /// can't be had.
     pub(super) fn poll_tail(
@@ -165,8 +189,8 @@ impl Memory {
             *begun = self.begin_tail(session, stats);
         }
         let Some((tail, reading)) = begun else { return true };
-        let Some((found, ms)) = reading.poll() else { return false };
-        stats.took(ms);
+        let Some((found, span)) = reading.poll() else { return false };
+        stats.took(span);
         match session.put_tail(tail, found, &mut self.arena) {
             Ok(bytes) => stats.bytes_read += bytes,
             Err(reason) => stats.reason = Some(reason),
@@ -216,7 +240,8 @@ impl Memory {
     }
 
     fn begin_blocks(&mut self, wanted: &[Wanted], stats: &LoadStats) -> Step {
-        self.make_room(wanted.iter().map(|(_, key)| self.arena.part_bytes(key.1)).sum(), None);
+        let room = wanted.iter().map(|(_, key)| self.arena.part_bytes(key.1)).sum();
+        self.make_room(room, None);
         let layout = self.context.layout.clone();
         let task = |wanted: &Wanted| {
             let ((index, key), layout) = (*wanted, layout.clone());
@@ -224,10 +249,11 @@ impl Memory {
         };
         let pool =
             |loader: &Loader| loader.pool(stats.is_beside).begin_all(wanted.iter().map(task).collect());
-        self.loader.as_ref().map_or(Step::Nowhere, |loader| Step::Blocks(pool(loader)))
+        let reserved = Reserved::new(&self.being_read, room);
+        self.loader.as_ref().map_or(Step::Nowhere, |loader| Step::Blocks(pool(loader), reserved))
     }
 
-    /// Goes on to read, after making room; returns what was read of each part once all of it is there.
+    /// Continues to read, after making room; returns what was read of each part once all of it is there.
     pub(super) fn poll_reading(
         &mut self,
         reading: &mut Reading,
@@ -237,15 +263,15 @@ impl Memory {
             match &reading.step {
                 Step::Nowhere => break Vec::new(),
                 Step::Counting(begun) => {
-                    let (spans, ms) = begun.poll()?;
-                    stats.took(ms);
+                    let (spans, span) = begun.poll()?;
+                    stats.took(span);
                     let whole = spans.iter().take_while(|n| **n == SPAN).count();
                     let n = whole * SPAN + spans.get(whole).unwrap_or(&0);
                     reading.step = self.begin_blocks(&reading.wanted[..n], stats);
                 }
-                Step::Blocks(begun) => {
-                    let (found, ms) = begun.poll()?;
-                    stats.took(ms);
+                Step::Blocks(begun, _) => {
+                    let (found, span) = begun.poll()?;
+                    stats.took(span);
                     break found.into_iter().map(Some).collect();
                 }
             }

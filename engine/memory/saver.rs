@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 
 /// The result of something that was to be written.
 pub(crate) enum Written {
-    /// Blocks of a session that is at work.
+    /// Blocks of an active session.
     Blocks(Stored),
     /// All of a session whose turn has ended, but the manifest.
     Session(Stored),
@@ -58,7 +58,7 @@ struct UnderWay {
     session: SessionKey,
     turn: u64,
     cost: Cost,
-    /// True for a manifest: whoever reads it must wait.
+    /// True for a manifest: a turn that reads it must wait.
     is_manifest: bool,
 }
 
@@ -71,15 +71,12 @@ pub(super) struct Cost {
 }
 
 impl Saver {
-    /// A thread that writes to `store`.
-    ///
-    /// # Errors
-    /// It can't be started.
-    pub(super) fn new(store: &Arc<Store>, wake: &Wake) -> Result<Self> {
-        let io_pool = IoPool::new("greenroom-writer", 1, Priority::Low, store, wake)?;
+    /// Writes to `store`.
+    pub(super) fn new(store: &Arc<Store>, wake: &Wake) -> Self {
+        let io_pool = IoPool::new("greenroom-writer", 1, Priority::Low, store, wake);
         let (done, answers) = channel();
         let (under_way, early, journals) = Default::default();
-        Ok(Self { io_pool, done, answers, under_way, early, journals })
+        Self { io_pool, done, answers, under_way, early, journals }
     }
 
     /// Takes note of what a session's manifest holds.

@@ -108,7 +108,7 @@ enum File {
     Borrowed,
 }
 
-/// Tails of sealed blocks that stay on disk, at most. A turn ended in each of these blocks.
+/// Maximum number of tails of sealed blocks that stay on disk. A turn ended in each of these blocks.
 const EARLIER: usize = 16;
 
 /// Content of a commit: the manifest to write, and the tail files that it makes obsolete.
@@ -238,8 +238,8 @@ impl Session {
         self.retire(past);
     }
 
-    /// Takes back a commit that was not written: the next manifest lets go of the files that it would have
-    /// let go.
+    /// Takes back a commit that was not written: the next manifest releases the files that it would have
+    /// released.
     pub(crate) fn uncommit(&mut self, pending: Option<Pending>) {
         self.obsolete.extend(pending.into_iter().flat_map(|pending| pending.obsolete));
     }
@@ -261,7 +261,7 @@ impl Session {
         self.tail.as_ref().map(|tail| &*tail.at.file)
     }
 
-    /// Takes the place of another session of its name: its next manifest lets go of the files of that one.
+    /// Takes the place of another session of its name: its next manifest releases the files of that one.
     pub(super) fn replace(&mut self, mut before: Self, arena: &mut Arena) {
         before.sequence.clear(arena);
         before.forget_stored(0);
@@ -275,7 +275,7 @@ impl Session {
     /// Puts rows from disk after its blocks; returns the bytes that were read for them.
     ///
     /// # Errors
-    /// In words, why they can't be used.
+    /// As text, why they can't be used.
     pub(super) fn put_tail(
         &mut self,
         tail: &TailRef,
@@ -318,7 +318,7 @@ impl Session {
         self.sequence.open_rows().is_none() || self.tail.as_ref().is_some_and(covers)
     }
 
-    /// Lets go of something in memory that is on disk too; `false`: there is nothing.
+    /// Evicts something in memory that is on disk too; `false`: nothing is left to evict.
     pub(crate) fn evict(&mut self, arena: &mut Arena) -> bool {
         if self.rows_stored() && self.sequence.holds_rows() {
             self.sequence.truncate_to_block(arena);
@@ -333,7 +333,7 @@ impl Session {
             || self.sequence.table().last_held(self.stored_blocks).is_some()
     }
 
-    /// Gives up the last of what is in memory alone, to be computed again; `false`: there is nothing.
+    /// Gives up the last of what is in memory alone, to be computed again; `false`: nothing is left.
     pub(crate) fn evict_unsaved(&mut self, arena: &mut Arena) -> bool {
         let n = self.sequence.len();
         n > 0 && self.truncate((n - 1) / BLOCK * BLOCK, arena) < n

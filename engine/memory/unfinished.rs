@@ -25,7 +25,7 @@ impl Unfinished {
         self.0.is_empty()
     }
 
-    /// Lets go of what a session's turn had read that did not end.
+    /// Releases what a session's turn had read that did not end.
     pub(super) fn forget(&mut self, key: &SessionKey, arena: &mut Arena) {
         self.0.retain(|(session, blocks)| {
             let stays = session != key;
@@ -36,7 +36,7 @@ impl Unfinished {
         });
     }
 
-    /// Lets go of the last block of what is held longest; `false`: there is none.
+    /// Evicts the last block of what is held longest; `false`: there is none.
     pub(super) fn evict(&mut self, arena: &mut Arena) -> bool {
         let Some((_, blocks)) = self.0.front_mut() else { return false };
         blocks.pop().into_iter().for_each(|id| arena.release(id));

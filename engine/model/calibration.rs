@@ -17,7 +17,7 @@ use greenroom_kernels::shaping::noise;
 use greenroom_kernels::threads;
 use libm::exp;
 
-/// Tokens that are read, at most.
+/// Maximum number of tokens that are read.
 pub(crate) const MAX_TOKENS: usize = 512;
 
 /// Sampling interval of the rows measured for effects of key errors.
@@ -184,7 +184,7 @@ impl Calibration {
     }
 
     /// The energy of queries (mean squares) and the variance of keys of a layer, `[n_kv_heads, k_dim]` each,
-    /// in units of no account; `None` where that is not known.
+    /// in arbitrary units; `None` where that is not known.
     pub(crate) fn of_layer(&self, layer: usize) -> Option<[Vec<f32>; 2]> {
         let layer = self.layers.get(layer)?;
         Some([&layer.queries, &layer.keys].map(|scales| scales.iter().map(|scale| scale.to_f32()).collect()))

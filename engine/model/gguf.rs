@@ -94,7 +94,7 @@ impl Gguf {
     /// Reads the header; `name` is what messages call the file.
     ///
     /// # Errors
-    /// It is no GGUF file, or its header or a tensor reaches past its end.
+    /// It is not a GGUF file, or its header or a tensor reaches past its end.
     pub(crate) fn parse(name: String, bytes: FileBytes) -> Result<Self> {
         let mut reader = HeaderReader { name: &name, bytes: bytes.as_slice(), at: 0, n_elements: 0 };
         if reader.take(4, "magic")? != b"GGUF" {
@@ -303,7 +303,7 @@ struct HeaderReader<'a> {
     n_elements: u64,
 }
 
-/// Elements of all arrays together, at most: far above any vocabulary.
+/// Maximum number of elements of all arrays together: far above any vocabulary.
 const MAX_ELEMENTS: u64 = 1 << 23;
 /// Arrays of arrays deeper than this are not metadata of any model.
 const MAX_DEPTH: usize = 4;

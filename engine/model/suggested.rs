@@ -1,7 +1,7 @@
 //! Sampling that a model's makers suggest: `general.sampling.*` of its file, under llama.cpp's keys.
 //!
-//! These are suggestions. One that is no number, or out of its range, is ignored with a warning; the model is
-//! served all the same.
+//! These are suggestions. One that is not a number, or out of its range, is ignored with a warning; the model
+//! is served all the same.
 //!
 //! Sampling that a model's file suggests (`general.sampling.*`) overrides defaults and is overridden by
 //! flags; the transcript records the result, so no replay asks the file.

@@ -265,7 +265,8 @@ impl<M> Loader<'_, M> {
 
     /// All is loaded: says what the matrices are.
     ///
-    /// # Errors The file has an unexpected tensor: ignoring it would mean wrong answers.
+    /// # Errors
+    /// The file has an unexpected tensor: ignoring it would mean wrong answers.
     fn finish(self, family: &str) -> Result<()> {
         let all = self.gguf.tensors().map(|(name, _)| name);
         let mut unknown: Vec<&str> = all.filter(|name| !self.taken.contains(*name)).collect();

@@ -12,7 +12,8 @@ use std::sync::mpsc::{SendError, Sender};
 pub(crate) trait Job: Send {
     /// One pass; `true`: it was the last one.
     ///
-    /// # Errors It fails, or its receiver was dropped.
+    /// # Errors
+    /// It fails, or its receiver was dropped.
     fn step(&mut self) -> Result<bool>;
 
     /// Reports the failure to the caller.

@@ -77,15 +77,15 @@ fn checksum<'a>(hash: BlockHash, tensors: impl Iterator<Item = (impl AsRef<str>,
     pieces.into_inner().expect("a hasher takes all bytes").finalize().to_hex().to_string()
 }
 
-/// Bytes of a block's image, at most, whatever its model.
+/// Maximum bytes of a block's image, whatever its model.
 pub(super) const MAX_BLOCK_BYTES: u64 = 1 << 30;
 
-/// Bytes of the image of a part of a block, at most.
+/// Maximum bytes of the image of a part of a block.
 pub(super) fn most(part: Part, layout: &KvLayout) -> u64 {
     layout.block_bytes(part) + layout.exact_bytes() + header_bytes(layout) as u64
 }
 
-/// Bytes of an image's header, at most: some hundred for each tensor.
+/// Maximum bytes of an image's header: some hundred for each tensor.
 fn header_bytes(layout: &KvLayout) -> usize {
     4096 + layout.layers.len() * 8 * 256
 }
@@ -113,7 +113,7 @@ pub(crate) fn read(
     })
 }
 
-/// Bytes of an image that is read at once, at most: each thread that reads keeps room for one.
+/// Maximum bytes of an image that is read at once: each thread that reads keeps room for one.
 const MAX_READ_BYTES: u64 = 4 << 20;
 
 /// Reads each tensor straight to its place.

@@ -12,7 +12,7 @@ use crate::kv::table::BlockKey;
 pub(super) const FOLDERS: [&str; 7] = ["runs", "blocks", "windows", "packs", "tails", "manifests", "checks"];
 /// The folder of what failed a check.
 pub(super) const DAMAGED: &str = "damaged";
-/// Bytes of what was found out about a model, at most.
+/// Maximum bytes of what was found out about a model.
 pub(super) const MAX_CHECK_BYTES: u64 = 1 << 20;
 
 /// A regular file of a size that its kind may have.
@@ -43,7 +43,7 @@ pub(super) struct Contents {
     pub(super) temporary: Vec<SizedFile>,
     /// Files that were set aside before.
     pub(super) damaged: Vec<SizedFile>,
-    /// Entries that have a name of ours and are something else: what they are, in words.
+    /// Entries that have a name of ours and are something else: what they are, as text.
     pub(super) foreign: Vec<(String, String)>,
     /// Entries that have no name of ours.
     pub(super) unknown: Vec<String>,

@@ -65,7 +65,7 @@ impl DirEntry {
 /// Lists a folder's entries, sorted by name; none if the folder is not there.
 ///
 /// # Errors
-/// It is no folder, or can't be read.
+/// It is not a folder, or can't be read.
 pub(super) fn entries(dir: &Path) -> Result<Vec<DirEntry>> {
     let wrong = |e| io_error("read", dir, e);
     let mut out = Vec::new();
@@ -92,7 +92,8 @@ fn not_a_folder(dir: &Path, found: &Metadata) -> Error {
 
 /// Tells whether a folder is there.
 ///
-/// # Errors Another kind of file is in its place, or its kind can't be determined.
+/// # Errors
+/// Another kind of file is in its place, or its kind can't be determined.
 pub(super) fn is_folder(dir: &Path) -> Result<bool> {
     match fault::read_point().and_then(|()| fs::symlink_metadata(dir)) {
         Ok(found) if found.is_dir() => Ok(true),
@@ -208,7 +209,7 @@ fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(rest)
 }
 
-/// Removes a file; returns the bytes that it had. One that is not there is no error.
+/// Removes a file; returns the bytes that it had. One that is missing is not an error.
 pub(super) fn remove(path: &Path) -> Result<u64> {
     let bytes = size(path).unwrap_or(0);
     match fault::write_point().and_then(|()| fs::remove_file(path)) {
@@ -257,7 +258,8 @@ pub(super) fn open_lock(path: &Path) -> Result<File> {
 /// Makes a folder that its owner alone can enter, and those above it; each is durable before anything is put
 /// into it.
 ///
-/// # Errors It can't be created, or another kind of file is in its place.
+/// # Errors
+/// It can't be created, or another kind of file is in its place.
 pub(super) fn make_private_dir(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),

@@ -22,7 +22,7 @@ pub(crate) enum Found<T> {
 pub(crate) enum Failure {
     /// It is not there.
     Missing,
-    /// It was read and is wrong, or is no file at all: that will not change.
+    /// It was read and is wrong, or is not a file at all: that will not change.
     Damaged(String),
     /// The system could not read it.
     Unreadable(String),

@@ -78,7 +78,7 @@ pub struct StoredSession {
     pub(crate) rows_to_go_back: u64,
 }
 
-/// All that is stored of one session, in words.
+/// All that is stored of one session, as text.
 #[derive(Clone, Debug)]
 pub struct Details {
     /// The entry in [`Folder::list`].

@@ -20,7 +20,7 @@ use std::io::{self, Cursor, Read as _, SeekFrom};
 
 /// Bytes of a record before its payload.
 pub(super) const HEAD: usize = 4 + 32;
-/// Bytes of a record, at most.
+/// Maximum bytes of a record.
 pub(super) const MAX_RECORD_BYTES: u64 = 1 << 30;
 
 /// End of a log: the bytes that count, and the last checksum, which covers all before it.
@@ -39,7 +39,7 @@ impl End {
     }
 
     fn key(&self) -> [u8; 32] {
-        // One that is no checksum fits no record.
+        // One that is not a checksum fits no record.
         blake3::Hash::from_hex(&self.sum).map_or([0; 32], |hash| *hash.as_bytes())
     }
 }

@@ -155,7 +155,7 @@ impl From<Address> for String {
     }
 }
 
-/// Bytes of a manifest, at most.
+/// Maximum bytes of a manifest.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Content of a manifest's log, as far as a writer must know it to add to it.
@@ -199,7 +199,7 @@ impl Journal {
         self.end.bytes
     }
 
-    /// The log called `name`, written again as `manifest` has it after a change that is no turn.
+    /// The log called `name`, written again as `manifest` has it after a change that is not a turn.
     pub(super) fn rewritten(mut self, manifest: &Manifest, name: &str, cipher: &Cipher) -> Result<Vec<u8>> {
         self.turns = self.turns.saturating_sub(1); // the update counts one
         match Self::update(Some(&self), |_| false, manifest, name, cipher)?.0 {

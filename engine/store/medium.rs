@@ -8,12 +8,12 @@ use super::found::Failure;
 use super::source::Input;
 use crate::Result;
 
-/// Whole things by their names.
+/// Named blobs.
 pub(crate) trait Blobs: Send + Sync {
     /// Opens a thing to read any range of it.
     ///
     /// # Errors
-    /// It is missing, is no regular file, or can't be read.
+    /// It is missing, is not a regular file, or can't be read.
     fn open(&self, name: &str) -> Result<Input, Failure>;
 
     /// Bytes of a thing; `None` if it is not there.
@@ -56,7 +56,7 @@ pub(crate) trait Blobs: Send + Sync {
         Ok(by_folder(self.list("")?))
     }
 
-    /// Removes a thing; returns the bytes that it had. One that is not there is no error.
+    /// Removes a thing; returns the bytes that it had. One that is missing is not an error.
     ///
     /// # Errors
     /// It can't be removed.
@@ -87,12 +87,14 @@ pub(crate) trait Logs: Blobs {
 
     /// The exclusive right to write a name, until it is dropped; `None`: another process has it.
     ///
-    /// # Errors It can't be leased.
+    /// # Errors
+    /// It can't be leased.
     fn lease(&self, name: &str) -> Result<Option<Lease>>;
 
     /// Exclusive use of everything, until it is dropped; `None`: another process uses it.
     ///
-    /// # Errors It can't be had.
+    /// # Errors
+    /// It can't be acquired.
     fn alone(&self) -> Result<Option<Lease>>;
 
     /// Number of reads worth doing in parallel, given the number of cores that compute.
@@ -126,7 +128,7 @@ pub(crate) enum EntryKind {
     /// A regular file of this many bytes.
     File(u64),
     Folder,
-    /// Something else, in words.
+    /// Something else, as text.
     Other(&'static str),
 }
 

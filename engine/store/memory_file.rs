@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 const MAGIC: &[u8; 16] = b"greenroom memory";
 const VERSION: u32 = 1;
-/// Bytes of a head, at most: as of a manifest.
+/// Maximum bytes of a head: as of a manifest.
 const MAX_HEAD_BYTES: u64 = super::manifest::MAX_MANIFEST_BYTES;
 
 /// Parts of a block, by [`Part`], as far as they are there.

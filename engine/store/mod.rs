@@ -154,12 +154,13 @@ impl Store {
     const MAX_SMALL_BYTES: u64 = 1 << 20;
     /// Number of small files from which on they are packed.
     const MIN_PACKED_FILES: usize = 256;
-    /// Bytes of a pack, at most, unless a single image is larger.
+    /// Maximum bytes of a pack, unless a single image is larger.
     const PACK: usize = 64 << 20;
 
     /// Opens (and makes) a cache folder.
     ///
-    /// # Errors `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is running in it.
+    /// # Errors
+    /// `Store`: it can't be made or written; `InUse`: `greenroom cache rm` is running in it.
     pub(crate) fn open(place: &StoreLocation) -> Result<Self> {
         Ok(Self::on(place.open()?, place.key.as_ref()))
     }

@@ -47,7 +47,7 @@ impl Numerics {
         Self { past, ..Self::new(device, keys) }
     }
 
-    /// The devices that computed its first tokens, in words; `None`: one device computed all of it.
+    /// The devices that computed its first tokens, as text; `None`: one device computed all of it.
     pub(crate) fn origin(&self) -> Option<String> {
         let ((_, device), earlier) = self.past.split_first()?;
         let mut text = device.clone();

@@ -84,7 +84,7 @@ impl Packs {
     }
 }
 
-/// Bytes of a pack, at most, and of its index.
+/// Maximum bytes of a pack, and of its index.
 pub(super) const MAX_PACK_BYTES: u64 = 4 << 30;
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 

@@ -39,7 +39,8 @@ impl Store {
 
     /// The right to move what is in packs; waits for it, as its holder is soon done.
     ///
-    /// # Errors Another process keeps it, or it can't be had.
+    /// # Errors
+    /// Another process keeps it, or it can't be had.
     pub(super) fn lease_packs(&self) -> Result<Lease> {
         for _ in 0..500 {
             if let Some(lease) = self.medium.lease("packs.lock")? {

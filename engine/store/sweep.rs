@@ -38,8 +38,8 @@ impl AddAssign for Removed {
 
 impl Folder {
     /// Removes the sessions that `select` picks, then all that no session needs: blocks without an owner,
-    /// what a crash left after, what was set aside before, and what older versions of the store, which can't
-    /// be read any more, left.
+    /// files left by a crash, what was set aside before, and what older versions of the store, which can't be
+    /// read any more, left.
     ///
     /// # Errors
     /// Another process uses the folder, or a file can't be removed.

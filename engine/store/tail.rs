@@ -108,10 +108,10 @@ fn check(
     Ok(())
 }
 
-/// Bytes of a tail's file, at most.
+/// Maximum bytes of a tail's file.
 pub(super) const MAX_TAIL_BYTES: u64 = 1 << 30;
 
-/// Bytes that count of a tail, at most: a record for each row.
+/// Maximum bytes that count of a tail: a record for each row.
 pub(super) fn most(layout: &KvLayout) -> u64 {
     (BLOCK * (layout.row_bytes() + log::HEAD + OVERHEAD)) as u64
 }

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 pub struct Verdict {
     /// Files read.
     pub files: usize,
-    /// Things that are damaged, missing, unreadable or unknown, in words.
+    /// Things that are damaged, missing, unreadable or unknown, as text.
     pub problems: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Folder {
             let found = format!("it has {bytes} bytes; expected {}", secret::LEN);
             verdict.file(name, if *bytes == secret::LEN { Ok(()) } else { Err(found.into()) });
         }
-        // Those are empty, or would be among what is foreign; what a crash left is no problem.
+        // Those are empty, or would be among what is foreign; what a crash left is not a problem.
         verdict.files += contents.runs.len() + contents.temporary.len();
         for (name, reason) in &contents.foreign {
             verdict.file(name, Err(reason.as_str().into()));

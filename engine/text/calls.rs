@@ -69,7 +69,7 @@ impl CallForm {
         }
     }
 
-    /// The form in which a template writes calls; `None`: it knows no tools, or its calls are no text
+    /// The form in which a template writes calls; `None`: it knows no tools, or its calls are not text
     /// (harmony's channels).
     pub(super) fn of(renderer: &Renderer<'_>, tokenizer: &Tokenizer) -> Option<Self> {
         let (user, assistant, result) = (placeholder(1), placeholder(2), placeholder(RESULT));
@@ -173,7 +173,7 @@ impl CallForm {
         self.head.trim_start().chars().next().filter(|_| self.opening.is_empty())
     }
 
-    /// Reads the text of a call of one of these tools, its opening left out; `None`: it is no whole call.
+    /// Reads the text of a call of one of these tools, its opening left out; `None`: it is not a whole call.
     pub(crate) fn read(&self, tools: &Tools, text: &str) -> Option<Call> {
         let rest = text.trim().strip_prefix(self.head.trim_start())?;
         // The name of a tool may begin another's.

@@ -1,15 +1,15 @@
 //! Requests that wait: for their session, for what is done on other threads, and for room in memory beside
-//! the turns at work.
+//! the active turns.
 //!
 //! A request whose session is free goes through the stages of [`Stage`]; whatever takes its time there is
-//! begun on a pool and polled, so nobody at work waits for it. A request that is ready before one that came
+//! begun on a pool and polled, so no active turn waits for it. A request that is ready before one that came
 //! earlier begins before it; one that finds no room lets nobody past.
 //!
 //! A turn begins when all that it may come to take, at its longest, fits in the budget together with what the
-//! turns at work may come to take; a turn that alone exceeds the budget is played alone. So what is at work
+//! active turns may come to take; a turn that alone exceeds the budget is played alone. So what is active
 //! never has to be evicted.
 //!
-//! A turn reserves all that it may come to take: whatever is at work is never evicted, so nothing is computed
+//! A turn reserves all that it may come to take: what is active is never evicted, so nothing is computed
 //! twice for want of room. That is more than most turns use; a budget that is tight for its agents plays them
 //! one after the other.
 
@@ -41,7 +41,7 @@ pub(crate) struct Waiting {
     pub(crate) stage: Stage,
 }
 
-/// The stage that a request is at, before its turn is at work.
+/// The stage that a request is at, before its turn is active.
 pub(crate) enum Stage {
     /// It waits for its session, or for those before it.
     Queued,
@@ -69,7 +69,7 @@ pub(crate) struct Prepared {
     pub(crate) decode: Decode,
     /// The request's, or less where the context ends.
     pub(crate) max_call_tokens: usize,
-    /// Bytes that the session takes when the reply is as long as it may be, at most.
+    /// Maximum bytes that the session takes, when the reply is as long as it may be.
     pub(crate) need: u64,
     /// Keys and values from outside that it begins with, instead of the session's own.
     pub(crate) memory: Option<SessionExport>,
@@ -90,19 +90,16 @@ struct Encoding {
 const THREADS: usize = 2;
 
 impl Encoder {
-    /// Threads with nothing to do.
-    ///
-    /// # Errors
-    /// They can't be started.
+    /// Two threads, started when needed.
     pub(crate) fn new(
         tokenizer: Arc<Tokenizer>,
         chat: Arc<Chat>,
         layout: Arc<KvLayout>,
         context_length: usize,
         wake: &Wake,
-    ) -> Result<Self> {
+    ) -> Self {
         let encoding = Arc::new(Encoding { tokenizer, chat, layout, context_length });
-        Ok(Self(IoPool::new("greenroom-encoder", THREADS, Priority::Low, &encoding, wake)?))
+        Self(IoPool::new("greenroom-encoder", THREADS, Priority::Low, &encoding, wake))
     }
 
     /// Begins to read a request, whose session has read `known`.

@@ -1,7 +1,7 @@
 //! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools'
 //! grammar.
 //!
-//! The token that a reply begins with is drawn as without tools. So a reply that is no call is the same as
+//! The token that a reply begins with is drawn as without tools. So a reply that is not a call is the same as
 //! without tools. A reply that must be a call begins with a call's markup and is under a grammar of calls
 //! from there on.
 //!
@@ -25,13 +25,13 @@ pub(crate) struct Calling {
     is_forced: bool,
     /// Each further call.
     further: Option<Matcher>,
-    /// Number of ids at the end of each whole call.
+    /// For each complete call, the number of ids up to its end.
     ends: Vec<usize>,
     /// True after a whole call, before the next one.
     is_between: bool,
 }
 
-/// Calls of one reply, at most.
+/// Maximum number of calls in one reply.
 const MAX_CALLS: usize = 16;
 
 enum Stage {
@@ -113,7 +113,7 @@ impl Calling {
         self.is_between
     }
 
-    /// Number of ids at the end of each whole call.
+    /// For each complete call, the number of ids up to its end.
     pub(crate) fn ends(&self) -> &[usize] {
         &self.ends
     }

@@ -20,9 +20,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Tokens of a guess, at most.
+/// Maximum number of tokens in a guess.
 const MAX_GUESS: usize = 8;
-/// Tokens of history that are read between two passes, at most.
+/// Maximum number of tokens of history that are read between two passes.
 const MAX_READ_TOKENS: usize = 64;
 /// Share of one more guess in what is known of its guesses; and of a token that was not guessed in forgetting
 /// it.
@@ -64,7 +64,7 @@ pub(crate) struct Terms {
     pub(crate) row: f64,
     /// Seconds of such a pass.
     pub(crate) token_s: f64,
-    /// Tokens, at most.
+    /// Maximum number of tokens.
     pub(crate) most: usize,
 }
 
@@ -84,7 +84,7 @@ impl DraftModel {
         self.budget
     }
 
-    /// Lets go of what it has read of a session.
+    /// Releases what it has read of a session.
     pub(crate) fn forget(&mut self, session: &SessionKey) {
         if let Some(at) = self.read.iter().position(|read| read.session == *session) {
             self.read.remove(at).into_iter().for_each(|mut read| read.sequence.clear(&mut self.arena));

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// Minimum number of matching tokens before a guess.
 const MIN_MATCH: usize = 3;
-/// Tokens of a guess, at most.
+/// Maximum number of tokens in a guess.
 const MAX_GUESS: usize = 15;
 /// Tokens of the past in which the last ones are looked for.
 const MAX_PAST_TOKENS: usize = 1 << 14;

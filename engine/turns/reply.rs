@@ -30,8 +30,8 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
-    /// True if its tokens were drawn elsewhere: a stop string that would leave nothing was not refused, so it
-    /// is passed over.
+    /// True if its tokens were drawn by a remote engine: a stop string that would leave nothing was not
+    /// refused, so it is passed over.
     is_from_elsewhere: bool,
     /// What it begins with, after a thought, that counts for nothing.
     head: Vec<u8>,
@@ -66,7 +66,7 @@ impl ReplyText {
         Self { stops, whole_sentences, said, ..Self::default() }
     }
 
-    /// A reply that is drawn elsewhere.
+    /// A reply that is drawn by a remote engine.
     fn from_elsewhere(ends: StopConditions<'_>) -> Self {
         let reply = Self::new(ends.stop, ends.whole_sentences, Said::default());
         Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
@@ -149,7 +149,7 @@ impl ReplyText {
         self.stops.get(self.met?).map(|stop| String::from_utf8_lossy(stop).into_owned())
     }
 
-    /// Number of ids at the end of each whole call.
+    /// For each complete call, the number of ids up to its end.
     pub(crate) fn call_ends(&self) -> &[usize] {
         self.calling.as_ref().map_or(&[], Calling::ends)
     }
@@ -427,7 +427,7 @@ impl ReplyText {
         true
     }
 
-    /// Number of ids at the end of the last whole call; `None`: there is none.
+    /// Number of ids up to the end of the last whole call; `None`: there is none.
     fn end_of_calls(&self) -> Option<usize> {
         self.call_ends().last().copied()
     }
@@ -440,7 +440,7 @@ impl ReplyText {
         self.stream_to(self.bytes.len())
     }
 
-    /// The whole text. Bytes that are no UTF-8 inside it become U+FFFD.
+    /// The whole text. Bytes that are not UTF-8 inside it become U+FFFD.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
@@ -514,9 +514,9 @@ impl ReplyText {
     }
 }
 
-/// A reply that was sampled elsewhere to the prompt that ends with this text, cut like one that is sampled
-/// here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if requested. Returns
-/// its ids, its text and why it ends.
+/// A reply that was sampled by a remote engine to the prompt that ends with this text, cut like one that is
+/// sampled here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if requested.
+/// Returns its ids, its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
     prompt: &str,
@@ -543,8 +543,8 @@ pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopRea
     (text, stop)
 }
 
-/// A reply that is streamed from elsewhere as text: the part that [`cut_reply`](crate::cut_reply) keeps,
-/// whatever follows.
+/// A reply that is streamed from a remote engine as text: the part that [`cut_reply`](crate::cut_reply)
+/// keeps, whatever follows.
 pub struct StreamedReply {
     reply: ReplyText,
     has_ended: bool,

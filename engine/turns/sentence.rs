@@ -218,7 +218,7 @@ impl Sentences {
         while let Some(end) = ends.get(self.n_tokens).filter(|end| **end <= at) {
             self.n_tokens += 1;
             self.count(1);
-            // A place that is no end of a sentence now is none later.
+            // A place that is not an end of a sentence now is none later.
             if *end == at && self.place.terminator != Terminator::None {
                 self.open.push((self.n_tokens, self.place, None));
             }

@@ -294,7 +294,7 @@ impl ActiveTurn {
     /// but not fed is fed next.
     ///
     /// # Errors
-    /// A row's logits are no probabilities, or the reply's grammar became too costly.
+    /// A row's logits are not probabilities, or the reply's grammar became too costly.
     pub(crate) fn advance(
         &mut self,
         rows: ChunksExact<'_, f32>,
@@ -616,13 +616,13 @@ impl ActiveTurn {
     }
 }
 
-/// Ids that are refused one after the other, at most; then the reply ends with nothing said.
+/// Maximum number of ids that are refused one after the other; then the reply ends with nothing said.
 const MAX_REFUSED: usize = 64;
 
 /// The id that the sampler draws after a reply; one that would leave nothing of it is not drawn.
 ///
 /// # Errors
-/// The logits are no probabilities, or the reply's grammar became too costly.
+/// The logits are not probabilities, or the reply's grammar became too costly.
 fn drawn(
     all: &[f32],
     reply: &mut ReplyText,
@@ -656,7 +656,7 @@ fn freely_drawn(
     }
 }
 
-/// The error of a row of logits that are no probabilities.
+/// The error of a row of logits that are not probabilities.
 fn no_probabilities(logits: &[f32]) -> Error {
     let count = |is: fn(&f32) -> bool| logits.iter().filter(|x| is(x)).count();
     let (n_nan, n_infinite) = (count(|x| x.is_nan()), count(|x| x.is_infinite()));

@@ -31,8 +31,8 @@ pub(super) struct LayerAttention<'a> {
     pub(super) pass: &'a Pass,
 }
 
-/// Rows that share unpacked tiles, at most: few enough that their states stay in cache, aligned so that they
-/// share a tile.
+/// Maximum number of rows that share unpacked tiles: few enough that their states stay in cache, aligned so
+/// that they share a tile.
 const ROWS_PER_TASK: usize = 16;
 const _: () = assert!(TILE % ROWS_PER_TASK == 0 && BLOCK % TILE == 0);
 /// Maximum number of query heads of a task, which go through a tile together.

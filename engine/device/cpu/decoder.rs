@@ -37,7 +37,7 @@ impl Cpu {
         }
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             if pass.is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited()) {
-                return Err(Error::new(ErrorKind::Closed, "nobody waits for it any more"));
+                return Err(Error::new(ErrorKind::Closed, "the request was cancelled"));
             }
             let layout = cache.layout.layers[layer];
             let (rope, shaping) = (&ropes[spec.layers[layer].rope], self.shapings[layer].as_ref());

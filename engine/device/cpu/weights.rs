@@ -40,8 +40,8 @@ pub(crate) fn numbers(kind: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
     plain(kind, bytes).or_else(|| Format::of(kind).map(|format| format.numbers(bytes)))
 }
 
-/// Rows that are no whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or,
-/// where they are no multiple of 32 either, F32.
+/// Rows that are not whole blocks of their type become Q8_0 (quantized ones lose nothing to speak of) or,
+/// where they are not a multiple of 32 either, F32.
 fn convert(
     slabs: &mut Slabs,
     n_out: usize,

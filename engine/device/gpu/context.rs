@@ -40,7 +40,7 @@ impl GpuInfo {
                 wgpu::DeviceType::Other => "other",
             },
             driver: driver.join(" "),
-            binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
             workgroup_bytes: u64::from(limits.max_compute_workgroup_storage_size),
             missing,
         }

@@ -95,7 +95,7 @@ impl Gpu {
             )));
         }
         let context = Context::open(name)?;
-        let limit = context.info.binding_bytes;
+        let limit = context.info.max_binding_bytes;
         let mut packer = Packer::new(Some(context.clone()), limit, gguf.bytes().len() as u64);
         let weights = Weights::load(gguf, &spec, &mut packer, on_progress)?;
         context.settle();

@@ -1,6 +1,6 @@
 //! The steps of a pass: which kernel, with which constants, on which buffers, by how many workgroups. Pure
-//! data, made once for a model, a layout of its cache and a [`Shape`](super::steps::Shape) of passes; how far
-//! it reaches in one pass say the figures of that pass.
+//! data, made once for a model, a layout of its cache and a [`PassShape`](super::steps::PassShape); the
+//! extents within one pass come from the figures of that pass.
 
 use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, KernelConstants, SEAL};
 use super::products::{Products, RowsOf};
@@ -243,11 +243,11 @@ impl Planner<'_> {
     }
 }
 
-/// Tokens that are sorted out of a row, at most.
+/// Maximum number of tokens that are sorted out of a row.
 pub(super) const CANDIDATES_OF_ROW: usize = 1024;
 /// Words that tell of them.
 pub(super) const CANDIDATE_WORDS: usize = 4 + 2 * CANDIDATES_OF_ROW;
-/// Queries that attend together, at most.
+/// Maximum number of queries that attend together.
 const MAX_TILE_QUERIES: usize = 8;
 
 /// Bytes of a layer's share of a sealed block, and of its exact rows.

@@ -8,7 +8,7 @@ use crate::model::weights::Mlp;
 use bytemuck::{Pod, Zeroable};
 
 const NONE: u32 = u32::MAX;
-/// Parts of matrices that one step takes, at most.
+/// Maximum number of parts of matrices that one step takes.
 const SEGMENTS: usize = 4;
 
 /// What becomes of products.

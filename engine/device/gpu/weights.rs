@@ -16,7 +16,7 @@
 //! | MXFP4 | 16 bytes | exponent (u8) |
 //! | F32, F16, BF16 | 128 or 64 bytes | none |
 //!
-//! Other types become Q8_0, and rows that are no whole units F32.
+//! Other types become Q8_0, and rows that are not whole units F32.
 
 use super::context::Context;
 use crate::device::cpu::numbers;
@@ -248,13 +248,13 @@ impl GpuMatrix {
 pub(super) const OUTS: usize = 32;
 /// Bytes of a slab, at least: several matrices share one.
 const SLAB: u64 = 2 << 30;
-/// Bytes that wait for the driver to take them, at most.
+/// Maximum number of bytes that wait for the driver to take them.
 const WAITING: u64 = 64 << 20;
 
 /// Puts matrices into slabs. Without a GPU it only notes where they would go.
 pub(super) struct Packer {
     context: Option<Arc<Context>>,
-    /// Bytes of a slab, at most.
+    /// Maximum bytes of a slab.
     limit: u64,
     /// Bytes of matrices that are still to come, about.
     rest: u64,

@@ -1,4 +1,4 @@
-//! BlockRows as numbers, and the bytes of sealed blocks: how numbers are coded and decoded.
+//! Rows as numbers, and the bytes of sealed blocks: how numbers are coded and decoded.
 
 use super::HERE;
 use crate::device::{Cache, PassSpan};

@@ -20,7 +20,7 @@ use ureq::{Agent, Body};
 /// Longest time to reach a server, and longest silence of one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of an object, at most.
+/// Maximum bytes of an object.
 const MAX_OBJECT_BYTES: u64 = crate::store::pack::MAX_PACK_BYTES;
 
 /// Counts of [`Traffic`], kept while requests are under way: of requests, of bytes sent and of bytes

@@ -99,7 +99,8 @@ impl Origin {
 
     /// Bytes of an object; `None` if it is not there.
     ///
-    /// # Errors It can't be determined.
+    /// # Errors
+    /// It can't be determined.
     pub(super) fn size(&self, name: &str) -> Result<Option<u64>> {
         match self.wait(self.store.head(&self.path(name))) {
             Ok(meta) => Ok(Some(meta.size)),
@@ -122,7 +123,7 @@ impl Origin {
         Ok(found)
     }
 
-    /// Removes an object; one that is not there is no error.
+    /// Removes an object; one that is missing is not an error.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         match self.wait(self.store.delete(&self.path(name))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

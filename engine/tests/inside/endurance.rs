@@ -118,7 +118,7 @@ impl Trial {
             }
             Stored::Memory(memory) => Store::on(Arc::new(memory.clone()), None),
         };
-        Memory::new(device, context.clone(), Some(store), budget).expect("a memory")
+        Memory::new(device, context.clone(), Some(store), budget)
     }
 
     /// A number below `n` (SplitMix64).

@@ -143,7 +143,6 @@ impl Bench {
 
     pub(crate) fn memory(&self, dir: &Path) -> Memory {
         Memory::new(&self.device, self.context.clone(), Some(self.open_store(dir)), u64::MAX)
-            .expect("a memory")
     }
 
     pub(crate) fn open_store(&self, dir: &Path) -> Store {
@@ -718,8 +717,7 @@ fn a_flipped_nibble_on_disk_is_read_only_with_verification_off() {
     std::fs::write(&path, bytes).expect("a write");
     let mut store = bench.open_store(dir.path());
     store.verify = false;
-    let mut memory =
-        Memory::new(&bench.device, bench.context.clone(), Some(store), u64::MAX).expect("a memory");
+    let mut memory = Memory::new(&bench.device, bench.context.clone(), Some(store), u64::MAX);
     let mut recalled = bench.recall(&mut memory, 300);
     let start = recalled.session.sequence.len();
     let logits = bench.feed(&mut recalled.session.sequence, &mut memory.arena, N, 256);

@@ -269,7 +269,7 @@ fn many_runs_do_not_hold_many_files() {
     let recalled = memory.recall(&request, &[bench.segment(0..20)]).expect("a session");
     // Nor does a fork onto it give it up, when an earlier turn of it is committed then.
     turn(&mut memory, &key(199), 20);
-    memory.fork(&key(199), key(7), false);
+    memory.fork(&key(199), None, key(7), false);
     memory.saved(&key(7));
     for i in 200..260 {
         turn(&mut memory, &key(i), 5);

@@ -12,7 +12,7 @@ use crate::prompter::PromptEncoder;
 use crate::store::in_memory::InMemory;
 use crate::store::medium::{Blobs, Lease, Logs};
 use crate::store::source::Input;
-use crate::store::{Failure, Found, Store};
+use crate::store::{Failure, Found, Removed, Store};
 use crate::tests::exactness::{Bench, N, request};
 use crate::turns::schedule::Guessing;
 use crate::turns::worker::{Command, Worker};
@@ -90,6 +90,11 @@ impl Gate {
     /// Waits until something waits.
     pub(super) fn until_it_is_needed(&self) {
         wait(|| (self.state().waiting > 0).then_some(()));
+    }
+
+    /// Names of the manifests that there are.
+    pub(super) fn manifests(&self) -> Vec<String> {
+        self.things.list("manifests").expect("a list").into_iter().map(|(name, _)| name).collect()
     }
 
     /// Bytes written so far.
@@ -202,7 +207,7 @@ impl Stage {
         let (device, context): (Arc<dyn Device>, _) =
             (Arc::new(device), CacheContext::of_test(Arc::new(layout)));
         let store = Store::on(Arc::new(gate.clone()), None);
-        let memory = Memory::new(&device, context, Some(store), budget).expect("a memory");
+        let memory = Memory::new(&device, context, Some(store), budget);
         let (commands, receiver) = channel();
         let line = commands.clone();
         memory.wake_by(move || drop(line.send(Command::Woken)));
@@ -214,8 +219,7 @@ impl Stage {
             512,
             Some(Guessing::NEAR_AND_FAR),
             None,
-        )
-        .expect("a worker");
+        );
         let body = move || worker.run(&receiver, &OnceLock::new());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread");
         Self { commands, thread: Some(thread), next_id: 0 }
@@ -238,6 +242,13 @@ impl Stage {
     pub(super) fn commit(&self, turn: &Asked) -> oneshot::Receiver<Result<Box<Completion>>> {
         let (answer, receiver) = oneshot::channel();
         self.commands.send(Command::Commit { id: turn.id, answer }).expect("a thread");
+        receiver
+    }
+
+    /// Asks for the removal of an agent's session.
+    pub(super) fn remove(&self, agent: &str) -> oneshot::Receiver<Result<Removed>> {
+        let ((answer, receiver), session) = (oneshot::channel(), SessionKey::new("r", agent));
+        self.commands.send(Command::Remove { session, to_make_room: false, answer }).expect("a thread");
         receiver
     }
 
@@ -475,8 +486,7 @@ fn nothing_leaves_memory_before_it_is_on_disk() {
         let bench = benches.next().expect("a model with a window");
         let (gate, request) = (Gate::default(), request());
         let store = Store::on(Arc::new(gate.clone()), None);
-        let mut memory =
-            Memory::new(&bench.device, bench.context.clone(), Some(store), u64::MAX).expect("a memory");
+        let mut memory = Memory::new(&bench.device, bench.context.clone(), Some(store), u64::MAX);
         let mut session = memory.recall(&request, &[bench.segment(0..N)]).expect("one").session;
         session.sequence.begin_turn();
         bench.feed(&mut session.sequence, &mut memory.arena, N, 256);

@@ -160,7 +160,7 @@ fn the_stored_session_stays_as_it_was() {
 fn it_makes_room_before_what_would_be_computed_again() {
     const BUDGET: u64 = 1 << 40;
     let bench = Bench::new(KvFormat::Q4, Isa::detect());
-    let mut memory = Memory::new(&bench.device, bench.context.clone(), None, BUDGET).expect("a memory");
+    let mut memory = Memory::new(&bench.device, bench.context.clone(), None, BUDGET);
     let read = |memory: &mut Memory, agent: &str, n: usize| {
         let mut session = Session::new(&bench.context, "");
         session.tokens = bench.ids(0..N);

@@ -6,7 +6,7 @@ use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
 use crate::prompter::PromptEncoder;
 use crate::tests::exactness::request;
-use crate::tests::saving::{Asked, Door, Gate, Stage, and_then, committed, long};
+use crate::tests::saving::{Asked, Door, Gate, Stage, and_then, committed, long, wait};
 use crate::{Completion, Conversation, KvChoice, KvFormat, ModelSource, Request, SessionKey};
 use std::sync::Arc;
 use std::time::Instant;
@@ -126,6 +126,44 @@ fn a_parent_may_go_to_work_meanwhile() {
         |done: &Completion| (done.ids.clone(), done.usage.kind, done.usage.reused, done.usage.recomputed);
     assert_eq!(found(&fork.done()), found(&at_once));
     parent.says(1);
+}
+
+/// A lock that was asked for, for a turn that is cancelled: the run that was given up for it is claimed again.
+#[test]
+fn a_lock_that_nobody_needs_any_more_holds_nobody_up() {
+    let (gate, mut held) = (Gate::default(), Vec::new());
+    let mut stage = Stage::new(&gate, &model(), u64::MAX);
+    for run in 0..32 {
+        let mut turn = stage.ask_for(turn(&format!("run {run}"), "a", &Conversation::default()));
+        turn.done();
+        held.push(stage.commit(&turn));
+    }
+    held.into_iter().for_each(|commit| drop(committed(commit)));
+    gate.close_door(Door::Lease, "runs/");
+    let cancelled = stage.ask_for(turn("one more", "a", &Conversation::default()));
+    gate.until_it_is_needed();
+    drop(cancelled);
+    gate.open();
+    stage.ask_for(turn("run 0", "b", &Conversation::default())).done();
+}
+
+#[test]
+fn a_session_that_is_removed_while_a_commit_waits_stays_removed() {
+    let (gate, mut conversation) = (Gate::default(), long("a"));
+    let mut stage = Stage::new(&gate, &model(), u64::MAX);
+    let mut first = stage.ask("a", &conversation, 9);
+    and_then(&mut conversation, &first.done());
+    gate.close_door(Door::Write, "manifests/");
+    let first = stage.commit(&first);
+    gate.until_it_is_needed();
+    let mut second = stage.ask("a", &conversation, 9);
+    second.done();
+    let (mut removed, second) = (stage.remove("a"), stage.commit(&second));
+    gate.open();
+    committed(first);
+    assert_eq!(wait(|| removed.try_recv().ok()).expect("a removal").sessions, 1);
+    committed(second);
+    assert_eq!(gate.manifests(), [] as [String; 0]);
 }
 
 /// Two turns that just fit beside each other: one is being written, the other decodes, a third has no room.

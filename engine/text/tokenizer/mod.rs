@@ -124,7 +124,7 @@ impl Tokenizer {
     /// Ids with the same meaning in another vocabulary: all of the smaller of the two.
     ///
     /// # Errors
-    /// The first id that does not, in words.
+    /// The first id that does not, as text.
     pub(crate) fn shared_with(&self, other: &Self) -> std::result::Result<usize, String> {
         let n = self.n_vocab().min(other.n_vocab());
         let differs =

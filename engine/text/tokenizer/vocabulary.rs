@@ -94,7 +94,7 @@ impl Vocabulary {
     /// Reads a vocabulary; `defaults` are the ids of unknown, bos and eos where the file names none.
     ///
     /// # Errors
-    /// No tokens, as many types as there are not tokens, a type or an id that is not possible.
+    /// No tokens, a number of types other than that of tokens, a type or an id that is not possible.
     pub(super) fn read(gguf: &Gguf, defaults: [Option<u32>; 3]) -> Result<Self> {
         let tokens = strings(gguf, "tokenizer.ggml.tokens")?;
         if tokens.is_empty() {

@@ -27,7 +27,7 @@ pub(super) struct Bins<'a> {
     counts: Vec<usize>,
     /// Weights of each bin, summed up.
     sums: Vec<f64>,
-    /// Sums differ from the rule's by so much, at most.
+    /// Sums differ from the rule's by at most so much.
     margin: f64,
     /// The bin that was sorted last, with weights.
     open: (usize, Vec<(u32, f32, f64)>),

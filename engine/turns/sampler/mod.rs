@@ -9,7 +9,7 @@
 //! of the others is estimated; where that leaves doubt, tokens are weighed by [`bins`]; only where that does,
 //! too, is everything sorted. All three draw the same token, because each of the first two knows its error.
 //!
-//! The rule that draws options exists twice, as the runner shows it without an engine; a test compares both.
+//! The weights of options are computed a second time in `greenroom-play`, for display; a test compares both.
 
 mod bins;
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub(crate) use row::Row;
 /// Pieces of a row whose greatest logits are among the likeliest tokens, at least: these are sorted for every
 /// draw.
 const SORTED: usize = 256;
-/// Tokens that are sorted for a draw, at most; where there are more, they are weighed by bins.
+/// Maximum number of tokens that are sorted for a draw; where there are more, they are weighed by bins.
 const MAX_SORTED: usize = 4096;
 /// Relative error of the others' weight that a device says.
 const DEVICE_ERROR: f64 = 0.01;

@@ -1,4 +1,4 @@
-//! Requests on their way to be turns at work: from stage to stage as other threads get done, into the budget,
+//! Requests on their way to be active turns: from stage to stage as other threads get done, into the budget,
 //! and into a pass.
 
 use super::Worker;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Requests that other threads prepare side by side, at most: their prompts take memory.
+/// Maximum number of requests that other threads prepare side by side: their prompts take memory.
 const PREPARED: usize = 64;
 
 /// What holds memory for a turn.
@@ -30,7 +30,7 @@ pub(super) struct AtWork<'a> {
 enum Next {
     /// It waits for another thread.
     Waits,
-    /// There is no room for it: nobody may pass it.
+    /// There is no room for it: later requests must not overtake it.
     IsFull,
     /// It has its room.
     Begins(Box<Opening>, Box<Prepared>),
@@ -49,8 +49,8 @@ impl Worker {
         self.waiting.push_back(Waiting { id, request, events, import, began, stage });
     }
 
-    /// Goes on with what other threads have got done: forks and errands, turns whose sessions are read, then
-    /// waiting requests whose session is free, in order, as long as there is room for them.
+    /// Continues with what other threads have got done: forks and errands, turns whose sessions are read,
+    /// then waiting requests whose session is free, in order, as long as there is room for them.
     pub(super) fn admit(&mut self) {
         self.memory.take_forks();
         self.go_on_errands();
@@ -76,6 +76,7 @@ impl Worker {
             }
             let waits = is_full
                 || self.is_taken(session)
+                || waiting.request.parent.as_ref().is_some_and(|parent| self.is_exporting(parent))
                 || self.waiting.iter().any(|before| before.request.session == *session)
                 || matches!(waiting.stage, Stage::Queued) && n_prepared >= PREPARED;
             if waits {
@@ -180,7 +181,7 @@ impl Worker {
         self.enforce_budget();
     }
 
-    /// Goes on to make a turn's session ready; then the turn is at work.
+    /// Continues to make a turn's session ready; then the turn is active.
     fn load(&mut self, mut turn: LoadingTurn) {
         if turn.events.is_closed() {
             self.memory.give_up(turn.loading, turn.request.next_use);
@@ -199,7 +200,7 @@ impl Worker {
         self.enforce_budget();
     }
 
-    /// What turns hold at work: those that are read, those that are computed, those that are written.
+    /// What active turns hold: those that are read, those that are computed, those that are written.
     pub(super) fn at_work(&self) -> impl Iterator<Item = AtWork<'_>> {
         let loading = self.loading.iter().map(|turn| {
             let (session, need) = (&turn.loading.session, turn.prepared.need);
@@ -222,7 +223,7 @@ impl Worker {
         self.is_at_work(session) || self.memory.is_forking(session) || self.has_errand(session)
     }
 
-    /// True if so many bytes fit beside all that is at work, or nothing is.
+    /// True if so many bytes fit beside all that is active, or nothing is.
     pub(super) fn fits(&self, need: u64) -> bool {
         let reserved = self.reserved().saturating_add(need);
         let is_alone = self.at_work().next().is_none() && self.embedding.need == 0;
@@ -232,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Bytes that what is at work may come to take.
+    /// Bytes that what is active may come to take.
     pub(super) fn reserved(&self) -> u64 {
         let drafts = self.draft_model.as_ref().map_or(0, DraftModel::budget);
         self.at_work()

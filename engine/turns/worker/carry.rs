@@ -38,11 +38,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives a session the memory of another, unless a turn of it is at work or waits for its commit.
+    /// Gives a session the memory of another, unless a turn of it is active or waits for its commit.
     pub(super) fn fork(&mut self, from: &SessionKey, to: SessionKey, replace: bool) {
         if !self.is_at_work(&to) && !self.awaits_commit(&to) {
             self.reopen(&to);
-            self.memory.fork(from, to, replace);
+            let exported = self.errands.iter().filter(|errand| errand.session() == from);
+            let exported = exported.filter_map(Errand::exported).next();
+            self.memory.fork(from, exported, to, replace);
         }
     }
 
@@ -114,9 +116,8 @@ impl Worker {
         let others: Vec<&Session> = self.at_work().map(|turn| turn.session).chain(exported).collect();
         let tails = others.iter().flat_map(|session| session.files()).collect();
         let held = others.iter().flat_map(|session| session.sequence.table().hashes());
-        let pending = self.finished.iter().filter(|finished| finished.session != *session);
-        let pending = pending.filter_map(|finished| finished.pending.as_ref());
-        let pending = pending.flat_map(|pending| pending.manifest.blocks.iter().copied());
+        let pending = self.pending().filter(|(of, _)| *of != session);
+        let pending = pending.flat_map(|(_, pending)| pending.manifest.blocks.iter().copied());
         let found = self.loading.iter().flat_map(|turn| turn.loading.hashes());
         let blocks = held.chain(pending).chain(found).collect();
         let begun = self.memory.remove(session, blocks, tails);

@@ -1,12 +1,12 @@
 //! Requests for embeddings: one after the other, a pass at a time between passes over turns. Room is kept for
-//! the one at work as for a turn; one that waits for room begins before turns that wait.
+//! the active one as for a turn; one that waits for room begins before turns that wait.
 
 use super::Worker;
 use crate::Meter;
 use crate::scoring::embedding::{Embedder, EmbeddingSender};
 use std::collections::VecDeque;
 
-/// Requests for embeddings, the one at work first.
+/// Requests for embeddings, the active one first.
 #[derive(Default)]
 pub(super) struct Embedding {
     requests: VecDeque<Embedder>,
@@ -64,7 +64,7 @@ impl Worker {
         }
     }
 
-    /// Gives back the room that was kept: whoever waits may begin.
+    /// Gives back the room that was kept: those that wait may begin.
     fn make_way(&mut self) {
         (self.embedding.need, self.embedding.waits, self.held_up) = (0, false, false);
         self.enforce_budget();

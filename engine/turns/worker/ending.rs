@@ -1,7 +1,7 @@
 //! The end of a turn: what the disk lacks of its session is handed over to be written, then the session is at
 //! rest and the turn done; its manifest waits for the turn's commit.
 //!
-//! Until its session is written a turn is at work: nothing of the session leaves memory, and its next turn
+//! Until its session is written a turn is active: nothing of the session leaves memory, and its next turn
 //! waits. So a turn's last event says what was written of it, and what it would lose by a crash from then on
 //! is its manifest alone.
 
@@ -23,7 +23,7 @@ pub(super) struct Finished {
     began: Instant,
 }
 
-/// A turn that has ended, whose session is being written: until that is over the session is at work.
+/// A turn that has ended, whose session is being written: until that is over the session is active.
 pub(super) struct Saving {
     pub(super) turn: ActiveTurn,
     began: Instant,
@@ -87,7 +87,7 @@ impl Worker {
             None
         });
         if events.is_closed() {
-            // Whoever asked for it went while it was written, and will not say so again.
+            // The caller went while it was written, and will not say so again.
             self.memory.abandon(&key, pending);
             return self.enforce_budget();
         }
@@ -171,8 +171,9 @@ impl Worker {
         }
     }
 
-    /// Waits for all that is being written, so that whoever asked for it learns what came of it.
+    /// Waits for all that is being written, so that the caller learns what came of it.
     pub(super) fn finish_writing(&mut self) {
+        self.end_errands();
         while self.memory.wait_for_a_write() {
             self.take_answers();
         }
@@ -184,9 +185,16 @@ impl Worker {
         self.finished.iter().any(|finished| finished.session == *session && finished.pending.is_some())
     }
 
+    /// The manifests that are still to be written, and the sessions that they are of.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (&SessionKey, &Pending)> {
+        let finished = self.finished.iter().filter_map(|f| Some((&f.session, f.pending.as_ref()?)));
+        finished.chain(self.errands.iter().filter_map(Errand::pending))
+    }
+
     /// No finished turn of a session will write its manifest.
     pub(super) fn forget_pending(&mut self, session: &SessionKey) {
         self.finished.iter_mut().filter(|f| f.session == *session).for_each(|f| f.pending = None);
+        self.errands.iter_mut().for_each(|errand| errand.forget_pending(session));
     }
 
     /// A finished turn's manifest will not be written.

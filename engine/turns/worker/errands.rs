@@ -46,7 +46,24 @@ impl Errand {
         }
     }
 
-    fn session(&self) -> &SessionKey {
+    /// The manifest that is to be written, and its session.
+    pub(super) fn pending(&self) -> Option<(&SessionKey, &Pending)> {
+        match self {
+            Self::Commit { session, pending, .. } => Some((session, pending.as_deref()?)),
+            _ => None,
+        }
+    }
+
+    /// The manifest of this session will not be written.
+    pub(super) fn forget_pending(&mut self, of: &SessionKey) {
+        if let Self::Commit { session, pending, .. } = self
+            && session == of
+        {
+            *pending = None;
+        }
+    }
+
+    pub(super) fn session(&self) -> &SessionKey {
         match self {
             Self::Export { exporting, .. } => exporting.key(),
             Self::Remove { session, .. } | Self::DropRows { session, .. } | Self::Commit { session, .. } => {
@@ -60,6 +77,12 @@ impl Worker {
     /// True if something is to be done with a session at rest.
     pub(super) fn has_errand(&self, session: &SessionKey) -> bool {
         self.errands.iter().any(|errand| errand.session() == session)
+    }
+
+    /// True if a session is being exported: then nobody else sees what of it is in memory.
+    pub(super) fn is_exporting(&self, session: &SessionKey) -> bool {
+        let is_export = |errand: &Errand| matches!(errand, Errand::Export { .. });
+        self.errands.iter().any(|errand| is_export(errand) && errand.session() == session)
     }
 
     /// A session that is being exported is not to be known any more afterwards.
@@ -79,7 +102,7 @@ impl Worker {
         self.go_on_errands();
     }
 
-    /// Goes on with what is to be done, in order for each session.
+    /// Continues with what is to be done, in order for each session.
     pub(super) fn go_on_errands(&mut self) {
         let mut waiting = HashSet::new();
         for _ in 0..self.errands.len() {
@@ -93,7 +116,18 @@ impl Worker {
         }
     }
 
-    /// Goes on with one; gives it back if it has to wait.
+    /// Gives up all that is to be done, as the engine ends, but for commits whose run is claimed.
+    pub(super) fn end_errands(&mut self) {
+        for errand in std::mem::take(&mut self.errands) {
+            if let Errand::Commit { session, .. } = &errand
+                && self.memory.claim_to_write(session).is_ready()
+            {
+                self.go_on_errand(errand);
+            }
+        }
+    }
+
+    /// Continues with one; gives it back if it has to wait.
     fn go_on_errand(&mut self, mut errand: Errand) -> Option<Errand> {
         let ready = match &mut errand {
             Errand::Export { exporting, answer } => {

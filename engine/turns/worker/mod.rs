@@ -1,13 +1,13 @@
 //! The engine's thread: takes requests, plans passes, runs them, samples, emits, has them saved.
 //!
-//! It computes, and waits for nothing else. A turn that is not at work is at a stage
+//! It computes, and waits for nothing else. A turn that is not active is at a stage
 //! ([`admission`](super::admission); in the end [`ending`]), and what takes its time there is done on other
 //! threads: its run's lock, its session's manifest, its prompt's tokens, its grammar, its blocks, its writes.
-//! They wake this thread, which goes on with it between two passes. So a turn's last event says what was
+//! They wake this thread, which continues with it between two passes. So a turn's last event says what was
 //! written, and the others decode meanwhile.
 //!
-//! A pass that fails is taken again turn by turn: whoever is to blame fails alone, and row invariance makes
-//! it the same bits. A fault of the engine itself (a panic on its thread) is told to all turns, as
+//! A pass that fails is taken again turn by turn: the turn that is to blame fails alone, and row invariance
+//! makes it the same bits. A fault of the engine itself (a panic on its thread) is sent to all turns, as
 //! `ErrorKind::Internal`.
 
 mod admitting;
@@ -21,7 +21,6 @@ use crate::device::Device;
 use crate::memory::Memory;
 use crate::memory::carry::Import;
 use crate::memory::pass::{Span, SpanLogits, Wanted, forward_best, most_wanted};
-use crate::memory::session::Pending;
 use crate::scoring::compare::Comparison;
 use crate::scoring::embedding::EmbeddingSender;
 use crate::scoring::job::{Comparing, Figures, Job, Ranker, Scoring};
@@ -89,7 +88,7 @@ pub(crate) enum Command {
         import: Box<Import>,
         events: UnboundedSender<Event>,
     },
-    /// A session goes for good.
+    /// Delete a session.
     Remove {
         session: SessionKey,
         /// True if nobody asked for just this session to go: then one whose last turn waits for its commit
@@ -97,7 +96,7 @@ pub(crate) enum Command {
         to_make_room: bool,
         answer: oneshot::Sender<Result<Removed>>,
     },
-    /// The rows go that a session keeps only to go back.
+    /// Drop its rollback rows: those that a session keeps only to go back.
     DropRows {
         session: SessionKey,
         answer: oneshot::Sender<Result<Removed>>,
@@ -133,7 +132,7 @@ pub(crate) enum Command {
     Woken,
     /// Engines that share the budget have less to take, or need some.
     Shared,
-    /// The front is gone, though turns may still have ways here.
+    /// All `Engine` handles are dropped; turns may still hold senders.
     Close,
 }
 
@@ -174,9 +173,6 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker with nothing to do.
-    ///
-    /// # Errors
-    /// No thread can be started.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         tokenizer: Arc<Tokenizer>,
@@ -185,10 +181,10 @@ impl Worker {
         chunk: usize,
         guessing: Option<Guessing>,
         draft_model: Option<DraftModel>,
-    ) -> Result<Self> {
+    ) -> Self {
         let (layout, context) = (memory.context.layout.clone(), device.spec().context_length);
-        let encoder = Encoder::new(tokenizer.clone(), chat.clone(), layout, context, memory.wake())?;
-        Ok(Self {
+        let encoder = Encoder::new(tokenizer.clone(), chat.clone(), layout, context, memory.wake());
+        Self {
             device,
             tokenizer,
             chat,
@@ -209,11 +205,11 @@ impl Worker {
             cursor: 0,
             guessing,
             draft_model,
-        })
+        }
     }
 
-    /// Serves commands until the engine is closed. A panic ends it too: what it said stands in `fault` then,
-    /// and every turn that had not ended is told.
+    /// Serves commands until the engine is closed. A panic ends it too: its message is stored in `fault` and
+    /// sent to all unfinished turns.
     pub(crate) fn run(mut self, commands: &Receiver<Command>, fault: &OnceLock<String>) {
         let end =
             match catch_unwind(AssertUnwindSafe(|| {
@@ -273,7 +269,7 @@ impl Worker {
             Command::Shared => self.enforce_budget(),
             Command::Abandon { id } => self.abandon(id),
             Command::Fork { from, to, replace } => self.fork(&from, to, replace),
-            // Whoever is at work says at its end when it is needed next.
+            // An active session says at its end when it is needed next.
             Command::HintNextUse { session, .. } if self.is_at_work(&session) => {}
             Command::HintNextUse { session, next_use } => self.memory.hint_next_use(&session, next_use),
             Command::Forget { session } => {
@@ -308,15 +304,15 @@ impl Worker {
         }
     }
 
-    /// One pass over all turns at work.
+    /// One pass over all active turns.
     fn step(&mut self) {
         let most_wanted = most_wanted(&*self.device);
         let loads: Vec<Load> = self.active.iter().map(|turn| turn.load(most_wanted)).collect();
         let shared = loads.iter().any(|l| l.decoding);
         let mut feed = plan(&loads, self.cursor, self.pace.chunk(shared));
         self.cursor = self.cursor.wrapping_add(1);
-        // What is being written can't leave memory before it is. Prompts that have no room wait for that;
-        // whoever decodes has room of its own.
+        // What is being written can't leave memory before it is. Prompts that have no room wait for that; a
+        // turn that decodes has room of its own.
         let waits = !self.memory.make_room_for(feed.iter().sum()) && self.memory.is_writing();
         if waits {
             feed.iter_mut().zip(&loads).filter(|(_, load)| !load.decoding).for_each(|(feed, _)| *feed = 0);
@@ -340,7 +336,7 @@ impl Worker {
                 logits.into_iter().map(Ok).collect()
             }
             Err(e) if fed.len() == 1 => vec![Err(e)],
-            // Whoever is to blame fails alone.
+            // The turn that is to blame fails alone.
             Err(_) => {
                 let alone = |i: &usize| self.pass(&[*i], &feed, false).map(|mut logits| logits.remove(0));
                 fed.iter().map(alone).collect()
@@ -414,12 +410,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Bytes of sessions at work beside sealed blocks, and of manifests that wait.
+    /// Bytes of active sessions beside sealed blocks, and of manifests that wait.
     fn bytes_at_work(&self) -> u64 {
-        let pending = self.finished.iter().filter_map(|finished| finished.pending.as_ref());
+        let pending = self.pending().map(|(_, pending)| pending.bytes());
         self.at_work()
             .map(|turn| turn.bytes)
-            .chain(pending.map(Pending::bytes))
+            .chain(pending)
             .chain(self.draft_model.as_ref().map(DraftModel::bytes))
             .fold(self.embedding.need, u64::saturating_add)
     }
