@@ -27,8 +27,8 @@ pub struct Relaxed {
 }
 
 impl Grammar {
-    /// The grammar without what masks can't enforce, which is listed. A grammar that is no schema is enforced
-    /// whole.
+    /// The grammar without what masks can't enforce, which is listed. A grammar that is not a schema is
+    /// enforced whole.
     ///
     /// # Errors
     /// It can't be read, or is beyond a bound. That masks can enforce the rest, [`Grammar::check`] says.

@@ -114,7 +114,7 @@ pub(crate) fn is_range(args: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Items of a list or map, at most.
+/// Maximum number of items of a list or map.
 fn n_items(value: &Value) -> usize {
     match value.as_bytes() {
         Some(text) => text.len(),

@@ -29,7 +29,7 @@ pub(crate) trait Lanes: Copy {
     /// Panels of weights that are unpacked for many rows and meet them together: 2 if there are registers
     /// enough, in tiles of 8 rows instead of 4; 0: panels are unpacked tile by tile.
     const PANELS: usize;
-    /// Vectors of sums that an inner loop can keep in registersin addition to the operands.
+    /// Vectors of sums that an inner loop can keep in registers in addition to the operands.
     const SUMS: usize;
 
     /// Runs a kernel in a function of its own, so that what several callers use is compiled once.

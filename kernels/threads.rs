@@ -124,7 +124,7 @@ impl Board {
             if waiting_since.elapsed() < SPIN {
                 std::hint::spin_loop();
             } else {
-                std::thread::yield_now(); // the others are not at work: somebody else has their cores
+                std::thread::yield_now(); // the others are not active: somebody else has their cores
             }
         }
         if let Some(panic) = self.panic.lock().unwrap_or_else(|e| e.into_inner()).take() {

@@ -8,8 +8,8 @@ use super::{Isa, Kernel, LANES, Lanes, padded};
 
 /// Logits of a piece.
 pub const LOGITS_PER_PIECE: usize = 128;
-/// Relative error of [`weights_below`], at most: the exponent's roundings, `Lanes::exp` and a piece's sum
-/// come to 2e-5. (Weights under 1e-37 count as such.)
+/// Maximum relative error of [`weights_below`]: the exponent's roundings, `Lanes::exp` and a piece's sum come
+/// to 2e-5. (Weights under 1e-37 count as such.)
 pub const ERROR: f64 = 1e-4;
 
 /// The greatest logit of each piece; NaN where one of its logits is.

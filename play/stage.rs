@@ -83,7 +83,7 @@ enum TurnState {
     Waiting,
     /// A request is running: for a reply, or for the summary of a full memory before it.
     Running(Asked, Vec<TurnAnswer>),
-    /// A tool is at work, called instead of a reply.
+    /// A tool is running, called instead of a reply.
     Calling(Asked, Box<Reply>, Vec<TurnAnswer>),
     /// What its full memory is to keep is being looked up.
     LookingUp,
@@ -183,7 +183,8 @@ impl Stage {
 
     /// Plays to the end, or until `stop` is ready.
     ///
-    /// # Errors The first turn, in plan order, that failed. The record is kept and can be resumed.
+    /// # Errors
+    /// The first turn, in plan order, that failed. The record is kept and can be resumed.
     pub async fn play(
         &mut self,
         watch: &mut dyn Watch,
@@ -457,8 +458,8 @@ impl Stage {
     /// Writes the answered turns whose line is next, saves their memories, and lets their speakers continue.
     async fn flush_ready(&mut self, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {
         let written = self.write_ready(run_loop).await;
-        self.recorder.sync()?;
-        written
+        let synced = self.recorder.sync();
+        written.and(synced)
     }
 
     async fn write_ready(&mut self, run_loop: &mut RunLoop<'_>) -> anyhow::Result<()> {

@@ -135,7 +135,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// A life that begins with a system text (none if it is empty).
+    /// A timeline that starts with a system prompt (none if it is empty).
     pub fn new(system: &str) -> Self {
         let events = if system.is_empty() { Vec::new() } else { vec![Event::System(system.to_string())] };
         Self { past: Arc::default(), events }

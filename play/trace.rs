@@ -44,7 +44,7 @@ pub struct TurnTrace {
     pub path: String,
     /// The agent's key.
     pub agent: String,
-    /// MatchKind between the prompt and the cache; null where nothing is known.
+    /// Match between the prompt and the cache; null where nothing is known.
     #[serde(default, rename = "match", with = "crate::words::word_or_null")]
     pub kind: Option<MatchKind>,
     /// Source of the reused tokens.
@@ -66,7 +66,7 @@ pub struct TurnTrace {
     /// Milliseconds that the turn waited for its memory to be read.
     #[serde(default)]
     pub waited_ms: f64,
-    /// Milliseconds that its memory was read ahead, while others were at work.
+    /// Milliseconds that its memory was read ahead, while others were active.
     #[serde(default, rename = "hidden_ms")]
     pub prefetch_ms: f64,
     /// Milliseconds that the reused tokens would have taken to compute.
@@ -295,7 +295,7 @@ pub struct CacheSummary {
     pub saved_ms: f64,
     /// Milliseconds that turns waited for memories to be read.
     pub waited_ms: f64,
-    /// Milliseconds of reading while others were at work.
+    /// Milliseconds of reading while others were active.
     #[serde(rename = "hidden_ms")]
     pub prefetch_ms: f64,
     /// Bytes read from disk.

@@ -58,7 +58,7 @@ pub trait LineSource {
     /// The line of a turn; `None`: the walk ends before it.
     ///
     /// # Errors
-    /// There must be one, and there is not.
+    /// A line is required but missing.
     fn line(&mut self, turn: &Turn) -> anyhow::Result<Option<TurnRecord>>;
 
     /// Takes the line as it would be written now.
@@ -73,7 +73,7 @@ pub trait LineSource {
     /// The line with the speakers picked for a phase; `None`: the walk ends before it.
     ///
     /// # Errors
-    /// There must be one, and there is not.
+    /// A line is required but missing.
     fn route(&mut self, path: &str) -> anyhow::Result<Option<RouteRecord>>;
 
     /// Takes a line between turns as it would be written now.
@@ -130,7 +130,7 @@ fn route(memories: &mut Memories, id: TurnId, answers: &mut impl Answers) -> any
     Ok(ControlFlow::Continue(()))
 }
 
-/// Walks a plan with recorded replies. Rules are asked again what they say.
+/// Walks a plan with recorded replies. Strategies are evaluated again.
 ///
 /// # Errors
 /// As [`walk`]; a line that does not fit is a [`Drift`].
@@ -194,14 +194,14 @@ pub fn call_again(memories: &mut Memories, id: TurnId, lines: &mut impl LineSour
     Ok(())
 }
 
-/// Lets what was asked be a call; returns its line.
+/// Records the call; returns its line.
 pub fn called(memories: &mut Memories, asked: Asked, reply: &Reply, made: &MadeCall) -> TurnRecord {
     let line = line(memories, &asked, reply);
     let (path, call) = memories.called(asked, made);
     TurnRecord { path, call: Some(call), ..line }
 }
 
-/// Lets what was asked be answered; returns its line.
+/// Records the reply; returns its line.
 pub fn record_reply(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord {
     let line = line(memories, &asked, reply);
     let (options, form) = (asked.choice.clone(), asked.form.clone());

@@ -83,7 +83,7 @@ impl Scenario {
     /// The case of a name, or of a row's number.
     ///
     /// # Errors
-    /// In words: there is none.
+    /// As text: there is none.
     pub fn case_of(&self, wanted: &str) -> Result<&Case, String> {
         let Some(cases) = &self.cases else { return Err("the scenario has no `cases`".into()) };
         let row = || wanted.parse::<usize>().ok()?.checked_sub(1).and_then(|at| cases.get(at));

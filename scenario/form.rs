@@ -51,7 +51,7 @@ impl Form {
         self.relaxed.is_checked()
     }
 
-    /// What a complete reply breaks of that, in words.
+    /// What a complete reply breaks of that, as text.
     pub fn broken_by(&self, reply: &str) -> Option<String> {
         match self.relaxed.accepts(reply.trim()) {
             Err(Mismatch::Invalid(reason)) => Some(reason),
@@ -62,7 +62,7 @@ impl Form {
     /// The value of a reply: what its JSON says, the text itself under a grammar.
     ///
     /// # Errors
-    /// The reason why it is not in the form, in words.
+    /// The reason why it is not in the form, as text.
     pub fn read(&self, reply: &str) -> Result<Value, String> {
         let reply = if self.kind() == "schema" { reply.trim() } else { reply };
         self.relaxed.accepts(reply).map_err(|mismatch| mismatch.to_string())?;

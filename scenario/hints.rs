@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Adds the [`Hints`] that a scenario can set to a struct of the schema. (`serde(flatten)` would lose the places of
-/// mistakes.)
+/// Adds the [`Hints`] that a scenario can set to a struct of the schema. (`serde(flatten)` would lose the
+/// places of mistakes.)
 macro_rules! with_hints {
     ($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* }) => {
         $(#[$attribute])*
@@ -68,7 +68,10 @@ macro_rules! with_hints {
                     max_tokens: self.max_tokens.take(),
                     reasoning: self.reasoning.take(),
                     stops: self.stops.take(),
-                    ..Default::default()
+                    repetition_window: None,
+                    dry_multiplier: None,
+                    dry_base: None,
+                    dry_allowed_length: None,
                 }
             }
         }
@@ -143,9 +146,94 @@ impl std::fmt::Display for Stops {
     }
 }
 
-/// Defines [`Hints`] by one list of its settings: name, type, and how the setting reads in a sentence.
+/// Where a setting can be given for all turns, besides a request of the server and a model's file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Scenario,
+    /// The command line overrides the scenario.
+    ScenarioAndFlag,
+    Flag,
+    Nowhere,
+}
+
+/// The valid values of a setting.
+#[derive(Clone, Copy)]
+enum Range {
+    Any,
+    NonNegative,
+    Positive,
+    FromOne,
+    Fraction,
+    Whole,
+    WholeFromOne,
+}
+
+impl Range {
+    fn contains(self, value: f64) -> bool {
+        let (is_whole, is_finite) = (value.fract() == 0.0, value <= f64::from(f32::MAX));
+        match self {
+            Self::Any => true,
+            Self::NonNegative => value >= 0.0 && is_finite,
+            Self::Positive => value as f32 > 0.0 && is_finite,
+            Self::FromOne => value >= 1.0 && is_finite,
+            Self::Fraction => (0.0..=1.0).contains(&value),
+            Self::Whole => value >= 0.0 && is_whole,
+            Self::WholeFromOne => value >= 1.0 && is_whole && value <= f64::from(u32::MAX),
+        }
+    }
+
+    /// As messages say it.
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Any => "any value",
+            Self::NonNegative => "a number of at least 0",
+            Self::Positive => "a number above 0 (1: off)",
+            Self::FromOne => "a number of at least 1",
+            Self::Fraction => "a number from 0 to 1",
+            Self::Whole => "a whole number (0: off)",
+            Self::WholeFromOne => "a whole number of at least 1",
+        }
+    }
+}
+
+/// A setting's type.
+trait Setting {
+    /// Its value, if it is a number.
+    fn number(&self) -> Option<f64> {
+        None
+    }
+}
+
+impl Setting for String {}
+impl Setting for Reasoning {}
+impl Setting for Stops {}
+
+impl Setting for f32 {
+    fn number(&self) -> Option<f64> {
+        Some(f64::from(*self))
+    }
+}
+
+impl Setting for usize {
+    fn number(&self) -> Option<f64> {
+        Some(*self as f64)
+    }
+}
+
+/// A setting with a value that it can't have.
+pub struct InvalidSetting {
+    /// Its name, as files write it.
+    pub name: &'static str,
+    /// The value.
+    pub value: String,
+    /// The valid values, in words.
+    pub expected: &'static str,
+}
+
+/// Defines [`Hints`] by one list of its settings: name, type, how the setting reads in a sentence, where it
+/// can be given, and its valid values.
 macro_rules! settings {
-    ($($(#[$attribute:meta])* $name:ident: $type:ty, $words:literal;)*) => {
+    ($($(#[$attribute:meta])* $name:ident: $type:ty, $words:literal, $place:ident, $range:ident;)*) => {
         /// Reply settings, as far as they are given: in a scenario, on the command line, by a model's makers.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
@@ -154,8 +242,8 @@ macro_rules! settings {
         }
 
         impl Hints {
-            /// Names of all, as files write them.
-            pub const FIELDS: &[&str] = &[$(stringify!($name)),*];
+            const SETTINGS: &[(&str, Place, Range)] =
+                &[$((stringify!($name), Place::$place, Range::$range)),*];
 
             /// These, and those of `lower` that are not among them.
             pub fn over(&self, lower: &Self) -> Self {
@@ -165,6 +253,19 @@ macro_rules! settings {
             /// Those that the command line does not give.
             pub fn without(&self, given: &Given) -> Self {
                 Self { $($name: self.$name.clone().filter(|_| !given.contains(stringify!($name))),)* }
+            }
+
+            /// Takes out the settings that have invalid values.
+            pub fn take_invalid(&mut self) -> Vec<InvalidSetting> {
+                let mut invalid = Vec::new();
+                $(
+                    let (name, number) = (stringify!($name), self.$name.as_ref().and_then(Setting::number));
+                    if let Some(expected) = number.and_then(|number| expected(name, number)) {
+                        let value = self.$name.take().map_or(String::new(), |value| value.to_string());
+                        invalid.push(InvalidSetting { name, value, expected });
+                    }
+                )*
+                invalid
             }
 
             /// The names of those that are set.
@@ -183,31 +284,31 @@ macro_rules! settings {
 
 settings! {
     /// Name of the model.
-    model: String, "model {}";
+    model: String, "model {}", Scenario, Any;
     /// 0: greedy.
-    temperature: f32, "temperature {}";
+    temperature: f32, "temperature {}", ScenarioAndFlag, NonNegative;
     /// 1: all.
-    top_p: f32, "top-p {}";
+    top_p: f32, "top-p {}", ScenarioAndFlag, Fraction;
     /// 0: all.
-    top_k: usize, "top-k {}";
+    top_k: usize, "top-k {}", ScenarioAndFlag, Whole;
     /// 0: all.
-    min_p: f32, "min-p {}";
+    min_p: f32, "min-p {}", ScenarioAndFlag, Fraction;
     /// 1: off.
-    repetition_penalty: f32, "repetition penalty {}";
+    repetition_penalty: f32, "repetition penalty {}", ScenarioAndFlag, Positive;
     /// Tokens that the penalty looks back at.
-    repetition_window: usize, "over tokens {}";
+    repetition_window: usize, "over tokens {}", Nowhere, Whole;
     /// The penalty on sequences that the agent has said before; 0: off.
-    dry_multiplier: f32, "DRY multiplier {}";
+    dry_multiplier: f32, "DRY multiplier {}", Flag, NonNegative;
     /// Factor by which that penalty grows with each token beyond the allowed length.
-    dry_base: f32, "DRY base {}";
+    dry_base: f32, "DRY base {}", Flag, FromOne;
     /// Length in tokens of the shortest sequence with that penalty.
-    dry_allowed_length: usize, "DRY allowed length {}";
+    dry_allowed_length: usize, "DRY allowed length {}", Flag, Whole;
     /// Maximum number of tokens in a reply.
-    max_tokens: usize, "at most {} tokens";
+    max_tokens: usize, "at most {} tokens", ScenarioAndFlag, WholeFromOne;
     /// Reasoning before a reply.
-    reasoning: Reasoning, "reasoning {}";
+    reasoning: Reasoning, "reasoning {}", Scenario, Any;
     /// Strings before which the reply ends.
-    stops: Stops, "stops {}";
+    stops: Stops, "stops {}", Scenario, Any;
 }
 
 // No checked setting is NaN.
@@ -215,32 +316,28 @@ impl Eq for Hints {}
 
 /// The valid values of a setting, in words, if this value is not valid.
 pub fn expected(name: &str, value: f64) -> Option<&'static str> {
-    let (fits, expected) = match name {
-        "temperature" => (value >= 0.0 && value <= f64::from(f32::MAX), "a number of at least 0"),
-        "top_p" | "min_p" => ((0.0..=1.0).contains(&value), "a number from 0 to 1"),
-        "repetition_penalty" => {
-            (value as f32 > 0.0 && value <= f64::from(f32::MAX), "a number above 0 (1: off)")
-        }
-        "top_k" => (value >= 0.0 && value.fract() == 0.0, "a whole number (0: off)"),
-        _ => {
-            let is_whole = value.fract() == 0.0 && value <= f64::from(u32::MAX);
-            (value >= 1.0 && is_whole, "a whole number of at least 1")
-        }
-    };
-    (!fits).then_some(expected)
+    let (_, _, range) = Hints::SETTINGS.iter().find(|(known, ..)| *known == name)?;
+    (!range.contains(value)).then(|| range.expected())
 }
 
 /// Names of the settings given on the command line: they override the file's.
 pub type Given = BTreeSet<String>;
 
 impl Hints {
-    /// Names of the settings that the command line may give for all turns, as the file writes them.
-    pub const NAMES: [&str; 6] =
-        ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens"];
+    /// Names of the settings that a scenario can give.
+    pub fn of_scenarios() -> impl Iterator<Item = &'static str> {
+        let is_given = |place: Place| matches!(place, Place::Scenario | Place::ScenarioAndFlag);
+        Self::SETTINGS.iter().filter(move |(_, place, _)| is_given(*place)).map(|(name, ..)| *name)
+    }
 
-    /// The names of those that are set and that the command line may give.
+    /// Names of the settings of scenarios that the command line can override for all turns.
+    pub fn overridable() -> impl Iterator<Item = &'static str> {
+        Self::SETTINGS.iter().filter(|(_, place, _)| *place == Place::ScenarioAndFlag).map(|(name, ..)| *name)
+    }
+
+    /// The names of those that are set and that the command line can override.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.set().filter(|name| Self::NAMES.contains(name))
+        self.set().filter(|name| Self::overridable().any(|other| other == *name))
     }
 
     /// True if nothing is set.
@@ -267,5 +364,20 @@ mod tests {
         assert_eq!(endless.over(&thinks).words(), "reasoning high, stops none");
         assert_eq!(serde_json::to_string(&endless).unwrap(), r#"{"stops":"none"}"#);
         assert!(Hints::default().is_empty() && Hints::default().words().is_empty());
+    }
+
+    #[test]
+    fn invalid_settings_are_taken_out_and_named() {
+        let valid = Hints { top_k: Some(0), dry_multiplier: Some(0.0), ..Hints::default() };
+        let mut given = Hints { top_p: Some(1.5), max_tokens: Some(0), dry_base: Some(0.5), ..valid.clone() };
+        let invalid = given.take_invalid();
+        let words = invalid.iter().map(|it| format!("{} {}: {}", it.name, it.value, it.expected));
+        let named = [
+            "top_p 1.5: a number from 0 to 1",
+            "dry_base 0.5: a number of at least 1",
+            "max_tokens 0: a whole number of at least 1",
+        ];
+        assert!(words.eq(named) && given == valid);
+        assert!(Hints::overridable().all(|name| expected(name, f64::NAN).is_some()));
     }
 }

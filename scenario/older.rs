@@ -8,7 +8,7 @@ use serde_json::json;
 /// Brings a file to today's words. Fields have their first names ([`super::names`]).
 pub(super) fn renew(tree: &mut Tree) -> Vec<Diagnostic> {
     let (top, mut found) = (Path::default(), Vec::new());
-    if tree.find(&top.key("ui")).is_some() {
+    if tree.keys_at(&top).iter().any(|key| key == "ui") {
         found.push(warning(tree, &top.key("ui"), "`ui` has no effect", "remove it"));
         tree.take(&top, "ui");
     }
@@ -23,7 +23,7 @@ pub(super) fn renew(tree: &mut Tree) -> Vec<Diagnostic> {
 /// `on_overflow: summarize` is `memory: { keep: summary }`, and `fail` is the default.
 fn overflow(tree: &mut Tree, agent: &Path, found: &mut Vec<Diagnostic>) {
     let field = agent.key("on_overflow");
-    if tree.find(&field).is_none() {
+    if !tree.keys_at(agent).iter().any(|key| key == "on_overflow") {
         return;
     }
     let written = tree.json_at(&field);

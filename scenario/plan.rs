@@ -25,7 +25,7 @@ pub struct TimelineId {
     pub phase: Option<PhaseId>,
 }
 
-/// All that is before a point of the plan: what is read or decided there knows of it, and of nothing else.
+/// Everything before a point of the plan: what is read or decided there knows of it, and of nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Horizon {
     /// The first turn after the point.
@@ -290,7 +290,7 @@ impl Seeds {
 }
 
 impl Turn {
-    /// The round and what the turn is for, in words; `?` where it may be skipped.
+    /// The round and what the turn is for, as text; `?` where it may be skipped.
     pub fn label(&self) -> String {
         let what = match self.purpose {
             Purpose::Speech => String::new(),
@@ -324,7 +324,7 @@ impl Plan {
         &self.graph[NodeIndex::new(id.0)]
     }
 
-    /// The turns that a turn waits for.
+    /// The dependencies of a turn: those that it waits for.
     pub fn needs(&self, id: TurnId) -> impl Iterator<Item = (TurnId, Edge)> {
         use petgraph::visit::EdgeRef;
         let edges = self.graph.edges_directed(NodeIndex::new(id.0), Direction::Incoming);
@@ -346,7 +346,7 @@ impl Plan {
         self.begins.get(&(phase, round)).copied().unwrap_or(self.all())
     }
 
-    /// The turns that wait for a turn.
+    /// The dependents of a turn: those that wait for it.
     pub fn feeds(&self, id: TurnId) -> impl Iterator<Item = (TurnId, Edge)> {
         use petgraph::visit::EdgeRef;
         let edges = self.graph.edges_directed(NodeIndex::new(id.0), Direction::Outgoing);

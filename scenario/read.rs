@@ -61,7 +61,7 @@ fn path_of(path: &serde_path_to_error::Path) -> Path {
     let step = |segment: &Segment| match segment {
         Segment::Seq { index } => Some(PathStep::Index(*index)),
         Segment::Map { key } => Some(PathStep::Key(key.clone())),
-        // The form that a union has is no part of what is written.
+        // The form that a union has is not a part of what is written.
         Segment::Enum { variant } if variant.starts_with(char::is_uppercase) => None,
         Segment::Enum { variant } => Some(PathStep::Key(variant.clone())),
         Segment::Unknown => None,
@@ -97,7 +97,7 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
 
 /// What the schema says of a path.
 pub struct Typed {
-    /// What is there, in words.
+    /// What is there, as text.
     place: &'static str,
     /// Its field, as the type around it declares it.
     pub declared: &'static serde_json::Value,
@@ -147,7 +147,7 @@ pub fn typed(tree: &Tree, path: &[PathStep]) -> Typed {
     Typed { place, declared, of: at, known: way.len(), way }
 }
 
-/// What is in a field, in words; `None`: a part of what the field is in.
+/// What is in a field, as text; `None`: a part of what the field is in.
 fn named(field: &str, around: &str) -> Option<&'static str> {
     Some(match field {
         "payoff" => "a payoff",

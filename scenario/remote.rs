@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use url::Url;
 
-/// Words in which an engine is asked.
+/// Wire API of a remote engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// `greenroom serve`.
@@ -51,13 +51,13 @@ impl Api {
         Self::ALL.map(|(name, _)| name).join(", ")
     }
 
-    /// True if it takes prompts as token ids and tells those of replies.
+    /// True if it takes prompts as token ids and returns reply token ids.
     pub fn takes_ids(self) -> bool {
         matches!(self, Self::LlamaCpp | Self::Vllm | Self::SgLang)
     }
 }
 
-/// An engine elsewhere, and how it is asked.
+/// A remote engine, and how it is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineAddress {
     /// The API.
@@ -73,9 +73,9 @@ pub struct EngineAddress {
     pub tokenizer: Option<String>,
     /// Requests at once.
     pub slots: usize,
-    /// Requests a minute, at most.
+    /// Maximum requests a minute.
     pub requests_per_minute: Option<u32>,
-    /// Tokens a minute, at most: of prompts and replies.
+    /// Maximum tokens a minute: of prompts and replies.
     pub tokens_per_minute: Option<u64>,
     /// Tokens of prompts and replies after which a run stops.
     pub budget: Option<u64>,

@@ -26,7 +26,7 @@ impl Share {
 }
 
 impl fmt::Display for Share {
-    /// In words, e.g. `at least 90 %`.
+    /// As text, e.g. `at least 90 %`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the last digits of binary fractions, 7.000000000000001.
         let percent = |share: f64| (share * 1e8).round() / 1e6;

@@ -84,7 +84,7 @@ pub struct ToolServer {
 pub struct ToolSpec {
     /// The name that it is called by.
     pub name: String,
-    /// What it does, in words.
+    /// What it does, as text.
     pub about: String,
     /// JSON Schema of its arguments, an object.
     pub arguments: Value,

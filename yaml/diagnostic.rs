@@ -371,7 +371,7 @@ pub fn unknown<'a>(message: &str, found: &str, known: impl IntoIterator<Item = &
     }
 }
 
-/// A [`suggestion`] in words.
+/// A [`suggestion`] as text.
 pub fn suggest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     suggestion(found, known).map(|suggestion| suggestion.to_string())
 }

@@ -35,7 +35,7 @@ pub fn repeated_key(text: &str) -> Option<String> {
 /// The data of a YAML text that is not a scenario: an override, a file of another program.
 ///
 /// # Errors
-/// In words, what is wrong with it.
+/// As text, what is wrong with it.
 pub fn parse(text: &str) -> Result<serde_json::Value, String> {
     let source = Source { name: String::new(), text: text.to_string() };
     let (tree, found) = Tree::read(&source, 0);

@@ -62,7 +62,7 @@ enum State {
         text: String,
         ranges: Arc<[Range]>,
     },
-    /// The rest of a number that is no integer, or of a word.
+    /// The rest of a number that is not an integer, or of a word.
     Word,
     /// After a value.
     After,

@@ -11,9 +11,9 @@ use serde_json::{Map, Number, Value};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Schemas that are applied to values, at most.
+/// Maximum number of schemas that are applied to values.
 const MAX_STEPS: usize = 200_000;
-/// Schemas that are applied within each other, at most.
+/// Maximum number of schemas that are applied within each other.
 const MAX_DEPTH: usize = 400;
 /// Steps of a pattern that looks back.
 const MAX_BACKTRACKING: usize = 100_000;

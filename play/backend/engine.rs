@@ -1,5 +1,5 @@
 //! Turns as the engine's plain data, and its answers as replies: the same for an engine in this process and
-//! for one elsewhere.
+//! for a remote one.
 
 use super::{Commit, OpenOptions, Reply, Request, Session};
 use crate::prompt::Conversation;
@@ -8,14 +8,14 @@ use greenroom_engine as engine;
 use greenroom_scenario::{ChoiceMethod, Reasoning};
 use std::sync::Arc;
 
-/// Tokens of a call of a tool, at most, where a reply may not have more.
+/// Maximum number of tokens in a call of a tool, where a reply may not have more.
 const CALL_TOKENS: usize = 160;
 /// Tokens of a call's result that there is always room for, with what the chat template puts around it.
 const RESULT_TOKENS: usize = 96;
 /// Tokens that asking for a summary may take.
 const SUMMARY_CUE_TOKENS: usize = 96;
 
-/// Tokens of a call of a tool, at most.
+/// Maximum number of tokens in a call of a tool.
 fn max_call_tokens(max_tokens: usize) -> usize {
     max_tokens.max(CALL_TOKENS)
 }

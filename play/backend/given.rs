@@ -1,5 +1,5 @@
-//! Replies that are given from outside: whoever plays the agent provides the text, and the agent remembers
-//! having said it.
+//! Replies that are given from outside: the caller, who plays the agent, provides the text, and the agent
+//! remembers having said it.
 
 use super::{OpenOptions, Request};
 use anyhow::ensure;

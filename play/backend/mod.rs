@@ -1,7 +1,7 @@
 //! Backends, which answer turns: the trait [`Backend`] and its plain types.
 //!
 //! Here are a function for tests (`scripted`) and the agents of a scenario that are not models (`strategy`);
-//! engines, in this process or elsewhere, are the program's.
+//! engines, in this process or remote, are the program's.
 
 pub mod engine;
 mod given;
@@ -106,7 +106,7 @@ pub struct ModelCard {
 pub struct Session {
     /// The run.
     pub run: String,
-    /// The agent, or `agent/phase` for one that forgets.
+    /// The agent, or `agent/phase` for an ephemeral agent.
     pub agent: String,
 }
 
@@ -129,7 +129,7 @@ pub struct Request {
     pub conversation: Conversation,
     /// Sampling settings, with the turn's seed.
     pub sampling: Sampling,
-    /// Most tokens of the reply.
+    /// Maximum number of tokens in the reply.
     pub max_tokens: usize,
     /// The reply ends before one of these.
     pub stops: StopStrings,
@@ -179,7 +179,7 @@ pub struct Reply {
     pub text: String,
     /// The reason why it ended.
     pub stop: StopReason,
-    /// What an engine elsewhere said after that, and was cut.
+    /// Text the remote engine generated after the cut.
     pub cut: String,
     /// The call that it is.
     pub call: Option<Call>,
@@ -197,7 +197,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply that nobody computed now.
+    /// A reply with no computation cost (recorded or scripted).
     pub fn of(ids: Vec<u32>, text: String, stop: StopReason) -> Self {
         let (cut, logprobs, followed, rejected) = Default::default();
         Self { ids, text, stop, cut, call: None, logprobs, followed, rejected, usage: None, commit: None }

@@ -33,7 +33,7 @@ impl Memories {
         self.unanswered.get(&self.plan.turn(id).timeline).map_or(0, |turn| turn.calls.len())
     }
 
-    /// The calls that the speaker of a turn may make in it, at most.
+    /// Maximum number of calls that the speaker of a turn may make in it.
     pub fn max_calls(&self, id: TurnId) -> usize {
         let turn = self.plan.turn(id);
         let agent = self.scenario.agent(turn.speaker);
@@ -53,8 +53,7 @@ impl Memories {
         tools::named(&self.scenario, self.scenario.agent(self.plan.turn(id).speaker), name)
     }
 
-    /// What a call gives that is of a tool built in, of none, or no whole one; `None`: only a program can
-    /// tell.
+    /// Result of a call that needs no program: built-in, unknown tool or truncated; `None`: it needs one.
     pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::CallOutcome> {
         if *call == cut_call() {
             return Some(Err("the call was too long and broke off".to_string()));

@@ -1,4 +1,4 @@
-//! Conditions of turns: they depend on what comes before in plan order, never at what happened to finish
+//! Conditions of turns: they depend on what comes before in plan order, never on what happened to finish
 //! first.
 
 use super::memories::{Memories, PromptError};

@@ -91,7 +91,7 @@ impl Memories {
     /// returns the line.
     ///
     /// # Errors
-    /// A name is no piece's; nothing has been said in the memory yet.
+    /// A name is not a piece's; nothing has been said in the memory yet.
     pub fn keep(&mut self, id: TurnId, kept: &[String]) -> Result<TurnRecord, PromptError> {
         let all = self.keepable(id)?;
         let plan = self.plan.clone();

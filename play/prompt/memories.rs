@@ -4,10 +4,10 @@
 //! and on what was said alone. It holds no model and does no input or output: playing, checking and replaying
 //! share it.
 //!
-//! A turn is `takes_place`, else `skip`; then `hear`, `ask`, `say`. If the reply is a tool call (`calls`),
-//! `called` and again `ask` follow. A full memory is asked for a summary between `hear` and `ask`: a line of
-//! its own, `PATH.summary`, before the turn's; its presence makes a replay begin the epoch. The engine sees a
-//! conversation that diverges after the system text.
+//! A turn goes through `takes_place`, else `skip`; then `hear`, `ask`, `say`. If the reply is a tool call
+//! (`calls`), `called` follows, and `ask` again. A full memory is asked for a summary between `hear` and
+//! `ask`: a line of its own, `PATH.summary`, before the turn's; its presence makes a replay begin the epoch.
+//! The engine sees a conversation that diverges after the system text.
 
 use super::delta::{Conversation, conversation};
 use super::edits::Edits;
@@ -238,16 +238,17 @@ impl Memories {
         &self.plan
     }
 
-    /// The system text that an agent lives with: the one it was born with.
+    /// The agent's system prompt, fixed at the start of its timeline.
     pub fn system(&self, agent: AgentId) -> &str {
         let brought = self.timelines.get(&TimelineId { agent, phase: None });
         brought.map_or(self.scenario.agent(agent).system.as_str(), |timeline| timeline.system().unwrap_or(""))
     }
 
-    /// Lets what happened since the speaker's last turn happen to it, cue included. Once heard, nothing is
+    /// Appends all events since the speaker's last turn to its timeline, cue included. Once heard, nothing is
     /// heard again until the turn is answered.
     ///
-    /// # Errors A template that fails, or a turn that is requested too early.
+    /// # Errors
+    /// A template that fails, or a turn that is requested too early.
     pub fn hear(&mut self, id: TurnId) -> Result<(), PromptError> {
         let of = self.plan.turn(id).timeline;
         if !self.unanswered.contains_key(&of) {
@@ -339,8 +340,8 @@ impl Memories {
         }
     }
 
-    /// Lets what was asked be answered. With a summary a new epoch begins: the speaker remembers that, and
-    /// what it has just heard.
+    /// Records the reply. With a summary a new epoch begins: the speaker remembers that, and what it has just
+    /// heard.
     pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> HeardReply {
         if asked.is_summary {
             return HeardReply { spoken: self.sum_up(asked.id, raw), choice: None, value: None };

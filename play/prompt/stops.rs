@@ -27,11 +27,11 @@ pub struct StopStrings {
     speaker: String,
     /// Names of the other speakers, and its own.
     names: Vec<String>,
-    /// The strings that are no names.
+    /// The strings that are not names.
     others: Vec<String>,
 }
 
-/// The cut of a reply that came from elsewhere.
+/// The cut of a reply that came from a remote engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Offset at which its speech begins; the reasoning before is never cut.

@@ -110,7 +110,7 @@ impl Findings<'_> {
             _ => "a result that does not exist is null: test it with `is not none` first",
         };
         if always {
-            // A count that there is not is mostly that of a misspelled option.
+            // A missing count is mostly that of a misspelled option.
             let counts =
                 || trial.text.contains(".votes").then(|| options(self.scenario, trial.phases)).flatten();
             let help = remedy(trial.text, error).or_else(counts).unwrap_or(help.into());

@@ -170,7 +170,7 @@ impl Rehearsal {
         })
     }
 
-    /// In how many ways a piece can go, at most.
+    /// Maximum number of ways in which a piece can go.
     pub(super) fn n_ways(&self, piece: &PhaseGroup) -> usize {
         let routes = piece.phases.iter().filter_map(|phase| self.scenario.phase(*phase).route.as_ref());
         let routed = routes.flat_map(|route| std::iter::repeat_n(route.among.len() + 1, route.among.len()));

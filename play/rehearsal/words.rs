@@ -55,7 +55,7 @@ pub(super) fn words(code: &[&str]) -> Vec<Arc<str>> {
     words
 }
 
-/// The results of some phases, in words; in the one that is being played there may be none yet.
+/// The results of some phases, as text; in the one that is being played there may be none yet.
 pub(super) fn way(
     scenario: &Scenario,
     phases: &BTreeSet<PhaseId>,

@@ -15,7 +15,7 @@ use greenroom_scenario::{AgentId, Audience, Input, PhaseId, Plan, Scenario, Turn
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Shows another watcher only what the humans at the terminal may see.
+/// Hides spoilers until the end: another watcher is shown only what the humans at the terminal may see.
 pub struct Discreet<'a> {
     inner: &'a mut dyn Watch,
     scenario: Arc<Scenario>,
@@ -77,7 +77,7 @@ impl<'a> Discreet<'a> {
         Self { inner, scenario: scenario.clone(), plan: plan.clone(), humans, over, live, held }
     }
 
-    /// The run is over: shows what was held back.
+    /// The run is over: shows everything that was hidden.
     pub fn unveil(&mut self) {
         self.humans.clear();
         let held = std::mem::take(&mut self.held);

@@ -24,7 +24,7 @@ pub enum Scene<'a> {
         spoken: &'a str,
         /// The reason why the reply ended.
         stop: StopReason,
-        /// What was cut after it, if an engine elsewhere said more.
+        /// What was cut after it, if a remote engine said more.
         cut: &'a str,
         /// The choice, if the reply was one.
         choice: Option<&'a ChoiceRecord>,

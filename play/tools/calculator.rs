@@ -9,7 +9,7 @@ const MAX_DEPTH: usize = 64;
 /// The value of an expression, to 12 significant digits.
 ///
 /// # Errors
-/// In words: it is none, or has no value.
+/// As text: it is none, or has no value.
 pub(super) fn calculate(expression: &str) -> Result<String, String> {
     let text: String = expression.chars().map(plain).collect();
     let text = text.trim().trim_end_matches('=').trim_end();

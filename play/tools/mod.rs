@@ -1,4 +1,4 @@
-//! Tools at work: their descriptions for agents, and the results of calls.
+//! Tools in use: their descriptions for agents, and the results of calls.
 //!
 //! What is built in is a function of the scenario, the call and its seed, so a replay works it out again
 //! ([`builtin_result`]). Programs and servers run only where a model answers and they were allowed; what they
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// The form of calls, for a model whose chat template knows no tools.
 const FORM: &str = r#"{"tool": NAME, "arguments": {…}}"#;
-/// Characters of a result that are read, at most.
+/// Maximum number of characters of a result that are read.
 pub const MAX_RESULT: usize = 2_000;
 
 /// Reads a call of the form `{"tool": NAME, "arguments": {…}}`; `None`: a text is none.
@@ -57,7 +57,7 @@ pub type CallOutcome = Result<String, String>;
 pub struct ToolOffer {
     /// The tools.
     pub tools: Vec<ToolSpec>,
-    /// How they are called, in words, for a model whose chat template knows no tools.
+    /// How they are called, as text, for a model whose chat template knows no tools.
     pub instructions: String,
 }
 
@@ -67,14 +67,14 @@ pub struct Toolbox {
     tools: Vec<Tool>,
     /// Descriptions of each tool for models; of a server, as many as it has.
     specs: Vec<Vec<ToolSpec>>,
-    /// Servers at work, by the index of their tool.
+    /// Running servers, by the index of their tool.
     servers: BTreeMap<usize, ServerClient>,
     /// The folder in which programs start; `None`: they may not.
     folder: Option<PathBuf>,
 }
 
 impl Toolbox {
-    /// The tools without programs: what is built in can be called.
+    /// Only the built-in tools can be called: no program is started.
     pub fn at_rest(scenario: &Scenario) -> Self {
         let specs = scenario.tools.iter().map(|tool| match &tool.kind {
             ToolKind::BuiltIn(_, spec) | ToolKind::Command(_, spec) => vec![spec.clone()],
@@ -107,7 +107,8 @@ impl Toolbox {
 
     /// The tools with their programs, which start in `folder`.
     ///
-    /// # Errors A server can't be started, does not list its tools, or an agent has too many.
+    /// # Errors
+    /// A server can't be started, does not list its tools, or an agent has too many.
     pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
         let mut toolbox = Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) };
         for (at, tool) in called(scenario) {

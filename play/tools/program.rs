@@ -18,13 +18,13 @@ const MAX_OUTPUT: usize = 64 << 10;
 /// Time that a program's output may still take once it has ended.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What becomes of bytes that are no characters.
+/// What becomes of bytes that are not characters.
 pub(super) const REPLACED: &str = "bytes that are not were replaced by U+FFFD";
 
-/// Leaders of the process groups that are at work.
+/// Leaders of the process groups that are running.
 static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// Ends all programs at work, where this program ends without dropping them.
+/// Ends all running programs, where this program ends without dropping them.
 pub fn end_all() {
     let groups = std::mem::take(&mut *GROUPS.lock().unwrap_or_else(PoisonError::into_inner));
     groups.into_iter().for_each(end_group);
@@ -51,7 +51,7 @@ impl Process {
     /// Starts a program in a folder, its standard streams as pipes.
     ///
     /// # Errors
-    /// In words: it can't be started.
+    /// As text: it can't be started.
     pub(super) fn start(line: &[String], folder: &Path) -> Result<Self, String> {
         let (program, arguments) = line.split_first().ok_or("no program")?;
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

@@ -26,7 +26,7 @@ const PIPE: usize = 64 << 10;
 /// Maximum characters of a server's description of a tool.
 const MAX_ABOUT: usize = 1_000;
 
-/// A server at work; it ends with this value.
+/// A running server; it ends with this value.
 pub(super) struct ServerClient {
     key: String,
     timeout: Duration,

@@ -2,7 +2,7 @@
 //! cause.
 //!
 //! A server's messages are JSON in UTF-8, one a line. What is not UTF-8 is replaced instead of being lost
-//! with its whole message, and a line that is no message is kept for the reason of a failure.
+//! with its whole message, and a line that is not a message is kept for the reason of a failure.
 
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ impl ServerStreams {
         }
     }
 
-    /// Looks for lines that are no messages, which begin as an object or a list.
+    /// Looks for lines that are not messages, which begin as an object or a list.
     fn look(&self, said: &str, is_odd: bool) {
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         output.is_odd |= is_odd;

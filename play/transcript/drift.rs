@@ -48,7 +48,7 @@ pub struct Drift {
     pub line: Option<usize>,
     /// The cause.
     pub cause: Cause,
-    /// The details, in words.
+    /// The details, as text.
     pub detail: Box<str>,
     /// The text as recorded.
     pub recorded: Box<str>,
@@ -57,7 +57,7 @@ pub struct Drift {
 }
 
 impl Cause {
-    /// In words.
+    /// As text.
     pub fn words(self) -> &'static str {
         match self {
             Self::AgentChanged => "an agent changed",

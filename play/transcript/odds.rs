@@ -1,6 +1,6 @@
-//! Odds of a choice's options, from a recording alone: the engine's rule (`engine/sampler.rs`, `draw`) once
-//! more, since a transcript is read without an engine. `tests/runner/odds.rs` checks the one against the
-//! other.
+//! Odds of a choice's options, from a recording alone. The shares repeat the rule of
+//! `engine/turns/sampler/mod.rs` (`draw`) for display, since a transcript is read without an engine;
+//! `tests/runner/odds.rs` checks one against the other.
 
 use super::Transcript;
 use super::record::{ChoiceRecord, Header, OptionRecord, TurnRecord};
@@ -46,7 +46,7 @@ impl Header {
 }
 
 impl Transcript {
-    /// The options of a turn and how likely each was drawn, in words, e.g. `kept 31 %, broken 69 %`; `None`
+    /// The options of a turn and how likely each was drawn, as text, e.g. `kept 31 %, broken 69 %`; `None`
     /// where no model was asked.
     pub fn shares(&self, path: &str) -> Option<String> {
         let line = self.turns.iter().position(|turn| turn.record.path == path)?;
@@ -85,10 +85,9 @@ impl ChoiceRecord {
     /// Log-probabilities by byte of the texts, times the mean number of bytes: as the engine weighs them
     /// (`by_length`).
     fn by_length(&self, logprobs: &[f64]) -> Vec<f64> {
-        let lengths: Vec<f32> = self.options.iter().map(|option| option.text.len().max(1) as f32).collect();
-        let mean = lengths.iter().sum::<f32>() / lengths.len().max(1) as f32;
-        let weighed = |(logprob, length): (&f64, &f32)| f64::from(*logprob as f32 * mean / length);
-        logprobs.iter().zip(&lengths).map(weighed).collect()
+        let logprobs: Vec<f32> = logprobs.iter().map(|logprob| *logprob as f32).collect();
+        let texts = self.options.iter().map(|option| option.text.as_str());
+        greenroom_engine::by_length(&logprobs, texts).into_iter().map(f64::from).collect()
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Transcript {
     pub footer: Option<Recorded<Footer>>,
     /// Bytes of whole lines: an interrupted run may have left a torn one after them.
     pub whole_bytes: u64,
-    /// The torn last line, if there is one.
+    /// The torn line that ends it, if there is one.
     pub torn: Option<ReadError>,
 }
 
@@ -56,10 +56,11 @@ pub struct ReadError {
 }
 
 impl Transcript {
-    /// Reads a file's text. A damaged *last* line is set aside as [`Self::torn`]: a crash leaves such lines.
+    /// Reads a file's text. A damaged *last* line is set aside as [`Self::torn`], because
+    /// crashes leave such lines; so is one with zeros, and all after it, which a power cut can leave.
     ///
     /// # Errors
-    /// The first line (but the last) that is no line of a transcript, or a missing header.
+    /// The first line (but the last) that is not a line of a transcript, or a missing header.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ReadError> {
         Self::from_lines(path, FileLines::new(text.as_bytes(), FileKind::Transcript))
     }
@@ -80,7 +81,8 @@ impl Transcript {
             let parsed = parse_line(&text).map_err(|(found, expected)| error(number, found, &expected));
             let (line, hash) = match parsed {
                 Ok(parsed) => parsed,
-                Err(reason) if lines.peek().is_none() && header.is_some() => {
+                // A kill cuts the last line; a power cut can leave zeros in place of any line not yet synced.
+                Err(reason) if (lines.peek().is_none() || text.contains('\0')) && header.is_some() => {
                     torn = Some(reason);
                     break;
                 }

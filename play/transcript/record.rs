@@ -62,7 +62,7 @@ pub struct Header {
     pub numerics: String,
     /// Sampling settings.
     pub sampling: Sampling,
-    /// Most tokens of a reply.
+    /// Maximum number of tokens in a reply.
     pub max_tokens: usize,
     /// Settings that the scenario gives for all replies.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
@@ -238,7 +238,7 @@ pub struct SettingsBefore {
     pub lines: usize,
     /// Temperature.
     pub temperature: f32,
-    /// Most tokens of a reply.
+    /// Maximum number of tokens in a reply.
     pub max_tokens: usize,
 }
 
@@ -294,8 +294,8 @@ pub struct TurnRecord {
     /// The reason why the reply ended.
     #[serde(with = "crate::words::word")]
     pub stop: StopReason,
-    /// What an engine elsewhere said after `raw`: it was cut, so nobody heard it and the agent does not
-    /// remember it.
+    /// What a remote engine said after `raw`: it was cut, so nobody heard it and the agent does not remember
+    /// it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cut: String,
     /// The choice, if the reply was one.
@@ -346,7 +346,7 @@ pub struct RouteRecord {
 }
 
 impl RouteRecord {
-    /// In words; `name` gives the display name of a key.
+    /// As a sentence; `name` gives the display name of a key.
     pub fn told<'a>(&'a self, name: impl Fn(&'a str) -> &'a str) -> String {
         let scored = |key: &'a String| match self.scores.get(key) {
             Some(score) => format!("{} ({score:.2})", name(key)),
@@ -367,11 +367,11 @@ impl RouteRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Met {
-    /// Somebody had read that very text.
+    /// An agent had read exactly this text.
     Exact,
-    /// Somebody had read something that is near enough.
+    /// An agent had read something that is near enough.
     Partial,
-    /// Nobody had.
+    /// No agent had.
     Miss,
 }
 
@@ -393,7 +393,7 @@ impl InterTurnRecord {
         }
     }
 
-    /// What it is, in words.
+    /// What it is, as text.
     pub(super) fn what(&self) -> &'static str {
         match self {
             Self::State(_) => "change of the state",

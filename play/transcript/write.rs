@@ -61,7 +61,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Continues an interrupted file: a torn line at its end is cut off.
+    /// Continues an interrupted file: a torn line, and what follows it, is cut off.
     ///
     /// # Errors
     /// The run was made with other settings, is complete or damaged, or the file can't be written.
@@ -89,7 +89,6 @@ impl Recorder {
         }
         let can_not = || format!("can't write {}", path.display());
         let file = files::open_to_write(path, OpenOptions::new().append(true)).with_context(can_not)?;
-        // A torn last line is cut off.
         file.set_len(transcript.whole_bytes).with_context(can_not)?;
         file.sync_all().with_context(can_not)?;
         Ok(Self { file: Some((file, path.to_path_buf())), ..Self::verify(transcript) })
@@ -111,9 +110,10 @@ impl Recorder {
         }
     }
 
-    /// Takes the next turn. True if it is new on disk, false if it was there already.
+    /// Takes the next turn. True if it was appended, false if it was there already.
     ///
-    /// # Errors [`Drift`] if a recorded line differs; else the disk's.
+    /// # Errors
+    /// [`Drift`] if a recorded line differs; else the disk's.
     pub fn turn(&mut self, record: TurnRecord) -> anyhow::Result<bool> {
         self.nothing_is_between()?;
         let at = self.n_turns;

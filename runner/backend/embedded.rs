@@ -158,7 +158,7 @@ impl Embedded {
         Self { engine: self.engine.clone(), tenant: tenant.to_string(), meter }
     }
 
-    /// Lets a session's memory go, in RAM and on disk; called where no async runtime is at work.
+    /// Lets a session's memory go, in RAM and on disk; called where no async runtime is active.
     pub fn remove(&self, session: &Session) {
         if let Err(error) = self.engine.blocking_remove(&self.key(session)) {
             tracing::debug!("can't remove `{}`: {error}", session.agent);

@@ -94,7 +94,7 @@ impl KvConfig {
     /// Reads a file.
     ///
     /// # Errors
-    /// It can't be read, or is no KV configuration.
+    /// It can't be read, or is not a KV configuration.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         if !path.is_file() {
             let words: Vec<&str> = WORDS.iter().map(|(word, _)| *word).collect();

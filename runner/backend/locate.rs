@@ -24,8 +24,8 @@ impl std::fmt::Display for ModelFile {
     }
 }
 
-/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for an
-/// engine elsewhere. `None`: the engine takes messages, and only it can count their tokens.
+/// Finds the file whose tokenizer and chat template a model has: its own, or the one that is named for a
+/// remote engine. `None`: the engine takes messages, and only it can count their tokens.
 ///
 /// # Errors
 /// As [`locate`]; an engine that takes token ids is given without a tokenizer.
@@ -46,7 +46,8 @@ pub fn tokenizer(name: &str) -> anyhow::Result<Option<ModelFile>> {
 
 /// Finds a model.
 ///
-/// # Errors There is no such file; the message names the places searched, and how to get it.
+/// # Errors
+/// There is no such file; the message names the places searched, and how to get it.
 pub fn locate(name: &str) -> anyhow::Result<ModelFile> {
     if name == "understudy" {
         return Ok(ModelFile::Understudy);

@@ -25,7 +25,7 @@ pub struct Pool {
     on_progress: Box<LoadObserver>,
 }
 
-/// The engines elsewhere that may be used: agents' texts are sent there, with the keys that scenarios name.
+/// The remote engines that may be used: agents' texts are sent there, with the keys that scenarios name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All.

@@ -6,7 +6,7 @@
 use greenroom_engine::{Completion, Prompt, Request};
 use serde::{Deserialize, Serialize};
 
-/// Version of these words.
+/// Protocol version.
 pub const VERSION: u32 = 2;
 
 /// A turn to answer.

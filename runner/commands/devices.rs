@@ -45,10 +45,10 @@ impl Processor {
 fn as_json(processor: &Processor, gpus: &[GpuInfo]) -> Value {
     let Processor { name, instructions, threads } = processor;
     let gpu = |gpu: &GpuInfo| {
-        let GpuInfo { name, backend, kind, driver, binding_bytes, workgroup_bytes, missing } = gpu;
+        let GpuInfo { name, backend, kind, driver, max_binding_bytes, workgroup_bytes, missing } = gpu;
         json!({
-            "name": name, "backend": backend, "kind": kind, "driver": driver, "binding_bytes": binding_bytes,
-            "workgroup_bytes": workgroup_bytes, "missing": missing,
+            "name": name, "backend": backend, "kind": kind, "driver": driver,
+            "binding_bytes": max_binding_bytes, "workgroup_bytes": workgroup_bytes, "missing": missing,
         })
     };
     json!({
@@ -63,7 +63,7 @@ fn text(processor: &Processor, gpus: &[GpuInfo]) -> String {
     let head = ["device", "kind", "backend", "driver", "binding", "workgroup"];
     let mut rows = vec![row([name, "processor", instructions, &counted(*threads, "thread"), "-", "-"])];
     for gpu in gpus {
-        let (binding, workgroup) = (bytes(gpu.binding_bytes), bytes(gpu.workgroup_bytes));
+        let (binding, workgroup) = (bytes(gpu.max_binding_bytes), bytes(gpu.workgroup_bytes));
         rows.push(row([&gpu.name, gpu.kind, &gpu.backend, &gpu.driver, &binding, &workgroup]));
     }
     let mut text = table(&head, rows, 4) + "\n";
@@ -104,7 +104,7 @@ mod tests {
             backend: "vulkan".to_owned(),
             kind,
             driver: "driver 1".to_owned(),
-            binding_bytes: 128 << 20,
+            max_binding_bytes: 128 << 20,
             workgroup_bytes: 32 << 10,
             missing: missing.iter().map(|text| text.to_string()).collect(),
         }

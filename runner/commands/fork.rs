@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::play::Performance;
 use super::resume::go_on;
 use super::run::refuse_other;
-use super::sampling::non_negative;
+use super::sampling::number;
 use super::{Exit, Whereabouts};
 use crate::backend::Sampling;
 use crate::experiment;
@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Temperature from there on; 0 is greedy [default: the run's]
-    #[arg(long, value_name = "T", value_parser = non_negative)]
+    #[arg(long, value_name = "T", value_parser = number("temperature"))]
     temperature: Option<f32>,
     /// Maximum tokens in a reply from there on [default: the run's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -82,7 +82,7 @@ impl ModelArgs {
         }
     }
 
-    /// The first of these models that is available, and the memory left by all of them.
+    /// The first of these models that is available, and the memory that all of them leave free.
     fn config<'a>(&self, models: impl IntoIterator<Item = &'a str>) -> anyhow::Result<EmbeddedConfig> {
         let mut models = models.into_iter().filter(|model| !EngineAddress::is_meant(model)).map(locate);
         let model = models.next().transpose()?.unwrap_or(ModelFile::Understudy);
@@ -99,7 +99,7 @@ impl ModelArgs {
 }
 
 impl Machine {
-    /// The first of these models, the memory left by all of them, and the place of their memories.
+    /// The first of these models, the memory that all of them leave free, and the place of their memories.
     pub(super) fn config(&self, models: &BTreeSet<String>, own: &str) -> anyhow::Result<EmbeddedConfig> {
         let others = models.iter().map(String::as_str).filter(|model| *model != own);
         let models = [own].into_iter().chain(others).chain(self.draft.as_deref());

@@ -2,33 +2,34 @@
 //! else from the defaults.
 
 use crate::scenario::Hints;
+use crate::scenario::hints::expected;
 
 /// Sampling settings.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SamplingArgs {
     /// 0 is greedy [default: the scenario's, the model's, else 0.7]
-    #[arg(long, value_name = "T", value_parser = non_negative)]
+    #[arg(long, value_name = "T", value_parser = number("temperature"))]
     temperature: Option<f32>,
     /// Sample from the K most likely tokens (0: all) [default: the scenario's, the model's, else 0]
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Sample from the smallest set of tokens that reaches this probability [default: the scenario's, the
     /// model's, else 0.95]
-    #[arg(long, value_name = "P", value_parser = share)]
+    #[arg(long, value_name = "P", value_parser = number("top_p"))]
     top_p: Option<f32>,
     /// Drop tokens less likely than this share of the most likely one [default: the scenario's, the model's,
     /// else 0.05]
-    #[arg(long, value_name = "P", value_parser = share)]
+    #[arg(long, value_name = "P", value_parser = number("min_p"))]
     min_p: Option<f32>,
     /// Divide the logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's,
     /// else 1.1]
-    #[arg(long, value_name = "R", value_parser = positive)]
+    #[arg(long, value_name = "R", value_parser = number("repetition_penalty"))]
     repetition_penalty: Option<f32>,
     /// DRY: penalty on a token that would extend a sequence as it was extended before (0: off)
-    #[arg(long, default_value_t = 0.8, value_name = "M", value_parser = non_negative)]
+    #[arg(long, default_value_t = 0.8, value_name = "M", value_parser = number("dry_multiplier"))]
     dry_multiplier: f32,
     /// DRY: growth of the penalty for each token beyond the allowed length
-    #[arg(long, default_value_t = 1.75, value_name = "B", value_parser = at_least_one)]
+    #[arg(long, default_value_t = 1.75, value_name = "B", value_parser = number("dry_base"))]
     dry_base: f32,
     /// DRY: length in tokens of the shortest sequence that is penalized
     #[arg(long, default_value_t = 2, value_name = "N")]
@@ -47,27 +48,19 @@ impl SamplingArgs {
             dry_multiplier: Some(self.dry_multiplier),
             dry_base: Some(self.dry_base),
             dry_allowed_length: Some(self.dry_allowed_length),
-            ..Hints::default()
+            repetition_window: None,
+            max_tokens: None,
+            model: None,
+            reasoning: None,
+            stops: None,
         }
     }
 }
 
-pub(super) fn non_negative(text: &str) -> Result<f32, String> {
-    within(text, |number| number.is_finite() && number >= 0.0, "a number of at least 0")
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    within(text, |number| (0.0..=1.0).contains(&number), "a number from 0 to 1")
-}
-
-fn positive(text: &str) -> Result<f32, String> {
-    within(text, |number| number.is_finite() && number > 0.0, "a number above 0; 1 is off")
-}
-
-fn at_least_one(text: &str) -> Result<f32, String> {
-    within(text, |number| number.is_finite() && number >= 1.0, "a number of at least 1")
-}
-
-fn within(text: &str, fits: fn(f32) -> bool, expected: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|number| fits(*number)).ok_or_else(|| format!("expected {expected}"))
+/// A parser of the values of a setting.
+pub(super) fn number(name: &'static str) -> impl Fn(&str) -> Result<f32, String> + Clone {
+    move |text| {
+        let number = text.parse().unwrap_or(f32::NAN);
+        expected(name, f64::from(number)).map_or(Ok(number), |expected| Err(format!("expected {expected}")))
+    }
 }

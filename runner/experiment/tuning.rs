@@ -31,7 +31,7 @@ impl Tuning {
             if !is_variable && first == "model" {
                 let of = name.strip_prefix("model").unwrap_or_default().trim_start_matches('.');
                 tuning.model(scenario, of, value)?;
-            } else if !is_variable && Hints::NAMES.contains(&name.as_str()) {
+            } else if !is_variable && Hints::overridable().any(|known| known == name) {
                 tuning.number(name, value)?;
             } else {
                 variables.push((name.clone(), value.clone()));

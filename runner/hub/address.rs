@@ -67,7 +67,7 @@ impl HubFile {
     /// A file at the default revision.
     ///
     /// # Errors
-    /// The path leads elsewhere, or the file is no GGUF file.
+    /// The path leads elsewhere, or the file is not a GGUF file.
     pub fn new(repository: Repository, file: &str) -> Result<Self, String> {
         if !file.split('/').all(is_part) {
             return Err(format!("`{file}` is not a path within a repository"));

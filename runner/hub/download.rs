@@ -47,7 +47,7 @@ pub enum DownloadEvent {
     },
     /// An attempt has failed, and the next one begins after a pause.
     Retrying {
-        /// The error, in words.
+        /// The error, as text.
         error: String,
         /// The pause.
         after: Duration,

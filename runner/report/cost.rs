@@ -20,7 +20,7 @@ pub(super) struct CostRow {
     pub(super) name: String,
     /// `hot`, `warm` or `cold`: reused from memory, from disk, or not at all.
     pub(super) state: &'static str,
-    /// MatchKind between the prompt and the cache.
+    /// Match between the prompt and the cache.
     kind: &'static str,
     pub(super) reused: u64,
     pub(super) prefilled: u64,

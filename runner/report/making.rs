@@ -52,7 +52,7 @@ pub(super) fn making(sources: &ReportSources) -> Making {
     });
     let sampling = sampling.into_iter().filter(|(flag, _)| {
         let name = flag.trim_start_matches("--").replace('-', "_");
-        !Hints::NAMES.contains(&name.as_str()) || is_given(&name)
+        !Hints::overridable().any(|known| known == name) || is_given(&name)
     });
     let sampling = sampling.chain(dry.into_iter().flatten());
     // A fork takes its sampling from its original run.

@@ -30,7 +30,7 @@ pub(super) struct ResultsView {
 struct Asserted {
     #[serde(flatten)]
     record: AssertionRecord,
-    /// The share of runs in which it must hold, in words.
+    /// The share of runs in which it must hold, as text.
     required: Option<String>,
 }
 

@@ -52,7 +52,7 @@ pub struct RunOptions {
     /// Sampling settings; those not given come from the scenario, else from the model file, else from the
     /// defaults.
     pub sampling: Hints,
-    /// Most tokens of a reply.
+    /// Maximum number of tokens in a reply.
     pub max_tokens: usize,
     /// Recompute everything at each turn.
     pub cold: bool,
@@ -208,7 +208,7 @@ pub enum FolderState {
     Complete,
 }
 
-/// Describes the content of a run's folder.
+/// State of a run's folder.
 ///
 /// # Errors
 /// A complete run that was made with other settings, or one that can't be read.

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 /// Headers in which clients name a session.
 const SESSION_HEADERS: [&str; 5] =
     ["x-session-id", "session-id", "x-claude-code-session-id", "x-dynamo-session-id", "thread-id"];
-/// Options of a choice, at most.
+/// Maximum number of options of a choice.
 pub(super) const MAX_OPTIONS: usize = 256;
 /// Maximum number of tokens in a tool call, if the reply has no limit.
 const CALL_TOKENS: usize = 4_096;
@@ -243,7 +243,8 @@ impl AdmittedAsk {
     /// Waits for a place, and lets the model answer; each piece is passed to `pieces` as it comes. Dropping
     /// it before it is ready cancels the work.
     ///
-    /// # Errors The engine's, or the deadline has passed, or the receiver of the pieces is gone.
+    /// # Errors
+    /// The engine's, or the deadline has passed, or the receiver of the pieces is gone.
     pub(super) async fn play(self, pieces: Option<&PieceSender>) -> Result<Vec<CompletedReply>, Refusal> {
         let limit = self.app.timeout;
         let played = tokio::time::timeout(limit, self.play_all(pieces)).await;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Turns that are remembered, at most.
+/// Maximum number of turns that are remembered.
 const MAX_PAST: usize = 2_000;
 /// Maximum number of characters shown of an unfinished reply.
 const MAX_SHOWN: usize = 600;
@@ -70,7 +70,7 @@ struct ByMatch {
     kind: &'static str,
 }
 
-/// A request at work.
+/// An active request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ActiveRequest {
     pub(super) id: u64,

@@ -90,17 +90,17 @@ pub struct Config {
     pub models: Models,
     /// Which memory each conversation continues.
     pub sessions: Sessions,
-    /// Responses that clients may get again.
+    /// Stored responses.
     pub kept: Kept,
     /// Named agents.
     pub roster: Roster,
-    /// Who may ask.
+    /// API keys and tenants.
     pub tenants: Tenants,
     /// Who is served next.
     pub queue: Arc<Queue>,
     /// Time that a request may take.
     pub timeout: Duration,
-    /// Bytes of a request's body, at most.
+    /// Maximum bytes of a request's body.
     pub max_body: usize,
     /// True if it listens at an address that other machines reach.
     pub is_open: bool,

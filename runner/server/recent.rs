@@ -5,7 +5,7 @@ use super::dialogue::{Dialogue, Digest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// Answers that are remembered, at most.
+/// Maximum number of answers that are remembered.
 const MAX_PROMPTS: usize = 20_000;
 
 /// Prompts of recent answers, by tenant and the answer's id.

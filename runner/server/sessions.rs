@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of known memories; the least recently used is removed first.
 const MAX_MEMORIES: usize = 10_000;
-/// Memories of prompts without a chat template in one scope, at most, unless more are active at once.
+/// Maximum number of memories of prompts without a chat template in one scope, unless more are active at
+/// once.
 const MAX_RAW: usize = 64;
 
 /// The memories of all conversations.

@@ -126,7 +126,7 @@ impl Tenants {
         Ok(Self { keys, everybody: Arc::new(Tenant::new("", Limits::default())) })
     }
 
-    /// True if a key is required.
+    /// True if the server requires API keys.
     pub fn are_asked(&self) -> bool {
         !self.keys.is_empty()
     }

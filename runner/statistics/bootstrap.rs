@@ -1,7 +1,7 @@
 //! Intervals by resampling whole runs: of means, of shares over several rounds, of differences between paired
 //! cells.
 //!
-//! A run is a cluster: its rounds are played by agents that remember each other, so they are no independent
+//! A run is a cluster: its rounds are played by agents that remember each other, so they are not independent
 //! trials. What is resampled is runs, with all that is in them (A. C. Davison and D. V. Hinkley, "Bootstrap
 //! methods and their application", 1997, section 3.8); in a difference of cells, seeds, each with its run in
 //! either cell.

@@ -64,7 +64,7 @@ fn games(observed: &[Observed<'_>]) -> BTreeMap<PhaseId, Game> {
 
 impl Game {
     fn events(mut self, events: &mut Vec<JointEvent>) {
-        // A round in which an agent did not choose is no joint choice.
+        // A round in which an agent did not choose is not a joint choice.
         let n_agents = self.agents.len();
         self.rounds.retain(|_, made| made.len() == n_agents);
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();

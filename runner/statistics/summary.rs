@@ -88,7 +88,7 @@ pub struct InCell {
     pub missing: usize,
     /// Observations in all runs: choices, rounds, results.
     pub observations: usize,
-    /// Number of them that were what the figure counts; null: it is no count.
+    /// Number of them that were what the figure counts; null: it is not a count.
     pub count: Option<usize>,
     /// The mean over the observations.
     pub estimate: Estimate,
@@ -98,7 +98,7 @@ pub struct InCell {
 }
 
 impl CellSummary {
-    /// Its values in words, e.g. `price = 3, goods = figs`.
+    /// Its values as text, e.g. `price = 3, goods = figs`.
     pub fn label(&self) -> String {
         let values = self.values.iter().map(|(name, value)| format!("{name} = {}", text_of(value)));
         values.collect::<Vec<_>>().join(", ")
@@ -129,7 +129,7 @@ impl Summary {
         (all, all.saturating_sub(figure.missing))
     }
 
-    /// The runs that a figure is over in words, e.g. `12`, or `9 of 12` if the others have no value.
+    /// The runs that a figure is over, as text, e.g. `12`, or `9 of 12` if the others have no value.
     pub fn runs_in_words(&self, figure: &InCell) -> String {
         match self.runs(figure) {
             (all, with) if all == with => with.to_string(),

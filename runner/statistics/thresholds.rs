@@ -50,7 +50,7 @@ impl Threshold {
 }
 
 impl AssertionCount {
-    /// The counts in words, e.g. `held in 31 of 40 runs (78 %, 95 % confidence interval 62 to 88)`.
+    /// The counts as text, e.g. `held in 31 of 40 runs (78 %, 95 % confidence interval 62 to 88)`.
     pub fn words(&self) -> String {
         let percent = |share: f64| format!("{:.0}", 100.0 * share);
         let level = percent(super::CONFIDENCE);

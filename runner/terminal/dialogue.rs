@@ -116,7 +116,7 @@ impl DialogueOutput {
         if self.phase != Some(id) {
             (self.phase, self.round) = (Some(id), 0);
             let label = printable(&phase.label);
-            // Followed by two strokes and two spaces.
+            // Two strokes and two spaces are around it.
             let most = self.page.width().map_or(60, |width| width.saturating_sub(4).min(60));
             let rule = if self.fancy {
                 let rest = "─".repeat(most.saturating_sub(console::measure_text_width(&label)));

@@ -23,7 +23,7 @@ pub fn show_diff(recorded: &str, now: &str, fancy: bool) -> String {
     out
 }
 
-/// A verdict in words: what was found, and of a problem which turn, why, from where, and the difference.
+/// A verdict as text: what was found, and of a problem which turn, why, from where, and the difference.
 pub fn show_verdict(verdict: &Verdict, fancy: bool) -> String {
     let mut out = String::new();
     if let Some(of) = verdict.of.as_ref().filter(|_| verdict.problems.is_empty()) {

@@ -113,7 +113,7 @@ impl Page {
         (self.column, self.space) = (self.column + width, false);
     }
 
-    /// Writes text. A failure is no reason to stop a run; `output` keeps it.
+    /// Writes text. A failure is not a reason to stop a run; `output` keeps it.
     fn put(&mut self, text: &str) {
         let _ = self.out.write_all(text.as_bytes());
     }

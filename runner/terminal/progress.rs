@@ -1,8 +1,8 @@
 //! The progress of a run: turns done out of the maximum, the time, and an estimate of the rest if there is
 //! one.
 //!
-//! On a terminal, a temporary line at the bottom; where standard error is no terminal, a line now and then.
-//! Standard output never shows any of this: equal runs print the same.
+//! On a terminal, a temporary line at the bottom; where standard error is not a terminal, a line now and
+//! then. Standard output never shows any of this: equal runs print the same.
 
 use super::output;
 use crate::diagnostic::printable;

@@ -1,4 +1,4 @@
-//! The results of a run, in words.
+//! The results of a run, as text.
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;

@@ -51,7 +51,7 @@ pub enum What {
 }
 
 impl What {
-    /// In words.
+    /// As text.
     pub fn words(self) -> &'static str {
         match self {
             Self::Setting => "a setting differs",

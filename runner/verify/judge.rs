@@ -30,7 +30,7 @@ pub enum JudgeQuestion {
     Score {
         /// The model.
         model: Arc<dyn Backend>,
-        /// Share of tokens that may be others.
+        /// Maximum fraction of mismatched tokens.
         tolerance: f64,
     },
     /// To play the run again.

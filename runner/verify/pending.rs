@@ -104,7 +104,7 @@ fn clear(recording: &Path) {
 /// Replaces a recording with what it would be now.
 ///
 /// # Errors
-/// There is nothing pending, it is no transcript, or the file can't be replaced.
+/// Nothing is pending, it is not a transcript, or the file can't be replaced.
 pub fn accept(recording: &Path) -> anyhow::Result<()> {
     let file = pending_file(recording);
     Transcript::open(&file).with_context(|| format!("{} is not accepted", file.display()))?;

@@ -1,7 +1,7 @@
 //! Checks models and settings of replies, wherever they are.
 
 use super::{Checker, is_identifier};
-use crate::hints::{Hints, expected};
+use crate::hints::{Hints, InvalidSetting};
 use crate::schema::{RemoteModel, WrittenModel};
 use crate::template::is_code;
 use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn};
@@ -9,7 +9,6 @@ use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use indexmap::IndexMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 
 impl Checker {
     /// The models that the scenario names.
@@ -56,7 +55,7 @@ impl Checker {
         model
     }
 
-    /// The address of an engine elsewhere, if it is one.
+    /// The address of a remote engine, if it is one.
     fn remote(&mut self, written: &RemoteModel, path: &Path) -> Option<EngineAddress> {
         let example = "e.g. `{ remote: http://127.0.0.1:8080, api: greenroom }`";
         let (Some(url), Some(api)) = (&written.remote, &written.api) else {
@@ -106,26 +105,12 @@ impl Checker {
     pub(super) fn hints(&mut self, given: Hints, path: &Path) -> Hints {
         let mut hints = given;
         hints.model = hints.model.filter(|name| self.has_model(name, &path.key("model")));
-        for (name, value) in [
-            ("temperature", &mut hints.temperature),
-            ("top_p", &mut hints.top_p),
-            ("min_p", &mut hints.min_p),
-            ("repetition_penalty", &mut hints.repetition_penalty),
-        ] {
-            *value = value.filter(|value| self.is_valid(name, f64::from(*value), value, path));
+        for InvalidSetting { name, value, expected } in hints.take_invalid() {
+            let message = format!("`{name}` is {value}, expected {expected}");
+            self.error("bad-value", &path.key(name), message).help =
+                Some("leave the field out for the model's own value or the default".into());
         }
-        let is_valid = |n: &usize| self.is_valid("max_tokens", *n as f64, n, path);
-        hints.max_tokens = hints.max_tokens.filter(is_valid);
         hints
-    }
-
-    /// Tells whether a setting can have a value, which `shown` displays; reports it if not.
-    fn is_valid(&mut self, name: &str, value: f64, shown: &dyn Display, path: &Path) -> bool {
-        let Some(expected) = expected(name, value) else { return true };
-        let message = format!("`{name}` is {shown}, expected {expected}");
-        self.error("bad-value", &path.key(name), message).help =
-            Some("leave the field out for the model's own value or the default".into());
-        false
     }
 
     /// True if the scenario names this model.
@@ -238,10 +223,8 @@ impl Checker {
 
     /// The first field below a path that gives a setting.
     fn set_at(&self, path: &Path, hints: &Hints) -> Option<Path> {
-        let set = Hints::FIELDS
-            .iter()
-            .filter(|name| !hints.is_empty() && self.tree.find(&path.key(**name)).is_some());
-        set.map(|name| path.key(*name)).next()
+        let is_set = |name: &&str| !hints.is_empty() && self.tree.find(&path.key(*name)).is_some();
+        Hints::of_scenarios().find(is_set).map(|name| path.key(name))
     }
 
     /// The field that gives a turn a model other than its agent's.

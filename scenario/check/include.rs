@@ -162,7 +162,7 @@ impl Checker {
             ..
         } = theirs;
         let is_set = |name: &&str| tree.find(&Path::default().key(*name)).is_some();
-        let set = Hints::FIELDS.iter().copied().find(is_set).unwrap_or("model");
+        let set = Hints::of_scenarios().find(is_set).unwrap_or("model");
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
             ("cases", cases.is_some()),

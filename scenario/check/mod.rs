@@ -242,7 +242,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
 /// `k=v` of `--set`, the value typed as YAML types it.
 ///
 /// # Errors
-/// In words, for the command line.
+/// As text, for the command line.
 pub fn parse_override(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     let value = parse(value).map_err(|error| format!("the value is not valid YAML: {error}"))?;
@@ -252,7 +252,7 @@ pub fn parse_override(text: &str) -> Result<(String, Value), String> {
 /// The cast of a file, read from outside for a scenario that has none: an override like any other.
 ///
 /// # Errors
-/// In words, for the command line.
+/// As text, for the command line.
 pub fn parse_cast(file: &str) -> Result<(String, Value), String> {
     let text = files::read_text(std::path::Path::new(file), FileKind::Scenario);
     let text = text.map_err(|error| format!("can't read {file}: {error}"))?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Maximum number of combinations that a matrix may list.
 const MAX_CELLS: usize = 10_000;
 
-/// Phases by name, in words.
+/// Phases by name, as text.
 fn names_of(phases: &[&Phase]) -> String {
     phases.iter().map(|phase| format!("`{}`", phase.name)).collect::<Vec<_>>().join(" and ")
 }

@@ -208,7 +208,7 @@ fn is_by_phase(StrategyFields(fields): &StrategyFields) -> bool {
     !fields.is_empty() && fields.iter().all(|(_, field)| matches!(field, StrategyField::Of(_)))
 }
 
-/// The places in a phase where an agent must choose, in words, and the options.
+/// The places in a phase where an agent must choose, as text, and the options.
 fn offered(agents: &[Agent], phase: &Phase, agent: AgentId) -> Vec<(String, Vec<ChoiceOption>)> {
     let mut offered = Vec::new();
     let speaks = phase.speakers().contains(&agent);

@@ -52,7 +52,7 @@ impl Checker {
                 Some(WrittenTool::Long(tool)) => self.tool(&key, *tool, &path, read),
                 None => None,
             };
-            // One that is wrong keeps its name, so that who may call it is no second mistake.
+            // One that is wrong keeps its name, so that who may call it is not a second mistake.
             let known = kind.unwrap_or_else(|| calculator(&key, None));
             self.tools.push(Tool { key, path, kind: known });
         }

@@ -15,7 +15,7 @@ pub(super) struct BlockDeclaration {
     pub(super) within: Option<usize>,
     /// Its phases as they are written, those of blocks in it included.
     pub(super) phases: Range<usize>,
-    /// Its passes, at most.
+    /// Maximum number of its passes.
     pub(super) n_passes: usize,
     pub(super) when: Option<Expression>,
     pub(super) until: Option<Expression>,

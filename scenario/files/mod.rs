@@ -203,7 +203,8 @@ pub fn typed_line(from: impl BufRead) -> io::Result<Option<String>> {
 
 /// Writes a regular file, replacing one that exists.
 ///
-/// # Errors The file and the system's message, or that it is another kind of file.
+/// # Errors
+/// The file and the system's message, or that it is another kind of file.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let file = open_to_write(path, OpenOptions::new().write(true).create(true).truncate(true));
     let written = file.and_then(|mut file| file.write_all(bytes.as_ref()));
@@ -212,7 +213,8 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
 
 /// Writes to what a person named, which may be a pipe or a device: `/dev/stdout`, `>(less)`.
 ///
-/// # Errors The path, and the system's message.
+/// # Errors
+/// The path, and the system's message.
 pub fn write_to(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let written = File::create(path).and_then(|mut file| file.write_all(bytes.as_ref()));
     written.with_context(|| format!("can't write {}", path.display()))
@@ -228,7 +230,8 @@ pub fn write_new(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 
 /// Copies a regular file of any size to a place where there is none; a link is not followed.
 ///
-/// # Errors Either file, and the system's message.
+/// # Errors
+/// Either file, and the system's message.
 pub fn copy_new(from: &Path, to: &Path) -> anyhow::Result<()> {
     let opened = std::fs::symlink_metadata(from).and_then(|found| regular(&found));
     let opened = opened.and_then(|()| without_waiting(OpenOptions::new().read(true)).open(from));
@@ -253,7 +256,7 @@ pub fn open_to_write(path: &Path, options: &mut OpenOptions) -> io::Result<File>
     Ok(file)
 }
 
-/// Makes what a folder names last.
+/// Fsyncs a folder, so that its entries are durable.
 ///
 /// # Errors
 /// The system's error.

@@ -4,7 +4,7 @@
 //! Recognized by what only that format has: `from_agent` or `channel` in an interaction, an `outcome` with a
 //! `type`, a `payoff` with `labels`, `debate_format: free_form`; or by `format: papers` at its head.
 //! Differences in meaning: a memory lasts for a phase unless its `lifecycle` says otherwise, the default is
-//! three rounds, `max_turns: 0` is no bound, a decision may name no options, and the outcome is read from
+//! three rounds, `max_turns: 0` is not a bound, a decision may name no options, and the outcome is read from
 //! what was said in the last phase ([`Ending`]).
 
 mod ending;

@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 2_000;
 /// Compiles a pattern.
 ///
 /// # Errors
-/// In words: it is too long, or means something in Python that has no counterpart, or nothing.
+/// As text: it is too long, or means something in Python that has no counterpart, or nothing.
 pub(super) fn compile(python: &str) -> Result<Regex, String> {
     if python.len() > MAX_BYTES {
         return Err(format!("it has {} bytes; at most {MAX_BYTES} are allowed", python.len()));

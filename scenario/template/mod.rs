@@ -148,7 +148,7 @@ impl Expression {
 pub struct TemplateError {
     /// The kind of mistake.
     pub kind: TemplateFault,
-    /// The same in words.
+    /// The same as text.
     pub message: String,
     /// One-based line in the template.
     pub line: usize,

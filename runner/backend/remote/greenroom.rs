@@ -30,7 +30,8 @@ pub(super) struct GreenroomBackend {
 impl GreenroomBackend {
     /// Reaches a server, and has it open the model.
     ///
-    /// # Errors There is no answer, or no such model.
+    /// # Errors
+    /// There is no answer, or no such model.
     pub(super) fn open(address: &EngineAddress) -> anyhow::Result<Self> {
         let http = Http::new(address)?;
         let listed = http.get("/v1/models")?;

@@ -39,7 +39,8 @@ use std::time::Instant;
 
 /// Opens the engine at an address.
 ///
-/// # Errors There is no answer, the key or the tokenizer is missing, or the tokenizer is another model's.
+/// # Errors
+/// There is no answer, the key or the tokenizer is missing, or the tokenizer is another model's.
 pub(super) fn open(address: &EngineAddress) -> anyhow::Result<Arc<dyn Backend>> {
     let opened: anyhow::Result<Arc<dyn Backend>> = match address.api {
         Api::Greenroom => GreenroomBackend::open(address).map(|served| Arc::new(served) as _),

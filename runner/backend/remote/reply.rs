@@ -102,8 +102,8 @@ pub(super) fn by_ids(
     Ok(Reply { call: called, ..cut_at(ids, text, stop, &cut) })
 }
 
-/// A reply of which something was cut. An incomplete sentence at its limit is no loss, nor is the token that
-/// ends a turn.
+/// A reply of which something was cut. An incomplete sentence at its limit is not a loss, nor is the token
+/// that ends a turn.
 fn cut_at(ids: Vec<u32>, text: String, stop: StopReason, cut: &str) -> Reply {
     let cut = if stop == StopReason::StopString { cut.to_string() } else { String::new() };
     Reply { cut, ..Reply::of(ids, text, stop) }

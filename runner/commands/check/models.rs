@@ -7,7 +7,7 @@ use crate::scenario::{AgentId, EngineAddress, Scenario, TimelineId};
 use greenroom_engine::PromptEncoder;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tokenizers by the models' resolved names; `None`: an engine elsewhere that only itself can count with.
+/// Tokenizers by the models' resolved names; `None`: a remote engine that only itself can count with.
 pub(super) type Opened = BTreeMap<String, Option<PromptEncoder>>;
 
 /// The tokenizers of a scenario's agents.
@@ -82,7 +82,7 @@ impl<'a> AgentTokenizers<'a> {
         self.opened[model].as_ref()
     }
 
-    /// Tokens that a model's context holds, as far as this is known without asking an engine elsewhere.
+    /// Tokens that a model's context holds, as far as this is known without asking a remote engine.
     pub(super) fn context(&self, model: &str) -> Option<usize> {
         let given = || model.parse::<EngineAddress>().ok()?.context;
         self.prompter(model).map_or_else(given, |prompter| Some(prompter.model().context_length))

@@ -81,7 +81,8 @@ fn capabilities() -> ServerCapabilities {
 
 /// Communicates with an editor until it shuts the server down.
 ///
-/// # Errors The editor is gone, or violates the protocol.
+/// # Errors
+/// The editor is gone, or violates the protocol.
 fn serve(connection: &Connection, root: Option<PathBuf>) -> anyhow::Result<()> {
     let hello = connection.initialize_start();
     let (id, _) =

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Characters of a name, at most.
+/// Maximum number of characters in a name.
 const MAX_NAME: usize = 128;
 /// Maximum size of a journal line's content as JSON, in bytes.
 const MAX_BYTES: usize = 4 << 20;

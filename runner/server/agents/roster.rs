@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
-/// Agents of a tenant, at most.
+/// Maximum number of agents of a tenant.
 const MAX_AGENTS: usize = 10_000;
-/// Requests that wait for one agent, at most.
+/// Maximum number of requests that wait for one agent.
 const MAX_WAITING: usize = 64;
 /// Time after which a request may be retried if too many were waiting.
 const RETRY: Duration = Duration::from_secs(2);

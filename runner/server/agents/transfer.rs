@@ -25,7 +25,7 @@ use tokio_stream::{Stream, StreamExt as _};
 
 /// Version of the first line.
 const VERSION: u32 = 1;
-/// Bytes of the first line, at most.
+/// Maximum bytes of the first line.
 const MAX_HEAD_BYTES: u64 = 32 << 20;
 /// Bytes of a piece of an answer.
 const PIECE_BYTES: usize = 256 << 10;

@@ -16,6 +16,7 @@ const ACCOUNT: &str = "x-anthropic-billing-header:";
 
 /// A message.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a message: an object with a `role`")]
 pub(super) struct AnthropicMessage {
     role: AnthropicRole,
     content: MessageBlocks,

@@ -34,6 +34,7 @@ const UNSUPPORTED: [&str; 3] = ["container", "mcp_servers", "output_format"];
 
 /// A request. `cache_control` may appear anywhere and has no effect, because everything that is read is kept.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct MessagesBody {
     model: String,
     messages: Vec<AnthropicMessage>,
@@ -102,7 +103,7 @@ impl MessagesBody {
         Ok((Dialogue::new(lines, tools, "messages")?, calls))
     }
 
-    /// The response of a model with a context of `n_ctx` tokens.
+    /// How it is answered, by a model with a context of `context` tokens.
     ///
     /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context
     /// or more, the reply may be as long as there is room, and then ends with

@@ -34,10 +34,11 @@ const UNSUPPORTED: [&str; 7] = [
     "prediction",
     "web_search_options",
 ];
-/// Replies to one request, at most.
+/// Maximum number of replies to one request.
 const MAX_REPLIES: usize = 16;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct ChatBody {
     model: String,
     messages: Vec<OpenAiMessage>,
@@ -63,7 +64,7 @@ struct ChatBody {
 
 /// The form of a reply.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", expecting = "an object with a `type`")]
 enum ResponseFormat {
     Text,
     JsonObject,

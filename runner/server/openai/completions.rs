@@ -33,9 +33,9 @@ const UNSUPPORTED: [&str; 8] = [
     "guided_regex",
     "guided_grammar",
 ];
-/// Replies to one prompt, at most.
+/// Maximum number of replies to one prompt.
 const MAX_REPLIES: usize = 16;
-/// Prompts of one request, at most.
+/// Maximum number of prompts in one request.
 const MAX_PROMPTS: usize = 64;
 /// Maximum number of alternatives returned for a token.
 const MAX_LOGPROBS: usize = 5;
@@ -43,6 +43,7 @@ const MAX_LOGPROBS: usize = 5;
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct CompletionsBody {
     model: String,
     prompt: Value,

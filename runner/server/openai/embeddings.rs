@@ -12,7 +12,7 @@ use greenroom_engine::{Engine, Prompt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Texts of one request, at most.
+/// Maximum number of texts in one request.
 const MAX_INPUTS: usize = 256;
 
 #[derive(Deserialize)]

@@ -12,6 +12,7 @@ const FORM: &str = r#"You may call a tool instead of replying. A call is nothing
 
 /// A message.
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a message: an object with a `role`")]
 pub(in super::super) struct OpenAiMessage {
     role: OpenAiRole,
     #[serde(default)]
@@ -33,7 +34,7 @@ enum OpenAiRole {
 
 /// Text, whole or in parts.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of parts, each with its `type`")]
 pub(in super::super) enum MessageParts {
     Text(String),
     Parts(Vec<ContentPart>),

@@ -11,20 +11,19 @@ use greenroom_engine::{Completion, Grammar, StopReason, TokenLogprob, ToolCalls}
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Settings of sampling in requests: OpenAI's, and llama.cpp's and vLLM's that the samplers here also support.
-const SAMPLING: [&str; 5] = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
-
-/// The sampling settings that a request gives.
+/// The sampling settings that a request gives: OpenAI's, and llama.cpp's and vLLM's that the samplers here
+/// also support.
 ///
 /// # Errors
 /// A setting is not a number: the field is named.
 pub(super) fn sampling(request: &Value) -> Result<Hints, Refusal> {
-    body::of_value(SAMPLING.iter().filter_map(|name| Some((*name, request.get(name)?.clone()))).collect())
+    let names = Hints::overridable().filter(|name| *name != "max_tokens");
+    body::of_value(names.filter_map(|name| Some((name, request.get(name)?.clone()))).collect())
 }
 
 /// One stop string or several.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub(super) enum StopParam {
     One(String),
     Some(Vec<String>),

@@ -43,7 +43,7 @@ pub fn pictures(sample: &Sample, summary: &Summary) -> Vec<(&'static str, String
     sheets.into_iter().filter_map(|(name, sheet)| Some((name, sheet?.draw()))).collect()
 }
 
-/// Only as many panels as can be looked at; none at all is no picture.
+/// Only as many panels as can be looked at; none at all is not a picture.
 fn sheet(title: &str, legend: Vec<String>, caption: String, mut panels: Vec<Panel>) -> Option<Sheet> {
     let more = panels.len().saturating_sub(MAX_PANELS);
     panels.truncate(MAX_PANELS);
@@ -59,7 +59,7 @@ fn legend(summary: &Summary) -> Vec<String> {
     if summary.cells.len() > 1 { summary.cells.iter().map(label).collect() } else { Vec::new() }
 }
 
-/// A cell's values in words.
+/// A cell's values as text.
 fn label(cell: &CellSummary) -> String {
     let values = cell.label();
     let values = if values.is_empty() { "all runs".to_string() } else { values };

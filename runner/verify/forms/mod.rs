@@ -90,7 +90,7 @@ impl Problem {
         lines.join("\n")
     }
 
-    /// The place in the scenario that it comes from, in words.
+    /// The place in the scenario that it comes from, as text.
     pub fn from(&self) -> Option<String> {
         let place = self.place.as_ref()?;
         let field = if place.field.is_empty() { String::new() } else { format!(" (`{}`)", place.field) };

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Responses that are kept, at most; the oldest are dropped first.
+/// Maximum number of responses that are kept; the oldest are dropped first.
 const MAX_RESPONSES: usize = 2_000;
 /// Maximum size of all of them as JSON, in bytes.
 const MAX_BYTES: usize = 64 << 20;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Default number of items on a page.
 const DEFAULT_LIMIT: usize = 20;
-/// Items of a page, at most.
+/// Maximum number of items of a page.
 const MAX_LIMIT: usize = 100;
 
 /// The page of a list that a query asks for; the latest item comes first unless the query says otherwise.

@@ -15,7 +15,7 @@ use crate::server::stream::{EventEncoder, Frame};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Pieces that wait to be taken, at most.
+/// Maximum number of pieces that wait to be taken.
 const MAX_WAITING: usize = 64;
 
 /// An unfinished response, and what to do with it.
