@@ -27,7 +27,7 @@ fn stem(path: &Path) -> String {
 
 impl Den {
     fn new() -> Self {
-        let den = Self { dir: tempfile::tempdir().unwrap() };
+        let den = Self { dir: crate::folder() };
         std::fs::create_dir_all(den.path(".git")).unwrap();
         den
     }
@@ -54,8 +54,6 @@ impl Den {
             .current_dir(self.path("."))
             .env("HOME", self.dir.path())
             .env("RUST_BACKTRACE", "0")
-            // glibc reserves 64 MB and more of addresses for each thread, of which hardly any becomes memory.
-            .env("MALLOC_ARENA_MAX", "1")
             .env_remove("CI");
         command.args(args);
         command
@@ -101,6 +99,7 @@ fn each(files: &[PathBuf], work: impl Fn(&Path) + Sync) {
 fn hostile_scenarios_are_checked_drawn_and_played_to_an_end() {
     let files = corpus("scenarios", "yaml");
     assert!(files.len() >= 60);
+    let files = crate::some(files, 4);
     let den = Den::new();
     for file in &files {
         std::fs::copy(file, den.path(&format!("{}.yaml", stem(file)))).unwrap();
@@ -152,7 +151,7 @@ fn hostile_scenarios_are_checked_drawn_and_played_to_an_end() {
             played.fetch_add(1, Ordering::Relaxed);
         }
     });
-    assert!(played.into_inner() >= 20, "hardly any of them was played");
+    assert!(played.into_inner() * 3 >= files.len(), "hardly any of them was played");
     let leftovers = ["/tmp/owned-1", "/etc/passwd-1"].map(|path| Path::new(path).exists());
     assert_eq!(leftovers, [false, false], "an id led out of `runs`");
 }
@@ -161,9 +160,11 @@ fn hostile_scenarios_are_checked_drawn_and_played_to_an_end() {
 fn hostile_transcripts_and_traces_are_replayed_shown_and_reviewed_to_an_end() {
     let files = corpus("transcripts", "jsonl");
     assert!(files.len() >= 30);
+    let folder = files[0].with_file_name("");
+    let files = crate::some(files, 4);
     let den = Den::new();
-    std::fs::copy(files[0].with_file_name("two-doors.yaml"), den.path("two-doors.yaml")).unwrap();
-    std::fs::copy(files[0].with_file_name("whole.jsonl"), den.path("good.jsonl")).unwrap();
+    std::fs::copy(folder.join("two-doors.yaml"), den.path("two-doors.yaml")).unwrap();
+    std::fs::copy(folder.join("whole.jsonl"), den.path("good.jsonl")).unwrap();
     for file in &files {
         let run = den.path(&stem(file));
         std::fs::create_dir(&run).unwrap();
@@ -173,7 +174,7 @@ fn hostile_transcripts_and_traces_are_replayed_shown_and_reviewed_to_an_end() {
             std::fs::copy(trace, run.join("trace.jsonl")).unwrap();
         }
     }
-    assert_eq!(den.end(&["replay", "whole"]).code, Some(0));
+    assert_eq!(den.end(&["replay", "good.jsonl"]).code, Some(0));
     each(&files, |file| {
         let run = stem(file);
         for args in [

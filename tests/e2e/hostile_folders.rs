@@ -24,8 +24,10 @@ const TO_FILES: [(&str, Damage); 15] = [
         // A socket's path has at most 108 bytes.
         let (process, thread) = (std::process::id(), std::thread::current().id());
         let short = Path::new("/tmp").join(format!("greenroom-{process}-{thread:?}"));
-        drop(std::os::unix::net::UnixListener::bind(&short).unwrap());
-        std::fs::rename(short, path).unwrap();
+        symlink(path.parent().unwrap(), &short).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(short.join("socket")).unwrap());
+        std::fs::remove_file(short).unwrap();
+        std::fs::rename(path.with_file_name("socket"), path).unwrap();
     }),
     ("a link to /dev/zero", |path, _| {
         replace(path);
@@ -268,7 +270,7 @@ impl Theatre {
 
     fn damage_files(&self, beginning: &str) {
         let targets = self.targets(beginning);
-        for (name, damage) in TO_FILES {
+        for (name, damage) in crate::some(TO_FILES, 4) {
             // Of files that lie in one folder only one can have a given name; an empty file has no half.
             let one = name.contains("UTF-8") || beginning == "v4/runs";
             let targets = if one { &targets[..1] } else { &targets[..] };
@@ -315,9 +317,9 @@ fn hostile_folders() {
     let folder = files(&root.join("blocks")).remove(0).parent().unwrap().to_owned();
     let inner = folder.strip_prefix(theatre.stage.path("cache")).unwrap().to_owned();
     let named = ["v4", "v4/runs", "v4/blocks", "v4/packs", "v4/tails", "v4/manifests", "v4/checks"];
-    for target in named.iter().map(PathBuf::from).chain([inner]) {
-        for (name, damage) in TO_FOLDERS {
-            theatre.perform(&format!("{}: {name}", target.display()), std::slice::from_ref(&target), damage);
-        }
+    let targets: Vec<PathBuf> = named.iter().map(PathBuf::from).chain([inner]).collect();
+    let cases = targets.iter().flat_map(|target| TO_FOLDERS.map(|damage| (target, damage)));
+    for (target, (name, damage)) in crate::some(cases, 5) {
+        theatre.perform(&format!("{}: {name}", target.display()), std::slice::from_ref(target), damage);
     }
 }

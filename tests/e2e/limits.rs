@@ -53,7 +53,11 @@ impl Limits {
     /// [`Limits::wait`].
     pub(crate) fn greenroom(&self) -> Command {
         let mut command = self.program(assert_cmd::cargo::cargo_bin!("greenroom"));
-        command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("XDG_CACHE_HOME");
+        command
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_remove("XDG_CACHE_HOME")
+            // glibc reserves 64 MB and more of addresses for each thread, of which hardly any becomes memory.
+            .env("MALLOC_ARENA_MAX", "1");
         command
     }
 

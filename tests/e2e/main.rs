@@ -49,6 +49,25 @@ fn is_deep() -> bool {
     std::env::var_os("GREENROOM_DEEP").is_some()
 }
 
+/// All of these where everything is tried, else every `n`th: what is left out still fails in CI.
+fn some<T>(cases: impl IntoIterator<Item = T>, n: usize) -> Vec<T> {
+    cases.into_iter().step_by(if is_deep() { 1 } else { n }).collect()
+}
+
+/// A folder that goes with its value: in memory, where the system has room there, for runs sync each turn; on
+/// a disk where everything is tried.
+fn folder() -> tempfile::TempDir {
+    #[cfg(target_os = "linux")]
+    if !is_deep()
+        && let Ok(space) = rustix::fs::statvfs("/dev/shm")
+        && space.f_bavail * space.f_frsize > 2 << 30
+        && let Ok(folder) = tempfile::tempdir_in("/dev/shm")
+    {
+        return folder;
+    }
+    tempfile::tempdir().unwrap()
+}
+
 /// A folder of its own for a test: a home, runs and caches.
 struct Stage {
     dir: tempfile::TempDir,
@@ -75,7 +94,7 @@ fn signal(child: &std::process::Child, name: &str) {
 impl Stage {
     /// A checkout: recordings in it find the scenarios beside them.
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         std::fs::create_dir(dir.path().join(".git")).unwrap();
         Self { dir }
     }

@@ -175,8 +175,12 @@ fn what_is_not_the_file_is_never_taken_for_it() {
     }
 }
 
+/// (Which takes some seconds, between the attempts.)
 #[test]
 fn a_connection_that_brings_nothing_is_given_up() {
+    if !crate::is_deep() {
+        return;
+    }
     let (stage, hub) = (Stage::new(), serve(Faults { breaks: [0; 9].into(), ..Faults::default() }));
     failed(&stage, &pull(&stage, &hub, ADDRESS), 4, &["attempts in a row failed"]);
     assert_eq!(hub.ranges().len(), 6);

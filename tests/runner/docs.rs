@@ -417,10 +417,18 @@ fn every_code_of_a_diagnostic_has_its_row_in_troubleshooting() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
     let explained: Vec<&str> = rows.flat_map(|codes| codes.split(['`', ',', ' '])).collect();
     let mut codes = std::collections::BTreeSet::new();
-    for file in std::fs::read_dir(root().join("tests/runner/snapshots")).unwrap() {
-        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+    let texts = |folder| {
+        let files = walkdir::WalkDir::new(root().join(folder)).into_iter().map(Result::unwrap);
+        let files = files.filter(|file| file.file_type().is_file());
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok())
+    };
+    for text in texts("tests/runner/snapshots") {
         let found = text.split("error[").chain(text.split("warning[")).skip(1);
         codes.extend(found.filter_map(|rest| Some(rest.split_once("]:")?.0.to_owned())));
+    }
+    for text in ["yaml", "scenario", "play", "runner"].into_iter().flat_map(texts) {
+        let made = ["Diagnostic::error(\"", "Diagnostic::warning(\""].map(|made| text.split(made).skip(1));
+        codes.extend(made.into_iter().flatten().filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
     }
     codes.retain(|code| code.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
     assert!(codes.len() > 30, "{codes:?}");

@@ -22,6 +22,17 @@ fn a_run_resumed_anywhere_writes_the_same_file() {
         let played = play(&scenario, echo(), &run, &resume).unwrap_or_else(|e| panic!("cut at {cut}: {e:#}"));
         assert!(std::fs::read(played.transcript).unwrap() == whole, "cut at {cut}");
     }
+    // A power cut can leave zeros in place of what was not synced, before lines that are whole.
+    let ends: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
+    for line in 1..ends.len() - 2 {
+        let run = folder.path().join(format!("zeros-{line}"));
+        std::fs::create_dir(&run).unwrap();
+        let mut left = whole[..=ends[line + 1]].to_vec();
+        left[ends[line - 1] + 1..ends[line]].fill(0);
+        std::fs::write(transcript_file(&run), left).unwrap();
+        let played = play(&scenario, echo(), &run, &resume).unwrap_or_else(|e| panic!("line {line}: {e:#}"));
+        assert!(std::fs::read(played.transcript).unwrap() == whole, "line {line}");
+    }
     let error = play(&scenario, echo(), &folder.path().join("whole"), &resume).unwrap_err();
     assert!(error.to_string().contains("complete"), "{error}");
 }

@@ -263,7 +263,9 @@ fn older_words_are_read() {
         (file(", order: turn_by_turn", "", ""), file(", order: round_robin", "", ""), 2),
         (file("", ", on_overflow: summarize", ""), file("", ", memory: {keep: summary}", ""), 1),
         (file("", ", on_overflow: fail", ""), file("", "", ""), 1),
+        (file("", ", on_overflow:", ""), file("", "", ""), 1),
         (file("", "", "ui: {layout: [columns]}\n"), file("", "", ""), 1),
+        (file("", "", "ui:\n"), file("", "", ""), 1),
     ] {
         let told = codes(&older);
         assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), vec!["older"; n], "{told:?}");
