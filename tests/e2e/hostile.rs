@@ -151,7 +151,8 @@ fn hostile_scenarios_are_checked_drawn_and_played_to_an_end() {
             played.fetch_add(1, Ordering::Relaxed);
         }
     });
-    assert!(played.into_inner() * 3 >= files.len(), "hardly any of them was played");
+    let expected = if crate::is_deep() { 20 } else { 2 };
+    assert!(played.into_inner() >= expected, "hardly any of them was played");
     let leftovers = ["/tmp/owned-1", "/etc/passwd-1"].map(|path| Path::new(path).exists());
     assert_eq!(leftovers, [false, false], "an id led out of `runs`");
 }

@@ -153,11 +153,11 @@ fn a_session_that_is_removed_while_a_commit_waits_stays_removed() {
     let mut stage = Stage::new(&gate, &model(), u64::MAX);
     let mut first = stage.ask("a", &conversation, 9);
     and_then(&mut conversation, &first.done());
+    let mut second = stage.ask("a", &conversation, 9);
+    second.done();
     gate.close_door(Door::Write, "manifests/");
     let first = stage.commit(&first);
     gate.until_it_is_needed();
-    let mut second = stage.ask("a", &conversation, 9);
-    second.done();
     let (mut removed, second) = (stage.remove("a"), stage.commit(&second));
     gate.open();
     committed(first);
