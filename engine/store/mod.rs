@@ -32,6 +32,10 @@ pub(crate) mod manifest;
 pub(crate) mod medium;
 pub(crate) mod memory_file;
 pub(crate) mod numerics;
+#[cfg(feature = "objects")]
+pub(crate) mod objects;
+#[cfg(not(feature = "objects"))]
+#[path = "objects/absent.rs"]
 pub(crate) mod objects;
 pub(crate) mod pack;
 pub(crate) mod remove;

@@ -31,11 +31,6 @@ pub struct ObjectsAddress {
 }
 
 impl ObjectsAddress {
-    /// Tells whether a text is meant as an address of an object store.
-    pub fn is_meant(text: &str) -> bool {
-        text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
-    }
-
     /// Name of a folder of copies: a hash of what the address names.
     pub fn folder_name(&self) -> String {
         blake3::hash(self.url.as_str().as_bytes()).to_hex()[..16].to_owned()
