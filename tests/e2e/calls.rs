@@ -170,6 +170,8 @@ fn calls_after_markup_are_exact_too() {
         assert!(n > 0, "{tool}");
     }
     theatre.replay(&played, &["--rerun=exact", "--threads", "1"]);
-    let cold = theatre.run("cold", &["--allow-tools", "--cold"]);
-    assert_eq!(cold.transcript(), played.transcript());
+    if crate::is_deep() {
+        let cold = theatre.run("cold", &["--allow-tools", "--cold"]);
+        assert_eq!(cold.transcript(), played.transcript());
+    }
 }

@@ -153,7 +153,7 @@ fn interrupt(play: &Play, n: u32) {
 
 #[test]
 fn an_interrupted_run_ends_soon_and_goes_on() {
-    let n = if crate::is_deep() { 5 } else { 2 };
+    let n = if crate::is_deep() { 5 } else { 1 };
     PLAYS.iter().for_each(|play| interrupt(play, n));
 }
 

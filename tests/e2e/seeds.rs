@@ -33,7 +33,9 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Mutations of each seed.
-const MUTATIONS: u64 = 300;
+fn n_mutations() -> u64 {
+    if crate::is_deep() { 300 } else { 60 }
+}
 
 /// One mutation, always the same: cut short, some bytes changed, or a piece copied over another one.
 fn mutation(seed: &[u8], number: u64) -> Vec<u8> {
@@ -70,7 +72,7 @@ fn check(target: &str, reader: Reader) {
     for (name, seed) in seeds(target) {
         let result = run(&name, &seed);
         assert!(result.is_ok() || !name.starts_with("whole-"), "{target}: {name} is refused: {result:?}");
-        for number in 0..MUTATIONS {
+        for number in 0..n_mutations() {
             let _ = run(&format!("mutation {number} of {name}"), &mutation(&seed, number));
         }
     }

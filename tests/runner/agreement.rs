@@ -170,7 +170,7 @@ fn played(scenario: &Arc<Scenario>, salt: u64) -> anyhow::Result<(Footer, Arc<Hi
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if crate::is_deep() { 256 } else { 48 }, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn check_and_run_agree(
         first in proptest::sample::select(FIRST.to_vec()),

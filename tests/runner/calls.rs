@@ -100,7 +100,8 @@ fn follows(engine: &Engine, asked: &Request, reply: &Completion) {
 
 #[test]
 fn a_reply_that_begins_as_a_call_is_a_valid_one() {
-    for (template, begins) in [(None, "{"), (Some(AS_TEXT), "e"), (Some(AS_MARKUP), "<call>")] {
+    let forms = [(None, "{"), (Some(AS_MARKUP), "<call>"), (Some(AS_TEXT), "e")];
+    for (template, begins) in forms.into_iter().take(if crate::is_deep() { 3 } else { 1 }) {
         let (n_calls, n_cut) = plays(template, begins);
         eprintln!("{begins}: {n_calls} calls, {n_cut} of them cut");
         assert!(n_calls > n_cut, "{begins}: {n_calls} calls, {n_cut} of them cut");

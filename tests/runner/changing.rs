@@ -515,7 +515,7 @@ fn reply(request: &Request, salt: u64) -> Option<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if crate::is_deep() { 48 } else { 12 }, failure_persistence: None, max_shrink_iters: 100, ..ProptestConfig::default() })]
     #[test]
     fn what_changes_is_a_function_of_the_plan(
         text in proptest::collection::vec(any::<u16>(), 400).prop_map(|numbers| Yaml(yaml(&numbers))),

@@ -2,6 +2,7 @@
 //! either computes alone.
 
 use super::exactness::{Bench, N, files_with, models, request};
+use super::some;
 use crate::device::cpu::Cpu;
 use crate::device::reference::Reference;
 use crate::device::{self, Device, measure};
@@ -144,7 +145,7 @@ fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
 #[test]
 fn another_devices_memory_is_adopted() {
     let [plain, _, _, _, _, windowed, latent, _] = models();
-    for (model, there, back) in [(plain, 300, 512), (windowed, 600, 512), (latent, 512, 300)] {
+    for (model, there, back) in some([(plain, 300, 512), (windowed, 600, 512), (latent, 512, 300)], 2) {
         let [cpu, reference] = devices(&model, KvFormat::Q4);
         check(&cpu, &reference, DEVICES, there);
         check(&reference, &cpu, [DEVICES[1], DEVICES[0]], back);

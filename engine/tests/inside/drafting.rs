@@ -1,6 +1,7 @@
 //! Replies whose tokens are guessed before they are drawn: the same to the bit, and so is what is remembered
 //! of them.
 
+use super::{is_deep, some};
 use crate::fixtures::RandomModel;
 use crate::turns::schedule::Guessing;
 use crate::*;
@@ -122,7 +123,8 @@ fn check(model: &RandomModel) {
     let engines = [engine(model, false, Some(dirs[0].path())), engine(model, true, Some(dirs[1].path()))];
     let (mut guessed, mut right) = ([0; 3], [0; 3]);
     let mut second = Vec::new();
-    for (n, request) in requests().into_iter().enumerate() {
+    let n_requests = if is_deep() || model.window == 0 { usize::MAX } else { 6 };
+    for (n, request) in requests().into_iter().enumerate().take(n_requests) {
         let [plain, drafted] = engines.each_ref().map(|engine| said(engine, request.clone()));
         assert_eq!(outcome_text(&plain), outcome_text(&drafted), "{request:?}");
         assert_eq!(plain.0.usage.guessed, 0);
@@ -133,7 +135,8 @@ fn check(model: &RandomModel) {
         assert_eq!(outcome_text(&plain), outcome_text(&drafted), "again: {request:?}");
         second.push(next(&request, &plain.0));
     }
-    assert!(right.iter().all(|n| *n > 20), "{right:?} right of {guessed:?}");
+    let expected = if n_requests == usize::MAX { 20 } else { 1 };
+    assert!(right.iter().all(|n| *n > expected), "{right:?} right of {guessed:?}");
     // What was saved is what the other one saved.
     drop(engines);
     let engines = [engine(model, false, Some(dirs[1].path())), engine(model, true, Some(dirs[0].path()))];
@@ -175,7 +178,7 @@ fn with_draft_model(model: &RandomModel, draft: &RandomModel, cache_memory: u64)
 #[test]
 fn replies_are_the_same_whatever_a_draft_model_guesses() {
     let windowed = RandomModel { n_layers: 6, window: 200, ..RandomModel::tiny_of("gemma3", 3) };
-    for model in [RandomModel::tiny(6), windowed] {
+    for model in some([RandomModel::tiny(6), windowed], 2) {
         let kv = KvChoice::Uniform(KvFormat::F16);
         let source = ModelSource::Bundled("tiny", model.bytes().leak());
         let config = EngineConfig { drafts: false, kv, ..EngineConfig::new(source) };

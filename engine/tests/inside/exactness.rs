@@ -4,6 +4,7 @@
 //! threads = any instruction set, for every KV format, at every length around the borders of the first
 //! blocks.
 
+use super::some;
 use crate::device::cpu::Cpu;
 use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, RandomModel};
@@ -353,7 +354,7 @@ pub(crate) fn request() -> Request {
 
 #[test]
 fn any_chunking_any_threads_any_instruction_set() {
-    for bench in Bench::all() {
+    for bench in some(Bench::all(), 4) {
         let format = bench.format;
         let short = 300;
         let scalar = Bench::with(&bench.model, format, Isa::SCALAR);
@@ -372,7 +373,7 @@ fn any_chunking_any_threads_any_instruction_set() {
 
 #[test]
 fn hot_rewound_and_forked() {
-    Bench::all().for_each(|bench| bench.check_rewound(&LENGTHS));
+    some(Bench::all(), 4).for_each(|bench| bench.check_rewound(&LENGTHS));
 }
 
 /// A sequence that is held goes back exactly to any position since, however far it went.
@@ -417,7 +418,7 @@ fn passes_that_were_called_off() {
 
 #[test]
 fn restored_from_disk() {
-    Bench::all().for_each(|bench| bench.check_restored(&LENGTHS));
+    some(Bench::all(), 4).for_each(|bench| bench.check_restored(&LENGTHS));
 }
 
 /// An agent that has read on is taken back to where another prompt parts from what it read: windows that left
@@ -551,7 +552,7 @@ fn no_damage_to_a_file_gives_a_wrong_answer() {
         };
         let dir = tempfile::tempdir().expect("a folder");
         let len = stored(dir.path()).0.len();
-        let places = |count: usize| (0..count).map(move |i| i * len / count);
+        let places = |count: usize| some((0..count).map(move |i| i * len / count), 3);
         let mut damaged: Vec<(String, Vec<u8>)> = vec![("empty".to_owned(), Vec::new())];
         let (bytes, _) = stored(tempfile::tempdir().expect("a folder").path());
         damaged.push(("foreign".to_owned(), bytes.iter().map(|b| b.wrapping_mul(7)).collect()));
