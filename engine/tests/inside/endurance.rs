@@ -6,6 +6,7 @@
 //! `cargo test -p greenroom-engine --lib -- --ignored endurance` (GREENROOM_STEPS and GREENROOM_SEED choose
 //! others).
 
+use super::is_deep;
 use crate::KvFormat;
 use crate::device::Device;
 use crate::device::cpu::Cpu;
@@ -479,9 +480,10 @@ fn in_memory(steps: u64, seed: u64) {
 
 #[test]
 fn endurance() {
-    in_a_folder(2_000, 1, false);
-    in_a_folder(1_500, 2, true);
-    in_memory(2_000, 4);
+    let part = if is_deep() { 1 } else { 4 };
+    in_a_folder(2_000 / part, 1, false);
+    in_a_folder(1_500 / part, 2, true);
+    in_memory(2_000 / part, 4);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Turns that are given up while they read their prompt: nothing of the session changes, and what was read is
 //! not read again.
 
+use super::some;
 use crate::fixtures::RandomModel;
 use crate::kv::layout::BLOCK;
 use crate::memory::Memory;
@@ -125,7 +126,7 @@ fn check(model: &RandomModel, cache_dir: Option<&Path>, retention: Retention) {
 
 #[test]
 fn what_was_read_is_not_read_again() {
-    for model in models() {
+    for model in some(models(), 2) {
         check(&model, None, Retention::Ephemeral);
         check(&model, None, Retention::Persistent);
         for retention in [Retention::Ephemeral, Retention::Persistent] {
