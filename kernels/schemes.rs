@@ -181,9 +181,9 @@ fn fifths(bytes: &[u8], codes: &mut [u8; 256]) {
 }
 
 /// A scale: a half for each output.
-pub(crate) struct Scale<L>(L);
+pub(crate) struct BlockScale<L>(L);
 
-impl<L: Lanes> Head<'_, L> for Scale<L> {
+impl<L: Lanes> Head<'_, L> for BlockScale<L> {
     const BYTES: usize = 2 * LANES;
 
     #[inline(always)]
@@ -246,7 +246,7 @@ pub(crate) struct Q4_0;
 
 impl Scheme for Q4_0 {
     type Form = Offset<15>;
-    type Head<'a, L: Lanes> = Scale<L>;
+    type Head<'a, L: Lanes> = BlockScale<L>;
     const TYPE: TensorType = TensorType::Q4_0;
     const BITS: usize = 4;
     const OFFSET: i32 = 8;
@@ -278,7 +278,7 @@ pub(crate) struct Q5_0;
 
 impl Scheme for Q5_0 {
     type Form = Offset<31>;
-    type Head<'a, L: Lanes> = Scale<L>;
+    type Head<'a, L: Lanes> = BlockScale<L>;
     const TYPE: TensorType = TensorType::Q5_0;
     const BITS: usize = 5;
     const OFFSET: i32 = 16;
@@ -312,7 +312,7 @@ pub(crate) struct Q8_0;
 
 impl Scheme for Q8_0 {
     type Form = Offset<255>;
-    type Head<'a, L: Lanes> = Scale<L>;
+    type Head<'a, L: Lanes> = BlockScale<L>;
     const TYPE: TensorType = TensorType::Q8_0;
     const BITS: usize = 8;
     const OFFSET: i32 = 128;
@@ -530,7 +530,7 @@ pub(crate) struct Iq4Nl;
 
 impl Scheme for Iq4Nl {
     type Form = Offset<255>;
-    type Head<'a, L: Lanes> = Scale<L>;
+    type Head<'a, L: Lanes> = BlockScale<L>;
     const TYPE: TensorType = TensorType::IQ4_NL;
     const BITS: usize = 4;
     const OFFSET: i32 = 128;

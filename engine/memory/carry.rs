@@ -36,11 +36,11 @@ pub(crate) struct Exporting {
     idle: Option<(Idle, bool)>,
     stats: LoadStats,
     tail: Option<BegunTail>,
-    step: Step,
+    step: ExportStep,
 }
 
 /// The step that it is at.
-enum Step {
+enum ExportStep {
     /// Its manifest.
     Opening,
     /// Its blocks.
@@ -57,7 +57,7 @@ impl Exporting {
         let (opening, idle, tail) = Default::default();
         // Active turns go first.
         let stats = LoadStats { is_beside: true, ..LoadStats::default() };
-        Self { key, opening, idle, stats, tail, step: Step::Opening }
+        Self { key, opening, idle, stats, tail, step: ExportStep::Opening }
     }
 
     /// The session.
@@ -84,7 +84,7 @@ impl Memory {
     pub(crate) fn poll_export(&mut self, exporting: &mut Exporting) -> Poll<Result<SessionExport>> {
         loop {
             let Exporting { key, opening, idle, stats, tail, step } = &mut *exporting;
-            if let (Step::Opening, None) = (&step, &idle) {
+            if let (ExportStep::Opening, None) = (&step, &idle) {
                 if self.is_being_read(key) {
                     return Poll::Pending;
                 }
@@ -108,21 +108,21 @@ impl Memory {
                 return Poll::Ready(Err(Error::request(found)));
             };
             *step = match step {
-                Step::Opening => Step::Blocks(Restore::to(session.sequence.len(), session)),
-                Step::Blocks(restore) => match self.poll_restore(session, restore, stats) {
+                ExportStep::Opening => ExportStep::Blocks(Restore::to(session.sequence.len(), session)),
+                ExportStep::Blocks(restore) => match self.poll_restore(session, restore, stats) {
                     None => return Poll::Pending,
-                    Some(_) => Step::Tail,
+                    Some(_) => ExportStep::Tail,
                 },
-                Step::Tail => {
+                ExportStep::Tail => {
                     if !self.poll_tail(session, tail, stats) {
                         return Poll::Pending;
                     }
                     let absent: Vec<(usize, Part)> =
                         session.sequence.absent(session.sequence.len()).collect();
                     let absent = self.refill_held(session, absent);
-                    Step::Windows(self.begin_reading_each(absent, stats))
+                    ExportStep::Windows(self.begin_reading_each(absent, stats))
                 }
-                Step::Windows(reading) => {
+                ExportStep::Windows(reading) => {
                     let Some(read) = self.poll_reading(reading, stats) else { return Poll::Pending };
                     let read = reading.wanted().iter().copied().zip(read);
                     self.refill(session, read, stats);

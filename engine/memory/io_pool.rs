@@ -155,7 +155,7 @@ impl<C: Send + Sync + 'static> IoPool<C> {
             }
             reads.go_on();
             let result = catch_unwind(AssertUnwindSafe(|| task(context)));
-            let _ = done.send((result, Span::since(began)));
+            let _ = done.send((result, TaskTime::since(began)));
             wake.ring();
         }));
         Begun { end, _awaited: awaited }
@@ -169,7 +169,7 @@ impl<C: Send + Sync + 'static> IoPool<C> {
     {
         let ((done, end), began, awaited) = (channel(), Instant::now(), Arc::new(()));
         if tasks.is_empty() {
-            let _ = done.send((Ok(Vec::new()), Span::since(began)));
+            let _ = done.send((Ok(Vec::new()), TaskTime::since(began)));
         }
         let results: Vec<Option<T>> = tasks.iter().map(|_| None).collect();
         let results = Arc::new(Mutex::new((results, tasks.len())));
@@ -185,12 +185,12 @@ impl<C: Send + Sync + 'static> IoPool<C> {
                 let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                 match result {
                     Ok(result) => results.0[i] = Some(result),
-                    Err(panic) => drop(done.send((Err(panic), Span::since(began)))),
+                    Err(panic) => drop(done.send((Err(panic), TaskTime::since(began)))),
                 }
                 results.1 -= 1;
                 if results.1 == 0 {
                     let all = std::mem::take(&mut results.0).into_iter().flatten().collect();
-                    let _ = done.send((Ok(all), Span::since(began)));
+                    let _ = done.send((Ok(all), TaskTime::since(began)));
                     wake.ring();
                 }
             }));
@@ -206,12 +206,12 @@ pub(super) fn ms_since(began: Instant) -> f64 {
 
 /// When a task was begun, and when it ended.
 #[derive(Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct TaskTime {
     pub(super) began: Instant,
     pub(super) ended: Instant,
 }
 
-impl Span {
+impl TaskTime {
     fn since(began: Instant) -> Self {
         Self { began, ended: Instant::now() }
     }
@@ -219,14 +219,14 @@ impl Span {
 
 /// A task that was begun, or several; dropped, those of them are left that no thread has taken yet.
 pub(crate) struct Begun<T> {
-    end: Receiver<(thread::Result<T>, Span)>,
+    end: Receiver<(thread::Result<T>, TaskTime)>,
     _awaited: Arc<()>,
 }
 
 impl<T> Begun<T> {
     /// Its result, and when it began and ended; `None`: it has not ended. A panic goes on here. The result is
     /// given once.
-    pub(crate) fn poll(&self) -> Option<(T, Span)> {
+    pub(crate) fn poll(&self) -> Option<(T, TaskTime)> {
         match self.end.try_recv() {
             Ok((result, span)) => Some((result.unwrap_or_else(|panic| resume_unwind(panic)), span)),
             Err(TryRecvError::Empty) => None,

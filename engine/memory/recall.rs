@@ -1,5 +1,5 @@
 //! Recalling a session for a prompt: from memory, from disk, from a parent, or from blocks of equal content;
-//! whatever is missing is computed again, and why it is missing is said. A [`Loading`] goes there step by
+//! whatever is missing is computed again, and why it is missing is said. A [`Recalling`] goes there step by
 //! step: what a step needs from disk is begun, and the step is taken once it is there.
 //!
 //! Tokens are counted as recomputed or prefilled by meaning: those up to the end of the last reply were read
@@ -48,7 +48,7 @@ pub(crate) struct Recalled {
 }
 
 /// A session on its way to be ready for a prompt: it is out of the memory, and what it lacks is being read.
-pub(crate) struct Loading {
+pub(crate) struct Recalling {
     key: SessionKey,
     pub(crate) session: Session,
     /// The prompt, if it had to be cut along with what the session holds.
@@ -67,11 +67,11 @@ pub(crate) struct Loading {
     stats: LoadStats,
     /// Rows of the open block: read beside the blocks, which come first in memory.
     tail: Option<BegunTail>,
-    step: Step,
+    step: RecallStep,
 }
 
 /// The step that a session is at.
-enum Step {
+enum RecallStep {
     /// What it has in common with the prompt.
     Own(Restore),
     /// Whole blocks after that, found by their content.
@@ -113,7 +113,7 @@ impl Memory {
         prompt: &[Segment],
         opening: Opening,
         is_beside: bool,
-    ) -> Loading {
+    ) -> Recalling {
         let key = &request.session;
         let Opening { parent, reason, stats: LoadStats { waited_ms, .. }, .. } = opening;
         let mut stats = LoadStats { is_beside, waited_ms, ..LoadStats::default() };
@@ -155,8 +155,8 @@ impl Memory {
         session.segments.truncate(matched.n_segments);
         session.rewind(matched.n_tokens, &mut self.arena);
         let tail = if request.cold { None } else { self.begin_tail(&session, &stats) };
-        let step = Step::Own(Restore::to(matched.n_tokens, &session));
-        Loading {
+        let step = RecallStep::Own(Restore::to(matched.n_tokens, &session));
+        Recalling {
             key: key.clone(),
             session,
             aligned,
@@ -175,11 +175,11 @@ impl Memory {
     }
 
     /// Continues with a session as far as what was read allows; true once it is ready.
-    pub(crate) fn poll_recall(&mut self, loading: &mut Loading) -> bool {
+    pub(crate) fn poll_recall(&mut self, loading: &mut Recalling) -> bool {
         loop {
-            let Loading { key, session, stats, .. } = loading;
+            let Recalling { key, session, stats, .. } = loading;
             let next = match &mut loading.step {
-                Step::Own(restore) => {
+                RecallStep::Own(restore) => {
                     if self.poll_restore(session, restore, stats).is_none() {
                         return false;
                     }
@@ -189,16 +189,16 @@ impl Memory {
                         // A session that goes on reads what nobody has read, but for turns that did not end.
                         let anyone = loading.is_fresh || !self.unfinished.is_empty();
                         let end = if anyone { session.tokens.len() } else { loading.read_before };
-                        self.begin_known(session, end, stats).map_or(Step::Tail, Step::Known)
+                        self.begin_known(session, end, stats).map_or(RecallStep::Tail, RecallStep::Known)
                     }
                 }
-                Step::Known(known) => {
+                RecallStep::Known(known) => {
                     if !self.poll_known(session, known, loading.persists, stats) {
                         return false;
                     }
-                    Step::Tail
+                    RecallStep::Tail
                 }
-                Step::Tail => {
+                RecallStep::Tail => {
                     if !self.poll_tail(session, &mut loading.tail, stats) {
                         return false;
                     }
@@ -207,35 +207,37 @@ impl Memory {
                     }
                     loading.to_last()
                 }
-                Step::Last(restore) => {
+                RecallStep::Last(restore) => {
                     let Some(n) = self.poll_restore(session, restore, stats) else { return false };
                     if self.must_adopt(session, n) {
                         // What is windowed is needed, too: nothing of it is on disk under the new addresses.
-                        Step::Adopt(Restore::all_to(n, session))
+                        RecallStep::Adopt(Restore::all_to(n, session))
                     } else {
-                        Step::Ready(n)
+                        RecallStep::Ready(n)
                     }
                 }
-                Step::Adopt(restore) => {
+                RecallStep::Adopt(restore) => {
                     let Some(n) = self.poll_restore(session, restore, stats) else { return false };
                     match self.adopt(session, key, n) {
-                        Ok(()) => Step::Ready(n),
+                        Ok(()) => RecallStep::Ready(n),
                         Err(reason) => {
                             stats.reason = Some(reason);
-                            Step::Adopt(Restore::all_to(0, session))
+                            RecallStep::Adopt(Restore::all_to(0, session))
                         }
                     }
                 }
-                Step::Ready(_) => return true,
+                RecallStep::Ready(_) => return true,
             };
             loading.step = next;
         }
     }
 
     /// A session that is ready, with what it cost.
-    pub(crate) fn finish_recall(&mut self, loading: Loading) -> Recalled {
-        let Loading { key, mut session, matched, read_before, is_fresh, ahead, stats, .. } = loading;
-        let Step::Ready(reused) = loading.step else { unreachable!("it was polled until it was ready") };
+    pub(crate) fn finish_recall(&mut self, loading: Recalling) -> Recalled {
+        let Recalling { key, mut session, matched, read_before, is_fresh, ahead, stats, .. } = loading;
+        let RecallStep::Ready(reused) = loading.step else {
+            unreachable!("it was polled until it was ready")
+        };
         self.unfinished.forget(&key, &mut self.arena);
         session.forget_stored(session.tokens.len());
         let kind = match matched.relation {
@@ -269,9 +271,9 @@ impl Memory {
     }
 
     /// Takes a session back whose turn will not begin.
-    pub(crate) fn give_up(&mut self, loading: Loading, next_use: Option<u64>) {
-        let Loading { key, mut session, step, .. } = loading;
-        if let Step::Known(known) = step {
+    pub(crate) fn give_up(&mut self, loading: Recalling, next_use: Option<u64>) {
+        let Recalling { key, mut session, step, .. } = loading;
+        if let RecallStep::Known(known) = step {
             known.held.into_iter().flatten().for_each(|id| self.arena.release(id));
         }
         let n = n_tokens(&session.segments);
@@ -426,15 +428,15 @@ impl Known {
     }
 }
 
-impl Loading {
+impl Recalling {
     /// Addresses of the blocks that it has or may find.
     pub(crate) fn hashes(&self) -> Vec<BlockHash> {
         self.session.sequence.root().chain(&self.session.tokens)
     }
 
     /// At least one token is fed: its logits choose the first token of the reply.
-    fn to_last(&self) -> Step {
-        Step::Last(Restore::to(self.session.tokens.len().saturating_sub(1), &self.session))
+    fn to_last(&self) -> RecallStep {
+        RecallStep::Last(Restore::to(self.session.tokens.len().saturating_sub(1), &self.session))
     }
 }
 

@@ -2,7 +2,7 @@
 //! open block. Whatever is read is begun here and polled until it is there; nothing waits.
 
 use super::Memory;
-use super::io_pool::{Begun, Span};
+use super::io_pool::{Begun, TaskTime};
 use super::loader::Loader;
 use super::sequence::Sequence;
 use super::session::Session;
@@ -31,7 +31,7 @@ pub(super) struct LoadStats {
 
 impl LoadStats {
     /// Counts the time of a task; what ran beside it counts once.
-    pub(super) fn took(&mut self, span: Span) {
+    pub(super) fn took(&mut self, span: TaskTime) {
         let began = self.counted_to.map_or(span.began, |counted_to| counted_to.max(span.began));
         let ms = span.ended.saturating_duration_since(began).as_secs_f64() * 1e3;
         *(if self.is_beside { &mut self.hidden_ms } else { &mut self.waited_ms }) += ms;
@@ -51,10 +51,10 @@ pub(super) type BegunTail = (TailRef, Begun<Found<(Vec<u8>, u64)>>);
 /// Parts of blocks that are being read, none of which was in memory.
 pub(super) struct Reading {
     wanted: Vec<Wanted>,
-    step: Step,
+    step: ReadStep,
 }
 
-enum Step {
+enum ReadStep {
     /// There is no disk.
     Nowhere,
     /// The disk is asked for the first one that it lacks: nothing after it is read.
@@ -224,10 +224,10 @@ impl Memory {
             move |store: &Store| span.iter().take_while(|(_, key)| store.has_block(*key)).count()
         };
         let step = match &self.loader {
-            None => Step::Nowhere,
+            None => ReadStep::Nowhere,
             Some(loader) => {
                 let spans = wanted.chunks(SPAN).map(task).collect();
-                Step::Counting(loader.pool(stats.is_beside).begin_all(spans))
+                ReadStep::Counting(loader.pool(stats.is_beside).begin_all(spans))
             }
         };
         Reading { wanted, step }
@@ -239,7 +239,7 @@ impl Memory {
         Reading { wanted, step }
     }
 
-    fn begin_blocks(&mut self, wanted: &[Wanted], stats: &LoadStats) -> Step {
+    fn begin_blocks(&mut self, wanted: &[Wanted], stats: &LoadStats) -> ReadStep {
         let room = wanted.iter().map(|(_, key)| self.arena.part_bytes(key.1)).sum();
         self.make_room(room, None);
         let layout = self.context.layout.clone();
@@ -250,7 +250,7 @@ impl Memory {
         let pool =
             |loader: &Loader| loader.pool(stats.is_beside).begin_all(wanted.iter().map(task).collect());
         let reserved = Reserved::new(&self.being_read, room);
-        self.loader.as_ref().map_or(Step::Nowhere, |loader| Step::Blocks(pool(loader), reserved))
+        self.loader.as_ref().map_or(ReadStep::Nowhere, |loader| ReadStep::Blocks(pool(loader), reserved))
     }
 
     /// Continues to read, after making room; returns what was read of each part once all of it is there.
@@ -261,15 +261,15 @@ impl Memory {
     ) -> Option<Vec<Option<ReadBlock>>> {
         let mut read: Vec<Option<ReadBlock>> = loop {
             match &reading.step {
-                Step::Nowhere => break Vec::new(),
-                Step::Counting(begun) => {
+                ReadStep::Nowhere => break Vec::new(),
+                ReadStep::Counting(begun) => {
                     let (spans, span) = begun.poll()?;
                     stats.took(span);
                     let whole = spans.iter().take_while(|n| **n == SPAN).count();
                     let n = whole * SPAN + spans.get(whole).unwrap_or(&0);
                     reading.step = self.begin_blocks(&reading.wanted[..n], stats);
                 }
-                Step::Blocks(begun, _) => {
+                ReadStep::Blocks(begun, _) => {
                     let (found, span) = begun.poll()?;
                     stats.took(span);
                     break found.into_iter().map(Some).collect();

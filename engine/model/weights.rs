@@ -110,7 +110,7 @@ impl<M> Weights<M> {
         let d = spec.d_model;
         let embedding = TokenEmbedding::open(gguf, "token_embd.weight", d, pack.numbers())?;
         let taken = HashSet::from(["token_embd.weight".to_owned(), rope::FACTORS.to_owned()]);
-        let mut loader = Loader { gguf, pack, on_progress, done: 0, made: BTreeMap::new(), taken };
+        let mut loader = WeightLoader { gguf, pack, on_progress, done: 0, made: BTreeMap::new(), taken };
         let layers = (0..spec.layers.len()).map(|l| loader.layer(spec, l)).collect::<Result<_>>()?;
         let output = if gguf.has_tensor("output.weight") { "output" } else { "token_embd" };
         let n_vocab = embedding.n_vocab;
@@ -123,7 +123,7 @@ impl<M> Weights<M> {
 
 /// Takes a model's tensors one after another. The pages of the file that a matrix came from are given back,
 /// so that the weights are never in memory twice.
-struct Loader<'a, M> {
+struct WeightLoader<'a, M> {
     gguf: &'a Gguf,
     pack: &'a mut dyn Pack<Matrix = M>,
     on_progress: &'a mut (dyn FnMut(u64, u64) + Send),
@@ -134,7 +134,7 @@ struct Loader<'a, M> {
     taken: HashSet<String>,
 }
 
-impl<M> Loader<'_, M> {
+impl<M> WeightLoader<'_, M> {
     fn layer(&mut self, spec: &DecoderSpec, l: usize) -> Result<Layer<M>> {
         let mut norm = |name: &str| self.vector(&format!("blk.{l}.{name}"), spec.d_model);
         let (attn_norm, ffn_norm) = (norm("attn_norm")?, norm(spec.family.ffn_norm)?);

@@ -36,7 +36,7 @@ pub(crate) struct Chat {
     /// T itself, to render tools by.
     source: String,
     /// First prompts with tools, latest last.
-    openings: Mutex<Vec<Opening>>,
+    openings: Mutex<Vec<RenderedOpening>>,
     bos: Option<String>,
     eog: Vec<u32>,
     audit: Vec<String>,
@@ -73,7 +73,7 @@ impl Skeleton {
 
 /// The first prompt of conversations that have some tools, with or without a system message.
 #[derive(Clone)]
-struct Opening {
+struct RenderedOpening {
     tools: Arc<Tools>,
     has_system: bool,
     reasoning: Reasoning,
@@ -225,8 +225,9 @@ impl Chat {
         tokenizer: &Tokenizer,
     ) -> Result<Arc<[SkeletonPiece]>> {
         let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_asked =
-            |it: &&Opening| it.tools == *tools && it.has_system == has_system && it.reasoning == reasoning;
+        let is_asked = |it: &&RenderedOpening| {
+            it.tools == *tools && it.has_system == has_system && it.reasoning == reasoning
+        };
         if let Some(known) = openings.iter().find(is_asked) {
             return Ok(known.pieces.clone());
         }
@@ -252,7 +253,12 @@ impl Chat {
             cut(&renderer.render(&messages(&[("user", &user)]), Some(&tools.list))?, &[USER])
         };
         let pieces: Arc<[SkeletonPiece]> = rendered?.into();
-        openings.push(Opening { tools: tools.clone(), has_system, reasoning, pieces: pieces.clone() });
+        openings.push(RenderedOpening {
+            tools: tools.clone(),
+            has_system,
+            reasoning,
+            pieces: pieces.clone(),
+        });
         if openings.len() > MAX_OPENINGS {
             openings.remove(0);
         }

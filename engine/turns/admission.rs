@@ -17,7 +17,7 @@ use crate::kv::layout::KvLayout;
 use crate::memory::carry::Import;
 use crate::memory::io_pool::{Begun, IoPool, Priority, Wake};
 use crate::memory::opening::Opening;
-use crate::memory::recall::Loading;
+use crate::memory::recall::Recalling;
 use crate::memory::session;
 use crate::store::memory_file::SessionExport;
 use crate::text::chat::Chat;
@@ -60,7 +60,7 @@ pub(crate) struct LoadingTurn {
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) began: Instant,
     pub(crate) prepared: Prepared,
-    pub(crate) loading: Loading,
+    pub(crate) loading: Recalling,
 }
 
 /// A request as the model reads it.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) struct Calling {
     form: CallForm,
     tools: Arc<Tools>,
-    stage: Stage,
+    stage: CallStage,
     /// True if it must be one.
     is_forced: bool,
     /// Each further call.
@@ -34,7 +34,7 @@ pub(crate) struct Calling {
 /// Maximum number of calls in one reply.
 const MAX_CALLS: usize = 16;
 
-enum Stage {
+enum CallStage {
     /// It could become one: by its ids, or by the first character of its text.
     Open(Box<Matcher>),
     /// It is one, or it is none.
@@ -67,11 +67,11 @@ impl Calling {
             .and_then(|conversation| conversation.tools.as_ref())
             .filter(|_| request.grammar.is_none());
         let Some(tools) = knows else { return Ok(None) };
-        let open = |grammar| Ok(Stage::Open(Box::new(tokenizer.matcher(&grammar)?)));
+        let open = |grammar| Ok(CallStage::Open(Box::new(tokenizer.matcher(&grammar)?)));
         let (stage, is_forced) = match &request.calls {
             ToolChoice::Never => return Ok(None),
             ToolChoice::Allowed => (open(form.grammar(tools)), false),
-            ToolChoice::Forbidden => (Ok(Stage::Barred), false),
+            ToolChoice::Forbidden => (Ok(CallStage::Barred), false),
             ToolChoice::Required => (open(form.forced_grammar(tools, None)), true),
             ToolChoice::Named(name) => (open(form.forced_grammar(tools, Some(name))), true),
         };
@@ -99,7 +99,7 @@ impl Calling {
 
     /// The grammar of a reply that must be a call and begins with text.
     pub(crate) fn forced_guide(&mut self) -> Option<GrammarState> {
-        let Stage::Open(call) = &self.stage else { return None };
+        let CallStage::Open(call) = &self.stage else { return None };
         let guide =
             (self.is_forced && self.form.opening.is_empty()).then(|| GrammarState::at(call.fresh()))?;
         self.decide(true);
@@ -158,13 +158,13 @@ impl Calling {
             let is_fork = said.len() == joint.tail.len();
             return joint.tail.iter().chain(&joint.more).nth(said.len()).copied().filter(|_| !is_fork);
         }
-        let Stage::Open(_) = self.stage else { return None };
+        let CallStage::Open(_) = self.stage else { return None };
         self.form.opening.get(ids.len()).copied().filter(|_| self.is_forced)
     }
 
     /// True if a reply of these ids and bytes would be a call with one more token, and may be none.
     pub(crate) fn refuses(&self, (ids, bytes): (&[u32], &[u8]), id: u32, piece: &[u8]) -> bool {
-        let Stage::Barred = self.stage else { return false };
+        let CallStage::Barred = self.stage else { return false };
         match self.form.opening.first() {
             Some(first) => ids.is_empty() && id == *first,
             None => bytes.trim_ascii().is_empty() && self.begins(bytes, piece),
@@ -181,7 +181,7 @@ impl Calling {
         id: u32,
         piece: &[u8],
     ) -> Result<Beginning> {
-        let Stage::Open(call) = &self.stage else { return Ok(Beginning::Unclear) };
+        let CallStage::Open(call) = &self.stage else { return Ok(Beginning::Unclear) };
         if self.form.first().is_none() {
             let said = [ids, &[id]].concat();
             return Ok(match self.form.opening.strip_prefix(&said[..]) {
@@ -212,20 +212,20 @@ impl Calling {
 
     /// The reply is a call from now on, or is none.
     pub(crate) fn decide(&mut self, is_call: bool) {
-        self.stage = Stage::Decided(is_call);
+        self.stage = CallStage::Decided(is_call);
     }
 
     /// True if the reply may still turn out to be one, or not.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Open(_)) && !self.is_forced
+        matches!(self.stage, CallStage::Open(_)) && !self.is_forced
     }
 
     /// True if the reply is one.
     pub(crate) fn is_call(&self) -> bool {
         match self.stage {
-            Stage::Open(_) => self.is_forced,
-            Stage::Decided(is_call) => is_call,
-            Stage::Barred => false,
+            CallStage::Open(_) => self.is_forced,
+            CallStage::Decided(is_call) => is_call,
+            CallStage::Barred => false,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::machine::{Machine, loading};
 use super::stop::stopped;
 use super::{Exit, casting, parse_size};
-use crate::server::{Config, Kept, Models, Queue, Roster, Sessions, Tenants, serve};
+use crate::server::{Config, Models, Queue, Roster, Sessions, StoredResponses, Tenants, serve};
 use anyhow::{Context as _, ensure};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let config = machine.config(&models, models.first().map_or("understudy", String::as_str))?;
     let folder = config.cache_dir.as_ref().map(|folder| folder.join("server"));
     let sessions = Sessions::open(folder.as_deref())?;
-    let kept = Kept::open(folder.as_deref())?;
+    let kept = StoredResponses::open(folder.as_deref())?;
     let roster = Roster::open(folder.as_deref())?;
     let models = Models::open(config, &given, model_memory, Box::new(|| Box::new(loading(false))))?;
     let queue = Queue::new(parallel.into(), queue.into());

@@ -32,7 +32,7 @@ mod window;
 
 pub use agents::Roster;
 pub use models::Models;
-pub use openai::Kept;
+pub use openai::StoredResponses;
 pub use queue::Queue;
 pub use runs::RunReporter;
 pub use sessions::Sessions;
@@ -63,7 +63,7 @@ use tokio::sync::Semaphore;
 pub struct App {
     models: Arc<Models>,
     sessions: Sessions,
-    kept: Kept,
+    kept: StoredResponses,
     roster: Roster,
     tenants: Tenants,
     queue: Arc<Queue>,
@@ -91,7 +91,7 @@ pub struct Config {
     /// Which memory each conversation continues.
     pub sessions: Sessions,
     /// Stored responses.
-    pub kept: Kept,
+    pub kept: StoredResponses,
     /// Named agents.
     pub roster: Roster,
     /// API keys and tenants.

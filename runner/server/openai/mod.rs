@@ -11,7 +11,7 @@ mod text_completion;
 mod words;
 
 pub(super) use messages::{FunctionEntry, OpenAiMessage, OpenAiTool, lines, offered, tools};
-pub use responses::Kept;
+pub use responses::StoredResponses;
 pub(super) use words::{explained, schema};
 
 use super::App;

@@ -24,10 +24,10 @@ const MAX_WRITTEN_BYTES: usize = 512 << 20;
 
 /// The responses of all tenants.
 #[derive(Default)]
-pub struct Kept(Mutex<KeptInner>);
+pub struct StoredResponses(Mutex<StoredResponsesInner>);
 
 #[derive(Default)]
-struct KeptInner {
+struct StoredResponsesInner {
     /// Responses by id.
     responses: BTreeMap<String, Stored>,
     /// Ids, oldest first.
@@ -66,13 +66,13 @@ impl ResponseRecord {
     }
 }
 
-impl Kept {
+impl StoredResponses {
     /// With the journal in a folder; `None`: without a journal.
     ///
     /// # Errors
     /// The journal can't be read or written.
     pub fn open(folder: Option<&Path>) -> anyhow::Result<Self> {
-        let inner = Mutex::new(KeptInner::default());
+        let inner = Mutex::new(StoredResponsesInner::default());
         let lock = || inner.lock().unwrap_or_else(PoisonError::into_inner);
         let absorb = |line| {
             lock().absorb(line);
@@ -115,12 +115,12 @@ impl Kept {
         is_there
     }
 
-    fn lock(&self) -> MutexGuard<'_, KeptInner> {
+    fn lock(&self) -> MutexGuard<'_, StoredResponsesInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl KeptInner {
+impl StoredResponsesInner {
     /// Reads a line; returns its size as JSON if it stores a response.
     fn absorb(&mut self, line: KeptLine) -> usize {
         let record = match line {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_tenant_gets_and_removes_its_own_responses_alone() {
-        let kept = Kept::default();
+        let kept = StoredResponses::default();
         kept.put(record("ann", "resp_1", "Hello"));
         assert!(kept.get("ben", "resp_1").is_none());
         assert!(!kept.remove("ben", "resp_1"));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_dropped() {
-        let kept = Kept::default();
+        let kept = StoredResponses::default();
         for n in 0..=MAX_RESPONSES {
             kept.put(record("ann", &format!("resp_{n}"), "Hello"));
         }
@@ -204,13 +204,13 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_they_are_written() {
-        let kept = Kept::default();
+        let kept = StoredResponses::default();
         kept.put(record("ann", "resp_1", "Hello"));
         kept.put(record("ben", "resp_2", "Hi"));
         let read = |line: &KeptLine| {
             serde_json::from_str::<KeptLine>(&serde_json::to_string(line).unwrap()).unwrap()
         };
-        let mut again = KeptInner::default();
+        let mut again = StoredResponsesInner::default();
         for line in kept.lock().lines() {
             again.absorb(read(&line));
         }

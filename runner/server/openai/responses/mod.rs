@@ -12,7 +12,7 @@ mod page;
 mod request;
 mod stream;
 
-pub use kept::Kept;
+pub use kept::StoredResponses;
 
 use crate::server::ask::{Ask, AskSubject, scope};
 use crate::server::dialogue::{Dialogue, DialogueLine};
