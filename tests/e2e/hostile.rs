@@ -99,7 +99,7 @@ fn each(files: &[PathBuf], work: impl Fn(&Path) + Sync) {
 fn hostile_scenarios_are_checked_drawn_and_played_to_an_end() {
     let files = corpus("scenarios", "yaml");
     assert!(files.len() >= 60);
-    let files = crate::some(files, 4);
+    let files: Vec<_> = crate::some(files, 4).collect();
     let den = Den::new();
     for file in &files {
         std::fs::copy(file, den.path(&format!("{}.yaml", stem(file)))).unwrap();
@@ -162,7 +162,7 @@ fn hostile_transcripts_and_traces_are_replayed_shown_and_reviewed_to_an_end() {
     let files = corpus("transcripts", "jsonl");
     assert!(files.len() >= 30);
     let folder = files[0].with_file_name("");
-    let files = crate::some(files, 4);
+    let files: Vec<_> = crate::some(files, 4).collect();
     let den = Den::new();
     std::fs::copy(folder.join("two-doors.yaml"), den.path("two-doors.yaml")).unwrap();
     std::fs::copy(folder.join("whole.jsonl"), den.path("good.jsonl")).unwrap();

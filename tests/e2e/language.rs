@@ -22,7 +22,7 @@ fn every_construct_is_played_extends_and_replays() {
     let shipped = ["council", "iterated-dilemma", "werewolf", "jury", "market"];
     files.extend(shipped.map(|name| format!("scenarios/{name}.yaml")));
     assert!(files.len() >= 16, "{files:?}");
-    let files = crate::some(files, 3);
+    let files: Vec<_> = crate::some(files, 3).collect();
     for (at, file) in files.iter().enumerate() {
         let out = stage.path(&at.to_string()).display().to_string();
         let cache = stage.path("cache").display().to_string();

@@ -41,18 +41,9 @@ mod verify;
 mod writes;
 
 use assert_cmd::Command;
+use greenroom_engine::fixtures::{is_deep, some};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-
-/// True where everything is tried, as in CI; else a part of it, every day.
-fn is_deep() -> bool {
-    std::env::var_os("GREENROOM_DEEP").is_some()
-}
-
-/// All of these where everything is tried, else every `n`th: what is left out still fails in CI.
-fn some<T>(cases: impl IntoIterator<Item = T>, n: usize) -> Vec<T> {
-    cases.into_iter().step_by(if is_deep() { 1 } else { n }).collect()
-}
 
 /// A folder that goes with its value: in memory, where the system has room there, for runs sync each turn; on
 /// a disk where everything is tried.

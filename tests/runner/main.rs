@@ -54,7 +54,4 @@ mod tools;
 mod turns;
 mod verify;
 
-/// True where everything is tried, as in CI; else a part of it, every day.
-fn is_deep() -> bool {
-    std::env::var_os("GREENROOM_DEEP").is_some()
-}
+use greenroom_engine::fixtures::is_deep;

@@ -24,17 +24,8 @@ mod texts;
 mod unfinished;
 mod waiting;
 
+use crate::fixtures::{is_deep, some};
 use crate::{Completion, Engine, Event, Request};
-
-/// True where everything is tried, as in CI; else a part of it, every day.
-fn is_deep() -> bool {
-    std::env::var_os("GREENROOM_DEEP").is_some()
-}
-
-/// All of these where everything is tried, else every `n`th.
-fn some<T>(cases: impl IntoIterator<Item = T>, n: usize) -> impl Iterator<Item = T> {
-    cases.into_iter().step_by(if is_deep() { 1 } else { n })
-}
 
 /// Plays a turn to its end, and has it saved.
 fn play(engine: &Engine, request: Request) -> Completion {
