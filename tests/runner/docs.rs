@@ -492,12 +492,12 @@ fn commands_that_are_not_run_are_understood() {
     for (name, text) in pages() {
         for block in blocks(&name, &text).into_iter().filter(|block| block.is("sh")) {
             for words in commands_of(&block.text) {
+                n += 1;
                 if !cfg!(feature = "objects") && words.iter().any(|word| word.contains("s3://")) {
                     continue; // this build has no object stores
                 }
                 let parsed = greenroom::commands::Cli::command().try_get_matches_from(&words);
                 assert!(parsed.is_ok(), "{}: {}\n{}", block.place, words.join(" "), parsed.unwrap_err());
-                n += 1;
             }
         }
     }
