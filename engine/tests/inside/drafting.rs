@@ -210,8 +210,10 @@ fn replies_are_the_same_whatever_a_draft_model_guesses() {
             right.push((n_right, n));
         }
         let wrong = |of: usize| right[of].1 - right[of].0;
-        assert!(wrong(0) * 3 < wrong(1), "right of all guesses: {right:?}");
-        assert!(right[0].0 * 10 > right[0].1 * 8, "right of all guesses: {right:?}");
+        // Shares of all cases; those of a part are further off.
+        let (factor, tenths) = if is_deep() { (3, 8) } else { (2, 7) };
+        assert!(wrong(0) * factor < wrong(1), "right of all guesses: {right:?}");
+        assert!(right[0].0 * 10 > right[0].1 * tenths, "right of all guesses: {right:?}");
     }
 }
 
