@@ -196,7 +196,7 @@ impl Claims {
 
     /// Tells whether the claim on a session's run is held or asked for.
     pub(super) fn is_claimed(&self, session: &SessionKey) -> bool {
-        self.runs.contains_key(&run_of(session))
+        self.runs.get(&run_of(session)).is_some_and(|claim| !matches!(claim.lock, Lock::InUse(..)))
     }
 }
 

@@ -122,7 +122,10 @@ impl<C: Send + Sync + 'static> IoPool<C> {
         if queue.n_idle < queue.tasks.len() && queue.threads.len() < self.max_threads {
             match self.start_thread() {
                 Ok(thread) => queue.threads.push(thread),
-                Err(e) => tracing::warn!("can't start another thread {}: {e}", self.name),
+                Err(e) if queue.threads.is_empty() => {
+                    tracing::warn!("can't start the thread {}, so others wait for it: {e}", self.name);
+                }
+                Err(e) => tracing::debug!("can't start another thread {}: {e}", self.name),
             }
         }
         if queue.threads.is_empty() {

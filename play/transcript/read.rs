@@ -26,6 +26,8 @@ pub struct Transcript {
     pub whole_bytes: u64,
     /// The torn line that ends it, if there is one.
     pub torn: Option<ReadError>,
+    /// True if lines follow the torn one.
+    pub goes_on: bool,
 }
 
 /// A line and what is known of it.
@@ -56,8 +58,8 @@ pub struct ReadError {
 }
 
 impl Transcript {
-    /// Reads a file's text. A damaged *last* line is set aside as [`Self::torn`], because
-    /// crashes leave such lines; so is one with zeros, and all after it, which a power cut can leave.
+    /// Reads a file's text. A damaged *last* line is set aside as [`Self::torn`], because crashes leave such
+    /// lines; so is one with zeros, and all after it, which a power cut can leave.
     ///
     /// # Errors
     /// The first line (but the last) that is not a line of a transcript, or a missing header.
@@ -73,7 +75,7 @@ impl Transcript {
             ReadError { file, line, found, expected }
         };
         let (mut header, mut turns, mut between, mut footer) = (None, Vec::new(), Vec::new(), None);
-        let (mut previous, mut whole_bytes, mut torn) = (String::new(), 0, None);
+        let (mut previous, mut whole_bytes, mut torn, mut goes_on) = (String::new(), 0, None, false);
         let mut lines = lines.zip(1..).peekable();
         while let Some((line, number)) = lines.next() {
             let line = line.map_err(|broken| error(number, broken.to_string(), "a line of a transcript"))?;
@@ -81,8 +83,11 @@ impl Transcript {
             let parsed = parse_line(&text).map_err(|(found, expected)| error(number, found, &expected));
             let (line, hash) = match parsed {
                 Ok(parsed) => parsed,
-                // A kill cuts the last line; a power cut can leave zeros in place of any line not yet synced.
-                Err(reason) if (lines.peek().is_none() || text.contains('\0')) && header.is_some() => {
+                Err(reason) if header.is_some() => {
+                    goes_on = lines.peek().is_some();
+                    if goes_on && !is_torn_end(&text, lines.by_ref().map(|(line, _)| line)) {
+                        return Err(reason);
+                    }
                     torn = Some(reason);
                     break;
                 }
@@ -137,7 +142,7 @@ impl Transcript {
             whole_bytes += n_bytes;
         }
         let header = header.ok_or_else(|| error(1, "nothing".into(), "a header"))?;
-        Ok(Self { header, turns, between, footer, whole_bytes, torn })
+        Ok(Self { header, turns, between, footer, whole_bytes, torn, goes_on })
     }
 
     /// Who was picked to speak, phase by phase.
@@ -179,6 +184,14 @@ impl Transcript {
         let first = first.with_context(|| format!("can't read {}", path.display()))?;
         if first.is_some_and(|line| line.ends_with(b"\n")) { Self::open(path).map(Some) } else { Ok(None) }
     }
+}
+
+/// True if a line that can't be read, with others after it, is where a power cut ended a run: it can leave zeros
+/// in place of any line not yet synced. (A run that has ended is synced, so that its zeros have another cause.)
+fn is_torn_end<E>(text: &str, mut rest: impl Iterator<Item = Result<Vec<u8>, E>>) -> bool {
+    let is_footer =
+        |text: Vec<u8>| matches!(parse_line(&String::from_utf8_lossy(&text)), Ok((Line::Footer(_), _)));
+    text.contains('\0') && !rest.any(|line| line.is_ok_and(is_footer))
 }
 
 fn parse_line(text: &str) -> Result<(Line, String), (String, String)> {

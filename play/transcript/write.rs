@@ -61,7 +61,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Continues an interrupted file: a torn line, and what follows it, is cut off.
+    /// Continues an interrupted file: a torn line, and what follows it, is cut off. If lines follow it, the
+    /// file as it was is kept beside it (`transcript.torn.jsonl`).
     ///
     /// # Errors
     /// The run was made with other settings, is complete or damaged, or the file can't be written.
@@ -89,6 +90,9 @@ impl Recorder {
         }
         let can_not = || format!("can't write {}", path.display());
         let file = files::open_to_write(path, OpenOptions::new().append(true)).with_context(can_not)?;
+        if transcript.goes_on {
+            files::copy_new(path, &path.with_extension("torn.jsonl"))?;
+        }
         file.set_len(transcript.whole_bytes).with_context(can_not)?;
         file.sync_all().with_context(can_not)?;
         Ok(Self { file: Some((file, path.to_path_buf())), ..Self::verify(transcript) })

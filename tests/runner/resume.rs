@@ -29,10 +29,20 @@ fn a_run_resumed_anywhere_writes_the_same_file() {
         std::fs::create_dir(&run).unwrap();
         let mut left = whole[..=ends[line + 1]].to_vec();
         left[ends[line - 1] + 1..ends[line]].fill(0);
-        std::fs::write(transcript_file(&run), left).unwrap();
+        std::fs::write(transcript_file(&run), &left).unwrap();
         let played = play(&scenario, echo(), &run, &resume).unwrap_or_else(|e| panic!("line {line}: {e:#}"));
         assert!(std::fs::read(played.transcript).unwrap() == whole, "line {line}");
+        let kept = std::fs::read(run.join("transcript.torn.jsonl")).unwrap();
+        assert_eq!(kept.len(), ends[line + 1] + 1, "nothing of it is lost");
     }
+    // Zeros in a run that has ended come from something else: nothing is cut off.
+    let run = folder.path().join("damaged");
+    std::fs::create_dir(&run).unwrap();
+    let mut damaged = whole.clone();
+    damaged[ends[2] + 9] = 0;
+    std::fs::write(transcript_file(&run), &damaged).unwrap();
+    assert!(play(&scenario, echo(), &run, &resume).is_err());
+    assert!(std::fs::read(transcript_file(&run)).unwrap() == damaged);
     let error = play(&scenario, echo(), &folder.path().join("whole"), &resume).unwrap_err();
     assert!(error.to_string().contains("complete"), "{error}");
 }
