@@ -26,7 +26,7 @@ pub struct Transcript {
     pub whole_bytes: u64,
     /// The torn line that ends it, if there is one.
     pub torn: Option<ReadError>,
-    /// True if lines follow the torn one.
+    /// True if that is more than the beginning of a line: zeros, or lines after them.
     pub goes_on: bool,
 }
 
@@ -84,7 +84,7 @@ impl Transcript {
             let (line, hash) = match parsed {
                 Ok(parsed) => parsed,
                 Err(reason) if header.is_some() => {
-                    goes_on = lines.peek().is_some();
+                    goes_on = lines.peek().is_some() || text.contains('\0');
                     if goes_on && !is_torn_end(&text, lines.by_ref().map(|(line, _)| line)) {
                         return Err(reason);
                     }

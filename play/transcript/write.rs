@@ -61,8 +61,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Continues an interrupted file: a torn line, and what follows it, is cut off. If lines follow it, the
-    /// file as it was is kept beside it (`transcript.torn.jsonl`).
+    /// Continues an interrupted file: a torn line, and what follows it, is cut off. If that is more than
+    /// the beginning of a line, the file as it was is kept beside it (`transcript.torn.jsonl`).
     ///
     /// # Errors
     /// The run was made with other settings, is complete or damaged, or the file can't be written.
