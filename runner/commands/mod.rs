@@ -318,8 +318,9 @@ pub fn default_cache_dir() -> Option<PathBuf> {
 /// The folder of the memories, and the key to read them.
 #[derive(Clone, Debug, clap::Args)]
 struct MemoryArgs {
-    /// Where memories are kept [default: the user's cache folder]: a folder, or an object store shared by
-    /// machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER (docs/object-store.md)
+    /// Where memories are kept [default: the user's cache folder]: a folder, or, in builds with the feature
+    /// `objects`, an object store shared by machines: s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or
+    /// az://CONTAINER/FOLDER (docs/object-store.md)
     #[arg(
         long, value_name = "DIR", global = true,
         value_parser = PathBufValueParser::new().try_map(Location::new)
