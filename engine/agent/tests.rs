@@ -114,10 +114,12 @@ fn a_fork_of_a_name_that_was_used_reads_nothing_again_either() {
         // Neither its own nor that of an active session.
         let (known, _) = listens(&mut ada, 6);
         drop(ada.fork("ada"));
-        let mut busy = ada.fork("busy");
-        let mut reply = busy.extend("So?").unwrap();
-        assert!(reply.next().is_some());
-        drop(ada.fork("busy").replace());
+        let mut busy = ada.fork("busy fork");
+        let held = fault::hold_encoding("busy fork");
+        let reply = busy.extend("So?").unwrap();
+        held.until_it_is_needed();
+        drop(ada.fork("busy fork").replace());
+        drop(held);
         let said = reply.blocking_finish().unwrap();
         assert_eq!(account(&said.usage), (MatchKind::Extend, known, 0));
         let next = say(&mut busy, "And?");

@@ -46,9 +46,11 @@ fn kept_by_rule(logits: &[f32], sampling: &Sampling) -> Vec<(u32, f32)> {
     tokens
 }
 
+/// A number between 0 and 1, neither of them: a logarithm of it is finite.
 fn number(i: u64) -> f32 {
     let hash = i.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1u64 << 24) as f32
+    let bits = (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 41;
+    (bits as f32 + 0.5) / (1u64 << 23) as f32
 }
 
 /// Shapes of rows: peaked as a model's, flat, ties, and a few extremes.
