@@ -72,6 +72,7 @@ impl PromptEncoder {
         let n_elements =
             |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
         let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
+        let first = spec.layers[0].attention;
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),
@@ -79,9 +80,9 @@ impl PromptEncoder {
             numerics: DEFAULT_NUMERICS.to_owned(),
             n_layers: spec.layers.len(),
             d_model: spec.d_model,
-            n_heads: spec.n_heads,
-            n_kv_heads: spec.n_kv_heads,
-            head_dim: spec.k_dim,
+            n_heads: first.n_heads,
+            n_kv_heads: first.n_kv_heads,
+            head_dim: first.k_dim,
             n_vocab: tokenizer.n_vocab(),
             context_length: spec.context_length,
             n_params,

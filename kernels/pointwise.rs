@@ -103,7 +103,7 @@ impl Kernel for Gate<'_> {
                 // 0.5 (1 + tanh z) = sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3)
                 Activation::Gelu => {
                     let z = g.mul(g).fma(L::splat(0.044_715), L::splat(1.0)).mul(g);
-                    g.mul(sigmoid(z.mul(L::splat(1.595_769)))).mul(u)
+                    g.mul(sigmoid_of(z.mul(L::splat(1.595_769)))).mul(u)
                 }
                 Activation::Clamped => {
                     let u = u.max(L::splat(-7.0)).min(L::splat(7.0)).add(L::splat(1.0));
@@ -116,7 +116,7 @@ impl Kernel for Gate<'_> {
 }
 
 #[inline(always)]
-fn sigmoid<L: Lanes>(x: L) -> L {
+fn sigmoid_of<L: Lanes>(x: L) -> L {
     let one = L::splat(1.0);
     one.div(one.add(L::splat(0.0).sub(x).exp()))
 }
@@ -125,6 +125,52 @@ fn sigmoid<L: Lanes>(x: L) -> L {
 #[inline(always)]
 fn silu<L: Lanes>(x: L, slope: f32) -> L {
     x.div(L::splat(1.0).add(x.mul(L::splat(-slope)).exp()))
+}
+
+/// The sigmoid of each number, in place.
+pub fn sigmoid(isa: Isa, x: &mut [f32]) {
+    isa.run(Sigmoid(x));
+}
+
+struct Sigmoid<'a>(&'a mut [f32]);
+
+impl Kernel for Sigmoid<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        each::<L>(self.0, sigmoid_of);
+    }
+}
+
+/// `cap · tanh(x / cap)` of each number, in place.
+pub fn soft_cap(isa: Isa, x: &mut [f32], cap: f32) {
+    for_rows(x, 1, |_, x| isa.run(SoftCap { x, cap }));
+}
+
+struct SoftCap<'a> {
+    x: &'a mut [f32],
+    cap: f32,
+}
+
+impl Kernel for SoftCap<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { x, cap } = self;
+        // tanh z = 2 sigmoid(2 z) - 1
+        let (slope, double, cap) = (L::splat(2.0 / cap), L::splat(2.0 * cap), L::splat(-cap));
+        each::<L>(x, |x| sigmoid_of(x.mul(slope)).fma(double, cap));
+    }
+}
+
+/// Replaces each number, some at a time.
+#[inline(always)]
+fn each<L: Lanes>(x: &mut [f32], of: impl Fn(L) -> L) {
+    for piece in x.chunks_mut(LANES) {
+        let mut lanes = [0.0; LANES];
+        of(L::load(&padded(piece, 0))).store(&mut lanes);
+        piece.copy_from_slice(&lanes[..piece.len()]);
+    }
 }
 
 /// Softmax of one row, in place.

@@ -290,7 +290,7 @@ impl Pass {
 /// The pass fails.
 pub(crate) fn measure(device: &dyn Device, ids: &[u32]) -> Result<Calibration> {
     let spec = device.spec();
-    if spec.latent.is_some() {
+    if spec.is_latent() {
         return Ok(Calibration::default());
     }
     let ids = &ids[..ids.len().min(calibration::MAX_TOKENS).min(spec.context_length)];

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{BufWriter, Write as _};
 
 const USAGE: &str = "usage: random_gguf OUT SEED [--shape tiny|135m|500m|1b|3b|8b] \
-                     [--family llama|qwen2|qwen3|gemma3|deepseek2|gpt-oss] \
+                     [--family NAME] \
                      [--weights f32|f16|bf16|q8_0|q4_0|q4_k|q5_k|q6_k|q4_k_m|mxfp4] [--FIELD JSON]...";
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -11,7 +11,8 @@
 //! (on SmolLM2's F32 copy, divergence by keys alone 0.0018 both ways). The feedback takes dim² floats a KV
 //! head in memory: 16 MiB for Llama 3.1 8B, 96 MiB for Gemma 3 12B. 8-bit keys need none of this.
 
-use super::spec::{DecoderSpec, RopeLayout, sensitive};
+use super::family::RopeLayout;
+use super::spec::{AttentionSpec, DecoderSpec, sensitive};
 use greenroom_kernels::quant::{EXACT, Scale};
 use greenroom_kernels::shaping::noise;
 use greenroom_kernels::threads;
@@ -93,13 +94,13 @@ impl Measured {
     /// are in the cache.
     pub(crate) fn add(
         &mut self,
-        spec: &DecoderSpec,
+        spec: &AttentionSpec,
+        pairs: RopeLayout,
         n_rot: usize,
-        window: Option<usize>,
         [q, k, v]: [&[f32]; 3],
     ) {
-        let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *spec;
-        let group = n_heads / n_kv_heads;
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, window, .. } = *spec;
+        let group = spec.group();
         let heads = threads::map(n_kv_heads, |head| {
             let queries =
                 (head * group..(head + 1) * group).map(|head| HeadRows::of(q, n_heads, k_dim, head));
@@ -110,7 +111,7 @@ impl Measured {
             let center = mean(k_dim, [&keys], |_, x| x);
             let mut variances = mean(k_dim, [&keys], |i, x| (x - center[i]) * (x - center[i]));
             for squares in [&mut energies, &mut variances] {
-                level_pairs(&mut squares[..n_rot], spec.family.pairs);
+                level_pairs(&mut squares[..n_rot], pairs);
             }
             let error = LOUDER * f64::from(spec.score_scale) * noise(&energies, &variances).sqrt();
             let seen =
@@ -171,8 +172,9 @@ impl DecoderSpec {
     /// Takes a calibration: [`KvChoice::Mixture`] then has 8-bit keys in the layers that it shows to be
     /// sensitive.
     pub(crate) fn calibrate(&mut self, calibration: &Calibration) {
-        if self.latent.is_none() {
-            self.sensitive = sensitive(&self.layers, |l| calibration.sensitivity(l));
+        if !self.is_latent() {
+            let layers: Vec<AttentionSpec> = self.cached().copied().collect();
+            self.sensitive = sensitive(&layers, |l| calibration.sensitivity(l));
         }
     }
 }
@@ -201,18 +203,23 @@ impl Calibration {
 
     /// Reads [`Calibration::text`]; `None` if it is not of such a model.
     pub(crate) fn from_text(text: &str, spec: &DecoderSpec) -> Option<Self> {
-        let row = spec.n_kv_heads * spec.k_dim;
         let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
         let bytes: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect::<Option<_>>()?;
-        let layers = bytes.chunks(2 * row + 4).map(|layer| {
-            let (scales, sensitivity) = layer.split_at_checked(2 * row)?;
-            let scales: Vec<Scale> = scales.iter().map(|byte| Scale(*byte)).collect();
-            let (queries, keys) = scales.split_at(row);
-            let sensitivity = f32::from_bits(u32::from_be_bytes(sensitivity.try_into().ok()?));
-            Some(KeyStatistics { queries: queries.to_vec(), keys: keys.to_vec(), sensitivity })
-        });
-        let layers: Vec<KeyStatistics> = layers.collect::<Option<_>>()?;
-        (layers.len() == spec.layers.len()).then_some(Self { layers })
+        let mut rest = bytes.as_slice();
+        let mut take = |n: usize| {
+            let (taken, after) = rest.split_at_checked(n)?;
+            rest = after;
+            Some(taken)
+        };
+        let mut layers = Vec::new();
+        for layer in spec.cached() {
+            let row = layer.n_kv_heads * layer.k_dim;
+            let mut scales = || Some(take(row)?.iter().map(|byte| Scale(*byte)).collect::<Vec<Scale>>());
+            let (queries, keys) = (scales()?, scales()?);
+            let sensitivity = f32::from_bits(u32::from_be_bytes(take(4)?.try_into().ok()?));
+            layers.push(KeyStatistics { queries, keys, sensitivity });
+        }
+        rest.is_empty().then_some(Self { layers })
     }
 }
 

@@ -217,6 +217,11 @@ impl Gguf {
         self.metadata.get(key)
     }
 
+    /// Keys of the metadata.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.metadata.keys().map(String::as_str)
+    }
+
     /// blake3 (hex) of the whole file. It is read piece by piece: no more of it stays in memory than was
     /// there.
     pub(crate) fn hash(&self) -> String {

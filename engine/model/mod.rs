@@ -1,11 +1,13 @@
 //! The model: families as data, independent of the device.
 //!
-//! [`gguf`] opens a file, [`spec`] reads a family's shape from the file, [`weights`] says which tensors it
-//! has, [`tensors`] reads numbers of any type, [`rope`] has the angles of positions, [`suggested`] how the
+//! [`gguf`] opens a file, [`family`] has what is known of families, [`spec`] reads a model's layers from the
+//! file ([`metadata`]), [`weights`] says which tensors it has, [`tensors`] reads numbers of any type, [`rope`] has the angles of positions, [`suggested`] how the
 //! file wants to be sampled. [`calibration`] measures what a model's keys are like.
 
 pub(crate) mod calibration;
+pub(crate) mod family;
 pub(crate) mod gguf;
+mod metadata;
 pub(crate) mod rope;
 pub(crate) mod spec;
 pub(crate) mod suggested;

@@ -1,8 +1,8 @@
-//! A family as data: what the decoder needs to know about a model, read from the file's metadata.
+//! A model as data: its layers, each a mixer and a feed-forward with shapes of its own, read from the file's
+//! metadata and from what is known of its [`Family`].
 //!
-//! A family is a row of data: which pairs turn, which norms there are, the activation, windows, sinks, how
-//! experts are chosen. Biases and rotary factors are taken where the file has them; an unexpected tensor is
-//! rejected by name.
+//! Biases, fused matrices and rotary factors are taken where the file has them; an unexpected tensor or key
+//! is rejected by name.
 //!
 //! Formats are chosen by layer and side ([`KvChoice`]) and are part of the cache's identity. The default,
 //! `q4-m`, is q4 with q8 keys in one layer of six (4.49 bits a number), those most sensitive to 4 bits;
@@ -15,100 +15,15 @@
 //! (qwen2, gpt-oss) are q8, and so is a latent: all heads share it, and in 8 bits it is a fifth of the
 //! papers' expanded 4-bit cache.
 
+use super::family::{FAMILIES, Family, Gating, ScoreScale, WindowRope, WithoutRope};
+use super::metadata::MetadataReader;
 use super::rope::RopeSpec;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
 use crate::{KvChoice, KvFormat, KvLayer, Remedy, Result};
 use greenroom_kernels::LANES;
-pub(crate) use greenroom_kernels::pointwise::{Activation, RopeLayout};
+use libm::{floor, log};
 
-/// Properties of a family that its files don't state.
-#[derive(Debug)]
-pub(crate) struct Family {
-    /// Its name in `general.architecture`.
-    pub(crate) name: &'static str,
-    /// Pairs of a head's elements that turn together.
-    pub(crate) pairs: RopeLayout,
-    pub(crate) activation: Activation,
-    /// Each head of queries and keys is normed.
-    pub(crate) head_norms: bool,
-    /// True if outputs of attention and feed-forward are normed too.
-    pub(crate) post_norms: bool,
-    /// Tensor of the norm before the feed-forward.
-    pub(crate) ffn_norm: &'static str,
-    /// Embeddings are multiplied by the root of their width.
-    pub(crate) scaled_embedding: bool,
-    /// A score for each head that takes weight and gives nothing.
-    pub(crate) sinks: bool,
-    /// Keys and values are cached as one latent.
-    pub(crate) latent: bool,
-    /// Period of layers, all but the last of which have a sliding window; 0: no layer has one.
-    sliding_window_period: usize,
-    /// Rotary base of layers with a window, which are not scaled then; else as the others.
-    window_base: Option<f64>,
-    /// Gating of experts; `None`: there are none.
-    gating: Option<Gating>,
-    /// The ramp of YaRN begins and ends at whole pairs.
-    rounded_yarn: bool,
-}
-
-/// Conversion of experts' scores to weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gating {
-    /// Softmax over all, then the best.
-    SoftmaxThenTop,
-    /// The best, then softmax over them.
-    TopThenSoftmax,
-}
-
-const LLAMA: Family = Family {
-    name: "llama",
-    pairs: RopeLayout::Interleaved,
-    activation: Activation::Silu,
-    head_norms: false,
-    post_norms: false,
-    ffn_norm: "ffn_norm",
-    scaled_embedding: false,
-    sinks: false,
-    latent: false,
-    sliding_window_period: 0,
-    window_base: None,
-    gating: None,
-    rounded_yarn: true,
-};
-
-/// Families that are served.
-static FAMILIES: [Family; 6] = [
-    LLAMA,
-    Family { name: "qwen2", pairs: RopeLayout::NeoX, ..LLAMA },
-    Family { name: "qwen3", pairs: RopeLayout::NeoX, head_norms: true, ..LLAMA },
-    Family {
-        name: "gemma3",
-        pairs: RopeLayout::NeoX,
-        activation: Activation::Gelu,
-        head_norms: true,
-        post_norms: true,
-        scaled_embedding: true,
-        sliding_window_period: 6,
-        window_base: Some(10_000.0),
-        ..LLAMA
-    },
-    Family { name: "deepseek2", latent: true, gating: Some(Gating::SoftmaxThenTop), ..LLAMA },
-    Family {
-        name: "gpt-oss",
-        pairs: RopeLayout::NeoX,
-        activation: Activation::Clamped,
-        ffn_norm: "post_attention_norm",
-        sinks: true,
-        sliding_window_period: 2,
-        gating: Some(Gating::TopThenSoftmax),
-        rounded_yarn: false,
-        ..LLAMA
-    },
-];
-
-/// Counts above these are no model's; what is allocated by them stays small.
-const MAX_COUNT: u32 = 1 << 28;
 const MAX_LAYERS: usize = 4096;
 const MAX_HEAD_DIM: usize = 4096;
 
@@ -117,6 +32,39 @@ const MAX_HEAD_DIM: usize = 4096;
 pub(crate) struct DecoderSpec {
     pub(crate) family: &'static Family,
     pub(crate) d_model: usize,
+    pub(crate) norm_eps: f32,
+    pub(crate) context_length: usize,
+    /// Factor of embeddings.
+    pub(crate) embedding_scale: f32,
+    /// Factor of what a mixer or a feed-forward adds to the stream.
+    pub(crate) residual_scale: f32,
+    /// Factor of logits.
+    pub(crate) logit_scale: f32,
+    /// Logits x become `cap * tanh(x / cap)`.
+    pub(crate) logit_cap: Option<f32>,
+    /// Rotary embeddings; each layer names its own.
+    pub(crate) ropes: Vec<RopeSpec>,
+    pub(crate) layers: Vec<LayerSpec>,
+    /// Layers of the file after these, which predict further tokens: they are left out.
+    pub(crate) n_predicting: usize,
+    /// Layers of the cache whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found,
+    /// until then the first ones.
+    pub(crate) sensitive: Vec<usize>,
+}
+
+/// [`KvChoice::Mixture`] keeps the keys of every n-th layer in 8 bits: 4.16 bits a number become 4.49.
+const LAYERS_PER_SENSITIVE: usize = 6;
+
+/// A layer: what mixes tokens, and what transforms each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerSpec {
+    pub(crate) attention: AttentionSpec,
+    pub(crate) feed_forward: FeedForwardSpec,
+}
+
+/// Attention of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionSpec {
     pub(crate) n_heads: usize,
     /// Heads of cached keys: one, where a latent is cached.
     pub(crate) n_kv_heads: usize,
@@ -124,29 +72,77 @@ pub(crate) struct DecoderSpec {
     pub(crate) k_dim: usize,
     /// Width of a head of values as they are cached.
     pub(crate) v_dim: usize,
-    pub(crate) d_ff: usize,
-    pub(crate) norm_eps: f32,
-    pub(crate) context_length: usize,
+    /// Number of tokens that a row attends to, itself included; `None`: all before it.
+    pub(crate) window: Option<usize>,
+    /// Index of its rotary embedding; `None`: positions turn nothing.
+    pub(crate) rope: Option<usize>,
     /// Factor of the scores.
     pub(crate) score_scale: f32,
+    /// Scores s become `cap * tanh(s / cap)`.
+    pub(crate) soft_cap: Option<f32>,
+    pub(crate) temperature: Option<Temperature>,
+    /// Queries and keys are normed.
+    pub(crate) head_norms: bool,
     /// Keys have a bias.
     pub(crate) key_bias: bool,
-    /// Rotary embeddings; each layer names its own.
-    pub(crate) ropes: Vec<RopeSpec>,
-    pub(crate) layers: Vec<LayerSpec>,
-    /// Layers whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found, until then the
-    /// first ones.
-    pub(crate) sensitive: Vec<usize>,
     pub(crate) latent: Option<LatentSpec>,
-    pub(crate) experts: Option<ExpertSpec>,
 }
 
-/// [`KvChoice::Mixture`] keeps the keys of every n-th layer in 8 bits: 4.16 bits a number become 4.49.
-const LAYERS_PER_SENSITIVE: usize = 6;
+/// Scaling of queries by their position, so that attention stays sharp over long contexts: in blocks of
+/// `length` tokens, `1 + scale * ln(1 + block)` (Llama 4, Ministral 3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Temperature {
+    scale: f64,
+    length: usize,
+}
 
-/// The most sensitive layers, a sixth of those that see everything and a sixth of those with a window:
-/// neither part of a cache takes more than 4.5 bits a number.
-pub(super) fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<usize> {
+/// Multi-head latent attention (DeepSeek-V2, section 2.1).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LatentSpec {
+    /// Width of the latent of keys and values.
+    pub(crate) rank: usize,
+    /// Width of the latent of queries; 0: they have none.
+    pub(crate) q_rank: usize,
+    /// Elements of a head's query that meet the latent.
+    pub(crate) nope: usize,
+    /// Elements that turn with the position.
+    pub(crate) rope: usize,
+    /// Width of a head's values.
+    pub(crate) value: usize,
+}
+
+/// The feed-forward of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FeedForwardSpec {
+    /// One gated pair of matrices, this wide.
+    Dense(usize),
+    Experts(ExpertSpec),
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertSpec {
+    pub(crate) n: usize,
+    /// Experts selected for a row.
+    pub(crate) used: usize,
+    /// Groups of experts, and how many of them a row may use: those with the greatest sums of their two best
+    /// scores (DeepSeek-V3, section 2.1.2).
+    pub(crate) groups: (usize, usize),
+    pub(crate) d_ff: usize,
+    pub(crate) gating: Gating,
+    /// Weights are divided by their sum.
+    pub(crate) normed: bool,
+    /// Factor of the weights.
+    pub(crate) scale: f32,
+    /// Width of the shared experts together; 0: there are none.
+    pub(crate) shared_ff: usize,
+    /// What the shared experts give is multiplied by the sigmoid of a score.
+    pub(crate) gated_shared: bool,
+}
+
+/// The most sensitive layers of a cache, a sixth of those that see everything and a sixth of those with a
+/// window: neither part takes more than 4.5 bits a number.
+pub(super) fn sensitive(layers: &[AttentionSpec], sensitivity: impl Fn(usize) -> f32) -> Vec<usize> {
     let of_part = |is_windowed: bool| {
         let layers = (0..layers.len()).filter(move |l| layers[*l].window.is_some() == is_windowed);
         let mut layers: Vec<usize> = layers.collect();
@@ -157,86 +153,61 @@ pub(super) fn sensitive(layers: &[LayerSpec], sensitivity: impl Fn(usize) -> f32
     [false, true].into_iter().flat_map(of_part).collect()
 }
 
-/// Properties that differ from layer to layer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerSpec {
-    /// Number of tokens that a row attends to, itself included; `None`: all before it.
-    pub(crate) window: Option<usize>,
-    /// Index of its rotary embedding.
-    pub(crate) rope: usize,
-    /// True if its feed-forward is made of experts.
-    pub(crate) experts: bool,
+impl Temperature {
+    /// The factor of a position's queries.
+    pub(crate) fn factor(self, position: usize) -> f32 {
+        let block = floor(position as f64 / self.length as f64);
+        (log(block + 1.0) * self.scale + 1.0) as f32
+    }
 }
 
-/// Multi-head latent attention (DeepSeek-V2, section 2.1).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LatentSpec {
-    /// Width of the latent.
-    pub(crate) rank: usize,
-    /// Elements of a head's query that meet the latent.
-    pub(crate) nope: usize,
-    /// Elements that turn with the position.
-    pub(crate) rope: usize,
-    /// Width of a head's values.
-    pub(crate) value: usize,
+impl AttentionSpec {
+    /// Query heads that read a KV head.
+    pub(crate) fn group(&self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
 }
 
-/// A mixture of experts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpertSpec {
-    pub(crate) n: usize,
-    /// Experts selected for a row.
-    pub(crate) used: usize,
-    /// Width of the shared experts together; 0: there are none.
-    pub(crate) shared_ff: usize,
-    pub(crate) d_ff: usize,
-    pub(crate) gating: Gating,
-    /// Weights are divided by their sum.
-    pub(crate) normed: bool,
-    /// Factor of the weights.
-    pub(crate) scale: f32,
+impl ExpertSpec {
+    /// Scores of a row: of each expert, and of the shared ones where these have one.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    pub(crate) fn n_scores(&self) -> usize {
+        self.n + usize::from(self.gated_shared)
+    }
+
+    /// The experts of the groups that a row may use, in order, by its ranks of all; of equal groups the first
+    /// ones win.
+    pub(crate) fn of_best_groups(&self, ranks: &[f32]) -> Vec<usize> {
+        let (n_groups, n_used) = self.groups;
+        if n_used >= n_groups {
+            return (0..self.n).collect();
+        }
+        let size = self.n / n_groups;
+        let sum_of_two_best = |group: &[f32]| {
+            let mut group = group.to_vec();
+            group.sort_by(|a, b| b.total_cmp(a));
+            group[0] + group[1]
+        };
+        let sums: Vec<f32> = ranks.chunks_exact(size).map(sum_of_two_best).collect();
+        let mut groups: Vec<usize> = (0..n_groups).collect();
+        groups.sort_by(|a, b| sums[*b].total_cmp(&sums[*a]));
+        groups.truncate(n_used);
+        groups.sort_unstable();
+        groups.into_iter().flat_map(|group| group * size..(group + 1) * size).collect()
+    }
 }
 
-/// Reads a family's metadata.
-struct MetadataReader<'a> {
-    gguf: &'a Gguf,
-    family: &'static Family,
+impl FeedForwardSpec {
+    /// Its experts, if it is made of such.
+    pub(crate) fn experts(&self) -> Option<ExpertSpec> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Experts(experts) => Some(*experts),
+        }
+    }
 }
 
 impl MetadataReader<'_> {
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.family.name)
-    }
-
-    fn count(&self, name: &str) -> Result<Option<usize>> {
-        let key = self.key(name);
-        match self.gguf.int::<u32>(&key)? {
-            Some(n) if n == 0 || n > MAX_COUNT => {
-                Err(self.gguf.error(format!("`{key}` is {n}; expected 1 to {MAX_COUNT}")))
-            }
-            n => Ok(n.map(|n| n as usize)),
-        }
-    }
-
-    fn needed(&self, name: &str) -> Result<usize> {
-        let missing = || self.gguf.error(format!("`{}` is missing from its metadata", self.key(name)));
-        self.count(name)?.ok_or_else(missing)
-    }
-
-    fn float(&self, name: &str) -> Result<Option<f32>> {
-        self.gguf.float(&self.key(name))
-    }
-
-    /// Refuses a key that would change what the model computes and is not served.
-    fn refuse(&self, name: &str, harmless: &[Value]) -> Result<()> {
-        match self.gguf.get(&self.key(name)) {
-            Some(value) if !harmless.contains(value) => {
-                Err(self.gguf.error(format!("`{}` is {value:?}, which is not supported", self.key(name))))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn latent(&self) -> Result<LatentSpec> {
         let (rank, rope) = (self.needed("attention.kv_lora_rank")?, self.needed("rope.dimension_count")?);
         let key = self.count("attention.key_length_mla")?;
@@ -252,54 +223,98 @@ impl MetadataReader<'_> {
                 .gguf
                 .error(format!("heads of {key} elements can't have {rope} rotary elements")));
         }
-        self.refuse("attention.q_lora_rank", &[Value::Int(0)])?;
-        self.refuse("expert_group_count", &[Value::Int(0), Value::Int(1)])?;
-        Ok(LatentSpec { rank, nope: key - rope, rope, value })
+        let q_rank = self.positive("attention.q_lora_rank")?.unwrap_or(0);
+        Ok(LatentSpec { rank, q_rank, nope: key - rope, rope, value })
     }
 
-    fn experts(&self, n_layers: usize) -> Result<Option<(ExpertSpec, usize)>> {
-        let key = self.key("expert_count");
-        if matches!(self.gguf.int::<u32>(&key)?, None | Some(0)) {
-            return Ok(None);
-        }
-        let (n, used) = (self.needed("expert_count")?, self.needed("expert_used_count")?);
-        if used > n {
-            return Err(self.gguf.error(format!("{used} of {n} experts can't be used")));
-        }
-        let Some(gating) = self.family.gating else {
-            let found =
-                format!("it has {n} experts; experts of the family `{}` are not supported", self.family.name);
-            return Err(self.gguf.error(found));
+    /// Attention of each layer, but for what positions do.
+    fn attention(&self, n_layers: usize, d_model: usize) -> Result<Vec<AttentionSpec>> {
+        let family = self.family;
+        let n_heads = self.by_layer("attention.head_count", n_layers)?;
+        let key = self.key("attention.head_count");
+        let n_heads =
+            n_heads.ok_or_else(|| self.gguf.error(format!("`{key}` is missing from its metadata")))?;
+        let n_kv_heads =
+            self.by_layer("attention.head_count_kv", n_layers)?.unwrap_or_else(|| n_heads.clone());
+        let windows = self.window_by_layer(n_layers)?;
+        let latent = if family.latent { Some(self.latent()?) } else { None };
+        let score_scale = self.factor("attention.scale")?;
+        let soft_cap = self.cap("attn_logit_softcapping", family.soft_caps[0])?;
+        let head_norms = family
+            .head_norms
+            .is_some_and(|norms| !norms.optional || self.gguf.has_tensor("blk.0.attn_q_norm.weight"));
+        let key_length = self.count("attention.key_length")?;
+        let value_length = self.count("attention.value_length")?;
+        let layer = |l: usize| {
+            let n_heads = n_heads[l];
+            let (n_kv_heads, k_dim, v_dim) = match latent {
+                Some(LatentSpec { rank, rope, .. }) => (1, rank.saturating_add(rope), rank),
+                None => {
+                    let k_dim = key_length.unwrap_or(d_model / n_heads);
+                    (n_kv_heads[l], k_dim, value_length.unwrap_or(k_dim))
+                }
+            };
+            let head = match family.score_scale {
+                ScoreScale::HeadButFor(largest) if n_layers == largest => d_model / n_heads,
+                _ => k_dim,
+            };
+            let spec = AttentionSpec {
+                n_heads,
+                n_kv_heads,
+                k_dim,
+                v_dim,
+                window: windows[l],
+                rope: None,
+                score_scale: score_scale.unwrap_or((1.0 / (head as f64).sqrt()) as f32),
+                soft_cap,
+                temperature: None,
+                head_norms,
+                key_bias: ["attn_k", "attn_qkv"]
+                    .iter()
+                    .any(|name| self.gguf.has_tensor(&format!("blk.{l}.{name}.bias"))),
+                latent,
+            };
+            self.check(&spec).map(|()| spec)
         };
-        let gating = match (gating, self.gguf.int::<u32>(&self.key("expert_gating_func"))?) {
-            (Gating::TopThenSoftmax, _) => Gating::TopThenSoftmax,
-            (gating, None | Some(0 | 1)) => gating,
-            (_, Some(other)) => {
-                let found = format!("`expert_gating_func` is {other}; expected 1 (softmax)");
-                return Err(self.gguf.error(found));
-            }
-        };
-        let dense = self.gguf.int::<u32>(&self.key("leading_dense_block_count"))?.unwrap_or(0) as usize;
-        let d_ff = self.needed("expert_feed_forward_length")?;
-        let n_shared = self.gguf.int::<u32>(&self.key("expert_shared_count"))?.unwrap_or(0) as usize;
-        let normed = self.gguf.get(&self.key("expert_weights_norm")) == Some(&Value::Bool(true));
-        let scale = self.float("expert_weights_scale")?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
-        let spec =
-            ExpertSpec { n, used, shared_ff: n_shared.saturating_mul(d_ff), d_ff, gating, normed, scale };
-        Ok(Some((spec, dense.min(n_layers))))
+        (0..n_layers).map(layer).collect()
     }
 
-    /// The window of each layer.
+    /// A soft cap; 0: none.
+    fn cap(&self, name: &str, missing: Option<f32>) -> Result<Option<f32>> {
+        Ok(self.float(name)?.or(missing).filter(|cap| *cap > 0.0))
+    }
+
+    /// Refuses shapes that no kernel has.
+    fn check(&self, spec: &AttentionSpec) -> Result<()> {
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *spec;
+        if k_dim > MAX_HEAD_DIM {
+            return Err(self.gguf.error(format!("heads of {k_dim} are not a known model")));
+        }
+        if n_heads % n_kv_heads != 0 {
+            return Err(self.gguf.error(format!("{n_heads} heads can't share {n_kv_heads} KV heads evenly")));
+        }
+        let odd = |dim: usize| dim == 0 || dim % LANES != 0;
+        if odd(k_dim) || odd(v_dim) || spec.latent.is_none() && k_dim != v_dim {
+            return Err(self.gguf.error(format!(
+                "its heads are {k_dim} (keys) and {v_dim} (values) wide; expected equal multiples of {LANES}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The window of each layer. One that reaches as far as the context is none.
     fn window_by_layer(&self, n_layers: usize) -> Result<Vec<Option<usize>>> {
-        let every = self.family.sliding_window_period;
-        let window = if every == 0 { None } else { self.count("attention.sliding_window")? };
+        let Some(windows) = self.family.windows else { return Ok(vec![None; n_layers]) };
+        let window = self.positive("attention.sliding_window")?.or(windows.size);
+        let window =
+            window.filter(|window| self.count("context_length").ok().flatten().is_none_or(|n| *window < n));
         let key = self.key("attention.sliding_window_pattern");
         let windowed: Vec<bool> = match self.gguf.get(&key) {
             Some(Value::Array(flags)) if flags.len() >= n_layers => {
                 flags.iter().map(|flag| matches!(flag, Value::Bool(true) | Value::Int(1))).collect()
             }
             None | Some(Value::Int(_)) => {
-                let every = self.gguf.int::<u32>(&key)?.map_or(every, |n| n as usize);
+                let every = self.gguf.int::<u32>(&key)?.map_or(windows.period, |n| n as usize);
                 (0..n_layers).map(|layer| every == 0 || layer % every != every - 1).collect()
             }
             Some(other) => {
@@ -311,91 +326,199 @@ impl MetadataReader<'_> {
         };
         Ok((0..n_layers).map(|layer| window.filter(|_| windowed[layer])).collect())
     }
+
+    /// What positions do: the rotary embeddings, and each layer's share.
+    fn positions(&self, layers: &mut [AttentionSpec]) -> Result<Vec<RopeSpec>> {
+        let (family, first) = (self.family, layers[0]);
+        let (n_rot, head) = match first.latent {
+            Some(LatentSpec { rope, .. }) => (rope, first.k_dim),
+            None => (self.count("rope.dimension_count")?.unwrap_or(first.k_dim), first.k_dim),
+        };
+        let rope = RopeSpec::read(self, n_rot, head)?;
+        let latent_factor = rope.latent_factor * rope.latent_factor;
+        let base = rope.base;
+        let mut ropes = vec![rope];
+        let windowed = match family.windows.map(|windows| windows.rope) {
+            None | Some(WindowRope::Same) => None,
+            Some(WindowRope::Unscaled) => Some(self.float("rope.freq_base_swa")?.map_or(base, f64::from)),
+            Some(WindowRope::Base(own)) => Some(self.float("rope.freq_base_swa")?.map_or(own, f64::from)),
+        };
+        ropes.extend(windowed.map(|base| RopeSpec::plain(n_rot, base)));
+        let untrained = family.without_rope == WithoutRope::Untrained
+            && self.get("rope.scaling.finetuned") == Some(&Value::Bool(false));
+        let any_window = layers.iter().any(|layer| layer.window.is_some());
+        let temperature = self.temperature()?;
+        for (l, layer) in layers.iter_mut().enumerate() {
+            let is_turned = match family.without_rope {
+                WithoutRope::None => true,
+                WithoutRope::Every(n) => l % n != n - 1,
+                WithoutRope::Global => layer.window.is_some() || !any_window,
+                WithoutRope::Untrained => !untrained,
+            };
+            layer.rope = is_turned.then_some(if layer.window.is_some() { ropes.len() - 1 } else { 0 });
+            if let Some(LatentSpec { nope, rope, .. }) = layer.latent {
+                layer.score_scale = (latent_factor / ((nope + rope) as f64).sqrt()) as f32;
+            }
+            layer.temperature = temperature;
+        }
+        Ok(ropes)
+    }
+
+    fn temperature(&self) -> Result<Option<Temperature>> {
+        if !self.family.temperature {
+            return Ok(None);
+        }
+        let scale = self.factor("attention.temperature_scale")?;
+        let length = self.positive("attention.temperature_length")?;
+        let trained = self.positive("rope.scaling.original_context_length")?;
+        let length = match length.or(trained) {
+            Some(length) => length,
+            None => self.needed("context_length")?,
+        };
+        Ok(scale.map(|scale| Temperature { scale: f64::from(scale), length }))
+    }
+
+    /// The feed-forward of each layer.
+    fn feed_forwards(&self, n_layers: usize) -> Result<Vec<FeedForwardSpec>> {
+        let experts = self.experts()?;
+        let n_dense = self.positive("leading_dense_block_count")?.unwrap_or(0);
+        let step = self.positive("interleave_moe_layer_step")?.unwrap_or(1);
+        let is_mixture = |l: usize| l >= n_dense && (l + 1) % step == 0;
+        let mixtures = (0..n_layers).map(|l| experts.filter(|_| is_mixture(l))).collect::<Vec<_>>();
+        if mixtures.iter().all(Option::is_some) {
+            return Ok(mixtures.into_iter().flatten().map(FeedForwardSpec::Experts).collect());
+        }
+        let widths = self.by_layer("feed_forward_length", n_layers)?;
+        let key = self.key("feed_forward_length");
+        let widths =
+            widths.ok_or_else(|| self.gguf.error(format!("`{key}` is missing from its metadata")))?;
+        let of = |(mixture, width): (Option<ExpertSpec>, usize)| {
+            mixture.map_or(FeedForwardSpec::Dense(width), FeedForwardSpec::Experts)
+        };
+        Ok(mixtures.into_iter().zip(widths).map(of).collect())
+    }
+
+    fn experts(&self) -> Result<Option<ExpertSpec>> {
+        let n = self.positive("expert_count")?;
+        let used = self.positive("expert_used_count")?;
+        let Some(n) = n else { return Ok(None) };
+        let used = used.ok_or_else(|| {
+            self.gguf.error(format!("`{}` is missing from its metadata", self.key("expert_used_count")))
+        })?;
+        if used > n {
+            return Err(self.gguf.error(format!("{used} of {n} experts can't be used")));
+        }
+        let Some(routing) = self.family.routing else {
+            let found =
+                format!("it has {n} experts; experts of the family `{}` are not supported", self.family.name);
+            return Err(self.gguf.error(found));
+        };
+        let gating = match (routing.gating, self.positive("expert_gating_func")?) {
+            (Gating::TopThenSoftmax, _) => Gating::TopThenSoftmax,
+            // As llama.cpp knows GLM-4.7-Flash, whose first files lack the key: by its vocabulary.
+            (_, None) if self.family.name == "deepseek2" && self.n_vocab() == 154_880 => Gating::Sigmoid,
+            (gating, None) => gating,
+            (_, Some(1)) => Gating::SoftmaxThenTop,
+            (_, Some(2)) => Gating::Sigmoid,
+            (_, Some(other)) => {
+                let found = format!("`expert_gating_func` is {other}; expected 1 (softmax) or 2 (sigmoid)");
+                return Err(self.gguf.error(found));
+            }
+        };
+        let groups = self.positive("expert_group_count")?.unwrap_or(1);
+        let used_groups = self.positive("expert_group_used_count")?.unwrap_or(groups);
+        let per_group = n / groups.min(n);
+        if groups > 1
+            && (n % groups != 0 || per_group < 2 || used_groups > groups || used > used_groups * per_group)
+        {
+            let found = format!("{used} of {n} experts can't come from {used_groups} of {groups} groups");
+            return Err(self.gguf.error(found));
+        }
+        let d_ff = match self.count("expert_feed_forward_length")? {
+            Some(d_ff) => d_ff,
+            None => self.needed("feed_forward_length")?,
+        };
+        let n_shared = self.positive("expert_shared_count")?.unwrap_or(0);
+        let shared_ff = self.positive("expert_shared_feed_forward_length")?;
+        let shared_ff = shared_ff.unwrap_or(n_shared.saturating_mul(d_ff));
+        let normed = self.get("expert_weights_norm") == Some(&Value::Bool(true));
+        Ok(Some(ExpertSpec {
+            n,
+            used,
+            groups: (groups, used_groups),
+            d_ff,
+            gating,
+            normed: routing.normed.unwrap_or(normed),
+            scale: self.factor("expert_weights_scale")?.unwrap_or(1.0),
+            shared_ff,
+            gated_shared: routing.gated_shared && shared_ff > 0,
+        }))
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.gguf.array("tokenizer.ggml.tokens").map_or(0, <[Value]>::len)
+    }
 }
 
 impl DecoderSpec {
     /// Reads the spec of a model file.
     ///
     /// # Errors
-    /// An unknown family, a missing or impossible value.
+    /// An unknown family, a missing or impossible value, a key that is not known.
     pub(crate) fn from_gguf(gguf: &Gguf) -> Result<Self> {
         let name = gguf.text("general.architecture").unwrap_or("(none)");
         let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
             let served = FAMILIES.each_ref().map(|family| family.name).join(", ");
             return Err(gguf.error(format!("unknown family `{name}`; expected one of {served}")));
         };
-        let reader = MetadataReader { gguf, family };
-        let (d_model, n_heads) = (reader.needed("embedding_length")?, reader.needed("attention.head_count")?);
+        let reader = MetadataReader::new(gguf, family);
+        let d_model = reader.needed("embedding_length")?;
+        let n_predicting = reader.positive("nextn_predict_layers")?.unwrap_or(0);
         let n_layers = reader.needed("block_count")?;
-        let latent = if family.latent { Some(reader.latent()?) } else { None };
-        let (n_kv_heads, k_dim, v_dim, n_rot) = match latent {
-            Some(LatentSpec { rank, rope, .. }) => (1, rank.saturating_add(rope), rank, rope),
-            None => {
-                let dim = reader.count("attention.key_length")?.unwrap_or(d_model / n_heads);
-                let value_dim = reader.count("attention.value_length")?.unwrap_or(dim);
-                let n_kv_heads = reader.count("attention.head_count_kv")?.unwrap_or(n_heads);
-                (n_kv_heads, dim, value_dim, reader.count("rope.dimension_count")?.unwrap_or(dim))
-            }
-        };
-        if n_layers > MAX_LAYERS || k_dim > MAX_HEAD_DIM {
-            return Err(gguf.error(format!("{n_layers} layers with heads of {k_dim} are not a known model")));
-        }
-        if n_heads % n_kv_heads != 0 {
-            return Err(gguf.error(format!("{n_heads} heads can't share {n_kv_heads} KV heads evenly")));
-        }
-        let odd = |dim: usize| dim == 0 || dim % LANES != 0;
-        if odd(k_dim) || odd(v_dim) || latent.is_none() && k_dim != v_dim {
+        if n_layers > MAX_LAYERS || n_predicting >= n_layers {
             return Err(gguf.error(format!(
-                "its heads are {k_dim} (keys) and {v_dim} (values) wide; expected equal multiples of {LANES}"
+                "{n_layers} layers, {n_predicting} of which predict further tokens, are not a known model"
             )));
         }
-        reader.refuse("final_logit_softcapping", &[Value::Float(0.0)])?;
-        reader.refuse("attn_logit_softcapping", &[Value::Float(0.0)])?;
+        let n_layers = n_layers - n_predicting;
+        reader.refuse("attention.causal", &[Value::Bool(true)])?;
         let norm_eps = reader.float("attention.layer_norm_rms_epsilon")?;
         let key = reader.key("attention.layer_norm_rms_epsilon");
         let norm_eps = norm_eps.ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
-        let rope = RopeSpec::from_gguf(gguf, family.name, n_rot, k_dim, family.rounded_yarn)?;
-        let head = match latent {
-            Some(LatentSpec { nope, rope, .. }) => nope + rope,
-            // As Gemma's own code has it for its largest model (`query_pre_attn_scalar`).
-            None if family.name == "gemma3" && n_layers == 62 => d_model / n_heads,
-            None => k_dim,
-        };
-        let latent_factor = if family.latent { rope.latent_factor * rope.latent_factor } else { 1.0 };
-        let score_scale = (latent_factor / (head as f64).sqrt()) as f32;
-        let mut ropes = vec![rope];
-        if let Some(base) = family.window_base {
-            let base = reader.float("rope.freq_base_swa")?.map_or(base, f64::from);
-            ropes.push(RopeSpec::plain(n_rot, base));
-        }
-        let windows = reader.window_by_layer(n_layers)?;
-        let experts = reader.experts(n_layers)?;
-        let first_expert = experts.map_or(usize::MAX, |(_, dense)| dense);
-        let layer = |(l, window): (usize, Option<usize>)| {
-            let rope = if window.is_some() { ropes.len() - 1 } else { 0 };
-            LayerSpec { window, rope, experts: l >= first_expert }
-        };
-        let layers: Vec<LayerSpec> = windows.into_iter().enumerate().map(layer).collect();
-        let sensitive = if latent.is_some() { vec![] } else { sensitive(&layers, |_| 0.0) };
-        let d_ff = if layers.iter().all(|l| l.experts) { 0 } else { reader.needed("feed_forward_length")? };
-        Ok(Self {
+        let mut attention = reader.attention(n_layers, d_model)?;
+        let ropes = reader.positions(&mut attention)?;
+        let feed_forwards = reader.feed_forwards(n_layers)?;
+        let root = if family.scaled_embedding { (d_model as f64).sqrt() as f32 } else { 1.0 };
+        let spec = Self {
             family,
             d_model,
-            n_heads,
-            n_kv_heads,
-            k_dim,
-            v_dim,
-            d_ff,
             norm_eps,
             context_length: reader.needed("context_length")?,
-            score_scale,
-            key_bias: gguf.has_tensor("blk.0.attn_k.bias"),
+            embedding_scale: reader.factor("embedding_scale")?.unwrap_or(root),
+            residual_scale: reader.factor("residual_scale")?.unwrap_or(1.0),
+            logit_scale: reader.factor("logit_scale")?.map_or(1.0, |scale| 1.0 / scale),
+            logit_cap: reader.cap("final_logit_softcapping", family.soft_caps[1])?,
             ropes,
-            sensitive,
-            layers,
-            latent,
-            experts: experts.map(|(spec, _)| spec),
-        })
+            n_predicting,
+            sensitive: if family.latent { vec![] } else { sensitive(&attention, |_| 0.0) },
+            layers: attention
+                .into_iter()
+                .zip(feed_forwards)
+                .map(|(attention, feed_forward)| LayerSpec { attention, feed_forward })
+                .collect(),
+        };
+        reader.finish()?;
+        Ok(spec)
+    }
+
+    /// Attention of all layers that have a share in the cache, in its order.
+    pub(crate) fn cached(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().map(|layer| &layer.attention)
+    }
+
+    /// True if a latent is cached.
+    pub(crate) fn is_latent(&self) -> bool {
+        self.family.latent
     }
 
     /// Layout of the cache, in the chosen formats.
@@ -403,10 +526,11 @@ impl DecoderSpec {
     /// # Errors
     /// The choice is for another number of layers.
     pub(crate) fn kv_layout(&self, choice: &KvChoice) -> Result<KvLayout> {
-        let (n, shared) = (self.layers.len(), self.latent.is_some());
+        let (n, shared) = (self.cached().count(), self.is_latent());
+        let key_bias = self.cached().any(|attention| attention.key_bias);
         let same = |format| vec![KvLayer { k: format, v: format }; n];
         let formats = match choice {
-            KvChoice::Auto if self.key_bias || shared => {
+            KvChoice::Auto if key_bias || shared => {
                 vec![KvLayer { k: KvFormat::Q8, v: KvFormat::Q4 }; n]
             }
             KvChoice::Auto | KvChoice::Mixture => (0..n).map(|layer| self.mixture(layer)).collect(),
@@ -420,16 +544,18 @@ impl DecoderSpec {
             }
         };
         let rotate = !matches!(choice, KvChoice::Unrotated(_));
-        let tensor = |dim, format, centered| {
+        let tensor = |n_heads, dim, format, centered| {
             let coded = format != KvFormat::F16;
             let (rotated, exact, centered) = (rotate && coded, coded && !shared, centered && coded);
-            TensorLayout { n_heads: self.n_kv_heads, dim, format, rotated, exact, centered }
+            TensorLayout { n_heads, dim, format, rotated, exact, centered }
         };
-        let layer = |(spec, format): (&LayerSpec, KvLayer)| {
-            let v = tensor(self.v_dim, if shared { format.k } else { format.v }, false);
-            LayerLayout { k: tensor(self.k_dim, format.k, !shared), v, shared, window: spec.window }
+        let layer = |(spec, format): (&AttentionSpec, KvLayer)| {
+            let n_heads = spec.n_kv_heads;
+            let v = tensor(n_heads, spec.v_dim, if shared { format.k } else { format.v }, false);
+            let k = tensor(n_heads, spec.k_dim, format.k, !shared);
+            LayerLayout { k, v, shared, window: spec.window }
         };
-        Ok(KvLayout { layers: self.layers.iter().zip(formats).map(layer).collect() })
+        Ok(KvLayout { layers: self.cached().zip(formats).map(layer).collect() })
     }
 
     /// The formats of a layer in [`KvChoice::Mixture`].

@@ -2,7 +2,7 @@
 //! business.
 
 use super::rope;
-use super::spec::{DecoderSpec, LatentSpec};
+use super::spec::{AttentionSpec, DecoderSpec, ExpertSpec, FeedForwardSpec, LatentSpec};
 use crate::model::gguf::{Gguf, TensorType};
 use crate::model::tensors::{Numbers, TokenEmbedding, floats};
 use crate::{Error, Result};
@@ -55,9 +55,9 @@ pub(crate) struct Weights<M> {
 
 /// One layer.
 pub(crate) struct Layer<M> {
-    pub(crate) attn_norm: Vec<f32>,
+    /// Norms before attention and feed-forward (`pre_norms`).
+    pub(crate) norms: Option<[Vec<f32>; 2]>,
     pub(crate) attention: AttentionWeights<M>,
-    pub(crate) ffn_norm: Vec<f32>,
     pub(crate) feed_forward: FeedForward<M>,
     /// Norms of what comes out of attention and feed-forward (`post_norms`).
     pub(crate) post_norms: Option<[Vec<f32>; 2]>,
@@ -65,7 +65,7 @@ pub(crate) struct Layer<M> {
 
 /// Attention of one layer.
 pub(crate) struct AttentionWeights<M> {
-    /// Matrices that produce queries, keys and values; or queries and the latent.
+    /// Matrices that produce queries, keys and values; or (the latent of) queries and the latent.
     pub(crate) input: Vec<M>,
     pub(crate) heads: Heads<M>,
     /// `[n_heads]`.
@@ -75,17 +75,30 @@ pub(crate) struct AttentionWeights<M> {
 
 /// Derivation of queries, keys and values from the products of [`AttentionWeights::input`].
 pub(crate) enum Heads<M> {
-    /// The products as they are, after norms of each head where there are some.
+    /// The products as they are, after norms of queries and keys where there are some.
     Plain { norms: Option<[Vec<f32>; 2]> },
     /// MLA with its up-projections absorbed: queries meet the latent itself (DeepSeek-V2, appendix C). `k_b`:
-    /// for each head `[rank, nope]`, `v_b`: `[value, rank]`.
-    Latent { spec: LatentSpec, norm: Vec<f32>, k_b: Vec<M>, v_b: Vec<M> },
+    /// for each head `[rank, nope]`, `v_b`: `[value, rank]`. `queries`: norm and matrix that queries come
+    /// from, where they are a latent too.
+    Latent { spec: LatentSpec, queries: Option<(Vec<f32>, M)>, norm: Vec<f32>, k_b: Vec<M>, v_b: Vec<M> },
 }
 
 /// The feed-forward of a layer: one gated pair of matrices, or a mixture of experts.
 pub(crate) enum FeedForward<M> {
     Dense(Mlp<M>),
-    Experts { router: M, experts: Vec<Mlp<M>>, shared: Option<Mlp<M>> },
+    Experts(Mixture<M>),
+}
+
+/// A mixture of experts.
+pub(crate) struct Mixture<M> {
+    pub(crate) spec: ExpertSpec,
+    pub(crate) router: M,
+    /// What is added to scores where experts are selected, `[n]`; weights come from the scores alone.
+    pub(crate) bias: Option<Vec<f32>>,
+    pub(crate) experts: Vec<Mlp<M>>,
+    pub(crate) shared: Option<Mlp<M>>,
+    /// The score of the shared experts, `[1, d_model]` (`gated_shared`).
+    pub(crate) shared_gate: Option<M>,
 }
 
 /// `down (act(gate x) · up x)`.
@@ -109,13 +122,15 @@ impl<M> Weights<M> {
     ) -> Result<Self> {
         let d = spec.d_model;
         let embedding = TokenEmbedding::open(gguf, "token_embd.weight", d, pack.numbers())?;
-        let taken = HashSet::from(["token_embd.weight".to_owned(), rope::FACTORS.to_owned()]);
+        let rope_factors = rope::LONG_FACTORS.into_iter().chain([rope::FACTORS]);
+        let taken = rope_factors.chain(["token_embd.weight"]).map(str::to_owned).collect();
         let mut loader = WeightLoader { gguf, pack, on_progress, done: 0, made: BTreeMap::new(), taken };
         let layers = (0..spec.layers.len()).map(|l| loader.layer(spec, l)).collect::<Result<_>>()?;
         let output = if gguf.has_tensor("output.weight") { "output" } else { "token_embd" };
         let n_vocab = embedding.n_vocab;
         let output = loader.matrix(output, n_vocab, d)?;
         let output_norm = loader.vector("output_norm", d)?;
+        loader.leave_out(spec.layers.len(), spec.n_predicting);
         loader.finish(spec.family.name)?;
         Ok(Self { embedding, layers, output_norm, output, n_vocab })
     }
@@ -136,42 +151,64 @@ struct WeightLoader<'a, M> {
 
 impl<M> WeightLoader<'_, M> {
     fn layer(&mut self, spec: &DecoderSpec, l: usize) -> Result<Layer<M>> {
-        let mut norm = |name: &str| self.vector(&format!("blk.{l}.{name}"), spec.d_model);
-        let (attn_norm, ffn_norm) = (norm("attn_norm")?, norm(spec.family.ffn_norm)?);
-        let post_norms = if spec.family.post_norms {
-            Some([norm("post_attention_norm")?, norm("post_ffw_norm")?])
-        } else {
-            None
+        let family = spec.family;
+        let mut norms = |wanted: bool, names: [&str; 2]| {
+            let mut norm = |name: &str| self.vector(&format!("blk.{l}.{name}"), spec.d_model);
+            wanted.then(|| Ok::<_, Error>([norm(names[0])?, norm(names[1])?])).transpose()
         };
-        let attention = self.attention(spec, l)?;
-        let feed_forward = self.feed_forward(spec, l)?;
-        Ok(Layer { attn_norm, attention, ffn_norm, feed_forward, post_norms })
+        let before = norms(family.pre_norms, ["attn_norm", family.ffn_norm])?;
+        let after = norms(family.post_norms, ["post_attention_norm", "post_ffw_norm"])?;
+        let attention = self.attention(spec, l, &spec.layers[l].attention)?;
+        let feed_forward = match spec.layers[l].feed_forward {
+            FeedForwardSpec::Dense(d_ff) => FeedForward::Dense(self.dense(spec, l, d_ff)?),
+            FeedForwardSpec::Experts(experts) => {
+                FeedForward::Experts(self.mixture(spec.d_model, l, experts)?)
+            }
+        };
+        Ok(Layer { norms: before, attention, feed_forward, post_norms: after })
     }
 
-    fn attention(&mut self, spec: &DecoderSpec, l: usize) -> Result<AttentionWeights<M>> {
+    fn attention(
+        &mut self,
+        spec: &DecoderSpec,
+        l: usize,
+        layer: &AttentionSpec,
+    ) -> Result<AttentionWeights<M>> {
         let name = |part: &str| format!("blk.{l}.{part}");
-        let (d, n) = (spec.d_model, spec.n_heads);
-        let (input, heads, out_width) = match spec.latent {
+        let (d, n) = (spec.d_model, layer.n_heads);
+        let (input, heads, out_width) = match layer.latent {
             None => {
-                let (q, kv) = (n * spec.k_dim, spec.n_kv_heads * spec.k_dim);
-                let input = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)];
-                let input = input.map(|(part, width)| self.matrix(&name(part), width, d));
-                let norms = if spec.family.head_norms {
-                    let mut norm = |part| self.vector(&name(part), spec.k_dim);
-                    Some([norm("attn_q_norm")?, norm("attn_k_norm")?])
+                let (q, kv) = (n * layer.k_dim, layer.n_kv_heads * layer.k_dim);
+                let input = self.joined(
+                    &name("attn_qkv"),
+                    &["attn_q", "attn_k", "attn_v"].map(name),
+                    &[q, kv, kv],
+                    d,
+                )?;
+                let norms = if let Some(norms) = spec.family.head_norms.filter(|_| layer.head_norms) {
+                    let widths = if norms.whole_row { [q, kv] } else { [layer.k_dim; 2] };
+                    let mut norm = |part, width| self.vector(&name(part), width);
+                    Some([norm("attn_q_norm", widths[0])?, norm("attn_k_norm", widths[1])?])
                 } else {
                     None
                 };
-                (input.into_iter().collect::<Result<Vec<_>>>()?, Heads::Plain { norms }, q)
+                (input, Heads::Plain { norms }, q)
             }
             Some(latent) => {
-                let LatentSpec { rank, nope, rope, value } = latent;
-                let q = self.matrix(&name("attn_q"), n * (nope + rope), d)?;
+                let LatentSpec { rank, q_rank, nope, rope, value } = latent;
+                let q_width = n * (nope + rope);
+                let (q, queries) = if q_rank > 0 {
+                    let norm = self.vector(&name("attn_q_a_norm"), q_rank)?;
+                    let queries = self.matrix(&name("attn_q_b"), q_width, q_rank)?;
+                    (self.matrix(&name("attn_q_a"), q_rank, d)?, Some((norm, queries)))
+                } else {
+                    (self.matrix(&name("attn_q"), q_width, d)?, None)
+                };
                 let kv = self.matrix(&name("attn_kv_a_mqa"), rank + rope, d)?;
                 let norm = self.vector(&name("attn_kv_a_norm"), rank)?;
                 let k_b = self.matrices(&name("attn_k_b"), n, rank, nope)?;
                 let v_b = self.matrices(&name("attn_v_b"), n, value, rank)?;
-                (vec![q, kv], Heads::Latent { spec: latent, norm, k_b, v_b }, n * value)
+                (vec![q, kv], Heads::Latent { spec: latent, queries, norm, k_b, v_b }, n * value)
             }
         };
         let sinks = spec.family.sinks.then(|| self.vector(&name("attn_sinks"), n)).transpose()?;
@@ -179,37 +216,72 @@ impl<M> WeightLoader<'_, M> {
         Ok(AttentionWeights { input, heads, sinks, output })
     }
 
-    fn feed_forward(&mut self, spec: &DecoderSpec, l: usize) -> Result<FeedForward<M>> {
+    fn dense(&mut self, spec: &DecoderSpec, l: usize, d_ff: usize) -> Result<Mlp<M>> {
         let d = spec.d_model;
-        let mut mlp = |suffix: &str, d_ff: usize| {
-            let name = |part: &str| format!("blk.{l}.ffn_{part}{suffix}");
-            Ok::<_, Error>(Mlp {
-                gate: self.matrix(&name("gate"), d_ff, d)?,
-                up: self.matrix(&name("up"), d_ff, d)?,
-                down: self.matrix(&name("down"), d, d_ff)?,
-            })
-        };
-        let experts = match spec.experts {
-            Some(experts) if spec.layers[l].experts => experts,
-            _ => return Ok(FeedForward::Dense(mlp("", spec.d_ff)?)),
-        };
-        let shared = (experts.shared_ff > 0).then(|| mlp("_shexp", experts.shared_ff)).transpose()?;
-        let (n, d_ff) = (experts.n, experts.d_ff);
         let name = |part: &str| format!("blk.{l}.ffn_{part}");
+        if !spec.family.fused_gate {
+            return self.mlp(&name(""), "", d, d_ff);
+        }
+        let gate_up = self.rows(&name("up"), &[d_ff, d_ff], d)?;
+        let [gate, up] = self.exactly(gate_up)?;
+        Ok(Mlp { gate, up, down: self.matrix(&name("down"), d, d_ff)? })
+    }
+
+    fn mlp(&mut self, prefix: &str, suffix: &str, d: usize, d_ff: usize) -> Result<Mlp<M>> {
+        let name = |part: &str| format!("{prefix}{part}{suffix}");
+        Ok(Mlp {
+            gate: self.matrix(&name("gate"), d_ff, d)?,
+            up: self.matrix(&name("up"), d_ff, d)?,
+            down: self.matrix(&name("down"), d, d_ff)?,
+        })
+    }
+
+    fn mixture(&mut self, d: usize, l: usize, spec: ExpertSpec) -> Result<Mixture<M>> {
+        let ExpertSpec { n, d_ff, shared_ff, .. } = spec;
+        let name = |part: &str| format!("blk.{l}.ffn_{part}");
+        let shared = (shared_ff > 0).then(|| self.mlp(&name(""), "_shexp", d, shared_ff)).transpose()?;
+        let shared_gate = spec.gated_shared.then(|| self.row(&name("gate_inp_shexp"), d)).transpose()?;
         let router = self.matrix(&name("gate_inp"), n, d)?;
+        let bias = self.optional(&format!("blk.{l}.exp_probs_b.bias"), &[n])?;
         let gates = self.matrices(&name("gate_exps"), n, d_ff, d)?;
         let ups = self.matrices(&name("up_exps"), n, d_ff, d)?;
         let downs = self.matrices(&name("down_exps"), n, d, d_ff)?;
         let experts = gates.into_iter().zip(ups).zip(downs);
         let experts = experts.map(|((gate, up), down)| Mlp { gate, up, down }).collect();
-        Ok(FeedForward::Experts { router, experts, shared })
+        Ok(Mixture { spec, router, bias, experts, shared, shared_gate })
+    }
+
+    /// Matrices `[n_out, k]`, for each of `widths`: one tensor below another in the tensor `fused`, if there
+    /// is such a tensor, else each by its name.
+    fn joined(&mut self, fused: &str, names: &[String], widths: &[usize], k: usize) -> Result<Vec<M>> {
+        if self.gguf.has_tensor(&format!("{fused}.weight")) {
+            return self.rows(fused, widths, k);
+        }
+        names.iter().zip(widths).map(|(name, width)| self.matrix(name, *width, k)).collect()
     }
 
     /// The matrix `name.weight`, whose shape must be `[n_out, k]`, with `name.bias` if there is one.
     fn matrix(&mut self, name: &str, n_out: usize, k: usize) -> Result<M> {
-        let bias = self.optional(&format!("{name}.bias"), &[n_out])?;
-        let mut matrices = self.pack(name, &[n_out, k], vec![bias])?;
-        matrices.pop().ok_or_else(|| self.gguf.error("no matrix was packed"))
+        let matrix = self.rows(name, &[n_out], k)?;
+        let [matrix] = self.exactly(matrix)?;
+        Ok(matrix)
+    }
+
+    /// The vector `name.weight`, `[k]`, as a matrix of one row.
+    fn row(&mut self, name: &str, k: usize) -> Result<M> {
+        let row = self.pack(name, &[k], &[(1, None)])?;
+        let [row] = self.exactly(row)?;
+        Ok(row)
+    }
+
+    /// Matrices of so many rows each, one below another in the tensor `name.weight`, `[Σ n_out, k]`, with
+    /// `name.bias` if there is one.
+    fn rows(&mut self, name: &str, n_out: &[usize], k: usize) -> Result<Vec<M>> {
+        let all = n_out.iter().sum();
+        let mut bias = self.optional(&format!("{name}.bias"), &[all])?;
+        let parts: Vec<(usize, Option<Vec<f32>>)> =
+            n_out.iter().map(|n| (*n, bias.as_mut().map(|bias| bias.drain(..n).collect()))).collect();
+        self.pack(name, &[all, k], &parts)
     }
 
     /// `n` equal matrices in the tensor `name.weight`, `[n, n_out, k]`, with `name.bias`, `[n, n_out]`, if
@@ -217,12 +289,12 @@ impl<M> WeightLoader<'_, M> {
     fn matrices(&mut self, name: &str, n: usize, n_out: usize, k: usize) -> Result<Vec<M>> {
         let biases = self.optional(&format!("{name}.bias"), &[n, n_out])?;
         let bias = |i: usize| biases.as_ref().map(|biases| biases[i * n_out..][..n_out].to_vec());
-        let biases = (0..n).map(bias).collect();
-        self.pack(name, &[n, n_out, k], biases)
+        let parts: Vec<(usize, Option<Vec<f32>>)> = (0..n).map(|i| (n_out, bias(i))).collect();
+        self.pack(name, &[n, n_out, k], &parts)
     }
 
-    /// The tensor `name.weight` of this shape as a matrix for each of `biases`.
-    fn pack(&mut self, name: &str, shape: &[usize], biases: Vec<Option<Vec<f32>>>) -> Result<Vec<M>> {
+    /// The tensor `name.weight` of this shape as matrices of so many rows, each with its bias.
+    fn pack(&mut self, name: &str, shape: &[usize], parts: &[(usize, Option<Vec<f32>>)]) -> Result<Vec<M>> {
         let gguf = self.gguf;
         let name = format!("{name}.weight");
         let (info, bytes) = gguf.tensor(&name)?;
@@ -230,11 +302,16 @@ impl<M> WeightLoader<'_, M> {
             let found = format!("tensor `{name}` has the shape {:?}; expected {shape:?}", info.shape);
             return Err(gguf.error(found));
         }
-        let (n_out, k) = (shape[shape.len() - 2], shape[shape.len() - 1]);
-        let mut matrices = Vec::with_capacity(biases.len());
-        let of = biases.len();
-        let each = bytes.chunks_exact((bytes.len() / of).max(1));
-        for (index, (bytes, bias)) in each.zip(biases).enumerate() {
+        let (n_rows, k) = (parts.iter().map(|part| part.0).sum::<usize>(), shape[shape.len() - 1]);
+        let row_bytes = bytes.len() / n_rows.max(1);
+        // Equal matrices may be kept side by side.
+        let is_even = shape.len() == 3;
+        let (mut matrices, mut rest) = (Vec::with_capacity(parts.len()), bytes);
+        for (i, (n_out, bias)) in parts.iter().enumerate() {
+            let (bytes, after) = rest.split_at(n_out * row_bytes);
+            rest = after;
+            let (index, of) = if is_even { (i, parts.len()) } else { (0, 1) };
+            let (n_out, bias) = (*n_out, bias.clone());
             let matrix = Matrix { gguf, name: &name, kind: info.kind, n_out, k, bytes, bias, index, of };
             let (matrix, made) = self.pack.pack(matrix)?;
             *self.made.entry(made).or_default() += 1;
@@ -245,6 +322,19 @@ impl<M> WeightLoader<'_, M> {
         self.taken.insert(name);
         (self.on_progress)(self.done, gguf.bytes().len() as u64);
         Ok(matrices)
+    }
+
+    /// As many matrices as were asked for.
+    fn exactly<const N: usize>(&self, matrices: Vec<M>) -> Result<[M; N]> {
+        matrices.try_into().map_err(|_| self.gguf.error("another number of matrices was packed"))
+    }
+
+    /// Leaves out layers after the last one, which predict further tokens.
+    fn leave_out(&mut self, first: usize, n: usize) {
+        let layers: Vec<String> = (first..first + n).map(|l| format!("blk.{l}.")).collect();
+        let names = self.gguf.tensors().map(|(name, _)| name);
+        let left_out = names.filter(|name| layers.iter().any(|layer| name.starts_with(layer)));
+        self.taken.extend(left_out.map(str::to_owned));
     }
 
     /// The floats `name.weight`, `n` of them.

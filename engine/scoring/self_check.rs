@@ -41,7 +41,7 @@ pub(crate) fn calibrate(
     to_adopt: &[Numerics],
     measuring: &mut (dyn FnMut() + Send),
 ) -> Result<KeyConstants> {
-    if device.spec().latent.is_some() {
+    if device.spec().is_latent() {
         return Ok(KeyConstants::default());
     }
     let own = match stored_calibration(device, store, model, device.numerics()) {

@@ -24,13 +24,22 @@ macro_rules! goldens {
 }
 
 /// Names and texts, the first of each family first.
-const GOLDENS: [(&str, &str); 21] = goldens! {
+const GOLDENS: [(&str, &str); 48] = goldens! {
     "llama-seed1" "llama-seed2" "llama-seed3" "llama-4" "llama-5"
     "qwen2-1" "qwen2-2" "qwen2-3"
     "qwen3-1" "qwen3-2" "qwen3-3"
     "gemma3-1" "gemma3-2" "gemma3-3"
     "deepseek2-1" "deepseek2-2" "deepseek2-3" "deepseek2-4"
     "gpt-oss-1" "gpt-oss-2" "gpt-oss-3"
+    "llama-6"
+    "qwen2moe-1" "qwen3moe-1" "qwen3vl-1" "qwen3vlmoe-1"
+    "gemma2-1" "gemma2-2"
+    "deepseek2-5" "mistral3-1" "mistral4-1"
+    "granite-1" "granite-2" "granitemoe-1"
+    "smollm3-1" "phi3-1" "phi3-2"
+    "glm4-1" "glm4moe-1"
+    "olmo2-1" "olmo2-2" "exaone4-1" "exaone4-2"
+    "ernie4_5-1" "ernie4_5-moe-1" "seed_oss-1" "hunyuan-dense-1" "minimax-m2-1"
 };
 
 /// A model of the formats of gpt-oss's files; the reference had the same numbers as F32.

@@ -108,12 +108,12 @@ fn smallest(family: &str) -> RandomModel {
         dtype: Dtype::Q4_0,
         ..RandomModel::tiny_of(family, 1)
     };
-    let experts = Experts { n: 2, used: 1, shared: 0, d_ff: 32, leading_dense: 0 };
+    let experts = Experts { n: 2, used: 1, d_ff: 32, ..Experts::default() };
     match family {
         "gemma3" => RandomModel { n_layers: 2, ..small },
         "deepseek2" => RandomModel {
             n_layers: 2,
-            latent: Some(Latent { rank: 32, nope: 32, rope: 16, value: 32 }),
+            latent: Some(Latent { rank: 32, nope: 32, rope: 16, value: 32, ..Latent::default() }),
             experts: Some(Experts { shared: 1, leading_dense: 1, ..experts }),
             ..small
         },

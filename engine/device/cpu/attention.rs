@@ -5,7 +5,7 @@ use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, LayerLayout, Part};
 use crate::kv::table::Parts;
 use crate::model::calibration::Measured;
-use crate::model::spec::{DecoderSpec, LatentSpec};
+use crate::model::spec::{AttentionSpec, DecoderSpec, LatentSpec};
 use crate::model::weights::{self, Heads};
 use greenroom_kernels::activations::Activations;
 use greenroom_kernels::attention::{AttnParams, Queries, QueryRows, TILE, attend};
@@ -21,13 +21,14 @@ use std::ops::Range;
 pub(super) struct LayerAttention<'a> {
     pub(super) isa: Isa,
     pub(super) spec: &'a DecoderSpec,
+    pub(super) own: AttentionSpec,
     pub(super) weights: &'a weights::AttentionWeights<Packed>,
     /// Constants for coding keys in 4 bits; `None` if they were not measured.
     pub(super) shaping: Option<&'a Shaping>,
     pub(super) layout: LayerLayout,
     pub(super) layer: usize,
-    /// A table of cosines and sines for each row.
-    pub(super) rope: &'a [Vec<f32>],
+    /// A table of cosines and sines for each row; `None`: positions turn nothing.
+    pub(super) rope: Option<&'a [Vec<f32>]>,
     pub(super) pass: &'a Pass,
 }
 
@@ -77,12 +78,15 @@ impl LayerAttention<'_> {
         let n_rows = self.pass.ids.len();
         let mut projected = match &self.weights.heads {
             Heads::Plain { .. } => Projected::of(x),
-            Heads::Latent { spec, norm, k_b, .. } => self.latent(x, spec, norm, k_b),
+            Heads::Latent { spec, queries, norm, k_b, .. } => {
+                self.latent(x, spec, queries.as_ref(), norm, k_b)
+            }
         };
         if let Some(watch) = watch {
             projected.by_rows(n_rows, |rows, q, k, _| self.norm_and_rope(rows, q, k));
             let Projected { q, k, v } = &projected;
-            watch.add(self.spec, self.rope[0].len(), self.layout.window, [q, k, v]);
+            let n_rot = self.rope.map_or(0, |tables| tables[0].len());
+            watch.add(&self.own, self.spec.family.pairs, n_rot, [q, k, v]);
             projected.by_rows(n_rows, |_, q, k, v| self.rotate(q, k, v));
         } else {
             projected.by_rows(n_rows, |rows, q, k, v| {
@@ -108,15 +112,34 @@ impl LayerAttention<'_> {
 
     /// Norms and positions of some rows' queries and keys, in place.
     fn norm_and_rope(&self, rows: Range<usize>, q: &mut [f32], k: &mut [f32]) {
-        let Heads::Plain { norms } = &self.weights.heads else { return }; // a latent's are there already
-        let DecoderSpec { k_dim, norm_eps, .. } = *self.spec;
-        if let Some([q_norm, k_norm]) = norms {
-            pointwise::rms_norm_in_place(self.isa, q, q_norm, norm_eps);
-            pointwise::rms_norm_in_place(self.isa, k, k_norm, norm_eps);
+        // A latent's norms and positions are there already.
+        if let Heads::Plain { norms } = &self.weights.heads {
+            let after_rope = self.spec.family.head_norms.is_some_and(|norms| norms.after_rope);
+            let norm = |q: &mut [f32], k: &mut [f32]| {
+                if let Some([q_norm, k_norm]) = norms {
+                    pointwise::rms_norm_in_place(self.isa, q, q_norm, self.spec.norm_eps);
+                    pointwise::rms_norm_in_place(self.isa, k, k_norm, self.spec.norm_eps);
+                }
+            };
+            if !after_rope {
+                norm(q, k);
+            }
+            if let Some(tables) = self.rope {
+                let (k_dim, pairs, tables) = (self.own.k_dim, self.spec.family.pairs, &tables[rows.clone()]);
+                pointwise::rope(self.isa, q, k_dim, 0, pairs, tables);
+                pointwise::rope(self.isa, k, k_dim, 0, pairs, tables);
+            }
+            if after_rope {
+                norm(q, k);
+            }
         }
-        let (pairs, tables) = (self.spec.family.pairs, &self.rope[rows]);
-        pointwise::rope(self.isa, q, k_dim, 0, pairs, tables);
-        pointwise::rope(self.isa, k, k_dim, 0, pairs, tables);
+        if let Some(temperature) = self.own.temperature {
+            let width = q.len() / rows.len();
+            for (row, position) in q.chunks_exact_mut(width).zip(self.pass.positions().skip(rows.start)) {
+                let factor = temperature.factor(position);
+                row.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
     }
 
     /// Some rows as the cache's formats want them, in place.
@@ -124,7 +147,7 @@ impl LayerAttention<'_> {
         let LayerLayout { k: keys, v: values, .. } = self.layout;
         if let Some(shaping) = self.shaping.filter(|_| keys.shaped()) {
             shaping.scale_keys(k);
-            shaping.scale_queries(q, self.spec.n_heads / self.spec.n_kv_heads);
+            shaping.scale_queries(q, self.own.group());
         }
         if keys.rotated {
             let parts = self.layout.key_parts();
@@ -136,12 +159,28 @@ impl LayerAttention<'_> {
         }
     }
 
-    fn latent(&self, x: Vec<Floats>, spec: &LatentSpec, norm: &[f32], k_b: &[Packed]) -> Projected {
+    fn latent(
+        &self,
+        x: Vec<Floats>,
+        spec: &LatentSpec,
+        queries: Option<&(Vec<f32>, Packed)>,
+        norm: &[f32],
+        k_b: &[Packed],
+    ) -> Projected {
         let LatentSpec { rank, nope, rope, .. } = *spec;
-        let DecoderSpec { k_dim, norm_eps, .. } = *self.spec;
+        let (k_dim, norm_eps) = (self.own.k_dim, self.spec.norm_eps);
         let (head, pairs) = (nope + rope, self.spec.family.pairs);
         let Projected { q: mut plain, k: latent, .. } = Projected::of(x);
-        pointwise::rope(self.isa, &mut plain, head, nope, pairs, self.rope);
+        if let Some((norm, matrix)) = queries {
+            let x = Activations::normed(self.isa, &plain, norm, norm_eps, &[matrix]);
+            plain = linear(self.isa, &x, &[matrix]).remove(0);
+        }
+        let turn = |x: &mut [f32], head: usize, first: usize| {
+            if let Some(tables) = self.rope {
+                pointwise::rope(self.isa, x, head, first, pairs, tables);
+            }
+        };
+        turn(&mut plain, head, nope);
         let absorbed = by_head(self.isa, &plain, head, k_b);
         let heads = absorbed.chunks_exact(rank).zip(plain.chunks_exact(head));
         let q: Vec<f32> =
@@ -150,15 +189,15 @@ impl LayerAttention<'_> {
         let rows = latents.chunks_exact(rank).zip(latent.chunks_exact(rank + rope));
         let mut k: Vec<f32> =
             rows.flat_map(|(normed, latent)| normed.iter().chain(&latent[rank..])).copied().collect();
-        pointwise::rope(self.isa, &mut k, k_dim, rank, pairs, self.rope);
+        turn(&mut k, k_dim, rank);
         Projected { q: q.into(), k: k.into(), v: Floats::new(0) }
     }
 
     /// Splits the rows of all spans over heads and aligned groups of rows, and attends to each:
     /// `[n_rows, n_heads, v_dim]`.
     fn attend(&self, q: &[f32], n_rows: usize, cache: &CpuCache) -> Floats {
-        let DecoderSpec { n_heads, n_kv_heads, v_dim, .. } = *self.spec;
-        let group = n_heads / n_kv_heads;
+        let AttentionSpec { n_heads, n_kv_heads, v_dim, .. } = self.own;
+        let group = self.own.group();
         let groups = self.together(group);
         // Heads that would leave threads without work in the end are divided among them.
         let (n, n_threads) = (groups.len() * n_kv_heads, n_threads());
@@ -194,10 +233,10 @@ impl LayerAttention<'_> {
         q: &[f32],
         cache: &CpuCache,
     ) -> Vec<f32> {
-        let DecoderSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self.spec;
+        let AttentionSpec { n_heads, k_dim, v_dim, .. } = self.own;
         let Together { members, n_common } = rows;
         let numbers = rows.numbers();
-        let kv_head = heads.start / (n_heads / n_kv_heads);
+        let kv_head = heads.start / self.own.group();
         let views: Vec<View<'_>> = members
             .iter()
             .map(|rows| cache.view(rows.span, self.layer, kv_head, rows.position / BLOCK))
@@ -212,9 +251,9 @@ impl LayerAttention<'_> {
             own.extend_from_slice(&q[(row * n_heads + heads.start) * k_dim..][..heads.len() * k_dim]);
         }
         let params = AttnParams {
-            scale: self.spec.score_scale,
+            scale: self.own.score_scale,
             window: self.layout.window,
-            soft_cap: None,
+            soft_cap: self.own.soft_cap,
             sinks: self.weights.sinks.as_deref().map(|sinks| &sinks[heads.clone()]),
         };
         let (n_common, group) = (n_common * (BLOCK / TILE), heads.len());

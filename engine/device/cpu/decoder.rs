@@ -11,7 +11,7 @@ use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::{Floats, reusing};
 use greenroom_kernels::linear::{linear, linear_onto};
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{rms_norm, rms_norm_onto};
+use greenroom_kernels::pointwise::{rms_norm, rms_norm_onto, soft_cap};
 
 impl Cpu {
     /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` records queries, keys and
@@ -31,19 +31,23 @@ impl Cpu {
         let ropes = spec.ropes.iter().map(|rope| pass.positions().map(|p| rope.table(p)).collect());
         let ropes: Vec<Vec<Vec<f32>>> = ropes.collect();
         let mut x = Floats::from(self.weights.embedding.rows(&pass.ids)?);
-        if spec.family.scaled_embedding {
-            let scale = (d as f64).sqrt() as f32;
-            x.iter_mut().for_each(|x| *x *= scale);
-        }
+        scale(&mut x, spec.embedding_scale);
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             if pass.is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited()) {
                 return Err(Error::new(ErrorKind::Closed, "the request was cancelled"));
             }
-            let layout = cache.layout.layers[layer];
-            let (rope, shaping) = (&ropes[spec.layers[layer].rope], self.shapings[layer].as_ref());
-            let (isa, weights_of) = (self.isa, &weights.attention);
-            let attention =
-                LayerAttention { isa, spec, weights: weights_of, shaping, layout, layer, rope, pass };
+            let own = spec.layers[layer].attention;
+            let attention = LayerAttention {
+                isa: self.isa,
+                spec,
+                own,
+                weights: &weights.attention,
+                shaping: self.shapings[layer].as_ref(),
+                layout: cache.layout.layers[layer],
+                layer,
+                rope: own.rope.map(|rope| ropes[rope].as_slice()),
+                pass,
+            };
             x = self.layer(x, weights, &attention, cache, watch.as_deref_mut());
         }
         if pass.wanted.is_empty() {
@@ -54,7 +58,12 @@ impl Cpu {
         if pass.hidden {
             return Ok(Output::Hidden(hidden.into_vec()));
         }
-        Ok(Output::Logits(self.linear(&hidden, &self.weights.output).into_vec()))
+        let mut logits = self.linear(&hidden, &self.weights.output);
+        scale(&mut logits, spec.logit_scale);
+        if let Some(cap) = spec.logit_cap {
+            soft_cap(self.isa, &mut logits, cap);
+        }
+        Ok(Output::Logits(logits.into_vec()))
     }
 
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
@@ -66,18 +75,21 @@ impl Cpu {
         cache: &mut CpuCache,
         mut watch: Option<&mut Measured>,
     ) -> Floats {
-        let (isa, eps) = (self.isa, self.spec.norm_eps);
+        let isa = self.isa;
         let input: Vec<&Packed> = weights.attention.input.iter().collect();
-        let projected = linear(isa, &Activations::normed(isa, &x, &weights.attn_norm, eps, &input), &input);
+        let norms = weights.norms.as_ref();
+        let projected = linear(isa, &self.activations(&x, norms.map(|norms| &*norms[0]), &input), &input);
         let context = attention.run(projected, cache, watch.as_deref_mut());
         let output = &weights.attention.output;
-        let attended = |context: &[f32]| match &weights.post_norms {
-            None => self.linear_onto(context, output, &x),
-            Some([norm, _]) => {
-                let mut out = self.linear(context, output);
-                rms_norm_onto(isa, &mut out, norm, eps, &x);
-                out
-            }
+        let [after_attention, after_feed_forward] = match &weights.post_norms {
+            None => [None; 2],
+            Some(norms) => norms.each_ref().map(|norm| Some(&**norm)),
+        };
+        let attended = |context: &[f32]| {
+            self.added(after_attention, &x, |residual| match residual {
+                Some(residual) => self.linear_onto(context, output, residual),
+                None => self.linear(context, output),
+            })
         };
         let after = attended(&context);
         if let Some(watch) = watch {
@@ -85,16 +97,37 @@ impl Cpu {
                 watch.noise().iter().zip(context.iter()).map(|(noise, x)| noise + x).collect();
             watch.felt(&after, &attended(&noisy), self.spec.d_model);
         }
-        let (x, norm) = (after, &weights.ffn_norm);
-        match &weights.post_norms {
-            None => self.feed_forward(&weights.feed_forward, &x, norm, &x),
-            Some([_, post_norm]) => {
-                let mut zeros = Floats::new(x.len());
-                zeros.fill(0.0);
-                let mut out = self.feed_forward(&weights.feed_forward, &x, norm, &zeros);
-                rms_norm_onto(isa, &mut out, post_norm, eps, &x);
-                out
-            }
+        let (x, norm) = (after, norms.map(|norms| &*norms[1]));
+        self.added(after_feed_forward, &x, |residual| {
+            self.feed_forward(&weights.feed_forward, &x, norm, residual)
+        })
+    }
+
+    /// What a mixer or a feed-forward gives, `[n_rows, d_model]`, normed and scaled where the family has it,
+    /// added to the stream `x`. `of` adds to what it is given, if it is given something.
+    fn added(&self, norm: Option<&[f32]>, x: &[f32], of: impl Fn(Option<&[f32]>) -> Floats) -> Floats {
+        let factor = self.spec.residual_scale;
+        if norm.is_none() && factor == 1.0 {
+            return of(Some(x));
+        }
+        let mut out = of(None);
+        match norm {
+            Some(norm) => rms_norm_onto(self.isa, &mut out, norm, self.spec.norm_eps, x),
+            None => out.iter_mut().zip(x).for_each(|(y, x)| *y = y.mul_add(factor, *x)),
+        }
+        out
+    }
+
+    /// Rows `x: [n_rows, d_model]`, normed if there is a norm, for products with `weights`.
+    pub(super) fn activations<'a>(
+        &self,
+        x: &'a [f32],
+        norm: Option<&[f32]>,
+        weights: &[&Packed],
+    ) -> Activations<'a> {
+        match norm {
+            Some(norm) => Activations::normed(self.isa, x, norm, self.spec.norm_eps, weights),
+            None => Activations::new(self.isa, x, self.spec.d_model, weights),
         }
     }
 
@@ -107,5 +140,12 @@ impl Cpu {
     /// `x: [n_rows, k]` and a residual `[n_rows, n_out]` → the residual with the product added.
     pub(super) fn linear_onto(&self, x: &[f32], weights: &Packed, residual: &[f32]) -> Floats {
         linear_onto(self.isa, &Activations::new(self.isa, x, weights.k, &[weights]), weights, residual)
+    }
+}
+
+/// Multiplies all numbers, unless the factor is 1.
+fn scale(x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        x.iter_mut().for_each(|x| *x *= factor);
     }
 }

@@ -3,13 +3,14 @@
 //! A row's experts are added in the experts' order, so a row's arithmetic does not depend on the other rows.
 
 use super::Cpu;
-use crate::model::spec::{ExpertSpec, Gating};
-use crate::model::weights::{FeedForward, Mlp};
+use crate::model::family::Gating;
+use crate::model::spec::ExpertSpec;
+use crate::model::weights::{FeedForward, Mixture, Mlp};
 use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::Floats;
 use greenroom_kernels::linear::gated;
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{rms_norm, softmax};
+use greenroom_kernels::pointwise::{rms_norm, sigmoid, softmax};
 
 impl Cpu {
     /// `x: [n_rows, d_model]`, its norm, and what the result is added to.
@@ -17,25 +18,39 @@ impl Cpu {
         &self,
         weights: &FeedForward<Packed>,
         x: &[f32],
-        norm: &[f32],
-        residual: &[f32],
+        norm: Option<&[f32]>,
+        residual: Option<&[f32]>,
     ) -> Floats {
-        let (isa, eps) = (self.isa, self.spec.norm_eps);
         match weights {
             FeedForward::Dense(mlp) => {
-                let x = Activations::normed(isa, x, norm, eps, &[&mlp.gate, &mlp.up]);
-                self.linear_onto(&self.hidden(mlp, &x), &mlp.down, residual)
-            }
-            FeedForward::Experts { router, experts, shared } => {
-                let x = rms_norm(isa, x, norm, eps);
-                let mut mixed = self.experts(router, experts, &x);
-                mixed.iter_mut().zip(residual).for_each(|(x, residual)| *x += residual);
-                match shared {
-                    None => mixed,
-                    Some(shared) => {
-                        self.linear_onto(&self.hidden(shared, &self.coded(shared, &x)), &shared.down, &mixed)
-                    }
+                let hidden = self.hidden(mlp, &self.activations(x, norm, &[&mlp.gate, &mlp.up]));
+                match residual {
+                    Some(residual) => self.linear_onto(&hidden, &mlp.down, residual),
+                    None => self.linear(&hidden, &mlp.down),
                 }
+            }
+            FeedForward::Experts(mixture) => {
+                let x = match norm {
+                    Some(norm) => rms_norm(self.isa, x, norm, self.spec.norm_eps),
+                    None => Floats::copy(x),
+                };
+                let mut mixed = self.experts(mixture, &x);
+                if let Some(residual) = residual {
+                    mixed.iter_mut().zip(residual).for_each(|(x, residual)| *x += residual);
+                }
+                let Some(shared) = &mixture.shared else { return mixed };
+                let hidden = self.hidden(shared, &self.coded(shared, &x));
+                let Some(gate) = &mixture.shared_gate else {
+                    return self.linear_onto(&hidden, &shared.down, &mixed);
+                };
+                let mut gates = self.linear(&x, gate);
+                sigmoid(self.isa, &mut gates);
+                let out = self.linear(&hidden, &shared.down);
+                let rows = mixed.chunks_exact_mut(self.spec.d_model).zip(out.chunks_exact(self.spec.d_model));
+                for ((row, out), gate) in rows.zip(gates.iter()) {
+                    row.iter_mut().zip(out).for_each(|(x, y)| *x = y.mul_add(*gate, *x));
+                }
+                mixed
             }
         }
     }
@@ -50,13 +65,13 @@ impl Cpu {
     }
 
     /// The weighted sum of the experts that each row of `x: [n_rows, d_model]` is sent to.
-    fn experts(&self, router: &Packed, experts: &[Mlp<Packed>], x: &[f32]) -> Floats {
-        let (d, spec) = (self.spec.d_model, self.spec.experts.expect("a mixture has its shape"));
-        let scores = self.linear(x, router);
+    fn experts(&self, mixture: &Mixture<Packed>, x: &[f32]) -> Floats {
+        let (d, experts) = (self.spec.d_model, &mixture.experts);
+        let scores = self.linear(x, &mixture.router);
         // Rows of each expert, with their weights.
         let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
         for (row, scores) in scores.chunks_exact(experts.len()).enumerate() {
-            for (expert, weight) in self.choose(&spec, scores) {
+            for (expert, weight) in self.choose(&mixture.spec, scores, mixture.bias.as_deref()) {
                 visits[expert].push((row, weight));
             }
         }
@@ -73,15 +88,22 @@ impl Cpu {
         out
     }
 
-    /// The experts of a row by its scores, with their weights; of equal scores the first ones win.
-    fn choose(&self, spec: &ExpertSpec, scores: &[f32]) -> Vec<(usize, f32)> {
+    /// The experts of a row by its scores, with their weights; of equal scores the first ones win. `bias` is
+    /// added where they are selected.
+    fn choose(&self, spec: &ExpertSpec, scores: &[f32], bias: Option<&[f32]>) -> Vec<(usize, f32)> {
         let ExpertSpec { used, gating, normed, scale, .. } = *spec;
         let mut scores = scores.to_vec();
-        if gating == Gating::SoftmaxThenTop {
-            softmax(self.isa, &mut scores);
+        match gating {
+            Gating::SoftmaxThenTop => softmax(self.isa, &mut scores),
+            Gating::Sigmoid => sigmoid(self.isa, &mut scores),
+            Gating::TopThenSoftmax => {}
         }
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        let mut ranks = scores.clone();
+        if let Some(bias) = bias {
+            ranks.iter_mut().zip(bias).for_each(|(rank, bias)| *rank += bias);
+        }
+        let mut order = spec.of_best_groups(&ranks);
+        order.sort_by(|a, b| ranks[*b].total_cmp(&ranks[*a]));
         order.truncate(used);
         let mut weights: Vec<f32> = order.iter().map(|expert| scores[*expert]).collect();
         if gating == Gating::TopThenSoftmax {

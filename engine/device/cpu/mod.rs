@@ -47,7 +47,7 @@ impl Cpu {
         let spec = DecoderSpec::from_gguf(gguf)?;
         let weights = Weights::load(gguf, &spec, &mut Slabs::default(), on_progress)?;
         tracing::info!("kernels: {}, {} threads", isa.name(), threads::n_threads());
-        let shapings = spec.layers.iter().map(|_| None).collect();
+        let shapings = spec.cached().map(|_| None).collect();
         Ok(Self { spec, isa, weights, shapings })
     }
 }
@@ -67,11 +67,12 @@ impl Device for Cpu {
 
     fn calibrate(&mut self, calibration: &Calibration) {
         self.spec.calibrate(calibration);
-        let shaping = |l| {
+        let widths: Vec<usize> = self.spec.cached().map(|attention| attention.k_dim).collect();
+        let shaping = |l: usize| {
             let [queries, keys] = calibration.of_layer(l)?;
-            Some(Shaping::new(self.isa, &queries, &keys, self.spec.k_dim))
+            Some(Shaping::new(self.isa, &queries, &keys, widths[l]))
         };
-        self.shapings = threads::map(self.spec.layers.len(), shaping);
+        self.shapings = threads::map(widths.len(), shaping);
     }
 
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {

@@ -30,7 +30,7 @@ use crate::kv::table::RowsId;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
-use crate::model::weights::{Heads, Weights};
+use crate::model::weights::{FeedForward, Heads, Weights};
 use crate::{Error, KvChoice, Result};
 use cache::{BoundPlan, GpuCache};
 use context::Context;
@@ -89,7 +89,8 @@ impl Gpu {
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
-        if let Some(odd) = [spec.d_model, spec.k_dim, spec.v_dim].iter().find(|n| *n % 16 != 0) {
+        let heads = spec.layers.iter().flat_map(|layer| [layer.attention.k_dim, layer.attention.v_dim]);
+        if let Some(odd) = heads.chain([spec.d_model]).find(|n| n % 16 != 0) {
             return Err(Error::device(format!(
                 "a width of {odd} is not supported on a GPU; expected a multiple of 16"
             )));
@@ -367,8 +368,9 @@ impl Gpu {
             self.context.queue.write_buffer(&scratch.buffers[&scratch_of], 0, bytemuck::cast_slice(x));
         };
         let (n, d) = (tables.n_rows, spec.d_model);
-        let (q_row, context_row) = (spec.n_heads * spec.k_dim, spec.n_heads * spec.v_dim);
-        for l in 0..spec.layers.len() {
+        for (l, layer) in spec.layers.iter().enumerate() {
+            let own = &layer.attention;
+            let (q_row, context_row) = (own.n_heads * own.k_dim, own.n_heads * own.v_dim);
             let steps: Vec<&Dispatch> =
                 bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
             let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
@@ -385,18 +387,18 @@ impl Gpu {
             let contexts = run(0, after, PassBuffer::Contexts, n * context_row)?;
             let q = read(self.context.encoder(), PassBuffer::Queries, n * q_row)?;
             let (mut k, mut v) = (Vec::new(), Vec::new());
-            let side = spec.n_kv_heads * spec.k_dim;
+            let side = own.n_kv_heads * own.k_dim;
             for id in &pass.spans[0].rows {
                 let rows = cache.export_layer(*id, l)?;
                 let rows: Vec<f32> =
                     rows.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect();
-                for row in rows.chunks_exact(side + spec.n_kv_heads * spec.v_dim) {
+                for row in rows.chunks_exact(side + own.n_kv_heads * own.v_dim) {
                     k.extend_from_slice(&row[..side]);
                     v.extend_from_slice(&row[side..]);
                 }
             }
-            let n_rot = spec.ropes[spec.layers[l].rope].table(0).len();
-            watch.add(spec, n_rot, spec.layers[l].window, [&q, &k, &v]);
+            let n_rot = own.rope.map_or(0, |rope| spec.ropes[rope].n_rot());
+            watch.add(own, spec.family.pairs, n_rot, [&q, &k, &v]);
             let mut noisy = watch.noise().to_vec();
             noisy.iter_mut().zip(&contexts).for_each(|(x, context)| *x += context);
             write(PassBuffer::Contexts, &noisy);
@@ -429,7 +431,8 @@ impl Device for Gpu {
         self.vectors.truncate(self.n_vectors);
         for (l, of_layer) in self.of_layers.iter_mut().enumerate() {
             let Some([queries, keys]) = calibration.of_layer(l) else { continue };
-            let shaping = Shaping::new(Isa::detect(), &queries, &keys, self.spec.k_dim);
+            let k_dim = self.spec.layers[l].attention.k_dim;
+            let shaping = Shaping::new(Isa::detect(), &queries, &keys, k_dim);
             let mut put = |x: &[f32]| {
                 let first = self.vectors.len() as u32;
                 self.vectors.extend_from_slice(x);
@@ -509,14 +512,23 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
             Heads::Plain { norms: None } => [0; 2],
             Heads::Latent { norm, .. } => [put(norm); 2],
         };
+        let query_norm = match &layer.attention.heads {
+            Heads::Latent { queries: Some((norm, _)), .. } => put(norm),
+            _ => 0,
+        };
+        let expert_bias = match &layer.feed_forward {
+            FeedForward::Experts(mixture) => mixture.bias.as_ref().map(|bias| put(bias)),
+            FeedForward::Dense(_) => None,
+        };
+        let mut both = |norms: &Option<[Vec<f32>; 2]>| {
+            norms.as_ref().map_or([None; 2], |norms| norms.each_ref().map(|norm| Some(put(norm))))
+        };
         LayerVectors {
-            attn_norm: put(&layer.attn_norm),
-            ffn_norm: put(&layer.ffn_norm),
-            post_norms: layer
-                .post_norms
-                .as_ref()
-                .map_or([0; 2], |norms| norms.each_ref().map(|norm| put(norm))),
+            norms: both(&layer.norms),
+            post_norms: both(&layer.post_norms),
             head_norms,
+            query_norm,
+            expert_bias,
             sinks: layer.attention.sinks.as_ref().map_or(0, |sinks| put(sinks)),
             shaping: None,
         }

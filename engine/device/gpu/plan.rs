@@ -4,11 +4,12 @@
 
 use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, KernelConstants, SEAL};
 use super::products::{Products, RowsOf};
-use super::steps::{BufferRef, Extent, PassBuffer, Plan, Planner};
+use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
-use crate::model::spec::RopeLayout;
+use crate::model::family::RopeLayout;
+use crate::model::rope::RopeSpec;
 use crate::model::weights::{FeedForward, Heads, Layer};
 use greenroom_kernels::quant::{EXACT, OUTERMOST};
 use std::ops::Range;
@@ -31,7 +32,8 @@ impl Planner<'_> {
                 (PassBuffer::Logits, output.n_out),
             );
             let norm = Some(self.output_norm);
-            self.products(&mut plan, Products { norm, rows_of: RowsOf::Wanted, ..products });
+            let (factor, cap) = (self.spec.logit_scale, self.spec.logit_cap);
+            self.products(&mut plan, Products { norm, rows_of: RowsOf::Wanted, factor, cap, ..products });
             if self.shape.best {
                 let constants = KernelConstants::default()
                     .uint("N_VOCAB", self.weights.n_vocab)
@@ -45,20 +47,12 @@ impl Planner<'_> {
     }
 
     fn layer(&self, plan: &mut Plan, l: usize, weights: &Layer<GpuMatrix>) {
-        let (spec, vectors, d) = (self.spec, &self.vectors[l], self.spec.d_model);
-        let mut column = 0;
-        let input = weights.attention.input.iter().map(|matrix| {
-            let first = column;
-            column += matrix.n_out;
-            (matrix, first)
-        });
-        let input: Vec<(&GpuMatrix, usize)> = input.collect();
-        let width = column;
-        let products = Products::plain(input, (PassBuffer::Stream, d), (PassBuffer::Products, width));
-        self.products(plan, Products { norm: Some(vectors.attn_norm), ..products });
-        let mut contexts = (PassBuffer::Contexts, spec.n_heads * spec.v_dim);
+        let (vectors, d) = (&self.vectors[l], self.spec.d_model);
+        let own = &self.spec.layers[l].attention;
+        let width = self.input(plan, weights, vectors);
+        let mut contexts = (PassBuffer::Contexts, own.n_heads * own.v_dim);
         if let Heads::Latent { spec: latent, k_b, .. } = &weights.attention.heads {
-            let (x, y) = ((PassBuffer::Products, width), (PassBuffer::Absorbed, spec.n_heads * latent.rank));
+            let (x, y) = ((PassBuffer::Products, width), (PassBuffer::Absorbed, own.n_heads * latent.rank));
             self.by_head(plan, k_b, x, y, latent.nope + latent.rope);
         }
         self.heads(plan, l, width, weights);
@@ -67,8 +61,8 @@ impl Planner<'_> {
         self.attend(plan, l, &block);
         self.combine(plan, l, weights.attention.sinks.is_some());
         if let Heads::Latent { spec: latent, v_b, .. } = &weights.attention.heads {
-            let y = (PassBuffer::Expanded, spec.n_heads * latent.value);
-            self.by_head(plan, v_b, contexts, y, spec.v_dim);
+            let y = (PassBuffer::Expanded, own.n_heads * latent.value);
+            self.by_head(plan, v_b, contexts, y, own.v_dim);
             contexts = y;
         }
         self.add(plan, &weights.attention.output, contexts, vectors.post_norms[0]);
@@ -77,28 +71,58 @@ impl Planner<'_> {
                 self.mlp_hidden(plan, mlp, PassBuffer::Hidden, vectors);
                 self.add(plan, &mlp.down, (PassBuffer::Hidden, mlp.gate.n_out), vectors.post_norms[1]);
             }
-            FeedForward::Experts { router, experts, shared } => {
-                self.experts(plan, router, &experts[0], shared.as_ref(), vectors);
-            }
+            FeedForward::Experts(mixture) => self.experts(plan, mixture, vectors, d),
         }
+    }
+
+    /// The products that queries, keys and values come from; width of their rows.
+    fn input(&self, plan: &mut Plan, weights: &Layer<GpuMatrix>, vectors: &LayerVectors) -> usize {
+        let stream = (PassBuffer::Stream, self.spec.d_model);
+        let input = &weights.attention.input;
+        let Heads::Latent { queries: Some((_, matrix)), .. } = &weights.attention.heads else {
+            let mut column = 0;
+            let input = input.iter().map(|matrix| {
+                let first = column;
+                column += matrix.n_out;
+                (matrix, first)
+            });
+            let input: Vec<(&GpuMatrix, usize)> = input.collect();
+            let width = column;
+            let products = Products::plain(input, stream, (PassBuffer::Products, width));
+            self.products(plan, Products { norm: vectors.norms[0], ..products });
+            return width;
+        };
+        let width = matrix.n_out + input[1].n_out;
+        let latent = (PassBuffer::Hidden, input[0].n_out);
+        let of_stream =
+            |matrix, y| Products { norm: vectors.norms[0], ..Products::plain(vec![matrix], stream, y) };
+        self.products(plan, of_stream((&input[0], 0), latent));
+        self.products(plan, of_stream((&input[1], matrix.n_out), (PassBuffer::Products, width)));
+        let products = Products::plain(vec![(matrix, 0)], latent, (PassBuffer::Products, width));
+        self.products(plan, Products { norm: Some(vectors.query_norm), ..products });
+        width
     }
 
     fn heads(&self, plan: &mut Plan, l: usize, width: usize, weights: &Layer<GpuMatrix>) {
         let (spec, layout, vectors) = (self.spec, self.layout.layers[l], &self.vectors[l]);
-        let n_rot = |rope: usize| spec.ropes[rope].table(0).len();
-        let rope = spec.layers[l].rope;
-        let latent = spec.latent;
+        let own = &spec.layers[l].attention;
+        let turned_before = |rope: usize| spec.ropes[..rope].iter().map(RopeSpec::n_rot).sum::<usize>();
+        let (n_rot, latent) = (own.rope.map_or(0, |rope| spec.ropes[rope].n_rot()), own.latent);
+        let norms = spec.family.head_norms;
         let [k_scales, q_scales, _] = vectors.shaping.unwrap_or_default();
         let is_normed = matches!(weights.attention.heads, Heads::Plain { norms: Some(_) });
         let constants = KernelConstants::default()
-            .uint("N_HEADS", spec.n_heads)
-            .uint("N_KV_HEADS", spec.n_kv_heads)
-            .uint("K_DIM", spec.k_dim)
-            .uint("V_DIM", spec.v_dim)
-            .uint("N_ROT", n_rot(rope))
+            .uint("N_HEADS", own.n_heads)
+            .uint("N_KV_HEADS", own.n_kv_heads)
+            .uint("K_DIM", own.k_dim)
+            .uint("V_DIM", own.v_dim)
+            .uint("N_ROT", n_rot)
             .uint("ROPE_FIRST", latent.map_or(0, |latent| latent.rank))
             .flag("HALVES", spec.family.pairs == RopeLayout::NeoX)
             .flag("NORMED", is_normed)
+            .flag("WHOLE_ROW", norms.is_some_and(|norms| norms.whole_row))
+            .flag("NORM_LAST", norms.is_some_and(|norms| norms.after_rope))
+            .flag("TEMPERED", own.temperature.is_some())
             .flag("SHAPED", layout.k.shaped() && vectors.shaping.is_some())
             .flag("ROTATED_K", layout.k.rotated)
             .flag("ROTATED_V", layout.v.rotated)
@@ -112,8 +136,9 @@ impl Planner<'_> {
             vectors.head_norms[1],
             k_scales,
             q_scales,
-            rope as u32,
+            own.rope.map_or(0, turned_before) as u32,
             (layout.row_bytes() / 4) as u32,
+            turned_before(spec.ropes.len()) as u32,
         ];
         let scratch = |scratch| BufferRef::Scratch(scratch);
         let bindings = vec![
@@ -128,7 +153,7 @@ impl Planner<'_> {
             BufferRef::Rows(l),
         ];
         let n_stored = if layout.shared { 1 } else { 2 };
-        let heads = spec.n_heads + n_stored * spec.n_kv_heads;
+        let heads = own.n_heads + n_stored * own.n_kv_heads;
         plan.push(&HEADS, constants, bindings, [Extent::Fixed(heads), Extent::Rows(1), Extent::Fixed(1)]);
     }
 
@@ -183,20 +208,22 @@ impl Planner<'_> {
     }
 
     fn attend(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let (spec, layout) = (self.spec, self.layout.layers[l]);
-        let group = spec.n_heads / spec.n_kv_heads;
-        let (tile_rows, tile_heads) = self.tile();
+        let (own, layout) = (&self.spec.layers[l].attention, self.layout.layers[l]);
+        let group = own.group();
+        let tile_rows = self.tile_rows();
+        let tile_heads = group.min(MAX_TILE_QUERIES / tile_rows);
         // A power of two, for a tree joins them.
-        let slices = 1 << (256 / spec.v_dim).clamp(1, 8).ilog2();
+        let slices = 1 << (256 / own.v_dim).clamp(1, 8).ilog2();
         let constants = block
             .clone()
-            .uint("N_HEADS", spec.n_heads)
+            .uint("N_HEADS", own.n_heads)
             .uint("GROUP", group)
             .uint("TILE_ROWS", tile_rows)
             .uint("TILE_HEADS", tile_heads)
             .uint("Q", tile_rows * tile_heads)
             .uint("SLICES", slices)
-            .float("SCALE", spec.score_scale);
+            .float("SCALE", own.score_scale)
+            .float("CAP", own.soft_cap.unwrap_or(0.0));
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::cast_slice(&self.layer_params(l))),
@@ -212,17 +239,17 @@ impl Planner<'_> {
         plan.push(&ATTEND, constants, bindings, [Extent::Tiles, Extent::Fixed(heads), Extent::Pieces]);
     }
 
-    /// Rows of a block and heads of a group that attend together.
-    pub(super) fn tile(&self) -> (usize, usize) {
-        let heads = (self.spec.n_heads / self.spec.n_kv_heads).min(MAX_TILE_QUERIES);
-        (if self.shape.lone { 1 } else { MAX_TILE_QUERIES / heads }, heads)
+    /// Rows of a block that attend together, in every layer.
+    pub(super) fn tile_rows(&self) -> usize {
+        let heads = self.spec.layers.iter().map(|layer| layer.attention.group()).max().unwrap_or(1);
+        if self.shape.lone { 1 } else { MAX_TILE_QUERIES / heads.min(MAX_TILE_QUERIES) }
     }
 
     fn combine(&self, plan: &mut Plan, l: usize, sinks: bool) {
-        let (spec, layout) = (self.spec, self.layout.layers[l]);
+        let (own, layout) = (&self.spec.layers[l].attention, self.layout.layers[l]);
         let constants = KernelConstants::default()
-            .uint("N_HEADS", spec.n_heads)
-            .uint("V_DIM", spec.v_dim)
+            .uint("N_HEADS", own.n_heads)
+            .uint("V_DIM", own.v_dim)
             .uint("WINDOW", layout.window.unwrap_or(0))
             .flag("ROTATED_V", layout.v.rotated)
             .flag("SINKS", sinks);
@@ -238,7 +265,7 @@ impl Planner<'_> {
             &COMBINE,
             constants,
             bindings,
-            [Extent::Fixed(spec.n_heads), Extent::Rows(1), Extent::Fixed(1)],
+            [Extent::Fixed(own.n_heads), Extent::Rows(1), Extent::Fixed(1)],
         );
     }
 }

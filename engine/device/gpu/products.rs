@@ -3,8 +3,9 @@
 use super::kernels::{KernelConstants, NORM, PRODUCT, PRODUCT_FLOATS};
 use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::{GpuMatrix, GpuScheme, MatrixPart, OUTS};
-use crate::model::spec::{Activation, ExpertSpec, Gating};
-use crate::model::weights::Mlp;
+use crate::model::family::{Activation, Gating};
+use crate::model::spec::ExpertSpec;
+use crate::model::weights::{Mixture, Mlp};
 use bytemuck::{Pod, Zeroable};
 
 const NONE: u32 = u32::MAX;
@@ -53,6 +54,14 @@ pub(super) struct Products<'a> {
     /// Matrices by head, of which the first is given: their number, and the distance of what they meet in a
     /// row of x.
     pub(super) heads: (usize, usize),
+    /// The experts that rows are sent to, or whose score for what is shared the products are multiplied by;
+    /// and the bias of their selection.
+    pub(super) mixture: Option<(ExpertSpec, Option<u32>)>,
+    /// Products are multiplied by the sigmoid of the mixture's score for what is shared.
+    pub(super) gated: bool,
+    /// Factor of the products, and their soft cap.
+    pub(super) factor: f32,
+    pub(super) cap: Option<f32>,
 }
 
 impl<'a> Products<'a> {
@@ -61,8 +70,22 @@ impl<'a> Products<'a> {
         (x, x_stride): (PassBuffer, usize),
         (y, y_stride): (PassBuffer, usize),
     ) -> Self {
-        let (epilogue, rows_of) = (Epilogue::Store, RowsOf::All);
-        Self { matrices, x, x_stride, y, y_stride, norm: None, epilogue, rows_of, pair: false, heads: (1, 0) }
+        Self {
+            matrices,
+            x,
+            x_stride,
+            y,
+            y_stride,
+            norm: None,
+            epilogue: Epilogue::Store,
+            rows_of: RowsOf::All,
+            pair: false,
+            heads: (1, 0),
+            mixture: None,
+            gated: false,
+            factor: 1.0,
+            cap: None,
+        }
     }
 }
 
@@ -118,6 +141,8 @@ struct Params {
     eps: f32,
     each_x: u32,
     each_y: u32,
+    expert_bias: u32,
+    unused: [u32; 3],
     segments: [MatrixSegment; SEGMENTS],
 }
 
@@ -132,7 +157,7 @@ impl Planner<'_> {
     ) {
         let products =
             Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.gate.n_out));
-        self.gated(plan, (&mlp.gate, &mlp.up), Products { norm: Some(vectors.ffn_norm), ..products });
+        self.gated(plan, (&mlp.gate, &mlp.up), Products { norm: vectors.norms[1], ..products });
     }
 
     /// `act(gate x) · up x`: in one step where both matrices can join.
@@ -156,17 +181,18 @@ impl Planner<'_> {
     pub(super) fn experts(
         &self,
         plan: &mut Plan,
-        router: &GpuMatrix,
-        experts: &Mlp<GpuMatrix>,
-        shared: Option<&Mlp<GpuMatrix>>,
+        mixture: &Mixture<GpuMatrix>,
         vectors: &LayerVectors,
+        d: usize,
     ) {
-        let Some(shape) = self.spec.experts else { return };
-        let stream = (PassBuffer::Stream, self.spec.d_model);
-        let norm = Some(vectors.ffn_norm);
-        let scores = Products::plain(vec![(router, 0)], stream, (PassBuffer::Scores, shape.n));
+        let (shape, experts, shared) = (mixture.spec, &mixture.experts[0], mixture.shared.as_ref());
+        let (stream, norm) = ((PassBuffer::Stream, d), vectors.norms[1]);
+        let routers = [Some((&mixture.router, 0)), mixture.shared_gate.as_ref().map(|gate| (gate, shape.n))];
+        let routers = routers.into_iter().flatten().collect();
+        let scores = Products::plain(routers, stream, (PassBuffer::Scores, shape.n_scores()));
         self.products(plan, Products { norm, ..scores });
         let [gate, up, down] = [&experts.gate, &experts.up, &experts.down];
+        let mixture = Some((shape, vectors.expert_bias));
         let slots = shared.filter(|mlp| {
             mlp.gate.n_out % shape.d_ff == 0
                 && [&mlp.gate, &mlp.up, &mlp.down].iter().all(|matrix| matrix.bias.is_none())
@@ -178,11 +204,15 @@ impl Planner<'_> {
         let sent = Products {
             norm,
             rows_of: RowsOf::Experts { shared: n_shared },
+            mixture,
             ..Products::plain(vec![], stream, hidden)
         };
         let mixed = Products {
             epilogue: Epilogue::Add,
             rows_of: RowsOf::Mixed { shared: n_shared },
+            mixture,
+            gated: shape.gated_shared && n_shared > 0,
+            factor: self.spec.residual_scale,
             ..Products::plain(vec![(down, 0)], hidden, stream)
         };
         if let Some(mlp) = slots {
@@ -198,17 +228,28 @@ impl Planner<'_> {
         }
         self.products(plan, mixed);
         if let Some(shared) = shared {
-            self.add(plan, &shared.down, (PassBuffer::Shared, shared.gate.n_out), vectors.post_norms[1]);
+            let x = (PassBuffer::Shared, shared.gate.n_out);
+            let products = Products::plain(vec![(&shared.down, 0)], x, stream);
+            let (epilogue, gated) = (Epilogue::Add, shape.gated_shared);
+            let factor = self.spec.residual_scale;
+            self.products(plan, Products { epilogue, gated, mixture, factor, ..products });
         }
     }
 
     /// Products that are added to the stream, normed before where the family has it.
-    pub(super) fn add(&self, plan: &mut Plan, matrix: &GpuMatrix, x: (PassBuffer, usize), post_norm: u32) {
+    pub(super) fn add(
+        &self,
+        plan: &mut Plan,
+        matrix: &GpuMatrix,
+        x: (PassBuffer, usize),
+        post_norm: Option<u32>,
+    ) {
         let d = self.spec.d_model;
-        if !self.spec.family.post_norms {
+        let Some(post_norm) = post_norm else {
             let products = Products::plain(vec![(matrix, 0)], x, (PassBuffer::Stream, d));
-            return self.products(plan, Products { epilogue: Epilogue::Add, ..products });
-        }
+            let factor = self.spec.residual_scale;
+            return self.products(plan, Products { epilogue: Epilogue::Add, factor, ..products });
+        };
         self.products(plan, Products::plain(vec![(matrix, 0)], x, (PassBuffer::Out, d)));
         let params = plan.params(bytemuck::bytes_of(&post_norm));
         let bindings = vec![
@@ -254,7 +295,7 @@ impl Planner<'_> {
     fn product(&self, plan: &mut Plan, products: &Products<'_>, group: &Group<'_>) {
         let (first, at, _) = group[0];
         let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
-        let used = self.spec.experts.map_or(1, |experts| experts.used);
+        let used = products.mixture.map_or(1, |(experts, _)| experts.used);
         let (rows, extent) = match products.rows_of {
             RowsOf::All => (self.shape.rows, Extent::Rows(self.shape.rows)),
             RowsOf::Wanted => (self.shape.wanted, Extent::Wanted(self.shape.wanted)),
@@ -270,6 +311,7 @@ impl Planner<'_> {
             eps: self.spec.norm_eps,
             each_x: (products.heads.1 / 4) as u32,
             each_y: first.n_out as u32,
+            expert_bias: products.mixture.and_then(|(_, bias)| bias).unwrap_or(0),
             ..Params::default()
         };
         let n_pairs = if products.pair { 2 } else { 1 };
@@ -320,7 +362,10 @@ impl Planner<'_> {
             .uint("EPILOGUE", products.epilogue as usize)
             .uint("N_SEGMENTS", n_segments)
             .schemes(first.scheme, other.unwrap_or(first.scheme))
-            .experts(self.spec.experts.filter(|_| is_sent), products.rows_of)
+            .experts(products.mixture, products.rows_of)
+            .flag("GATED", products.gated)
+            .float("FACTOR", products.factor)
+            .float("CAP", products.cap.unwrap_or(0.0))
             .uint(
                 "ACTIVATION",
                 match self.spec.family.activation {
@@ -329,7 +374,7 @@ impl Planner<'_> {
                     Activation::Clamped => 2,
                 },
             );
-        let table = if is_sent { PassBuffer::Scores } else { PassBuffer::Wanted };
+        let table = if is_sent || products.gated { PassBuffer::Scores } else { PassBuffer::Wanted };
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::bytes_of(&params)),
@@ -362,7 +407,8 @@ impl KernelConstants {
     }
 
     /// Rows, and how experts are chosen for them.
-    fn experts(self, experts: Option<ExpertSpec>, rows_of: RowsOf) -> Self {
+    fn experts(self, mixture: Option<(ExpertSpec, Option<u32>)>, rows_of: RowsOf) -> Self {
+        let experts = mixture.map(|(experts, _)| experts);
         let (index, shared, mixed) = match rows_of {
             RowsOf::All => (0, 0, false),
             RowsOf::Wanted => (1, 0, false),
@@ -377,7 +423,18 @@ impl KernelConstants {
             .uint("N_USED", used)
             .uint("N_SLOTS", used + shared)
             .uint("N_EXPERTS", experts.map_or(1, |experts| experts.n))
-            .flag("SOFTMAX_FIRST", experts.is_some_and(|experts| experts.gating == Gating::SoftmaxThenTop))
+            .uint("SCORES", experts.map_or(1, |experts| experts.n_scores()))
+            .uint(
+                "GATING",
+                match experts.map(|experts| experts.gating) {
+                    None | Some(Gating::SoftmaxThenTop) => 0,
+                    Some(Gating::TopThenSoftmax) => 1,
+                    Some(Gating::Sigmoid) => 2,
+                },
+            )
+            .flag("RANKED", mixture.is_some_and(|(_, bias)| bias.is_some()))
+            .uint("N_GROUPS", experts.map_or(1, |experts| experts.groups.0))
+            .uint("USED_GROUPS", experts.map_or(1, |experts| experts.groups.1))
             .flag("NORMED", experts.is_some_and(|experts| experts.normed))
             .float("EXPERT_SCALE", experts.map_or(1.0, |experts| experts.scale))
     }

@@ -60,17 +60,17 @@ pub(super) enum PassBuffer {
     Expanded,
     /// What is normed before it is added to the stream.
     Out,
-    /// Between the matrices of the feed-forward.
+    /// Between the matrices of the feed-forward; before that, between those of a latent of queries.
     Hidden,
     /// The same for the shared expert, where it can't be joined to the others.
     Shared,
-    /// Scores of experts.
+    /// Scores of experts, and of what is shared where that has one.
     Scores,
     Logits,
     /// Temperatures of rows that are sampled, and the likeliest tokens of each.
     Temperatures,
     Candidates,
-    /// Rotary tables, each `[rows, n_rot]`.
+    /// Rotary tables, each `[rows, n_rot]`; then factors of queries by position, `[rows]`.
     Ropes,
     /// Slot and token of each row.
     Places,
@@ -123,10 +123,14 @@ pub(super) struct Plan {
 /// Places among the vectors of what belongs to a layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LayerVectors {
-    pub(super) attn_norm: u32,
-    pub(super) ffn_norm: u32,
-    pub(super) post_norms: [u32; 2],
+    /// Norms before attention and feed-forward, and after them.
+    pub(super) norms: [Option<u32>; 2],
+    pub(super) post_norms: [Option<u32>; 2],
     pub(super) head_norms: [u32; 2],
+    /// Norm of the latent of queries.
+    pub(super) query_norm: u32,
+    /// What is added to scores where experts are selected.
+    pub(super) expert_bias: Option<u32>,
     pub(super) sinks: u32,
     /// Factors of keys and queries, and feedback; none before calibration.
     pub(super) shaping: Option<[u32; 3]>,

@@ -9,6 +9,7 @@ use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::Parts;
+use crate::model::spec::{AttentionSpec, ExpertSpec, FeedForwardSpec, LatentSpec};
 
 /// What a pass tells the GPU of its tokens.
 pub(super) struct Tables {
@@ -32,7 +33,7 @@ impl Gpu {
     /// What a pass tells of its tokens; places for what it writes are taken.
     pub(super) fn tables(&self, pass: &Pass, shape: PassShape, cache: &mut GpuCache) -> Result<Tables> {
         let layout = cache.layout.clone();
-        let (tile_rows, _) = self.planner(&layout, shape).tile();
+        let tile_rows = self.planner(&layout, shape).tile_rows();
         let (mut places, mut tiles, mut slots, mut sealed) =
             (vec![], [vec![], vec![]], vec![], [vec![], vec![]]);
         let mut first_row = 0;
@@ -85,10 +86,12 @@ impl Gpu {
         let n_wanted = pass.wanted.len();
         let figures = [first_row, n_wanted, usize::from(split), n_pieces, n_tiles, n_sealed, 0, 0];
         let ropes = self.spec.ropes.iter().flat_map(|rope| pass.positions().flat_map(|at| rope.table(at)));
-        let ropes: Vec<f32> = ropes.collect();
+        let temperature = self.spec.layers.iter().find_map(|layer| layer.attention.temperature);
+        let factors = temperature.into_iter().flat_map(|t| pass.positions().map(move |at| t.factor(at)));
+        let ropes: Vec<f32> = ropes.chain(factors).collect();
         let mut stream = self.weights.embedding.rows(&pass.ids)?;
-        if self.spec.family.scaled_embedding {
-            let scale = (self.spec.d_model as f64).sqrt() as f32;
+        let scale = self.spec.embedding_scale;
+        if scale != 1.0 {
             stream.iter_mut().for_each(|x| *x *= scale);
         }
         let floats = |floats: &[f32]| bytemuck::cast_slice(floats).to_vec();
@@ -132,23 +135,36 @@ impl Gpu {
     /// Bytes of each memory of a pass.
     pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(PassBuffer, u64)> {
         let (spec, rows) = (&self.spec, tables.n_rows);
-        let experts = spec.experts.map_or((0, 0, 0), |experts| (experts.n, experts.used, experts.d_ff));
-        let shared = spec.experts.map_or(0, |experts| experts.shared_ff);
-        let input =
-            self.weights.layers.iter().map(|layer| layer.attention.input.iter().map(|m| m.n_out).sum());
-        let (rank, value) = spec.latent.map_or((0, 0), |latent| (latent.rank, latent.value));
-        let heads = spec.n_heads;
+        let attention = |of: &dyn Fn(&AttentionSpec) -> usize| {
+            rows * spec.layers.iter().map(|layer| of(&layer.attention)).max().unwrap_or(0)
+        };
+        let latent = |of: fn(LatentSpec) -> usize| {
+            attention(&|own| own.latent.map_or(0, |latent| own.n_heads * of(latent)))
+        };
+        let input = |own: &AttentionSpec| match own.latent {
+            None => (own.n_heads + own.n_kv_heads) * own.k_dim + own.n_kv_heads * own.v_dim,
+            Some(LatentSpec { rank, nope, rope, .. }) => own.n_heads * (nope + rope) + rank + rope,
+        };
+        let experts = |of: fn(ExpertSpec) -> usize| {
+            let experts = spec.layers.iter().filter_map(|layer| layer.feed_forward.experts());
+            rows * experts.map(of).max().unwrap_or(0)
+        };
+        let dense = spec.layers.iter().map(|layer| match layer.feed_forward {
+            FeedForwardSpec::Dense(d_ff) => d_ff,
+            FeedForwardSpec::Experts(experts) => experts.used * experts.d_ff + experts.shared_ff,
+        });
+        let q_rank = attention(&|own| own.latent.map_or(0, |latent| latent.q_rank));
         let floats = [
-            (PassBuffer::Products, rows * input.max().unwrap_or(0)),
-            (PassBuffer::Absorbed, rows * heads * rank),
-            (PassBuffer::Queries, rows * heads * spec.k_dim),
-            (PassBuffer::Partials, rows * heads * tables.n_pieces * (spec.v_dim + 4)),
-            (PassBuffer::Contexts, rows * heads * spec.v_dim),
-            (PassBuffer::Expanded, rows * heads * value),
+            (PassBuffer::Products, attention(&input)),
+            (PassBuffer::Absorbed, latent(|latent| latent.rank)),
+            (PassBuffer::Queries, attention(&|own| own.n_heads * own.k_dim)),
+            (PassBuffer::Partials, attention(&|own| own.n_heads * tables.n_pieces * (own.v_dim + 4))),
+            (PassBuffer::Contexts, attention(&|own| own.n_heads * own.v_dim)),
+            (PassBuffer::Expanded, latent(|latent| latent.value)),
             (PassBuffer::Out, rows * spec.d_model),
-            (PassBuffer::Hidden, rows * spec.d_ff.max(experts.1 * experts.2 + shared)),
-            (PassBuffer::Shared, rows * shared),
-            (PassBuffer::Scores, rows * experts.0),
+            (PassBuffer::Hidden, q_rank.max(rows * dense.max().unwrap_or(0))),
+            (PassBuffer::Shared, experts(|experts| experts.shared_ff)),
+            (PassBuffer::Scores, experts(|experts| experts.n_scores())),
             (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
             (PassBuffer::Candidates, tables.n_wanted * CANDIDATE_WORDS),
         ];

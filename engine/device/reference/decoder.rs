@@ -5,8 +5,10 @@ use super::{HERE, Linear, Reference};
 use crate::device::{Output, Pass, PassSpan};
 use crate::kv::layout::{BLOCK, LayerLayout};
 use crate::model::calibration::Measured;
-use crate::model::spec::{Activation, Gating, LatentSpec, RopeLayout};
-use crate::model::weights::{FeedForward, Heads, Layer, Mlp};
+use crate::model::family::{Activation, Gating, RopeLayout};
+use crate::model::rope::RopeSpec;
+use crate::model::spec::{AttentionSpec, LatentSpec};
+use crate::model::weights::{FeedForward, Heads, Layer, Mixture, Mlp};
 use candle_core::{D, Result, Tensor};
 
 impl Linear {
@@ -73,9 +75,7 @@ impl Reference {
         let (spec, n) = (&self.spec, pass.ids.len());
         let embedded = self.weights.embedding.rows(&pass.ids).map_err(candle_core::Error::wrap)?;
         let mut x = Tensor::from_vec(embedded, (n, spec.d_model), &HERE)?;
-        if spec.family.scaled_embedding {
-            x = (x * (spec.d_model as f64).sqrt())?;
-        }
+        x = (x * f64::from(spec.embedding_scale))?;
         for (l, weights) in self.weights.layers.iter().enumerate() {
             x = self.layer(&x, l, weights, pass, cache, watch.as_deref_mut())?;
         }
@@ -86,7 +86,8 @@ impl Reference {
         if pass.hidden {
             return x.flatten_all()?.to_vec1().map(Output::Hidden);
         }
-        self.weights.output.forward(&x)?.flatten_all()?.to_vec1().map(Output::Logits)
+        let logits = (self.weights.output.forward(&x)? * f64::from(spec.logit_scale))?;
+        capped(&logits, spec.logit_cap)?.flatten_all()?.to_vec1().map(Output::Logits)
     }
 
     /// `x: [n, d_model]` through attention and feed-forward, each with its norm before and its residual.
@@ -100,27 +101,24 @@ impl Reference {
         mut watch: Option<&mut Measured>,
     ) -> Result<Tensor> {
         let eps = self.spec.norm_eps;
-        let normed = rms_norm(x, &weights.attn_norm, eps)?;
-        let context = self.attention(&normed, l, weights, pass, cache, watch.as_deref_mut())?;
-        let attended = |context: &Tensor| {
-            let out = weights.attention.output.forward(context)?;
-            match &weights.post_norms {
-                None => out + x,
-                Some([norm, _]) => rms_norm(&out, norm, eps)? + x,
-            }
+        let normed =
+            |x: &Tensor, norm: Option<&Vec<f32>>| norm.map_or(Ok(x.clone()), |norm| rms_norm(x, norm, eps));
+        let before = |at: usize| weights.norms.as_ref().map(|norms| &norms[at]);
+        let added = |out: &Tensor, at: usize, x: &Tensor| {
+            let out = normed(out, weights.post_norms.as_ref().map(|norms| &norms[at]))?;
+            (out * f64::from(self.spec.residual_scale))? + x
         };
+        let context =
+            self.attention(&normed(x, before(0))?, l, weights, pass, cache, watch.as_deref_mut())?;
+        let attended = |context: &Tensor| added(&weights.attention.output.forward(context)?, 0, x);
         let after = attended(&context)?;
         if let Some(watch) = watch {
             let noisy = attended(&(&context + Tensor::from_slice(watch.noise(), context.dims(), &HERE)?)?)?;
             let [after, noisy] = [&after, &noisy].map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
             watch.felt(&after?, &noisy?, self.spec.d_model);
         }
-        let normed = rms_norm(&after, &weights.ffn_norm, eps)?;
-        let out = self.feed_forward(&normed, &weights.feed_forward)?;
-        match &weights.post_norms {
-            None => out + after,
-            Some([_, norm]) => rms_norm(&out, norm, eps)? + after,
-        }
+        let out = self.feed_forward(&normed(&after, before(1))?, &weights.feed_forward)?;
+        added(&out, 1, &after)
     }
 
     /// `x: [n, d_model]` → contexts, `[n, n_heads · width of a head's values]`.
@@ -134,22 +132,29 @@ impl Reference {
         watch: Option<&mut Measured>,
     ) -> Result<Tensor> {
         let (spec, layout) = (&self.spec, cache.layout.layers[l]);
-        let rope = &spec.ropes[spec.layers[l].rope];
-        let tables: Vec<Vec<f32>> = pass.positions().map(|position| rope.table(position)).collect();
+        let own = &spec.layers[l].attention;
+        let rope = own.rope.map(|rope| &spec.ropes[rope]);
+        let tables =
+            rope.map(|rope| pass.positions().map(|position| rope.table(position)).collect::<Vec<_>>());
+        let tables = tables.as_deref();
         let ProjectedTensors { mut q, mut k, mut v } = match &weights.attention.heads {
-            Heads::Plain { norms } => self.plain(x, weights, norms.as_ref(), &tables)?,
-            Heads::Latent { spec: latent, norm, k_b, .. } => {
-                self.latent(x, weights, *latent, norm, k_b, &tables)?
+            Heads::Plain { norms } => self.plain(x, own, weights, norms.as_ref(), tables)?,
+            Heads::Latent { spec: latent, queries, norm, k_b, .. } => {
+                self.latent(x, weights, (*latent, queries.as_ref()), norm, k_b, tables)?
             }
         };
+        if let Some(temperature) = own.temperature {
+            let factors: Vec<f32> = pass.positions().map(|position| temperature.factor(position)).collect();
+            q = q.broadcast_mul(&Tensor::new(factors, &HERE)?.reshape(((), 1, 1))?)?;
+        }
         if let (Some(watch), Some(v)) = (watch, &v) {
             let [q, k, v] = [&q, &k, v].map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
-            watch.add(spec, tables[0].len(), layout.window, [&q?, &k?, &v?]);
+            watch.add(own, spec.family.pairs, rope.map_or(0, RopeSpec::n_rot), [&q?, &k?, &v?]);
         }
         let shaping = self.shapings[l].as_ref().filter(|_| layout.k.shaped());
         if let Some(shaping) = shaping {
             k = k.broadcast_mul(&shaping.of_keys()?)?;
-            q = q.broadcast_mul(&shaping.of_queries(spec.n_heads / spec.n_kv_heads)?)?;
+            q = q.broadcast_mul(&shaping.of_queries(own.group())?)?;
         }
         if layout.k.rotated {
             (q, k) = (hadamard(&q, &layout.key_parts())?, hadamard(&k, &layout.key_parts())?);
@@ -178,19 +183,34 @@ impl Reference {
     fn plain(
         &self,
         x: &Tensor,
+        own: &AttentionSpec,
         weights: &Layer<Linear>,
         norms: Option<&[Vec<f32>; 2]>,
-        tables: &[Vec<f32>],
+        tables: Option<&[Vec<f32>]>,
     ) -> Result<ProjectedTensors> {
-        let spec = &self.spec;
-        let heads =
-            |i: usize, n: usize| weights.attention.input[i].forward(x)?.reshape((x.dim(0)?, n, spec.k_dim));
-        let (mut q, mut k) = (heads(0, spec.n_heads)?, heads(1, spec.n_kv_heads)?);
-        if let Some([q_norm, k_norm]) = norms {
-            (q, k) = (rms_norm(&q, q_norm, spec.norm_eps)?, rms_norm(&k, k_norm, spec.norm_eps)?);
-        }
-        let turned = |x: &Tensor| apply_rope(x, 0, spec.family.pairs, tables);
-        Ok(ProjectedTensors { q: turned(&q)?, k: turned(&k)?, v: Some(heads(2, spec.n_kv_heads)?) })
+        let family = self.spec.family;
+        let kinds = family.head_norms;
+        let (whole_row, after_rope) =
+            (kinds.is_some_and(|kinds| kinds.whole_row), kinds.is_some_and(|kinds| kinds.after_rope));
+        let heads = |i: usize, n: usize, norm: Option<&Vec<f32>>| {
+            let y = weights.attention.input[i].forward(x)?;
+            let norm = |y: &Tensor, meant: bool| {
+                norm.filter(|_| meant).map_or(Ok(y.clone()), |norm| rms_norm(y, norm, self.spec.norm_eps))
+            };
+            let y = norm(&y, whole_row)?.reshape((x.dim(0)?, n, own.k_dim))?;
+            if i == 2 {
+                return Ok(y);
+            }
+            let y = norm(&y, !whole_row && !after_rope)?;
+            let y = tables.map_or(Ok(y.clone()), |tables| apply_rope(&y, 0, family.pairs, tables))?;
+            norm(&y, after_rope)
+        };
+        let norm = |i: usize| norms.map(|norms| &norms[i]);
+        Ok(ProjectedTensors {
+            q: heads(0, own.n_heads, norm(0))?,
+            k: heads(1, own.n_kv_heads, norm(1))?,
+            v: Some(heads(2, own.n_kv_heads, None)?),
+        })
     }
 
     /// MLA (DeepSeek-V2, section 2.1, appendix C): all heads read one latent, to which their queries are
@@ -199,15 +219,21 @@ impl Reference {
         &self,
         x: &Tensor,
         weights: &Layer<Linear>,
-        latent: LatentSpec,
+        (latent, queries): (LatentSpec, Option<&(Vec<f32>, Linear)>),
         norm: &[f32],
         k_b: &[Linear],
-        tables: &[Vec<f32>],
+        tables: Option<&[Vec<f32>]>,
     ) -> Result<ProjectedTensors> {
         let LatentSpec { rank, nope, rope, .. } = latent;
-        let (n, heads, pairs) = (x.dim(0)?, self.spec.n_heads, self.spec.family.pairs);
-        let q = weights.attention.input[0].forward(x)?.reshape((n, heads, nope + rope))?;
-        let q = apply_rope(&q, nope, pairs, tables)?;
+        let (n, heads, pairs) = (x.dim(0)?, k_b.len(), self.spec.family.pairs);
+        let turned = |x: &Tensor, first: usize| {
+            tables.map_or(Ok(x.clone()), |tables| apply_rope(x, first, pairs, tables))
+        };
+        let mut q = weights.attention.input[0].forward(x)?;
+        if let Some((norm, matrix)) = queries {
+            q = matrix.forward(&rms_norm(&q, norm, self.spec.norm_eps)?)?;
+        }
+        let q = turned(&q.reshape((n, heads, nope + rope))?, nope)?;
         let absorbed = |(h, k_b): (usize, &Linear)| {
             k_b.forward(&q.narrow(1, h, 1)?.narrow(2, 0, nope)?.squeeze(1)?.contiguous()?)
         };
@@ -216,7 +242,7 @@ impl Reference {
         let kv = weights.attention.input[1].forward(x)?;
         let latents = rms_norm(&kv.narrow(1, 0, rank)?.contiguous()?, norm, self.spec.norm_eps)?;
         let k = Tensor::cat(&[latents, kv.narrow(1, rank, rope)?], 1)?.unsqueeze(1)?;
-        Ok(ProjectedTensors { q, k: apply_rope(&k, rank, pairs, tables)?, v: None })
+        Ok(ProjectedTensors { q, k: turned(&k, rank)?, v: None })
     }
 
     /// Softmax attention of a span's queries `[n, n_heads, k_dim]` → `[n, n_heads, v_dim]`: the rows of a
@@ -229,8 +255,8 @@ impl Reference {
         sinks: Option<&[f32]>,
         cache: &ReferenceCache,
     ) -> Result<Tensor> {
-        let spec = &self.spec;
-        let group = spec.n_heads / spec.n_kv_heads;
+        let own = &self.spec.layers[l].attention;
+        let group = own.group();
         let LayerLayout { window, .. } = cache.layout.layers[l];
         let (mut contexts, mut done) = (Vec::new(), 0);
         while done < span.n {
@@ -245,7 +271,8 @@ impl Reference {
             };
             let (k, v) = (every_head(k)?, every_head(v)?);
             let q = q.narrow(0, done, n)?.transpose(0, 1)?.contiguous()?;
-            let scores = (q.matmul(&k.t()?)? * f64::from(spec.score_scale))?;
+            let scores = (q.matmul(&k.t()?)? * f64::from(own.score_scale))?;
+            let scores = capped(&scores, own.soft_cap)?;
             let n_seen = k.dim(1)?;
             let mask = (first..first + n).flat_map(|row| {
                 (oldest * BLOCK..oldest * BLOCK + n_seen).map(move |token| {
@@ -256,8 +283,8 @@ impl Reference {
             let mask = Tensor::from_vec(mask.collect(), (1, n, n_seen), &HERE)?;
             let mut scores = scores.broadcast_add(&mask)?;
             if let Some(sinks) = sinks {
-                let sinks = Tensor::new(sinks, &HERE)?.reshape((spec.n_heads, 1, 1))?;
-                scores = Tensor::cat(&[scores, sinks.expand((spec.n_heads, n, 1))?], 2)?;
+                let sinks = Tensor::new(sinks, &HERE)?.reshape((own.n_heads, 1, 1))?;
+                scores = Tensor::cat(&[scores, sinks.expand((own.n_heads, n, 1))?], 2)?;
             }
             let weights = softmax(&scores)?.narrow(2, 0, n_seen)?.contiguous()?;
             contexts.push(weights.matmul(&v)?.transpose(0, 1)?);
@@ -269,10 +296,15 @@ impl Reference {
     fn feed_forward(&self, x: &Tensor, weights: &FeedForward<Linear>) -> Result<Tensor> {
         match weights {
             FeedForward::Dense(mlp) => self.mlp(x, mlp),
-            FeedForward::Experts { router, experts, shared } => {
-                let rows = (0..x.dim(0)?).map(|row| self.experts(&x.narrow(0, row, 1)?, router, experts));
+            FeedForward::Experts(mixture) => {
+                let rows = (0..x.dim(0)?).map(|row| self.experts(&x.narrow(0, row, 1)?, mixture));
                 let mixed = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?;
-                shared.as_ref().map_or(Ok(mixed.clone()), |shared| self.mlp(x, shared)? + mixed)
+                let Some(shared) = &mixture.shared else { return Ok(mixed) };
+                let mut out = self.mlp(x, shared)?;
+                if let Some(gate) = &mixture.shared_gate {
+                    out = out.broadcast_mul(&sigmoid(&gate.forward(x)?)?)?;
+                }
+                out + mixed
             }
         }
     }
@@ -293,15 +325,30 @@ impl Reference {
     }
 
     /// The weighted sum of the experts that a row is sent to.
-    fn experts(&self, x: &Tensor, router: &Linear, experts: &[Mlp<Linear>]) -> Result<Tensor> {
-        let spec = self.spec.experts.ok_or_else(|| candle_core::Error::msg("experts without a shape"))?;
-        let mut scores = router.forward(x)?;
-        if spec.gating == Gating::SoftmaxThenTop {
-            scores = softmax(&scores)?;
-        }
+    fn experts(&self, x: &Tensor, mixture: &Mixture<Linear>) -> Result<Tensor> {
+        let spec = &mixture.spec;
+        let mut scores = mixture.router.forward(x)?;
+        scores = match spec.gating {
+            Gating::SoftmaxThenTop => softmax(&scores)?,
+            Gating::Sigmoid => sigmoid(&scores)?,
+            Gating::TopThenSoftmax => scores,
+        };
         let scores: Vec<f32> = scores.flatten_all()?.to_vec1()?;
-        let mut best: Vec<usize> = (0..experts.len()).collect();
-        best.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        let bias = mixture.bias.clone().unwrap_or_else(|| vec![0.0; spec.n]);
+        let ranks: Vec<f32> = scores.iter().zip(&bias).map(|(score, bias)| score + bias).collect();
+        let mut best: Vec<usize> = (0..spec.n).collect();
+        if spec.groups.1 < spec.groups.0 {
+            let size = spec.n / spec.groups.0;
+            let worth = |group: usize| {
+                let mut of_group = ranks[group * size..][..size].to_vec();
+                of_group.sort_by(f32::total_cmp);
+                of_group[size - 1] + of_group[size - 2]
+            };
+            let mut groups: Vec<usize> = (0..spec.groups.0).collect();
+            groups.sort_by(|a, b| worth(*b).total_cmp(&worth(*a)));
+            best.retain(|expert| groups[..spec.groups.1].contains(&(expert / size)));
+        }
+        best.sort_by(|a, b| ranks[*b].total_cmp(&ranks[*a]));
         best.truncate(spec.used);
         let mut weights: Vec<f32> = best.iter().map(|expert| scores[*expert]).collect();
         if spec.gating == Gating::TopThenSoftmax {
@@ -311,10 +358,20 @@ impl Reference {
         let mut out = x.zeros_like()?;
         for (expert, weight) in best.into_iter().zip(weights) {
             let weight = weight * spec.scale / if spec.normed { sum } else { 1.0 };
-            out = (out + (self.mlp(x, &experts[expert])? * f64::from(weight))?)?;
+            out = (out + (self.mlp(x, &mixture.experts[expert])? * f64::from(weight))?)?;
         }
         Ok(out)
     }
+}
+
+/// `cap · tanh(x / cap)`, if there is a cap.
+fn capped(x: &Tensor, cap: Option<f32>) -> Result<Tensor> {
+    let Some(cap) = cap.map(f64::from) else { return Ok(x.clone()) };
+    (x / cap)?.tanh()? * cap
+}
+
+fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    (x.neg()?.exp()? + 1.0)?.recip()
 }
 
 /// Over the last dimension.

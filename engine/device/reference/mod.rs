@@ -12,7 +12,7 @@ use super::{Cache, Device, Output, Pass, own};
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
-use crate::model::spec::DecoderSpec;
+use crate::model::spec::{AttentionSpec, DecoderSpec};
 use crate::model::tensors::{Numbers, converted};
 use crate::model::weights::{Matrix, Pack, Weights};
 use crate::{Error, Result};
@@ -68,7 +68,7 @@ impl Reference {
     pub(crate) fn load(gguf: &Arc<Gguf>) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
         let weights = Weights::load(gguf, &spec, &mut Dequantize, &mut |_, _| {})?;
-        let shapings = spec.layers.iter().map(|_| None).collect();
+        let shapings = spec.cached().map(|_| None).collect();
         Ok(Self { spec, weights, shapings })
     }
 }
@@ -88,11 +88,11 @@ impl Device for Reference {
 
     fn calibrate(&mut self, calibration: &Calibration) {
         self.spec.calibrate(calibration);
-        let shaping = |l| {
+        let shaping = |(l, attention): (usize, &AttentionSpec)| {
             let [queries, keys] = calibration.of_layer(l)?;
-            Some(ReferenceShaping::new(&queries, &keys, self.spec.k_dim))
+            Some(ReferenceShaping::new(&queries, &keys, attention.k_dim))
         };
-        self.shapings = (0..self.spec.layers.len()).map(shaping).collect();
+        self.shapings = self.spec.cached().enumerate().map(shaping).collect();
     }
 
     fn cache(&self, layout: Arc<KvLayout>) -> Box<dyn Cache> {

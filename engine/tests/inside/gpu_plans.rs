@@ -6,7 +6,7 @@ use super::plan::CANDIDATE_WORDS;
 use super::steps::{Extent, PassShape, Plan, Planner};
 use super::vectors_of;
 use super::weights::{GpuMatrix, Packer};
-use crate::fixtures::{Dtype, Experts, Latent, RandomModel};
+use crate::fixtures::{self, Dtype, Experts, Latent, RandomModel};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
@@ -48,7 +48,7 @@ impl Outline {
 /// The families, small.
 fn families() -> Vec<RandomModel> {
     let family = |name| RandomModel { dtype: Dtype::Q8_0, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
-    let mut all: Vec<RandomModel> = ["llama", "qwen2", "qwen3", "deepseek2"].map(family).to_vec();
+    let mut all: Vec<RandomModel> = fixtures::families().map(family).collect();
     all.push(RandomModel { n_layers: 6, window: 200, ..family("gemma3") });
     all.push(RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") });
     let types = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q5_0, Dtype::Q5_1];
@@ -106,11 +106,12 @@ fn shapes() -> Vec<(String, RandomModel)> {
         }
         let window = RandomModel { architecture: "gemma3".into(), window: 1024, ..plain.clone() };
         all.push((format!("gemma3 {size}"), window));
-        let experts =
-            |n, used, shared, d_ff, leading_dense| Some(Experts { n, used, shared, d_ff, leading_dense });
+        let experts = |n, used, shared, d_ff, leading_dense| {
+            Some(Experts { n, used, shared, d_ff, leading_dense, ..Experts::default() })
+        };
         let scale = plain.d_model / 1024;
         let latent = RandomModel {
-            latent: Some(Latent { rank: 512, nope: 128, rope: 64, value: 128 }),
+            latent: Some(Latent { rank: 512, q_rank: 0, nope: 128, rope: 64, value: 128 }),
             experts: experts(64, 6, 2, 256 * scale, 1),
             head_dim: 192,
             n_layers: 27,
@@ -144,15 +145,13 @@ fn a_token_is_few_dispatches_and_the_weights_once() {
         let per_layer = (0..outline.spec.layers.len()).map(of_layer).max().unwrap_or(0);
         let read: u64 = plan.steps.iter().map(|step| step.weight_bytes).sum();
         // Experts that are not used are not read; nor is the table of embeddings.
-        let unused = outline.spec.experts.map_or(0, |experts| {
-            let [layer] = [outline.weights.layers.last().expect("a layer")];
-            let crate::model::weights::FeedForward::Experts { experts: all, .. } = &layer.feed_forward else {
-                return 0;
-            };
-            let of_one: u64 = [&all[0].gate, &all[0].up, &all[0].down].map(GpuMatrix::n_bytes).iter().sum();
-            let n_layers = outline.spec.layers.iter().filter(|layer| layer.experts).count();
-            of_one * (experts.n - experts.used) as u64 * n_layers as u64
-        });
+        let of_layer = |layer: &crate::model::weights::Layer<GpuMatrix>| {
+            let crate::model::weights::FeedForward::Experts(mixture) = &layer.feed_forward else { return 0 };
+            let one = &mixture.experts[0];
+            let of_one: u64 = [&one.gate, &one.up, &one.down].map(GpuMatrix::n_bytes).iter().sum();
+            of_one * (mixture.spec.n - mixture.spec.used) as u64
+        };
+        let unused: u64 = outline.weights.layers.iter().map(of_layer).sum();
         let most = outline.n_bytes - unused;
         eprintln!(
             "{name}: {n} dispatches ({per_layer} a layer), {} MiB of weights in a file of {} MiB, {:.3} of \

@@ -4,7 +4,7 @@ use super::some;
 use crate::device::cpu::Cpu;
 use crate::device::reference::Reference;
 use crate::device::{Device, measure};
-use crate::fixtures::{Dtype, RandomModel};
+use crate::fixtures::{self, Dtype, RandomModel};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
@@ -72,16 +72,20 @@ fn distance(a: &[f32], b: &[f32], n_vocab: usize) -> f64 {
 /// The families, with float weights: what differs is the cache and the order of sums. With coded weights
 /// activations are rounded.
 pub(crate) fn models() -> Vec<(RandomModel, &'static str)> {
-    let family = |name| RandomModel { dtype: Dtype::F32, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
-    vec![
-        (RandomModel { dtype: Dtype::F32, ..RandomModel::tiny(7) }, "llama"),
-        (RandomModel { head_dim: 80, ..family("qwen2") }, "qwen2"),
-        (family("qwen3"), "qwen3"),
-        (RandomModel { n_layers: 6, window: 200, ..family("gemma3") }, "gemma3"),
-        (family("deepseek2"), "deepseek2"),
-        (family("gpt-oss"), "gpt-oss"),
-        (RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(7) }, "llama in Q8_0"),
-    ]
+    let tiny = |name| RandomModel { dtype: Dtype::F32, ..RandomModel::tiny_of(name, 7) };
+    let of_family = |name: &'static str| {
+        let model = tiny(name);
+        let model = match name {
+            "qwen2" => RandomModel { head_dim: 80, ..model },
+            "gemma3" => RandomModel { n_layers: 6, window: 200, ..model },
+            "deepseek2" | "gpt-oss" => RandomModel { n_layers: 2, ..model },
+            _ => model,
+        };
+        (model, name)
+    };
+    let mut all: Vec<(RandomModel, &'static str)> = fixtures::families().map(of_family).collect();
+    all.push((RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(7) }, "llama in Q8_0"));
+    all
 }
 
 pub(crate) fn devices(model: &RandomModel) -> [Arc<dyn Device>; 2] {

@@ -2,7 +2,8 @@
 // that read one KV head: some rows of a block, some heads of a group. A block's scores are one for each thread, its values a
 // column of eight for each; blocks are merged in order, here or in `combine`, by the same steps.
 //
-// Constants in front: TILE_ROWS, TILE_HEADS, Q (their product), N_HEADS, GROUP (heads that read a KV head), the layout of a block.
+// Constants in front: TILE_ROWS, TILE_HEADS, Q (their product), N_HEADS, GROUP (heads that read a KV head), SCALE and CAP (0: none) of the
+// scores, the layout of a block.
 
 struct Tile {
     // First row of the pass, number of rows, position of the first.
@@ -139,7 +140,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var q = 0u; q < Q; q++) {
             let position = tile.position + q / TILE_HEADS;
             let sees = at <= position && (WINDOW == 0u || position < at + WINDOW);
-            scores[q] = select(LEAST, scores[q] * SCALE, sees);
+            var score = scores[q] * SCALE;
+            if (CAP > 0.0) {
+                score = CAP * tanh(clamp(score / CAP, -15.0, 15.0));
+            }
+            scores[q] = select(LEAST, score, sees);
             weights[q * 256u + token] = scores[q];
         }
         workgroupBarrier();

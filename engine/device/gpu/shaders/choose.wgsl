@@ -1,25 +1,29 @@
-// The experts that a row is sent to, with their weights: the best by score, of equal ones the first, ordered by index, so that they are
+// The experts that a row is sent to, with their weights: the best by rank, of equal ones the first, ordered by index, so that they are
 // added up in an order of their own. Each workgroup finds those of its row by itself: a dispatch of its own would take longer.
 //
-// Constants in front: N_EXPERTS, N_USED, SOFTMAX_FIRST, NORMED, EXPERT_SCALE.
+// Constants in front: N_EXPERTS, N_USED, SCORES (numbers of a row of scores), GATING, RANKED (a bias is added where experts are selected),
+// N_GROUPS, USED_GROUPS, NORMED, EXPERT_SCALE.
+
+const SOFTMAX_FIRST = 0u;
+const SIGMOID = 2u;
+const LOWEST = -3e38;
 
 var<workgroup> scores: array<f32, N_EXPERTS>;
+var<workgroup> ranks: array<f32, N_EXPERTS>;
 var<workgroup> is_used: array<u32, N_EXPERTS>;
+var<workgroup> worths: array<f32, N_GROUPS>;
 var<workgroup> chosen: array<u32, N_USED>;
 var<workgroup> weights: array<f32, N_USED>;
 
-fn choose(row: u32, thread: u32) {
+fn sigmoid(x: f32) -> f32 {
+    return 1.0 / (1.0 + exp(-x));
+}
+
+// `bias` of the first expert among the vectors.
+fn choose(row: u32, bias: u32, thread: u32) {
     for (var i = thread; i < N_EXPERTS; i += THREADS) {
-        scores[i] = bitcast<f32>(table[row * N_EXPERTS + i]);
-    }
-    workgroupBarrier();
-    // An expert is used if fewer than N_USED are better.
-    for (var i = thread; i < N_EXPERTS; i += THREADS) {
-        var n_better = 0u;
-        for (var j = 0u; j < N_EXPERTS; j++) {
-            n_better += u32(scores[j] > scores[i] || (scores[j] == scores[i] && j < i));
-        }
-        is_used[i] = u32(n_better < N_USED);
+        scores[i] = bitcast<f32>(table[row * SCORES + i]);
+        ranks[i] = scores[i];
     }
     workgroupBarrier();
     var most = scores[0];
@@ -28,17 +32,58 @@ fn choose(row: u32, thread: u32) {
     }
     workgroupBarrier();
     for (var i = thread; i < N_EXPERTS; i += THREADS) {
-        scores[i] = exp(scores[i] - most);
+        scores[i] = select(exp(scores[i] - most), sigmoid(scores[i]), GATING == SIGMOID);
+    }
+    workgroupBarrier();
+    var all = 0.0;
+    for (var i = 0u; i < N_EXPERTS; i++) {
+        all += scores[i];
+    }
+    if (RANKED) {
+        for (var i = thread; i < N_EXPERTS; i += THREADS) {
+            ranks[i] = scores[i] / select(1.0, all, GATING == SOFTMAX_FIRST) + vectors[bias + i];
+        }
+    } else if (GATING == SIGMOID) {
+        for (var i = thread; i < N_EXPERTS; i += THREADS) {
+            ranks[i] = scores[i];
+        }
+    }
+    workgroupBarrier();
+    if (N_GROUPS > USED_GROUPS) {
+        const SIZE = N_EXPERTS / N_GROUPS;
+        for (var g = thread; g < N_GROUPS; g += THREADS) {
+            var best = vec2<f32>(LOWEST);
+            for (var i = g * SIZE; i < (g + 1u) * SIZE; i++) {
+                best = vec2<f32>(max(best.x, ranks[i]), max(best.y, min(best.x, ranks[i])));
+            }
+            worths[g] = best.x + best.y;
+        }
+        workgroupBarrier();
+        for (var i = thread; i < N_EXPERTS; i += THREADS) {
+            let own = i / SIZE;
+            var n_better = 0u;
+            for (var g = 0u; g < N_GROUPS; g++) {
+                n_better += u32(worths[g] > worths[own] || (worths[g] == worths[own] && g < own));
+            }
+            ranks[i] = select(LOWEST, ranks[i], n_better < USED_GROUPS);
+        }
+        workgroupBarrier();
+    }
+    // An expert is used if fewer than N_USED are better.
+    for (var i = thread; i < N_EXPERTS; i += THREADS) {
+        var n_better = 0u;
+        for (var j = 0u; j < N_EXPERTS; j++) {
+            n_better += u32(ranks[j] > ranks[i] || (ranks[j] == ranks[i] && j < i));
+        }
+        is_used[i] = u32(n_better < N_USED);
     }
     workgroupBarrier();
     if (thread == 0u) {
-        var all = 0.0;
         var used = 0.0;
         for (var i = 0u; i < N_EXPERTS; i++) {
-            all += scores[i];
             used += select(0.0, scores[i], is_used[i] == 1u);
         }
-        let divisor = select(used, all, SOFTMAX_FIRST);
+        let divisor = select(select(used, all, GATING == SOFTMAX_FIRST), 1.0, GATING == SIGMOID);
         // As DeepSeek's own code has it: never by less than the smallest normal half.
         let sum = select(1.0, max(used / divisor, 6.1035156e-5), NORMED);
         var n = 0u;

@@ -1,8 +1,9 @@
 // From the products of a layer to its queries and to rows of the cache: norms of heads, positions, scales, rotation. A workgroup takes
 // one head of one row: first those of queries, then of keys, then of values.
 //
-// Constants in front: N_HEADS, N_KV_HEADS, K_DIM, V_DIM, N_ROT, ROPE_FIRST, HALVES (pairs lie half a head apart), NORMED, SHAPED,
-// ROTATED_K, ROTATED_V, LATENT (keys and values are one latent), RANK, NOPE, WIDTH (of a row of products), EPS.
+// Constants in front: N_HEADS, N_KV_HEADS, K_DIM, V_DIM, N_ROT (0: positions turn nothing), ROPE_FIRST, HALVES (pairs lie half a head
+// apart), NORMED, WHOLE_ROW (one norm over all heads), NORM_LAST (after positions), TEMPERED (queries are scaled by their position),
+// SHAPED, ROTATED_K, ROTATED_V, LATENT (keys and values are one latent), RANK, NOPE, WIDTH (of a row of products), EPS.
 
 struct Params {
     // Norms of queries and keys (LATENT: of the latent, twice) among the vectors; factors of keys and of queries there.
@@ -10,10 +11,12 @@ struct Params {
     k_norm: u32,
     k_scales: u32,
     q_scales: u32,
-    // Which of the rotary tables, [n_rows, N_ROT] each.
+    // Elements that turn by the rotary tables before the one to use, [n_rows, N_ROT] each.
     rope: u32,
     // Words of a token's rows in the cache.
     row_words: u32,
+    // As `rope`, for the factors of queries, [n_rows].
+    temperature: u32,
 }
 
 struct Row {
@@ -37,11 +40,13 @@ const HEAD_THREADS = 64u;
 var<workgroup> head: array<f32, K_DIM>;
 var<workgroup> squares: array<f32, HEAD_THREADS>;
 
-// Norms the first `width` numbers of the head.
-fn norm(width: u32, weights: u32, thread: u32) {
+// Norms the first `width` numbers of the head; of WHOLE_ROW by the `n_heads` heads from product `first` on.
+fn norm(width: u32, weights: u32, first: u32, n_heads: u32, thread: u32) {
     var square = 0.0;
-    for (var i = thread; i < width; i += HEAD_THREADS) {
-        square = fma(head[i], head[i], square);
+    let n_squared = select(width, n_heads * width, WHOLE_ROW);
+    for (var i = thread; i < n_squared; i += HEAD_THREADS) {
+        let x = select(head[i % width], products[first + i], WHOLE_ROW);
+        square = fma(x, x, square);
     }
     squares[thread] = square;
     workgroupBarrier();
@@ -51,7 +56,7 @@ fn norm(width: u32, weights: u32, thread: u32) {
         }
         workgroupBarrier();
     }
-    let inverse = inverseSqrt(squares[0] / f32(width) + EPS);
+    let inverse = inverseSqrt(squares[0] / f32(n_squared) + EPS);
     for (var i = thread; i < width; i += HEAD_THREADS) {
         head[i] = head[i] * inverse * vectors[weights + i];
     }
@@ -61,7 +66,7 @@ fn norm(width: u32, weights: u32, thread: u32) {
 // Turns pairs of the head by a row's position (Su et al. 2021).
 fn rope(row: u32, thread: u32) {
     for (var i = thread; i < N_ROT / 2u; i += HEAD_THREADS) {
-        let table = (params.rope * pass_.n_rows + row) * N_ROT + i;
+        let table = params.rope * pass_.n_rows + row * N_ROT + i;
         let cosine = ropes[table];
         let sine = ropes[table + N_ROT / 2u];
         let left = ROPE_FIRST + select(2u * i, i, HALVES);
@@ -103,12 +108,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     if (is_query || is_key) {
+        let first = products_of_row + select(N_HEADS * K_DIM, 0u, is_query);
+        let n_heads = select(N_KV_HEADS, N_HEADS, is_query);
+        let weights = select(params.k_norm, params.q_norm, is_query) + select(0u, own * K_DIM, WHOLE_ROW);
         if (LATENT && is_key) {
-            norm(RANK, params.k_norm, thread);
-        } else if (NORMED && !LATENT) {
-            norm(K_DIM, select(params.k_norm, params.q_norm, is_query), thread);
+            norm(RANK, params.k_norm, 0u, 1u, thread);
+        } else if (NORMED && !NORM_LAST && !LATENT) {
+            norm(K_DIM, weights, first, n_heads, thread);
         }
-        rope(row, thread);
+        if (N_ROT > 0u) {
+            rope(row, thread);
+        }
+        if (NORMED && NORM_LAST && !LATENT) {
+            norm(K_DIM, weights, first, n_heads, thread);
+        }
+        if (TEMPERED && is_query) {
+            let factor = ropes[params.temperature * pass_.n_rows + row];
+            for (var i = thread; i < K_DIM; i += HEAD_THREADS) {
+                head[i] *= factor;
+            }
+            workgroupBarrier();
+        }
         if (SHAPED) {
             let scales = select(params.k_scales, params.q_scales, is_query);
             let kv_head = select(own, own / (N_HEADS / N_KV_HEADS), is_query);

@@ -5,7 +5,8 @@
 // rows in 8 bits, whose products are exact integers.
 //
 // Constants in front: R, CHUNK (units that are staged at a time, a multiple of 8), CODED, NORM, PAIR, EPILOGUE, ROWS_OF, N_SEGMENTS; SCHEME
-// and OTHER, the types of the segments; of experts N_EXPERTS, N_USED, N_SLOTS (they, and what every row goes through beside them), MIXED.
+// and OTHER, the types of the segments; of experts N_EXPERTS, N_USED, N_SLOTS (they, and what every row goes through beside them), MIXED,
+// GATED (what every row goes through is multiplied by the sigmoid of a score of its own); FACTOR of results, and their soft CAP (0: none).
 
 // A matrix or a part of one; or the first one of a tensor of several (heads, experts).
 struct Segment {
@@ -40,6 +41,11 @@ struct Params {
     // For each matrix by head: vectors of x, columns of y.
     each_x: u32,
     each_y: u32,
+    // What is added to scores where experts are selected, among the vectors.
+    expert_bias: u32,
+    unused_1: u32,
+    unused_2: u32,
+    unused_3: u32,
     segments: array<Segment, 4>,
 }
 
@@ -78,6 +84,11 @@ fn row_of_x(row: u32, slot: u32) -> u32 {
         return select(row / N_SLOTS, row * N_SLOTS + slot, MIXED);
     }
     return row;
+}
+
+// What a row's shared experts are multiplied by: its score follows those of the experts.
+fn gate_of(row: u32) -> f32 {
+    return sigmoid(bitcast<f32>(table[row * SCORES + N_EXPERTS]));
 }
 
 fn n_rows() -> u32 {
@@ -176,7 +187,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let out = (group.x - params.segments[s].first_group) * OUTS + own;
     let is_out = out < params.segments[s].n_out;
     if (ROWS_OF == EXPERTS) {
-        choose(select(first_row / N_SLOTS, first_row, MIXED), thread);
+        choose(select(first_row / N_SLOTS, first_row, MIXED), params.expert_bias, thread);
     }
     var results: array<f32, ROUNDS>;
     // All slots of a row, whose results are added up in order; else one.
@@ -192,6 +203,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             } else {
                 each = slot - N_USED;
                 s = select(1u, 2u, PAIR);
+                if (GATED) {
+                    weight = gate_of(first_row);
+                }
             }
         }
         let here = params.segments[s];
@@ -261,12 +275,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let r = round * 8u + lane;
         if (is_out && r < R && first_row + r < n_rows()) {
             let at = (first_row + r) * params.y_stride + params.segments[s].y_first + group.z * params.each_y + out;
+            var result = results[round];
+            if (GATED && !MIXED) {
+                result *= gate_of(first_row + r);
+            }
+            if (FACTOR != 1.0) {
+                result *= FACTOR;
+            }
+            if (CAP > 0.0) {
+                result = CAP * tanh(clamp(result / CAP, -15.0, 15.0));
+            }
             if (EPILOGUE == ADD) {
-                y[at] += results[round];
+                y[at] += result;
             } else if (EPILOGUE == GATE) {
-                y[at] = gated(results[round], y[at]);
+                y[at] = gated(result, y[at]);
             } else {
-                y[at] = results[round];
+                y[at] = result;
             }
         }
     }
