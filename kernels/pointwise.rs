@@ -127,6 +127,18 @@ fn silu<L: Lanes>(x: L, slope: f32) -> L {
     x.div(L::splat(1.0).add(x.mul(L::splat(-slope)).exp()))
 }
 
+/// A gated activation in the place of the gate, elementwise.
+pub fn gate(isa: Isa, activation: Activation, gates: &mut [f32], ups: &[f32]) {
+    let whole = gates.len() / LANES * LANES;
+    let (gates, rest) = gates.split_at_mut(whole);
+    isa.run(Gate(activation, gates, &ups[..whole]));
+    if !rest.is_empty() {
+        let mut last = padded(rest, 0);
+        isa.run(Gate(activation, &mut last, &padded(&ups[whole..], 0)));
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
 /// The sigmoid of each number, in place.
 pub fn sigmoid(isa: Isa, x: &mut [f32]) {
     isa.run(Sigmoid(x));

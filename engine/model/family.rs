@@ -16,6 +16,10 @@ pub(crate) struct Family {
     pub(crate) post_norms: bool,
     /// Tensor of the norm before the feed-forward.
     pub(crate) ffn_norm: &'static str,
+    /// Values are normed, by no weights; where a layer has no matrix for them, they are its keys' products.
+    pub(crate) normed_values: bool,
+    /// A layer may scale the stream in the end.
+    pub(crate) scaled_layers: bool,
     /// Norms of queries and keys.
     pub(crate) head_norms: Option<HeadNorms>,
     /// Embeddings are multiplied by the root of their width.
@@ -71,7 +75,8 @@ pub(crate) enum WindowRope {
     Same,
     /// Of the same base, but never scaled.
     Unscaled,
-    /// Of a base of its own (`rope.freq_base_swa`, else this one), never scaled.
+    /// Of a base of its own (`rope.freq_base_swa`, else this one), never scaled; `rope.dimension_count_swa`
+    /// says how many elements turn, if not as many as elsewhere.
     Base(f64),
 }
 
@@ -92,7 +97,9 @@ pub(crate) enum WithoutRope {
 pub(crate) enum ScoreScale {
     /// The inverse root of a head's width.
     Head,
-    /// The same, but in the family's largest model, known by its number of layers, by the width that a head
+    /// None.
+    One,
+    /// As `Head`, but in the family's largest model, known by its number of layers, by the width that a head
     /// has on average (`query_pre_attn_scalar` of Gemma's own code).
     HeadButFor(usize),
 }
@@ -143,6 +150,8 @@ const LLAMA: Family = Family {
     pre_norms: true,
     post_norms: false,
     ffn_norm: "ffn_norm",
+    normed_values: false,
+    scaled_layers: false,
     head_norms: None,
     scaled_embedding: false,
     fused_gate: false,
@@ -174,7 +183,7 @@ const DEEPSEEK2: Family = Family {
 };
 
 /// Families that are served.
-pub(crate) static FAMILIES: [Family; 26] = [
+pub(crate) static FAMILIES: [Family; 27] = [
     LLAMA,
     Family { name: "qwen2", ..NEOX },
     Family {
@@ -198,6 +207,16 @@ pub(crate) static FAMILIES: [Family; 26] = [
         head_norms: EACH_HEAD,
         windows: Some(Windows { period: 6, size: None, rope: WindowRope::Base(10_000.0) }),
         score_scale: ScoreScale::HeadButFor(62),
+        ..GEMMA
+    },
+    Family {
+        name: "gemma4",
+        head_norms: EACH_HEAD,
+        normed_values: true,
+        scaled_layers: true,
+        windows: Some(Windows { period: 6, size: None, rope: WindowRope::Base(10_000.0) }),
+        score_scale: ScoreScale::One,
+        routing: Some(SOFTMAX),
         ..GEMMA
     },
     DEEPSEEK2,

@@ -20,7 +20,7 @@ use super::metadata::MetadataReader;
 use super::rope::RopeSpec;
 use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
-use crate::{KvChoice, KvFormat, KvLayer, Remedy, Result};
+use crate::{Error, KvChoice, KvFormat, KvLayer, Remedy, Result};
 use greenroom_kernels::LANES;
 use libm::{floor, log};
 
@@ -45,6 +45,9 @@ pub(crate) struct DecoderSpec {
     /// Rotary embeddings; each layer names its own.
     pub(crate) ropes: Vec<RopeSpec>,
     pub(crate) layers: Vec<LayerSpec>,
+    /// Width of a token's embedding for each layer, which is mixed into the stream at its end; 0: there are
+    /// none (Gemma 3n, Gemma 4).
+    pub(crate) d_per_layer: usize,
     /// Layers of the file after these, which predict further tokens: they are left out.
     pub(crate) n_predicting: usize,
     /// Layers of the cache whose keys [`KvChoice::Mixture`] keeps in 8 bits: those that calibration found,
@@ -86,6 +89,10 @@ pub(crate) struct AttentionSpec {
     /// Keys have a bias.
     pub(crate) key_bias: bool,
     pub(crate) latent: Option<LatentSpec>,
+    /// The layer of the cache that it reads.
+    pub(crate) cache: usize,
+    /// Its keys and values are those: else it reads what an earlier layer wrote.
+    pub(crate) writes: bool,
 }
 
 /// Scaling of queries by their position, so that attention stays sharp over long contexts: in blocks of
@@ -117,6 +124,8 @@ pub(crate) enum FeedForwardSpec {
     /// One gated pair of matrices, this wide.
     Dense(usize),
     Experts(ExpertSpec),
+    /// Both, side by side, each with norms of its own (Gemma 4).
+    Both(usize, ExpertSpec),
 }
 
 /// A mixture of experts.
@@ -138,6 +147,11 @@ pub(crate) struct ExpertSpec {
     pub(crate) shared_ff: usize,
     /// What the shared experts give is multiplied by the sigmoid of a score.
     pub(crate) gated_shared: bool,
+}
+
+/// Layers with a share in the cache.
+fn cached(layers: &[AttentionSpec]) -> Vec<AttentionSpec> {
+    layers.iter().copied().filter(|layer| layer.writes).collect()
 }
 
 /// The most sensitive layers of a cache, a sixth of those that see everything and a sixth of those with a
@@ -202,7 +216,7 @@ impl FeedForwardSpec {
     pub(crate) fn experts(&self) -> Option<ExpertSpec> {
         match self {
             Self::Dense(_) => None,
-            Self::Experts(experts) => Some(*experts),
+            Self::Experts(experts) | Self::Both(_, experts) => Some(*experts),
         }
     }
 }
@@ -243,21 +257,34 @@ impl MetadataReader<'_> {
         let head_norms = family
             .head_norms
             .is_some_and(|norms| !norms.optional || self.gguf.has_tensor("blk.0.attn_q_norm.weight"));
-        let key_length = self.count("attention.key_length")?;
-        let value_length = self.count("attention.value_length")?;
+        let lengths = |windowed: &str| {
+            let key = self.count(&format!("attention.key_length{windowed}"))?;
+            Ok::<_, Error>((key, self.count(&format!("attention.value_length{windowed}"))?))
+        };
+        let (everywhere, windowed) = (lengths("")?, lengths("_swa")?);
+        let n_cached = n_layers.saturating_sub(self.positive("attention.shared_kv_layers")?.unwrap_or(0));
         let layer = |l: usize| {
             let n_heads = n_heads[l];
             let (n_kv_heads, k_dim, v_dim) = match latent {
                 Some(LatentSpec { rank, rope, .. }) => (1, rank.saturating_add(rope), rank),
                 None => {
-                    let k_dim = key_length.unwrap_or(d_model / n_heads);
-                    (n_kv_heads[l], k_dim, value_length.unwrap_or(k_dim))
+                    let own = if windows[l].is_some() { windowed } else { (None, None) };
+                    let k_dim = own.0.or(everywhere.0).unwrap_or(d_model / n_heads);
+                    (n_kv_heads[l], k_dim, own.1.or(everywhere.1).unwrap_or(k_dim))
                 }
             };
             let head = match family.score_scale {
+                ScoreScale::One => 1,
                 ScoreScale::HeadButFor(largest) if n_layers == largest => d_model / n_heads,
                 _ => k_dim,
             };
+            // Layers after the last one with keys of its own read those of the last one of their kind.
+            let of_kind = |cached: &usize| windows[*cached].is_some() == windows[l].is_some();
+            let cache = if l < n_cached { Some(l) } else { (0..n_cached).rev().find(of_kind) };
+            let cache = cache.ok_or_else(|| {
+                self.gguf
+                    .error(format!("layer {l} has no keys and values, nor has one before it of its kind"))
+            })?;
             let spec = AttentionSpec {
                 n_heads,
                 n_kv_heads,
@@ -269,6 +296,8 @@ impl MetadataReader<'_> {
                 soft_cap,
                 temperature: None,
                 head_norms,
+                cache,
+                writes: l < n_cached,
                 key_bias: ["attn_k", "attn_qkv"]
                     .iter()
                     .any(|name| self.gguf.has_tensor(&format!("blk.{l}.{name}.bias"))),
@@ -329,7 +358,9 @@ impl MetadataReader<'_> {
 
     /// What positions do: the rotary embeddings, and each layer's share.
     fn positions(&self, layers: &mut [AttentionSpec]) -> Result<Vec<RopeSpec>> {
-        let (family, first) = (self.family, layers[0]);
+        // A layer that sees everything, if there is one.
+        let global = layers.iter().find(|layer| layer.window.is_none()).unwrap_or(&layers[0]);
+        let (family, first) = (self.family, *global);
         let (n_rot, head) = match first.latent {
             Some(LatentSpec { rope, .. }) => (rope, first.k_dim),
             None => (self.count("rope.dimension_count")?.unwrap_or(first.k_dim), first.k_dim),
@@ -343,7 +374,13 @@ impl MetadataReader<'_> {
             Some(WindowRope::Unscaled) => Some(self.float("rope.freq_base_swa")?.map_or(base, f64::from)),
             Some(WindowRope::Base(own)) => Some(self.float("rope.freq_base_swa")?.map_or(own, f64::from)),
         };
-        ropes.extend(windowed.map(|base| RopeSpec::plain(n_rot, base)));
+        let n_windowed = self.positive("rope.dimension_count_swa")?.unwrap_or(n_rot);
+        let widest = layers.iter().filter(|layer| layer.window.is_some()).map(|layer| layer.k_dim).min();
+        if widest.is_some_and(|k_dim| n_windowed > k_dim || n_windowed % 2 != 0) {
+            let key = self.key("rope.dimension_count_swa");
+            return Err(self.gguf.error(format!("`{key}` is {n_windowed} in a head of {widest:?}")));
+        }
+        ropes.extend(windowed.map(|base| RopeSpec::plain(n_windowed, base)));
         let untrained = family.without_rope == WithoutRope::Untrained
             && self.get("rope.scaling.finetuned") == Some(&Value::Bool(false));
         let any_window = layers.iter().any(|layer| layer.window.is_some());
@@ -385,17 +422,20 @@ impl MetadataReader<'_> {
         let step = self.positive("interleave_moe_layer_step")?.unwrap_or(1);
         let is_mixture = |l: usize| l >= n_dense && (l + 1) % step == 0;
         let mixtures = (0..n_layers).map(|l| experts.filter(|_| is_mixture(l))).collect::<Vec<_>>();
-        if mixtures.iter().all(Option::is_some) {
+        let is_beside = |l: usize| self.gguf.has_tensor(&format!("blk.{l}.pre_ffw_norm_2.weight"));
+        if mixtures.iter().enumerate().all(|(l, mixture)| mixture.is_some() && !is_beside(l)) {
             return Ok(mixtures.into_iter().flatten().map(FeedForwardSpec::Experts).collect());
         }
         let widths = self.by_layer("feed_forward_length", n_layers)?;
         let key = self.key("feed_forward_length");
         let widths =
             widths.ok_or_else(|| self.gguf.error(format!("`{key}` is missing from its metadata")))?;
-        let of = |(mixture, width): (Option<ExpertSpec>, usize)| {
-            mixture.map_or(FeedForwardSpec::Dense(width), FeedForwardSpec::Experts)
+        let of = |(l, (mixture, width)): (usize, (Option<ExpertSpec>, usize))| match mixture {
+            None => FeedForwardSpec::Dense(width),
+            Some(mixture) if is_beside(l) => FeedForwardSpec::Both(width, mixture),
+            Some(mixture) => FeedForwardSpec::Experts(mixture),
         };
-        Ok(mixtures.into_iter().zip(widths).map(of).collect())
+        Ok(mixtures.into_iter().zip(widths).enumerate().map(of).collect())
     }
 
     fn experts(&self) -> Result<Option<ExpertSpec>> {
@@ -498,9 +538,10 @@ impl DecoderSpec {
             residual_scale: reader.factor("residual_scale")?.unwrap_or(1.0),
             logit_scale: reader.factor("logit_scale")?.map_or(1.0, |scale| 1.0 / scale),
             logit_cap: reader.cap("final_logit_softcapping", family.soft_caps[1])?,
+            d_per_layer: reader.positive("embedding_length_per_layer_input")?.unwrap_or(0),
             ropes,
             n_predicting,
-            sensitive: if family.latent { vec![] } else { sensitive(&attention, |_| 0.0) },
+            sensitive: if family.latent { vec![] } else { sensitive(&cached(&attention), |_| 0.0) },
             layers: attention
                 .into_iter()
                 .zip(feed_forwards)
@@ -513,7 +554,7 @@ impl DecoderSpec {
 
     /// Attention of all layers that have a share in the cache, in its order.
     pub(crate) fn cached(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(|layer| &layer.attention)
+        self.layers.iter().map(|layer| &layer.attention).filter(|attention| attention.writes)
     }
 
     /// True if a latent is cached.

@@ -51,6 +51,17 @@ pub(crate) struct Weights<M> {
     pub(crate) output: M,
     /// Rows of `output`.
     pub(crate) n_vocab: usize,
+    pub(crate) per_layer: Option<PerLayerInputs<M>>,
+}
+
+/// Where each layer's own input comes from (`d_per_layer`): a table, and a projection of the embedding.
+pub(crate) struct PerLayerInputs<M> {
+    /// `[n_vocab, n_layers * d_per_layer]`.
+    pub(crate) embedding: TokenEmbedding,
+    /// `[n_layers * d_per_layer, d_model]`.
+    pub(crate) projection: M,
+    /// Norm of what is projected, `[d_per_layer]`.
+    pub(crate) norm: Vec<f32>,
 }
 
 /// One layer.
@@ -61,11 +72,25 @@ pub(crate) struct Layer<M> {
     pub(crate) feed_forward: FeedForward<M>,
     /// Norms of what comes out of attention and feed-forward (`post_norms`).
     pub(crate) post_norms: Option<[Vec<f32>; 2]>,
+    pub(crate) input: Option<LayerInput<M>>,
+    /// What the stream is multiplied by in the end.
+    pub(crate) scale: f32,
+}
+
+/// How a layer's own input is mixed into the stream: `x + norm(projection (act(gate x) · input))`.
+pub(crate) struct LayerInput<M> {
+    /// `[d_per_layer, d_model]`.
+    pub(crate) gate: M,
+    /// `[d_model, d_per_layer]`.
+    pub(crate) projection: M,
+    /// `[d_model]`.
+    pub(crate) norm: Vec<f32>,
 }
 
 /// Attention of one layer.
 pub(crate) struct AttentionWeights<M> {
-    /// Matrices that produce queries, keys and values; or (the latent of) queries and the latent.
+    /// Matrices that produce queries, keys and values; without the last where values are made of what keys
+    /// are, and queries alone where a layer reads another's. Or (the latent of) queries and the latent.
     pub(crate) input: Vec<M>,
     pub(crate) heads: Heads<M>,
     /// `[n_heads]`.
@@ -75,8 +100,8 @@ pub(crate) struct AttentionWeights<M> {
 
 /// Derivation of queries, keys and values from the products of [`AttentionWeights::input`].
 pub(crate) enum Heads<M> {
-    /// The products as they are, after norms of queries and keys where there are some.
-    Plain { norms: Option<[Vec<f32>; 2]> },
+    /// The products as they are, after norms of queries, keys and values where there are some.
+    Plain { norms: Option<[Vec<f32>; 2]>, value_norm: Option<Vec<f32>> },
     /// MLA with its up-projections absorbed: queries meet the latent itself (DeepSeek-V2, appendix C). `k_b`:
     /// for each head `[rank, nope]`, `v_b`: `[value, rank]`. `queries`: norm and matrix that queries come
     /// from, where they are a latent too.
@@ -87,6 +112,18 @@ pub(crate) enum Heads<M> {
 pub(crate) enum FeedForward<M> {
     Dense(Mlp<M>),
     Experts(Mixture<M>),
+    Both(Box<DenseAndExperts<M>>),
+}
+
+/// A dense feed-forward beside a mixture of experts; what comes out of each is normed and added up.
+pub(crate) struct DenseAndExperts<M> {
+    pub(crate) dense: Mlp<M>,
+    pub(crate) experts: Mixture<M>,
+    /// Norms of the rows that the router and the experts read, `[d_model]`; the dense one has the layer's.
+    pub(crate) router_norm: Vec<f32>,
+    pub(crate) norm: Vec<f32>,
+    /// Norms of what the dense one and the experts give.
+    pub(crate) post_norms: [Vec<f32>; 2],
 }
 
 /// A mixture of experts.
@@ -95,6 +132,8 @@ pub(crate) struct Mixture<M> {
     pub(crate) router: M,
     /// What is added to scores where experts are selected, `[n]`; weights come from the scores alone.
     pub(crate) bias: Option<Vec<f32>>,
+    /// Factors of the experts' weights, `[n]`.
+    pub(crate) scales: Option<Vec<f32>>,
     pub(crate) experts: Vec<Mlp<M>>,
     pub(crate) shared: Option<Mlp<M>>,
     /// The score of the shared experts, `[1, d_model]` (`gated_shared`).
@@ -130,9 +169,10 @@ impl<M> Weights<M> {
         let n_vocab = embedding.n_vocab;
         let output = loader.matrix(output, n_vocab, d)?;
         let output_norm = loader.vector("output_norm", d)?;
+        let per_layer = loader.per_layer(gguf, spec)?;
         loader.leave_out(spec.layers.len(), spec.n_predicting);
         loader.finish(spec.family.name)?;
-        Ok(Self { embedding, layers, output_norm, output, n_vocab })
+        Ok(Self { embedding, layers, output_norm, output, n_vocab, per_layer })
     }
 }
 
@@ -164,8 +204,67 @@ impl<M> WeightLoader<'_, M> {
             FeedForwardSpec::Experts(experts) => {
                 FeedForward::Experts(self.mixture(spec.d_model, l, experts)?)
             }
+            FeedForwardSpec::Both(d_ff, experts) => {
+                FeedForward::Both(Box::new(self.dense_and_experts(spec, l, d_ff, experts)?))
+            }
         };
-        Ok(Layer { norms: before, attention, feed_forward, post_norms: after })
+        let input = (spec.d_per_layer > 0).then(|| self.layer_input(spec, l)).transpose()?;
+        let scale = match family.scaled_layers {
+            true => self.optional(&format!("blk.{l}.layer_output_scale.weight"), &[1])?,
+            false => None,
+        };
+        let scale = scale.map_or(1.0, |scale| scale[0]);
+        Ok(Layer { norms: before, attention, feed_forward, post_norms: after, input, scale })
+    }
+
+    fn layer_input(&mut self, spec: &DecoderSpec, l: usize) -> Result<LayerInput<M>> {
+        let (d, own) = (spec.d_model, spec.d_per_layer);
+        let name = |part: &str| format!("blk.{l}.{part}");
+        Ok(LayerInput {
+            gate: self.matrix(&name("inp_gate"), own, d)?,
+            projection: self.matrix(&name("proj"), d, own)?,
+            norm: self.vector(&name("post_norm"), d)?,
+        })
+    }
+
+    fn per_layer(&mut self, gguf: &Arc<Gguf>, spec: &DecoderSpec) -> Result<Option<PerLayerInputs<M>>> {
+        const TABLE: &str = "per_layer_token_embd.weight";
+        if spec.d_per_layer == 0 {
+            return Ok(None);
+        }
+        let width = spec.layers.len().saturating_mul(spec.d_per_layer);
+        let embedding = TokenEmbedding::open(gguf, TABLE, width, self.pack.numbers())?;
+        self.taken.insert(TABLE.to_owned());
+        let projection = self.matrix("per_layer_model_proj", width, spec.d_model)?;
+        let norm = self.vector("per_layer_proj_norm", spec.d_per_layer)?;
+        Ok(Some(PerLayerInputs { embedding, projection, norm }))
+    }
+
+    fn dense_and_experts(
+        &mut self,
+        spec: &DecoderSpec,
+        l: usize,
+        d_ff: usize,
+        experts: ExpertSpec,
+    ) -> Result<DenseAndExperts<M>> {
+        let d = spec.d_model;
+        let name = |part: &str| format!("blk.{l}.{part}");
+        let router = format!("{}.scale", name("ffn_gate_inp"));
+        let router_norm = self.optional(&router, &[d])?;
+        let missing = || self.gguf.error(format!("tensor `{router}` is missing"));
+        let mut router_norm = router_norm.ok_or_else(missing)?;
+        let root = (d as f64).sqrt() as f32;
+        router_norm.iter_mut().for_each(|x| *x /= root);
+        Ok(DenseAndExperts {
+            dense: self.dense(spec, l, d_ff)?,
+            experts: self.mixture(d, l, experts)?,
+            router_norm,
+            norm: self.vector(&name("pre_ffw_norm_2"), d)?,
+            post_norms: [
+                self.vector(&name("post_ffw_norm_1"), d)?,
+                self.vector(&name("post_ffw_norm_2"), d)?,
+            ],
+        })
     }
 
     fn attention(
@@ -179,20 +278,35 @@ impl<M> WeightLoader<'_, M> {
         let (input, heads, out_width) = match layer.latent {
             None => {
                 let (q, kv) = (n * layer.k_dim, layer.n_kv_heads * layer.k_dim);
-                let input = self.joined(
-                    &name("attn_qkv"),
-                    &["attn_q", "attn_k", "attn_v"].map(name),
-                    &[q, kv, kv],
-                    d,
-                )?;
+                let names = ["attn_q", "attn_k", "attn_v"].map(name);
+                if !layer.writes {
+                    // The file may have them nevertheless.
+                    self.taken.extend(["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"].map(name));
+                }
+                let has_values = !spec.family.normed_values
+                    || ["attn_v", "attn_qkv"]
+                        .iter()
+                        .any(|part| self.gguf.has_tensor(&name(&format!("{part}.weight"))));
+                let n_inputs = if !layer.writes {
+                    1
+                } else if has_values {
+                    3
+                } else {
+                    2
+                };
+                let widths = &[q, kv, kv][..n_inputs];
+                let input = self.joined(&name("attn_qkv"), &names[..n_inputs], widths, d)?;
                 let norms = if let Some(norms) = spec.family.head_norms.filter(|_| layer.head_norms) {
                     let widths = if norms.whole_row { [q, kv] } else { [layer.k_dim; 2] };
                     let mut norm = |part, width| self.vector(&name(part), width);
-                    Some([norm("attn_q_norm", widths[0])?, norm("attn_k_norm", widths[1])?])
+                    let queries = norm("attn_q_norm", widths[0])?;
+                    let keys = if layer.writes { norm("attn_k_norm", widths[1])? } else { vec![] };
+                    Some([queries, keys])
                 } else {
                     None
                 };
-                (input, Heads::Plain { norms }, q)
+                let value_norm = (spec.family.normed_values && layer.writes).then(|| vec![1.0; layer.v_dim]);
+                (input, Heads::Plain { norms, value_norm }, q)
             }
             Some(latent) => {
                 let LatentSpec { rank, q_rank, nope, rope, value } = latent;
@@ -243,12 +357,19 @@ impl<M> WeightLoader<'_, M> {
         let shared_gate = spec.gated_shared.then(|| self.row(&name("gate_inp_shexp"), d)).transpose()?;
         let router = self.matrix(&name("gate_inp"), n, d)?;
         let bias = self.optional(&format!("blk.{l}.exp_probs_b.bias"), &[n])?;
-        let gates = self.matrices(&name("gate_exps"), n, d_ff, d)?;
-        let ups = self.matrices(&name("up_exps"), n, d_ff, d)?;
+        let scales = self.optional(&format!("{}.scale", name("down_exps")), &[n])?;
+        let fused = name("gate_up_exps");
+        let (gates, ups) = if self.gguf.has_tensor(&format!("{fused}.weight")) {
+            let mut both = self.paired(&fused, n, d_ff, d)?;
+            let ups = both.split_off(n);
+            (both, ups)
+        } else {
+            (self.matrices(&name("gate_exps"), n, d_ff, d)?, self.matrices(&name("up_exps"), n, d_ff, d)?)
+        };
         let downs = self.matrices(&name("down_exps"), n, d, d_ff)?;
         let experts = gates.into_iter().zip(ups).zip(downs);
         let experts = experts.map(|((gate, up), down)| Mlp { gate, up, down }).collect();
-        Ok(Mixture { spec, router, bias, experts, shared, shared_gate })
+        Ok(Mixture { spec, router, bias, scales, experts, shared, shared_gate })
     }
 
     /// Matrices `[n_out, k]`, for each of `widths`: one tensor below another in the tensor `fused`, if there
@@ -293,8 +414,30 @@ impl<M> WeightLoader<'_, M> {
         self.pack(name, &[n, n_out, k], &parts)
     }
 
+    /// `n` pairs of matrices, `[n_out, k]` each, one pair below another in the tensor `name.weight`,
+    /// `[n, 2 * n_out, k]`: all first ones, then all second ones.
+    fn paired(&mut self, name: &str, n: usize, n_out: usize, k: usize) -> Result<Vec<M>> {
+        let parts = vec![(n_out, None); 2 * n];
+        self.pack_in_order(name, &[n, 2 * n_out, k], &parts, |i| (i % n * 2 + i / n, i % n, n))
+    }
+
     /// The tensor `name.weight` of this shape as matrices of so many rows, each with its bias.
     fn pack(&mut self, name: &str, shape: &[usize], parts: &[(usize, Option<Vec<f32>>)]) -> Result<Vec<M>> {
+        // Equal matrices may be kept side by side.
+        let n = parts.len();
+        let is_even = shape.len() == 3;
+        self.pack_in_order(name, shape, parts, |i| if is_even { (i, i, n) } else { (i, 0, 1) })
+    }
+
+    /// As [`WeightLoader::pack`]: the i-th matrix to be packed is part `order(i).0`; it is the `.1`th of `.2`
+    /// that may be kept side by side.
+    fn pack_in_order(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        parts: &[(usize, Option<Vec<f32>>)],
+        order: impl Fn(usize) -> (usize, usize, usize),
+    ) -> Result<Vec<M>> {
         let gguf = self.gguf;
         let name = format!("{name}.weight");
         let (info, bytes) = gguf.tensor(&name)?;
@@ -304,14 +447,16 @@ impl<M> WeightLoader<'_, M> {
         }
         let (n_rows, k) = (parts.iter().map(|part| part.0).sum::<usize>(), shape[shape.len() - 1]);
         let row_bytes = bytes.len() / n_rows.max(1);
-        // Equal matrices may be kept side by side.
-        let is_even = shape.len() == 3;
-        let (mut matrices, mut rest) = (Vec::with_capacity(parts.len()), bytes);
-        for (i, (n_out, bias)) in parts.iter().enumerate() {
-            let (bytes, after) = rest.split_at(n_out * row_bytes);
-            rest = after;
-            let (index, of) = if is_even { (i, parts.len()) } else { (0, 1) };
-            let (n_out, bias) = (*n_out, bias.clone());
+        let first_rows = parts.iter().scan(0, |row, part| {
+            *row += part.0;
+            Some(*row - part.0)
+        });
+        let first_rows: Vec<usize> = first_rows.collect();
+        let mut matrices = Vec::with_capacity(parts.len());
+        for i in 0..parts.len() {
+            let (part, index, of) = order(i);
+            let (n_out, bias) = parts[part].clone();
+            let bytes = &bytes[first_rows[part] * row_bytes..][..n_out * row_bytes];
             let matrix = Matrix { gguf, name: &name, kind: info.kind, n_out, k, bytes, bias, index, of };
             let (matrix, made) = self.pack.pack(matrix)?;
             *self.made.entry(made).or_default() += 1;

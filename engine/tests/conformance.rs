@@ -5,7 +5,7 @@
 //! random models are made again from what the goldens say of them and scored by [`Engine::score`]. Mutants of
 //! the models prove that the comparison can fail.
 
-use greenroom_engine::fixtures::RandomModel;
+use greenroom_engine::fixtures::{Fact, RandomModel};
 #[cfg(feature = "gpu")]
 use greenroom_engine::gpus;
 use greenroom_engine::{DeviceChoice, Engine, EngineConfig, KvChoice, KvFormat, ModelSource};
@@ -24,7 +24,7 @@ macro_rules! goldens {
 }
 
 /// Names and texts, the first of each family first.
-const GOLDENS: [(&str, &str); 48] = goldens! {
+const GOLDENS: [(&str, &str); 50] = goldens! {
     "llama-seed1" "llama-seed2" "llama-seed3" "llama-4" "llama-5"
     "qwen2-1" "qwen2-2" "qwen2-3"
     "qwen3-1" "qwen3-2" "qwen3-3"
@@ -33,7 +33,7 @@ const GOLDENS: [(&str, &str); 48] = goldens! {
     "gpt-oss-1" "gpt-oss-2" "gpt-oss-3"
     "llama-6"
     "qwen2moe-1" "qwen3moe-1" "qwen3vl-1" "qwen3vlmoe-1"
-    "gemma2-1" "gemma2-2"
+    "gemma2-1" "gemma2-2" "gemma4-1" "gemma4-2"
     "deepseek2-5" "mistral3-1" "mistral4-1"
     "granite-1" "granite-2" "granitemoe-1"
     "smollm3-1" "phi3-1" "phi3-2"
@@ -188,7 +188,20 @@ enum Wrong {
 use Wrong::{Field, Tensor};
 
 /// Defects to try; where a model has nothing of the kind, nothing changes.
-const MUTANTS: [(&str, Wrong); 19] = [
+const MUTANTS: [(&str, Wrong); 23] = [
+    (
+        "another number of the family's own",
+        Field(|model| {
+            for fact in model.facts.values_mut() {
+                if let Fact::Float(x) = fact {
+                    *x *= 1.3;
+                }
+            }
+        }),
+    ),
+    ("the norm of the latent of queries dropped", Tensor("attn_q_a_norm.weight", |_, x| x.fill(1.0))),
+    ("another ranking of experts", Tensor("exp_probs_b.bias", |_, x| x.iter_mut().for_each(|x| *x *= -4.0))),
+    ("the score of the shared expert dropped", Tensor("ffn_gate_inp_shexp.weight", |_, x| x.fill(0.0))),
     ("another rotary base", Field(|model| model.rope_base *= 1.5)),
     (
         "another rotary base in layers with a window",
@@ -205,7 +218,10 @@ const MUTANTS: [(&str, Wrong); 19] = [
     ),
     (
         "another length before positions were stretched",
-        Field(|model| model.rope_scaling.iter_mut().for_each(|scaling| scaling.original_context_length *= 2)),
+        Field(|model| {
+            let scaling = model.rope_scaling.iter_mut().filter(|scaling| scaling.kind == "yarn");
+            scaling.for_each(|scaling| scaling.original_context_length *= 2);
+        }),
     ),
     (
         "attention's share of the temperature halved",

@@ -10,7 +10,7 @@ use greenroom::backend::Scripted;
 use greenroom::run::{RunOptions, perform};
 use greenroom::scenario::load;
 use greenroom::stage::Unwatched;
-use greenroom_engine::fixtures::{Dtype, Experts, Latent, RandomModel, RopeScaling};
+use greenroom_engine::fixtures::{Dtype, Experts, Latent, LayerKinds, RandomModel, RopeScaling};
 use greenroom_engine::probes;
 use readers::{Meta, READERS, Reader, gguf_file, small_model};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,6 +96,25 @@ macro_rules! targets {
 
 targets! { block, gguf, manifest, memory, pack, scenario, tail, template, transcript, weights, }
 
+/// Families whose files are read each in its own way.
+const FAMILIES: [&str; 15] = [
+    "llama",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "deepseek2",
+    "gpt-oss",
+    "granite",
+    "smollm3",
+    "phi3",
+    "glm4",
+    "olmo2",
+    "minimax-m2",
+];
+
 /// A model of a family as small as its layout allows.
 fn smallest(family: &str) -> RandomModel {
     let small = RandomModel {
@@ -111,6 +130,13 @@ fn smallest(family: &str) -> RandomModel {
     let experts = Experts { n: 2, used: 1, d_ff: 32, ..Experts::default() };
     match family {
         "gemma3" => RandomModel { n_layers: 2, ..small },
+        "gemma4" => {
+            let kinds = small.kinds.map(|kinds| LayerKinds { windowed_head_dim: 16, shared: 0, ..kinds });
+            RandomModel { n_layers: 3, kinds, ..small }
+        }
+        "phi3" | "glm4" => RandomModel { n_rot: 8, ..small },
+        "qwen2moe" => RandomModel { experts: Some(Experts { shared: 2, ..experts }), ..small },
+        "minimax-m2" => RandomModel { n_rot: 8, experts: Some(Experts { ranked: true, ..experts }), ..small },
         "deepseek2" => RandomModel {
             n_layers: 2,
             latent: Some(Latent { rank: 32, nope: 32, rope: 16, value: 32, ..Latent::default() }),
@@ -168,7 +194,7 @@ fn make() {
     write("memory", "whole-block-and-rows", &probes::memory_payloads());
     write("tail", "whole-two-turns", &probes::tail_payloads());
     write("pack", "whole-two-blocks", &probes::pack_index());
-    for family in ["llama", "qwen2", "qwen3", "gemma3", "deepseek2", "gpt-oss"] {
+    for family in FAMILIES {
         let model = smallest(family).bytes();
         write("gguf", &format!("whole-{family}"), &without_tensors(&model));
         write("weights", &format!("whole-{family}"), &model);

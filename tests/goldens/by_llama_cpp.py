@@ -86,6 +86,13 @@ GOLDENS: dict[str, dict[str, Any]] = {
     "qwen3vlmoe-1": {"seed": 1},
     "gemma2-1": {"seed": 1},
     "gemma2-2": {"seed": 2, "n_layers": 46, "d_model": 64, "d_ff": 64, "head_dim": 32, "n_heads": 4, "n_kv_heads": 2, "window": 300},
+    "gemma4-1": {"seed": 1},
+    "gemma4-2": {
+        "seed": 2,
+        "experts": dict(n=4, used=2, shared=0, d_ff=64, leading_dense=0),
+        "window": 100,
+        "kinds": dict(period=3, windowed_head_dim=32, windowed_kv_heads=2, shared=0, per_layer=0, keys_as_values=True),
+    },
     "deepseek2-5": {
         "seed": 7,
         "n_layers": 3,
@@ -103,8 +110,8 @@ GOLDENS: dict[str, dict[str, Any]] = {
     "mistral3-1": {"seed": 1},
     "mistral4-1": {"seed": 1, "rope_scaling": YARN | {"factor": 16.0, "yarn_log_multiplier": 0.1}},
     "granite-1": {"seed": 1},
-    "granite-2": {"seed": 2, "facts": {"logit_scale": 4.0, "rope.scaling.finetuned": False}},
-    "granitemoe-1": {"seed": 1},
+    "granite-2": {"seed": 2, "facts": {"logit_scale": 2.0, "rope.scaling.finetuned": False}},
+    "granitemoe-1": {"seed": 3},
     "smollm3-1": {"seed": 1},
     # llama.cpp takes a model of the name "phi3" for a trained one, with its tokens.
     "phi3-1": {"seed": 1, "name": "random"},
@@ -174,7 +181,7 @@ class LlamaCpp:
 
 def build_for(family: str, facts: dict[str, Any]) -> str:
     """The build of llama.cpp that a golden needs."""
-    if family in ("gemma2", "gemma3"):
+    if family in ("gemma2", "gemma3", "gemma4"):
         return "exact-gelu"
     return "plain-yarn" if family == "gpt-oss" and "rope_scaling" in facts else "plain"
 

@@ -77,12 +77,12 @@ impl LayerAttention<'_> {
     pub(super) fn run(&self, x: Vec<Floats>, cache: &mut CpuCache, watch: Option<&mut Measured>) -> Floats {
         let n_rows = self.pass.ids.len();
         let mut projected = match &self.weights.heads {
-            Heads::Plain { .. } => Projected::of(x),
+            Heads::Plain { value_norm, .. } => self.plain(x, value_norm.as_deref()),
             Heads::Latent { spec, queries, norm, k_b, .. } => {
                 self.latent(x, spec, queries.as_ref(), norm, k_b)
             }
         };
-        if let Some(watch) = watch {
+        if let Some(watch) = watch.filter(|_| self.own.writes) {
             projected.by_rows(n_rows, |rows, q, k, _| self.norm_and_rope(rows, q, k));
             let Projected { q, k, v } = &projected;
             let n_rot = self.rope.map_or(0, |tables| tables[0].len());
@@ -100,7 +100,9 @@ impl LayerAttention<'_> {
         let mut first = 0;
         for span in &self.pass.spans {
             let rows = |row: usize| first * row..(first + span.n) * row;
-            cache.write(self.isa, self.layer, span, (&k[rows(k_row)], &v[rows(v_row)]), shaping);
+            if self.own.writes {
+                cache.write(self.isa, self.layer, span, (&k[rows(k_row)], &v[rows(v_row)]), shaping);
+            }
             first += span.n;
         }
         let out = self.attend(&q, n_rows, cache);
@@ -110,15 +112,30 @@ impl LayerAttention<'_> {
         }
     }
 
+    /// Queries, keys and values by the matrices that there are: values may be made of what keys are, and a
+    /// layer may have neither.
+    fn plain(&self, x: Vec<Floats>, value_norm: Option<&[f32]>) -> Projected {
+        let mut projected = Projected::of(x);
+        if let Some(norm) = value_norm {
+            if projected.v.is_empty() {
+                projected.v = Floats::copy(&projected.k);
+            }
+            pointwise::rms_norm_in_place(self.isa, &mut projected.v, norm, self.spec.norm_eps);
+        }
+        projected
+    }
+
     /// Norms and positions of some rows' queries and keys, in place.
     fn norm_and_rope(&self, rows: Range<usize>, q: &mut [f32], k: &mut [f32]) {
         // A latent's norms and positions are there already.
-        if let Heads::Plain { norms } = &self.weights.heads {
+        if let Heads::Plain { norms, .. } = &self.weights.heads {
             let after_rope = self.spec.family.head_norms.is_some_and(|norms| norms.after_rope);
             let norm = |q: &mut [f32], k: &mut [f32]| {
                 if let Some([q_norm, k_norm]) = norms {
                     pointwise::rms_norm_in_place(self.isa, q, q_norm, self.spec.norm_eps);
-                    pointwise::rms_norm_in_place(self.isa, k, k_norm, self.spec.norm_eps);
+                    if !k.is_empty() {
+                        pointwise::rms_norm_in_place(self.isa, k, k_norm, self.spec.norm_eps);
+                    }
                 }
             };
             if !after_rope {
@@ -127,7 +144,9 @@ impl LayerAttention<'_> {
             if let Some(tables) = self.rope {
                 let (k_dim, pairs, tables) = (self.own.k_dim, self.spec.family.pairs, &tables[rows.clone()]);
                 pointwise::rope(self.isa, q, k_dim, 0, pairs, tables);
-                pointwise::rope(self.isa, k, k_dim, 0, pairs, tables);
+                if !k.is_empty() {
+                    pointwise::rope(self.isa, k, k_dim, 0, pairs, tables);
+                }
             }
             if after_rope {
                 norm(q, k);

@@ -5,13 +5,15 @@ use super::attention::LayerAttention;
 use super::cache::CpuCache;
 use crate::device::{Output, Pass};
 use crate::model::calibration::Measured;
-use crate::model::weights::Layer;
+use crate::model::spec::DecoderSpec;
+use crate::model::weights::{Layer, LayerInput, PerLayerInputs};
 use crate::{Error, ErrorKind, Result};
 use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::{Floats, reusing};
 use greenroom_kernels::linear::{linear, linear_onto};
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{rms_norm, rms_norm_onto, soft_cap};
+use greenroom_kernels::pointwise::{gate, rms_norm, rms_norm_in_place, rms_norm_onto, soft_cap};
+use std::f32::consts::FRAC_1_SQRT_2;
 
 impl Cpu {
     /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` records queries, keys and
@@ -32,6 +34,8 @@ impl Cpu {
         let ropes: Vec<Vec<Vec<f32>>> = ropes.collect();
         let mut x = Floats::from(self.weights.embedding.rows(&pass.ids)?);
         scale(&mut x, spec.embedding_scale);
+        let inputs = self.weights.per_layer.as_ref().map(|per_layer| self.inputs(per_layer, &pass.ids, &x));
+        let inputs = inputs.transpose()?;
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             if pass.is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited()) {
                 return Err(Error::new(ErrorKind::Closed, "the request was cancelled"));
@@ -42,13 +46,17 @@ impl Cpu {
                 spec,
                 own,
                 weights: &weights.attention,
-                shaping: self.shapings[layer].as_ref(),
-                layout: cache.layout.layers[layer],
-                layer,
+                shaping: self.shapings[own.cache].as_ref(),
+                layout: cache.layout.layers[own.cache],
+                layer: own.cache,
                 rope: own.rope.map(|rope| ropes[rope].as_slice()),
                 pass,
             };
             x = self.layer(x, weights, &attention, cache, watch.as_deref_mut());
+            if let (Some(input), Some(inputs)) = (&weights.input, &inputs) {
+                x = self.with_input(x, input, inputs, layer);
+            }
+            scale(&mut x, weights.scale);
         }
         if pass.wanted.is_empty() {
             return Ok(Output::Logits(Vec::new()));
@@ -64,6 +72,30 @@ impl Cpu {
             soft_cap(self.isa, &mut logits, cap);
         }
         Ok(Output::Logits(logits.into_vec()))
+    }
+
+    /// Each layer's own input, `[n_rows, n_layers, d_per_layer]`, for tokens and their embeddings.
+    fn inputs(&self, per_layer: &PerLayerInputs<Packed>, ids: &[u32], x: &[f32]) -> Result<Floats> {
+        let DecoderSpec { d_model, d_per_layer, norm_eps, .. } = self.spec;
+        let mut inputs = self.linear(x, &per_layer.projection);
+        scale(&mut inputs, (1.0 / (d_model as f64).sqrt()) as f32);
+        rms_norm_in_place(self.isa, &mut inputs, &per_layer.norm, norm_eps);
+        let root = (d_per_layer as f64).sqrt() as f32;
+        let known = per_layer.embedding.rows(ids)?;
+        inputs.iter_mut().zip(&known).for_each(|(x, known)| *x = known.mul_add(root, *x) * FRAC_1_SQRT_2);
+        Ok(inputs)
+    }
+
+    /// The stream with a layer's own input mixed in.
+    fn with_input(&self, x: Floats, own: &LayerInput<Packed>, inputs: &[f32], layer: usize) -> Floats {
+        let DecoderSpec { d_per_layer: width, norm_eps, .. } = self.spec;
+        let mut gates = self.linear(&x, &own.gate);
+        let rows = inputs.chunks_exact(width * self.spec.layers.len());
+        let inputs: Vec<f32> = rows.flat_map(|row| &row[layer * width..][..width]).copied().collect();
+        gate(self.isa, self.spec.family.activation, &mut gates, &inputs);
+        let mut out = self.linear(&gates, &own.projection);
+        rms_norm_onto(self.isa, &mut out, &own.norm, norm_eps, &x);
+        out
     }
 
     /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
@@ -92,7 +124,7 @@ impl Cpu {
             })
         };
         let after = attended(&context);
-        if let Some(watch) = watch {
+        if let Some(watch) = watch.filter(|_| attention.own.writes) {
             let noisy: Vec<f32> =
                 watch.noise().iter().zip(context.iter()).map(|(noise, x)| noise + x).collect();
             watch.felt(&after, &attended(&noisy), self.spec.d_model);

@@ -10,7 +10,7 @@ use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::Floats;
 use greenroom_kernels::linear::gated;
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{rms_norm, sigmoid, softmax};
+use greenroom_kernels::pointwise::{rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, softmax};
 
 impl Cpu {
     /// `x: [n_rows, d_model]`, its norm, and what the result is added to.
@@ -29,12 +29,28 @@ impl Cpu {
                     None => self.linear(&hidden, &mlp.down),
                 }
             }
+            FeedForward::Both(both) => {
+                let [dense_norm, experts_norm] = &both.post_norms;
+                let eps = self.spec.norm_eps;
+                let hidden =
+                    self.hidden(&both.dense, &self.activations(x, norm, &[&both.dense.gate, &both.dense.up]));
+                let mut dense = self.linear(&hidden, &both.dense.down);
+                rms_norm_in_place(self.isa, &mut dense, dense_norm, eps);
+                let scores =
+                    self.linear(&rms_norm(self.isa, x, &both.router_norm, eps), &both.experts.router);
+                let mut mixed = self.experts(&both.experts, &scores, &rms_norm(self.isa, x, &both.norm, eps));
+                rms_norm_onto(self.isa, &mut mixed, experts_norm, eps, &dense);
+                if let Some(residual) = residual {
+                    mixed.iter_mut().zip(residual).for_each(|(x, residual)| *x += residual);
+                }
+                mixed
+            }
             FeedForward::Experts(mixture) => {
                 let x = match norm {
                     Some(norm) => rms_norm(self.isa, x, norm, self.spec.norm_eps),
                     None => Floats::copy(x),
                 };
-                let mut mixed = self.experts(mixture, &x);
+                let mut mixed = self.experts(mixture, &self.linear(&x, &mixture.router), &x);
                 if let Some(residual) = residual {
                     mixed.iter_mut().zip(residual).for_each(|(x, residual)| *x += residual);
                 }
@@ -64,15 +80,15 @@ impl Cpu {
         gated(self.isa, self.spec.family.activation, x, &mlp.gate, &mlp.up)
     }
 
-    /// The weighted sum of the experts that each row of `x: [n_rows, d_model]` is sent to.
-    fn experts(&self, mixture: &Mixture<Packed>, x: &[f32]) -> Floats {
+    /// The weighted sum of the experts that each row of `x: [n_rows, d_model]` is sent to by its scores.
+    fn experts(&self, mixture: &Mixture<Packed>, scores: &[f32], x: &[f32]) -> Floats {
         let (d, experts) = (self.spec.d_model, &mixture.experts);
-        let scores = self.linear(x, &mixture.router);
         // Rows of each expert, with their weights.
         let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
         for (row, scores) in scores.chunks_exact(experts.len()).enumerate() {
             for (expert, weight) in self.choose(&mixture.spec, scores, mixture.bias.as_deref()) {
-                visits[expert].push((row, weight));
+                let scale = mixture.scales.as_ref().map_or(1.0, |scales| scales[expert]);
+                visits[expert].push((row, weight * scale));
             }
         }
         // A row's experts are added in their own order, whatever other rows are in the pass.

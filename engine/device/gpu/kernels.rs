@@ -88,6 +88,12 @@ pub(super) static COMBINE: KernelSource = KernelSource {
 pub(super) static NORM: KernelSource =
     KernelSource { name: "norm", files: &[shader!("norm")], bindings: &[Read, Read, Read, Written] };
 
+pub(super) static NORMS: KernelSource =
+    KernelSource { name: "norms", files: &[shader!("norms")], bindings: &[Read, Read, Read, Read, Written] };
+
+pub(super) static INPUTS: KernelSource =
+    KernelSource { name: "inputs", files: &[shader!("inputs")], bindings: &[Read, Read, Read, Written] };
+
 pub(super) static CANDIDATES: KernelSource =
     KernelSource { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };
 

@@ -30,7 +30,7 @@ use crate::kv::table::RowsId;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
-use crate::model::weights::{FeedForward, Heads, Weights};
+use crate::model::weights::{FeedForward, Heads, Mixture, Weights};
 use crate::{Error, KvChoice, Result};
 use cache::{BoundPlan, GpuCache};
 use context::Context;
@@ -64,6 +64,7 @@ pub(crate) struct Gpu {
     vectors_buffer: Buffer,
     of_layers: Vec<LayerVectors>,
     output_norm: u32,
+    projected_norm: u32,
     scratch: Mutex<ScratchBuffers>,
     /// The reason why no pass may run: constants of a calibration did not fit.
     broken: Option<String>,
@@ -101,7 +102,7 @@ impl Gpu {
         let weights = Weights::load(gguf, &spec, &mut packer, on_progress)?;
         context.settle();
         let Packer { slabs, mut vectors, n_bytes, .. } = packer;
-        let (of_layers, output_norm) = vectors_of(&weights, &mut vectors);
+        let (of_layers, output_norm, projected_norm) = vectors_of(&weights, &mut vectors);
         let info = &context.info;
         tracing::info!(
             "GPU: {} ({}, {}), {} MiB of weights",
@@ -127,6 +128,7 @@ impl Gpu {
             vectors_buffer,
             of_layers,
             output_norm,
+            projected_norm,
             scratch: Mutex::default(),
             broken: None,
         };
@@ -180,8 +182,9 @@ impl Gpu {
     }
 
     fn planner<'a>(&'a self, layout: &'a KvLayout, shape: PassShape) -> Planner<'a> {
-        let Self { spec, weights, of_layers, output_norm, .. } = self;
-        Planner { spec, weights, vectors: of_layers, output_norm: *output_norm, layout, shape }
+        let Self { spec, weights, of_layers, output_norm, projected_norm, .. } = self;
+        let [output_norm, projected_norm] = [*output_norm, *projected_norm];
+        Planner { spec, weights, vectors: of_layers, output_norm, projected_norm, layout, shape }
     }
 
     /// Binds the steps of a plan to buffers.
@@ -359,6 +362,7 @@ impl Gpu {
         watch: &mut Measured,
     ) -> Result<()> {
         let (spec, bound) = (&self.spec, &cache.plans[&shape]);
+        let n_before = bound.plan.steps.iter().take_while(|step| step.layer.is_none()).count();
         let read = |encoder, scratch_of: PassBuffer, n: usize| -> Result<Vec<f32>> {
             let bytes =
                 self.context.read("a pass", encoder, &[(&scratch.buffers[&scratch_of], 0, 4 * n as u64)])?;
@@ -368,6 +372,10 @@ impl Gpu {
             self.context.queue.write_buffer(&scratch.buffers[&scratch_of], 0, bytemuck::cast_slice(x));
         };
         let (n, d) = (tables.n_rows, spec.d_model);
+        let mut encoder = self.context.encoder();
+        let before = &bound.plan.steps[..n_before];
+        self.encode(&mut encoder, bound, tables, |step| before.iter().any(|b| std::ptr::eq(b, step)));
+        read(encoder, PassBuffer::Stream, 0)?;
         for (l, layer) in spec.layers.iter().enumerate() {
             let own = &layer.attention;
             let (q_row, context_row) = (own.n_heads * own.k_dim, own.n_heads * own.v_dim);
@@ -375,6 +383,12 @@ impl Gpu {
                 bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
             let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
             let after = combined.unwrap_or(0) + 1;
+            if !own.writes {
+                let mut encoder = self.context.encoder();
+                self.encode(&mut encoder, bound, tables, |step| steps.iter().any(|m| std::ptr::eq(*m, step)));
+                read(encoder, PassBuffer::Stream, 0)?;
+                continue;
+            }
             // The product that is added to the stream, and the norm before that where there is one.
             let added = after + if spec.family.post_norms { 2 } else { 1 };
             let run = |from: usize, to: usize, scratch_of: PassBuffer, n: usize| {
@@ -389,7 +403,7 @@ impl Gpu {
             let (mut k, mut v) = (Vec::new(), Vec::new());
             let side = own.n_kv_heads * own.k_dim;
             for id in &pass.spans[0].rows {
-                let rows = cache.export_layer(*id, l)?;
+                let rows = cache.export_layer(*id, own.cache)?;
                 let rows: Vec<f32> =
                     rows.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect();
                 for row in rows.chunks_exact(side + own.n_kv_heads * own.v_dim) {
@@ -429,9 +443,9 @@ impl Device for Gpu {
     fn calibrate(&mut self, calibration: &Calibration) {
         self.spec.calibrate(calibration);
         self.vectors.truncate(self.n_vectors);
-        for (l, of_layer) in self.of_layers.iter_mut().enumerate() {
-            let Some([queries, keys]) = calibration.of_layer(l) else { continue };
-            let k_dim = self.spec.layers[l].attention.k_dim;
+        for (of_layer, layer) in self.of_layers.iter_mut().zip(&self.spec.layers) {
+            let Some([queries, keys]) = calibration.of_layer(layer.attention.cache) else { continue };
+            let k_dim = layer.attention.k_dim;
             let shaping = Shaping::new(Isa::detect(), &queries, &keys, k_dim);
             let mut put = |x: &[f32]| {
                 let first = self.vectors.len() as u32;
@@ -500,7 +514,7 @@ fn best_of(row: usize, found: &[u32]) -> Best {
 }
 
 /// Puts norms and sinks among the vectors: places of each layer's, and of the last norm.
-fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<LayerVectors>, u32) {
+fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<LayerVectors>, u32, u32) {
     let mut put = |x: &[f32]| {
         let first = vectors.len() as u32;
         vectors.extend_from_slice(x);
@@ -508,18 +522,36 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
     };
     let of_layers = weights.layers.iter().map(|layer| {
         let head_norms = match &layer.attention.heads {
-            Heads::Plain { norms: Some(norms) } => norms.each_ref().map(|norm| put(norm)),
-            Heads::Plain { norms: None } => [0; 2],
+            Heads::Plain { norms: Some(norms), .. } => norms.each_ref().map(|norm| put(norm)),
+            Heads::Plain { norms: None, .. } => [0; 2],
             Heads::Latent { norm, .. } => [put(norm); 2],
         };
         let query_norm = match &layer.attention.heads {
             Heads::Latent { queries: Some((norm, _)), .. } => put(norm),
             _ => 0,
         };
-        let expert_bias = match &layer.feed_forward {
-            FeedForward::Experts(mixture) => mixture.bias.as_ref().map(|bias| put(bias)),
+        let value_norm = match &layer.attention.heads {
+            Heads::Plain { value_norm: Some(norm), .. } => put(norm),
+            _ => 0,
+        };
+        let mixture = match &layer.feed_forward {
+            FeedForward::Experts(mixture) => Some(mixture),
+            FeedForward::Both(both) => Some(&both.experts),
             FeedForward::Dense(_) => None,
         };
+        let mut of_experts = |of: fn(&Mixture<GpuMatrix>) -> &Option<Vec<f32>>| {
+            mixture.and_then(|mixture| of(mixture).as_ref()).map(|numbers| put(numbers))
+        };
+        let expert_bias = of_experts(|mixture| &mixture.bias);
+        let expert_scales = of_experts(|mixture| &mixture.scales);
+        let both_norms = match &layer.feed_forward {
+            FeedForward::Both(both) => {
+                let [dense, experts] = &both.post_norms;
+                [&both.router_norm, &both.norm, dense, experts].map(|norm| put(norm))
+            }
+            _ => [0; 4],
+        };
+        let input_norm = layer.input.as_ref().map_or(0, |input| put(&input.norm));
         let mut both = |norms: &Option<[Vec<f32>; 2]>| {
             norms.as_ref().map_or([None; 2], |norms| norms.each_ref().map(|norm| Some(put(norm))))
         };
@@ -528,11 +560,16 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
             post_norms: both(&layer.post_norms),
             head_norms,
             query_norm,
+            value_norm,
             expert_bias,
+            expert_scales,
+            both_norms,
+            input_norm,
             sinks: layer.attention.sinks.as_ref().map_or(0, |sinks| put(sinks)),
             shaping: None,
         }
     });
     let of_layers = of_layers.collect();
-    (of_layers, put(&weights.output_norm))
+    let projected_norm = weights.per_layer.as_ref().map_or(0, |per_layer| put(&per_layer.norm));
+    (of_layers, put(&weights.output_norm), projected_norm)
 }

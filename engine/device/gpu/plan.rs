@@ -2,15 +2,15 @@
 //! data, made once for a model, a layout of its cache and a [`PassShape`](super::steps::PassShape); the
 //! extents within one pass come from the figures of that pass.
 
-use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, KernelConstants, SEAL};
-use super::products::{Products, RowsOf};
+use super::kernels::{ATTEND, CANDIDATES, COMBINE, HEADS, INPUTS, KernelConstants, SEAL};
+use super::products::{Epilogue, Products, RowsOf};
 use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
 use crate::model::family::RopeLayout;
 use crate::model::rope::RopeSpec;
-use crate::model::weights::{FeedForward, Heads, Layer};
+use crate::model::weights::{FeedForward, Heads, Layer, LayerInput};
 use greenroom_kernels::quant::{EXACT, OUTERMOST};
 use std::ops::Range;
 
@@ -18,6 +18,7 @@ impl Planner<'_> {
     /// The steps of a pass.
     pub(super) fn plan(&self) -> Plan {
         let mut plan = Plan::default();
+        self.inputs(&mut plan);
         for (l, weights) in self.weights.layers.iter().enumerate() {
             let first = plan.steps.len();
             self.layer(&mut plan, l, weights);
@@ -46,6 +47,41 @@ impl Planner<'_> {
         plan
     }
 
+    /// Each layer's own input.
+    fn inputs(&self, plan: &mut Plan) {
+        let Some(per_layer) = &self.weights.per_layer else { return };
+        let (spec, matrix) = (self.spec, &per_layer.projection);
+        let stream = (PassBuffer::Stream, spec.d_model);
+        let products = Products::plain(vec![(matrix, 0)], stream, (PassBuffer::Projected, matrix.n_out));
+        let factor = (1.0 / (spec.d_model as f64).sqrt()) as f32;
+        self.products(plan, Products { factor, ..products });
+        let constants = KernelConstants::default()
+            .uint("WIDTH", spec.d_per_layer)
+            .uint("N_LAYERS", spec.layers.len())
+            .float("EPS", spec.norm_eps);
+        let bindings = vec![
+            plan.params(bytemuck::bytes_of(&self.projected_norm)),
+            BufferRef::Vectors,
+            BufferRef::Scratch(PassBuffer::Projected),
+            BufferRef::Scratch(PassBuffer::Inputs),
+        ];
+        let groups = [Extent::Fixed(spec.layers.len()), Extent::Rows(1), Extent::Fixed(1)];
+        plan.push(&INPUTS, constants, bindings, groups);
+    }
+
+    /// Mixes a layer's own input into the stream: in its place the gated one is computed.
+    fn with_input(&self, plan: &mut Plan, l: usize, input: &LayerInput<GpuMatrix>, scale: f32) {
+        let (spec, width) = (self.spec, self.spec.d_per_layer);
+        let inputs = (PassBuffer::Inputs, spec.layers.len() * width);
+        let gate =
+            Products::plain(vec![(&input.gate, l * width)], (PassBuffer::Stream, spec.d_model), inputs);
+        self.products(plan, Products { epilogue: Epilogue::Gate, ..gate });
+        let out = (PassBuffer::Out, spec.d_model);
+        let products = Products::plain(vec![(&input.projection, 0)], inputs, out);
+        self.products(plan, Products { x_first: l * width, ..products });
+        self.norm_onto(plan, PassBuffer::Out, PassBuffer::Stream, self.vectors[l].input_norm, scale);
+    }
+
     fn layer(&self, plan: &mut Plan, l: usize, weights: &Layer<GpuMatrix>) {
         let (vectors, d) = (&self.vectors[l], self.spec.d_model);
         let own = &self.spec.layers[l].attention;
@@ -57,7 +93,9 @@ impl Planner<'_> {
         }
         self.heads(plan, l, width, weights);
         let block = self.block(l);
-        self.seal(plan, l, &block);
+        if own.writes {
+            self.seal(plan, l, &block);
+        }
         self.attend(plan, l, &block);
         self.combine(plan, l, weights.attention.sinks.is_some());
         if let Heads::Latent { spec: latent, v_b, .. } = &weights.attention.heads {
@@ -65,13 +103,20 @@ impl Planner<'_> {
             self.by_head(plan, v_b, contexts, y, own.v_dim);
             contexts = y;
         }
-        self.add(plan, &weights.attention.output, contexts, vectors.post_norms[0]);
+        // The last step of a layer scales the stream.
+        let scale = if weights.input.is_some() { 1.0 } else { weights.scale };
+        self.add(plan, &weights.attention.output, contexts, vectors.post_norms[0], 1.0);
         match &weights.feed_forward {
             FeedForward::Dense(mlp) => {
                 self.mlp_hidden(plan, mlp, PassBuffer::Hidden, vectors);
-                self.add(plan, &mlp.down, (PassBuffer::Hidden, mlp.gate.n_out), vectors.post_norms[1]);
+                let hidden = (PassBuffer::Hidden, mlp.gate.n_out);
+                self.add(plan, &mlp.down, hidden, vectors.post_norms[1], scale);
             }
             FeedForward::Experts(mixture) => self.experts(plan, mixture, vectors, d),
+            FeedForward::Both(both) => self.both(plan, both, vectors, scale),
+        }
+        if let Some(input) = &weights.input {
+            self.with_input(plan, l, input, weights.scale);
         }
     }
 
@@ -104,13 +149,15 @@ impl Planner<'_> {
     }
 
     fn heads(&self, plan: &mut Plan, l: usize, width: usize, weights: &Layer<GpuMatrix>) {
-        let (spec, layout, vectors) = (self.spec, self.layout.layers[l], &self.vectors[l]);
+        let (spec, vectors) = (self.spec, &self.vectors[l]);
         let own = &spec.layers[l].attention;
+        let layout = self.layout.layers[own.cache];
         let turned_before = |rope: usize| spec.ropes[..rope].iter().map(RopeSpec::n_rot).sum::<usize>();
         let (n_rot, latent) = (own.rope.map_or(0, |rope| spec.ropes[rope].n_rot()), own.latent);
         let norms = spec.family.head_norms;
         let [k_scales, q_scales, _] = vectors.shaping.unwrap_or_default();
-        let is_normed = matches!(weights.attention.heads, Heads::Plain { norms: Some(_) });
+        let is_normed = matches!(weights.attention.heads, Heads::Plain { norms: Some(_), .. });
+        let normed_values = matches!(weights.attention.heads, Heads::Plain { value_norm: Some(_), .. });
         let constants = KernelConstants::default()
             .uint("N_HEADS", own.n_heads)
             .uint("N_KV_HEADS", own.n_kv_heads)
@@ -124,6 +171,8 @@ impl Planner<'_> {
             .flag("NORM_LAST", norms.is_some_and(|norms| norms.after_rope))
             .flag("TEMPERED", own.temperature.is_some())
             .flag("SHAPED", layout.k.shaped() && vectors.shaping.is_some())
+            .flag("VALUES_OF_KEYS", latent.is_none() && weights.attention.input.len() == 2)
+            .flag("NORMED_V", normed_values)
             .flag("ROTATED_K", layout.k.rotated)
             .flag("ROTATED_V", layout.v.rotated)
             .flag("LATENT", latent.is_some())
@@ -139,6 +188,7 @@ impl Planner<'_> {
             own.rope.map_or(0, turned_before) as u32,
             (layout.row_bytes() / 4) as u32,
             turned_before(spec.ropes.len()) as u32,
+            vectors.value_norm,
         ];
         let scratch = |scratch| BufferRef::Scratch(scratch);
         let bindings = vec![
@@ -150,18 +200,25 @@ impl Planner<'_> {
             scratch(PassBuffer::Ropes),
             scratch(PassBuffer::Places),
             scratch(PassBuffer::Queries),
-            BufferRef::Rows(l),
+            BufferRef::Rows(own.cache),
         ];
-        let n_stored = if layout.shared { 1 } else { 2 };
+        let n_stored = if !own.writes {
+            0
+        } else if layout.shared {
+            1
+        } else {
+            2
+        };
         let heads = own.n_heads + n_stored * own.n_kv_heads;
         plan.push(&HEADS, constants, bindings, [Extent::Fixed(heads), Extent::Rows(1), Extent::Fixed(1)]);
     }
 
     /// The layout of a layer's share of a block.
     fn block(&self, l: usize) -> KernelConstants {
-        let layout = self.layout.layers[l];
-        let format = BlockFormat::new(self.layout, self.layout.part_of(l));
-        let of = format.layers.iter().find(|layer| layer.layer == l);
+        let cache = self.spec.layers[l].attention.cache;
+        let layout = self.layout.layers[cache];
+        let format = BlockFormat::new(self.layout, self.layout.part_of(cache));
+        let of = format.layers.iter().find(|layer| layer.layer == cache);
         let base = of.map_or(0, |of| of.k.codes.start);
         let means = of.map_or(0, |of| of.k.means.start.saturating_sub(base) / 4);
         KernelConstants::default()
@@ -176,7 +233,8 @@ impl Planner<'_> {
     }
 
     fn seal(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let layout = self.layout.layers[l];
+        let cache = self.spec.layers[l].attention.cache;
+        let layout = self.layout.layers[cache];
         let shaping = self.vectors[l].shaping.filter(|_| layout.k.shaped());
         let constants = block
             .clone()
@@ -190,9 +248,9 @@ impl Planner<'_> {
             plan.params(bytemuck::cast_slice(&params)),
             BufferRef::Scratch(PassBuffer::Sealed),
             BufferRef::Vectors,
-            BufferRef::Rows(l),
-            BufferRef::Blocks(l),
-            BufferRef::Exact(l),
+            BufferRef::Rows(cache),
+            BufferRef::Blocks(cache),
+            BufferRef::Exact(cache),
         ];
         let sides = if layout.shared { 1 } else { 2 };
         let groups = [Extent::Sealed, Extent::Fixed(layout.k.n_heads), Extent::Fixed(sides)];
@@ -201,14 +259,16 @@ impl Planner<'_> {
 
     /// Part of a layer, and words of its blocks, exact rows and open rows.
     fn layer_params(&self, l: usize) -> [u32; 4] {
-        let layout = self.layout.layers[l];
-        let part = self.layout.part_of(l) as u32;
+        let cache = self.spec.layers[l].attention.cache;
+        let layout = self.layout.layers[cache];
+        let part = self.layout.part_of(cache) as u32;
         let [block, exact] = layer_bytes(layout);
         [part, (block / 4) as u32, (exact / 4) as u32, (layout.row_bytes() / 4) as u32]
     }
 
     fn attend(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let (own, layout) = (&self.spec.layers[l].attention, self.layout.layers[l]);
+        let own = &self.spec.layers[l].attention;
+        let layout = self.layout.layers[own.cache];
         let group = own.group();
         let tile_rows = self.tile_rows();
         let tile_heads = group.min(MAX_TILE_QUERIES / tile_rows);
@@ -230,9 +290,9 @@ impl Planner<'_> {
             BufferRef::Scratch(PassBuffer::Tiles),
             BufferRef::Scratch(PassBuffer::Blocks),
             BufferRef::Scratch(PassBuffer::Queries),
-            BufferRef::Rows(l),
-            BufferRef::Blocks(l),
-            BufferRef::Exact(l),
+            BufferRef::Rows(own.cache),
+            BufferRef::Blocks(own.cache),
+            BufferRef::Exact(own.cache),
             BufferRef::Scratch(PassBuffer::Partials),
         ];
         let heads = layout.k.n_heads * group.div_ceil(tile_heads);
@@ -246,7 +306,8 @@ impl Planner<'_> {
     }
 
     fn combine(&self, plan: &mut Plan, l: usize, sinks: bool) {
-        let (own, layout) = (&self.spec.layers[l].attention, self.layout.layers[l]);
+        let own = &self.spec.layers[l].attention;
+        let layout = self.layout.layers[own.cache];
         let constants = KernelConstants::default()
             .uint("N_HEADS", own.n_heads)
             .uint("V_DIM", own.v_dim)

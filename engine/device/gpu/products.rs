@@ -1,11 +1,11 @@
 //! The steps that multiply: which matrices share one, what is normed before and what becomes of the products.
 
-use super::kernels::{KernelConstants, NORM, PRODUCT, PRODUCT_FLOATS};
+use super::kernels::{KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS};
 use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::{GpuMatrix, GpuScheme, MatrixPart, OUTS};
 use crate::model::family::{Activation, Gating};
 use crate::model::spec::ExpertSpec;
-use crate::model::weights::{Mixture, Mlp};
+use crate::model::weights::{DenseAndExperts, Mixture, Mlp};
 use bytemuck::{Pod, Zeroable};
 
 const NONE: u32 = u32::MAX;
@@ -35,6 +35,14 @@ pub(super) enum RowsOf {
     },
 }
 
+/// A mixture, and among the vectors the bias of its selection and factors of its weights.
+#[derive(Clone, Copy)]
+pub(super) struct Sent {
+    spec: ExpertSpec,
+    bias: Option<u32>,
+    scales: Option<u32>,
+}
+
 /// Products of rows of one buffer with matrices, into another.
 #[derive(Clone)]
 pub(super) struct Products<'a> {
@@ -56,7 +64,9 @@ pub(super) struct Products<'a> {
     pub(super) heads: (usize, usize),
     /// The experts that rows are sent to, or whose score for what is shared the products are multiplied by;
     /// and the bias of their selection.
-    pub(super) mixture: Option<(ExpertSpec, Option<u32>)>,
+    pub(super) mixture: Option<Sent>,
+    /// First column of x.
+    pub(super) x_first: usize,
     /// Products are multiplied by the sigmoid of the mixture's score for what is shared.
     pub(super) gated: bool,
     /// Factor of the products, and their soft cap.
@@ -82,6 +92,7 @@ impl<'a> Products<'a> {
             pair: false,
             heads: (1, 0),
             mixture: None,
+            x_first: 0,
             gated: false,
             factor: 1.0,
             cap: None,
@@ -142,8 +153,17 @@ struct Params {
     each_x: u32,
     each_y: u32,
     expert_bias: u32,
-    unused: [u32; 3],
+    expert_scales: u32,
+    x_first: u32,
+    unused: u32,
     segments: [MatrixSegment; SEGMENTS],
+}
+
+impl LayerVectors {
+    /// A mixture of the layer.
+    fn sent(&self, spec: ExpertSpec) -> Sent {
+        Sent { spec, bias: self.expert_bias, scales: self.expert_scales }
+    }
 }
 
 impl Planner<'_> {
@@ -192,7 +212,7 @@ impl Planner<'_> {
         let scores = Products::plain(routers, stream, (PassBuffer::Scores, shape.n_scores()));
         self.products(plan, Products { norm, ..scores });
         let [gate, up, down] = [&experts.gate, &experts.up, &experts.down];
-        let mixture = Some((shape, vectors.expert_bias));
+        let mixture = Some(vectors.sent(shape));
         let slots = shared.filter(|mlp| {
             mlp.gate.n_out % shape.d_ff == 0
                 && [&mlp.gate, &mlp.up, &mlp.down].iter().all(|matrix| matrix.bias.is_none())
@@ -236,6 +256,51 @@ impl Planner<'_> {
         }
     }
 
+    /// A dense feed-forward beside experts: what comes of either is normed, and both are added up to be
+    /// normed once more.
+    pub(super) fn both(
+        &self,
+        plan: &mut Plan,
+        both: &DenseAndExperts<GpuMatrix>,
+        vectors: &LayerVectors,
+        scale: f32,
+    ) {
+        let d = self.spec.d_model;
+        let [router_norm, norm, dense_norm, experts_norm] = vectors.both_norms;
+        let (stream, dense, mixture) = ((PassBuffer::Stream, d), &both.dense, &both.experts);
+        let shape = mixture.spec;
+        let scores = Products::plain(vec![(&mixture.router, 0)], stream, (PassBuffer::Scores, shape.n));
+        self.products(plan, Products { norm: Some(router_norm), ..scores });
+        // Both sums begin with nothing, in buffers that the attention has left.
+        self.mlp_hidden(plan, dense, PassBuffer::Shared, vectors);
+        let x = (PassBuffer::Shared, dense.gate.n_out);
+        self.products(plan, Products::plain(vec![(&dense.down, 0)], x, (PassBuffer::Out, d)));
+        let sent = Some(vectors.sent(shape));
+        let [gate, up, down] = [&mixture.experts[0].gate, &mixture.experts[0].up, &mixture.experts[0].down];
+        let hidden = (PassBuffer::Hidden, shape.d_ff);
+        let rows_of = RowsOf::Experts { shared: 0 };
+        let of_stream = Products::plain(vec![], stream, hidden);
+        self.gated(plan, (gate, up), Products { norm: Some(norm), rows_of, mixture: sent, ..of_stream });
+        let mixed = Products::plain(vec![(down, 0)], hidden, (PassBuffer::Mixed, d));
+        self.products(plan, Products { rows_of: RowsOf::Mixed { shared: 0 }, mixture: sent, ..mixed });
+        self.norm_both(plan, [dense_norm, experts_norm], vectors.post_norms[1], scale);
+    }
+
+    /// Adds the norm of the norms of two buffers' rows, added up, to the stream, which is scaled then.
+    fn norm_both(&self, plan: &mut Plan, norms: [u32; 2], post_norm: Option<u32>, scale: f32) {
+        let params = [norms[0], norms[1], post_norm.unwrap_or(0), scale.to_bits()];
+        let bindings = vec![
+            plan.params(bytemuck::cast_slice(&params)),
+            BufferRef::Vectors,
+            BufferRef::Scratch(PassBuffer::Out),
+            BufferRef::Scratch(PassBuffer::Mixed),
+            BufferRef::Scratch(PassBuffer::Stream),
+        ];
+        let d = self.spec.d_model;
+        let constants = KernelConstants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
+        plan.push(&NORMS, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
+    }
+
     /// Products that are added to the stream, normed before where the family has it.
     pub(super) fn add(
         &self,
@@ -243,6 +308,7 @@ impl Planner<'_> {
         matrix: &GpuMatrix,
         x: (PassBuffer, usize),
         post_norm: Option<u32>,
+        scale: f32,
     ) {
         let d = self.spec.d_model;
         let Some(post_norm) = post_norm else {
@@ -251,13 +317,21 @@ impl Planner<'_> {
             return self.products(plan, Products { epilogue: Epilogue::Add, factor, ..products });
         };
         self.products(plan, Products::plain(vec![(matrix, 0)], x, (PassBuffer::Out, d)));
-        let params = plan.params(bytemuck::bytes_of(&post_norm));
-        let bindings = vec![
-            params,
-            BufferRef::Vectors,
-            BufferRef::Scratch(PassBuffer::Out),
-            BufferRef::Scratch(PassBuffer::Stream),
-        ];
+        self.norm_onto(plan, PassBuffer::Out, PassBuffer::Stream, post_norm, scale);
+    }
+
+    /// Adds the norm of one buffer's rows to another's, which are scaled then.
+    pub(super) fn norm_onto(
+        &self,
+        plan: &mut Plan,
+        from: PassBuffer,
+        onto: PassBuffer,
+        norm: u32,
+        scale: f32,
+    ) {
+        let d = self.spec.d_model;
+        let params = plan.params(bytemuck::cast_slice(&[norm, scale.to_bits()]));
+        let bindings = vec![params, BufferRef::Vectors, BufferRef::Scratch(from), BufferRef::Scratch(onto)];
         let constants = KernelConstants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
         plan.push(&NORM, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
     }
@@ -295,7 +369,7 @@ impl Planner<'_> {
     fn product(&self, plan: &mut Plan, products: &Products<'_>, group: &Group<'_>) {
         let (first, at, _) = group[0];
         let other = group.iter().map(|(m, ..)| m.scheme).find(|scheme| *scheme != first.scheme);
-        let used = products.mixture.map_or(1, |(experts, _)| experts.used);
+        let used = products.mixture.map_or(1, |sent| sent.spec.used);
         let (rows, extent) = match products.rows_of {
             RowsOf::All => (self.shape.rows, Extent::Rows(self.shape.rows)),
             RowsOf::Wanted => (self.shape.wanted, Extent::Wanted(self.shape.wanted)),
@@ -311,7 +385,9 @@ impl Planner<'_> {
             eps: self.spec.norm_eps,
             each_x: (products.heads.1 / 4) as u32,
             each_y: first.n_out as u32,
-            expert_bias: products.mixture.and_then(|(_, bias)| bias).unwrap_or(0),
+            expert_bias: products.mixture.and_then(|sent| sent.bias).unwrap_or(0),
+            expert_scales: products.mixture.and_then(|sent| sent.scales).unwrap_or(NONE),
+            x_first: (products.x_first / 4) as u32,
             ..Params::default()
         };
         let n_pairs = if products.pair { 2 } else { 1 };
@@ -407,8 +483,8 @@ impl KernelConstants {
     }
 
     /// Rows, and how experts are chosen for them.
-    fn experts(self, mixture: Option<(ExpertSpec, Option<u32>)>, rows_of: RowsOf) -> Self {
-        let experts = mixture.map(|(experts, _)| experts);
+    fn experts(self, mixture: Option<Sent>, rows_of: RowsOf) -> Self {
+        let experts = mixture.map(|sent| sent.spec);
         let (index, shared, mixed) = match rows_of {
             RowsOf::All => (0, 0, false),
             RowsOf::Wanted => (1, 0, false),
@@ -432,7 +508,7 @@ impl KernelConstants {
                     Some(Gating::Sigmoid) => 2,
                 },
             )
-            .flag("RANKED", mixture.is_some_and(|(_, bias)| bias.is_some()))
+            .flag("RANKED", mixture.is_some_and(|sent| sent.bias.is_some()))
             .uint("N_GROUPS", experts.map_or(1, |experts| experts.groups.0))
             .uint("USED_GROUPS", experts.map_or(1, |experts| experts.groups.1))
             .flag("NORMED", experts.is_some_and(|experts| experts.normed))

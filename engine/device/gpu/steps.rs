@@ -58,12 +58,16 @@ pub(super) enum PassBuffer {
     Contexts,
     /// The same after the matrices of a latent.
     Expanded,
-    /// What is normed before it is added to the stream.
+    /// What is normed before it is added to the stream; what experts give beside that.
     Out,
+    Mixed,
     /// Between the matrices of the feed-forward; before that, between those of a latent of queries.
     Hidden,
     /// The same for the shared expert, where it can't be joined to the others.
     Shared,
+    /// Each layer's own input, `[rows, n_layers, d_per_layer]`, and what is projected for it.
+    Inputs,
+    Projected,
     /// Scores of experts, and of what is shared where that has one.
     Scores,
     Logits,
@@ -129,8 +133,16 @@ pub(super) struct LayerVectors {
     pub(super) head_norms: [u32; 2],
     /// Norm of the latent of queries.
     pub(super) query_norm: u32,
-    /// What is added to scores where experts are selected.
+    /// What is added to scores where experts are selected, and factors of their weights.
     pub(super) expert_bias: Option<u32>,
+    pub(super) expert_scales: Option<u32>,
+    /// Norm of values.
+    pub(super) value_norm: u32,
+    /// Norms of a dense feed-forward beside experts: of the router's rows, of the experts', and of what
+    /// either gives.
+    pub(super) both_norms: [u32; 4],
+    /// Norm of what comes of the layer's own input.
+    pub(super) input_norm: u32,
     pub(super) sinks: u32,
     /// Factors of keys and queries, and feedback; none before calibration.
     pub(super) shaping: Option<[u32; 3]>,
@@ -142,6 +154,8 @@ pub(super) struct Planner<'a> {
     pub(super) weights: &'a Weights<GpuMatrix>,
     pub(super) vectors: &'a [LayerVectors],
     pub(super) output_norm: u32,
+    /// Norm of what is projected for layers' own inputs.
+    pub(super) projected_norm: u32,
     pub(super) layout: &'a KvLayout,
     pub(super) shape: PassShape,
 }

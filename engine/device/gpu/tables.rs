@@ -94,6 +94,12 @@ impl Gpu {
         if scale != 1.0 {
             stream.iter_mut().for_each(|x| *x *= scale);
         }
+        let mut inputs = match &self.weights.per_layer {
+            Some(per_layer) => per_layer.embedding.rows(&pass.ids)?,
+            None => Vec::new(),
+        };
+        let root = (self.spec.d_per_layer as f64).sqrt() as f32;
+        inputs.iter_mut().for_each(|x| *x *= root);
         let floats = |floats: &[f32]| bytemuck::cast_slice(floats).to_vec();
         // Where the likeliest token alone counts, any distance will do.
         let temperatures = pass.best.iter().flatten().map(|t| if *t > 0.0 { *t } else { 1.0 });
@@ -103,6 +109,7 @@ impl Gpu {
         let bytes = vec![
             (PassBuffer::Pass, words(&figures.map(|n| n as u32))),
             (PassBuffer::Stream, floats(&stream)),
+            (PassBuffer::Inputs, floats(&inputs)),
             (PassBuffer::Ropes, floats(&ropes)),
             (PassBuffer::Places, words(&places)),
             (PassBuffer::Positions, words(&positions)),
@@ -152,7 +159,13 @@ impl Gpu {
         let dense = spec.layers.iter().map(|layer| match layer.feed_forward {
             FeedForwardSpec::Dense(d_ff) => d_ff,
             FeedForwardSpec::Experts(experts) => experts.used * experts.d_ff + experts.shared_ff,
+            FeedForwardSpec::Both(_, experts) => experts.used * experts.d_ff,
         });
+        let beside = spec.layers.iter().map(|layer| match layer.feed_forward {
+            FeedForwardSpec::Both(d_ff, _) => d_ff,
+            FeedForwardSpec::Dense(_) | FeedForwardSpec::Experts(_) => 0,
+        });
+        let beside = rows * beside.max().unwrap_or(0);
         let q_rank = attention(&|own| own.latent.map_or(0, |latent| latent.q_rank));
         let floats = [
             (PassBuffer::Products, attention(&input)),
@@ -162,8 +175,10 @@ impl Gpu {
             (PassBuffer::Contexts, attention(&|own| own.n_heads * own.v_dim)),
             (PassBuffer::Expanded, latent(|latent| latent.value)),
             (PassBuffer::Out, rows * spec.d_model),
+            (PassBuffer::Mixed, if beside > 0 { rows * spec.d_model } else { 0 }),
+            (PassBuffer::Projected, rows * spec.layers.len() * spec.d_per_layer),
             (PassBuffer::Hidden, q_rank.max(rows * dense.max().unwrap_or(0))),
-            (PassBuffer::Shared, experts(|experts| experts.shared_ff)),
+            (PassBuffer::Shared, beside.max(experts(|experts| experts.shared_ff))),
             (PassBuffer::Scores, experts(|experts| experts.n_scores())),
             (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
             (PassBuffer::Candidates, tables.n_wanted * CANDIDATE_WORDS),

@@ -8,7 +8,7 @@ use crate::model::calibration::Measured;
 use crate::model::family::{Activation, Gating, RopeLayout};
 use crate::model::rope::RopeSpec;
 use crate::model::spec::{AttentionSpec, LatentSpec};
-use crate::model::weights::{FeedForward, Heads, Layer, Mixture, Mlp};
+use crate::model::weights::{FeedForward, Heads, Layer, Mixture, Mlp, PerLayerInputs};
 use candle_core::{D, Result, Tensor};
 
 impl Linear {
@@ -76,8 +76,16 @@ impl Reference {
         let embedded = self.weights.embedding.rows(&pass.ids).map_err(candle_core::Error::wrap)?;
         let mut x = Tensor::from_vec(embedded, (n, spec.d_model), &HERE)?;
         x = (x * f64::from(spec.embedding_scale))?;
+        let inputs = self.weights.per_layer.as_ref().map(|per_layer| self.inputs(per_layer, &pass.ids, &x));
+        let inputs = inputs.transpose()?;
         for (l, weights) in self.weights.layers.iter().enumerate() {
             x = self.layer(&x, l, weights, pass, cache, watch.as_deref_mut())?;
+            if let (Some(own), Some(inputs)) = (&weights.input, &inputs) {
+                let input = inputs.narrow(1, l, 1)?.squeeze(1)?;
+                let gate = self.activated(&own.gate.forward(&x)?, &input)?;
+                x = (rms_norm(&own.projection.forward(&gate)?, &own.norm, spec.norm_eps)? + x)?;
+            }
+            x = (x * f64::from(weights.scale))?;
         }
         let Some(_) = pass.wanted.first() else { return Ok(Output::Logits(Vec::new())) };
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
@@ -88,6 +96,16 @@ impl Reference {
         }
         let logits = (self.weights.output.forward(&x)? * f64::from(spec.logit_scale))?;
         capped(&logits, spec.logit_cap)?.flatten_all()?.to_vec1().map(Output::Logits)
+    }
+
+    /// Each layer's own input, `[n, n_layers, d_per_layer]`, for tokens and their embeddings.
+    fn inputs(&self, per_layer: &PerLayerInputs<Linear>, ids: &[u32], x: &Tensor) -> Result<Tensor> {
+        let (spec, n) = (&self.spec, ids.len());
+        let shape = (n, spec.layers.len(), spec.d_per_layer);
+        let known = per_layer.embedding.rows(ids).map_err(candle_core::Error::wrap)?;
+        let known = (Tensor::from_vec(known, shape, &HERE)? * (spec.d_per_layer as f64).sqrt())?;
+        let projected = (per_layer.projection.forward(x)? / (spec.d_model as f64).sqrt())?.reshape(shape)?;
+        (rms_norm(&projected, &per_layer.norm, spec.norm_eps)? + known)? / 2f64.sqrt()
     }
 
     /// `x: [n, d_model]` through attention and feed-forward, each with its norm before and its residual.
@@ -112,12 +130,21 @@ impl Reference {
             self.attention(&normed(x, before(0))?, l, weights, pass, cache, watch.as_deref_mut())?;
         let attended = |context: &Tensor| added(&weights.attention.output.forward(context)?, 0, x);
         let after = attended(&context)?;
-        if let Some(watch) = watch {
+        if let Some(watch) = watch.filter(|_| self.spec.layers[l].attention.writes) {
             let noisy = attended(&(&context + Tensor::from_slice(watch.noise(), context.dims(), &HERE)?)?)?;
             let [after, noisy] = [&after, &noisy].map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
             watch.felt(&after?, &noisy?, self.spec.d_model);
         }
-        let out = self.feed_forward(&normed(&after, before(1))?, &weights.feed_forward)?;
+        let out = match &weights.feed_forward {
+            FeedForward::Both(both) => {
+                let [dense_norm, experts_norm] = &both.post_norms;
+                let dense = self.mlp(&normed(&after, before(1))?, &both.dense)?;
+                let scores = both.experts.router.forward(&rms_norm(&after, &both.router_norm, eps)?)?;
+                let mixed = self.mixed(&rms_norm(&after, &both.norm, eps)?, &scores, &both.experts)?;
+                (rms_norm(&dense, dense_norm, eps)? + rms_norm(&mixed, experts_norm, eps)?)?
+            }
+            plain => self.feed_forward(&normed(&after, before(1))?, plain)?,
+        };
         added(&out, 1, &after)
     }
 
@@ -131,14 +158,17 @@ impl Reference {
         cache: &mut ReferenceCache,
         watch: Option<&mut Measured>,
     ) -> Result<Tensor> {
-        let (spec, layout) = (&self.spec, cache.layout.layers[l]);
+        let spec = &self.spec;
         let own = &spec.layers[l].attention;
+        let layout = cache.layout.layers[own.cache];
         let rope = own.rope.map(|rope| &spec.ropes[rope]);
         let tables =
             rope.map(|rope| pass.positions().map(|position| rope.table(position)).collect::<Vec<_>>());
         let tables = tables.as_deref();
         let ProjectedTensors { mut q, mut k, mut v } = match &weights.attention.heads {
-            Heads::Plain { norms } => self.plain(x, own, weights, norms.as_ref(), tables)?,
+            Heads::Plain { norms, value_norm } => {
+                self.plain(x, own, weights, (norms.as_ref(), value_norm.as_ref()), tables)?
+            }
             Heads::Latent { spec: latent, queries, norm, k_b, .. } => {
                 self.latent(x, weights, (*latent, queries.as_ref()), norm, k_b, tables)?
             }
@@ -147,13 +177,15 @@ impl Reference {
             let factors: Vec<f32> = pass.positions().map(|position| temperature.factor(position)).collect();
             q = q.broadcast_mul(&Tensor::new(factors, &HERE)?.reshape(((), 1, 1))?)?;
         }
-        if let (Some(watch), Some(v)) = (watch, &v) {
+        if let (Some(watch), Some(v), true) = (watch, &v, own.writes) {
             let [q, k, v] = [&q, &k, v].map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
             watch.add(own, spec.family.pairs, rope.map_or(0, RopeSpec::n_rot), [&q?, &k?, &v?]);
         }
-        let shaping = self.shapings[l].as_ref().filter(|_| layout.k.shaped());
+        let shaping = self.shapings[own.cache].as_ref().filter(|_| layout.k.shaped());
         if let Some(shaping) = shaping {
-            k = k.broadcast_mul(&shaping.of_keys()?)?;
+            if own.writes {
+                k = k.broadcast_mul(&shaping.of_keys()?)?;
+            }
             q = q.broadcast_mul(&shaping.of_queries(own.group())?)?;
         }
         if layout.k.rotated {
@@ -165,7 +197,10 @@ impl Reference {
         let (mut contexts, mut first) = (Vec::new(), 0);
         for span in &pass.spans {
             let of_span = |x: &Tensor| x.narrow(0, first, span.n);
-            cache.write(l, span, &of_span(&k)?, v.as_ref().map(of_span).transpose()?.as_ref(), shaping)?;
+            if own.writes {
+                let v = v.as_ref().map(of_span).transpose()?;
+                cache.write(own.cache, span, &of_span(&k)?, v.as_ref(), shaping)?;
+            }
             contexts.push(self.attend(&of_span(&q)?, l, span, weights.attention.sinks.as_deref(), cache)?);
             first += span.n;
         }
@@ -185,32 +220,35 @@ impl Reference {
         x: &Tensor,
         own: &AttentionSpec,
         weights: &Layer<Linear>,
-        norms: Option<&[Vec<f32>; 2]>,
+        (norms, value_norm): (Option<&[Vec<f32>; 2]>, Option<&Vec<f32>>),
         tables: Option<&[Vec<f32>]>,
     ) -> Result<ProjectedTensors> {
         let family = self.spec.family;
         let kinds = family.head_norms;
         let (whole_row, after_rope) =
             (kinds.is_some_and(|kinds| kinds.whole_row), kinds.is_some_and(|kinds| kinds.after_rope));
+        let input = &weights.attention.input;
         let heads = |i: usize, n: usize, norm: Option<&Vec<f32>>| {
-            let y = weights.attention.input[i].forward(x)?;
+            // Values may be made of what keys are.
+            let y = input[i.min(input.len() - 1)].forward(x)?;
             let norm = |y: &Tensor, meant: bool| {
                 norm.filter(|_| meant).map_or(Ok(y.clone()), |norm| rms_norm(y, norm, self.spec.norm_eps))
             };
-            let y = norm(&y, whole_row)?.reshape((x.dim(0)?, n, own.k_dim))?;
             if i == 2 {
-                return Ok(y);
+                return norm(&y.reshape((x.dim(0)?, n, own.v_dim))?, true);
             }
+            let y = norm(&y, whole_row)?.reshape((x.dim(0)?, n, own.k_dim))?;
             let y = norm(&y, !whole_row && !after_rope)?;
             let y = tables.map_or(Ok(y.clone()), |tables| apply_rope(&y, 0, family.pairs, tables))?;
             norm(&y, after_rope)
         };
         let norm = |i: usize| norms.map(|norms| &norms[i]);
-        Ok(ProjectedTensors {
-            q: heads(0, own.n_heads, norm(0))?,
-            k: heads(1, own.n_kv_heads, norm(1))?,
-            v: Some(heads(2, own.n_kv_heads, None)?),
-        })
+        let q = heads(0, own.n_heads, norm(0))?;
+        if !own.writes {
+            return Ok(ProjectedTensors { k: q.clone(), q, v: None });
+        }
+        let (k, v) = (heads(1, own.n_kv_heads, norm(1))?, heads(2, own.n_kv_heads, value_norm)?);
+        Ok(ProjectedTensors { q, k, v: Some(v) })
     }
 
     /// MLA (DeepSeek-V2, section 2.1, appendix C): all heads read one latent, to which their queries are
@@ -257,13 +295,13 @@ impl Reference {
     ) -> Result<Tensor> {
         let own = &self.spec.layers[l].attention;
         let group = own.group();
-        let LayerLayout { window, .. } = cache.layout.layers[l];
+        let LayerLayout { window, .. } = cache.layout.layers[own.cache];
         let (mut contexts, mut done) = (Vec::new(), 0);
         while done < span.n {
             let first = span.start + done;
             let n = (BLOCK - first % BLOCK).min(span.n - done);
             let oldest = window.map_or(0, |window| (first + 1).saturating_sub(window) / BLOCK);
-            let (k, v) = cache.seen(l, span, oldest, first / BLOCK, first % BLOCK + n)?;
+            let (k, v) = cache.seen(own.cache, span, oldest, first / BLOCK, first % BLOCK + n)?;
             let every_head = |x: Tensor| {
                 let (n, heads, dim) = x.dims3()?;
                 let x = x.unsqueeze(2)?.expand((n, heads, group, dim))?;
@@ -296,9 +334,9 @@ impl Reference {
     fn feed_forward(&self, x: &Tensor, weights: &FeedForward<Linear>) -> Result<Tensor> {
         match weights {
             FeedForward::Dense(mlp) => self.mlp(x, mlp),
+            FeedForward::Both(_) => Err(candle_core::Error::msg("a layer runs both by itself")),
             FeedForward::Experts(mixture) => {
-                let rows = (0..x.dim(0)?).map(|row| self.experts(&x.narrow(0, row, 1)?, mixture));
-                let mixed = Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?;
+                let mixed = self.mixed(x, &mixture.router.forward(x)?, mixture)?;
                 let Some(shared) = &mixture.shared else { return Ok(mixed) };
                 let mut out = self.mlp(x, shared)?;
                 if let Some(gate) = &mixture.shared_gate {
@@ -311,27 +349,35 @@ impl Reference {
 
     /// `down (act(gate x) · up x)`.
     fn mlp(&self, x: &Tensor, mlp: &Mlp<Linear>) -> Result<Tensor> {
-        let (gate, up) = (mlp.gate.forward(x)?, mlp.up.forward(x)?);
-        let hidden = match self.spec.family.activation {
-            Activation::Silu => (gate.silu()? * up)?,
-            Activation::Gelu => (gate.gelu()? * up)?,
+        mlp.down.forward(&self.activated(&mlp.gate.forward(x)?, &mlp.up.forward(x)?)?)
+    }
+
+    /// `act(gate) · up`.
+    fn activated(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        match self.spec.family.activation {
+            Activation::Silu => gate.silu()? * up,
+            Activation::Gelu => gate.gelu()? * up,
             Activation::Clamped => {
                 let (gate, up) = (gate.minimum(7.0)?, up.clamp(-7.0, 7.0)?);
                 // x · sigmoid(1.702 x) is silu(1.702 x) / 1.702.
-                (((&gate * 1.702)?.silu()? / 1.702)? * (up + 1.0)?)?
+                ((&gate * 1.702)?.silu()? / 1.702)? * (up + 1.0)?
             }
-        };
-        mlp.down.forward(&hidden)
+        }
+    }
+
+    /// The weighted sums of the experts that rows are sent to by their scores.
+    fn mixed(&self, x: &Tensor, scores: &Tensor, mixture: &Mixture<Linear>) -> Result<Tensor> {
+        let row = |row| self.experts(&x.narrow(0, row, 1)?, &scores.narrow(0, row, 1)?, mixture);
+        Tensor::cat(&(0..x.dim(0)?).map(row).collect::<Result<Vec<_>>>()?, 0)
     }
 
     /// The weighted sum of the experts that a row is sent to.
-    fn experts(&self, x: &Tensor, mixture: &Mixture<Linear>) -> Result<Tensor> {
+    fn experts(&self, x: &Tensor, scores: &Tensor, mixture: &Mixture<Linear>) -> Result<Tensor> {
         let spec = &mixture.spec;
-        let mut scores = mixture.router.forward(x)?;
-        scores = match spec.gating {
-            Gating::SoftmaxThenTop => softmax(&scores)?,
-            Gating::Sigmoid => sigmoid(&scores)?,
-            Gating::TopThenSoftmax => scores,
+        let scores = match spec.gating {
+            Gating::SoftmaxThenTop => softmax(scores)?,
+            Gating::Sigmoid => sigmoid(scores)?,
+            Gating::TopThenSoftmax => scores.clone(),
         };
         let scores: Vec<f32> = scores.flatten_all()?.to_vec1()?;
         let bias = mixture.bias.clone().unwrap_or_else(|| vec![0.0; spec.n]);
@@ -357,7 +403,8 @@ impl Reference {
         let sum: f32 = weights.iter().sum();
         let mut out = x.zeros_like()?;
         for (expert, weight) in best.into_iter().zip(weights) {
-            let weight = weight * spec.scale / if spec.normed { sum } else { 1.0 };
+            let scale = spec.scale * mixture.scales.as_ref().map_or(1.0, |scales| scales[expert]);
+            let weight = weight * scale / if spec.normed { sum } else { 1.0 };
             out = (out + (self.mlp(x, &mixture.experts[expert])? * f64::from(weight))?)?;
         }
         Ok(out)

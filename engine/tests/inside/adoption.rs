@@ -144,7 +144,7 @@ fn check(there: &Bench, here: &Bench, names: [&str; 2], n: usize) {
 
 #[test]
 fn another_devices_memory_is_adopted() {
-    let [plain, _, _, _, _, windowed, latent, _] = models();
+    let [plain, _, _, _, _, windowed, latent, ..] = models();
     for (model, there, back) in some([(plain, 300, 512), (windowed, 600, 512), (latent, 512, 300)], 3) {
         let [cpu, reference] = devices(&model, KvFormat::Q4);
         check(&cpu, &reference, DEVICES, there);

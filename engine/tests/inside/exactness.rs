@@ -7,7 +7,7 @@
 use super::some;
 use crate::device::cpu::Cpu;
 use crate::device::{Device, measure};
-use crate::fixtures::{Dtype, RandomModel};
+use crate::fixtures::{Dtype, Experts, LayerKinds, RandomModel};
 use crate::kv::layout::Part;
 use crate::memory::Memory;
 use crate::memory::arena::Arena;
@@ -46,7 +46,7 @@ pub(crate) struct Bench {
 }
 
 /// The models of the matrix: a family, a shape or a format of weights more is a line more.
-pub(crate) fn models() -> [RandomModel; 8] {
+pub(crate) fn models() -> [RandomModel; 15] {
     let tiny = RandomModel::tiny(7);
     let family = |name| RandomModel { dtype: Dtype::Q8_0, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
     [
@@ -59,7 +59,25 @@ pub(crate) fn models() -> [RandomModel; 8] {
         RandomModel { n_layers: 6, window: 200, ..family("gemma3") },
         family("deepseek2"),
         RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") },
+        // A score gates what is shared; norms over whole rows, after each layer; layers without positions;
+        // queries from a latent, experts in groups; soft caps.
+        family("qwen2moe"),
+        RandomModel { n_layers: 4, window: 200, ..family("olmo2") },
+        RandomModel { n_layers: 4, ..family("smollm3") },
+        family("mistral4"),
+        RandomModel { window: 200, ..family("gemma2") },
+        // Layers of two shapes, the last of which read what others wrote; experts beside a feed-forward.
+        RandomModel { dtype: Dtype::Q8_0, window: 200, ..RandomModel::tiny_of("gemma4", 7) },
+        mixture_of_gemma4(),
     ]
+}
+
+/// Gemma 4 with experts, and all layers with keys of their own.
+pub(crate) fn mixture_of_gemma4() -> RandomModel {
+    let tiny = RandomModel::tiny_of("gemma4", 12);
+    let kinds = tiny.kinds.map(|kinds| LayerKinds { shared: 0, per_layer: 0, ..kinds });
+    let experts = Some(Experts { n: 4, used: 2, d_ff: 64, ..Experts::default() });
+    RandomModel { dtype: Dtype::Q8_0, n_layers: 3, window: 200, kinds, experts, ..tiny }
 }
 
 impl Bench {

@@ -10,6 +10,7 @@ use crate::fixtures::{self, Dtype, Experts, Latent, RandomModel};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
+use crate::tests::exactness;
 use crate::{KvChoice, KvFormat, ModelSource};
 use naga::back::msl;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -36,20 +37,25 @@ impl Outline {
     }
 
     fn plan(&self, kv: KvFormat, shape: PassShape) -> Plan {
-        let (mut of_layers, output_norm) = vectors_of(&self.weights, &mut Vec::new());
+        let (mut of_layers, output_norm, projected_norm) = vectors_of(&self.weights, &mut Vec::new());
         // As after a calibration.
         of_layers.iter_mut().for_each(|layer| layer.shaping = Some([0; 3]));
         let layout = self.spec.kv_layout(&KvChoice::Uniform(kv)).expect("a layout");
         let (spec, weights, vectors, layout) = (&self.spec, &self.weights, of_layers.as_slice(), &layout);
-        Planner { spec, weights, vectors, output_norm, layout, shape }.plan()
+        Planner { spec, weights, vectors, output_norm, projected_norm, layout, shape }.plan()
     }
 }
 
 /// The families, small.
 fn families() -> Vec<RandomModel> {
-    let family = |name| RandomModel { dtype: Dtype::Q8_0, n_layers: 2, ..RandomModel::tiny_of(name, 7) };
+    let family = |name| {
+        let tiny = RandomModel::tiny_of(name, 7);
+        let n_layers = if tiny.kinds.is_some() { tiny.n_layers } else { 2 };
+        RandomModel { dtype: Dtype::Q8_0, n_layers, ..tiny }
+    };
     let mut all: Vec<RandomModel> = fixtures::families().map(family).collect();
     all.push(RandomModel { n_layers: 6, window: 200, ..family("gemma3") });
+    all.push(exactness::mixture_of_gemma4());
     all.push(RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") });
     let types = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::Q4_0, Dtype::Q4_1, Dtype::Q5_0, Dtype::Q5_1];
     let types = types.into_iter().chain([Dtype::Q4K, Dtype::Q5K, Dtype::Q6K, Dtype::IQ4NL, Dtype::Q4KM]);

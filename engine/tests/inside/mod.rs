@@ -8,7 +8,7 @@ mod choices;
 mod drafting;
 mod embedding;
 mod endurance;
-mod exactness;
+pub(crate) mod exactness;
 mod folders;
 mod going_back;
 #[cfg(feature = "gpu")]

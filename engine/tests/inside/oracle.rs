@@ -84,6 +84,8 @@ pub(crate) fn models() -> Vec<(RandomModel, &'static str)> {
         (model, name)
     };
     let mut all: Vec<(RandomModel, &'static str)> = fixtures::families().map(of_family).collect();
+    let mixture = RandomModel { dtype: Dtype::F32, ..super::exactness::mixture_of_gemma4() };
+    all.push((mixture, "gemma4 with experts"));
     all.push((RandomModel { dtype: Dtype::Q8_0, ..RandomModel::tiny(7) }, "llama in Q8_0"));
     all
 }

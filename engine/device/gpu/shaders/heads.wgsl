@@ -3,7 +3,7 @@
 //
 // Constants in front: N_HEADS, N_KV_HEADS, K_DIM, V_DIM, N_ROT (0: positions turn nothing), ROPE_FIRST, HALVES (pairs lie half a head
 // apart), NORMED, WHOLE_ROW (one norm over all heads), NORM_LAST (after positions), TEMPERED (queries are scaled by their position),
-// SHAPED, ROTATED_K, ROTATED_V, LATENT (keys and values are one latent), RANK, NOPE, WIDTH (of a row of products), EPS.
+// SHAPED, VALUES_OF_KEYS (values are made of keys' products), NORMED_V, ROTATED_K, ROTATED_V, LATENT (keys and values are one latent), RANK, NOPE, WIDTH (of a row of products), EPS.
 
 struct Params {
     // Norms of queries and keys (LATENT: of the latent, twice) among the vectors; factors of keys and of queries there.
@@ -17,6 +17,8 @@ struct Params {
     row_words: u32,
     // As `rope`, for the factors of queries, [n_rows].
     temperature: u32,
+    // Norm of values among the vectors.
+    v_norm: u32,
 }
 
 struct Row {
@@ -103,7 +105,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
         } else {
             // The heads of queries, keys and values stand one behind the other, all of one width.
-            head[i] = products[products_of_row + group.x * K_DIM + i];
+            let at = group.x - select(0u, N_KV_HEADS, VALUES_OF_KEYS && !is_query && !is_key);
+            head[i] = products[products_of_row + at * K_DIM + i];
         }
     }
     workgroupBarrier();
@@ -143,9 +146,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             } else {
                 hadamard(0u, K_DIM, thread);
             }
+        }} else {
+        if (NORMED_V) {
+            norm(V_DIM, params.v_norm, 0u, 1u, thread);
         }
-    } else if (ROTATED_V) {
-        hadamard(0u, V_DIM, thread);
+        if (ROTATED_V) {
+            hadamard(0u, V_DIM, thread);
+        }
     }
     if (is_query) {
         for (var i = thread; i < K_DIM; i += HEAD_THREADS) {

@@ -43,8 +43,10 @@ struct Params {
     each_y: u32,
     // What is added to scores where experts are selected, among the vectors.
     expert_bias: u32,
-    unused_1: u32,
-    unused_2: u32,
+    // Factors of experts' weights among the vectors, or NONE.
+    expert_scales: u32,
+    // First column of x, in vectors of four.
+    x_first: u32,
     unused_3: u32,
     segments: array<Segment, 4>,
 }
@@ -200,6 +202,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             if (slot < N_USED) {
                 each = chosen[slot];
                 weight = weights[slot];
+                if (params.expert_scales != NONE) {
+                    weight *= vectors[params.expert_scales + each];
+                }
             } else {
                 each = slot - N_USED;
                 s = select(1u, 2u, PAIR);
@@ -216,7 +221,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var others: array<f32, R>;
         var square = 0.0;
         for (var first = 0u; first < params.units; first += CHUNK) {
-            stage(thread, first_row, slot, first, group.z * params.each_x);
+            stage(thread, first_row, slot, first, params.x_first + group.z * params.each_x);
             workgroupBarrier();
             let n = min(CHUNK, params.units - first);
             if (is_out) {
