@@ -4,6 +4,7 @@
 //         -L BUILD/bin -lllama -lggml -lggml-base -Wl,-rpath,BUILD/bin -o by_llama_cpp
 //
 // by_llama_cpp n_vocab MODEL                    the size of the vocabulary, as text
+// by_llama_cpp tokenize_each MODEL              texts and ids in turn, each behind its size as a 32-bit number; nothing is special
 // by_llama_cpp tokenize MODEL < TEXT > IDS      behind the model's begin of sequence if it has one; nothing in the text is special
 // by_llama_cpp logits MODEL f32|f16 < IDS > LOGITS
 // by_llama_cpp dequantize MODEL OUT             the same numbers as F32
@@ -13,6 +14,7 @@
 
 #include "llama.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -35,6 +37,24 @@ static int tokenize(const llama_vocab * vocab) {
     std::vector<llama_token> ids(text.size() + 1);
     const int32_t n = llama_tokenize(vocab, text.data(), (int32_t) text.size(), ids.data(), (int32_t) ids.size(), true, false);
     return n < 0 || fwrite(ids.data(), sizeof ids[0], n, stdout) != (size_t) n ? fail("the text can't be tokenized") : 0;
+}
+
+static int tokenize_each(const llama_vocab * vocab) {
+    for (uint32_t n; fread(&n, sizeof n, 1, stdin) == 1;) {
+        std::vector<char> text(n);
+        if (fread(text.data(), 1, n, stdin) != n) {
+            return fail("a text is cut");
+        }
+        std::vector<llama_token> ids(n + 8);
+        const int32_t n_ids = llama_tokenize(vocab, text.data(), (int32_t) n, ids.data(), (int32_t) ids.size(), false, false);
+        if (n_ids < 0) {
+            return fail("a text can't be tokenized");
+        }
+        fwrite(&n_ids, sizeof n_ids, 1, stdout);
+        fwrite(ids.data(), sizeof ids[0], n_ids, stdout);
+        fflush(stdout);
+    }
+    return 0;
 }
 
 static int logits(llama_model * model, int32_t n_vocab, ggml_type cache) {
@@ -80,12 +100,12 @@ int main(int argc, char ** argv) {
         return llama_model_quantize(argv[2], argv[3], &params) == 0 ? 0 : fail("the model can't be dequantized");
     }
     if (command.empty()) {
-        return fail("usage: by_llama_cpp n_vocab|tokenize|logits|dequantize MODEL ...");
+        return fail("usage: by_llama_cpp n_vocab|tokenize|tokenize_each|logits|dequantize MODEL ...");
     }
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = 0;
     params.use_extra_bufts = false;
-    params.vocab_only = command == "tokenize" || command == "n_vocab";
+    params.vocab_only = command != "logits";
     llama_model * model = llama_model_load_from_file(argv[2], params);
     if (!model) {
         return fail("the model can't be loaded");
@@ -94,6 +114,9 @@ int main(int argc, char ** argv) {
     const int32_t n_vocab = llama_vocab_n_tokens(vocab);
     if (command == "n_vocab") {
         return printf("%d\n", n_vocab) > 0 ? 0 : 1;
+    }
+    if (command == "tokenize_each") {
+        return tokenize_each(vocab);
     }
     if (command == "tokenize") {
         return tokenize(vocab);

@@ -1,9 +1,9 @@
 """Make the vocabularies and goldens of the tokenizers' tests: ten thousand lines, and what references make of them.
 
-    pip install gguf tokenizers sentencepiece protobuf tiktoken llama-cpp-python
-    python3 -P tests/goldens/tokenizers.py LLAMA_CPP/models       # writes tests/fixtures/vocab; -P, for its name is a package
+    pip install gguf tokenizers sentencepiece protobuf tiktoken
+    python3 -P tests/goldens/tokenizers.py PROGRAM LLAMA_CPP/models [NAME...]  # writes tests/fixtures/vocab; -P, for its name is a package
 
-`LLAMA_CPP/models` is the folder of that name in llama.cpp's source, with its `ggml-vocab-*.gguf`. Written are `lines.jsonl.gz`
+PROGRAM is by_llama_cpp.cpp, built; `LLAMA_CPP/models` is the folder of that name in llama.cpp's source, with its `ggml-vocab-*.gguf`. Written are `lines.jsonl.gz`
 (a JSON string a line) and, for each vocabulary, `NAME.gguf.gz` and `NAME.crc.gz`: of each line the CRC-32 of its ids, as
 little-endian 32-bit numbers. `engine/tests/inside/texts.rs` makes the same of each line.
 
@@ -11,7 +11,8 @@ The references are not ours: llama.cpp (`parse_special = false`) for byte-level 
 and the makers' own where llama.cpp is known to be wrong. It reads those lines too, and may differ in these alone (`known`):
 
 - `llama-spm`, `gemma`: lines with a `▁`, which it does not see as the space that it is in a user-defined token.
-- `gpt-4o`, `tekken` (OpenAI's tiktoken): lines with letters or marks outside ASCII; its pattern tells their case in ASCII only.
+- `gpt-4o`, `tekken`, `kimi-k2` (OpenAI's tiktoken): lines with letters or marks outside ASCII; its pattern tells their case in ASCII only, and
+  Kimi's nowhere.
 - `deepseek-llm` (Hugging Face's tokenizers, as in DeepSeek's `tokenizer.json`): lines with U+3000, which it turns into a
   vertical tab before it looks for the punctuation that DeepSeek counts it among.
 
@@ -24,11 +25,12 @@ as if they were not there. No line is left out.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gzip
 import json
 import random
+import re
 import struct
+import subprocess
 import tempfile
 import unicodedata
 import zlib
@@ -42,6 +44,7 @@ import tiktoken
 import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 
+PROGRAM = Path()  # by_llama_cpp.cpp, built
 OUT = Path(__file__).parent.parent / "fixtures" / "vocab"
 N_LINES = 10_000
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -211,6 +214,25 @@ def trained_bpe(pre: str, plain: list[str], corpus: list[str], all_pairs: bool) 
     return Vocabulary("gpt2", pre, [*tokens, *control, *markup, *plain], types, merges=merges, ids={"bos": end, "eos": end + 2})
 
 
+NEWER = ("minicpm5", "seed-coder", "bailingmoe2", "laguna", "exaone-moe", "falcon")
+
+
+def trained_characters(corpus: list[str]) -> Vocabulary:
+    """A small BPE of characters, as Gemma 4 has it: `▁` for a space, lines merged whole, a token for each byte of other characters."""
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=4000, limit_alphabet=600, show_progress=False, max_token_length=12)
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("[^\n]+|\n+"), "isolated")
+    trained.train_from_iterator((line.replace(" ", "▁").replace("\0", "") for line in corpus), trainer)
+    ids = trained.get_vocab()
+    learned = sorted(ids, key=ids.__getitem__)
+    merges = [" ".join(pair) for pair in json.loads(trained.to_str())["model"]["merges"]]
+    control, markup = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"], ["<|think|>", "[multimodal]"]
+    tokens = [*control, *(f"<0x{b:02X}>" for b in range(256)), *markup, *learned]
+    types = [CONTROL] * 3 + [UNKNOWN] + [CONTROL] * 2 + [BYTE] * 256 + [USER_DEFINED] * len(markup) + [NORMAL] * len(learned)
+    named = {"padding": 0, "eos": 1, "bos": 2, "unknown": 3}
+    return Vocabulary("gemma4", "gemma4", tokens, types, [0.0] * len(tokens), merges, named, True, False)
+
+
 def trained_spm(corpus: list[str]) -> Vocabulary:
     """A small SentencePiece vocabulary of gemma's kind, as converters write it: user-defined `▁` as spaces."""
     user_defined = ["<2mass>", "[toxicity]", *("\n" * n for n in range(1, 32)), *("▁" * n for n in range(2, 32)), "\t\t", "ø"]
@@ -237,25 +259,17 @@ Reference = Callable[[str], list[int]]
 
 
 def llama_cpp(vocabulary: Vocabulary) -> Reference:
-    import llama_cpp as lib
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name) / "vocab.gguf"
+    vocabulary.write(path)
+    process = subprocess.Popen([PROGRAM, "tokenize_each", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    quiet = lib.llama_log_callback(lambda level, text, data: None)
-    lib.llama_log_set(quiet, ctypes.c_void_p(0))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "vocab.gguf"
-        vocabulary.write(path)
-        params = lib.llama_model_default_params()
-        params.vocab_only = True
-        model = lib.llama_model_load_from_file(str(path).encode(), params)
-    assert model, "llama.cpp did not load the vocabulary"
-    vocab = lib.llama_model_get_vocab(model)
-
-    def encode(text: str, _alive=(quiet, model)) -> list[int]:
+    def encode(text: str, _alive=folder) -> list[int]:
         data = text.encode()
-        ids = (lib.llama_token * (len(data) + 8))()
-        n = lib.llama_tokenize(vocab, data, len(data), ids, len(ids), False, False)
-        assert n >= 0, text
-        return ids[:n]
+        process.stdin.write(struct.pack("<I", len(data)) + data)
+        process.stdin.flush()
+        (n,) = struct.unpack("<I", process.stdout.read(4))
+        return list(struct.unpack(f"<{n}I", process.stdout.read(4 * n)))
 
     return encode
 
@@ -281,7 +295,15 @@ O200K = [
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
 ]  # fmt: skip
+HAN = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+KIMI = [
+    r"[\p{Han}]+", rf"[^\r\n\p{{L}}\p{{N}}]?{HAN[0]}*{HAN[1]}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    rf"[^\r\n\p{{L}}\p{{N}}]?{HAN[0]}+{HAN[1]}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?", r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", *O200K[4:],
+]  # fmt: skip
 TEKKEN = [O200K[0].split("(?i")[0], O200K[1].split("(?i")[0], r"\p{N}", *O200K[3:]]
+
+
+TIKTOKEN = {"gpt-4o": O200K, "tekken": TEKKEN, "kimi-k2": KIMI}
 
 
 def openai(vocabulary: Vocabulary, patterns: list[str]) -> Reference:
@@ -317,8 +339,8 @@ def references(vocabulary: Vocabulary) -> Iterator[Reference]:
     hidden = vocabulary.hidden()
     if vocabulary.model == "llama":
         yield google(hidden)
-    elif vocabulary.pre in ("gpt-4o", "tekken"):
-        yield openai(vocabulary, O200K if vocabulary.pre == "gpt-4o" else TEKKEN)
+    elif vocabulary.pre in TIKTOKEN:
+        yield openai(vocabulary, TIKTOKEN[vocabulary.pre])
     elif vocabulary.pre == "deepseek-llm":
         yield hugging_face(hidden, DEEPSEEK)
     yield llama_cpp(hidden)
@@ -328,7 +350,9 @@ def known(vocabulary: Vocabulary, text: str) -> bool:
     """Whether llama.cpp is known to be wrong about a line."""
     if vocabulary.model == "llama":
         return "▁" in text
-    if vocabulary.pre in ("gpt-4o", "tekken"):
+    if vocabulary.pre == "kimi-k2" and re.search("[a-z][A-Z]", text):
+        return True
+    if vocabulary.pre in TIKTOKEN:
         return any(ord(c) > 127 and unicodedata.category(c)[0] in "LM" for c in text)
     return vocabulary.pre == "deepseek-llm" and "\u3000" in text
 
@@ -339,19 +363,26 @@ def write_gzip(path: Path, data: bytes) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", type=Path)
     parser.add_argument("models", type=Path)
+    parser.add_argument("names", nargs="*", help="vocabularies to make; default: all")
     parser.add_argument("--ids", type=Path, help="a folder for the ids themselves, to look at what differs")
     args = parser.parse_args()
+    global PROGRAM
+    PROGRAM = args.program.resolve()
     texts, corpus = lines(1, N_LINES, SPECIAL), lines(2, N_LINES, ["<|", "|>"])
     write_gzip(OUT / "lines.jsonl.gz", "".join(json.dumps(text) + "\n" for text in texts).encode())
     real = ["llama-spm", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder"]
     vocabularies = {name: Vocabulary.read(args.models / f"ggml-vocab-{name}.gguf") for name in real}
     vocabularies["gemma"] = trained_spm(corpus)
-    for pre in ("gpt-4o", "tekken"):
+    for pre in TIKTOKEN:
         vocabularies[pre] = trained_bpe(pre, [], corpus, all_pairs=True)
-    for pre in ("deepseek-v3", "qwen35", "smollm", "gpt-2", "default"):
+    for pre in ("deepseek-v3", "qwen35", "smollm", "gpt-2", "default", *NEWER):
         vocabularies[pre] = trained_bpe(pre, ["\n" * 5, " " * 16], corpus, all_pairs=False)
+    vocabularies["gemma4"] = trained_characters(corpus)
     for name, vocabulary in vocabularies.items():
+        if args.names and name not in args.names:
+            continue
         path = OUT / f"{name}.gguf"
         if name not in ("llama-bpe", "qwen2"):  # which stand there as llama.cpp ships them
             vocabulary.write(path)

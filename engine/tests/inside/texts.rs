@@ -73,7 +73,7 @@ fn lines_give_the_references_ids(name: &str) {
         // says so.
         let (space, back) = match name {
             "llama-spm" if !text.is_empty() => (" ", text.replace('▁', " ")),
-            "llama-spm" | "gemma" => ("", text.replace('▁', " ")),
+            "llama-spm" | "gemma" | "gemma4" => ("", text.replace('▁', " ")),
             _ => ("", text.clone()),
         };
         assert_eq!(tokenizer.decode(&ids), format!("{space}{back}"), "{name}, line {}", i + 1);
@@ -128,6 +128,14 @@ vocabularies! {
     tekken: "tekken",
     smollm: "smollm",
     gpt_2: "gpt-2",
+    minicpm5: "minicpm5",
+    seed_coder: "seed-coder",
+    bailingmoe2: "bailingmoe2",
+    laguna: "laguna",
+    exaone_moe: "exaone-moe",
+    falcon: "falcon",
+    kimi_k2: "kimi-k2",
+    gemma4: "gemma4",
     default: "default",
 }
 

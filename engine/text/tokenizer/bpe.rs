@@ -1,4 +1,6 @@
-//! Byte-level BPE: a text is cut by its family's patterns, each piece is merged by rank.
+//! BPE: a text is cut by its family's patterns, each piece is merged by rank. Tokens spell bytes by GPT-2's
+//! printable substitutes, or, as Gemma 4's, characters, with `▁` for a space and a token for each byte of
+//! others.
 
 use super::vocabulary::{TokenKind, Vocabulary, strings};
 use crate::model::gguf::Gguf;
@@ -24,17 +26,37 @@ pub(super) struct PreTokenizer {
     pub(super) adds_bos: bool,
 }
 
+/// Gemma 4's: lines are merged whole.
+pub(super) const LINES: PreTokenizer =
+    PreTokenizer { names: &["gemma4"], splits: &[r"[^\n]+|\n+"], ignores_merges: false, adds_bos: true };
+
+/// How tokens spell texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alphabet {
+    /// Bytes, by GPT-2's printable substitutes.
+    Bytes,
+    /// Characters; a space is `▁`, and what no token spells becomes its bytes' tokens.
+    Characters,
+}
+
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-// The last two as their makers publish them; llama.cpp's own patterns tell upper from lower case in ASCII
-// only.
+// These two, and Kimi's, as their makers publish them; llama.cpp's own patterns tell upper from lower case in
+// ASCII only.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const BAILING: &str =
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
+const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// The rows of llama.cpp's `src/llama-vocab.cpp` for the families served and those that cut as they do.
-const PRE_TOKENIZERS: [PreTokenizer; 13] = [
+const PRE_TOKENIZERS: [PreTokenizer; 20] = [
     PreTokenizer {
         names: &["default"],
         splits: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
@@ -129,6 +151,37 @@ const PRE_TOKENIZERS: [PreTokenizer; 13] = [
         adds_bos: false,
     },
     PreTokenizer { names: &["tekken"], splits: &[TEKKEN], ignores_merges: true, adds_bos: true },
+    PreTokenizer {
+        names: &["minicpm5"],
+        splits: &[r"\p{N}{1,3}", MINICPM5],
+        ignores_merges: true,
+        adds_bos: false,
+    },
+    PreTokenizer { names: &["seed-coder"], splits: &[SEED], ignores_merges: false, adds_bos: false },
+    PreTokenizer {
+        names: &["bailingmoe", "bailingmoe2", "llada-moe"],
+        splits: &[BAILING],
+        ignores_merges: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["laguna"],
+        splits: &[r"[^\n]+|\n+", QWEN2],
+        ignores_merges: false,
+        adds_bos: false,
+    },
+    PreTokenizer { names: &["exaone-moe"], splits: &[EXAONE_MOE], ignores_merges: false, adds_bos: false },
+    PreTokenizer {
+        names: &["falcon"],
+        splits: &[
+            r"[\p{P}\$\+<=>\^~\|`]+",
+            r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+            r"[0-9][0-9][0-9]",
+        ],
+        ignores_merges: false,
+        adds_bos: false,
+    },
+    PreTokenizer { names: &["kimi-k2"], splits: &[KIMI], ignores_merges: false, adds_bos: false },
 ];
 
 impl PreTokenizer {
@@ -146,16 +199,25 @@ impl PreTokenizer {
 }
 
 /// An encoder of text without any special token: the vocabulary that it merges in holds none.
-pub(super) struct Bpe(tokenizers::Tokenizer);
+pub(super) struct Bpe {
+    tokenizer: tokenizers::Tokenizer,
+    pub(super) alphabet: Alphabet,
+}
 
 impl Bpe {
     /// An encoder for a vocabulary.
     ///
     /// # Errors
     /// Merges are missing, or are not two tokens that make a third.
-    pub(super) fn new(gguf: &Gguf, vocabulary: &Vocabulary, pre: &PreTokenizer) -> Result<Self> {
+    pub(super) fn new(
+        gguf: &Gguf,
+        vocabulary: &Vocabulary,
+        pre: &PreTokenizer,
+        alphabet: Alphabet,
+    ) -> Result<Self> {
         let unusable = |e: &dyn Display| gguf.error(format!("its tokenizer can't be used: {e}"));
-        let normal = |kind| kind == TokenKind::Normal;
+        let falls_back = alphabet == Alphabet::Characters;
+        let normal = |kind| kind == TokenKind::Normal || falls_back && matches!(kind, TokenKind::Byte(_));
         let special: AHashSet<&str> = vocabulary.of(|kind| !normal(kind)).map(|(text, _)| text).collect();
         let vocab: AHashMap<_, _> = vocabulary.of(normal).map(|(text, id)| (text.to_owned(), id)).collect();
         let mut merges = Vec::new();
@@ -174,22 +236,28 @@ impl Bpe {
             merges.push((left.to_owned(), right.to_owned()));
         }
         let model = BPE::builder().vocab_and_merges(vocab, merges);
-        let model = model.ignore_merges(pre.ignores_merges).build().map_err(|e| unusable(&e))?;
+        let model = model
+            .ignore_merges(pre.ignores_merges)
+            .byte_fallback(falls_back)
+            .build()
+            .map_err(|e| unusable(&e))?;
         let mut steps = Vec::new();
         for pattern in pre.splits {
             let pattern = SplitPattern::Regex((*pattern).to_owned());
             let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
             steps.push(PreTokenizerWrapper::Split(split.map_err(|e| unusable(&e))?));
         }
-        steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
+        if alphabet == Alphabet::Bytes {
+            steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
+        }
         let mut tokenizer = tokenizers::Tokenizer::new(model);
         tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
-        Ok(Self(tokenizer))
+        Ok(Self { tokenizer, alphabet })
     }
 
     /// Adds the ids of a text.
     pub(super) fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        let encoding = self.0.encode_fast(text, false);
+        let encoding = self.tokenizer.encode_fast(text, false);
         let encoding =
             encoding.map_err(|e| Error::new(ErrorKind::Request, format!("can't tokenize a text: {e}")))?;
         ids.extend_from_slice(encoding.get_ids());

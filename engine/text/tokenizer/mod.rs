@@ -1,4 +1,5 @@
-//! Text to ids and back, from a GGUF's own metadata: byte-level BPE, and SentencePiece's BPE.
+//! Text to ids and back, from a GGUF's own metadata: byte-level BPE, Gemma 4's BPE of characters, and
+//! SentencePiece's BPE.
 //!
 //! There are two encoders. Template text may name special tokens; in a message nothing is special, so that
 //! one which says `<|im_end|>` is seven ordinary characters and more, never an end of turn. User-defined
@@ -15,7 +16,7 @@ mod vocabulary;
 
 use crate::model::gguf::{Gguf, Value};
 use crate::{Error, Result};
-use bpe::{Bpe, PreTokenizer};
+use bpe::{Alphabet, Bpe, LINES, PreTokenizer};
 use finder::{Finder, Fragment};
 use greenroom_grammar as grammar;
 use spm::{SPACE, Spm};
@@ -73,8 +74,13 @@ impl Tokenizer {
             Some("gpt2") => {
                 let pre = PreTokenizer::of(gguf)?;
                 let vocabulary = Vocabulary::read(gguf, [None; 3])?;
-                let bpe = Bpe::new(gguf, &vocabulary, pre)?;
+                let bpe = Bpe::new(gguf, &vocabulary, pre, Alphabet::Bytes)?;
                 (vocabulary, Merger::Bpe(Box::new(bpe)), pre.adds_bos)
+            }
+            Some("gemma4") => {
+                let vocabulary = Vocabulary::read(gguf, [None; 3])?;
+                let bpe = Bpe::new(gguf, &vocabulary, &LINES, Alphabet::Characters)?;
+                (vocabulary, Merger::Bpe(Box::new(bpe)), LINES.adds_bos)
             }
             Some("llama") => {
                 let vocabulary = Vocabulary::read(gguf, [Some(0), Some(1), Some(2)])?;
@@ -83,7 +89,8 @@ impl Tokenizer {
             }
             Some(other) => {
                 let found = format!(
-                    "its tokenizer is `{other}`; expected byte-level BPE (`gpt2`) or SentencePiece (`llama`)"
+                    "its tokenizer is `{other}`; expected byte-level BPE (`gpt2`), SentencePiece (`llama`) or \
+                     Gemma 4's (`gemma4`)"
                 );
                 return Err(gguf.error(found));
             }
@@ -275,17 +282,22 @@ impl Merger {
     /// A text as it is searched and merged.
     fn normalized<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self {
-            Self::Spm(_) if text.contains(' ') => text.replace(' ', SPACE).into(),
-            _ => text.into(),
+            _ if self.spells_bytes() || !text.contains(' ') => text.into(),
+            _ => text.replace(' ', SPACE).into(),
         }
+    }
+
+    /// True if tokens spell bytes; else characters, a space as `▁`.
+    fn spells_bytes(&self) -> bool {
+        matches!(self, Self::Bpe(bpe) if bpe.alphabet == Alphabet::Bytes)
     }
 
     /// The bytes of a token.
     fn piece(&self, text: &str, kind: TokenKind) -> Box<[u8]> {
         match (self, kind) {
             (_, TokenKind::Byte(byte)) => [byte].into(),
-            (Self::Bpe(_), TokenKind::Normal) => bpe::bytes_of(text),
-            (Self::Spm(_), TokenKind::Normal | TokenKind::Plain) => {
+            (merger, TokenKind::Normal) if merger.spells_bytes() => bpe::bytes_of(text),
+            (merger, TokenKind::Normal | TokenKind::Plain) if !merger.spells_bytes() => {
                 text.replace(SPACE, " ").into_bytes().into()
             }
             _ => text.as_bytes().into(),
