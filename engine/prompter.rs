@@ -66,6 +66,7 @@ impl PromptEncoder {
     /// The model can't be served.
     pub(crate) fn read(gguf: &Arc<Gguf>) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
+        gguf.knows_types()?;
         let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
         let chat = Arc::new(Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?);
         // A tensor of an unknown type may claim any shape.

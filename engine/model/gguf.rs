@@ -178,6 +178,15 @@ impl Gguf {
         self.tensors.contains_key(name)
     }
 
+    /// Checks that all tensors are of known types.
+    ///
+    /// # Errors
+    /// One is not: the first by name.
+    pub(crate) fn knows_types(&self) -> Result<()> {
+        let unknown = self.tensors.iter().filter(|(_, info)| info.kind.row().is_none());
+        unknown.map(|(name, _)| name).min().map_or(Ok(()), |name| self.tensor(name).map(drop))
+    }
+
     /// A tensor's description and bytes.
     ///
     /// # Errors
