@@ -87,7 +87,7 @@ impl PromptEncoder {
             n_vocab: tokenizer.n_vocab(),
             context_length: spec.context_length,
             n_params,
-            file_bytes: gguf.bytes().len() as u64,
+            file_bytes: gguf.n_bytes(),
             template_audit: chat.audit().to_vec(),
             sampling: suggested(gguf),
         };

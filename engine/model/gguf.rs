@@ -1,4 +1,4 @@
-//! GGUF files: metadata and tensors, read in place from a memory map.
+//! GGUF files: metadata and tensors, read in place from a memory map; a model may be split into several.
 //!
 //! Every count and offset is checked against the file before it is used. A tensor of an unknown type does not
 //! spoil the file; asking for it is an error that names it. Format: ggml's `docs/gguf.md`, versions 2 and 3.
@@ -12,13 +12,20 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::path::Path;
 
-/// An opened GGUF file.
+/// An opened model: a GGUF file, or all parts of one that was split.
 pub(crate) struct Gguf {
     /// File name or the bundled model's name, for messages.
     pub(crate) name: String,
-    bytes: FileBytes,
+    parts: Vec<FilePart>,
+    /// That of the first part.
     metadata: HashMap<String, Value>,
     tensors: HashMap<String, TensorInfo>,
+}
+
+/// A file.
+struct FilePart {
+    bytes: FileBytes,
+    /// Where its tensors begin.
     data_start: usize,
 }
 
@@ -57,6 +64,8 @@ pub(crate) struct TensorInfo {
     /// Row-major: `[.., n_out, k]`, the reverse of the file's order.
     pub(crate) shape: Vec<usize>,
     pub(crate) kind: TensorType,
+    /// Number of the file.
+    part: usize,
     offset: u64,
 }
 
@@ -64,10 +73,47 @@ impl Gguf {
     /// Opens a model file or a model compiled into the program.
     pub(crate) fn open(source: &ModelSource) -> Result<Self> {
         match source {
-            ModelSource::Path(path) => Self::map(path),
+            ModelSource::Path(path) => Self::map(path)?.with_other_parts(path),
             ModelSource::Bundled(name, bytes) => {
                 Self::parse((*name).to_owned(), FileBytes::Held(Cow::Borrowed(bytes)))
             }
+        }
+    }
+
+    /// The model with the tensors of its other files, if it was split (`split.count`).
+    fn with_other_parts(mut self, path: &Path) -> Result<Self> {
+        let n = self.int::<u16>("split.count")?.unwrap_or(1);
+        if n <= 1 {
+            return Ok(self);
+        }
+        let place = |gguf: &Self| gguf.int::<u16>("split.no");
+        let of = |no: u16| format!("-{:05}-of-{n:05}.gguf", no + 1);
+        let prefix = self.name.strip_suffix(&of(0)).filter(|_| place(&self).is_ok_and(|no| no == Some(0)));
+        let Some(prefix) = prefix.map(str::to_owned) else {
+            let (no, first) = (place(&self)?.unwrap_or(0).saturating_add(1), of(0));
+            return Err(self.error(format!(
+                "it is part {no} of {n} of a model; give the first one, whose name ends in `{first}`"
+            )));
+        };
+        for no in 1..n {
+            let other = Self::map(&path.with_file_name(format!("{prefix}{}", of(no))))?;
+            if place(&other)? != Some(no) || other.int::<u16>("split.count")? != Some(n) {
+                return Err(other.error(format!("it is not part {} of {n} of a model", no + 1)));
+            }
+            for (name, info) in other.tensors {
+                let info = TensorInfo { part: no.into(), ..info };
+                if self.tensors.insert(name.clone(), info).is_some() {
+                    return Err(self.error(format!("tensor `{name}` is given in two parts")));
+                }
+            }
+            self.parts.extend(other.parts);
+        }
+        let (found, expected) = (self.tensors.len(), self.int::<usize>("split.tensors.count")?);
+        match expected.filter(|expected| *expected != found) {
+            Some(expected) => {
+                Err(self.error(format!("its {n} parts have {found} tensors; expected {expected}")))
+            }
+            None => Ok(self),
         }
     }
 
@@ -128,7 +174,7 @@ impl Gguf {
             Some(other) => return Err(reader.broken(&format!("general.alignment is {other:?}"))),
         };
         let data_start = reader.at.next_multiple_of(alignment);
-        let gguf = Self { bytes, metadata, tensors, data_start, name };
+        let gguf = Self { parts: vec![FilePart { bytes, data_start }], metadata, tensors, name };
         for name in gguf.tensors.keys() {
             if gguf.tensors[name].kind.row().is_some() {
                 gguf.tensor(name)?;
@@ -147,8 +193,9 @@ impl Gguf {
             let n = info.shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
             info.offset.saturating_add((n / per_block).saturating_mul(bytes))
         };
-        let end = self.tensors.values().map(end).max().unwrap_or(0).saturating_add(self.data_start as u64);
-        let len = self.bytes().len() as u64;
+        let start = self.parts[0].data_start as u64;
+        let end = self.tensors.values().map(end).max().unwrap_or(0).saturating_add(start);
+        let len = self.n_bytes();
         if len > end.saturating_add(SLACK) {
             return Err(self.error(format!(
                 "it continues for {} bytes after its last tensor; expected a file with a model only",
@@ -158,9 +205,9 @@ impl Gguf {
         Ok(())
     }
 
-    /// The whole file.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.bytes.as_slice()
+    /// Bytes of all files.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes.as_slice().len() as u64).sum()
     }
 
     /// An error about this file.
@@ -207,15 +254,16 @@ impl Gguf {
             self.error(format!("tensor `{name}`: shape {:?} is not possible in {kind}", info.shape))
         })?;
         let range = usize::try_from(info.offset).ok().and_then(|offset| {
-            let start = self.data_start.checked_add(offset)?;
+            let start = self.parts[info.part].data_start.checked_add(offset)?;
             Some(start..start.checked_add(bytes)?)
         });
-        let data = range.and_then(|range| self.bytes().get(range)).ok_or_else(|| {
+        let file = self.parts[info.part].bytes.as_slice();
+        let data = range.and_then(|range| file.get(range)).ok_or_else(|| {
             self.error(format!(
                 "tensor `{name}` ({bytes} bytes at {}) reaches past the end of the file ({} bytes); the \
                  download may be incomplete",
                 info.offset,
-                self.bytes().len()
+                file.len()
             ))
         })?;
         Ok((info, data))
@@ -231,11 +279,11 @@ impl Gguf {
         self.metadata.keys().map(String::as_str)
     }
 
-    /// blake3 (hex) of the whole file. It is read piece by piece: no more of it stays in memory than was
+    /// blake3 (hex) of the whole file, or of all parts one after another. It is read piece by piece: no more of it stays in memory than was
     /// there.
     pub(crate) fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
-        for piece in self.bytes().chunks(32 << 20) {
+        for piece in self.parts.iter().flat_map(|part| part.bytes.as_slice().chunks(32 << 20)) {
             hasher.update(piece);
             self.release(piece);
         }
@@ -247,7 +295,12 @@ impl Gguf {
     #[cfg_attr(not(unix), allow(unused_variables))]
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
-        if let FileBytes::Mapped(map) = &self.bytes {
+        for part in &self.parts {
+            let FileBytes::Mapped(map) = &part.bytes else { continue };
+            let all = map.as_ptr_range();
+            if !all.contains(&bytes.as_ptr()) {
+                continue;
+            }
             let at = bytes.as_ptr().addr() - map.as_ptr().addr();
             // SAFETY: the pages of a read-only map of a file come back unchanged when they are touched again.
             let advised =
@@ -410,6 +463,48 @@ impl<'a> HeaderReader<'a> {
         shape.reverse();
         let kind = TensorType(self.u32(&name)?);
         let offset = self.u64(&name)?;
-        Ok((name, TensorInfo { shape, kind, offset }))
+        Ok((name, TensorInfo { shape, kind, part: 0, offset }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::RandomModel;
+    use std::path::PathBuf;
+
+    fn open(path: &Path) -> Result<Gguf> {
+        Gguf::open(&ModelSource::Path(path.to_owned()))
+    }
+
+    #[test]
+    fn a_split_model_is_whole() {
+        let (model, folder) = (RandomModel::tiny(1), tempfile::tempdir().unwrap());
+        let whole = folder.path().join("model.gguf");
+        std::fs::write(&whole, model.bytes()).unwrap();
+        let path = |no: usize| folder.path().join(format!("m-{:05}-of-00003.gguf", no + 1));
+        let parts = model.parts(3);
+        let write = |no: usize| std::fs::write(path(no), &parts[no]).unwrap();
+        (0..3).for_each(write);
+        let (whole, split) = (open(&whole).unwrap(), open(&path(0)).unwrap());
+        assert_eq!(whole.tensors().count(), split.tensors().count());
+        for (name, _) in whole.tensors() {
+            assert_eq!(whole.tensor(name).unwrap().1, split.tensor(name).unwrap().1, "{name}");
+        }
+        assert_eq!(split.n_bytes(), parts.iter().map(|part| part.len() as u64).sum::<u64>());
+        // One file at a time is wrong.
+        let refused = |path: PathBuf| open(&path).err().expect("it is refused").to_string();
+        assert!(
+            refused(path(1)).contains("part 2 of 3 of a model; give the first one"),
+            "{}",
+            refused(path(1))
+        );
+        std::fs::copy(path(2), path(1)).unwrap();
+        assert!(refused(path(0)).contains("it is not part 2 of 3"), "{}", refused(path(0)));
+        std::fs::remove_file(path(1)).unwrap();
+        assert!(refused(path(0)).contains("m-00002-of-00003.gguf"), "{}", refused(path(0)));
+        let other = folder.path().join("other.gguf");
+        std::fs::copy(path(0), &other).unwrap();
+        assert!(refused(other).contains("-00001-of-00003.gguf"));
     }
 }

@@ -465,7 +465,7 @@ impl<M> WeightLoader<'_, M> {
         gguf.release(bytes);
         self.done += bytes.len() as u64;
         self.taken.insert(name);
-        (self.on_progress)(self.done, gguf.bytes().len() as u64);
+        (self.on_progress)(self.done, gguf.n_bytes());
         Ok(matrices)
     }
 
@@ -513,7 +513,7 @@ impl<M> WeightLoader<'_, M> {
                 unknown.len()
             )));
         }
-        let total = self.gguf.bytes().len() as u64;
+        let total = self.gguf.n_bytes();
         (self.on_progress)(total, total);
         for (what, n) in self.made.iter().filter(|(what, _)| what.contains(" as ")) {
             tracing::warn!(

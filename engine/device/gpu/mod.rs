@@ -98,7 +98,7 @@ impl Gpu {
         }
         let context = Context::open(name)?;
         let limit = context.info.max_binding_bytes;
-        let mut packer = Packer::new(Some(context.clone()), limit, gguf.bytes().len() as u64);
+        let mut packer = Packer::new(Some(context.clone()), limit, gguf.n_bytes());
         let weights = Weights::load(gguf, &spec, &mut packer, on_progress)?;
         context.settle();
         let Packer { slabs, mut vectors, n_bytes, .. } = packer;

@@ -31,9 +31,9 @@ impl Outline {
         model.write_empty(file.as_file_mut()).expect("a model");
         let gguf = Arc::new(Gguf::open(&ModelSource::Path(file.path().to_owned())).expect("a model"));
         let spec = DecoderSpec::from_gguf(&gguf).expect("a spec");
-        let mut packer = Packer::new(None, 4 << 30, gguf.bytes().len() as u64);
+        let mut packer = Packer::new(None, 4 << 30, gguf.n_bytes());
         let weights = Weights::load(&gguf, &spec, &mut packer, &mut |_, _| {}).expect("weights");
-        Self { spec, weights, file_bytes: gguf.bytes().len() as u64, n_bytes: packer.n_bytes }
+        Self { spec, weights, file_bytes: gguf.n_bytes(), n_bytes: packer.n_bytes }
     }
 
     fn plan(&self, kv: KvFormat, shape: PassShape) -> Plan {
