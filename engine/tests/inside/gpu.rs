@@ -201,7 +201,7 @@ fn faults_are_seen() {
         return;
     }
     let [stage, weigh] = [
-        "stage(thread, first_row, slot, first, group.z * params.each_x);\n            workgroupBarrier();",
+        "stage(thread, first_row, slot, first, params.x_first + group.z * params.each_x);\n            workgroupBarrier();",
         "weights[q * 256u + token] = scores[q];\n        }\n        workgroupBarrier();",
     ];
     let faults = [
