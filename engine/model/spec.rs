@@ -305,7 +305,15 @@ impl MetadataReader<'_> {
             };
             self.check(&spec).map(|()| spec)
         };
-        (0..n_layers).map(layer).collect()
+        let layers: Vec<AttentionSpec> = (0..n_layers).map(layer).collect::<Result<_>>()?;
+        let shape = |layer: &AttentionSpec| (layer.n_kv_heads, layer.k_dim, layer.v_dim);
+        match layers.iter().position(|layer| shape(layer) != shape(&layers[layer.cache])) {
+            None => Ok(layers),
+            Some(l) => Err(self.gguf.error(format!(
+                "layer {l} can't read the keys and values of layer {}, which have another shape",
+                layers[l].cache
+            ))),
+        }
     }
 
     /// A soft cap; 0: none.
@@ -375,11 +383,6 @@ impl MetadataReader<'_> {
             Some(WindowRope::Base(own)) => Some(self.float("rope.freq_base_swa")?.map_or(own, f64::from)),
         };
         let n_windowed = self.positive("rope.dimension_count_swa")?.unwrap_or(n_rot);
-        let widest = layers.iter().filter(|layer| layer.window.is_some()).map(|layer| layer.k_dim).min();
-        if widest.is_some_and(|k_dim| n_windowed > k_dim || n_windowed % 2 != 0) {
-            let key = self.key("rope.dimension_count_swa");
-            return Err(self.gguf.error(format!("`{key}` is {n_windowed} in a head of {widest:?}")));
-        }
         ropes.extend(windowed.map(|base| RopeSpec::plain(n_windowed, base)));
         let untrained = family.without_rope == WithoutRope::Untrained
             && self.get("rope.scaling.finetuned") == Some(&Value::Bool(false));
@@ -393,6 +396,11 @@ impl MetadataReader<'_> {
                 WithoutRope::Untrained => !untrained,
             };
             layer.rope = is_turned.then_some(if layer.window.is_some() { ropes.len() - 1 } else { 0 });
+            let n_turned = layer.rope.map_or(0, |rope| ropes[rope].n_rot());
+            if n_turned > layer.k_dim {
+                let found = format!("layer {l} has {n_turned} rotary elements in a head of {}", layer.k_dim);
+                return Err(self.gguf.error(found));
+            }
             if let Some(LatentSpec { nope, rope, .. }) = layer.latent {
                 layer.score_scale = (latent_factor / ((nope + rope) as f64).sqrt()) as f32;
             }

@@ -29,7 +29,7 @@ use crate::kv::layout::KvLayout;
 use crate::kv::table::RowsId;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
-use crate::model::spec::DecoderSpec;
+use crate::model::spec::{DecoderSpec, LayerSpec};
 use crate::model::weights::{FeedForward, Heads, Mixture, Weights};
 use crate::{Error, KvChoice, Result};
 use cache::{BoundPlan, GpuCache};
@@ -90,8 +90,10 @@ impl Gpu {
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
-        let heads = spec.layers.iter().flat_map(|layer| [layer.attention.k_dim, layer.attention.v_dim]);
-        if let Some(odd) = heads.chain([spec.d_model]).find(|n| n % 16 != 0) {
+        let widths = spec.layers.iter().flat_map(|LayerSpec { attention, .. }| {
+            [attention.k_dim, attention.v_dim, attention.latent.map_or(0, |latent| latent.q_rank)]
+        });
+        if let Some(odd) = widths.chain([spec.d_model, spec.d_per_layer]).find(|n| n % 16 != 0) {
             return Err(Error::device(format!(
                 "a width of {odd} is not supported on a GPU; expected a multiple of 16"
             )));
