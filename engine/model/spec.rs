@@ -619,3 +619,55 @@ impl DecoderSpec {
         if !self.sensitive.is_empty() && is_mixture() { "q4-m".to_owned() } else { layout.name() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelSource;
+    use crate::device::cpu::Cpu;
+    use crate::fixtures::{Fact, RandomModel};
+    use greenroom_kernels::Isa;
+    use std::sync::Arc;
+
+    fn with(family: &str, n_layers: usize, name: &str, fact: Fact) -> Arc<Gguf> {
+        let mut model = RandomModel { n_layers, ..RandomModel::tiny_of(family, 1) };
+        model.facts.insert(name.to_owned(), fact);
+        let bytes: &'static [u8] = model.bytes().leak();
+        Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"))
+    }
+
+    fn refusal(gguf: &Gguf) -> String {
+        DecoderSpec::from_gguf(gguf).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn a_key_that_is_not_known_is_refused() {
+        let found = refusal(&with("llama", 2, "attention.clamp_kqv", Fact::Float(8.0)));
+        assert!(found.contains("`llama.attention.clamp_kqv` (one of 1) is unknown"), "{found}");
+        // One that changes nothing is not.
+        assert!(DecoderSpec::from_gguf(&with("llama", 2, "vocab_size", Fact::Whole(270))).is_ok());
+    }
+
+    #[test]
+    fn layers_that_predict_further_tokens_are_left_out() {
+        let gguf = with("llama", 3, "nextn_predict_layers", Fact::Whole(1));
+        assert_eq!(DecoderSpec::from_gguf(&gguf).expect("a spec").layers.len(), 2);
+        Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
+        let found = refusal(&with("llama", 3, "nextn_predict_layers", Fact::Whole(3)));
+        assert!(found.contains("3 layers, 3 of which predict further tokens"), "{found}");
+    }
+
+    #[test]
+    fn a_layer_reads_keys_of_its_own_shape_only() {
+        let spec = |heads: [u32; 9]| {
+            let gguf = with("gemma4", 9, "attention.head_count_kv", Fact::Wholes(heads.into()));
+            DecoderSpec::from_gguf(&gguf)
+        };
+        // The last three read layers 4, 4 and 5.
+        let layers = spec([2, 2, 1, 2, 2, 1, 2, 2, 1]).expect("a spec").layers;
+        let cached = layers.iter().map(|layer| layer.attention.cache).collect::<Vec<_>>();
+        assert_eq!(cached, [0, 1, 2, 3, 4, 5, 4, 4, 5]);
+        let found = spec([2, 2, 1, 2, 2, 1, 2, 1, 1]).expect_err("another shape").to_string();
+        assert!(found.contains("layer 7 can't read the keys and values of layer 4"), "{found}");
+    }
+}
