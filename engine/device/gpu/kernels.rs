@@ -63,7 +63,7 @@ pub(super) static PRODUCT_FLOATS: KernelSource = KernelSource {
 
 pub(super) static HEADS: KernelSource = KernelSource {
     name: "heads",
-    files: &[shader!("common"), shader!("hadamard"), shader!("heads")],
+    files: &[shader!("common"), shader!("hadamard"), shader!("sum"), shader!("heads")],
     bindings: &[Uniform, Read, Read, Read, Read, Read, Read, Written, Written],
 };
 
@@ -85,14 +85,23 @@ pub(super) static COMBINE: KernelSource = KernelSource {
     bindings: &[Uniform, Read, Read, Read, Read, Written],
 };
 
-pub(super) static NORM: KernelSource =
-    KernelSource { name: "norm", files: &[shader!("norm")], bindings: &[Read, Read, Read, Written] };
+pub(super) static NORM: KernelSource = KernelSource {
+    name: "norm",
+    files: &[shader!("sum"), shader!("norm")],
+    bindings: &[Read, Read, Read, Written],
+};
 
-pub(super) static NORMS: KernelSource =
-    KernelSource { name: "norms", files: &[shader!("norms")], bindings: &[Read, Read, Read, Read, Written] };
+pub(super) static NORMS: KernelSource = KernelSource {
+    name: "norms",
+    files: &[shader!("sum"), shader!("norms")],
+    bindings: &[Read, Read, Read, Read, Written],
+};
 
-pub(super) static INPUTS: KernelSource =
-    KernelSource { name: "inputs", files: &[shader!("inputs")], bindings: &[Read, Read, Read, Written] };
+pub(super) static INPUTS: KernelSource = KernelSource {
+    name: "inputs",
+    files: &[shader!("sum"), shader!("inputs")],
+    bindings: &[Read, Read, Read, Written],
+};
 
 pub(super) static CANDIDATES: KernelSource =
     KernelSource { name: "candidates", files: &[shader!("candidates")], bindings: &[Read, Read, Written] };

@@ -56,6 +56,7 @@ impl Planner<'_> {
         let factor = (1.0 / (spec.d_model as f64).sqrt()) as f32;
         self.products(plan, Products { factor, ..products });
         let constants = KernelConstants::default()
+            .uint("THREADS", 64)
             .uint("WIDTH", spec.d_per_layer)
             .uint("N_LAYERS", spec.layers.len())
             .float("EPS", spec.norm_eps);
@@ -164,6 +165,7 @@ impl Planner<'_> {
             .uint("K_DIM", own.k_dim)
             .uint("V_DIM", own.v_dim)
             .uint("N_ROT", n_rot)
+            .uint("THREADS", 64)
             .uint("ROPE_FIRST", latent.map_or(0, |latent| latent.rank))
             .flag("HALVES", spec.family.pairs == RopeLayout::NeoX)
             .flag("NORMED", is_normed)

@@ -297,7 +297,10 @@ impl Planner<'_> {
             BufferRef::Scratch(PassBuffer::Stream),
         ];
         let d = self.spec.d_model;
-        let constants = KernelConstants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
+        let constants = KernelConstants::default()
+            .uint("THREADS", 256)
+            .uint("D_MODEL", d)
+            .float("EPS", self.spec.norm_eps);
         plan.push(&NORMS, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
     }
 
@@ -332,7 +335,10 @@ impl Planner<'_> {
         let d = self.spec.d_model;
         let params = plan.params(bytemuck::cast_slice(&[norm, scale.to_bits()]));
         let bindings = vec![params, BufferRef::Vectors, BufferRef::Scratch(from), BufferRef::Scratch(onto)];
-        let constants = KernelConstants::default().uint("D_MODEL", d).float("EPS", self.spec.norm_eps);
+        let constants = KernelConstants::default()
+            .uint("THREADS", 256)
+            .uint("D_MODEL", d)
+            .float("EPS", self.spec.norm_eps);
         plan.push(&NORM, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
     }
 

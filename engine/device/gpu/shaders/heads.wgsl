@@ -40,7 +40,6 @@ struct Row {
 
 const HEAD_THREADS = 64u;
 var<workgroup> head: array<f32, K_DIM>;
-var<workgroup> squares: array<f32, HEAD_THREADS>;
 
 // Norms the first `width` numbers of the head; of WHOLE_ROW by the `n_heads` heads from product `first` on.
 fn norm(width: u32, weights: u32, first: u32, n_heads: u32, thread: u32) {
@@ -50,15 +49,7 @@ fn norm(width: u32, weights: u32, first: u32, n_heads: u32, thread: u32) {
         let x = select(head[i % width], products[first + i], WHOLE_ROW);
         square = fma(x, x, square);
     }
-    squares[thread] = square;
-    workgroupBarrier();
-    for (var n = HEAD_THREADS / 2u; n > 0u; n = n >> 1u) {
-        if (thread < n) {
-            squares[thread] += squares[thread + n];
-        }
-        workgroupBarrier();
-    }
-    let inverse = inverseSqrt(squares[0] / f32(n_squared) + EPS);
+    let inverse = inverseSqrt(sum_of_all(square, thread) / f32(n_squared) + EPS);
     for (var i = thread; i < width; i += HEAD_THREADS) {
         head[i] = head[i] * inverse * vectors[weights + i];
     }

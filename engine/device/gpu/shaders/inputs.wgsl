@@ -1,16 +1,13 @@
 // Each layer's own input: the norm of what is projected from the embedding, and the table's numbers, which have their place already, by the
 // root of 2. A workgroup takes a layer's input of a row.
 //
-// Constants in front: WIDTH (of a layer's input), N_LAYERS, EPS.
+// Constants in front: THREADS (64), WIDTH (of a layer's input), N_LAYERS, EPS.
 
 // First of the norm's weights among the vectors.
 @group(0) @binding(0) var<storage, read> params: array<u32>;
 @group(0) @binding(1) var<storage, read> vectors: array<f32>;
 @group(0) @binding(2) var<storage, read> projected: array<f32>;
 @group(0) @binding(3) var<storage, read_write> inputs: array<f32>;
-
-const THREADS = 64u;
-var<workgroup> squares: array<f32, THREADS>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -19,15 +16,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var i = thread; i < WIDTH; i += THREADS) {
         square = fma(projected[first + i], projected[first + i], square);
     }
-    squares[thread] = square;
-    workgroupBarrier();
-    for (var n = THREADS / 2u; n > 0u; n = n >> 1u) {
-        if (thread < n) {
-            squares[thread] += squares[thread + n];
-        }
-        workgroupBarrier();
-    }
-    let inverse = inverseSqrt(squares[0] / f32(WIDTH) + EPS);
+    let inverse = inverseSqrt(sum_of_all(square, thread) / f32(WIDTH) + EPS);
     for (var i = thread; i < WIDTH; i += THREADS) {
         inputs[first + i] = (inputs[first + i] + projected[first + i] * inverse * vectors[params[0] + i]) * 0.70710678;
     }

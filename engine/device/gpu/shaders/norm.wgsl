@@ -1,15 +1,12 @@
 // Norms what comes out of attention or feed-forward and adds it to the residual stream, which is scaled then. A workgroup takes a row.
 //
-// Constants in front: D_MODEL, EPS.
+// Constants in front: THREADS (256), D_MODEL, EPS.
 
 // First of the norm's weights among the vectors; the scale, as bits.
 @group(0) @binding(0) var<storage, read> params: array<u32>;
 @group(0) @binding(1) var<storage, read> vectors: array<f32>;
 @group(0) @binding(2) var<storage, read> y: array<f32>;
 @group(0) @binding(3) var<storage, read_write> x: array<f32>;
-
-const THREADS = 256u;
-var<workgroup> squares: array<f32, THREADS>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -18,15 +15,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var i = thread; i < D_MODEL; i += THREADS) {
         square = fma(y[first + i], y[first + i], square);
     }
-    squares[thread] = square;
-    workgroupBarrier();
-    for (var n = THREADS / 2u; n > 0u; n = n >> 1u) {
-        if (thread < n) {
-            squares[thread] += squares[thread + n];
-        }
-        workgroupBarrier();
-    }
-    let inverse = inverseSqrt(squares[0] / f32(D_MODEL) + EPS);
+    let inverse = inverseSqrt(sum_of_all(square, thread) / f32(D_MODEL) + EPS);
     for (var i = thread; i < D_MODEL; i += THREADS) {
         x[first + i] = (x[first + i] + y[first + i] * inverse * vectors[params[0] + i]) * bitcast<f32>(params[1]);
     }

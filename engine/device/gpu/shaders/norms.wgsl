@@ -1,7 +1,7 @@
 // Norms what comes out of a dense feed-forward and of the experts beside it, adds them up, norms the sum and adds it to the residual
 // stream, which is scaled then. A workgroup takes a row.
 //
-// Constants in front: D_MODEL, EPS.
+// Constants in front: THREADS (256), D_MODEL, EPS.
 
 // First of each norm's weights among the vectors: of either, of the sum; the scale, as bits.
 @group(0) @binding(0) var<storage, read> params: array<u32>;
@@ -10,23 +10,7 @@
 @group(0) @binding(3) var<storage, read> mixed: array<f32>;
 @group(0) @binding(4) var<storage, read_write> x: array<f32>;
 
-const THREADS = 256u;
 var<workgroup> sum: array<f32, D_MODEL>;
-var<workgroup> squares: array<vec2<f32>, THREADS>;
-
-// Sums over all threads.
-fn met(own: vec2<f32>, thread: u32) -> vec2<f32> {
-    workgroupBarrier();
-    squares[thread] = own;
-    workgroupBarrier();
-    for (var n = THREADS / 2u; n > 0u; n = n >> 1u) {
-        if (thread < n) {
-            squares[thread] += squares[thread + n];
-        }
-        workgroupBarrier();
-    }
-    return squares[0];
-}
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -36,15 +20,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let both = vec2<f32>(dense[first + i], mixed[first + i]);
         square = fma(both, both, square);
     }
-    let inverse = inverseSqrt(met(square, thread) / f32(D_MODEL) + EPS);
-    square = vec2<f32>(0.0);
+    let squares = vec2<f32>(sum_of_all(square.x, thread), sum_of_all(square.y, thread));
+    let inverse = inverseSqrt(squares / f32(D_MODEL) + EPS);
+    var of_sum = 0.0;
     for (var i = thread; i < D_MODEL; i += THREADS) {
         let of_dense = dense[first + i] * inverse.x * vectors[params[0] + i];
         let both = of_dense + mixed[first + i] * inverse.y * vectors[params[1] + i];
         sum[i] = both;
-        square.x = fma(both, both, square.x);
+        of_sum = fma(both, both, of_sum);
     }
-    let scale = inverseSqrt(met(square, thread).x / f32(D_MODEL) + EPS);
+    let scale = inverseSqrt(sum_of_all(of_sum, thread) / f32(D_MODEL) + EPS);
     for (var i = thread; i < D_MODEL; i += THREADS) {
         x[first + i] = (x[first + i] + sum[i] * scale * vectors[params[2] + i]) * bitcast<f32>(params[3]);
     }
