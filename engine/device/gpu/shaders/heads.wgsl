@@ -1,7 +1,7 @@
 // From the products of a layer to its queries and to rows of the cache: norms of heads, positions, scales, rotation. A workgroup takes
 // one head of one row: first those of queries, then of keys, then of values.
 //
-// Constants in front: N_HEADS, N_KV_HEADS, K_DIM, V_DIM, N_ROT (0: positions turn nothing), ROPE_FIRST, HALVES (pairs lie half a head
+// Constants in front: THREADS (64), N_HEADS, N_KV_HEADS, K_DIM, V_DIM, N_ROT (0: positions turn nothing), ROPE_FIRST, HALVES (pairs lie half a head
 // apart), NORMED, WHOLE_ROW (one norm over all heads), NORM_LAST (after positions), TEMPERED (queries are scaled by their position),
 // SHAPED, VALUES_OF_KEYS (values are made of keys' products), NORMED_V, ROTATED_K, ROTATED_V, LATENT (keys and values are one latent), RANK, NOPE, WIDTH (of a row of products), EPS.
 
