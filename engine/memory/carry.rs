@@ -221,9 +221,12 @@ impl Memory {
         let others = at_rest.chain(self.forks.iter().filter_map(Fork::copied));
         spared.extend(others.filter_map(Session::tail_file).map(str::to_owned));
         self.forget_rows(key);
+        let lock = self.run_lock(key);
         let Some(saver) = &mut self.saver else { return false };
         let session = key.clone();
-        let write = move |store: &Store| Written::RowsDropped(store.drop_rows(&session, &spared));
+        let write = move |store: &Store| {
+            Written::RowsDropped(lock.and_then(|lock| store.drop_rows(&lock, &session, &spared)))
+        };
         saver.push(key, 0, Cost::default(), write);
         true
     }
@@ -255,6 +258,7 @@ impl Memory {
         let n_known = usize::from(known.is_some());
         self.forget(key);
         self.prefixes.forget(key, &mut self.arena);
+        let lock = self.run_lock(key);
         let Some(saver) = &mut self.saver else { return Some(n_known) };
         unneeded.needed_blocks.extend(blocks);
         unneeded.needed_tails.extend(tails);
@@ -265,7 +269,7 @@ impl Memory {
         }
         let session = key.clone();
         saver.push(key, 0, Cost::default(), move |store| {
-            let removed = store.remove_session(&session, unneeded);
+            let removed = lock.and_then(|lock| store.remove_session(&lock, &session, unneeded));
             Written::Removed(removed.map(|mut removed| {
                 removed.sessions = removed.sessions.max(n_known);
                 removed

@@ -59,7 +59,7 @@ enum Lock {
     Asked(Begun<Result<RunLock>>, Vec<Run>),
     /// Another process held it then.
     InUse(Error, Instant),
-    Held(#[expect(dead_code, reason = "it is held")] RunLock),
+    Held(Arc<RunLock>),
     /// There can be none, for this reason: nothing of the run is written.
     Refused(String),
 }
@@ -114,7 +114,15 @@ impl Claims {
 
     /// Tells whether sessions of this one's run may be written.
     pub(super) fn holds(&self, session: &SessionKey) -> bool {
-        self.runs.get(&run_of(session)).is_some_and(|claim| matches!(claim.lock, Lock::Held(_)))
+        self.lock(session).is_some_and(|lock| !lock.is_taken())
+    }
+
+    /// The lock of a session's run, if there is one.
+    pub(super) fn lock(&self, session: &SessionKey) -> Option<&Arc<RunLock>> {
+        match &self.runs.get(&run_of(session))?.lock {
+            Lock::Held(lock) => Some(lock),
+            Lock::Asked(..) | Lock::InUse(..) | Lock::Refused(_) => None,
+        }
     }
 
     /// Tells whether a run's lock is being given back.
@@ -152,13 +160,22 @@ impl Claims {
         self.runs.insert(run_of(session), Claim { lock: Lock::Asked(lock, leaving), last_use: 0 });
     }
 
-    /// Takes note of all answers: of a run that nobody needs any more nobody asks.
+    /// Takes note of all answers, and of locks that another process has taken: from then on nothing of such a
+    /// run is written. (Of a run that nobody needs any more nobody asks.)
     fn settle(&mut self) {
         for ((_, run), claim) in &mut self.runs {
+            if matches!(&claim.lock, Lock::Held(lock) if lock.is_taken()) {
+                let reason = format!(
+                    "another process has continued with the memories of run {run} while this one was out of \
+                     touch; what this one adds to them stays in RAM until it is started again"
+                );
+                tracing::warn!("{reason}");
+                claim.lock = Lock::Refused(reason);
+            }
             let Lock::Asked(begun, _) = &claim.lock else { continue };
             let Some((lock, _)) = begun.poll() else { continue };
             claim.lock = match lock {
-                Ok(lock) => Lock::Held(lock),
+                Ok(lock) => Lock::Held(Arc::new(lock)),
                 Err(e) if e.kind() == ErrorKind::InUse => Lock::InUse(e, Instant::now()),
                 Err(e) => {
                     tracing::warn!("the memories of run {run} stay in RAM: {e}");
@@ -201,6 +218,15 @@ impl Claims {
 }
 
 impl Memory {
+    /// The lock of a session's run, for a write that is handed over.
+    ///
+    /// # Errors
+    /// It is not held.
+    pub(super) fn run_lock(&self, session: &SessionKey) -> Result<Arc<RunLock>> {
+        let unclaimed = || Error::store(format!("the memories of run {} are not claimed", session.run));
+        self.claims.lock(session).cloned().ok_or_else(unclaimed)
+    }
+
     /// Sees to it that no other process adds to the run of a session. Where there can be no lock its memory
     /// stays in RAM, and the reason is given.
     ///

@@ -9,7 +9,7 @@ use super::session::{Pending, Session};
 #[cfg(test)]
 use crate::memory::recall::now;
 use crate::store::manifest::Journal;
-use crate::store::{Found, Store};
+use crate::store::{Found, RunLock, Store};
 use crate::{Request, Result, Retention, SessionKey};
 
 impl Memory {
@@ -67,11 +67,15 @@ impl Memory {
             self.saved(key);
             return false;
         }
+        let lock = self.run_lock(key);
         let Some(saver) = &mut self.saver else { return false };
         let journal = if pending.is_some() { saver.take_journal(key) } else { None };
         let bytes = pending.as_ref().map_or(0, Pending::bytes);
         saver.push_manifest(key, turn, bytes, move |store| match pending {
-            Some(pending) => pending.write(journal, store),
+            Some(pending) => match lock {
+                Ok(lock) => pending.write(&lock, journal, store),
+                Err(e) => Written::Manifest(Err(e), None),
+            },
             None => Written::Manifest(Ok(0), None),
         });
         true
@@ -116,12 +120,12 @@ impl Memory {
 
 impl Pending {
     /// Writes the manifest; `journal` is what it holds, if that is known.
-    fn write(self, journal: Option<Journal>, store: &Store) -> Written {
+    fn write(self, lock: &RunLock, journal: Option<Journal>, store: &Store) -> Written {
         let mut journal = journal.or_else(|| match store.read_manifest(&self.manifest.session()) {
             Found::Whole((_, journal, _)) => Some(journal),
             _ => None,
         });
-        let bytes = store.write_manifest(&self.manifest, &mut journal, &self.obsolete);
+        let bytes = store.write_manifest(lock, &self.manifest, &mut journal, &self.obsolete);
         let journal = journal.filter(|_| bytes.is_ok());
         Written::Manifest(bytes, journal)
     }

@@ -1,7 +1,7 @@
 //! A store that ends with the process: what a folder keeps, without one.
 
 use super::found::Failure;
-use super::medium::{Blobs, Lease, Logs};
+use super::medium::{Blobs, Exclusive, Lease, Logs};
 use super::source::Input;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashSet};
@@ -32,6 +32,8 @@ impl InMemory {
 
 /// A leased name.
 struct NameLease(InMemory, String);
+
+impl Exclusive for NameLease {}
 
 impl Drop for NameLease {
     fn drop(&mut self) {

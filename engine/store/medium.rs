@@ -7,6 +7,7 @@
 use super::found::Failure;
 use super::source::Input;
 use crate::Result;
+use std::fs::File;
 
 /// Named blobs.
 pub(crate) trait Blobs: Send + Sync {
@@ -108,8 +109,30 @@ pub(crate) trait Logs: Blobs {
     }
 }
 
-/// Given back when it is dropped.
-pub(crate) type Lease = Box<dyn Send + Sync>;
+/// An exclusive right; given back when it is dropped.
+pub(crate) type Lease = Box<dyn Exclusive>;
+
+/// An exclusive right, which another process may take from one that is out of touch for long.
+pub(crate) trait Exclusive: Send + Sync {
+    /// Tells whether another process has taken it, as far as is known without a request.
+    fn is_taken(&self) -> bool {
+        false
+    }
+
+    /// Makes sure that it is still held: then nobody else has written what it covers.
+    ///
+    /// # Errors
+    /// `InUse`: another process has taken it; `Store`: that can't be determined.
+    fn confirm(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The right to what does not exist.
+impl Exclusive for () {}
+
+/// A locked file.
+impl Exclusive for File {}
 
 /// Lists the entries of a folder ("" is the topmost), sorted by name; none if it is not there.
 pub(crate) type ListFolder<'a> = Box<dyn Fn(&str) -> Result<Vec<MediumEntry>> + 'a>;

@@ -92,7 +92,14 @@ pub(crate) struct Bound {
 }
 
 /// The right to add to a run's sessions.
-pub(crate) struct RunLock(#[expect(dead_code, reason = "it is held")] Lease);
+pub(crate) struct RunLock(Lease);
+
+impl RunLock {
+    /// Tells whether another process has it by now, as far as is known.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.is_taken()
+    }
+}
 
 /// Memory of sessions beyond the process.
 pub(crate) struct Store {
@@ -408,13 +415,19 @@ impl Store {
         })
     }
 
-    /// Brings a session's manifest up to date and removes the tails that it no longer names.
+    /// Brings a session's manifest up to date and removes the tails that it no longer names. `lock` is that of
+    /// its run: without it, what another process has written since would be replaced.
+    ///
+    /// # Errors
+    /// The lock is lost, or the manifest can't be written.
     pub(crate) fn write_manifest(
         &self,
+        lock: &RunLock,
         manifest: &Manifest,
         journal: &mut Option<Journal>,
         obsolete_tails: &[String],
     ) -> Result<u64> {
+        lock.0.confirm()?;
         let id = self.session_id(&manifest.session());
         let name = manifest_name(&id);
         // A file that lost what the journal depends on (by hand, or set aside) starts over.

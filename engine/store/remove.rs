@@ -8,7 +8,7 @@
 use super::found::Failure;
 use super::manifest::{self, Manifest};
 use super::repack::repack;
-use super::{Removed, Store, block_name, bound, manifest_name};
+use super::{Removed, RunLock, Store, block_name, bound, manifest_name};
 use crate::kv::layout::Part;
 use crate::kv::table::BlockHash;
 use crate::{Result, SessionKey};
@@ -37,8 +37,14 @@ impl Store {
     /// swept.
     ///
     /// # Errors
-    /// A file can't be removed, or another process packs blocks for long.
-    pub(crate) fn remove_session(&self, session: &SessionKey, unneeded: Unneeded) -> Result<Removed> {
+    /// The run's lock is lost, a file can't be removed, or another process packs blocks for long.
+    pub(crate) fn remove_session(
+        &self,
+        lock: &RunLock,
+        session: &SessionKey,
+        unneeded: Unneeded,
+    ) -> Result<Removed> {
+        lock.0.confirm()?;
         let _lease = self.lease_packs()?;
         let Unneeded { blocks: mut dead, mut tails, needed_blocks, needed_tails } = unneeded;
         let name = manifest_name(&self.session_id(session));
@@ -86,8 +92,14 @@ impl Store {
     /// files.
     ///
     /// # Errors
-    /// A file can't be written or removed.
-    pub(crate) fn drop_rows(&self, session: &SessionKey, spared: &HashSet<String>) -> Result<Removed> {
+    /// The run's lock is lost, or a file can't be written or removed.
+    pub(crate) fn drop_rows(
+        &self,
+        lock: &RunLock,
+        session: &SessionKey,
+        spared: &HashSet<String>,
+    ) -> Result<Removed> {
+        lock.0.confirm()?;
         bound::drop_rows(&*self.medium, &self.cipher, &self.session_id(session), spared)
     }
 

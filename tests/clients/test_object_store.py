@@ -232,11 +232,13 @@ def test_a_machine_that_was_suspended_takes_nothing_from_the_one_that_went_on(bu
     shutil.copytree(first, second)
     run = b.play(second, "--resume")
     assert run.transcript == whole.transcript and not run.lost()
+    manifests = {key: bucket.read(key) for key in bucket.keys() if "/manifests/" in key}
     sleeper.send_signal(signal.SIGCONT)
     _, told = sleeper.communicate(timeout=300)
-    assert "panicked" not in told
+    assert "panicked" not in told and "another process has continued with the memories of run" in told
     # Whatever came of it, it said nothing wrong, and the other's memories are whole.
     assert whole.transcript.startswith(Run(first).transcript) or Run(first).transcript == whole.transcript
+    assert len(manifests) == 3 and all(bucket.read(key) == manifest for key, manifest in manifests.items())
     check(b)
     third = b.play(tmp_path / "third", "--continue", second)
     assert sum(turn["tokens"]["recomputed"] for turn in third.trace) == 0, third.trace

@@ -12,7 +12,7 @@ use super::REQUESTS;
 use super::origin::{Origin, Put};
 use crate::store::files;
 use crate::store::found::Failure;
-use crate::store::medium::Lease;
+use crate::store::medium::{Exclusive, Lease};
 use crate::{Error, ErrorKind, Result};
 use object_store::{PutMode, UpdateVersion};
 use std::collections::BTreeMap;
@@ -224,18 +224,14 @@ impl Leases {
     /// # Errors
     /// The lease of the process was taken: what it knows to be there may have been removed.
     pub(super) fn renew_lost(&self) -> Result<()> {
-        let ttl = self.shared.ttl;
-        let lost = |held: &HeldLease| !held.taken && held.is_lost(ttl);
-        for (name, version) in self.shared.matching(lost) {
-            self.shared.renew_one(&name, version);
-        }
+        self.shared.renew_lapsed(|_| true);
         let taken = |(name, held): (&String, &HeldLease)| held.taken && name.starts_with(USERS);
         if self.shared.state().held.iter().any(taken) {
             return Err(Error::store(format!(
                 "this process lost contact with {} for more than {} s, and data that nobody needed there was \
                  removed in the meantime; start it again",
                 self.shared.origin.name(),
-                ttl.as_secs()
+                self.shared.ttl.as_secs()
             )));
         }
         Ok(())
@@ -288,9 +284,17 @@ impl LeasesShared {
         bytes.starts_with(self.owner.as_bytes())
     }
 
-    fn matching(&self, is: impl Fn(&HeldLease) -> bool) -> Vec<(String, UpdateVersion)> {
+    /// Renews those of these leases that were not renewed in time, if nobody has taken them.
+    fn renew_lapsed(&self, these: impl Fn(&str) -> bool) {
+        let lapsed = |name: &str, held: &HeldLease| these(name) && !held.taken && held.is_lost(self.ttl);
+        for (name, version) in self.matching(lapsed) {
+            self.renew_one(&name, version);
+        }
+    }
+
+    fn matching(&self, is: impl Fn(&str, &HeldLease) -> bool) -> Vec<(String, UpdateVersion)> {
         let state = self.state();
-        let held = state.held.iter().filter(|(_, held)| is(held));
+        let held = state.held.iter().filter(|(name, held)| is(name, held));
         held.map(|(name, held)| (name.clone(), held.version.clone())).collect()
     }
 
@@ -304,7 +308,7 @@ impl LeasesShared {
             // One that could not be renewed is due, and tried again soon.
             let wait = next.map_or(Duration::from_secs(3600), |next| next.max(self.ttl / 20));
             drop(self.wake.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner));
-            for (name, version) in self.matching(|held| !held.taken && held.since.0.elapsed() >= due) {
+            for (name, version) in self.matching(|_, held| !held.taken && held.since.0.elapsed() >= due) {
                 self.renew_one(&name, version);
             }
             state = self.state();
@@ -333,6 +337,32 @@ impl LeasesShared {
             tracing::warn!("the lease {name} was lost; another process may continue with its memories");
         }
     }
+}
+
+impl Exclusive for Given {
+    fn is_taken(&self) -> bool {
+        self.shared.state().held.get(&self.name).is_none_or(|held| held.taken)
+    }
+
+    fn confirm(&self) -> Result<()> {
+        self.shared.renew_lapsed(|name| name == self.name);
+        if self.is_taken() {
+            return Err(taken());
+        }
+        let lost = self.shared.state().held.get(&self.name).is_none_or(|held| held.is_lost(self.shared.ttl));
+        let place = self.shared.origin.name();
+        if lost {
+            Err(Error::store(format!("a lease in {place} could not be renewed in time")))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// The error of one who would write what another process has continued with.
+pub(super) fn taken() -> Error {
+    let reason = "another process has continued with this memory since this process lost its lease";
+    Error::new(ErrorKind::InUse, reason)
 }
 
 impl Drop for Given {

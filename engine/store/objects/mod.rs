@@ -8,7 +8,7 @@
 //! - **Manifests** are read from the object store each time, and written by compare-and-swap with the version
 //!   that was read. Nothing grows by appending: a manifest is written whole, a turn's tail is a new object.
 //! - **Leases** ([`leases`]) are objects that expire: one of each process that uses the store, one of each
-//!   run that it adds to. A process that has lost one overwrites nothing that has changed since. Unneeded
+//!   run that it adds to. A process that has lost that of a run writes nothing of the run any more. Unneeded
 //!   files are removed by a process that is alone.
 //! - Everything is encrypted before it leaves, with the names, unless the address says `plaintext=true`.
 //!
@@ -27,7 +27,7 @@ use super::files;
 use super::found::Failure;
 use super::medium::{Blobs, Lease, ListFolder, Logs, Traffic, by_folder};
 use super::source::Input;
-use crate::{Error, ErrorKind, Result, fault};
+use crate::{Error, Result, fault};
 pub use address::ObjectsAddress;
 use http::TrafficCounts;
 use leases::Leases;
@@ -145,8 +145,7 @@ impl Objects {
             };
         }
         self.state().versions.remove(name);
-        let reason = "another process has continued with this memory since this process lost its lease";
-        Err(Error::new(ErrorKind::InUse, reason))
+        Err(leases::taken())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two machines that share an object store (in memory) and no folder, and answers that are lost.
 
 use super::*;
+use crate::ErrorKind;
 use crate::store::medium::EntryKind;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -233,6 +234,10 @@ fn the_loser_of_a_lease_overwrites_nothing() {
     thread::sleep(TTL);
     assert_eq!(kind(a.put(MANIFEST, "third")), Some(ErrorKind::InUse));
     assert_eq!(a.read(MANIFEST), Ok(b"second".to_vec()));
+    // By now it knows the version that is there, and could replace it.
+    let confirmed = |lease: &Option<Lease>| lease.as_ref().expect("a lease").confirm();
+    assert_eq!((kind(confirmed(&lease)), kind(confirmed(&another))), (Some(ErrorKind::InUse), None));
+    assert!(lease.as_ref().is_some_and(|lease| lease.is_taken()));
     // Its lease is another's by now: that stays.
     drop(lease);
     assert!(machine(&server).objects.lease("runs/r").expect("no lease").is_none());

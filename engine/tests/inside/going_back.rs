@@ -237,10 +237,13 @@ fn rows_of_a_damaged_manifest_stay() {
     place.remove(&|_| false).unwrap();
     let running = engine(model, Some(folder.path()), 1 << 30);
     let store = running.inner.store_handle.store.clone().unwrap();
-    let drop_rows = |agent: &str| store.drop_rows(&SessionKey::new("r", agent), &HashSet::new()).unwrap();
+    let lock = store.claim(&SessionKey::new("r", "a")).unwrap();
+    let drop_rows =
+        |agent: &str| store.drop_rows(&lock, &SessionKey::new("r", agent), &HashSet::new()).unwrap();
     assert!(place.list().unwrap().iter().all(|entry| entry.rows_to_go_back > 0));
     assert_eq!(drop_rows("a"), cache::Removed::default());
     assert!(drop_rows("b").bytes > 0 && std::fs::read(&damaged).unwrap() == bytes);
+    drop(lock);
     // Where room is needed, all of it is dropped, or nothing.
     running.shrink(place.own_bytes() - 1).unwrap();
     assert!(!damaged.exists() || std::fs::read(&damaged).unwrap() == bytes);
