@@ -213,6 +213,7 @@ impl ExpertSpec {
 
 impl FeedForwardSpec {
     /// Its experts, if it is made of such.
+    #[cfg(feature = "gpu")]
     pub(crate) fn experts(&self) -> Option<ExpertSpec> {
         match self {
             Self::Dense(_) => None,
