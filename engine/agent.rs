@@ -57,6 +57,7 @@ pub struct Agent {
 struct Settings {
     sampling: Sampling,
     max_tokens: usize,
+    max_thought_tokens: Option<usize>,
     whole_sentences: bool,
     stop: Vec<String>,
     constraint: Option<Constraint>,
@@ -80,6 +81,7 @@ impl Engine {
             settings: Settings {
                 sampling: Sampling::default(),
                 max_tokens: 256,
+                max_thought_tokens: None,
                 whole_sentences: false,
                 stop: Vec::new(),
                 constraint: None,
@@ -240,6 +242,13 @@ impl Agent {
         self
     }
 
+    /// Maximum number of tokens in a thought ([`Request::max_thought_tokens`]); they count as the reply's, too.
+    #[must_use]
+    pub fn max_thought_tokens(mut self, n: usize) -> Self {
+        self.settings.max_thought_tokens = Some(n);
+        self
+    }
+
     /// Maximum number of tokens in a reply (256).
     #[must_use]
     pub fn max_tokens(mut self, n: usize) -> Self {
@@ -352,8 +361,17 @@ impl Agent {
     }
 
     fn turn(&mut self, user: String, constraint: Option<Constraint>) -> Result<Reply<'_>> {
-        let Settings { sampling, max_tokens, whole_sentences, stop, grammar, calls, logprobs, .. } =
-            self.settings.clone();
+        let Settings {
+            sampling,
+            max_tokens,
+            max_thought_tokens,
+            whole_sentences,
+            stop,
+            grammar,
+            calls,
+            logprobs,
+            constraint: _,
+        } = self.settings.clone();
         let is_choice = matches!(constraint, Some(Constraint::OneOf(_)));
         let turn_number = self.conversation.exchanges.len() as u64;
         let prompt = Conversation { next: user.clone(), ..self.conversation.clone() };
@@ -363,6 +381,7 @@ impl Agent {
             retention: Retention::Persistent,
             sampling: Sampling { seed: sampling.seed.wrapping_add(turn_number), ..sampling },
             max_tokens,
+            max_thought_tokens,
             whole_sentences,
             stop,
             constraint,
@@ -529,7 +548,9 @@ fn piece(event: Event) -> Option<Result<String>> {
     match event {
         Event::Text(text) => Some(Ok(text)),
         Event::Failed(error) => Some(Err(error)),
-        Event::Prefill { .. } | Event::Call(_) | Event::Logprobs(_) | Event::Done(_) => None,
+        Event::Prefill { .. } | Event::Thought(_) | Event::Call(_) | Event::Logprobs(_) | Event::Done(_) => {
+            None
+        }
     }
 }
 

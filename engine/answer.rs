@@ -1,6 +1,7 @@
 //! What comes back: [`Event`]s, and the [`Completion`] that they end with; ranks and scores.
 
 use crate::Call;
+pub use crate::text::thoughts::{ReplyParts, ThoughtForm};
 use serde::{Deserialize, Serialize};
 
 /// Gives each variant its name in lower case, by which it is shown and read.
@@ -277,6 +278,12 @@ pub struct Completion {
     /// The ids decoded, special tokens included; it ends with a whole character. Of a choice: the option as
     /// it was given (vocabularies that begin a text with a space begin its ids with it, too).
     pub text: String,
+    /// Its thought and its speech in `text`.
+    #[serde(default)]
+    pub parts: ReplyParts,
+    /// Number of its tokens that are of a thought, marks included.
+    #[serde(default)]
+    pub n_thought: usize,
     /// Reason why it ended.
     pub stop: StopReason,
     /// The stop string that ended it.
@@ -309,6 +316,18 @@ pub struct Completion {
     pub usage: Usage,
 }
 
+impl Completion {
+    /// What it thought before it spoke, without marks; empty: nothing.
+    pub fn thought(&self) -> &str {
+        self.text.get(self.parts.thought.clone()).unwrap_or_default()
+    }
+
+    /// What it says to others: its text without a thought, marks and calls.
+    pub fn speech(&self) -> &str {
+        self.text.get(self.parts.speech.clone()).unwrap_or_default()
+    }
+}
+
 /// Event of a turn. `Done` or `Failed` is the last one.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -320,14 +339,16 @@ pub enum Event {
         /// Tokens to read.
         total: usize,
     },
+    /// A piece of the reply's thought, which precedes its text.
+    Thought(String),
     /// A piece of the reply: text that no stop string and no limit can take back.
     Text(String),
-    /// A piece of a reply that is a call of a tool, markup included;
-    /// [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all of them together. A
-    /// reply's pieces are all text, or all of a call.
+    /// A piece of a call of a tool that the reply is, or ends with, markup included;
+    /// [`PromptEncoder::calls_so_far`](crate::PromptEncoder::calls_so_far) reads all of them together. After
+    /// it comes no text.
     Call(String),
     /// Log-probabilities of the reply's next tokens, if requested
-    /// ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Text` or `Call` with which
+    /// ([`Request::logprobs`](crate::Request::logprobs)): directly after the `Thought`, `Text` or `Call` with which
     /// these tokens became certain. Tokens that stream no text of their own come at the end of the turn. The
     /// complete list is [`Completion::logprobs`].
     Logprobs(Vec<TokenLogprob>),

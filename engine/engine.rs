@@ -563,11 +563,14 @@ impl Engine {
     ) -> Result<Ranking> {
         let PromptEncoder { tokenizer, chat, .. } = &self.inner.prompter;
         let segments = chat.prompt(conversation, tokenizer)?;
-        let prompt = flatten(&segments);
+        let lead = &chat.replies(conversation.reasoning).lead;
+        let prompt = [&flatten(&segments), &lead[..]].concat();
         if prompt.is_empty() {
             return Err(Error::request("the prompt is empty"));
         }
-        let ids = |option: &String| reply_ids(&segments, option, tokenizer);
+        let ids = |option: &String| {
+            reply_ids(&segments, lead, option, tokenizer).map(|ids| ids[lead.len()..].to_vec())
+        };
         let options = options.iter().map(ids).collect::<Result<_>>()?;
         let (answer, receiver) = channel();
         self.inner.worker.send(Command::Rank { prompt, options, kv: kv.cloned(), answer })?;

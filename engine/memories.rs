@@ -75,7 +75,7 @@ impl Engine {
         };
         let reason = reason.or_else(lacks);
         if reason.is_some() {
-            check(&memory.segments, &self.prompter().tokenizer)?;
+            check(&memory.segments, &self.prompter().chat, &self.prompter().tokenizer)?;
         }
         let (tokens, is_verbatim, segments) = (memory.n_tokens(), reason.is_none(), memory.segments.clone());
         let memory = is_verbatim.then_some(memory);

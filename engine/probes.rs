@@ -21,6 +21,7 @@ use crate::store::manifest::Identity;
 use crate::store::memory_file::{self, SessionExport};
 use crate::store::tail::{self, TailRef};
 use crate::store::{block, manifest, pack};
+use crate::text::chat::Chat;
 use crate::text::check::check;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::dry::Said;
@@ -305,9 +306,10 @@ fn memory_identity() -> Identity {
 /// # Errors
 /// It is damaged.
 pub fn read_memory(bytes: &[u8]) -> Result<(), String> {
-    static TOKENIZER: LazyLock<Option<Tokenizer>> = LazyLock::new(|| {
+    static TEXTS: LazyLock<Option<(Chat, Tokenizer)>> = LazyLock::new(|| {
         let model = parse(&crate::fixtures::RandomModel::tiny(1).bytes()).ok()?;
-        Tokenizer::from_gguf(&model).ok()
+        let tokenizer = Tokenizer::from_gguf(&model).ok()?;
+        Some((Chat::new(None, &tokenizer).ok()?, tokenizer))
     });
     let (secret, here, layout) = ([7; 32], memory_identity(), block_layout());
     let read = |bytes: &[u8]| SessionExport::read(&mut &bytes[..], Some(&secret), &here, &layout);
@@ -320,8 +322,8 @@ pub fn read_memory(bytes: &[u8]) -> Result<(), String> {
     }
     let file = memory_file::file_of(&frames, &secret).map_err(|e| e.to_string())?;
     let (memory, reason) = read(&file).map_err(|e| e.to_string())?;
-    if let Some(tokenizer) = &*TOKENIZER {
-        let _ = check(&memory.segments, tokenizer);
+    if let Some((chat, tokenizer)) = &*TEXTS {
+        let _ = check(&memory.segments, chat, tokenizer);
     }
     if reason.is_none() {
         let mut again = Vec::new();

@@ -7,10 +7,12 @@ use crate::model::suggested::suggested;
 use crate::text::chat::{Chat, reply_ids};
 use crate::text::prefix::{flatten, n_tokens};
 use crate::text::raw::segments;
+use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::reply::{cut, cut_text};
 use crate::{
-    CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Prompt, Result, StopReason, Tools,
+    CallSoFar, Conversation, KvChoice, KvCost, ModelInfo, ModelSource, Prompt, Reasoning, Result, StopReason,
+    Tools,
 };
 use std::sync::Arc;
 
@@ -150,7 +152,14 @@ impl PromptEncoder {
     /// # Errors
     /// As [`PromptEncoder::prompt_ids`].
     pub fn reply_ids(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
-        reply_ids(&segments(prompt, &[], &self.chat, &self.tokenizer)?, text, &self.tokenizer)
+        let read = segments(prompt, &[], &self.chat, &self.tokenizer)?;
+        reply_ids(&read, &self.chat.replies_to(prompt).lead, text, &self.tokenizer)
+    }
+
+    /// How thoughts are marked in the replies to a prompt of these ids.
+    pub fn thoughts(&self, prompt: &[u32]) -> ThoughtForm {
+        let end = self.decode(&prompt[prompt.len().saturating_sub(16)..]);
+        self.chat.replies(Reasoning::None).thoughts.clone().after_prompt(&end)
     }
 
     /// A reply to a prompt, sampled by another engine with this model's vocabulary, as it would have ended
@@ -163,8 +172,7 @@ impl PromptEncoder {
     ) -> (Vec<u32>, String, StopReason) {
         let n = ids.iter().position(|id| self.tokenizer.eog().contains(id));
         let said = ids[..n.unwrap_or(ids.len())].iter().map(|id| (*id, self.tokenizer.piece(*id)));
-        let opened = self.decode(&prompt[prompt.len().saturating_sub(16)..]);
-        cut(said, &opened, StopConditions { is_full: ends.is_full && n.is_none(), ..ends })
+        cut(said, self.thoughts(prompt), StopConditions { is_full: ends.is_full && n.is_none(), ..ends })
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.

@@ -196,6 +196,11 @@ pub struct Request {
     pub sampling: Sampling,
     /// Stop after this many tokens. A choice is never cut.
     pub max_tokens: usize,
+    /// Tokens after which a thought before the reply is ended, by what the model's template ends one with; 0
+    /// ends one that the prompt has opened at once, `None` lets it think.
+    pub max_thought_tokens: Option<usize>,
+    /// True if a thought's tokens count for `max_tokens`, too.
+    pub counts_thought: bool,
     /// Tokens before which no end-of-turn token can be sampled. Stop strings still cut, and a choice has as
     /// many tokens as it has.
     pub min_tokens: usize,
@@ -257,6 +262,8 @@ impl Request {
             prompt: prompt.into(),
             sampling: Sampling::default(),
             max_tokens: 256,
+            max_thought_tokens: None,
+            counts_thought: true,
             min_tokens: 0,
             stop: Vec::new(),
             whole_sentences: false,

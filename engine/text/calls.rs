@@ -137,11 +137,11 @@ impl CallForm {
         self.lark("start: call\n", self.forced_head(), named)
     }
 
-    /// True if a reply begins as a call does.
-    pub(super) fn begins(&self, ids: &[u32], text: &str) -> bool {
-        match self.opening.is_empty() {
-            true => text.trim_start().starts_with(self.head.trim_start()),
-            false => ids.starts_with(&self.opening),
+    /// True if a reply of these ids, with this speech, is or ends with a call.
+    pub(super) fn is_in(&self, ids: &[u32], speech: &str) -> bool {
+        match self.opening.len() {
+            0 => speech.trim_start().starts_with(self.head.trim_start()),
+            n => ids.windows(n).any(|ids| ids == self.opening),
         }
     }
 

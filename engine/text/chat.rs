@@ -6,14 +6,18 @@
 //! always `P' = P + reply + delta`, whatever T would do to history; texts take the placeholders' places
 //! afterwards, so nothing in a message is ever interpreted by T.
 //!
+//! What a reply itself begins with is found in the same way: the marks of a thought, and what [user, assistant,
+//! user] has between the generation prompt and the reply (see [`ReplyForm`]).
+//!
 //! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its
 //! result as T has it (see [`calls`](super::calls)). Else the system text says how they are called.
 
 use super::calls::CallForm;
 use super::render::{Renderer, SkeletonPiece, cut, jinja, messages, placeholder, without_generation_tags};
 use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, Reasoning, ReplyContent, Result, Tools};
+use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +59,80 @@ struct Skeleton {
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
     /// message.
     result: Option<Vec<SkeletonPiece>>,
+    replies: ReplyForm,
+}
+
+/// What replies to a prompt begin with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReplyForm {
+    /// How thoughts are marked in them.
+    pub(crate) thoughts: ThoughtForm,
+    /// Ids between the generation prompt and a reply that is known to hold no thought, such as a choice: the end
+    /// of a thought that the prompt has opened, or the rest of the reply's header (harmony's final channel).
+    pub(crate) lead: Vec<u32>,
+    /// Ids that end a thought, and lead to what is said after it.
+    pub(crate) close: Vec<u32>,
+    /// The id that begins a thought.
+    pub(crate) open: Option<u32>,
+}
+
+impl ReplyForm {
+    /// `generation` is the template's generation prompt, `header` what it has in its place before a past reply.
+    fn of(
+        renderer: &Renderer<'_>,
+        (generation, header): (&str, &str),
+        tokenizer: &Tokenizer,
+    ) -> Result<Self> {
+        let [user, content, thought] = [USER, ASSISTANT, NEXT].map(placeholder);
+        let [asked] = &messages(&[("user", &user)])[..] else { return Ok(Self::default()) };
+        let said = serde_json::json!({
+            "role": "assistant", "content": content, "reasoning_content": thought, "reasoning": thought, "thinking": thought,
+        });
+        let printed = renderer.history(&[asked.clone(), said]).ok();
+        let around = printed.as_ref().and_then(|printed| {
+            let (before, rest) = printed.split_once(&user)?.1.split_once(&thought)?;
+            Some((before, rest.split_once(&content)?.0))
+        });
+        // The part of both that is the header of any reply.
+        let n = generation
+            .chars()
+            .zip(header.chars())
+            .take_while(|(a, b)| a == b)
+            .map(|(a, _)| a.len_utf8())
+            .sum();
+        let around = around.and_then(|(before, close)| {
+            let opens = [generation, &header[..n]].map(|known| before.strip_prefix(known));
+            let open = opens.into_iter().flatten().find(|open| !open.trim().is_empty())?;
+            Some((open, close))
+        });
+        let rest = header.strip_prefix(generation).unwrap_or_default();
+        let found = ThoughtForm::of_template(renderer.source(), around, rest);
+        let has_thought = found.open().is_some_and(|open| rest.contains(open));
+        let thoughts =
+            if has_thought { ThoughtForm::of_template(renderer.source(), around, "") } else { found };
+        let close = match (around, thoughts.close()) {
+            (Some((_, close)), _) => close.to_owned(),
+            (None, Some(close)) => spaced_as_in(&[header, generation], close),
+            (None, None) => String::new(),
+        };
+        let lead = if thoughts.opens(generation) { &close } else { rest };
+        let ids = |text: &str| match text.trim() {
+            "" => Ok(Vec::new()),
+            _ => tokenizer.encode_template(text, tokenizer.after_template(generation)?),
+        };
+        let open = thoughts.open().map(|open| tokenizer.encode_template(open, After::Text)).transpose()?;
+        let open = open.and_then(|ids| ids.first().copied());
+        Ok(Self { lead: ids(lead)?, close: ids(&close)?, open, thoughts: thoughts.after_prompt(generation) })
+    }
+}
+
+/// A mark that ends a thought, with the line breaks around it that one of these texts has.
+fn spaced_as_in(texts: &[&str], close: &str) -> String {
+    let around = texts.iter().find_map(|text| text.split_once(close));
+    let (before, after) = around.unwrap_or(("\n", "\n\n"));
+    let line = if before.ends_with('\n') { "\n" } else { "" };
+    let after = &after[..after.len() - after.trim_start().len()];
+    format!("{line}{close}{after}")
 }
 
 impl Skeleton {
@@ -65,9 +143,15 @@ impl Skeleton {
         let least = [("user", &*user), ("assistant", &*assistant), ("user", &*next)];
         let mut delta = renderer.pieces(&least, &[USER, ASSISTANT, NEXT])?;
         let reply = delta.iter().position(|p| *p == SkeletonPiece::Content(ASSISTANT)).unwrap_or(0);
-        delta.drain(..=reply);
+        let before = delta.drain(..=reply).nth_back(1);
         let result = CallForm::of(renderer, tokenizer).and_then(|form| form.result);
-        Ok(Self { with_system, without_system, delta, result })
+        let text = |piece: Option<&SkeletonPiece>| match piece {
+            Some(SkeletonPiece::Text(text)) => text.clone(),
+            _ => String::new(),
+        };
+        let (generation, header) = (text(without_system.last()), text(before.as_ref()));
+        let replies = ReplyForm::of(renderer, (&generation, &header), tokenizer)?;
+        Ok(Self { with_system, without_system, delta, result, replies })
     }
 }
 
@@ -180,12 +264,25 @@ impl Chat {
         let pieces = self.first(tools, system.is_some(), reasoning, tokenizer)?;
         self.begin(&pieces, system, first, &mut segments)?;
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
-            segments.reply(&exchange.reply, &self.calls)?;
+            segments.reply(&exchange.reply, &self.replies(exchange.reasoning).lead, &self.calls)?;
             let (next, reasoning) = asked(i + 1);
             let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(_));
             segments.fill(self.between(is_call, reasoning), &|_| next)?;
         }
         Ok(segments.out)
+    }
+
+    /// What replies begin with.
+    pub(crate) fn replies(&self, reasoning: Reasoning) -> &ReplyForm {
+        &self.skeleton(reasoning).replies
+    }
+
+    /// What the replies to a prompt begin with; one that was not rendered has no form.
+    pub(crate) fn replies_to(&self, prompt: &Prompt) -> Cow<'_, ReplyForm> {
+        match prompt.conversation() {
+            Some(conversation) => Cow::Borrowed(self.replies(conversation.reasoning)),
+            None => Cow::Owned(ReplyForm::default()),
+        }
     }
 
     fn skeleton(&self, reasoning: Reasoning) -> &Skeleton {
@@ -373,25 +470,20 @@ impl Segments<'_> {
         Ok(())
     }
 
-    fn reply(&mut self, reply: &ReplyContent, calls: &CallForm) -> Result<()> {
+    fn reply(&mut self, reply: &ReplyContent, lead: &[u32], calls: &CallForm) -> Result<()> {
         match reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.push_reply(ids),
             ReplyContent::Text(text) => {
-                self.push((SegmentKind::Reply, text, true), |it| reply_ids(&it.out, text, it.tokenizer))
+                let whole = self.tokenizer.decode(lead) + text;
+                self.push((SegmentKind::Reply, &whole, true), |it| {
+                    reply_ids(&it.out, lead, text, it.tokenizer)
+                })
             }
             ReplyContent::CallText(call) => {
-                let said = calls.spell(call);
-                let text = self.tokenizer.decode(&calls.opening) + &said;
-                self.push((SegmentKind::Reply, &text, true), |it| {
-                    let mut ids = calls.opening.clone();
-                    ids.extend(match ids.last() {
-                        Some(last) if !said.starts_with(' ') => {
-                            it.tokenizer.encode_message(&said, it.tokenizer.after(Some(*last)))?
-                        }
-                        Some(_) => it.tokenizer.encode_message(&said, After::Text)?,
-                        None => reply_ids(&it.out, &said, it.tokenizer)?,
-                    });
-                    Ok(ids)
+                let (lead, said) = ([lead, &calls.opening].concat(), calls.spell(call));
+                let whole = self.tokenizer.decode(&lead) + &said;
+                self.push((SegmentKind::Reply, &whole, true), |it| {
+                    reply_ids(&it.out, &lead, &said, it.tokenizer)
                 })
             }
         }
@@ -403,11 +495,20 @@ fn after(segments: &[Segment], tokenizer: &Tokenizer) -> After {
     tokenizer.after(segments.iter().rev().find_map(|s| s.ids.last().copied()))
 }
 
-/// Ids of a text as the reply to a prompt.
-pub(crate) fn reply_ids(prompt: &[Segment], text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+/// Ids of a text as the reply to a prompt, after the ids that lead to it.
+pub(crate) fn reply_ids(
+    prompt: &[Segment],
+    lead: &[u32],
+    text: &str,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
     // The text of sampled ids holds the space that began them; none is added to it.
-    let after = if text.starts_with(' ') { After::Text } else { after(prompt, tokenizer) };
-    tokenizer.encode_message(text, after)
+    let after = match lead.last() {
+        _ if text.starts_with(' ') => After::Text,
+        Some(last) => tokenizer.after(Some(*last)),
+        None => after(prompt, tokenizer),
+    };
+    Ok([lead, &tokenizer.encode_message(text, after)?].concat())
 }
 
 /// Says in words where T has a switch for reasoning, if it has one.

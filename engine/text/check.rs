@@ -1,14 +1,15 @@
 //! Checks external segments: their ids must be what this model's tokenizer makes of their texts.
 
+use super::chat::{Chat, reply_ids};
 use super::prefix::{Segment, SegmentKind};
 use super::tokenizer::Tokenizer;
-use crate::{Error, Result};
+use crate::{Error, Reasoning, Result};
 
 /// Tells whether segments are some that a session here could hold.
 ///
 /// # Errors
 /// The first one that is not, and why.
-pub(crate) fn check(segments: &[Segment], tokenizer: &Tokenizer) -> Result<()> {
+pub(crate) fn check(segments: &[Segment], chat: &Chat, tokenizer: &Tokenizer) -> Result<()> {
     for (at, segment) in segments.iter().enumerate() {
         let wrong = |found: &str| {
             let kind = segment.kind;
@@ -25,7 +26,14 @@ pub(crate) fn check(segments: &[Segment], tokenizer: &Tokenizer) -> Result<()> {
             SegmentKind::Template => tokenizer.encode_template(&segment.text, after)?,
             SegmentKind::Message => tokenizer.encode_message(&segment.text, after)?,
             SegmentKind::Reply if segment.guessed => {
-                super::chat::reply_ids(&segments[..at], &segment.text, tokenizer)?
+                let spelled = |reasoning| {
+                    let lead = &chat.replies(reasoning).lead;
+                    let text = segment.text.strip_prefix(&*tokenizer.decode(lead))?;
+                    let ids = reply_ids(&segments[..at], lead, text, tokenizer).ok()?;
+                    (ids == *segment.ids).then_some(ids)
+                };
+                let known = Reasoning::ALL.into_iter().find_map(spelled);
+                known.map_or_else(|| reply_ids(&segments[..at], &[], &segment.text, tokenizer), Ok)?
             }
             SegmentKind::Reply | SegmentKind::Raw if tokenizer.decode(&segment.ids) != *segment.text => {
                 return wrong("its text does not match its ids");

@@ -1,6 +1,6 @@
-//! Text in, ids out: [`tokenizer`], chat templates ([`chat`]), calls of tools in them ([`calls`]), segments
-//! from outside ([`check`]), prompts of all sorts ([`raw`]), the conversation of a stored memory
-//! ([`restore`]), and how much of a prompt was read before ([`prefix`]).
+//! Text in, ids out: [`tokenizer`], chat templates ([`chat`]), calls of tools in them ([`calls`]), what replies
+//! begin with ([`thoughts`]), segments from outside ([`check`]), prompts of all sorts ([`raw`]), the conversation
+//! of a stored memory ([`restore`]), and how much of a prompt was read before ([`prefix`]).
 
 pub(crate) mod calls;
 pub(crate) mod chat;
@@ -9,4 +9,5 @@ pub(crate) mod prefix;
 pub(crate) mod raw;
 mod render;
 pub(crate) mod restore;
+pub(crate) mod thoughts;
 pub(crate) mod tokenizer;

@@ -36,6 +36,7 @@ pub(super) fn refused(error: &minijinja::Error) -> Error {
 /// A template with what Hugging Face's renderer gives it, the clock pinned.
 pub(super) struct Renderer<'a> {
     template: Template<'a>,
+    source: &'a str,
     bos: Option<String>,
     eos: Option<String>,
     pub(super) clock_read: Arc<AtomicBool>,
@@ -51,7 +52,12 @@ impl<'a> Renderer<'a> {
     ) -> Result<Self> {
         let template = jinja.template("chat", source).map_err(|e| refused(&e))?;
         let (bos, eos) = (tokenizer.bos().0, tokenizer.eos());
-        Ok(Self { template, bos, eos, clock_read, reasoning: Reasoning::None })
+        Ok(Self { template, source, bos, eos, clock_read, reasoning: Reasoning::None })
+    }
+
+    /// The template itself.
+    pub(super) fn source(&self) -> &str {
+        self.source
     }
 
     /// The same, for replies with more or less reasoning where the template has a switch for it.
@@ -61,6 +67,20 @@ impl<'a> Renderer<'a> {
 
     /// Renders messages with the generation prompt.
     pub(super) fn render(&self, messages: &[serde_json::Value], tools: Option<&[Tool]>) -> Result<String> {
+        self.render_as(messages, tools, true)
+    }
+
+    /// Renders messages the last of which is complete.
+    pub(super) fn history(&self, messages: &[serde_json::Value]) -> Result<String> {
+        self.render_as(messages, None, false)
+    }
+
+    fn render_as(
+        &self,
+        messages: &[serde_json::Value],
+        tools: Option<&[Tool]>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let thinks = self.reasoning != Reasoning::None;
         let effort = match self.reasoning {
             Reasoning::None | Reasoning::Low => "low",
@@ -70,7 +90,7 @@ impl<'a> Renderer<'a> {
         let rendered = self.template.render(context! {
             messages => messages.iter().map(from_json).collect::<Value>(),
             tools => tools.map(|tools| tools.iter().map(|tool| from_json(&tool.as_json())).collect::<Value>()),
-            add_generation_prompt => true,
+            add_generation_prompt,
             bos_token => self.bos.clone().unwrap_or_default(),
             eos_token => self.eos.clone().unwrap_or_default(),
             enable_thinking => thinks,

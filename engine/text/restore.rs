@@ -45,8 +45,10 @@ pub(crate) fn conversation(
     }
     let has_system = system.is_some();
     let begins_as_call = |turn: &[Segment]| {
-        let reply = turn.last().filter(|_| tools.is_some());
-        reply.is_some_and(|reply| chat.calls().begins(&reply.ids, &reply.text))
+        let Some((reply, read)) = turn.split_last().filter(|_| tools.is_some()) else { return false };
+        let prompt = read.last().map_or("", |last| &last.text);
+        let thoughts = chat.replies(Reasoning::None).thoughts.clone().after_prompt(prompt);
+        chat.calls().is_in(&reply.ids, &reply.text[thoughts.parts(&reply.text).speech])
     };
     let mut reasoning = Reasoning::None;
     for (n, turn) in turns.iter().enumerate() {

@@ -122,7 +122,7 @@ impl Encoding {
         }
         // A reply may need less room than a call that breaks off anyway.
         let max_call_tokens = request.max_call_tokens.min(self.context_length.saturating_sub(n));
-        let decode = Decode::new(request, &prompt, self.chat.calls(), &self.tokenizer)?;
+        let decode = Decode::new(request, &prompt, &self.chat, &self.tokenizer)?;
         let (longest, remedy) = decode.longest(request, max_call_tokens);
         let Some(all) = n.checked_add(longest).filter(|all| *all <= self.context_length) else {
             return Err(Error::request(format!(

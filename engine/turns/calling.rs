@@ -1,9 +1,10 @@
-//! Whether a reply is a call of a tool: its beginning says so, and from there on it is under the tools'
-//! grammar.
+//! Whether a reply is a call of a tool, or ends with one: the markup of a call says so wherever it is drawn, a call
+//! that begins with text at the beginning. From there on the reply is under the tools' grammar. A thought before
+//! it does not count.
 //!
-//! The token that a reply begins with is drawn as without tools. So a reply that is not a call is the same as
-//! without tools. A reply that must be a call begins with a call's markup and is under a grammar of calls
-//! from there on.
+//! What a call begins with is drawn as without tools. So a reply that is not a call is the same as without
+//! tools. A reply that must be a call begins with a call's markup and is under a grammar of calls from there
+//! on.
 //!
 //! After a call, where several are allowed, the ids that follow in any case are appended; then the model
 //! draws whether the reply ends or another call begins. What follows the last whole call is removed from the
@@ -21,6 +22,8 @@ pub(crate) struct Calling {
     form: CallForm,
     tools: Arc<Tools>,
     stage: CallStage,
+    /// Number of ids before it, once it has begun.
+    begin: Option<usize>,
     /// True if it must be one.
     is_forced: bool,
     /// Each further call.
@@ -85,6 +88,7 @@ impl Calling {
             form: form.clone(),
             tools: tools.clone(),
             stage: stage?,
+            begin: None,
             is_forced,
             further,
             ends: Vec::new(),
@@ -102,7 +106,7 @@ impl Calling {
         let CallStage::Open(call) = &self.stage else { return None };
         let guide =
             (self.is_forced && self.form.opening.is_empty()).then(|| GrammarState::at(call.fresh()))?;
-        self.decide(true);
+        self.stage = CallStage::Decided(true);
         Some(guide)
     }
 
@@ -151,22 +155,22 @@ impl Calling {
         Some(self.further.as_ref().map(|further| GrammarState::at(further.fresh())))
     }
 
-    /// The next id of the markup that must be said: where a reply begins that must be a call, and between
-    /// calls.
-    pub(crate) fn forced(&self, ids: &[u32]) -> Option<u32> {
+    /// The next id of the markup that must be said: where a reply begins, after `n_before` ids, that must be a
+    /// call, and between calls.
+    pub(crate) fn forced(&self, ids: &[u32], n_before: usize) -> Option<u32> {
         if let Some((said, joint)) = self.joint(ids) {
             let is_fork = said.len() == joint.tail.len();
             return joint.tail.iter().chain(&joint.more).nth(said.len()).copied().filter(|_| !is_fork);
         }
         let CallStage::Open(_) = self.stage else { return None };
-        self.form.opening.get(ids.len()).copied().filter(|_| self.is_forced)
+        self.form.opening.get(ids.len().checked_sub(n_before)?).copied().filter(|_| self.is_forced)
     }
 
-    /// True if a reply of these ids and bytes would be a call with one more token, and may be none.
-    pub(crate) fn refuses(&self, (ids, bytes): (&[u32], &[u8]), id: u32, piece: &[u8]) -> bool {
+    /// True if a reply of these bytes would be a call with one more token, and may be none.
+    pub(crate) fn refuses(&self, bytes: &[u8], id: u32, piece: &[u8]) -> bool {
         let CallStage::Barred = self.stage else { return false };
         match self.form.opening.first() {
-            Some(first) => ids.is_empty() && id == *first,
+            Some(first) => id == *first,
             None => bytes.trim_ascii().is_empty() && self.begins(bytes, piece),
         }
     }
@@ -182,12 +186,11 @@ impl Calling {
         piece: &[u8],
     ) -> Result<Beginning> {
         let CallStage::Open(call) = &self.stage else { return Ok(Beginning::Unclear) };
-        if self.form.first().is_none() {
-            let said = [ids, &[id]].concat();
-            return Ok(match self.form.opening.strip_prefix(&said[..]) {
-                Some([]) => Beginning::Behind(GrammarState::at(call.fresh())),
-                Some(_) => Beginning::Unclear,
-                None => Beginning::Free,
+        if let Some((last, before)) = self.form.opening.split_last() {
+            let begins = *last == id && ids.ends_with(before);
+            return Ok(match begins {
+                true => Beginning::Behind(GrammarState::at(call.fresh())),
+                false => Beginning::Unclear,
             });
         }
         if [bytes, piece].concat().trim_ascii().is_empty() {
@@ -210,9 +213,31 @@ impl Calling {
         first.is_some_and(|first| text.trim_ascii_start().starts_with(first))
     }
 
-    /// The reply is a call from now on, or is none.
-    pub(crate) fn decide(&mut self, is_call: bool) {
-        self.stage = CallStage::Decided(is_call);
+    /// The reply is a call from now on: one that these ids end with the opening of, or, where it begins with
+    /// text, all after the first `n_before`.
+    pub(crate) fn begin_call(&mut self, ids: &[u32], n_before: usize) {
+        self.stage = CallStage::Decided(true);
+        self.begin = Some(match self.form.opening.len() {
+            0 => n_before,
+            n => ids.len().saturating_sub(n),
+        });
+    }
+
+    /// The reply is none.
+    pub(crate) fn give_up(&mut self) {
+        self.stage = CallStage::Decided(false);
+    }
+
+    /// Number of ids before the call; `None`: it has not begun, or is forced and begins with text.
+    pub(crate) fn begin(&self) -> Option<usize> {
+        self.begin
+    }
+
+    /// Number of these ids that are no part of a call, whatever follows.
+    pub(crate) fn n_certain(&self, ids: &[u32]) -> usize {
+        let opening = &self.form.opening;
+        let begun = (0..opening.len()).rev().find(|n| ids.ends_with(&opening[..*n]));
+        ids.len() - begun.unwrap_or(ids.len())
     }
 
     /// True if the reply may still turn out to be one, or not.
@@ -229,15 +254,22 @@ impl Calling {
         }
     }
 
-    /// The calls that a reply is, its ids and text given; `None`: it is none.
-    pub(crate) fn read(&self, ids: &[u32], text: impl Fn(&[u32]) -> String) -> Option<ToolCalls> {
-        let rest = self.is_call().then(|| ids.strip_prefix(&self.form.opening[..]))?;
+    /// The calls that a reply is or ends with, its ids and their text given; `None`: there is none.
+    pub(crate) fn read(
+        &self,
+        ids: &[u32],
+        n_before: usize,
+        text: impl Fn(&[u32]) -> String,
+    ) -> Option<ToolCalls> {
+        let begin = self.begin.unwrap_or(n_before);
+        let rest = self.is_call().then(|| ids.get(begin..)?.strip_prefix(&self.form.opening[..]))?;
         if self.ends.is_empty() {
             let call = rest.and_then(|rest| self.form.read(&self.tools, &text(rest)));
             return Some(call.map_or(ToolCalls::Truncated, |call| ToolCalls::Complete(vec![call])));
         }
         let n_between = self.form.joint.as_ref().map_or(0, |joint| joint.tail.len() + joint.more.len());
-        let begins = [self.form.opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
+        let begins =
+            [begin + self.form.opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
         let calls = begins
             .zip(&self.ends)
             .map(|(begin, end)| self.form.read(&self.tools, &text(ids.get(begin..*end)?)));

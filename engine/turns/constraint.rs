@@ -25,13 +25,15 @@ pub(crate) struct Spelling {
     /// The option as it was given.
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,
-    /// The ids' own text, which may begin with an extra space.
+    /// The ids' own text: what leads to the option, and perhaps an extra space, before it.
     pub(crate) spelled: String,
 }
 
 /// A choice in the making.
 pub(crate) struct ScoreOptions {
     options: Vec<Spelling>,
+    /// Ids that all of them begin with, and that are no part of any.
+    n_lead: usize,
     /// Sums so far, by option.
     logprobs: Vec<f32>,
     /// Number of likely tokens to report for each token of the chosen option; `None`: nothing is reported.
@@ -68,7 +70,7 @@ pub(crate) enum ChoiceStep {
 }
 
 impl ScoreOptions {
-    /// Nothing is known yet; the options are spelled as a reply to `prompt` is. `by_length` is the request's,
+    /// Nothing is known yet; the options are spelled as a reply to `prompt` is, after `lead`. `by_length` is the request's,
     /// `n_top` its `logprobs`.
     ///
     /// # Errors
@@ -76,13 +78,13 @@ impl ScoreOptions {
     pub(crate) fn new(
         texts: &[String],
         (by_length, n_top): (bool, Option<usize>),
-        prompt: &[Segment],
+        (prompt, lead): (&[Segment], &[u32]),
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
         if texts.is_empty() {
             return Err(Error::request("a choice needs options: the list is empty"));
         }
-        let spell = |(i, text): (usize, &String)| spell(i, text, prompt, tokenizer);
+        let spell = |(i, text): (usize, &String)| spell(i, text, (prompt, lead), tokenizer);
         let options = texts.iter().enumerate().map(spell).collect::<Result<Vec<_>>>()?;
         let mut order: Vec<usize> = (0..options.len()).collect();
         order.sort_by(|a, b| options[*a].ids.cmp(&options[*b].ids));
@@ -99,7 +101,7 @@ impl ScoreOptions {
         }
         let (logprobs, tokens) = (vec![0.0; options.len()], vec![Vec::new(); options.len()]);
         let (ahead, path) = (order.into_iter(), Vec::new());
-        Ok(Self { options, logprobs, n_top, tokens, by_length, ahead, path, n_seen: 0 })
+        Ok(Self { options, n_lead: lead.len(), logprobs, n_top, tokens, by_length, ahead, path, n_seen: 0 })
     }
 
     /// Tokens of the longest option.
@@ -111,8 +113,9 @@ impl ScoreOptions {
     /// a branch. `piece` gives the text of a token.
     pub(crate) fn see<'a>(&mut self, next: &Distribution<'_>, eog: &[u32], piece: impl Fn(u32) -> &'a [u8]) {
         let node = &self.path[..self.n_seen];
+        let is_lead = node.len() < self.n_lead;
         for (option, logprob) in self.options.iter().zip(&mut self.logprobs) {
-            if option.ids.starts_with(node) {
+            if !is_lead && option.ids.starts_with(node) {
                 // Only inner nodes are read: an option that ends at one is the beginning of another.
                 let id = option.ids.get(node.len());
                 *logprob += id.map_or_else(|| next.logprob_of_any(eog), |id| next.logprob(*id));
@@ -160,18 +163,23 @@ impl ScoreOptions {
 }
 
 /// The option with number `i` as ids.
-fn spell(i: usize, text: &str, prompt: &[Segment], tokenizer: &Tokenizer) -> Result<Spelling> {
+fn spell(
+    i: usize,
+    text: &str,
+    (prompt, lead): (&[Segment], &[u32]),
+    tokenizer: &Tokenizer,
+) -> Result<Spelling> {
     if text.is_empty() {
         return Err(Error::request(format!("option {} of a choice is empty", i + 1)));
     }
-    let ids = reply_ids(prompt, text, tokenizer)?;
-    let spelled = tokenizer.decode(&ids);
+    let ids = reply_ids(prompt, lead, text, tokenizer)?;
+    let (whole, spelled) = (tokenizer.decode(&ids), tokenizer.decode(&ids[lead.len()..]));
     if spelled != text && spelled.strip_prefix(' ') != Some(text) {
         let found =
             format!("the vocabulary can't encode the option `{text}` of a choice; it produces `{spelled}`");
         return Err(Error::request(found));
     }
-    Ok(Spelling { text: text.to_owned(), ids, spelled })
+    Ok(Spelling { text: text.to_owned(), ids, spelled: whole })
 }
 
 #[cfg(test)]
@@ -199,6 +207,7 @@ mod tests {
         let mut order: Vec<usize> = (0..options.len()).collect();
         order.sort_by_key(|i| &options[*i]);
         ScoreOptions {
+            n_lead: 0,
             by_length: false,
             n_top: Some(2),
             tokens: vec![Vec::new(); options.len()],

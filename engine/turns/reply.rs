@@ -3,12 +3,21 @@
 //! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met
 //! at the reply's beginning. Where the cut would leave nothing, the token is refused instead. A reply that
 //! reached its limit may be cut after its last whole sentence; an incomplete character at the end is cut in
-//! any case. All cuts are between tokens. Only text that no cut can take back is streamed. In a thought,
-//! which ends with `</think>`, stop strings count for nothing.
+//! any case. All cuts are between tokens. Only text that no cut can take back is streamed.
+//!
+//! A reply is a thought, perhaps, then speech or a call ([`ThoughtReader`]). Stop strings, grammars and calls
+//! count from the end of the thought on, and a special token is no part of a stop string. A thought that has
+//! reached its limit is ended by the ids with which the template ends one. One that has a grammar, or must be a
+//! call, begins with the ids that lead to a reply without a thought, unless a thought was asked for: then it may
+//! think first.
 //!
 //! Replies stream by sentences, because at the limit an incomplete one is removed from cache and record, at a
 //! token boundary.
 
+use crate::text::chat::ReplyForm;
+#[cfg(test)]
+use crate::text::thoughts::N_EXAMINED;
+use crate::text::thoughts::{ReplyParts, ThoughtForm, ThoughtReader, find};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
@@ -16,9 +25,18 @@ use crate::turns::grammar::GrammarState;
 use crate::turns::sampler::{self, Row};
 use crate::turns::sentence::Sentences;
 use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob, ToolCalls};
+use std::sync::Arc;
 
-/// The marks around a thought.
-const THOUGHT: (&str, &str) = ("<think>", "</think>");
+/// A piece of a reply that nothing can take back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyPiece {
+    /// Of its thought.
+    Thought(String),
+    /// Of its text.
+    Text(String),
+    /// Of a call, markup included.
+    Call(String),
+}
 
 /// Ids sampled so far and their bytes.
 #[derive(Default)]
@@ -37,16 +55,32 @@ pub(crate) struct ReplyText {
     head: Vec<u8>,
     /// Number of the stop string that was met.
     met: Option<usize>,
-    /// True if the prompt has opened a thought.
-    is_opened: bool,
-    /// Offset after the reply's thought, once that has ended.
-    after_thought: Option<usize>,
+    /// Finds its thought, and where its speech begins.
+    thoughts: ThoughtReader,
+    /// Limit of the thought's tokens.
+    max_thought: usize,
+    /// Ids that must be said: where they begin, and which.
+    script: Option<(usize, Arc<[u32]>)>,
+    /// Ids that end a thought.
+    close: Arc<[u32]>,
+    /// The id that begins a thought.
+    open: Option<u32>,
+    /// What a reply without a thought begins with, if this one has a form.
+    lead: Arc<[u32]>,
+    /// Number of ids that lead to its speech, of a reply that does not begin with a thought.
+    n_lead: usize,
+    /// Number of ids before its speech or call: those of a thought, and of what leads to the speech.
+    n_before: usize,
     /// Offset after leading spaces, which follow the thought or begin the text.
     begin: usize,
+    /// Offset after the last special token.
+    after_special: usize,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
     sentences: Sentences,
     streamed: usize,
+    /// True if nothing more is said.
+    has_ended: bool,
     /// Log-probabilities of each id, if requested.
     logprobs: Vec<TokenLogprob>,
     /// Number of those that were given to the caller.
@@ -55,6 +89,8 @@ pub(crate) struct ReplyText {
     said: Said,
     /// Its place in its grammar.
     guide: Option<GrammarState>,
+    /// The grammar that it is in once its thought is over.
+    waiting: Option<GrammarState>,
     /// Whether it is a call of a tool; `None`: it can't be one.
     calling: Option<Calling>,
 }
@@ -72,24 +108,70 @@ impl ReplyText {
         Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
     }
 
-    /// The same, after a prompt that ends with this text: it may have opened a thought.
-    pub(crate) fn after_prompt(self, prompt: &str) -> Self {
-        Self { is_opened: prompt.trim_end().ends_with(THOUGHT.0), ..self }
+    /// The same, with thoughts of this form.
+    pub(crate) fn thinking(self, thoughts: ThoughtForm) -> Self {
+        Self { thoughts: ThoughtReader::new(thoughts), max_thought: usize::MAX, ..self }
     }
 
-    /// The same, in a grammar from its beginning: nothing else ends or cuts it.
-    pub(crate) fn guided(mut self, guide: GrammarState) -> Self {
-        self.follow_guide(guide);
+    /// The same, to a prompt whose replies have this form, with a thought of at most so many tokens.
+    pub(crate) fn in_form(self, form: &ReplyForm, max_thought: usize) -> Self {
+        let (close, lead) = (form.close.clone().into(), form.lead.clone().into());
+        let mut reply = Self { close, lead, open: form.open, ..self.thinking(form.thoughts.clone()) };
+        reply.max_thought = max_thought;
+        reply.limit_thought();
+        reply
+    }
+
+    /// The same, in a grammar once it has begun: nothing else ends or cuts it. `thinks`: a thought may come
+    /// first.
+    pub(crate) fn guided(mut self, guide: GrammarState, thinks: bool) -> Self {
+        self.end_by_itself();
+        self.waiting = Some(guide);
+        self.begin_form(thinks);
         self
     }
 
-    /// The same, where it may be a call, or must be one.
-    pub(crate) fn calling(mut self, mut calling: Calling) -> Self {
-        if calling.is_forced() {
+    /// The same, where it may be a call, or must be one; `thinks`: a thought may come before.
+    pub(crate) fn calling(mut self, mut calling: Calling, thinks: bool) -> Self {
+        let is_forced = calling.is_forced();
+        if is_forced {
             self.end_by_itself();
-            self.guide = calling.forced_guide();
+            self.waiting = calling.forced_guide();
         }
-        Self { calling: Some(calling), ..self }
+        self.calling = Some(calling);
+        if is_forced {
+            self.begin_form(thinks);
+        }
+        self
+    }
+
+    /// A reply that has a form begins with a thought, if there may be one, or with what leads to its speech.
+    fn begin_form(&mut self, thinks: bool) {
+        if thinks && (self.thoughts.is_in_thought() || self.open.is_some()) || self.script.is_some() {
+            return;
+        }
+        self.script = (!self.lead.is_empty()).then(|| (0, self.lead.clone()));
+        (self.open, self.n_lead) = (None, self.lead.len());
+        if self.script.is_none() {
+            self.begin_speech();
+        }
+    }
+
+    /// What it says begins with the next id.
+    fn begin_speech(&mut self) {
+        self.n_before = self.ids.len();
+        if let Some(guide) = self.waiting.take() {
+            self.guide = Some(guide);
+        }
+    }
+
+    /// Ends a thought that has reached its limit, as far as it has not begun to end.
+    fn limit_thought(&mut self) {
+        let is_over = self.thoughts.is_in_thought() && self.ids.len() >= self.max_thought;
+        if is_over && self.script.is_none() && !self.close.is_empty() {
+            let begun = (0..self.close.len()).rev().find(|n| self.ids.ends_with(&self.close[..*n]));
+            self.script = Some((self.ids.len() - begun.unwrap_or(0), self.close.clone()));
+        }
     }
 
     fn follow_guide(&mut self, guide: GrammarState) {
@@ -103,9 +185,28 @@ impl ReplyText {
         self.whole_sentences = false;
     }
 
-    /// The id that must be said next: markup of a call.
+    /// The id that must be said next: of what ends a thought or leads to a reply, or markup of a call.
     fn forced(&self) -> Option<u32> {
-        self.calling.as_ref()?.forced(&self.ids)
+        if let Some((begin, ids)) = &self.script {
+            return ids.get(self.ids.len() - begin).copied();
+        }
+        self.calling.as_ref().filter(|_| self.may_call())?.forced(&self.ids, self.n_before)
+    }
+
+    /// True where what is said is no thought, nor what leads to a reply.
+    fn may_call(&self) -> bool {
+        !self.thoughts.is_in_thought() && self.script.is_none() && !self.may_think_first()
+    }
+
+    /// True at the beginning of a reply that has a form, and may begin with a thought.
+    fn may_think_first(&self) -> bool {
+        let is_forced = || self.calling.as_ref().is_some_and(Calling::is_forced);
+        self.ids.is_empty() && self.open.is_some() && (self.waiting.is_some() || is_forced())
+    }
+
+    /// True if an id goes on with a thought though it ends replies (harmony ends each message by the same id).
+    pub(crate) fn goes_on_with(&self, id: u32) -> bool {
+        self.thoughts.is_in_thought() && self.close.first() == Some(&id)
     }
 
     /// The ids of which one is drawn after a call.
@@ -113,9 +214,9 @@ impl ReplyText {
         self.calling.as_ref()?.fork(&self.ids)
     }
 
-    /// True if it is in a grammar, or after a call that another one may follow.
+    /// True if it is in a grammar, or will be, or after a call that another one may follow.
     pub(crate) fn is_guided(&self) -> bool {
-        self.guide.is_some() || self.is_after_call()
+        self.guide.is_some() || self.waiting.is_some() || self.is_after_call()
     }
 
     /// True after a whole call that another one may follow.
@@ -130,18 +231,54 @@ impl ReplyText {
 
     /// Tokens that it may still have.
     pub(crate) fn n_left(&self, request: &Request) -> usize {
-        let most = if self.is_call() { request.max_call_tokens } else { request.max_tokens };
-        most.saturating_sub(self.ids.len())
+        let begun = self.calling.as_ref().and_then(Calling::begin);
+        let (most, from) = match begun {
+            Some(begin) => (request.max_call_tokens, begin),
+            None if self.is_call() => (request.max_call_tokens, self.n_before),
+            // What leads to a reply is not counted, nor is a thought that has a limit of its own.
+            None if request.counts_thought => (request.max_tokens, self.n_lead),
+            None if !self.may_call() => return usize::MAX,
+            None => (request.max_tokens, self.n_before),
+        };
+        most.saturating_sub(self.ids.len().saturating_sub(from))
     }
 
-    /// True if it is a call of a tool.
+    /// The parts of its text, in bytes of [`ReplyText::text`].
+    pub(crate) fn parts(&self) -> ReplyParts {
+        let ReplyParts { thought, speech } = self.thoughts.parts(&self.bytes);
+        let end = self.begin_of_call().unwrap_or(self.bytes.len()).min(speech.end).max(speech.start);
+        let at = |offset: usize| String::from_utf8_lossy(&self.bytes[..offset]).len();
+        ReplyParts { thought: at(thought.start)..at(thought.end), speech: at(speech.start)..at(end) }
+    }
+
+    /// Number of tokens of its thought, marks included.
+    pub(crate) fn n_thought(&self) -> usize {
+        let ReplyParts { thought, speech } = self.thoughts.parts(&self.bytes);
+        if thought.is_empty() { 0 } else { self.ends.partition_point(|end| *end <= speech.start) }
+    }
+
+    /// Offset at which the call begins that it has or is.
+    fn begin_of_call(&self) -> Option<usize> {
+        let calling = self.calling.as_ref().filter(|_| self.is_call())?;
+        Some(self.end_of(calling.begin().unwrap_or(self.n_before).min(self.ids.len())))
+    }
+
+    /// Tokens that it may take besides those that a request lets it have.
+    pub(crate) fn n_besides(&self, request: &Request) -> usize {
+        let of_thought = self.max_thought.saturating_add(self.close.len());
+        let is_counted = request.counts_thought || self.close.is_empty();
+        self.n_lead.max(self.lead.len() * usize::from(self.open.is_some()))
+            + if is_counted { 0 } else { of_thought }
+    }
+
+    /// True if it is a call of a tool, and has begun as one.
     pub(crate) fn is_call(&self) -> bool {
-        self.calling.as_ref().is_some_and(Calling::is_call)
+        self.may_call() && self.calling.as_ref().is_some_and(Calling::is_call)
     }
 
     /// The call that it is, if it is one.
     pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<ToolCalls> {
-        self.calling.as_ref()?.read(&self.ids, |ids| tokenizer.decode(ids))
+        self.calling.as_ref()?.read(&self.ids, self.n_before, |ids| tokenizer.decode(ids))
     }
 
     /// The stop string that was met.
@@ -171,10 +308,21 @@ impl ReplyText {
 
     /// Tells whether a token with these bytes would complete a stop string that leaves nothing of the reply,
     /// or begin a call that may not be.
-    pub(crate) fn refuses(&mut self, id: u32, piece: &[u8]) -> bool {
-        if self.calling.as_ref().is_some_and(|calling| calling.refuses((&self.ids, &self.bytes), id, piece)) {
+    pub(crate) fn refuses(&mut self, id: u32, tokenizer: &Tokenizer) -> bool {
+        let piece = tokenizer.piece(id);
+        let calling = self.calling.as_ref();
+        if calling.is_some_and(|calling| calling.refuses(self.since_thought().1, id, piece)) {
             return true;
         }
+        !tokenizer.is_special(id) && self.would_leave_nothing(piece)
+    }
+
+    /// Ids and bytes after a thought and what leads to the reply.
+    fn since_thought(&self) -> (&[u32], &[u8]) {
+        (&self.ids[self.n_before..], &self.bytes[self.end_of(self.n_before)..])
+    }
+
+    fn would_leave_nothing(&mut self, piece: &[u8]) -> bool {
         // Added while it is examined: a copy would cost the whole reply for each token.
         let known = self.bytes.len();
         self.bytes.extend_from_slice(piece);
@@ -197,6 +345,15 @@ impl ReplyText {
     ) -> Result<u32> {
         if let Some(id) = self.forced() {
             return Ok(id);
+        }
+        if self.may_think_first() {
+            if Some(drawn) == self.open {
+                return Ok(drawn);
+            }
+            self.begin_form(false);
+            if let Some(id) = self.forced() {
+                return Ok(id);
+            }
         }
         let so_far = (&self.ids[..], &self.said);
         if let Some((more, end)) = self.fork() {
@@ -224,6 +381,9 @@ impl ReplyText {
         if let Some(forced) = self.forced() {
             return Ok(id == forced);
         }
+        if self.may_think_first() {
+            return Ok(Some(id) == self.open);
+        }
         if let Some((more, end)) = self.fork() {
             return Ok(id == more || Some(id) == end || eog.contains(&id));
         }
@@ -240,12 +400,14 @@ impl ReplyText {
     }
 
     fn begins(&self, piece: &[u8]) -> bool {
-        self.calling.as_ref().is_some_and(|calling| calling.begins(&self.bytes, piece))
+        self.calling.as_ref().is_some_and(|calling| calling.begins(self.since_thought().1, piece))
     }
 
     fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
-        let Some(calling) = &self.calling else { return Ok(Beginning::Unclear) };
-        calling.beginning((&self.ids, &self.bytes), id, tokenizer.piece(id))
+        let Some(calling) = self.calling.as_ref().filter(|_| self.may_call()) else {
+            return Ok(Beginning::Unclear);
+        };
+        calling.beginning(self.since_thought(), id, tokenizer.piece(id))
     }
 
     /// Adds a token that is said; the reason to stop, if the reply is complete: a stop string (the reply is
@@ -283,9 +445,13 @@ impl ReplyText {
             }
             Beginning::Behind(guide) => Some(guide),
         };
-        let stop = self.push_bytes(id, tokenizer.piece(id));
+        let known = self.bytes.len();
+        let stop = self.push(id, tokenizer.piece(id), tokenizer.is_special(id));
         if let Some(guide) = after {
             self.decide(Some(guide));
+            return Ok(None);
+        }
+        if self.is_before_speech(known) {
             return Ok(None);
         }
         if let Some(calling) = self.calling.as_mut().filter(|calling| calling.is_between()) {
@@ -306,26 +472,58 @@ impl ReplyText {
         Ok(Some(StopReason::EndOfTurn))
     }
 
+    /// True if the last token, of the bytes after `known`, is of a thought, or of what ends one or leads to the
+    /// reply.
+    fn is_before_speech(&mut self, known: usize) -> bool {
+        self.limit_thought();
+        if let Some((begin, ids)) = &self.script {
+            if begin + ids.len() <= self.ids.len() {
+                self.script = None;
+                self.begin_speech();
+            }
+            return true;
+        }
+        if self.thoughts.is_in_thought() {
+            return true;
+        }
+        let begins = self.thoughts.head() > known;
+        if begins {
+            self.begin_speech();
+        }
+        begins
+    }
+
     /// The reply is a call, and from here on in this grammar; or it is none.
     fn decide(&mut self, guide: Option<GrammarState>) {
         if let Some(calling) = &mut self.calling {
-            calling.decide(guide.is_some());
+            match &guide {
+                Some(_) => calling.begin_call(&self.ids, self.n_before),
+                None => calling.give_up(),
+            }
         }
         if let Some(guide) = guide {
             self.follow_guide(guide);
         }
     }
 
+    /// Adds a token of text.
     fn push_bytes(&mut self, id: u32, piece: &[u8]) -> Option<StopReason> {
+        self.push(id, piece, false)
+    }
+
+    fn push(&mut self, id: u32, piece: &[u8], is_special: bool) -> Option<StopReason> {
         let known = self.bytes.len();
         self.ids.push(id);
         self.n_generated += 1;
         self.said.push(id, piece);
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
+        self.thoughts.read(&self.bytes);
+        if is_special {
+            self.after_special = self.bytes.len();
+        }
         let found = self.first_stop(known);
-        self.after_thought = self.end_of_thought(known).filter(|end| *end > 0);
-        self.begin = self.first_text_from(self.after_thought.unwrap_or(0));
+        self.begin = self.first_text_from(self.thoughts.after_head().unwrap_or(0));
         let (found, stop) = found?;
         self.met = Some(stop);
         self.keep(self.tokens_before(found));
@@ -342,28 +540,16 @@ impl ReplyText {
         self.bytes.len() - self.bytes[from..].trim_ascii_start().len()
     }
 
-    /// Offset after the thought that the text begins with, none having ended in its first `known` bytes;
-    /// `None`: it has not ended.
-    fn end_of_thought(&self, known: usize) -> Option<usize> {
-        if self.after_thought.is_some() {
-            return self.after_thought;
-        }
-        if !self.is_opened && !self.bytes[self.first_text_from(0)..].starts_with(THOUGHT.0.as_bytes()) {
-            return Some(0);
-        }
-        let end = THOUGHT.1.as_bytes();
-        let from = known.saturating_sub(end.len() - 1);
-        find(&self.bytes[from..], end).map(|at| from + at + end.len())
-    }
-
     /// Offset at which a stop string begins in the text, and its number, none being complete in its first
     /// `known` bytes.
     fn first_stop(&self, known: usize) -> Option<(usize, usize)> {
-        let thought = self.end_of_thought(known)?;
+        let thought = self.thoughts.after_head()?;
         let (text, begin) = (&self.bytes, self.first_text_from(thought));
         let least = if self.is_from_elsewhere { self.first_text_kept(begin)? } else { thought };
+        let least = least.max(self.after_special);
         let first = |(n, stop): (usize, &Vec<u8>)| {
-            let at_begin = line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
+            let is_plain = begin >= self.after_special;
+            let at_begin = is_plain && line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
             let from = known.saturating_sub(stop.len() - 1).max(least);
             let found = || find(text.get(from..)?, stop).map(|at| from + at);
             let at = if at_begin && !self.is_from_elsewhere { Some(begin) } else { found() };
@@ -391,12 +577,17 @@ impl ReplyText {
         }
     }
 
-    /// Text that has become certain since the last call.
-    pub(crate) fn take_certain(&mut self) -> Option<String> {
-        if self.calling.as_ref().is_some_and(Calling::is_open) {
-            return None; // what it is will be known soon
+    /// What has become certain since the last call.
+    pub(crate) fn take_certain(&mut self) -> Vec<ReplyPiece> {
+        if self.thoughts.speech().is_none() {
+            return self.stream_to(self.streamed);
         }
-        let mut certain = whole_characters(&self.bytes);
+        let mut certain = whole_characters(&self.bytes).min(self.thoughts.certain_end(&self.bytes));
+        if let Some(calling) = self.calling.as_ref().filter(|calling| calling.is_open()) {
+            // What it is will be known soon.
+            let n = self.n_before + calling.n_certain(self.since_thought().0);
+            certain = certain.min(self.end_of(n));
+        }
         if self.is_after_call() {
             certain = self.end_of(self.end_of_calls().unwrap_or(0)); // perhaps nothing follows
         }
@@ -408,7 +599,7 @@ impl ReplyText {
             }
             let begun = &self.bytes[self.begin..];
             if line_of(stop).is_some_and(|line| line.starts_with(begun)) {
-                certain = certain.min(self.after_thought.unwrap_or(0));
+                certain = certain.min(self.thoughts.after_head().unwrap_or(0));
             }
         }
         let n = self.tokens_before(certain);
@@ -434,9 +625,10 @@ impl ReplyText {
 
     /// Ends the reply: removes an incomplete character, and what follows whole calls. Returns what was not
     /// streamed yet.
-    pub(crate) fn finish(&mut self) -> Option<String> {
+    pub(crate) fn finish(&mut self) -> Vec<ReplyPiece> {
         self.keep(self.end_of_calls().unwrap_or(self.ids.len()));
         self.keep(self.tokens_before(whole_characters(&self.bytes)));
+        self.has_ended = true;
         self.stream_to(self.bytes.len())
     }
 
@@ -472,13 +664,28 @@ impl ReplyText {
         &self.logprobs
     }
 
-    fn stream_to(&mut self, end: usize) -> Option<String> {
-        if end <= self.streamed {
-            return None;
+    /// Gives what was not given yet of what is before an offset, of a thought all that is certain.
+    fn stream_to(&mut self, end: usize) -> Vec<ReplyPiece> {
+        let ReplyParts { mut thought, speech } = self.thoughts.parts(&self.bytes);
+        if !self.has_ended {
+            thought = self.thoughts.certain_thought(&self.bytes);
+            thought.end = thought.end.min(whole_characters(&self.bytes));
         }
-        let text = String::from_utf8_lossy(&self.bytes[self.streamed..end]).into_owned();
-        self.streamed = end;
-        Some(text)
+        let call = self.begin_of_call().unwrap_or(self.bytes.len());
+        let text = speech.start..speech.end.min(call).min(end);
+        let mut pieces = Vec::new();
+        for (range, piece) in [
+            (thought, ReplyPiece::Thought as fn(String) -> ReplyPiece),
+            (text, ReplyPiece::Text),
+            (call..end, ReplyPiece::Call),
+        ] {
+            let begin = range.start.max(self.streamed);
+            if begin < range.end {
+                pieces.push(piece(String::from_utf8_lossy(&self.bytes[begin..range.end]).into_owned()));
+                self.streamed = range.end;
+            }
+        }
+        pieces
     }
 
     /// Offset at which the bytes of the first `n` tokens end.
@@ -514,16 +721,16 @@ impl ReplyText {
     }
 }
 
-/// A reply that was sampled by a remote engine to the prompt that ends with this text, cut like one that is
-/// sampled here: at a stop string, and at its limit (`is_full`) after its last whole sentence, if requested.
-/// Returns its ids, its text and why it ends.
+/// A reply with thoughts of this form that was sampled by a remote engine, cut like one that is sampled here: at
+/// a stop string, and at its limit (`is_full`) after its last whole sentence, if requested. Returns its ids,
+/// its text and why it ends.
 pub(crate) fn cut<'a>(
     said: impl IntoIterator<Item = (u32, &'a [u8])>,
-    prompt: &str,
+    thoughts: ThoughtForm,
     ends: StopConditions<'_>,
 ) -> (Vec<u32>, String, StopReason) {
     let is_full = ends.is_full;
-    let mut reply = ReplyText::from_elsewhere(ends).after_prompt(prompt);
+    let mut reply = ReplyText::from_elsewhere(ends).thinking(thoughts);
     let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
     let stop = match met {
         Some(stop) => stop,
@@ -539,12 +746,12 @@ pub(crate) fn cut<'a>(
 /// [`cut`] of a reply that is known as text alone.
 pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopReason) {
     let characters: Vec<&[u8]> = said.split_inclusive(|_| true).map(str::as_bytes).collect();
-    let (_, text, stop) = cut(characters.into_iter().map(|bytes| (0, bytes)), "", ends);
+    let (_, text, stop) = cut(characters.into_iter().map(|bytes| (0, bytes)), ThoughtForm::of_text(), ends);
     (text, stop)
 }
 
 /// A reply that is streamed from a remote engine as text: the part that [`cut_reply`](crate::cut_reply)
-/// keeps, whatever follows.
+/// keeps of its speech, whatever follows.
 pub struct StreamedReply {
     reply: ReplyText,
     has_ended: bool,
@@ -553,7 +760,7 @@ pub struct StreamedReply {
 impl StreamedReply {
     /// A reply of which nothing has come yet.
     pub fn new(ends: StopConditions<'_>) -> Self {
-        Self { reply: ReplyText::from_elsewhere(ends), has_ended: false }
+        Self { reply: ReplyText::from_elsewhere(ends).thinking(ThoughtForm::of_text()), has_ended: false }
     }
 
     /// Appends text, and gives what has become certain.
@@ -563,7 +770,12 @@ impl StreamedReply {
         }
         let mut characters = text.split_inclusive(|_| true).map(str::as_bytes);
         self.has_ended = characters.any(|character| self.reply.push_bytes(0, character).is_some());
-        if self.has_ended { self.reply.finish() } else { self.reply.take_certain() }
+        let pieces = if self.has_ended { self.reply.finish() } else { self.reply.take_certain() };
+        let speech = |piece| match piece {
+            ReplyPiece::Text(text) => Some(text),
+            ReplyPiece::Thought(_) | ReplyPiece::Call(_) => None,
+        };
+        pieces.into_iter().filter_map(speech).reduce(|text, more| text + &more)
     }
 }
 
@@ -586,18 +798,6 @@ fn whole_characters(bytes: &[u8]) -> usize {
         return if at + needs > bytes.len() { at } else { bytes.len() };
     }
     bytes.len()
-}
-
-#[cfg(test)]
-thread_local! {
-    /// Bytes of replies examined so far.
-    static N_EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
-    #[cfg(test)]
-    N_EXAMINED.set(N_EXAMINED.get() + bytes.len());
-    bytes.windows(pattern.len()).position(|w| w == pattern)
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::session::{CacheContext, Session, known_bytes};
 use crate::scoring::distribution::Distribution;
-use crate::text::calls::CallForm;
+use crate::text::chat::Chat;
 use crate::text::prefix::{Segment, SegmentKind, n_tokens};
+use crate::text::thoughts::ReplyParts;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
 use crate::turns::constraint::{ChoiceStep, Chosen, ScoreOptions, Spelling};
@@ -23,12 +24,12 @@ use crate::turns::dry::Said;
 use crate::turns::follow::Following;
 use crate::turns::grammar::GrammarState;
 use crate::turns::logprobs::token_logprob;
-use crate::turns::reply::ReplyText;
+use crate::turns::reply::{ReplyPiece, ReplyText};
 use crate::turns::sampler::{self, Row};
 use crate::turns::schedule::Load;
 use crate::{
-    Completion, Constraint, Error, ErrorKind, Event, ForcedToken, Remedy, Request, Result, StopReason,
-    TokenLogprob, ToolChoice, Usage,
+    Completion, Constraint, Error, ErrorKind, Event, ForcedToken, Reasoning, Remedy, Request, Result,
+    StopReason, TokenLogprob, ToolChoice, Usage,
 };
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -86,12 +87,13 @@ impl Decode {
     pub(crate) fn new(
         request: &Request,
         prompt: &[Segment],
-        calls: &CallForm,
+        chat: &Chat,
         tokenizer: &Tokenizer,
     ) -> Result<Self> {
         let guide =
             request.grammar.as_ref().map(|grammar| GrammarState::new(grammar, tokenizer)).transpose()?;
-        let calling = Calling::new(request, calls, tokenizer)?;
+        let calling = Calling::new(request, chat.calls(), tokenizer)?;
+        let form = chat.replies_to(&request.prompt);
         if (guide.is_some() || calling.is_some()) && matches!(request.constraint, Some(Constraint::OneOf(_)))
         {
             return Err(Error::request("a choice can't have a grammar or be a call"));
@@ -99,15 +101,17 @@ impl Decode {
         let reply = || {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
             let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
-            let mut reply = ReplyText::new(&request.stop, request.whole_sentences, said);
-            if let Some(last) = prompt.last() {
-                reply = reply.after_prompt(&last.text);
-            }
-            if let Some(guide) = guide {
-                reply = reply.guided(guide);
-            }
+            let max_thought = request.max_thought_tokens.unwrap_or(usize::MAX);
+            let reply =
+                ReplyText::new(&request.stop, request.whole_sentences, said).in_form(&form, max_thought);
+            let conversation = request.prompt.conversation();
+            let thinks = max_thought > 0 && conversation.is_some_and(|it| it.reasoning != Reasoning::None);
+            let reply = match guide {
+                Some(guide) => reply.guided(guide, thinks),
+                None => reply,
+            };
             match calling {
-                Some(calling) => reply.calling(calling),
+                Some(calling) => reply.calling(calling, thinks),
                 None => reply,
             }
         };
@@ -117,7 +121,7 @@ impl Decode {
             Some(Constraint::OneOf(texts)) => Self::ScoreOptions(ScoreOptions::new(
                 texts,
                 (request.by_length, request.logprobs),
-                prompt,
+                (prompt, &form.lead),
                 tokenizer,
             )?),
         })
@@ -130,9 +134,13 @@ impl Decode {
         let most = request.max_tokens.max(max_call_tokens);
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
-            Self::TeacherForce(following) => (following.ids().len().max(most), Remedy::ShorterReply),
+            Self::TeacherForce(following) => {
+                let most = most.saturating_add(following.reply.n_besides(request));
+                (following.ids().len().max(most), Remedy::ShorterReply)
+            }
             Self::Read => (0, Remedy::ShorterReply),
-            Self::Sample(_) | Self::Forced(_) => (most, Remedy::ShorterReply),
+            Self::Sample(reply) => (most.saturating_add(reply.n_besides(request)), Remedy::ShorterReply),
+            Self::Forced(_) => (most, Remedy::ShorterReply),
         }
     }
 }
@@ -439,7 +447,8 @@ impl ActiveTurn {
             self.end(StopReason::Length, arena); // nothing was asked for but to read
             return Ok(());
         }
-        let mut stop = eog.contains(&id).then_some(StopReason::EndOfTurn);
+        let ends = eog.contains(&id) && !reply.goes_on_with(id);
+        let mut stop = ends.then_some(StopReason::EndOfTurn);
         if stop.is_none() {
             self.session.tokens.push(id);
             self.drafter.see(id);
@@ -447,7 +456,7 @@ impl ActiveTurn {
             reply.note(logprob);
         }
         if stop.is_none() {
-            send(&self.events, reply_event(reply.take_certain(), reply), || reply.take_certain_logprobs());
+            stream(&self.events, reply.take_certain(), || reply.take_certain_logprobs());
             stop = reply.is_full(&self.request).then_some(StopReason::Length);
         }
         if let Some(stop) = stop {
@@ -464,7 +473,7 @@ impl ActiveTurn {
             } else if reply.is_after_call() {
                 stop = StopReason::EndOfTurn;
             }
-            send(&self.events, reply_event(reply.finish(), reply), || reply.take_certain_logprobs());
+            stream(&self.events, reply.finish(), || reply.take_certain_logprobs());
             send_logprobs(&self.events, reply.take_last_logprobs());
             let n = self.prompt_len + reply.ids().len();
             self.go_back(n, arena);
@@ -540,7 +549,8 @@ impl ActiveTurn {
             ChoiceStep::Say { keep, chosen } => {
                 let ids = chosen.option.ids[keep..].to_vec();
                 let said = Event::Text(chosen.option.text.clone());
-                send(&self.events, Some(said), || chosen.tokens.clone());
+                let _ = self.events.send(said);
+                send_logprobs(&self.events, chosen.tokens.clone());
                 self.decode = Decode::Forced(chosen);
                 self.stop = Some(StopReason::EndOfTurn);
                 self.usage.ttft_ms = self.elapsed_ms();
@@ -569,11 +579,12 @@ impl ActiveTurn {
     /// Commits the turn: the session holds prompt and reply, and the completion has the cost.
     pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
-        let (mut call_ends, mut stop_string) = (Vec::new(), None);
+        let (mut call_ends, mut stop_string, mut parts, mut n_thought) = (Vec::new(), None, None, 0);
         let (ids, spelled, text, choice, call, logprobs) = match &self.decode {
             Decode::Sample(reply) => {
                 call_ends.extend(reply.call_ends());
                 stop_string = reply.met();
+                (parts, n_thought) = (Some(reply.parts()), reply.n_thought());
                 (reply.ids(), reply.text(), reply.text(), None, reply.call(tokenizer), reply.logprobs())
             }
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice, tokens }) => {
@@ -602,6 +613,8 @@ impl ActiveTurn {
         let digest = digest(&identity, prompt, &ids, self.request.sampling.seed);
         Completion {
             ids,
+            parts: parts.unwrap_or_else(|| ReplyParts { thought: 0..0, speech: 0..text.len() }),
+            n_thought,
             text,
             stop,
             stop_string,
@@ -648,7 +661,7 @@ fn freely_drawn(
     let mut n_refused = 0;
     loop {
         let id = sampler::choose(&row, &request.sampling).ok_or_else(|| no_probabilities(logits))?;
-        if n_refused == MAX_REFUSED || !reply.refuses(id, tokenizer.piece(id)) {
+        if n_refused == MAX_REFUSED || !reply.refuses(id, tokenizer) {
             return Ok(id);
         }
         row.exclude(id);
@@ -683,7 +696,7 @@ fn drawn_among(
     }
     for _ in 0..=MAX_REFUSED {
         let id = sampler::choose_among(&best, reply.ids(), reply.ids_so_far(), &request.sampling)?;
-        if !reply.refuses(id, tokenizer.piece(id)) {
+        if !reply.refuses(id, tokenizer) {
             return Some(id);
         }
         best.candidates.retain(|(other, _)| *other != id);
@@ -691,17 +704,23 @@ fn drawn_among(
     None
 }
 
-/// A piece of a reply, which is text or a call.
-fn reply_event(piece: Option<String>, reply: &ReplyText) -> Option<Event> {
-    piece.map(if reply.is_call() { Event::Call } else { Event::Text })
-}
-
-/// Streams a piece, and the log-probabilities of its tokens.
-fn send(events: &UnboundedSender<Event>, piece: Option<Event>, logprobs: impl FnOnce() -> Vec<TokenLogprob>) {
-    if let Some(piece) = piece {
-        let _ = events.send(piece);
-        send_logprobs(events, logprobs());
+/// Streams pieces, and the log-probabilities of their tokens.
+fn stream(
+    events: &UnboundedSender<Event>,
+    pieces: Vec<ReplyPiece>,
+    logprobs: impl FnOnce() -> Vec<TokenLogprob>,
+) {
+    if pieces.is_empty() {
+        return;
     }
+    for piece in pieces {
+        let _ = events.send(match piece {
+            ReplyPiece::Thought(text) => Event::Thought(text),
+            ReplyPiece::Text(text) => Event::Text(text),
+            ReplyPiece::Call(text) => Event::Call(text),
+        });
+    }
+    send_logprobs(events, logprobs());
 }
 
 fn send_logprobs(events: &UnboundedSender<Event>, logprobs: Vec<TokenLogprob>) {

@@ -46,7 +46,7 @@ fn finished(mut turn: Turn) -> Result<(String, Completion)> {
             Event::Text(text) => streamed += &text,
             Event::Failed(e) => return Err(e),
             Event::Prefill { done, total } => assert!(done < total, "{done} of {total}"),
-            Event::Logprobs(_) | Event::Call(_) => panic!("nobody asked for them"),
+            Event::Thought(_) | Event::Logprobs(_) | Event::Call(_) => panic!("nobody asked for them"),
             Event::Done(_) => {}
         }
     }
@@ -76,7 +76,7 @@ impl Bench {
 
     fn ids(&self, conversation: &Conversation, option: &str) -> Vec<u32> {
         let prompt = self.chat.prompt(conversation, &self.tokenizer).expect("a prompt");
-        reply_ids(&prompt, option, &self.tokenizer).expect("ids")
+        reply_ids(&prompt, &[], option, &self.tokenizer).expect("ids")
     }
 
     /// A conversation after `exchanges` whose prompt has `n` tokens.

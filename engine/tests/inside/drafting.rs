@@ -24,7 +24,7 @@ fn said(engine: &Engine, request: Request) -> (Completion, String) {
         match event {
             Event::Failed(error) => panic!("{error}"),
             Event::Done(_) => return (*turn.blocking_commit().unwrap(), text),
-            Event::Text(piece) | Event::Call(piece) => text += &piece,
+            Event::Thought(piece) | Event::Text(piece) | Event::Call(piece) => text += &piece,
             Event::Prefill { .. } | Event::Logprobs(_) => {}
         }
     }

@@ -38,7 +38,7 @@ fn said(engine: &Engine, request: Request) -> (Completion, Vec<(String, Vec<Toke
     let (mut pieces, mut after_text): (Vec<(String, Vec<TokenLogprob>)>, _) = (Vec::new(), false);
     while let Some(event) = turn.blocking_next() {
         match event {
-            Event::Text(text) | Event::Call(text) => {
+            Event::Thought(text) | Event::Text(text) | Event::Call(text) => {
                 pieces.push((text, Vec::new()));
                 after_text = true;
             }

@@ -409,7 +409,7 @@ fn options_are_spelled_as_replies_are() {
         let options = ["Cooperate, I'd say ☃", "Defect", " Defect not"].map(str::to_owned).to_vec();
         for (i, option) in options.iter().enumerate() {
             let mut choosing =
-                ScoreOptions::new(&options, (false, None), &prompt, &tokenizer).expect("a choice");
+                ScoreOptions::new(&options, (false, None), (&prompt, &[]), &tokenizer).expect("a choice");
             let logits = vec![0.0; tokenizer.n_vocab()];
             let seeds = (0..).map(|seed| Sampling { seed, temperature: f32::MAX, ..Sampling::default() });
             let sampling =
@@ -445,7 +445,7 @@ fn options_are_spelled_as_replies_are() {
 /// Reason why options are no choice; empty: they are one.
 fn refused(options: &[&str], prompt: &[Segment], tokenizer: &Tokenizer) -> String {
     let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
-    ScoreOptions::new(&options, (false, None), prompt, tokenizer)
+    ScoreOptions::new(&options, (false, None), (prompt, &[]), tokenizer)
         .err()
         .map(|e| e.to_string())
         .unwrap_or_default()
@@ -594,8 +594,12 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     // A call as text is spelled as the template writes it, and is what was sampled where that is the same.
     let forced = chat.calls().forced_grammar(&tools, Some("dice")).example().expect("a call");
     let call = chat.calls().read(&tools, &forced).expect("a call");
-    let ids =
-        [chat.calls().opening.clone(), tokenizer.encode_message(&forced, After::Text).expect("ids")].concat();
+    let ids = [
+        &chat.replies(Reasoning::None).lead[..],
+        &chat.calls().opening,
+        &tokenizer.encode_message(&forced, After::Text).expect("ids"),
+    ]
+    .concat();
     conversation.exchanges[0].reply = ReplyContent::Call(ids.into());
     let held = chat.prompt(&conversation, tokenizer).expect("a prompt");
     conversation.exchanges[0].reply = ReplyContent::CallText(call);

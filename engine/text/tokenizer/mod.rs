@@ -214,6 +214,19 @@ impl Tokenizer {
         }
     }
 
+    /// Kind of the text that a template's text ends with.
+    ///
+    /// # Errors
+    /// It can't be tokenized.
+    pub(crate) fn after_template(&self, text: &str) -> Result<After> {
+        Ok(self.after(self.encode_template(text, After::Special)?.last().copied()))
+    }
+
+    /// True if an id is a special token: no part of a message's text.
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.after(Some(id)) == After::Special
+    }
+
     /// The bytes of an id (none for an id outside the vocabulary).
     pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.pieces.get(id as usize).map_or(&[], |p| p)

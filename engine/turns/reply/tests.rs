@@ -21,8 +21,8 @@ fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
     // Ids are cut between tokens, never within a character.
     let pieces: [(u32, &[u8]); 3] = [(1, b"So "), (2, b"\xc3"), (3, b"\xa9")];
     let free = StopConditions { stop: &[], head: "", whole_sentences: true, is_full: false };
-    assert_eq!(cut(pieces[..2].iter().copied(), "", free).0, [1]);
-    assert_eq!(cut(pieces, "", free).1, "So é");
+    assert_eq!(cut(pieces[..2].iter().copied(), ThoughtForm::of_text(), free).0, [1]);
+    assert_eq!(cut(pieces, ThoughtForm::of_text(), free).1, "So é");
 }
 
 #[test]
@@ -40,16 +40,16 @@ fn a_reply_from_elsewhere_is_never_cut_to_nothing_between_its_tokens_either() {
     ] {
         let ends = StopConditions { stop: &stop, head, whole_sentences: false, is_full: false };
         let said = pieces.iter().enumerate().map(|(id, piece)| (id as u32, piece.as_bytes()));
-        let (ids, text, _) = cut(said, "", ends);
+        let (ids, text, _) = cut(said, ThoughtForm::of_text(), ends);
         assert_eq!((ids.len(), text), (kept, pieces[..kept].concat()), "{pieces:?}");
     }
     // A character may be in several tokens, and is not cut.
     let pieces: [&[u8]; 4] = [b"\xf0\x9f", b"\xa6\x8a\n", b"Ben: hi", b"\nBen:"];
     let said = || (0..).zip(pieces);
     let ends = StopConditions { stop: &stop, head: "", whole_sentences: false, is_full: false };
-    assert_eq!(cut(said(), "", ends).1, "🦊\nBen: hi");
+    assert_eq!(cut(said(), ThoughtForm::of_text(), ends).1, "🦊\nBen: hi");
     for n in 1..pieces.len() {
-        assert_eq!(cut(said().take(n), "", ends).2, StopReason::EndOfTurn, "{n}");
+        assert_eq!(cut(said().take(n), ThoughtForm::of_text(), ends).2, StopReason::EndOfTurn, "{n}");
     }
 }
 
@@ -76,13 +76,22 @@ fn a_reply_from_elsewhere_is_never_cut_to_nothing() {
         assert_eq!(cut_text(said, ends).0, text, "{said:?}");
         let mut streamed = StreamedReply::new(ends);
         let shown: String = said.chars().filter_map(|c| streamed.push(&c.to_string())).collect();
-        assert!(text.starts_with(&shown), "{said:?}: {shown:?}");
+        let speech = &text[ThoughtForm::of_text().parts(text).speech];
+        assert!(speech.starts_with(&shown), "{said:?}: {shown:?}");
     }
 }
 
 fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {
     let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
-    ReplyText::new(&stops, whole_sentences, Said::default())
+    ReplyText::new(&stops, whole_sentences, Said::default()).thinking(ThoughtForm::of_text())
+}
+
+/// The text of pieces that nothing can take back, thoughts and calls included.
+fn text_of(pieces: Vec<ReplyPiece>) -> String {
+    let text = |piece| match piece {
+        ReplyPiece::Thought(text) | ReplyPiece::Text(text) | ReplyPiece::Call(text) => text,
+    };
+    pieces.into_iter().map(text).collect()
 }
 
 /// Feeds pieces (ids 0, 1, …) and returns (ids kept, text, streamed text, stopped by a stop string).
@@ -95,9 +104,9 @@ fn play(pieces: &[&[u8]], stops: &[&str]) -> (usize, String, String, bool) {
         if stopped {
             break;
         }
-        streamed.extend(reply.take_certain());
+        streamed += &text_of(reply.take_certain());
     }
-    streamed.extend(reply.finish());
+    streamed += &text_of(reply.finish());
     (reply.ids().len(), reply.text(), streamed, stopped)
 }
 
@@ -123,17 +132,17 @@ fn said(bytes: &[u8], stops: &[&str], whole_sentences: bool) -> (usize, String, 
     let mut reply = empty(stops, whole_sentences);
     let (mut streamed, mut stopped) = (String::new(), false);
     for byte in bytes {
-        if reply.refuses(u32::from(*byte), &[*byte]) {
+        if reply.would_leave_nothing(&[*byte]) {
             continue;
         }
         stopped = reply.push_bytes(u32::from(*byte), &[*byte]).is_some();
         if stopped {
             break;
         }
-        streamed.extend(reply.take_certain());
+        streamed += &text_of(reply.take_certain());
     }
     let cut = !stopped && reply.cut_to_sentences();
-    streamed.extend(reply.finish());
+    streamed += &text_of(reply.finish());
     (reply.ids().len(), reply.text(), streamed, cut)
 }
 
@@ -148,9 +157,10 @@ fn what_would_leave_nothing_is_refused() {
     assert_eq!(text(b"Hi.\nMarco: hi"), "Hi.", "where something was said it ends the reply");
     assert_eq!(text(b"I, Marco: hi"), "I, Marco: hi");
     let mut reply = empty(&stops, false);
-    assert!(reply.refuses(0, b"Marco: hi") && reply.refuses(0, b"\n[") && !reply.refuses(0, b"Marco"));
+    let mut refuses = |piece: &[u8]| reply.would_leave_nothing(piece);
+    assert!(refuses(b"Marco: hi") && refuses(b"\n[") && !refuses(b"Marco"));
     reply.push_bytes(0, b"Hello");
-    assert!(!reply.refuses(0, b"\nMarco:"));
+    assert!(!reply.would_leave_nothing(b"\nMarco:"));
 }
 
 #[test]
@@ -165,7 +175,7 @@ fn in_a_thought_stop_strings_count_for_nothing() {
     assert_eq!(text(b"<think></think>\nMarco: I"), "<think></think>\nMarco I", "nothing would be said");
     assert_eq!(text(b"Yes <think>\nMarco:"), "Yes <think>", "a thought stands at the beginning");
     for (prompt, kept) in [("assistant\n<think>\n", "a\n[b</think>c"), ("</think>\n", "a")] {
-        let mut reply = empty(&stops, false).after_prompt(prompt);
+        let mut reply = empty(&stops, false).thinking(ThoughtForm::of_text().after_prompt(prompt));
         let said = b"a\n[b</think>c\n[d";
         let ends = said.iter().any(|byte| reply.push_bytes(u32::from(*byte), &[*byte]).is_some());
         assert!(ends && reply.text() == kept, "{prompt:?}: {}", reply.text());
@@ -179,9 +189,9 @@ fn a_reply_at_its_limit_ends_with_a_sentence_between_tokens() {
         for (id, piece) in pieces.iter().enumerate() {
             assert!(reply.push_bytes(id as u32, piece).is_none());
         }
-        let mut before = reply.take_certain().unwrap_or_default();
+        let mut before = text_of(reply.take_certain());
         let cut = reply.cut_to_sentences();
-        before.extend(reply.finish());
+        before += &text_of(reply.finish());
         assert_eq!(before, reply.text());
         (reply.ids().len(), reply.text(), cut)
     };
@@ -201,7 +211,7 @@ fn each_token_costs_what_it_adds() {
             N_EXAMINED.set(0);
             let mut reply = empty(&["\nMarco:", "\nMarcus:", "stop"], true);
             for _ in 0..n {
-                assert!(!reply.refuses(0, piece.as_bytes()));
+                assert!(!reply.would_leave_nothing(piece.as_bytes()));
                 assert!(reply.push_bytes(0, piece.as_bytes()).is_none());
                 reply.take_certain();
             }
@@ -218,12 +228,11 @@ mod by_definition {
     use super::*;
     use crate::turns::sentence::ends_sentence;
 
+    /// (How thoughts are read is tested where they are read.)
     fn end_of_thought(reply: &ReplyText, text: &[u8]) -> Option<usize> {
-        if !reply.is_opened && !text.trim_ascii_start().starts_with(THOUGHT.0.as_bytes()) {
-            return Some(0);
-        }
-        let end = THOUGHT.1.as_bytes();
-        find(text, end).map(|at| at + end.len())
+        let mut thoughts = ThoughtReader::new(reply.thoughts.form().clone());
+        thoughts.read(text);
+        thoughts.after_head()
     }
 
     fn first_stop(reply: &ReplyText, text: &[u8]) -> Option<(usize, usize)> {
@@ -270,11 +279,11 @@ proptest::proptest! {
         ]), 0..24),
         is_opened in proptest::bool::ANY,
     ) {
-        let mut reply = empty(&["\nMarco:", "\n[", "stop"], true);
-        reply.is_opened = is_opened;
+        let form = ThoughtForm::of_text().after_prompt(if is_opened { "<think>" } else { "" });
+        let mut reply = empty(&["\nMarco:", "\n[", "stop"], true).thinking(form);
         for piece in pieces {
             let refuses = by_definition::refuses(&reply, piece);
-            proptest::prop_assert_eq!(reply.refuses(0, piece), refuses);
+            proptest::prop_assert_eq!(reply.would_leave_nothing(piece), refuses);
             if refuses {
                 continue;
             }
@@ -307,7 +316,8 @@ fn what_is_streamed_is_never_taken_back() {
     for text in [&text[..], thought] {
         for (end, whole_sentences) in (1..=text.len()).flat_map(|end| [(end, false), (end, true)]) {
             let (n, text, streamed, _) = said(&text[..end], &["\nMarco:", "\nMary:"], whole_sentences);
-            assert_eq!((n, &text), (text.len(), &streamed));
+            let ReplyParts { thought, speech } = ThoughtForm::of_text().parts(&text);
+            assert_eq!((n, [&text[thought], &text[speech]].concat()), (text.len(), streamed));
         }
     }
     // Nor of a reply that comes from elsewhere, in pieces of any length, and may end at its limit.
