@@ -14,7 +14,7 @@
 
 use super::calls::CallForm;
 use super::render::{Renderer, SkeletonPiece, cut, jinja, messages, placeholder, without_generation_tags};
-use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::prefix::{Segment, SegmentKind, common_prefix};
 use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
@@ -93,23 +93,26 @@ impl ReplyForm {
             let (before, rest) = printed.split_once(&user)?.1.split_once(&thought)?;
             Some((before, rest.split_once(&content)?.0))
         });
-        // The part of both that is the header of any reply.
-        let n = generation
-            .chars()
-            .zip(header.chars())
-            .take_while(|(a, b)| a == b)
-            .map(|(a, _)| a.len_utf8())
-            .sum();
-        let around = around.and_then(|(before, close)| {
-            let opens = [generation, &header[..n]].map(|known| before.strip_prefix(known));
-            let open = opens.into_iter().flatten().find(|open| !open.trim().is_empty())?;
-            Some((open, close))
+        // The part of both that every reply begins with.
+        let common = common_text(generation, header, tokenizer)?;
+        let around = around.map(|(before, close)| {
+            let opens = [generation, &common].map(|known| before.strip_prefix(known));
+            (opens.into_iter().flatten().find(|open| !open.trim().is_empty()).unwrap_or_default(), close)
         });
-        let rest = header.strip_prefix(generation).unwrap_or_default();
-        let found = ThoughtForm::of_template(renderer.source(), around, rest);
-        let has_thought = found.open().is_some_and(|open| rest.contains(open));
-        let thoughts =
-            if has_thought { ThoughtForm::of_template(renderer.source(), around, "") } else { found };
+        let form = |header: &str| ThoughtForm::of_template(renderer.source(), around, header);
+        let plain = form("");
+        let rest = match header.strip_prefix(generation) {
+            Some(rest) => rest,
+            // A prompt that says that nothing was thought, and then the header that any speech has.
+            None if plain.is_thought(&generation[common.len()..]) || generation.ends_with(&common) => {
+                Some(&header[common.len()..]).filter(|rest| !plain.is_thought(rest)).unwrap_or_default()
+            }
+            None => "",
+        };
+        let thoughts = match plain.open().is_some_and(|open| rest.contains(open)) || plain.is_thought(rest) {
+            true => plain,
+            false => form(rest),
+        };
         let close = match (around, thoughts.close()) {
             (Some((_, close)), _) => close.to_owned(),
             (None, Some(close)) => spaced_as_in(&[header, generation], close),
@@ -124,6 +127,13 @@ impl ReplyForm {
         let open = open.and_then(|ids| ids.first().copied());
         Ok(Self { lead: ids(lead)?, close: ids(&close)?, open, thoughts: thoughts.after_prompt(generation) })
     }
+}
+
+/// The text that two texts of a template begin with in common, by whole tokens.
+fn common_text(a: &str, b: &str, tokenizer: &Tokenizer) -> Result<String> {
+    let [a, b] = [a, b].map(|text| tokenizer.encode_template(text, After::Text));
+    let (a, b) = (a?, b?);
+    Ok(tokenizer.decode(&a[..common_prefix(&a, &b)]))
 }
 
 /// A mark that ends a thought, with the line breaks around it that one of these texts has.

@@ -32,7 +32,7 @@ struct ThoughtMarks {
 
 /// Marks by which thoughts are known in a text of unknown origin, or in the replies to a template whose source
 /// has both: before and after a thought.
-const KNOWN: [(&str, &str); 12] = [
+const KNOWN: [(&str, &str); 15] = [
     ("<think>", "</think>"),
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     ("[THINK]", "[/THINK]"),
@@ -43,6 +43,9 @@ const KNOWN: [(&str, &str); 12] = [
     ("<think_on>", "</think_on>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("◁think▷", "◁/think▷"),
+    ("<mm:think>", "</mm:think>"),
+    ("<think:opensource>", "</think:opensource>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 ];
@@ -52,12 +55,14 @@ const HARMONY_TAIL: &str = "<|end|><|start|>assistant";
 /// What harmony's channels begin with.
 const CHANNEL: &str = "<|channel|>";
 
-/// Marks around a speech, known from a template's source: a header and what ends it.
-const SPEECH: [(&str, &str); 4] = [
-    ("<response>", "</response>"),
-    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-    ("<|begin_of_solution|>", "<|end_of_solution|>"),
-    ("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+/// Marks around a speech: a header, what ends it, and by what in a template's source they are known.
+const SPEECH: [(&str, &str, &str); 6] = [
+    ("<response>", "</response>", "<response></response>"),
+    ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|END_RESPONSE|>"),
+    ("<|START_TEXT|>", "<|END_TEXT|>", "<|END_TEXT|>"),
+    ("<|begin_of_solution|>", "<|end_of_solution|>", "<|end_of_solution|>"),
+    ("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]", "[BEGIN FINAL RESPONSE]"),
+    ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "'<|open|>'"),
 ];
 
 impl ThoughtForm {
@@ -67,19 +72,29 @@ impl ThoughtForm {
         Self { marks, ..Self::default() }.with_speech(|_| true)
     }
 
-    /// Replies to a template with this source, which prints `open` and `close` around a reply's reasoning, if
-    /// it prints any, and `header` before a reply without reasoning.
+    /// Replies to a template with this source, which prints `open` (empty: its prompt ends with it) and `close`
+    /// around a reply's reasoning, if it prints any, and `header` before a reply without reasoning.
     pub(super) fn of_template(source: &str, printed: Option<(&str, &str)>, header: &str) -> Self {
-        let header = header.trim();
+        let mut form = Self::default();
+        // (Spaces are part of a header that ends like a word.)
+        let is_word = |text: &str| text.ends_with(char::is_alphanumeric);
+        let header = if is_word(header.trim()) { header.trim_start() } else { header.trim() };
         let printed = printed.map(|(open, close)| {
             let (open, close) = (open.trim(), close.trim());
+            let known = KNOWN.iter().find_map(|(open, mark)| Some((*open, *mark, close.strip_prefix(mark)?)));
             // Of a close that ends with the speech's header, the header alone is certain to be said.
-            match close.strip_suffix(header).filter(|_| !header.is_empty()) {
-                Some(tail) => ThoughtMarks { tail: tail.to_owned(), ..ThoughtMarks::new(open, header) },
-                None => ThoughtMarks::new(open, close),
+            let tail = close.strip_suffix(header).filter(|_| !header.is_empty());
+            match (known, tail) {
+                (Some((usual, close, after)), _) => {
+                    form.headers.extend(Some(after.trim()).filter(|it| !it.is_empty()).map(str::to_owned));
+                    ThoughtMarks::new(if open.is_empty() { usual } else { open }, close)
+                }
+                (None, Some(tail)) => {
+                    ThoughtMarks { tail: tail.to_owned(), ..ThoughtMarks::new(open, header) }
+                }
+                (None, None) => ThoughtMarks::new(open, close),
             }
         });
-        let mut form = Self::default();
         form.marks.extend(printed.filter(|marks| !marks.open.is_empty() && !marks.close.is_empty()));
         for (open, close) in KNOWN {
             let is_named = source.contains(open) && source.contains(close);
@@ -96,9 +111,10 @@ impl ThoughtForm {
 
     /// The same, with what is known around speeches as far as it is named, and with harmony's other channels.
     fn with_speech(mut self, is_named: impl Fn(&str) -> bool) -> Self {
-        for (header, end) in SPEECH.iter().filter(|(header, _)| is_named(header)) {
+        for (header, end, _) in SPEECH.iter().filter(|(_, _, name)| is_named(name)) {
             self.ends.push(end);
-            if self.marks.iter().all(|marks| marks.close != *header) {
+            let is_known = self.headers.iter().any(|known| known == header);
+            if !is_known && self.marks.iter().all(|marks| marks.close != *header) {
                 self.headers.push((*header).to_owned());
             }
         }
@@ -132,6 +148,14 @@ impl ThoughtForm {
     /// The mark with which a thought begins, if there are thoughts.
     pub(super) fn open(&self) -> Option<&str> {
         self.marks.first().map(|marks| &*marks.open)
+    }
+
+    /// True if a text is a whole thought, or the end of one.
+    pub(super) fn is_thought(&self, text: &str) -> bool {
+        self.marks.first().is_some_and(|marks| {
+            let (text, close) = (text.trim(), &*marks.close);
+            text.starts_with(&marks.open) && text.ends_with(close) || text == close
+        })
     }
 
     /// The mark with which it ends.

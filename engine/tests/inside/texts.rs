@@ -640,3 +640,38 @@ fn a_template_that_can_not_be_used_gives_way_to_the_familys_own() {
         assert!(chat.audit()[0].contains("`chatml`"), "{template}: {:?}", chat.audit());
     }
 }
+
+/// What templates in a folder (`GREENROOM_TEMPLATES`) have around thoughts and before replies:
+/// `cargo test -p greenroom-engine --lib -- --ignored --nocapture replies_to_templates_in_a_folder`.
+#[test]
+#[ignore = "prints a table of templates that are not part of the repository"]
+fn replies_to_templates_in_a_folder() {
+    let folder = std::env::var("GREENROOM_TEMPLATES").expect("a folder");
+    let special =
+        regex::Regex::new(r"<[|｜][^<>{}' ]{1,40}[|｜]>|\[/?[A-Z_]{3,24}\]|</?[a-z_:]{3,24}>|<[a-z_|]+>")
+            .expect("a pattern");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("a file").path()).collect();
+    files.sort();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|it| it == "jinja")) {
+        let template = std::fs::read_to_string(file).expect("a template");
+        let control: BTreeSet<String> =
+            special.find_iter(&template).map(|it| it.as_str().to_owned()).collect();
+        let control = control.into_iter().filter(|it| !it.starts_with("<|im_")).collect();
+        let model = RandomModel { template: Some(template.clone()), control, ..RandomModel::tiny(0) };
+        let gguf = Gguf::open(&ModelSource::Bundled("random", model.bytes().leak())).expect("a GGUF");
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
+        let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
+        println!("{}", file.file_stem().expect("a name").to_string_lossy());
+        if let Some(line) = chat.audit().iter().find(|line| line.contains("can't")) {
+            println!("  !! {line}");
+        }
+        for reasoning in [Reasoning::None, Reasoning::High] {
+            let form = chat.replies(reasoning);
+            let (lead, close) = (tokenizer.decode(&form.lead), tokenizer.decode(&form.close));
+            println!("  {reasoning:?}: lead {lead:?}, close {close:?}, {:?}", form.thoughts);
+        }
+        let calls = chat.calls();
+        println!("  calls: {:?}", calls);
+    }
+}
