@@ -314,8 +314,9 @@ impl Agent {
             let said = match &exchange.reply {
                 ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.engine.decode(ids),
                 ReplyContent::Text(text) => text.clone(),
-                ReplyContent::CallText(call) => {
-                    serde_json::json!({ "tool": call.tool, "arguments": call.arguments }).to_string()
+                ReplyContent::CallText(text, call) => {
+                    let call = serde_json::json!({ "tool": call.tool, "arguments": call.arguments });
+                    format!("{text}{call}")
                 }
             };
             (&*exchange.user, said)

@@ -106,10 +106,10 @@ pub enum ReplyContent {
     /// Token ids of a call ([`Completion::call`](crate::Completion::call)): what the agent reads next is its
     /// result.
     Call(Arc<[u32]>),
-    /// A call of unknown tokenization, from an outside client: spelled as the model's template writes calls,
-    /// its JSON with a space after `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the
+    /// A call of unknown tokenization, from an outside client, after some text, perhaps: spelled as the model's
+    /// template writes calls, its JSON with a space after `,` and `:`. Like [`ReplyContent::Text`] it is what was sampled where the
     /// text is the same. What the agent reads next is its result.
-    CallText(Call),
+    CallText(String, Call),
 }
 
 /// All that is read before a reply.

@@ -375,6 +375,7 @@ impl Stage {
             conversation: asked.conversation.clone(),
             sampling: Sampling { seed: asked.seed, ..sampling },
             max_tokens,
+            max_thought_tokens: self.memories.reasoning_budget(asked),
             stops: self.memories.stop_strings(asked),
             choice: asked.choice.clone(),
             form: asked.form.clone(),
@@ -424,10 +425,12 @@ impl Stage {
         }
         let is_summary = asked.is_summary;
         if let Some(given) = self.memories.given_reply(id).filter(|_| !is_summary) {
-            if reply.text.trim() != given.trim() {
+            if reply.speech().trim() != given.trim() {
                 let path = &self.plan.turn(id).path;
-                return self
-                    .fail(id, anyhow!("{path}: the model can't say `{given}`; it says `{}`", reply.text));
+                return self.fail(
+                    id,
+                    anyhow!("{path}: the model can't say `{given}`; it says `{}`", reply.speech()),
+                );
             }
             // It was not drawn.
             reply.logprobs.clear();

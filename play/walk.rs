@@ -5,7 +5,7 @@
 //! up. Where a model answers, turns overlap: `stage` takes the same steps there.
 
 use crate::backend::Reply;
-use crate::prompt::{Asked, MadeCall, Memories, OpenOptions, Routing};
+use crate::prompt::{Asked, MadeCall, Memories, OpenOptions, Routing, SampledReply};
 use crate::tools::{cut_call, says_call};
 use crate::transcript::{
     Cause, Drift, InterTurnRecord, RouteRecord, TurnRecord, call_of, choice_record, form_record, summary_of,
@@ -205,7 +205,8 @@ pub fn called(memories: &mut Memories, asked: Asked, reply: &Reply, made: &MadeC
 pub fn record_reply(memories: &mut Memories, asked: Asked, reply: &Reply) -> TurnRecord {
     let line = line(memories, &asked, reply);
     let (options, form) = (asked.choice.clone(), asked.form.clone());
-    let heard = memories.say(asked, &reply.ids, &reply.text);
+    let said = SampledReply { ids: &reply.ids, raw: &reply.text, speech: reply.speech() };
+    let heard = memories.say(asked, said);
     let form = form.zip(heard.value).map(|(form, value)| form_record(&form, value, reply.rejected.clone()));
     let constraint = options.map(|of| choice_record(&of.choice, &of.open, heard.choice, &reply.logprobs));
     TurnRecord { spoken: heard.spoken, constraint, form, ..line }
@@ -220,6 +221,7 @@ fn line(memories: &Memories, asked: &Asked, reply: &Reply) -> TurnRecord {
         delta: asked.conversation.next.clone(),
         tokens: reply.ids.clone(),
         raw: reply.text.clone(),
+        speech: TurnRecord::marked(&reply.text, &reply.speech),
         spoken: String::new(),
         stop: reply.stop,
         cut: reply.cut.clone(),

@@ -44,10 +44,14 @@ macro_rules! with_hints {
             pub max_tokens: Option<usize>,
             /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the
             /// default), `low`, `medium` or `high`. A switch without levels treats everything except `none`
-            /// as on. Reasoning counts towards the tokens of the reply, so leave room for it with
-            /// `max_tokens`. The agent remembers its reasoning; others don't hear it. Choices (`choice`) and
-            /// replies with a fixed form are made without reasoning.
+            /// as on; a model that always reasons is stopped at once by `none`. The agent remembers its
+            /// reasoning; others don't hear it. Choices (`choice`) and replies with a fixed form are made
+            /// without reasoning.
             pub reasoning: Option<$crate::hints::Reasoning>,
+            /// Maximum number of tokens of reasoning before a reply; then the model is made to speak. They do
+            /// not count towards `max_tokens`. Default: 256 for `low`, 512 for `medium`, 1024 for `high`.
+            #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
+            pub reasoning_budget: Option<usize>,
             /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the
             /// reply would go on as a script, that is before a cue, and at the beginning of a line before a
             /// bracket, the name of a speaker with a colon, or a copy of a text that the agent has read.
@@ -67,6 +71,7 @@ macro_rules! with_hints {
                     repetition_penalty: self.repetition_penalty.take(),
                     max_tokens: self.max_tokens.take(),
                     reasoning: self.reasoning.take(),
+                    reasoning_budget: self.reasoning_budget.take(),
                     stops: self.stops.take(),
                     repetition_window: None,
                     dry_multiplier: None,
@@ -122,6 +127,17 @@ impl Scenario {
             return Reasoning::None;
         }
         turn.hints.reasoning.or(self.hints.reasoning).unwrap_or_default()
+    }
+
+    /// Maximum number of tokens of the speaker's reasoning in a turn.
+    pub fn reasoning_budget_of(&self, turn: &Turn) -> usize {
+        let given = turn.hints.reasoning_budget.or(self.hints.reasoning_budget);
+        match self.reasoning_of(turn) {
+            Reasoning::None => 0,
+            Reasoning::Low => given.unwrap_or(256),
+            Reasoning::Medium => given.unwrap_or(512),
+            Reasoning::High => given.unwrap_or(1024),
+        }
     }
 }
 
@@ -307,6 +323,8 @@ settings! {
     max_tokens: usize, "at most {} tokens", ScenarioAndFlag, WholeFromOne;
     /// Reasoning before a reply.
     reasoning: Reasoning, "reasoning {}", Scenario, Any;
+    /// Maximum number of tokens of it.
+    reasoning_budget: usize, "of at most {} tokens", Scenario, WholeFromOne;
     /// Strings before which the reply ends.
     stops: Stops, "stops {}", Scenario, Any;
 }

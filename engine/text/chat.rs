@@ -276,7 +276,7 @@ impl Chat {
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
             segments.reply(&exchange.reply, &self.replies(exchange.reasoning).lead, &self.calls)?;
             let (next, reasoning) = asked(i + 1);
-            let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(_));
+            let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(..));
             segments.fill(self.between(is_call, reasoning), &|_| next)?;
         }
         Ok(segments.out)
@@ -489,11 +489,22 @@ impl Segments<'_> {
                     reply_ids(&it.out, lead, text, it.tokenizer)
                 })
             }
-            ReplyContent::CallText(call) => {
-                let (lead, said) = ([lead, &calls.opening].concat(), calls.spell(call));
-                let whole = self.tokenizer.decode(&lead) + &said;
+            ReplyContent::CallText(before, call) => {
+                let said = calls.spell(call);
+                if before.is_empty() {
+                    let lead = [lead, &calls.opening].concat();
+                    let whole = self.tokenizer.decode(&lead) + &said;
+                    return self.push((SegmentKind::Reply, &whole, true), |it| {
+                        reply_ids(&it.out, &lead, &said, it.tokenizer)
+                    });
+                }
+                let line = if before.ends_with('\n') { "" } else { "\n" };
+                let text = format!("{before}{line}");
+                let [lead_text, opening] = [lead, &calls.opening].map(|ids| self.tokenizer.decode(ids));
+                let whole = format!("{lead_text}{text}{opening}{said}");
                 self.push((SegmentKind::Reply, &whole, true), |it| {
-                    reply_ids(&it.out, &lead, &said, it.tokenizer)
+                    let before = reply_ids(&it.out, lead, &text, it.tokenizer)?;
+                    reply_ids(&it.out, &[before, calls.opening.clone()].concat(), &said, it.tokenizer)
                 })
             }
         }

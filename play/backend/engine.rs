@@ -35,7 +35,7 @@ pub fn room(prompter: &engine::PromptEncoder, request: &Request) -> anyhow::Resu
 
 /// Tokens of a prompt, the reply, and once more as many as the reply's for a summary with its cue.
 pub fn by_tokens(of_prompt: usize, request: &Request) -> usize {
-    of_prompt + 2 * request.max_tokens + SUMMARY_CUE_TOKENS
+    of_prompt + 2 * (request.max_tokens + request.max_thought_tokens) + SUMMARY_CUE_TOKENS
 }
 
 /// Tokens that the calls may take which can still come before a reply.
@@ -45,10 +45,11 @@ pub fn needed_for_calls(request: &Request) -> usize {
 
 /// An engine's answer; `open`: the options that it chose from, in its order.
 pub fn reply_of(completion: engine::Completion, open: Vec<usize>, commit: Option<Box<dyn Commit>>) -> Reply {
-    let engine::Completion { ids, text, stop, choice, call, followed, usage, .. } = completion;
+    let engine::Completion { ids, text, parts, stop, choice, call, followed, usage, .. } = completion;
     let logprobs = choice.map(|choice| open.into_iter().zip(choice.logprobs).collect());
     let (call, usage, logprobs) = (call.map(call_of), Some(usage), logprobs.unwrap_or_default());
-    Reply { logprobs, followed, call, usage, commit, ..Reply::of(ids, text, stop) }
+    let speech = parts.speech;
+    Reply { logprobs, followed, call, usage, commit, speech, ..Reply::of(ids, text, stop) }
 }
 
 /// A choice is weighed again also where a recording is followed: one draw tells whether it stands.
@@ -87,6 +88,8 @@ impl From<Request> for engine::Request {
             prompt: conversation(request.conversation, request.tools.as_deref()).into(),
             sampling: request.sampling,
             max_tokens: request.max_tokens,
+            max_thought_tokens: Some(request.max_thought_tokens),
+            counts_thought: false,
             min_tokens: 0,
             stop: request.stops.all(),
             whole_sentences: true,

@@ -15,11 +15,12 @@ pub use greenroom_engine::{CacheSource, Call, Dry, ForcedToken, MatchKind, Sampl
 pub use scripted::Scripted;
 pub use strategy::CastBackend;
 
-use crate::prompt::{Conversation, OpenOptions, StopStrings};
+use crate::prompt::{Conversation, OpenOptions, StopStrings, speech_of};
 use crate::tools::ToolOffer;
 use crate::transcript::{CallRecord, ModelRecord, Rejected, TurnRecord};
 use greenroom_scenario::{Form, Hints, Recalled, Strategy};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -129,8 +130,10 @@ pub struct Request {
     pub conversation: Conversation,
     /// Sampling settings, with the turn's seed.
     pub sampling: Sampling,
-    /// Maximum number of tokens in the reply.
+    /// Maximum number of tokens in the reply, besides those of its reasoning.
     pub max_tokens: usize,
+    /// Maximum number of tokens of its reasoning.
+    pub max_thought_tokens: usize,
     /// The reply ends before one of these.
     pub stops: StopStrings,
     /// The options that the reply chooses from.
@@ -167,7 +170,7 @@ pub enum Progress {
         /// Tokens to read.
         total: usize,
     },
-    /// A piece of the reply.
+    /// A piece of the reply's speech.
     Text(String),
 }
 
@@ -177,6 +180,8 @@ pub struct Reply {
     pub ids: Vec<u32>,
     /// The ids as text.
     pub text: String,
+    /// The bytes of the text that are said to others: reasoning and calls are not.
+    pub speech: Range<usize>,
     /// The reason why it ended.
     pub stop: StopReason,
     /// Text the remote engine generated after the cut.
@@ -197,10 +202,16 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply with no computation cost (recorded or scripted).
+    /// A reply with no computation cost (recorded or scripted), its reasoning marked in a known way.
     pub fn of(ids: Vec<u32>, text: String, stop: StopReason) -> Self {
         let (cut, logprobs, followed, rejected) = Default::default();
-        Self { ids, text, stop, cut, call: None, logprobs, followed, rejected, usage: None, commit: None }
+        let (speech, call, usage, commit) = (speech_of(&text), None, None, None);
+        Self { ids, text, speech, stop, cut, call, logprobs, followed, rejected, usage, commit }
+    }
+
+    /// What is said to others.
+    pub fn speech(&self) -> &str {
+        self.text.get(self.speech.clone()).unwrap_or_default()
     }
 
     /// A reply of a rule or a human.
@@ -216,7 +227,9 @@ impl Reply {
         let call = line.call.as_ref().map(CallRecord::call);
         let cut = line.cut.clone();
         let rejected = line.form.as_ref().map(|form| form.rejected.clone()).unwrap_or_default();
-        Self { cut, logprobs, call, rejected, ..Self::of(line.tokens.clone(), line.raw.clone(), line.stop) }
+        let speech = line.speech_in_raw();
+        let reply = Self::of(line.tokens.clone(), line.raw.clone(), line.stop);
+        Self { cut, logprobs, call, rejected, speech, ..reply }
     }
 }
 

@@ -42,12 +42,13 @@ impl Backend for Scripted {
             let text = (self.script)(&request)
                 .ok_or_else(|| anyhow::anyhow!("the script has no reply for {}", request.path))?;
             let call = read_call(&text).filter(|_| request.may_call);
-            if call.is_none() {
-                sink(Progress::Text(text.clone()));
-            }
             // One id a character: what was said and what it was made of can be compared by eye.
             let ids = text.chars().map(u32::from).collect();
-            Ok(Reply { call, ..Reply::of(ids, text, StopReason::EndOfTurn) })
+            let reply = Reply { call, ..Reply::of(ids, text, StopReason::EndOfTurn) };
+            if reply.call.is_none() {
+                sink(Progress::Text(reply.speech().to_string()));
+            }
+            Ok(reply)
         })
     }
 

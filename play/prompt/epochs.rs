@@ -110,6 +110,7 @@ impl Memories {
             delta: String::new(),
             tokens: Vec::new(),
             raw: String::new(),
+            speech: None,
             spoken: kept.iter().map(|piece| piece.quoted()).collect::<Vec<_>>().join("\n"),
             stop: StopReason::EndOfTurn,
             cut: String::new(),
@@ -123,9 +124,9 @@ impl Memories {
     }
 
     /// Lets the memory of a turn's speaker start over with a summary; returns it as it is remembered.
-    pub(super) fn sum_up(&mut self, id: TurnId, raw: &str) -> String {
+    pub(super) fn sum_up(&mut self, id: TurnId, speech: &str) -> String {
         let of = self.plan.turn(id).timeline;
-        let summary = spoken(&self.scenario.agent(of.agent).name, raw);
+        let summary = spoken(&self.scenario.agent(of.agent).name, speech);
         let text = self.scenario.language.say(Text::Remembered, &[("summary", &summary)]);
         self.begin_epoch(of, Some(Event::remembered(text)));
         summary

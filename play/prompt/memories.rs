@@ -14,7 +14,7 @@ use super::edits::Edits;
 use super::notes::EvaluationNotes;
 use super::recalled::Recollections;
 use super::settled::{Memo, States};
-use super::spoken::{one_line, spoken};
+use super::spoken::{one_line, speech_of, spoken};
 use super::stops::StopStrings;
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
@@ -112,6 +112,24 @@ pub(super) struct Unanswered {
     pub(super) choice: Option<OpenOptions>,
     /// What the speaker's strategy remembers, if it has one.
     recalled: Recalled,
+}
+
+/// A reply as it was sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct SampledReply<'a> {
+    /// Its ids.
+    pub ids: &'a [u32],
+    /// The ids as text.
+    pub raw: &'a str,
+    /// The part of it that is said to others.
+    pub speech: &'a str,
+}
+
+impl<'a> SampledReply<'a> {
+    /// A reply that is known as text alone.
+    pub fn of_text(raw: &'a str) -> Self {
+        Self { ids: &[], raw, speech: &raw[speech_of(raw)] }
+    }
 }
 
 /// The outcome of a reply.
@@ -295,7 +313,7 @@ impl Memories {
     /// Lets a turn that was heard happen with a made-up reply. Its prompt is not folded, so that thousands
     /// take no time.
     pub fn make_up(&mut self, id: TurnId, raw: &str) {
-        self.reply(id, &[], raw);
+        self.reply(id, SampledReply::of_text(raw));
         // There is no prompt that the next one could extend.
         self.sent.remove(&self.plan.turn(id).timeline);
     }
@@ -323,6 +341,11 @@ impl Memories {
         Conversation { reasoning: self.reasoning(id), ..conversation(events) }
     }
 
+    /// Maximum number of tokens that the speaker may think before what it is asked for.
+    pub fn reasoning_budget(&self, asked: &Asked) -> usize {
+        self.scenario.reasoning_budget_of(self.plan.turn(asked.id))
+    }
+
     /// How much the speaker of a turn is to think.
     pub(super) fn reasoning(&self, id: TurnId) -> Reasoning {
         self.scenario.reasoning_of(self.plan.turn(id))
@@ -342,26 +365,26 @@ impl Memories {
 
     /// Records the reply. With a summary a new epoch begins: the speaker remembers that, and what it has just
     /// heard.
-    pub fn say(&mut self, asked: Asked, ids: &[u32], raw: &str) -> HeardReply {
+    pub fn say(&mut self, asked: Asked, said: SampledReply<'_>) -> HeardReply {
         if asked.is_summary {
-            return HeardReply { spoken: self.sum_up(asked.id, raw), choice: None, value: None };
+            return HeardReply { spoken: self.sum_up(asked.id, said.speech), choice: None, value: None };
         }
         let of = self.plan.turn(asked.id).timeline;
-        self.sent.insert(of, (asked.conversation, ids.into()));
-        self.reply(asked.id, ids, raw)
+        self.sent.insert(of, (asked.conversation, said.ids.into()));
+        self.reply(asked.id, said)
     }
 
-    fn reply(&mut self, id: TurnId, ids: &[u32], raw: &str) -> HeardReply {
+    fn reply(&mut self, id: TurnId, SampledReply { ids, raw, speech }: SampledReply<'_>) -> HeardReply {
         let plan = self.plan.clone();
         let turn = plan.turn(id);
         let spoken = match &turn.form {
-            Some(_) => one_line(raw),
-            None => spoken(&self.scenario.agent(turn.speaker).name, raw),
+            Some(_) => one_line(speech),
+            None => spoken(&self.scenario.agent(turn.speaker).name, speech),
         };
-        let value = turn.form.as_ref().filter(|_| !self.is_made_up).map(|form| form.read(raw));
+        let value = turn.form.as_ref().filter(|_| !self.is_made_up).map(|form| form.read(speech));
         let mut heard = HeardReply { spoken, choice: None, value };
         if let Some(constraint) = &turn.constraint {
-            let reply = if constraint.choice.method == ChoiceMethod::Decode { raw } else { &heard.spoken };
+            let reply = if constraint.choice.method == ChoiceMethod::Decode { speech } else { &heard.spoken };
             let open = self.unanswered.get(&turn.timeline).and_then(|turn| turn.choice.as_ref());
             let chosen = match constraint.choice.read(reply, &self.scenario.language) {
                 Chosen::Option(option) if open.is_some_and(|of| !of.open.contains(&option)) => {

@@ -1,66 +1,30 @@
-//! The part of a reply that others hear: without reasoning and the speaker's own name, on one line.
+//! The part of a reply that others hear: its speech without the speaker's own name, on one line.
 //!
-//! The agent itself remembers what it sampled; nothing here touches that.
+//! The agent itself remembers what it sampled; nothing here touches that. A model's engine knows how its template
+//! marks reasoning; a text from elsewhere is read by all known marks.
 
-const THINK: (&str, &str) = ("<think>", "</think>");
-const CHANNEL: &str = "<|channel|>";
-const MESSAGE: &str = "<|message|>";
-const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|start|>"];
+use greenroom_engine::ThoughtForm;
+use std::ops::Range;
+use std::sync::LazyLock;
 
-/// The part of `raw`, said by `name`, that others hear. Empty: nothing was said.
-pub fn spoken(name: &str, raw: &str) -> String {
-    one_line(after_name(name, without_reasoning(raw).trim()))
+/// Marks of reasoning in a text whose template isn't known. It may have opened the reasoning itself.
+static KNOWN: LazyLock<ThoughtForm> = LazyLock::new(|| ThoughtForm::of_text().perhaps_opened());
+
+/// The bytes of a reply of unknown origin that are its speech.
+pub fn speech_of(raw: &str) -> Range<usize> {
+    KNOWN.parts(raw).speech
 }
 
-/// The part of a reply that the rest can't change any more, for display while it streams. `may_reason`: the
-/// template may have opened the reasoning, so nothing is certain before that ends.
-pub fn spoken_so_far(name: &str, raw: &str, may_reason: bool) -> String {
-    let raw = without_open_marker(raw);
-    if may_reason && begin_of_speech(raw) == Some(0) {
-        return String::new();
-    }
-    let text = without_reasoning(raw);
+/// The part of a speech, by `name`, that others hear. Empty: nothing was said.
+pub fn spoken(name: &str, speech: &str) -> String {
+    one_line(after_name(name, KNOWN.without_thoughts(speech).trim()))
+}
+
+/// The part of a speech that the rest can't change any more, for display while it streams.
+pub fn spoken_so_far(name: &str, speech: &str) -> String {
+    let text = KNOWN.without_thoughts(KNOWN.without_open_mark(speech));
     let rest = after_name(name, text.trim_start());
     if may_become_name(name, rest) { String::new() } else { one_line(rest) }
-}
-
-/// True if a prompt that ends with this text has opened the reasoning.
-pub fn opens_reasoning(prompt: &str) -> bool {
-    prompt.trim_end().ends_with(THINK.0)
-}
-
-/// The offset at which the speech of a reply begins, after its reasoning; `None`: there is none in it, or
-/// none yet.
-pub(super) fn begin_of_speech(raw: &str) -> Option<usize> {
-    if raw.contains(CHANNEL) {
-        return begin_of_final(raw);
-    }
-    // A template may open the reasoning itself, so its end alone is enough.
-    let opened = raw.find(THINK.1).filter(|end| !raw[..*end].contains(THINK.0));
-    let mut begin = opened.map_or(0, |end| end + THINK.1.len());
-    while raw[begin..].trim_start().starts_with(THINK.0) {
-        begin += raw[begin..].find(THINK.1)? + THINK.1.len();
-    }
-    Some(begin)
-}
-
-/// The offset at which the first `final` channel of a harmony reply begins; all before it is reasoning or
-/// tools.
-fn begin_of_final(raw: &str) -> Option<usize> {
-    let mut channels = raw.match_indices(CHANNEL).map(|(at, _)| at + CHANNEL.len());
-    let begin = channels.find(|at| raw[*at..].trim_start().starts_with("final"))?;
-    let channel = raw[begin..].split(CHANNEL).next()?;
-    Some(begin + channel.find(MESSAGE)? + MESSAGE.len())
-}
-
-/// A reply without a marker at its end that is only half there: all before it could still turn into
-/// reasoning.
-pub(super) fn without_open_marker(raw: &str) -> &str {
-    let held = raw.rfind('<').filter(|at| {
-        let tail = &raw[*at..];
-        [THINK.0, THINK.1, CHANNEL, MESSAGE].iter().chain(&ENDS).any(|marker| marker.starts_with(tail))
-    });
-    &raw[..held.unwrap_or(raw.len())]
 }
 
 /// The text after the name of its speaker and a colon, removed as often as they are repeated.
@@ -76,21 +40,6 @@ pub(super) fn may_become_name(name: &str, text: &str) -> bool {
     let (name, unsure) = (name.to_lowercase(), text.trim_start_matches('*').to_lowercase());
     let is_open = |rest: &str| rest.chars().all(|c| c == '*' || c.is_whitespace());
     name.starts_with(&unsure) || unsure.strip_prefix(&name).is_some_and(is_open)
-}
-
-fn without_reasoning(raw: &str) -> String {
-    let Some(begin) = begin_of_speech(raw) else { return String::new() };
-    let mut text = raw[begin..].to_string();
-    if raw.contains(CHANNEL) {
-        let end = ENDS.iter().filter_map(|end| text.find(end)).min();
-        text.truncate(end.unwrap_or(text.len()));
-        return text;
-    }
-    while let Some(start) = text.find(THINK.0) {
-        let end = text[start..].find(THINK.1).map_or(text.len(), |end| start + end + THINK.1.len());
-        text.replace_range(start..end, "");
-    }
-    text
 }
 
 /// The text after `Name:` (also `**Name:**`, `Name :` as in French, and with a wide colon), if it starts so,
@@ -146,7 +95,7 @@ mod tests {
             ("  ", ""),
         ];
         for (raw, heard) in cases {
-            assert_eq!(spoken("Marco", raw), heard, "{raw:?}");
+            assert_eq!(spoken("Marco", &raw[speech_of(raw)]), heard, "{raw:?}");
         }
     }
 
@@ -181,16 +130,13 @@ mod tests {
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
             "<|channel|>final<|message|>Yes.<|end|><|start|>assistant<|channel|>final<|message|>No.",
         ];
-        let opened =
-            ["he lies</think>Fine.", "Marco: no</think>Marco: Fine.", "a</think>b</think>c", "never closed"];
-        let replies = replies.into_iter().flat_map(|raw| [(raw, false), (raw, true)]);
-        for (raw, may_reason) in replies.chain(opened.map(|raw| (raw, true))) {
-            let whole = spoken("Marco", raw);
-            for (at, _) in raw.char_indices() {
-                let part = spoken_so_far("Marco", &raw[..at], may_reason);
+        for raw in replies {
+            let speech = &raw[speech_of(raw)];
+            let whole = spoken("Marco", speech);
+            for (at, _) in speech.char_indices() {
+                let part = spoken_so_far("Marco", &speech[..at]);
                 assert!(whole.starts_with(part.trim_end()), "{part:?} of {raw:?}");
             }
         }
-        assert_eq!(spoken_so_far("Marco", "he lies</think>Fine. I", true), "Fine. I");
     }
 }

@@ -12,8 +12,9 @@
 //! engine, since it would not report what it cut. There a string that would leave nothing is ignored, and so
 //! are names where the reply begins with another's: it is a list.
 
-use super::spoken::{after_name, begin_of_speech, may_become_name, without_open_marker};
+use super::spoken::{after_name, may_become_name};
 use crate::timeline::Event;
+use greenroom_engine::ThoughtForm;
 use greenroom_scenario::Scenario;
 use std::collections::BTreeSet;
 
@@ -73,9 +74,12 @@ impl StopStrings {
         self.others.iter().cloned().chain(self.names.iter().flat_map(|name| headers(name))).collect()
     }
 
-    /// The cut of a whole reply. One that is all reasoning is not cut.
-    pub fn cut(&self, said: &str) -> Cut {
-        let Some(begin) = begin_of_speech(said) else { return Cut::default() };
+    /// The cut of a whole reply with reasoning in this form. One that is all reasoning is not cut.
+    pub fn cut(&self, said: &str, thoughts: &ThoughtForm) -> Cut {
+        let begin = thoughts.parts(said).speech.start;
+        if begin == said.len() {
+            return Cut::default();
+        }
         let text = said[begin..].trim_start();
         let rest = after_name(&self.speaker, text);
         let head = text[..text.len() - rest.len()].trim_end().to_string();
@@ -84,14 +88,13 @@ impl StopStrings {
     }
 
     /// The cut of a reply that begins so, whatever follows; `None`: its beginning has to be known further.
-    /// `may_reason`: the template may have opened its reasoning.
-    pub fn cut_so_far(&self, said: &str, may_reason: bool) -> Option<Cut> {
-        let said = without_open_marker(said);
-        let begin = begin_of_speech(said).filter(|begin| *begin > 0 || !may_reason)?;
+    pub fn cut_so_far(&self, said: &str, thoughts: &ThoughtForm) -> Option<Cut> {
+        let said = thoughts.without_open_mark(said);
+        let begin = thoughts.begin_so_far(said)?;
         let rest = after_name(&self.speaker, said[begin..].trim_start());
         let is_open = may_become_name(&self.speaker, rest)
             || self.of_others().any(|header| header.trim_start().starts_with(rest));
-        (!is_open).then(|| self.cut(said))
+        (!is_open).then(|| self.cut(said, thoughts))
     }
 
     /// The names of others as they precede a speech.
@@ -141,6 +144,12 @@ mod tests {
         }
     }
 
+    /// Known marks of reasoning, which the template may have opened.
+    fn known(may_reason: bool) -> ThoughtForm {
+        let form = ThoughtForm::of_text();
+        if may_reason { form.perhaps_opened() } else { form }
+    }
+
     fn of_ann() -> StopStrings {
         let names = ["Ann", "Ben", "Cas", "Marco"].map(str::to_string).to_vec();
         StopStrings { speaker: "Ann".into(), names, others: vec!["\n[".into()] }
@@ -174,12 +183,12 @@ mod tests {
             ),
             ("", "", false),
         ] {
-            let cut = stops.cut(said);
+            let cut = stops.cut(said, &known(true));
             assert_eq!((cut.head.as_str(), cut.stop.len() == 1), (head, is_list), "{said:?}");
             assert!(said[cut.begin..].trim_start().starts_with(head), "{said:?}");
         }
         for said in ["<think>Ben: 1\nBen: 2", "<|channel|>analysis<|message|>hm\nBen: 2"] {
-            assert_eq!(stops.cut(said), Cut::default(), "{said:?}");
+            assert_eq!(stops.cut(said, &known(true)), Cut::default(), "{said:?}");
         }
     }
 
@@ -210,14 +219,16 @@ mod tests {
         ];
         let replies = replies.into_iter().flat_map(|said| [(said, false), (said, true)]);
         for (said, may_reason) in replies.chain(opened.map(|said| (said, true))) {
-            let whole = stops.cut(said);
+            let whole = stops.cut(said, &known(may_reason));
             let ends = said.char_indices().map(|(at, _)| at);
-            for early in ends.filter_map(|end| stops.cut_so_far(&said[..end], may_reason)) {
+            for early in ends.filter_map(|end| stops.cut_so_far(&said[..end], &known(may_reason))) {
                 assert_eq!(early, whole, "{said:?}");
             }
         }
-        assert_eq!(stops.cut_so_far("Good", false), Some(stops.cut("Good day")));
-        assert_eq!(stops.cut_so_far("Good", true), None);
-        assert_eq!(stops.cut_so_far("he lies</think>Good", true), Some(stops.cut("he lies</think>Good day")));
+        let so_far = |said, may_reason| stops.cut_so_far(said, &known(may_reason));
+        assert_eq!(so_far("Good", false), Some(stops.cut("Good day", &known(false))));
+        assert_eq!(so_far("Good", true), None);
+        let whole = stops.cut("he lies</think>Good day", &known(true));
+        assert_eq!(so_far("he lies</think>Good", true), Some(whole));
     }
 }

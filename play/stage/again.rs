@@ -39,7 +39,7 @@ pub(super) async fn reply(backend: Arc<dyn Backend>, request: Request, sink: Sin
         // A reply from a recording comes with those that were rejected before it: to ask for it again returns
         // the same one.
         let is_new = reply.rejected.is_empty() && reply.call.is_none();
-        let broken = if is_new { form.broken_by(&reply.text) } else { None };
+        let broken = if is_new { form.broken_by(reply.speech()) } else { None };
         if let Some(invalid) = broken.filter(|_| rejected.len() < MAX_AGAIN) {
             tracing::debug!("{}: asking again: {invalid}", request.path);
             n_generated += reply.usage.as_ref().map_or(0, |usage| usage.generated);
@@ -54,7 +54,7 @@ pub(super) async fn reply(backend: Arc<dyn Backend>, request: Request, sink: Sin
             usage.generated += n_generated;
             usage.total_ms += ms;
         }
-        sink(Progress::Text(reply.text.clone()));
+        sink(Progress::Text(reply.speech().to_string()));
         return Ok(reply);
     }
 }

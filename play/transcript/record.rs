@@ -1,6 +1,7 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use super::is_summary;
+use crate::prompt::speech_of;
 use crate::sampling::resolved;
 use greenroom_engine::{Call, Sampling, StopReason};
 use greenroom_scenario::results::Payoffs;
@@ -10,6 +11,7 @@ use greenroom_scenario::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// One line, without its hash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -289,6 +291,10 @@ pub struct TurnRecord {
     pub tokens: Vec<u32>,
     /// The ids as text.
     pub raw: String,
+    /// Where the speech begins and ends in `raw`, in characters, if the reply has reasoning or the marks of it;
+    /// absent: as known marks of reasoning say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speech: Option<[usize; 2]>,
     /// The text that others heard.
     pub spoken: String,
     /// The reason why the reply ended.
@@ -316,6 +322,22 @@ pub struct TurnRecord {
     /// or the turn.
     #[serde(default, skip_serializing_if = "Hints::is_empty")]
     pub hints: Hints,
+}
+
+impl TurnRecord {
+    /// What is recorded of the bytes of a reply that are its speech.
+    pub fn marked(raw: &str, speech: &Range<usize>) -> Option<[usize; 2]> {
+        let is_all = *speech == (0..raw.len()) && speech_of(raw) == *speech;
+        let characters = |bytes: usize| raw.get(..bytes).map(|text| text.chars().count());
+        let found = characters(speech.start).zip(characters(speech.end));
+        found.filter(|_| !is_all).map(|(begin, end)| [begin, end])
+    }
+
+    /// The bytes of `raw` that are the reply's speech.
+    pub fn speech_in_raw(&self) -> Range<usize> {
+        let byte = |n: usize| self.raw.char_indices().nth(n).map_or(self.raw.len(), |(at, _)| at);
+        self.speech.map_or_else(|| speech_of(&self.raw), |[begin, end]| byte(begin)..byte(end.max(begin)))
+    }
 }
 
 /// A change of the state: computed from the lines above it.

@@ -7,7 +7,7 @@ use greenroom_engine::{Completion, Prompt, Request};
 use serde::{Deserialize, Serialize};
 
 /// Protocol version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A turn to answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]

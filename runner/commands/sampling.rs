@@ -52,6 +52,7 @@ impl SamplingArgs {
             max_tokens: None,
             model: None,
             reasoning: None,
+            reasoning_budget: None,
             stops: None,
         }
     }

@@ -61,6 +61,8 @@ pub(super) struct AnswerSettings {
     pub(super) sampling: Sampling,
     /// Maximum number of tokens in the reply; `None`: as many as there is room for.
     pub(super) max_tokens: Option<usize>,
+    /// Maximum number of tokens of a thought before it, among these; `None`: no limit of its own.
+    pub(super) max_thought_tokens: Option<usize>,
     pub(super) stop: Vec<String>,
     pub(super) constraint: Option<Constraint>,
     pub(super) grammar: Option<Grammar>,
@@ -87,6 +89,7 @@ impl AnswerSettings {
         Self {
             sampling: Sampling { temperature: 1.0, seed, ..Sampling::default() },
             max_tokens: None,
+            max_thought_tokens: None,
             stop: Vec::new(),
             constraint: None,
             grammar: None,
@@ -115,6 +118,8 @@ pub(super) struct AdmittedAsk {
 pub(super) enum ReplyPiece {
     /// The reply begins.
     Begun,
+    /// A piece of the thought before it.
+    Thought(String),
     /// Text that is final.
     Text(String),
     /// The reply is a call of this tool, or continues with one.
@@ -302,6 +307,7 @@ impl Ask {
         let AnswerSettings {
             sampling,
             max_tokens,
+            max_thought_tokens,
             stop,
             constraint,
             grammar,
@@ -326,6 +332,7 @@ impl Ask {
             sampling: Sampling { seed, ..sampling },
             max_tokens: max_tokens.unwrap_or(usize::MAX),
             max_call_tokens: max_tokens.unwrap_or(CALL_TOKENS),
+            max_thought_tokens,
             stop,
             constraint,
             grammar: grammar.map(Arc::new),
@@ -363,6 +370,10 @@ impl EngineTurn<'_> {
         while let Some(event) = turn.next().await {
             match event {
                 Event::Prefill { done, total } => self.entry.at(RequestStage::Reading { done, total }),
+                Event::Thought(text) => {
+                    self.entry.says(&text);
+                    self.tell(ReplyPiece::Thought(text)).await?;
+                }
                 Event::Text(text) => {
                     self.entry.says(&text);
                     self.tell(ReplyPiece::Text(text)).await?;

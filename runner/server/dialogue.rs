@@ -52,6 +52,8 @@ struct DialogueDraft {
     system: Vec<String>,
     heard: Vec<String>,
     exchanges: Vec<Exchange>,
+    /// Text before the calls of a message.
+    said: String,
     /// Calls that wait for their results.
     open: VecDeque<(String, Call)>,
 }
@@ -116,9 +118,10 @@ impl Dialogue {
             // With several calls, only the first: they are read again one after another, each after the
             // previous one's result.
             Some(ToolCalls::Complete(calls)) => {
-                calls.first().map_or(ClientReply::Text(""), ClientReply::Call)
+                let speech = completion.speech();
+                calls.first().map_or(ClientReply::Text(speech), |call| ClientReply::Call(speech, call))
             }
-            _ => ClientReply::Text(&completion.text),
+            _ => ClientReply::Text(completion.speech()),
         };
         with_reply(last, &self.conversation.next, &said)
     }
@@ -145,13 +148,23 @@ impl DialogueDraft {
                     _ => self.reply(ReplyContent::Text(text)),
                 }
             }
-            DialogueLine::Call { id, call } => self.open.push_back((id, call)),
+            DialogueLine::Call { id, call } => {
+                // A message may have text before its calls.
+                let is_same = self.heard.is_empty() && self.open.is_empty();
+                let last =
+                    self.exchanges.pop_if(|last| is_same && matches!(last.reply, ReplyContent::Text(_)));
+                if let Some(Exchange { user, reply: ReplyContent::Text(said), .. }) = last {
+                    (self.heard, self.said) = (vec![user], said);
+                }
+                self.open.push_back((id, call));
+            }
             DialogueLine::Result { id, text } => {
                 let at = self.open.iter().position(|(open, _)| *open == id);
                 let (_, call) = at.and_then(|at| self.open.remove(at)).ok_or_else(|| {
                     format!("a result names the call `{id}`, but no earlier message has this call")
                 })?;
-                self.reply(ReplyContent::CallText(call));
+                let said = std::mem::take(&mut self.said);
+                self.reply(ReplyContent::CallText(said, call));
                 self.heard.push(text);
             }
         }
@@ -167,14 +180,15 @@ impl DialogueDraft {
 /// A reply as clients send it back.
 enum ClientReply<'a> {
     Text(&'a str),
-    Call(&'a Call),
+    /// A call, and the text before it.
+    Call(&'a str, &'a Call),
 }
 
 impl<'a> ClientReply<'a> {
     fn of(reply: &'a ReplyContent) -> Self {
         match reply {
             ReplyContent::Text(text) => Self::Text(text),
-            ReplyContent::CallText(call) => Self::Call(call),
+            ReplyContent::CallText(said, call) => Self::Call(said, call),
             // Ids are inserted after the digests were computed.
             _ => Self::Text(""),
         }
@@ -184,8 +198,11 @@ impl<'a> ClientReply<'a> {
 fn with_reply(before: &Digest, user: &str, said: &ClientReply<'_>) -> Digest {
     match said {
         ClientReply::Text(text) => digest(before, &[user, "text", text]),
-        ClientReply::Call(call) => {
-            digest(before, &[user, "call", &call.tool, &sorted(&call.arguments).to_string()])
+        ClientReply::Call(said, call) => {
+            let arguments = sorted(&call.arguments).to_string();
+            let texts = [user, "call", &call.tool, &arguments, said.trim()];
+            // (Without text there are no more of them, as always.)
+            digest(before, if said.trim().is_empty() { &texts[..4] } else { &texts })
         }
     }
 }

@@ -26,6 +26,7 @@ mod sessions;
 mod small;
 mod stream;
 mod tenants;
+mod thinking;
 mod turns;
 mod unread;
 mod window;

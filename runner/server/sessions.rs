@@ -12,7 +12,7 @@
 
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
-use greenroom_engine::{Completion, Conversation, ReplyContent, SessionKey, common_prefix};
+use greenroom_engine::{Completion, Conversation, Reasoning, ReplyContent, SessionKey, common_prefix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,6 +56,8 @@ struct StoredReply {
     digest: Digest,
     /// The sampled ids; `None`: the reply was generated elsewhere, and is read as text.
     ids: Option<Arc<[u32]>>,
+    /// How much it was to be thought about, which its prompt says.
+    reasoning: Reasoning,
 }
 
 /// A line of the journal: the reply of that number in a memory.
@@ -65,6 +67,8 @@ struct SessionLine {
     reply: usize,
     digest: String,
     ids: Option<Arc<[u32]>>,
+    #[serde(default)]
+    reasoning: Reasoning,
 }
 
 /// What separates conversations with the same beginning.
@@ -211,7 +215,7 @@ impl SessionsInner {
         FoundSlot { goes_on, nearest: nearest.map(|(name, slot)| (name.clone(), common(slot))) }
     }
 
-    fn absorb(&mut self, SessionLine { name, reply, digest, ids }: SessionLine) {
+    fn absorb(&mut self, SessionLine { name, reply, digest, ids, reasoning }: SessionLine) {
         let Ok(digest) = blake3::Hash::from_hex(&digest) else { return };
         self.time += 1;
         let slot = self.slots.entry(name).or_default();
@@ -220,7 +224,7 @@ impl SessionsInner {
             return; // a line before it is lost
         }
         slot.chain.truncate(reply - 1);
-        slot.chain.push(StoredReply { digest: digest.into(), ids });
+        slot.chain.push(StoredReply { digest: digest.into(), ids, reasoning });
         self.forget_one();
     }
 
@@ -256,7 +260,8 @@ impl StoredReply {
     /// The line of a memory's reply at an index.
     fn line(&self, name: &str, at: usize) -> SessionLine {
         let digest = blake3::Hash::from(self.digest).to_hex().to_string();
-        SessionLine { name: name.to_string(), reply: at + 1, digest, ids: self.ids.clone() }
+        let Self { ids, reasoning, .. } = self.clone();
+        SessionLine { name: name.to_string(), reply: at + 1, digest, ids, reasoning }
     }
 }
 
@@ -275,9 +280,10 @@ impl Claim<'_> {
     /// Gives a conversation the replies' sampled ids.
     pub(super) fn recall(&self, conversation: &mut Conversation) {
         for (past, said) in conversation.exchanges.iter_mut().zip(&self.said) {
+            past.reasoning = said.reasoning;
             let Some(ids) = &said.ids else { continue };
             past.reply = match past.reply {
-                ReplyContent::CallText(_) | ReplyContent::Call(_) => ReplyContent::Call(ids.clone()),
+                ReplyContent::CallText(..) | ReplyContent::Call(_) => ReplyContent::Call(ids.clone()),
                 _ => ReplyContent::Ids(ids.clone()),
             };
         }
@@ -291,13 +297,18 @@ impl Claim<'_> {
         let n = slot.common(&dialogue.chain);
         slot.chain.truncate(n);
         slot.chain.extend(self.said.iter().skip(n).cloned());
-        let elsewhere = dialogue.chain.iter().skip(slot.chain.len());
-        let elsewhere: Vec<StoredReply> =
-            elsewhere.map(|digest| StoredReply { digest: *digest, ids: None }).collect();
+        let elsewhere = dialogue.chain.iter().zip(&dialogue.conversation.exchanges).skip(slot.chain.len());
+        let elsewhere = elsewhere.map(|(digest, past)| StoredReply {
+            digest: *digest,
+            ids: None,
+            reasoning: past.reasoning,
+        });
+        let elsewhere: Vec<StoredReply> = elsewhere.collect();
         slot.chain.extend(elsewhere);
         let n_ids = completion.call_ends.first().copied().unwrap_or(completion.ids.len());
         let ids = completion.ids.get(..n_ids).map(Into::into);
-        slot.chain.push(StoredReply { digest: dialogue.with_reply(completion), ids });
+        let (digest, reasoning) = (dialogue.with_reply(completion), dialogue.conversation.reasoning);
+        slot.chain.push(StoredReply { digest, ids, reasoning });
         slot.is_warm = true;
         let new = slot.chain.iter().enumerate().skip(n);
         let lines: Vec<SessionLine> = new.map(|(at, said)| said.line(&self.name, at)).collect();

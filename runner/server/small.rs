@@ -8,6 +8,7 @@ use super::error::Refusal;
 use super::live::{ActiveRequest, RequestStage};
 use super::models::Served;
 use super::openai::{OpenAiMessage, OpenAiTool, lines, tools};
+use super::thinking::ThinkingGiven;
 use super::{App, AuthTenant, Shared, body};
 use crate::transcript::PROGRAM;
 use axum::body::Bytes;
@@ -125,9 +126,11 @@ async fn apply_template(
     AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    let body: TemplateBody = body::read(&bytes)?;
+    let value = body::value(&bytes)?;
+    let thinking = ThinkingGiven::read(&value)?;
+    let body: TemplateBody = body::of_value(value)?;
     let tools = tools(body.tools.unwrap_or_default())?;
-    let dialogue = Dialogue::new(lines(body.messages)?, tools, "messages")?;
+    let dialogue = thinking.of(Dialogue::new(lines(body.messages)?, tools, "messages")?);
     tenant.ask()?;
     let served = asked_for(&app, body.model.as_deref()).await?;
     let prompt = aside(move || Ok(served.engine().prompter().render(&dialogue.conversation)?)).await?;

@@ -11,7 +11,7 @@ use crate::backend::Progress;
 use crate::backend::StopReason;
 use crate::diagnostic::printable;
 use crate::prompt::{Direction, spoken_so_far};
-use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Reasoning, Scenario, Turn, TurnId};
+use crate::scenario::{AgentId, Audience, Color, PhaseId, Plan, Purpose, Scenario, Turn, TurnId};
 use crate::stage::{Scene, Watch};
 use crate::transcript::{ChoiceRecord, Odds, RouteRecord};
 use console::Style;
@@ -193,8 +193,7 @@ impl DialogueOutput {
     fn stream(&mut self) {
         let Some(raw) = self.raw.get(&self.next) else { return };
         let turn = self.plan.turn(TurnId(self.next));
-        let may_reason = self.scenario.reasoning_of(turn) != Reasoning::None;
-        let heard = spoken_so_far(&self.scenario.agent(turn.speaker).name, raw, may_reason);
+        let heard = spoken_so_far(&self.scenario.agent(turn.speaker).name, raw);
         if !heard.is_empty() {
             self.hide_bar();
             self.show(&heard);

@@ -5,7 +5,7 @@ use greenroom::backend::{Backend, Scripted};
 use greenroom::experiment::{
     Design, ExperimentRecord, FILE, Tuning, Variant, play as play_design, shares_seeds,
 };
-use greenroom::prompt::Memories;
+use greenroom::prompt::{Memories, SampledReply};
 use greenroom::replay::replay;
 use greenroom::run::{ForkFrom, RunOptions, Seeding};
 use greenroom::scenario::{CaseId, Plan, Scenario, Seeds, TurnId, open, turn_seed};
@@ -81,7 +81,7 @@ fn drawn(scenario: &Arc<Scenario>, plan: &Arc<Plan>, case: &CaseId, seed: u64) -
         memories.hear(TurnId(at)).unwrap();
         let asked = memories.ask(TurnId(at)).unwrap();
         let open = asked.choice.as_ref().unwrap().open.clone();
-        memories.say(asked, &[], if at == 1 { "heads" } else { "north" });
+        memories.say(asked, SampledReply::of_text(if at == 1 { "heads" } else { "north" }));
         open
     };
     let (pick, order) = (listed(1), listed(2));

@@ -1,7 +1,7 @@
 //! The prompts that each agent reads, word by word.
 
 use crate::play::{SMALL, scenario};
-use greenroom::prompt::Memories;
+use greenroom::prompt::{Memories, SampledReply};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -15,7 +15,8 @@ fn read(text: &str, say: impl Fn(&str) -> String) -> Vec<(String, String)> {
         memories.hear(id).unwrap();
         let asked = memories.ask(id).unwrap();
         deltas.push((turn.path.clone(), asked.conversation.next.clone()));
-        memories.say(asked, &[1, 2], &say(&turn.path));
+        let said = say(&turn.path);
+        memories.say(asked, SampledReply { ids: &[1, 2], raw: &said, speech: &said });
     }
     deltas
 }

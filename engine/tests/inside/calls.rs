@@ -192,7 +192,7 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
                 said(&engine, request)
             };
             let expected = next(ReplyContent::Call(done.ids.clone().into()), "b");
-            let found = next(ReplyContent::CallText(whole(&done)), "a");
+            let found = next(ReplyContent::CallText(String::new(), whole(&done)), "a");
             assert_eq!((found.usage.kind, found.usage.reused), (MatchKind::Extend, read), "{begins}");
             assert_eq!(found.ids, expected.ids, "{begins}: its result is read in the same way");
             // Another call than the one that was sampled is another past.
@@ -200,7 +200,7 @@ fn a_call_that_comes_back_as_text_is_the_one_that_was_sampled() {
             other.arguments["second"] = json!("another");
             let past = said(&engine, request.clone());
             assert_eq!(past.ids, done.ids);
-            let found = next(ReplyContent::CallText(other), "a");
+            let found = next(ReplyContent::CallText(String::new(), other), "a");
             assert_eq!(found.usage.kind, MatchKind::Diverge, "{begins}");
         }
     }
@@ -226,7 +226,8 @@ fn several_calls_are_made_together() {
             let user = "What is the price?".to_owned();
             let mut next = Request { parallel_tool_calls: false, ..joint.clone() };
             let past = [ReplyContent::Call(one.ids.clone().into())].into_iter();
-            let past = past.chain(calls[1..].iter().cloned().map(ReplyContent::CallText));
+            let past = past
+                .chain(calls[1..].iter().cloned().map(|call| ReplyContent::CallText(String::new(), call)));
             let conversation = next.prompt.conversation_mut().unwrap();
             for (n, reply) in past.enumerate() {
                 conversation

@@ -602,7 +602,7 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     .concat();
     conversation.exchanges[0].reply = ReplyContent::Call(ids.into());
     let held = chat.prompt(&conversation, tokenizer).expect("a prompt");
-    conversation.exchanges[0].reply = ReplyContent::CallText(call);
+    conversation.exchanges[0].reply = ReplyContent::CallText(String::new(), call);
     let asked = chat.prompt(&conversation, tokenizer).expect("a prompt");
     assert_eq!(compare(&held, &asked).relation, Relation::Exact, "{:?}, {:?}", text(&held), text(&asked));
     format!("{:?}\n  then {:?}", text(&first), text(&second[first.len()..]))

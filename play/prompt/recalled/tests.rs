@@ -1,7 +1,7 @@
 //! Recollections that are carried forward equal those from the whole plan, and cost only what is new.
 
 use super::*;
-use crate::prompt::Memories;
+use crate::prompt::{Memories, SampledReply};
 use greenroom_scenario::{load, turn_seed};
 
 /// What the strategy of a turn's speaker remembers, by all turns before it, as [`Recollections::recall`]
@@ -163,7 +163,7 @@ phases: [{{name: game, agents: [ann, ben], order: broadcast, rounds: {n_rounds},
         let asked = memories.ask(id).unwrap();
         let n_looked = memories.recollections.take_n_looked();
         (most, all) = (n_looked.max(most), all + n_looked);
-        memories.say(asked, &[], "share");
+        memories.say(asked, SampledReply::of_text("share"));
     }
     (most, all)
 }

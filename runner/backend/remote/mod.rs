@@ -19,14 +19,14 @@ mod shown;
 use super::embedded::source;
 use super::engine::{conversation, in_file_order, room};
 use super::{Backend, BoxFuture, ModelCard, Reply, Request, Session, Sink, StopReason, locate};
-use crate::prompt::{StopStrings, opens_reasoning};
+use crate::prompt::StopStrings;
 use crate::sampling::suggested;
 use crate::scenario::{Api, ChoiceMethod, EngineAddress, Hints, Reasoning};
 use crate::transcript::ModelRecord;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ask::{PartialReply, Prompt, RemoteRequest, ReplyBounds, messages};
 use greenroom::GreenroomBackend;
-use greenroom_engine::{PromptEncoder, StreamedReply};
+use greenroom_engine::{PromptEncoder, StreamedReply, ThoughtForm};
 use held::{ExpectedReuse, HeldSessions, ReuseOutcome};
 use http::{Http, HttpFailure, with_retries};
 use opening::{describe, probe};
@@ -107,13 +107,13 @@ impl RemoteBackend {
         Ok(Prompt::Ids(prompter.prompt_ids(&conversation.into())?))
     }
 
-    /// True if the template may have opened the reasoning of a reply; of messages, only the engine knows it.
-    fn may_reason(&self, request: &Request, prompt: &Prompt) -> bool {
+    /// How reasoning is marked in the reply to a prompt; of messages, only the engine knows whether its template
+    /// opens it.
+    fn thoughts(&self, request: &Request, prompt: &Prompt) -> ThoughtForm {
         match (&self.prompter, prompt) {
-            (Some(prompter), Prompt::Ids(ids)) => {
-                opens_reasoning(&prompter.decode(&ids[ids.len().saturating_sub(16)..]))
-            }
-            _ => request.conversation.reasoning != Reasoning::None,
+            (Some(prompter), Prompt::Ids(ids)) => prompter.thoughts(ids),
+            _ if request.conversation.reasoning == Reasoning::None => ThoughtForm::of_text(),
+            _ => ThoughtForm::of_text().perhaps_opened(),
         }
     }
 
@@ -143,7 +143,9 @@ impl RemoteBackend {
         // A choice is never cut: a token is a byte at least, and there is JSON around it where an API knows
         // no other form.
         let longest = options.iter().map(|option| option.len()).max();
-        let max_tokens = longest.map_or(request.max_tokens, |bytes| bytes + 64);
+        // Most engines count reasoning as tokens of the reply.
+        let of_reply = request.max_tokens + request.max_thought_tokens;
+        let max_tokens = longest.map_or(of_reply, |bytes| bytes + 64);
         let is_free = bounds == ReplyBounds::Free;
         // What is bounded ends by itself.
         let stops = if is_free { request.stops.clone() } else { StopStrings::default() };
@@ -161,8 +163,8 @@ impl RemoteBackend {
         };
         let body = dialect::body(self.address.api, &ask)?;
         // A choice may come within JSON; it is shown once it is known.
-        let may_reason = is_free && self.may_reason(&request, &prompt);
-        let cutting = Cutting { stops: &stops, whole_sentences: is_free, may_reason };
+        let thoughts = self.thoughts(&request, &prompt);
+        let cutting = Cutting { stops: &stops, whole_sentences: is_free, thoughts: &thoughts };
         let (said, outcome) = self.asked(&body, &key, &sink, options.is_empty().then_some(cutting)).await?;
         let ids = match &prompt {
             Prompt::Ids(ids) => ids.as_slice(),
@@ -239,7 +241,6 @@ impl RemoteBackend {
                 let Some((begin, speech)) = cutting.and_then(|cutting| cutting.streamed(&said.text)) else {
                     continue;
                 };
-                shown.show(&mut n_shown, &said.text[..begin]);
                 n_read = begin;
                 streamed = Some(speech);
             }

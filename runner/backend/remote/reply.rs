@@ -5,7 +5,7 @@ use crate::backend::{Call, Reply, Request, conversation};
 use crate::prompt::{Conversation, Cut, StopStrings};
 use crate::tools::cut_call;
 use anyhow::{bail, ensure};
-use greenroom_engine::{PromptEncoder, StopConditions, StopReason, StreamedReply, cut_reply};
+use greenroom_engine::{PromptEncoder, StopConditions, StopReason, StreamedReply, ThoughtForm, cut_reply};
 use serde_json::{Value, json};
 
 /// The cut of a reply by its text, which is not known before it comes.
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 pub(super) struct Cutting<'a> {
     pub(super) stops: &'a StopStrings,
     pub(super) whole_sentences: bool,
-    /// True if the template may have opened its reasoning.
-    pub(super) may_reason: bool,
+    /// How its reasoning is marked.
+    pub(super) thoughts: &'a ThoughtForm,
 }
 
 impl Cutting<'_> {
@@ -25,7 +25,7 @@ impl Cutting<'_> {
         said: &PartialReply,
         with: impl FnOnce(usize, StopConditions<'_>) -> T,
     ) -> T {
-        let Cut { begin, stop, head } = self.stops.cut(text);
+        let Cut { begin, stop, head } = self.stops.cut(text, self.thoughts);
         let (whole_sentences, is_full) = (self.whole_sentences, said.finish == Some(Finish::Full));
         with(begin, StopConditions { stop: &stop, head: &head, whole_sentences, is_full })
     }
@@ -33,7 +33,7 @@ impl Cutting<'_> {
     /// The speech of a reply that streams and begins so, and the offset at which it begins; `None`: it is not
     /// known yet how it is cut.
     pub(super) fn streamed(self, said: &str) -> Option<(usize, StreamedReply)> {
-        let Cut { begin, stop, head } = self.stops.cut_so_far(said, self.may_reason)?;
+        let Cut { begin, stop, head } = self.stops.cut_so_far(said, self.thoughts)?;
         let whole_sentences = self.whole_sentences;
         Some((
             begin,
@@ -99,7 +99,8 @@ pub(super) fn by_ids(
     // The engine's text has no token that ends a turn.
     let rest = said.text.strip_prefix(&text).map(str::to_string);
     let cut = rest.unwrap_or_else(|| prompter.decode(&said.ids[ids.len()..]));
-    Ok(Reply { call: called, ..cut_at(ids, text, stop, &cut) })
+    let speech = cutting.thoughts.parts(&text).speech;
+    Ok(Reply { call: called, speech, ..cut_at(ids, text, stop, &cut) })
 }
 
 /// A reply of which something was cut. An incomplete sentence at its limit is not a loss, nor is the token
@@ -149,7 +150,8 @@ mod tests {
     use crate::tools::says_call;
 
     fn cutting(stops: &StopStrings, whole_sentences: bool) -> Cutting<'_> {
-        Cutting { stops, whole_sentences, may_reason: false }
+        static NONE: std::sync::LazyLock<ThoughtForm> = std::sync::LazyLock::new(ThoughtForm::default);
+        Cutting { stops, whole_sentences, thoughts: &NONE }
     }
 
     fn said(text: &str, finish: Finish) -> PartialReply {

@@ -60,7 +60,7 @@ pub(super) fn rendered(
     for (past, (raw, is_call)) in read.exchanges.iter_mut().zip(replies).filter(|_| is_other) {
         let call = read_call(raw.trim()).filter(|_| is_call);
         past.reply = match call {
-            Some(call) => ReplyContent::CallText(call),
+            Some(call) => ReplyContent::CallText(String::new(), call),
             None => ReplyContent::Text(raw.to_string()),
         };
     }

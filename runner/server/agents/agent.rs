@@ -189,7 +189,7 @@ impl PastTurn {
     pub(super) fn new(heard: String, answer: &CompletedReply) -> Self {
         let completion = &answer.completion;
         let said = match &completion.call {
-            None => PastReply::Text(completion.text.clone()),
+            None => PastReply::Text(completion.speech().to_string()),
             Some(ToolCalls::Complete(calls)) if !calls.is_empty() => {
                 PastReply::Call { tool: calls[0].tool.clone(), arguments: calls[0].arguments.clone() }
             }

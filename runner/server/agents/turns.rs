@@ -192,6 +192,7 @@ impl EventEncoder for TurnReporter {
     fn piece(&mut self, _: usize, piece: ReplyPiece) -> Vec<Frame> {
         match piece {
             ReplyPiece::Begun | ReplyPiece::Logprobs(_) => Vec::new(),
+            ReplyPiece::Thought(text) => vec![Frame::named("thought", &json!({ "text": text }))],
             ReplyPiece::Text(text) => vec![Frame::named("text", &json!({ "text": text }))],
             ReplyPiece::Called(tool) => vec![Frame::named("call", &json!({ "tool": tool }))],
             ReplyPiece::Arguments(text) => vec![Frame::named("arguments", &json!({ "text": text }))],

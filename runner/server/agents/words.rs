@@ -80,12 +80,15 @@ pub(super) fn answered(name: &str, turn: usize, answer: &CompletedReply, options
     let mut described = json!({
         "agent": name,
         "turn": turn,
-        "text": completion.text,
+        "text": completion.speech(),
         "stop": stop(completion),
         "seed": answer.seed,
         "usage": usage(answer),
         "greenroom": explained(answer),
     });
+    if !completion.thought().is_empty() {
+        described["thought"] = json!(completion.thought());
+    }
     if let Some(call) = calls(completion).first() {
         described["text"] = Value::Null;
         described["call"] = json!({ "tool": call.tool, "arguments": call.arguments });

@@ -12,6 +12,7 @@ use super::dialogue::Dialogue;
 use super::error::{Refusal, in_anthropics_form};
 use super::openai::schema;
 use super::stream::respond;
+use super::thinking::ThinkingGiven;
 use super::{App, AuthTenant, Shared, body};
 use crate::scenario::Hints;
 use axum::body::Bytes;
@@ -96,11 +97,15 @@ async fn identified(mut response: Response) -> Response {
 impl MessagesBody {
     /// What is answered, and which calls the reply may make.
     fn dialogue(&mut self) -> Result<(Dialogue, ToolChoice), Refusal> {
-        self.thinking.as_ref().map_or(Ok(()), Thinking::check)?;
+        let thinking = self.thinking_given()?;
         let tools = tools::tools(self.tools.take().unwrap_or_default())?;
         let calls = tools::calls(self.tool_choice.as_ref(), tools.as_deref())?;
         let lines = messages::lines(self.system.take(), std::mem::take(&mut self.messages))?;
-        Ok((Dialogue::new(lines, tools, "messages")?, calls))
+        Ok((thinking.of(Dialogue::new(lines, tools, "messages")?), calls))
+    }
+
+    fn thinking_given(&self) -> Result<ThinkingGiven, Refusal> {
+        self.thinking.as_ref().map_or(Ok(ThinkingGiven::default()), Thinking::given)
     }
 
     /// How it is answered, by a model with a context of `context` tokens.
@@ -123,6 +128,7 @@ impl MessagesBody {
         let given = Hints { temperature, top_p, top_k, ..Hints::default() };
         Ok(AnswerSettings {
             max_tokens: (max_tokens < context).then_some(max_tokens),
+            max_thought_tokens: self.thinking_given()?.limit(),
             stop: self.stop_sequences.take().unwrap_or_default(),
             grammar,
             calls,

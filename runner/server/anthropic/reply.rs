@@ -32,19 +32,26 @@ pub(super) struct ReplyContext {
 pub(super) struct SentBlocks {
     /// Those that are whole; it is the index of the next one, too.
     n_whole: usize,
-    /// True if another one has begun.
-    is_open: bool,
+    /// The type of another one that has begun.
+    open: Option<BlockKind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BlockKind {
+    Thinking,
+    Text,
+    ToolUse,
 }
 
 impl ReplyContext {
     /// The message with its reply.
     pub(super) fn whole(&self, answer: &CompletedReply) -> Value {
         let completion = &answer.completion;
-        let content = match calls(completion) {
-            calls @ [_, ..] => calls.iter().map(|call| tool_use(&call.tool, &call.arguments)).collect(),
-            _ if completion.text.is_empty() => json!([]),
-            _ => json!([text_block(&completion.text)]),
-        };
+        let (thought, speech) = (completion.thought(), completion.speech());
+        let thought = (!thought.is_empty()).then(|| thinking(thought));
+        let speech = (!speech.is_empty()).then(|| text_block(speech));
+        let calls = calls(completion).iter().map(|call| tool_use(&call.tool, &call.arguments));
+        let content = thought.into_iter().chain(speech).chain(calls).collect();
         let mut message = self.message(&content, &usage(answer));
         let (reason, sequence) = self.stop(completion);
         message["stop_reason"] = json!(reason);
@@ -113,9 +120,9 @@ impl ReplyContext {
     }
 
     /// A content block begins.
-    fn begin_block(&mut self, block: &Value) -> Vec<Frame> {
+    fn begin_block(&mut self, kind: BlockKind, block: &Value) -> Vec<Frame> {
         let mut frames = self.close();
-        self.sent.is_open = true;
+        self.sent.open = Some(kind);
         let index = self.sent.n_whole;
         frames.push(event("content_block_start", json!({ "index": index, "content_block": block })));
         if index == 0 {
@@ -131,13 +138,29 @@ impl ReplyContext {
 
     /// The content block that has begun is whole.
     fn close(&mut self) -> Vec<Frame> {
-        if !self.sent.is_open {
-            return Vec::new();
+        let Some(kind) = self.sent.open else { return Vec::new() };
+        let mut frames = Vec::new();
+        if kind == BlockKind::Thinking {
+            frames.push(self.more(&json!({ "type": "signature_delta", "signature": "" })));
         }
         let index = self.sent.n_whole;
-        self.sent = SentBlocks { n_whole: index + 1, is_open: false };
-        vec![event("content_block_stop", json!({ "index": index }))]
+        self.sent = SentBlocks { n_whole: index + 1, open: None };
+        frames.push(event("content_block_stop", json!({ "index": index })));
+        frames
     }
+
+    /// More of a thought or of text, whose block may have begun.
+    fn extend(&mut self, kind: BlockKind, block: &Value, delta: &Value) -> Vec<Frame> {
+        let is_open = self.sent.open == Some(kind);
+        let mut frames = if is_open { Vec::new() } else { self.begin_block(kind, block) };
+        frames.push(self.more(delta));
+        frames
+    }
+}
+
+/// What was thought before the reply. Nobody signs it: sent back it has no effect.
+fn thinking(thought: &str) -> Value {
+    json!({ "type": "thinking", "thinking": thought, "signature": "" })
 }
 
 fn text_block(text: &str) -> Value {
@@ -186,16 +209,16 @@ impl EventEncoder for ReplyContext {
     fn piece(&mut self, _: usize, piece: ReplyPiece) -> Vec<Frame> {
         match piece {
             ReplyPiece::Begun | ReplyPiece::Logprobs(_) => Vec::new(),
-            ReplyPiece::Text(text) => {
-                if text.is_empty() {
-                    return Vec::new();
-                }
-                let mut frames =
-                    if self.sent.is_open { Vec::new() } else { self.begin_block(&text_block("")) };
-                frames.push(self.more(&json!({ "type": "text_delta", "text": text })));
-                frames
+            ReplyPiece::Thought(text) => {
+                let delta = json!({ "type": "thinking_delta", "thinking": text });
+                self.extend(BlockKind::Thinking, &thinking(""), &delta)
             }
-            ReplyPiece::Called(tool) => self.begin_block(&tool_use(&tool, &json!({}))),
+            ReplyPiece::Text(text) if text.is_empty() => Vec::new(),
+            ReplyPiece::Text(text) => {
+                let delta = json!({ "type": "text_delta", "text": text });
+                self.extend(BlockKind::Text, &text_block(""), &delta)
+            }
+            ReplyPiece::Called(tool) => self.begin_block(BlockKind::ToolUse, &tool_use(&tool, &json!({}))),
             ReplyPiece::Arguments(text) => {
                 vec![self.more(&json!({ "type": "input_json_delta", "partial_json": text }))]
             }

@@ -2,8 +2,9 @@
 
 use super::super::error::Refusal;
 use super::super::openai::{FunctionEntry, offered};
+use super::super::thinking::ThinkingGiven;
 use super::messages::fault;
-use greenroom_engine::{ToolChoice, Tools};
+use greenroom_engine::{Reasoning, ToolChoice, Tools};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ impl WrittenToolChoice {
 pub(super) struct Thinking {
     #[serde(rename = "type")]
     kind: String,
+    budget_tokens: Option<usize>,
 }
 
 /// The tools of a request.
@@ -99,20 +101,21 @@ pub(super) fn calls(
 }
 
 impl Thinking {
-    /// Refuses mandatory thinking; if the model may choose (`adaptive`), it does not think.
+    /// How much is thought. If the model may choose (`adaptive`), it is as its template has it.
     ///
     /// # Errors
-    /// Its type is another one.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
-        match self.kind.as_str() {
-            "disabled" | "adaptive" => Ok(()),
-            kind => Err(fault(
-                "thinking.type",
-                format!(
-                    "`{kind}` is not supported; expected `disabled`: these models reply without thinking"
-                ),
-            )),
-        }
+    /// Its type is not known.
+    pub(super) fn given(&self) -> Result<ThinkingGiven, Refusal> {
+        let level = match self.kind.as_str() {
+            "disabled" => Some(Reasoning::None),
+            "adaptive" => None,
+            "enabled" => Some(Reasoning::Medium),
+            kind => {
+                let found = format!("unknown value `{kind}`; expected enabled, disabled, or adaptive");
+                return Err(fault("thinking.type", found));
+            }
+        };
+        Ok(ThinkingGiven { level, max_tokens: self.budget_tokens })
     }
 }
 

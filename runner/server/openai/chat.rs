@@ -7,6 +7,7 @@ use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::{EventEncoder, Frame, respond};
+use super::super::thinking::ThinkingGiven;
 use super::super::{App, AuthTenant, Shared, body};
 use super::messages::{self, OpenAiMessage, OpenAiTool};
 use super::words::{
@@ -102,11 +103,11 @@ pub(in super::super) async fn complete(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
-    let sampled = sampling(&value)?;
+    let (sampled, thinking) = (sampling(&value)?, ThinkingGiven::read(&value)?);
     let body: ChatBody = body::of_value(value)?;
     let tools = messages::tools(body.tools.unwrap_or_default())?;
     let may_call = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
-    let dialogue = Dialogue::new(messages::lines(body.messages)?, tools, "messages")?;
+    let dialogue = thinking.of(Dialogue::new(messages::lines(body.messages)?, tools, "messages")?);
     let n = body.n.unwrap_or(1);
     if n == 0 || n > MAX_REPLIES {
         return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MAX_REPLIES}")));
@@ -118,6 +119,7 @@ pub(in super::super) async fn complete(
     let seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
     let settings = AnswerSettings {
         max_tokens: body.max_completion_tokens.or(body.max_tokens),
+        max_thought_tokens: thinking.limit(),
         stop: StopParam::list(body.stop),
         grammar: grammar(body.response_format)?,
         calls: may_call,
@@ -171,14 +173,19 @@ impl Completion {
 
     fn choice(&self, index: usize, answer: &CompletedReply) -> Value {
         let completion = &answer.completion;
-        let mut message = json!({ "role": "assistant", "content": completion.text, "refusal": null });
+        let mut message = json!({ "role": "assistant", "content": completion.speech(), "refusal": null });
+        if !completion.thought().is_empty() {
+            message["reasoning_content"] = json!(completion.thought());
+        }
         let calls = calls(completion).iter().map(|call| {
             let function = json!({ "name": call.tool, "arguments": call.arguments.to_string() });
             json!({ "id": fresh_id("call_"), "type": "function", "function": function })
         });
         let calls: Vec<Value> = calls.collect();
         if !calls.is_empty() {
-            message["content"] = Value::Null;
+            if completion.speech().is_empty() {
+                message["content"] = Value::Null;
+            }
             message["tool_calls"] = json!(calls);
         }
         json!({
@@ -227,6 +234,7 @@ impl EventEncoder for Completion {
     fn piece(&mut self, index: usize, piece: ReplyPiece) -> Vec<Frame> {
         let chunk = match piece {
             ReplyPiece::Begun => self.chunk(index, &json!({ "role": "assistant", "content": "" }), None),
+            ReplyPiece::Thought(text) => self.chunk(index, &json!({ "reasoning_content": text }), None),
             ReplyPiece::Text(text) => self.chunk(index, &json!({ "content": text }), None),
             ReplyPiece::Logprobs(tokens) => {
                 let mut chunk = self.chunk(index, &json!({}), None);

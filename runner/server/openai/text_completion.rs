@@ -141,7 +141,7 @@ impl EventEncoder for TextCompletion {
                 }
                 self.choice(index, self.echo(index))
             }
-            ReplyPiece::Text(text) => self.choice(index, &text),
+            ReplyPiece::Thought(text) | ReplyPiece::Text(text) => self.choice(index, &text),
             ReplyPiece::Logprobs(tokens) => {
                 let mut offset = self.offset;
                 let mut choice = self.choice(index, "");

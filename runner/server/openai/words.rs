@@ -74,12 +74,13 @@ pub(super) fn usage(answers: &[CompletedReply]) -> Value {
     let prompt = answers.first().map_or(0, CompletedReply::prompt_tokens);
     let cached = answers.first().map_or(0, |answer| answer.completion.usage.reused);
     let said: usize = answers.iter().map(|answer| answer.completion.ids.len()).sum();
+    let thought: usize = answers.iter().map(|answer| answer.completion.n_thought).sum();
     json!({
         "prompt_tokens": prompt,
         "completion_tokens": said,
         "total_tokens": prompt + said,
         "prompt_tokens_details": { "cached_tokens": cached, "audio_tokens": 0 },
-        "completion_tokens_details": { "reasoning_tokens": 0, "audio_tokens": 0 },
+        "completion_tokens_details": { "reasoning_tokens": thought, "audio_tokens": 0 },
     })
 }
 

@@ -1,7 +1,7 @@
 //! The events of a response, in order, and the response that they result in.
 
 use super::super::words::{finish_reason, logprobs};
-use super::input::{InputPart, InputRole, Item, Status};
+use super::input::{InputPart, InputRole, Item, ReasoningPart, Status};
 use super::output::ResponseObject;
 use crate::server::ask::{CompletedReply, ReplyPiece, calls, fresh_id};
 use crate::server::error::Refusal;
@@ -9,15 +9,15 @@ use crate::server::stream::Frame;
 use greenroom_engine::{Call, Completion, TokenLogprob};
 use serde_json::{Value, json};
 
-/// An unfinished response. Its output is a message, or calls.
+/// An unfinished response. Its output is a thought, perhaps, then a message, or calls, or both.
 pub(super) struct ResponseEvents {
     pub(super) response: ResponseObject,
     has_logprobs: bool,
-    /// Id of the message, if it becomes one.
-    message_id: String,
     saying: Saying,
     /// Complete items.
     done: Vec<Item>,
+    /// Number of calls among the complete items.
+    n_calls: usize,
     /// Number of the next event.
     next: u64,
 }
@@ -25,20 +25,14 @@ pub(super) struct ResponseEvents {
 /// The current item.
 enum Saying {
     Nothing,
-    Message,
+    Thought { id: String, text: String },
+    Message { id: String, text: String },
     Call { id: String, call_id: String, name: String, arguments: String },
 }
 
 impl ResponseEvents {
     pub(super) fn new(response: ResponseObject, has_logprobs: bool) -> Self {
-        Self {
-            response,
-            has_logprobs,
-            message_id: fresh_id("msg_"),
-            saying: Saying::Nothing,
-            done: Vec::new(),
-            next: 0,
-        }
+        Self { response, has_logprobs, saying: Saying::Nothing, done: Vec::new(), n_calls: 0, next: 0 }
     }
 
     pub(super) fn begin(&mut self) -> Vec<Frame> {
@@ -49,6 +43,7 @@ impl ResponseEvents {
     pub(super) fn piece(&mut self, piece: ReplyPiece) -> Vec<Frame> {
         match piece {
             ReplyPiece::Begun => Vec::new(),
+            ReplyPiece::Thought(text) => self.think(&text),
             ReplyPiece::Text(text) => self.say(&text),
             ReplyPiece::Logprobs(tokens) => self.tell(&tokens),
             ReplyPiece::Called(tool) => self.call(&tool),
@@ -91,9 +86,11 @@ impl ResponseEvents {
         self.event(name, json!({ "output_index": self.done.len(), "item": item }))
     }
 
-    /// An event of the message's only part.
+    /// An event of the only part of the current thought or message.
     fn part(&mut self, name: &'static str, mut data: Value) -> Frame {
-        data["item_id"] = json!(self.message_id);
+        if let Saying::Thought { id, .. } | Saying::Message { id, .. } = &self.saying {
+            data["item_id"] = json!(id);
+        }
         data["output_index"] = json!(self.done.len());
         data["content_index"] = json!(0);
         self.event(name, data)
@@ -101,21 +98,41 @@ impl ResponseEvents {
 }
 
 impl ResponseEvents {
-    /// Begins the message, if it has not begun.
-    fn open(&mut self) -> Vec<Frame> {
-        let Saying::Nothing = self.saying else { return Vec::new() };
-        self.saying = Saying::Message;
-        let item = self.message(Status::InProgress, Vec::new());
-        let part = json!({ "part": InputPart::output(String::new(), json!([])) });
-        vec![self.item("response.output_item.added", &item), self.part("response.content_part.added", part)]
+    /// Begins the thought, if it has not begun, and continues it.
+    fn think(&mut self, text: &str) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if !matches!(self.saying, Saying::Thought { .. }) {
+            frames = self.end_item(None, Status::Completed, &[]);
+            let id = fresh_id("rs_");
+            frames.push(self.item("response.output_item.added", &thought(&id, Status::InProgress, None)));
+            self.saying = Saying::Thought { id, text: String::new() };
+        }
+        if let Saying::Thought { text: so_far, .. } = &mut self.saying {
+            so_far.push_str(text);
+        }
+        frames.push(self.part("response.reasoning_text.delta", json!({ "delta": text })));
+        frames
     }
 
-    fn message(&self, status: Status, content: Vec<InputPart>) -> Item {
-        Item::Message { id: self.message_id.clone(), role: InputRole::Assistant, status, content }
+    /// Begins the message, if it has not begun.
+    fn open(&mut self) -> Vec<Frame> {
+        if let Saying::Message { .. } = self.saying {
+            return Vec::new();
+        }
+        let mut frames = self.end_item(None, Status::Completed, &[]);
+        let id = fresh_id("msg_");
+        frames.push(self.item("response.output_item.added", &message(&id, Status::InProgress, Vec::new())));
+        self.saying = Saying::Message { id, text: String::new() };
+        let part = json!({ "part": InputPart::output(String::new(), json!([])) });
+        frames.push(self.part("response.content_part.added", part));
+        frames
     }
 
     fn say(&mut self, text: &str) -> Vec<Frame> {
         let mut frames = self.open();
+        if let Saying::Message { text: so_far, .. } = &mut self.saying {
+            so_far.push_str(text);
+        }
         frames.push(self.part("response.output_text.delta", json!({ "delta": text, "logprobs": [] })));
         frames
     }
@@ -123,7 +140,7 @@ impl ResponseEvents {
     /// Log-probabilities of what was said before: an event without text.
     fn tell(&mut self, tokens: &[TokenLogprob]) -> Vec<Frame> {
         match self.saying {
-            Saying::Message if self.has_logprobs => {
+            Saying::Message { .. } if self.has_logprobs => {
                 let data = json!({ "delta": "", "logprobs": logprobs(tokens) });
                 vec![self.part("response.output_text.delta", data)]
             }
@@ -131,9 +148,9 @@ impl ResponseEvents {
         }
     }
 
-    /// Begins a call, and completes the previous one.
+    /// Begins a call, and completes what was before it.
     fn call(&mut self, tool: &str) -> Vec<Frame> {
-        let mut frames = self.end_call(None, Status::Completed);
+        let mut frames = self.end_item(None, Status::Completed, &[]);
         let (id, call_id, name) = (fresh_id("fc_"), fresh_id("call_"), tool.to_string());
         let item = Item::FunctionCall {
             id: id.clone(),
@@ -161,57 +178,75 @@ impl ResponseEvents {
         let mut frames = self.catch_up(completion);
         let status =
             if finish_reason(completion) == "length" { Status::Incomplete } else { Status::Completed };
-        if let Saying::Call { .. } = self.saying {
-            frames.extend(self.end_call(calls(completion).get(self.done.len()), status));
-        } else {
-            let likely = if self.has_logprobs { logprobs(&completion.logprobs) } else { json!([]) };
-            let done = json!({ "text": completion.text, "logprobs": likely });
-            frames.push(self.part("response.output_text.done", done));
-            let part = InputPart::output(completion.text.clone(), likely);
-            frames.push(self.part("response.content_part.done", json!({ "part": part })));
-            let item = self.message(status, vec![part]);
-            frames.push(self.end_item(item));
-        }
+        let read = calls(completion).get(self.n_calls);
+        frames.extend(self.end_item(read, status, &completion.logprobs));
         self.response.conclude(std::mem::take(&mut self.done), answer);
         frames
     }
 
-    /// Ends the current call; `read` is the parsed call.
-    fn end_call(&mut self, read: Option<&Call>, status: Status) -> Vec<Frame> {
-        let Saying::Call { id, call_id, name, arguments } =
-            std::mem::replace(&mut self.saying, Saying::Nothing)
-        else {
-            return Vec::new();
-        };
-        let arguments = checked(arguments, read);
-        let n = self.done.len();
-        let data = json!({ "item_id": id, "output_index": n, "name": name, "arguments": arguments });
-        let done = self.event("response.function_call_arguments.done", data);
-        vec![done, self.end_item(Item::FunctionCall { id, call_id, name, arguments, status })]
-    }
-
-    fn end_item(&mut self, item: Item) -> Frame {
-        let frame = self.item("response.output_item.done", &item);
-        self.done.push(item);
-        frame
-    }
-
-    /// Begins the item of a reply without any piece: it is empty, or was cut off before its call had a name.
-    fn catch_up(&mut self, completion: &Completion) -> Vec<Frame> {
-        let Saying::Nothing = self.saying else { return Vec::new() };
-        match calls(completion) {
-            calls @ [_, ..] => {
-                let mut frames = Vec::new();
-                for call in calls {
-                    frames.extend(self.call(&call.tool));
-                    frames.extend(self.pass(&call.arguments.to_string()));
-                }
-                frames
+    /// Ends the current item; `read` is the call as it was parsed, if it is one, and `tokens` have the
+    /// log-probabilities of a message.
+    fn end_item(&mut self, read: Option<&Call>, status: Status, tokens: &[TokenLogprob]) -> Vec<Frame> {
+        let (mut frames, n) = (Vec::new(), self.done.len());
+        let item = match std::mem::replace(&mut self.saying, Saying::Nothing) {
+            Saying::Nothing => return frames,
+            Saying::Thought { id, text } => {
+                let data = json!({ "item_id": id, "output_index": n, "content_index": 0, "text": text });
+                frames.push(self.event("response.reasoning_text.done", data));
+                thought(&id, status, Some(text))
             }
-            _ if completion.text.is_empty() => self.open(),
-            _ => self.say(&completion.text),
-        }
+            Saying::Message { id, text } => {
+                let likely = if self.has_logprobs { logprobs(tokens) } else { json!([]) };
+                let place = json!({ "item_id": id, "output_index": n, "content_index": 0 });
+                let mut data = place.clone();
+                (data["text"], data["logprobs"]) = (json!(text), likely.clone());
+                frames.push(self.event("response.output_text.done", data));
+                let (part, mut data) = (InputPart::output(text, likely), place);
+                data["part"] = json!(part);
+                frames.push(self.event("response.content_part.done", data));
+                message(&id, status, vec![part])
+            }
+            Saying::Call { id, call_id, name, arguments } => {
+                let arguments = checked(arguments, read);
+                let data = json!({ "item_id": id, "output_index": n, "name": name, "arguments": arguments });
+                frames.push(self.event("response.function_call_arguments.done", data));
+                self.n_calls += 1;
+                Item::FunctionCall { id, call_id, name, arguments, status }
+            }
+        };
+        frames.push(self.item("response.output_item.done", &item));
+        self.done.push(item);
+        frames
     }
+
+    /// Begins the items of a reply of which no piece came: it is empty, or was cut off before its call had a
+    /// name.
+    fn catch_up(&mut self, completion: &Completion) -> Vec<Frame> {
+        if !matches!(self.saying, Saying::Nothing) || !self.done.is_empty() {
+            return Vec::new();
+        }
+        let mut frames = Vec::new();
+        if !completion.thought().is_empty() {
+            frames.extend(self.think(completion.thought()));
+        }
+        if !completion.speech().is_empty() {
+            frames.extend(self.say(completion.speech()));
+        }
+        for call in calls(completion) {
+            frames.extend(self.call(&call.tool));
+            frames.extend(self.pass(&call.arguments.to_string()));
+        }
+        if frames.is_empty() { self.open() } else { frames }
+    }
+}
+
+fn message(id: &str, status: Status, content: Vec<InputPart>) -> Item {
+    Item::Message { id: id.to_string(), role: InputRole::Assistant, status, content }
+}
+
+fn thought(id: &str, status: Status, text: Option<String>) -> Item {
+    let content = text.map(|text| ReasoningPart::ReasoningText { text }).into_iter().collect();
+    Item::Reasoning { id: id.to_string(), summary: Vec::new(), content, status }
 }
 
 /// The arguments of a call as they were said, or otherwise as they were parsed.
@@ -226,7 +261,7 @@ fn checked(arguments: String, read: Option<&Call>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use greenroom_engine::{CacheSource, MatchKind, StopReason, ToolCalls, Usage};
+    use greenroom_engine::{CacheSource, MatchKind, ReplyParts, StopReason, ToolCalls, Usage};
 
     fn ended(text: &str, stop: StopReason, call: Option<ToolCalls>) -> ReplyPiece {
         let usage = Usage {
@@ -254,6 +289,8 @@ mod tests {
         let completion = Completion {
             ids: vec![1, 2],
             text: text.to_string(),
+            parts: ReplyParts { thought: 0..0, speech: 0..if call.is_some() { 0 } else { text.len() } },
+            n_thought: 0,
             stop,
             stop_string: None,
             choice: None,

@@ -14,9 +14,39 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Item {
-    Message { id: String, role: InputRole, status: Status, content: Vec<InputPart> },
-    FunctionCall { id: String, call_id: String, name: String, arguments: String, status: Status },
-    FunctionCallOutput { id: String, call_id: String, output: String, status: Status },
+    Message {
+        id: String,
+        role: InputRole,
+        status: Status,
+        content: Vec<InputPart>,
+    },
+    FunctionCall {
+        id: String,
+        call_id: String,
+        name: String,
+        arguments: String,
+        status: Status,
+    },
+    FunctionCallOutput {
+        id: String,
+        call_id: String,
+        output: String,
+        status: Status,
+    },
+    /// What was thought before a reply. In an input it has no effect: what the model thought is remembered.
+    Reasoning {
+        id: String,
+        summary: Vec<Value>,
+        content: Vec<ReasoningPart>,
+        status: Status,
+    },
+}
+
+/// A part of a thought.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum ReasoningPart {
+    ReasoningText { text: String },
 }
 
 /// A part of a message.
@@ -96,7 +126,8 @@ impl Item {
         match self {
             Self::Message { id, .. }
             | Self::FunctionCall { id, .. }
-            | Self::FunctionCallOutput { id, .. } => id,
+            | Self::FunctionCallOutput { id, .. }
+            | Self::Reasoning { id, .. } => id,
         }
     }
 
@@ -124,7 +155,7 @@ impl InputPart {
     }
 }
 
-/// Reads the items of an input; a text is a user's message. Reasoning of other models is ignored.
+/// Reads the items of an input; a text is a user's message. Reasoning is ignored.
 ///
 /// # Errors
 /// An item is of a type that is not supported, lacks a field, or has a part that is not text: its place is
@@ -211,7 +242,7 @@ pub(super) fn lines(items: &[Item]) -> Result<Vec<DialogueLine>, Refusal> {
                     InputRole::Assistant => DialogueLine::Assistant(text),
                 }
             }
-            Item::FunctionCall { status: Status::Incomplete, .. } => continue,
+            Item::FunctionCall { status: Status::Incomplete, .. } | Item::Reasoning { .. } => continue,
             Item::FunctionCall { call_id, name, arguments, .. } => DialogueLine::Call {
                 id: call_id.clone(),
                 call: messages::call(name.clone(), arguments, "input")?,

@@ -49,7 +49,7 @@ pub(super) async fn create(
     let instructions =
         body.instructions.iter().filter(|text| !text.is_empty()).cloned().map(DialogueLine::System);
     let lines = instructions.chain(input::lines(&items)?).collect();
-    let dialogue = Dialogue::new(lines, tools, "input")?;
+    let dialogue = body.thinking.of(Dialogue::new(lines, tools, "input")?);
     let telling = ResponseStream::new(app.clone(), &tenant.name, &body, items, dialogue.clone());
     let subject = AskSubject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
     let ask = Ask { route: "/v1/responses", tenant, model: body.model, subject, settings, n: 1 };

@@ -88,7 +88,7 @@ fn usage(answer: &CompletedReply) -> Value {
             "cache_write_tokens": cost.prefilled + cost.recomputed,
         },
         "output_tokens": said,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": answer.completion.n_thought },
         "total_tokens": read + said,
     })
 }

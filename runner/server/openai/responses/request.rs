@@ -9,6 +9,7 @@ use crate::server::ask::{AnswerSettings, fresh_id, random_seed};
 use crate::server::body;
 use crate::server::error::Refusal;
 use crate::server::models::now;
+use crate::server::thinking::ThinkingGiven;
 use greenroom_engine::{Grammar, MAX_TOP_LOGPROBS, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -51,6 +52,12 @@ pub(super) struct ResponsesBody {
     /// All settings of sampling; those above are reported as they were given.
     #[serde(skip)]
     sampled: Hints,
+    /// How much is thought before the reply.
+    #[serde(skip)]
+    pub(super) thinking: ThinkingGiven,
+    /// The same as it was given.
+    #[serde(default)]
+    reasoning: Value,
 }
 
 /// A tool as clients send it.
@@ -87,7 +94,8 @@ impl ResponsesBody {
         let value = body::value(bytes)?;
         body::refuse(&value, &UNSUPPORTED)?;
         let sampled = sampling(&value)?;
-        let body = Self { sampled, ..body::of_value(value)? };
+        let thinking = ThinkingGiven::read(&value)?;
+        let body = Self { sampled, thinking, ..body::of_value(value)? };
         if let Some(other) = body.truncation.as_deref().filter(|word| *word != "disabled") {
             let message = format!("`truncation` is `{other}`, which is not supported; expected `disabled`");
             return Err(Refusal::field("truncation", message));
@@ -133,6 +141,7 @@ impl ResponsesBody {
         let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
         Ok(AnswerSettings {
             max_tokens: self.max_output_tokens,
+            max_thought_tokens: self.thinking.limit(),
             grammar: self.grammar()?,
             calls: messages::calls(self.tool_choice.as_ref(), tools)?,
             parallel_tool_calls: self.may_call_several(),
@@ -192,7 +201,7 @@ impl ResponsesBody {
             parallel_tool_calls: self.may_call_several(),
             previous_response_id: self.previous_response_id.clone(),
             prompt_cache_key: self.prompt_cache_key.clone(),
-            reasoning: json!({ "effort": null, "summary": null }),
+            reasoning: json!({ "effort": self.reasoning["effort"], "summary": null }),
             safety_identifier: self.safety_identifier.clone(),
             service_tier: "default".to_string(),
             store: self.store.unwrap_or(true),
