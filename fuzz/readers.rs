@@ -4,7 +4,7 @@
 //! A reader returns an error for a file that it refuses and must never panic, hang or ask for memory out of
 //! proportion.
 
-use greenroom::prompt::{Memories, OpenOptions};
+use greenroom::prompt::{Memories, OpenOptions, SampledReply};
 use greenroom::rehearsal::load;
 use greenroom::replay::{origin, replay};
 use greenroom::scenario::{Scenario, parse_override};
@@ -118,7 +118,7 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
         let option = |of: &OpenOptions| Some(of.choice.options[*of.open.first()?].text.clone());
         let said =
             asked.choice.as_ref().and_then(option).unwrap_or_else(|| "Yes.\nBen: {{ no }}".to_string());
-        memories.say(asked, &[1], &said);
+        memories.say(asked, SampledReply { ids: &[1], raw: &said, speech: &said });
     }
     let _ = greenroom::outcome::footer(&memories);
     Ok(())

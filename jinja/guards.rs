@@ -61,7 +61,7 @@ pub(crate) fn add_filter(env: &mut Environment<'static>, name: &'static str, pla
 }
 
 /// Adds a test, guarded.
-fn add_test(env: &mut Environment<'static>, name: &'static str, plain: Value) {
+pub(crate) fn add_test(env: &mut Environment<'static>, name: &'static str, plain: Value) {
     env.add_test(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
         let args = args.into_values();
         match is_sound(name, &args)? {

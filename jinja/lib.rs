@@ -92,6 +92,17 @@ impl Jinja {
         self
     }
 
+    /// Adds a test, or replaces one.
+    pub fn with_test<F, Rv, Args>(mut self, name: &'static str, test: F) -> Self
+    where
+        F: Function<Rv, Args>,
+        Rv: FunctionResult,
+        Args: for<'a> FunctionArgs<'a>,
+    {
+        guards::add_test(&mut self.env, name, Value::from_function(test));
+        self
+    }
+
     /// Adds methods, likewise: what is called when a value has none of the name.
     pub fn with_methods<F>(mut self, methods: F) -> Self
     where

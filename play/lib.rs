@@ -15,6 +15,7 @@ pub mod rehearsal;
 pub mod replay;
 pub mod sampling;
 pub mod stage;
+mod thoughts;
 pub mod timeline;
 pub mod tools;
 pub mod trace;

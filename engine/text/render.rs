@@ -87,9 +87,13 @@ impl<'a> Renderer<'a> {
             Reasoning::Medium => "medium",
             Reasoning::High => "high",
         };
+        let listed: Option<Vec<_>> = tools.map(|tools| tools.iter().map(Tool::as_json).collect());
         let rendered = self.template.render(context! {
             messages => messages.iter().map(from_json).collect::<Value>(),
-            tools => tools.map(|tools| tools.iter().map(|tool| from_json(&tool.as_json())).collect::<Value>()),
+            tools => listed.as_ref().map(|tools| tools.iter().map(from_json).collect::<Value>()),
+            // As the template of firefunction has them.
+            functions => listed.map_or(String::new(), |tools| spaced(&tools.into())),
+            datetime => pinned_clock("%b %d %Y %H:%M:%S GMT"),
             add_generation_prompt,
             bos_token => self.bos.clone().unwrap_or_default(),
             eos_token => self.eos.clone().unwrap_or_default(),
@@ -124,6 +128,8 @@ pub(super) fn jinja(clock_read: Arc<AtomicBool>) -> Jinja {
         .with_function("raise_exception", refuse)
         .with_function("strftime_now", clock)
         .with_filter("tojson", to_json)
+        // In Python `None` is not iterable.
+        .with_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok())
 }
 
 /// `{% generation %}` marks training targets in some templates; for rendering it is a block without effect.

@@ -321,6 +321,7 @@ impl ThoughtReader {
             }
             ReplyStage::Between { from, text } => self.begin(bytes, from, text),
             ReplyStage::Thought { marks, searched } => {
+                let is_guess = marks.is_none() && !self.form.is_opened && self.head == 0;
                 let all = self.form.marks.iter().enumerate();
                 let candidates = all.filter(|(n, _)| marks.is_none_or(|marks| marks == *n));
                 let longest = candidates.clone().map(|(_, it)| it.close.len()).max()?;
@@ -333,6 +334,9 @@ impl ThoughtReader {
                     self.stage = ReplyStage::Thought { marks, searched };
                     return None;
                 };
+                if is_guess && find(&bytes[..at], marks.open.as_bytes()).is_some() {
+                    return Some(ReplyStage::Speech { from: 0, searched: 0 }); // it belongs to a mark in it
+                }
                 let from = at + marks.close.len();
                 self.thought.end = self.end_of_thought(&bytes[..at]);
                 self.head = from;
@@ -484,9 +488,12 @@ mod tests {
             assert_eq!(parts(&form, reply), (thought.to_owned(), speech.to_owned()), "{reply:?}");
         }
         let perhaps = form.clone().perhaps_opened();
-        for (reply, thought, speech) in
-            [("hm</think>Yes.", "hm", "Yes."), ("Yes.", "", "Yes."), ("<think>hm</think>Yes.", "hm", "Yes.")]
-        {
+        for (reply, thought, speech) in [
+            ("hm</think>Yes.", "hm", "Yes."),
+            ("Yes.", "", "Yes."),
+            ("<think>hm</think>Yes.", "hm", "Yes."),
+            ("Yes <think>hm</think>.", "", "Yes <think>hm</think>."),
+        ] {
             assert_eq!(parts(&perhaps, reply), (thought.to_owned(), speech.to_owned()), "{reply:?}");
         }
         let opened = form.after_prompt("assistant\n<think>\n");

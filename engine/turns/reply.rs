@@ -200,8 +200,8 @@ impl ReplyText {
 
     /// True at the beginning of a reply that has a form, and may begin with a thought.
     fn may_think_first(&self) -> bool {
-        let is_forced = || self.calling.as_ref().is_some_and(Calling::is_forced);
-        self.ids.is_empty() && self.open.is_some() && (self.waiting.is_some() || is_forced())
+        let has_form = self.waiting.is_some() || self.calling.as_ref().is_some_and(Calling::is_forced);
+        self.ids.is_empty() && self.open.is_some() && has_form && !self.thoughts.is_in_thought()
     }
 
     /// True if an id goes on with a thought though it ends replies (harmony ends each message by the same id).

@@ -15,7 +15,8 @@ pub use greenroom_engine::{CacheSource, Call, Dry, ForcedToken, MatchKind, Sampl
 pub use scripted::Scripted;
 pub use strategy::CastBackend;
 
-use crate::prompt::{Conversation, OpenOptions, StopStrings, speech_of};
+use crate::prompt::{Conversation, OpenOptions, StopStrings};
+use crate::thoughts::speech_of;
 use crate::tools::ToolOffer;
 use crate::transcript::{CallRecord, ModelRecord, Rejected, TurnRecord};
 use greenroom_scenario::{Form, Hints, Recalled, Strategy};

@@ -32,5 +32,5 @@ pub use notes::Evaluated;
 pub use pieces::Piece;
 pub use recalled::{KnownPast, Recollections};
 pub use routes::{Candidate, Routing, by_score};
-pub use spoken::{speech_of, spoken, spoken_so_far};
+pub use spoken::{spoken, spoken_so_far};
 pub use stops::{Cut, StopStrings};

@@ -3,17 +3,7 @@
 //! The agent itself remembers what it sampled; nothing here touches that. A model's engine knows how its template
 //! marks reasoning; a text from elsewhere is read by all known marks.
 
-use greenroom_engine::ThoughtForm;
-use std::ops::Range;
-use std::sync::LazyLock;
-
-/// Marks of reasoning in a text whose template isn't known. It may have opened the reasoning itself.
-static KNOWN: LazyLock<ThoughtForm> = LazyLock::new(|| ThoughtForm::of_text().perhaps_opened());
-
-/// The bytes of a reply of unknown origin that are its speech.
-pub fn speech_of(raw: &str) -> Range<usize> {
-    KNOWN.parts(raw).speech
-}
+use crate::thoughts::KNOWN;
 
 /// The part of a speech, by `name`, that others hear. Empty: nothing was said.
 pub fn spoken(name: &str, speech: &str) -> String {
@@ -67,6 +57,7 @@ pub(super) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thoughts::speech_of;
 
     #[test]
     fn reasoning_and_own_name_are_taken_off() {

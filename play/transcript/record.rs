@@ -1,8 +1,8 @@
 //! The lines of a transcript as types, and their canonical text and hash.
 
 use super::is_summary;
-use crate::prompt::speech_of;
 use crate::sampling::resolved;
+use crate::thoughts::speech_of;
 use greenroom_engine::{Call, Sampling, StopReason};
 use greenroom_scenario::results::Payoffs;
 use greenroom_scenario::{

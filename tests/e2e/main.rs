@@ -37,6 +37,8 @@ mod replays;
 mod seeds;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod thoughts;
 mod verify;
 mod writes;
 

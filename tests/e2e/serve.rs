@@ -49,7 +49,7 @@ impl Server {
     }
 
     /// Status and body of an answer.
-    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         answer(self.open(method, path, &self.address, body))
     }
 

@@ -21,6 +21,7 @@ mod replies;
 mod saving;
 mod status;
 mod texts;
+mod thoughts;
 mod unfinished;
 mod waiting;
 

@@ -1,0 +1,222 @@
+//! Thoughts before replies, by models that say given tokens: what is streamed as what, what limits a thought, and
+//! where a reply begins that has a form.
+
+use crate::fixtures::RandomModel;
+use crate::*;
+use serde_json::json;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A model with a real template that says these tokens, the first of which its prompts end with.
+fn engine(template: &str, control: &str, tokens: &[&str]) -> Engine {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/templates");
+    let template = std::fs::read_to_string(root.join(format!("{template}.jinja"))).expect("a template");
+    let control = control.split(' ').map(str::to_owned).collect();
+    let model = RandomModel { template: Some(template), control, ..RandomModel::tiny(3) };
+    let model = ModelSource::Bundled("puppet", model.saying(tokens).leak());
+    Engine::open(EngineConfig::new(model)).expect("an engine")
+}
+
+const QWEN: (&str, &str) = ("Qwen-Qwen3-0.6B", "<think> </think> <tool_call> </tool_call>");
+const DEEPSEEK: (&str, &str) =
+    ("deepseek-ai-DeepSeek-V3.1", "<｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> <think> </think>");
+const HARMONY: (&str, &str) =
+    ("openai-gpt-oss-120b", "<|start|> <|end|> <|message|> <|channel|> <|return|> <|call|>");
+
+fn qwen(tokens: &[&str]) -> Engine {
+    engine(QWEN.0, QWEN.1, tokens)
+}
+
+fn asked(agent: &str, reasoning: Reasoning) -> Request {
+    let conversation = Conversation { next: "Go on.".into(), reasoning, ..Conversation::default() };
+    Request {
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens: 12,
+        ..Request::new(SessionKey::new("r", agent), conversation)
+    }
+}
+
+/// What is said, and what was streamed: of the thought, of the text, of calls.
+fn said(engine: &Engine, request: Request) -> (Completion, [String; 3]) {
+    let mut turn = engine.submit(request).expect("a turn");
+    let mut streamed = [String::new(), String::new(), String::new()];
+    while let Some(event) = turn.blocking_next() {
+        match event {
+            Event::Thought(text) => streamed[0] += &text,
+            Event::Text(text) => streamed[1] += &text,
+            Event::Call(text) => streamed[2] += &text,
+            Event::Failed(error) => panic!("{error}"),
+            Event::Done(done) => {
+                assert_eq!([done.thought(), done.speech()], [&streamed[0], &streamed[1]], "{:?}", done.text);
+                return (*done, streamed);
+            }
+            _ => {}
+        }
+    }
+    panic!("the turn did not end");
+}
+
+#[test]
+fn a_thought_is_no_part_of_what_is_said() {
+    let engine = qwen(&["\n", "<think>", "h", "m", "</think>", "Y", "o"]);
+    let (done, [thought, text, _]) = said(&engine, asked("a", Reasoning::High));
+    assert_eq!((&*done.text, &*thought, &*text), ("<think>hm</think>Yo", "hm", "Yo"));
+    assert_eq!((done.n_thought, done.ids.len(), done.stop), (4, 6, StopReason::EndOfTurn));
+    // Harmony ends each of its messages by the token that ends the others' turns.
+    let tokens = ["t", "<|channel|>", "n", "<|message|>", "h", "<|end|>"];
+    let harmony = engine_of_harmony(&tokens);
+    let (done, _) = said(&harmony, Request { max_tokens: 5, ..asked("b", Reasoning::High) });
+    assert!(done.text.starts_with("<|channel|>n<|message|>h"), "{:?}", done.text);
+    assert_eq!(done.speech(), "");
+}
+
+fn engine_of_harmony(tokens: &[&str]) -> Engine {
+    engine(HARMONY.0, HARMONY.1, tokens)
+}
+
+#[test]
+fn a_thought_that_does_not_end_is_ended_at_its_limit() {
+    // One that the template opens, and one that the model opens.
+    let opened = engine(DEEPSEEK.0, DEEPSEEK.1, &["<think>", "h", "h", "</think>", "Y", "o"]);
+    let own = qwen(&["\n", "<think>", "h", "h"]);
+    for (n, thought) in [(3, "hhh"), (1, "h"), (0, "")] {
+        let limited = Request { max_thought_tokens: Some(n), ..asked(&format!("a{n}"), Reasoning::High) };
+        let (done, _) = said(&opened, limited.clone());
+        assert_eq!((done.thought(), done.n_thought > 0), (thought, n > 0), "{:?}", done.text);
+        assert!(done.text.contains("</think>") && done.stop == StopReason::EndOfTurn, "{:?}", done.text);
+        let (done, _) = said(&own, limited);
+        assert!(done.text.starts_with("<think>") && done.text.contains("</think>"), "{:?}", done.text);
+    }
+    // Without a limit of its own it has the reply's, and nothing is said.
+    let (done, _) = said(&opened, asked("b", Reasoning::High));
+    assert_eq!((done.thought(), done.speech(), done.stop), ("hhhhhhhhhhhh", "", StopReason::Length));
+    // With one that does not count, the speech has all of the reply's.
+    let endless = engine(DEEPSEEK.0, DEEPSEEK.1, &["<think>", "h", "h", "</think>", "Y", "Y"]);
+    for counts_thought in [true, false] {
+        let name = format!("c{counts_thought}");
+        let request =
+            Request { max_thought_tokens: Some(5), counts_thought, ..asked(&name, Reasoning::High) };
+        let (done, _) = said(&endless, request);
+        assert_eq!(done.ids.len() - done.n_thought, if counts_thought { 12 - done.n_thought } else { 12 });
+        assert_eq!((done.thought(), done.stop), ("hhhhh", StopReason::Length));
+    }
+}
+
+#[test]
+fn what_has_a_form_stands_after_the_thought() {
+    let digit = || Some(Arc::new(Grammar::Regex("[0-9]".into())));
+    let opened = engine(DEEPSEEK.0, DEEPSEEK.1, &["<think>", "h", "</think>", "x"]);
+    for (max_thought_tokens, thought) in [(None, "h"), (Some(0), "")] {
+        let request = Request {
+            grammar: digit(),
+            max_thought_tokens,
+            ..asked(&format!("a{max_thought_tokens:?}"), Reasoning::High)
+        };
+        let (done, _) = said(&opened, request);
+        assert_eq!((done.thought(), done.speech().len()), (thought, 1), "{:?}", done.text);
+        assert!(done.speech().parse::<u8>().is_ok(), "{:?}", done.text);
+    }
+    // A model that may think, and does not.
+    let (done, _) = said(&qwen(&["\n", "x"]), Request { grammar: digit(), ..asked("b", Reasoning::High) });
+    assert!(done.text.parse::<u8>().is_ok(), "{:?}", done.text);
+    // And that thinks first.
+    let thinks = qwen(&["\n", "<think>", "h", "</think>", "x"]);
+    let (done, _) = said(&thinks, Request { grammar: digit(), ..asked("c", Reasoning::High) });
+    assert_eq!((done.thought(), done.speech().len()), ("h", 1), "{:?}", done.text);
+}
+
+/// A choice of harmony is made in the final channel: the model's own reply has it there.
+#[test]
+fn a_choice_stands_after_the_header_of_a_reply() {
+    let harmony = engine_of_harmony(&["<|message|>", "Y"]);
+    let options = ["Y", "N"].map(str::to_owned);
+    let request =
+        Request { constraint: Some(Constraint::OneOf(options.to_vec())), ..asked("a", Reasoning::None) };
+    let conversation = request.prompt.conversation().expect("a conversation").clone();
+    let (done, _) = said(&harmony, Request { logprobs: Some(0), ..request });
+    let choice = done.choice.as_ref().expect("a choice");
+    assert!(choice.chosen == 0 && choice.logprobs[0] > -1e-3, "{choice:?}");
+    assert_eq!((&*done.text, done.speech()), ("Y", "Y"));
+    assert_eq!(harmony.decode(&done.ids), "<|channel|>final<|message|>Y");
+    assert_eq!(done.logprobs.len(), done.ids.len());
+    let ranking = harmony.rank(&conversation, &options, None).expect("a ranking");
+    for (option, logprob) in ranking.options.iter().zip(&choice.logprobs) {
+        assert!((option.logprob - logprob).abs() < 1e-4, "{ranking:?}, {choice:?}");
+    }
+    // A past reply that is given as text is what was chosen.
+    let exchange = |reply| Exchange::new("Go on.".into(), reply);
+    let next = |agent: &str, reply| {
+        let conversation =
+            Conversation { exchanges: vec![exchange(reply)], next: "And?".into(), ..Conversation::default() };
+        Request { prompt: conversation.into(), ..asked(agent, Reasoning::None) }
+    };
+    let (by_text, _) = said(&harmony, next("a", ReplyContent::Text("Y".into())));
+    assert_eq!((by_text.usage.kind, by_text.usage.recomputed), (MatchKind::Extend, 0), "{:?}", by_text.usage);
+}
+
+fn with_tools(request: Request) -> Request {
+    let arguments = json!({ "type": "object", "properties": { "n": { "enum": [7] } }, "required": ["n"], "additionalProperties": false });
+    let roll = Tool { name: "roll".into(), about: "Rolls.".into(), arguments };
+    let tools = Some(Arc::new(Tools { list: vec![roll], instructions: "Tools.".into() }));
+    let conversation = Conversation { tools, ..request.prompt.conversation().expect("one").clone() };
+    Request { prompt: conversation.into(), max_call_tokens: 100, calls: ToolChoice::Allowed, ..request }
+}
+
+#[test]
+fn a_call_may_follow_a_thought_or_a_text() {
+    for (agent, tokens, reasoning, thought, text) in [
+        ("a", &["\n", "<think>", "h", "</think>", "<tool_call>", "{"][..], Reasoning::High, "h", ""),
+        ("b", &["\n", "Y", "o", "<tool_call>", "{"], Reasoning::None, "", "Yo"),
+        ("c", &["\n", "<think>", "h", "</think>", "Y", "<tool_call>", "{"], Reasoning::High, "h", "Y"),
+    ] {
+        let (done, streamed) = said(&qwen(tokens), with_tools(asked(agent, reasoning)));
+        let Some(ToolCalls::Complete(calls)) = &done.call else { panic!("{:?}", done.text) };
+        assert_eq!((&*calls[0].tool, &calls[0].arguments), ("roll", &json!({ "n": 7 })));
+        assert_eq!([&*streamed[0], &streamed[1]], [thought, text], "{:?}", done.text);
+        assert!(streamed[2].starts_with("<tool_call>"), "{streamed:?}");
+    }
+    // A reply that must be a call thinks first where it was told to.
+    let thinks = qwen(&["\n", "<think>", "h", "</think>", "Y"]);
+    let required = |reasoning| Request {
+        calls: ToolChoice::Required,
+        ..with_tools(asked(&format!("d{reasoning:?}"), reasoning))
+    };
+    for (reasoning, thought) in [(Reasoning::High, "h"), (Reasoning::None, "")] {
+        let (done, _) = said(&thinks, required(reasoning));
+        assert_eq!((done.thought(), done.call.is_some()), (thought, true), "{:?}", done.text);
+    }
+    // Where none may be made, none is begun, at the beginning or later.
+    let calls = qwen(&["\n", "Y", "<tool_call>"]);
+    let (done, _) =
+        said(&calls, Request { calls: ToolChoice::Forbidden, ..with_tools(asked("e", Reasoning::None)) });
+    assert!(done.call.is_none() && !done.text.contains("<tool_call>"), "{:?}", done.text);
+}
+
+#[test]
+fn a_special_token_is_no_part_of_a_stop_string() {
+    let mistral = |tokens: &[&str]| {
+        engine("mistralai-Mistral-Nemo-Instruct-2407", "[INST] [/INST] [TOOL_CALLS]", tokens)
+    };
+    let stop = vec!["\n[".to_owned()];
+    let (done, _) = said(
+        &mistral(&["[/INST]", "[TOOL_CALLS]", "Y"]),
+        Request { stop: stop.clone(), ..asked("a", Reasoning::None) },
+    );
+    assert_eq!((&*done.text, done.stop), ("[TOOL_CALLS]Y", StopReason::EndOfTurn));
+    let (done, _) =
+        said(&mistral(&["[/INST]", "Y", "\n", "["]), Request { stop, ..asked("b", Reasoning::None) });
+    assert_eq!((&*done.text, done.stop), ("Y", StopReason::StopString));
+}
+
+/// A recording with a thought is followed without a surprise, and a cold reading of it is the same.
+#[test]
+fn a_thought_is_remembered_as_it_was_said() {
+    let opened = engine(DEEPSEEK.0, DEEPSEEK.1, &["<think>", "h", "h", "</think>", "Y", "o"]);
+    let request = |agent: &str| Request { max_thought_tokens: Some(4), ..asked(agent, Reasoning::High) };
+    let (done, _) = said(&opened, request("a"));
+    let follow = Some(Constraint::Follow(done.ids.clone()));
+    let (again, _) = said(&opened, Request { constraint: follow, ..request("b") });
+    assert_eq!((&again.ids, again.stop, &again.parts), (&done.ids, done.stop, &done.parts));
+    assert!(again.followed.iter().zip(&done.ids).all(|(found, id)| found.drawn == *id));
+    assert_eq!(again.digest, done.digest);
+}
