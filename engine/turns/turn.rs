@@ -613,7 +613,7 @@ impl ActiveTurn {
         let digest = digest(&identity, prompt, &ids, self.request.sampling.seed);
         Completion {
             ids,
-            parts: parts.unwrap_or_else(|| ReplyParts { thought: 0..0, speech: 0..text.len() }),
+            parts: parts.unwrap_or(ReplyParts { thought: 0..0, speech: 0..text.len() }),
             n_thought,
             text,
             stop,
