@@ -36,12 +36,12 @@ macro_rules! words {
 }
 
 /// A tool call in a partial reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSoFar<'a> {
     /// Name of the tool.
     pub tool: &'a str,
     /// The beginning of its arguments, the text of a JSON object.
-    pub arguments: &'a str,
+    pub arguments: String,
 }
 
 /// What a reply that calls a tool came to.

@@ -133,7 +133,7 @@ impl PromptEncoder {
 
     /// Reads the calls of a partial reply ([`Event::Call`](crate::Event::Call)): those whose tool is named.
     /// All but the last are complete.
-    pub fn calls_so_far<'a>(&self, tools: &'a Tools, text: &'a str) -> Vec<CallSoFar<'a>> {
+    pub fn calls_so_far<'a>(&self, tools: &'a Tools, text: &str) -> Vec<CallSoFar<'a>> {
         let form = self.chat.calls();
         form.so_far(tools, &self.tokenizer.decode(&form.opening), text)
     }

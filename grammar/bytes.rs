@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, Spacing};
 use crate::matcher::Matcher;
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{Token, Vocabulary};
 use std::sync::LazyLock;
 
 /// The place where a text leaves its grammar.
@@ -110,7 +110,7 @@ pub(crate) fn compiled(grammar: &Grammar, spacing: Spacing) -> Result<Matcher> {
 fn bytes() -> Result<&'static Vocabulary> {
     static BYTES: LazyLock<Result<Vocabulary>> = LazyLock::new(|| {
         let all: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
-        Vocabulary::new(all.iter().map(|byte| Some(&byte[..])))
+        Vocabulary::new(all.iter().map(|byte| Token::Text(&byte[..])))
     });
     BYTES.as_ref().map_err(Clone::clone)
 }

@@ -25,4 +25,4 @@ pub use error::{Error, Result};
 pub use grammar::Grammar;
 pub use matcher::{Mask, Matcher};
 pub use relaxed::{Left, Relaxed};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{Token, Vocabulary};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Follows a reply, token by token.
 pub struct Matcher {
     inner: llguidance::Matcher,
-    is_text: Arc<[bool]>,
+    is_usable: Arc<[bool]>,
     /// Bounds that llguidance would round, and the tokens' bytes.
     exact: Option<(Exact, TokEnv)>,
 }
@@ -17,7 +17,7 @@ pub struct Matcher {
 /// Tokens that may come next.
 pub struct Mask {
     allowed: SimpleVob,
-    is_text: Arc<[bool]>,
+    is_usable: Arc<[bool]>,
     exact: Option<(Exact, TokEnv)>,
 }
 
@@ -27,13 +27,13 @@ fn is_within(exact: &Option<(Exact, TokEnv)>, id: u32) -> bool {
 }
 
 impl Matcher {
-    pub(crate) fn new(parser: TokenParser, is_text: Arc<[bool]>, exact: Option<(Exact, TokEnv)>) -> Self {
-        Self { inner: llguidance::Matcher::new(Ok(parser)), is_text, exact }
+    pub(crate) fn new(parser: TokenParser, is_usable: Arc<[bool]>, exact: Option<(Exact, TokEnv)>) -> Self {
+        Self { inner: llguidance::Matcher::new(Ok(parser)), is_usable, exact }
     }
 
     /// A copy that shares nothing, so that the steps it counts are its own.
     pub fn fresh(&self) -> Self {
-        Self { inner: self.inner.deep_clone(), is_text: self.is_text.clone(), exact: self.exact.clone() }
+        Self { inner: self.inner.deep_clone(), is_usable: self.is_usable.clone(), exact: self.exact.clone() }
     }
 
     /// Returns whether a token may come next; one that ends the turn is none of the grammar's
@@ -42,8 +42,8 @@ impl Matcher {
     /// # Errors
     /// A bound was reached.
     pub fn allows(&mut self, id: u32) -> Result<bool> {
-        let is_text = self.is_text.get(id as usize).copied().unwrap_or(false);
-        if !is_text || self.inner.is_stopped() || !is_within(&self.exact, id) {
+        let is_usable = self.is_usable.get(id as usize).copied().unwrap_or(false);
+        if !is_usable || self.inner.is_stopped() || !is_within(&self.exact, id) {
             return Ok(false);
         }
         self.inner.validate_tokens(&[id]).map(|n| n == 1).map_err(|e| plain(&e.to_string()))
@@ -55,7 +55,7 @@ impl Matcher {
     /// A bound was reached; no token of the vocabulary may.
     pub fn mask(&mut self) -> Result<Mask> {
         let allowed = self.inner.compute_mask().map_err(|e| plain(&e.to_string()))?;
-        Ok(Mask { allowed, is_text: self.is_text.clone(), exact: self.exact.clone() })
+        Ok(Mask { allowed, is_usable: self.is_usable.clone(), exact: self.exact.clone() })
     }
 
     /// Takes the next token, one that may come.
@@ -93,7 +93,7 @@ impl Matcher {
 impl Mask {
     /// Returns whether a token may come next.
     pub fn allows(&self, id: u32) -> bool {
-        let is_text = self.is_text.get(id as usize).copied().unwrap_or(false);
-        is_text && self.allowed.is_allowed(id) && is_within(&self.exact, id)
+        let is_usable = self.is_usable.get(id as usize).copied().unwrap_or(false);
+        is_usable && self.allowed.is_allowed(id) && is_within(&self.exact, id)
     }
 }

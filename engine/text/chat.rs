@@ -154,13 +154,13 @@ impl Skeleton {
         let mut delta = renderer.pieces(&least, &[USER, ASSISTANT, NEXT])?;
         let reply = delta.iter().position(|p| *p == SkeletonPiece::Content(ASSISTANT)).unwrap_or(0);
         let before = delta.drain(..=reply).nth_back(1);
-        let result = CallForm::of(renderer, tokenizer).and_then(|form| form.result);
         let text = |piece: Option<&SkeletonPiece>| match piece {
             Some(SkeletonPiece::Text(text)) => text.clone(),
             _ => String::new(),
         };
         let (generation, header) = (text(without_system.last()), text(before.as_ref()));
         let replies = ReplyForm::of(renderer, (&generation, &header), tokenizer)?;
+        let result = CallForm::of(renderer, tokenizer, replies.thoughts.close()).and_then(|form| form.result);
         Ok(Self { with_system, without_system, delta, result, replies })
     }
 }
@@ -220,7 +220,8 @@ impl Chat {
             skeleton
         });
         audit.extend(switch(&skeletons));
-        let calls = CallForm::of(&renderer, tokenizer).unwrap_or_else(|| CallForm::plain(tokenizer));
+        let calls = CallForm::of(&renderer, tokenizer, silent.replies.thoughts.close());
+        let calls = calls.unwrap_or_else(|| CallForm::plain(tokenizer));
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right after a reply ends a reply.
         if let Some(SkeletonPiece::Text(text)) = silent.delta.first() {

@@ -187,7 +187,7 @@ impl Calling {
     ) -> Result<Beginning> {
         let CallStage::Open(call) = &self.stage else { return Ok(Beginning::Unclear) };
         if let Some((last, before)) = self.form.opening.split_last() {
-            let begins = *last == id && ids.ends_with(before);
+            let begins = *last == id && (before.is_empty() || ids.ends_with(before));
             return Ok(match begins {
                 true => Beginning::Behind(GrammarState::at(call.fresh())),
                 false => Beginning::Unclear,

@@ -404,7 +404,9 @@ impl ReplyText {
     }
 
     fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
-        let Some(calling) = self.calling.as_ref().filter(|_| self.may_call()) else {
+        // (A thought may begin as a call that begins with text does.)
+        let is_mark = tokenizer.is_special(id) && Some(id) == self.open;
+        let Some(calling) = self.calling.as_ref().filter(|_| self.may_call() && !is_mark) else {
             return Ok(Beginning::Unclear);
         };
         calling.beginning(self.since_thought(), id, tokenizer.piece(id))

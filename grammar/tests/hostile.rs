@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use greenroom_grammar::{Grammar, Mismatch, Vocabulary};
+use greenroom_grammar::{Grammar, Mismatch, Token, Vocabulary};
 use serde_json::{Value, json};
 
 fn nested(depth: usize) -> Value {
@@ -110,7 +110,7 @@ fn vocabulary() -> Vocabulary {
         ["{\"", "\":", " \"", "\",", "},", "aa", "aaaa", "option", " 1", "00", "true", "null", "\n\n"];
     let tokens: Vec<Vec<u8>> =
         (0..=255u8).map(|byte| vec![byte]).chain(words.iter().map(|word| word.as_bytes().to_vec())).collect();
-    Vocabulary::new(tokens.iter().map(|token| Some(&token[..])).chain([None])).unwrap()
+    Vocabulary::new(tokens.iter().map(|token| Token::Text(&token[..])).chain([Token::None])).unwrap()
 }
 
 #[test]

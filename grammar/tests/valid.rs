@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use boon::{Compiler, Draft, Schemas};
-use greenroom_grammar::{Grammar, Vocabulary};
+use greenroom_grammar::{Grammar, Token, Vocabulary};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -203,7 +203,7 @@ fn integers_are_followed_to_their_bounds_wherever_they_stand() {
 fn bounds_that_masks_follow_exactly_are_enforced() {
     const N: i64 = 1 << 53;
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
-    let vocabulary = Vocabulary::new(bytes.iter().map(|byte| Some(&byte[..]))).unwrap();
+    let vocabulary = Vocabulary::new(bytes.iter().map(|byte| Token::Text(&byte[..]))).unwrap();
     let nullable = json!({ "anyOf": [{ "type": "integer", "minimum": N + 1 }, { "type": "null" }] });
     for (schema, good, bad) in [
         (

@@ -93,7 +93,7 @@ fn are_read_as_they_come(engine: &Engine, pieces: &[String], calls: &[Call]) {
             assert!(calls.get(n).is_none_or(|call| call.tool == tool));
             assert!(arguments.starts_with(&known[n]), "{} is taken back: {arguments}", known[n]);
             n_more += usize::from(arguments.len() > known[n].len());
-            known[n] = arguments.to_owned();
+            known[n] = arguments;
         }
     }
     for (known, call) in known.iter().zip(calls) {

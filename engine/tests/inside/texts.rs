@@ -8,8 +8,8 @@ use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::constraint::{ChoiceStep, ScoreOptions};
 use crate::{
-    Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning, ReplyContent,
-    Request, Sampling, SessionKey, Tool, Tools,
+    Call, Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning,
+    ReplyContent, Request, Sampling, SessionKey, Tool, Tools,
 };
 use greenroom_kernels::Isa;
 use std::collections::BTreeSet;
@@ -568,6 +568,116 @@ fn reasoning_is_asked_for_reply_by_reply() {
     insta::assert_snapshot!("reasoning", shown.join("\n"));
 }
 
+/// The ids of a call as a model says it: they are in the grammars of calls, which end with it, and read as it.
+fn call_ids(chat: &Chat, tokenizer: &Tokenizer, tools: &Tools, call: &Call) -> Vec<u32> {
+    let form = chat.calls();
+    let text = form.spell(call);
+    let after = if form.opening.is_empty() { After::Text } else { After::Special };
+    let ids = tokenizer.encode_template(&text, after).expect("ids");
+    for grammar in [form.grammar(tools), form.forced_grammar(tools, Some(&call.tool))] {
+        let mut matcher = tokenizer.matcher(&grammar).expect("a grammar");
+        for (at, id) in ids.iter().enumerate() {
+            let said = tokenizer.decode(&ids[..at]);
+            matcher
+                .take(*id)
+                .unwrap_or_else(|e| panic!("{said:?} goes on with {:?}: {e}", tokenizer.decode(&[*id])));
+        }
+        assert!(matcher.may_end().expect("an answer"), "{text:?}");
+    }
+    assert_eq!(form.read(tools, &text).as_ref(), Some(call), "{text:?}");
+    // As it comes, its arguments are never taken back.
+    let (opening, mut known) = (tokenizer.decode(&form.opening), String::new());
+    let whole = format!("{opening}{text}");
+    for (at, _) in whole.char_indices().chain([(whole.len(), ' ')]) {
+        let now = form.so_far(tools, &opening, &whole[..at]);
+        let now = now.into_iter().next().map(|call| call.arguments).unwrap_or_default();
+        assert!(now.starts_with(&known), "{known:?} became {now:?}");
+        known = now;
+    }
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&known).ok(),
+        Some(call.arguments.clone()),
+        "{whole:?}"
+    );
+    [&form.opening[..], &ids].concat()
+}
+
+/// Arguments of each type, in the forms that models of 2026 have.
+#[test]
+fn arguments_may_be_written_one_by_one() {
+    let loops = |open: &str, value: &str, close: &str, separator: &str| {
+        format!(
+            "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{% if m.tool_calls %}}{{% for c in m.tool_calls %}}\
+             <call>{open}{{% for k, v in c.function.arguments|items %}}{value}{{% if not loop.last %}}{separator}{{% endif %}}\
+             {{% endfor %}}{close}{{% endfor %}}{{% else %}}{{{{ m.content }}}}{{% endif %}}<|im_end|>\n{{% endfor %}}\
+             {{% if tools %}}{{% endif %}}<|im_start|>assistant\n"
+        )
+    };
+    let raw = "{{ v if v is string else v|tojson }}";
+    let name = "{{ c.function.name }}";
+    let forms = [
+        loops(
+            &format!("\n<function={name}>\n"),
+            &format!("<parameter={{{{ k }}}}>\n{raw}\n</parameter>\n"),
+            "</function>\n</call>",
+            "",
+        ),
+        loops(name, &format!("\n<key>{{{{ k }}}}</key>\n<value>{raw}</value>"), "\n</call>", ""),
+        loops(name, &format!("<key>{{{{ k }}}}</key><value>{raw}</value>"), "</call>", ""),
+        loops(
+            &format!("<invoke name=\"{name}\">\n"),
+            &format!(
+                "<parameter name=\"{{{{ k }}}}\" string=\"{{{{ 'true' if v is string else 'false' }}}}\">{raw}</parameter>\n"
+            ),
+            "</invoke></call>",
+            "",
+        ),
+        loops(&format!("[{name}("), "{{ k }}={{ v|tojson }}", ")]</call>", ", "),
+        loops(&format!("{name}<args>"), "", "{{ c.function.arguments|tojson }}</call>", ""),
+    ];
+    let property = |kind: &str| serde_json::json!({ "type": kind });
+    let schema = serde_json::json!({
+        "type": "object",
+        "properties": {
+            "text": property("string"), "word": { "enum": ["red", "dark blue"] }, "count": property("integer"),
+            "is_so": property("boolean"), "nothing": property("null"),
+            "list": { "type": "array", "items": { "type": "integer" } },
+            "any": {},
+        },
+        "required": ["count"],
+    });
+    let tool = |name: &str| Tool { name: name.to_owned(), about: String::new(), arguments: schema.clone() };
+    let tools = Tools { list: vec![tool("dice"), tool("dice_more")], instructions: String::new() };
+    for template in forms {
+        let control =
+            ["<call>", "</call>", "<key>", "</key>", "<value>", "</value>", "<args>"].map(str::to_owned);
+        let model = RandomModel {
+            template: Some(template.clone()),
+            control: control.to_vec(),
+            ..RandomModel::tiny(0)
+        };
+        let gguf = Gguf::open(&ModelSource::Bundled("random", model.bytes().leak())).expect("a GGUF");
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
+        let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
+        assert_eq!(tokenizer.decode(&chat.calls().opening), "<call>", "{template}: {:?}", chat.calls());
+        for arguments in [
+            serde_json::json!({ "count": 7 }),
+            serde_json::json!({ "text": "a \"b\" <c> 'd'\n e, f=1", "count": -3, "is_so": true }),
+            serde_json::json!({ "text": "7", "word": "dark blue", "count": 0, "nothing": null, "list": [1, 2] }),
+            serde_json::json!({ "word": "red", "count": 1, "is_so": false, "any": "free text" }),
+        ] {
+            for tool in ["dice", "dice_more"] {
+                call_ids(
+                    &chat,
+                    &tokenizer,
+                    &tools,
+                    &Call { tool: tool.to_owned(), arguments: arguments.clone() },
+                );
+            }
+        }
+    }
+}
+
 /// An agent with tools that calls one, reads its result and speaks: what its prompt is, by the template where
 /// that knows tools.
 fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
@@ -580,26 +690,17 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
         next: "USER".to_owned(),
         ..Conversation::default()
     };
-    let grammar = chat.calls().grammar(&tools);
-    let call = grammar.example().expect("a call");
-    assert_eq!(chat.calls().read(&tools, &call).expect("a call").tool, "dice", "{call}");
+    let arguments = serde_json::json!({ "sides": 6 });
+    let call = Call { tool: "dice".to_owned(), arguments };
+    let ids = call_ids(chat, tokenizer, &tools, &call);
     let first = chat.prompt(&conversation, tokenizer).expect("a prompt");
     let text = |segments: &[Segment]| segments.iter().map(|s| &*s.text).collect::<String>();
-    let ids =
-        [chat.calls().opening.clone(), tokenizer.encode_message(&call, After::Text).expect("ids")].concat();
     let user = std::mem::replace(&mut conversation.next, "RESULT".to_owned());
     conversation.exchanges.push(Exchange::new(user, ReplyContent::Call(ids.into())));
     let second = chat.prompt(&conversation, tokenizer).expect("a prompt");
     assert_eq!(compare(&first, &second).relation, Relation::Extend);
     // A call as text is spelled as the template writes it, and is what was sampled where that is the same.
-    let forced = chat.calls().forced_grammar(&tools, Some("dice")).example().expect("a call");
-    let call = chat.calls().read(&tools, &forced).expect("a call");
-    let ids = [
-        &chat.replies(Reasoning::None).lead[..],
-        &chat.calls().opening,
-        &tokenizer.encode_message(&forced, After::Text).expect("ids"),
-    ]
-    .concat();
+    let ids = [&chat.replies(Reasoning::None).lead[..], &call_ids(chat, tokenizer, &tools, &call)].concat();
     conversation.exchanges[0].reply = ReplyContent::Call(ids.into());
     let held = chat.prompt(&conversation, tokenizer).expect("a prompt");
     conversation.exchanges[0].reply = ReplyContent::CallText(String::new(), call);

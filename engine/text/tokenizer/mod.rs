@@ -178,6 +178,23 @@ impl Tokenizer {
         }
     }
 
+    /// A template's text in pieces: special tokens by their ids, and the text between them.
+    pub(crate) fn fragments(&self, text: &str) -> Vec<(Option<u32>, String)> {
+        let written = self.merger.normalized(text);
+        let spelled = |text: &str| {
+            if *written == *text || !text.contains(SPACE) {
+                text.to_owned()
+            } else {
+                text.replace(SPACE, " ")
+            }
+        };
+        let fragments = self.special.cut(&written).into_iter().map(|fragment| match fragment {
+            Fragment::Token(id) => (Some(id), self.decode(&[id])),
+            Fragment::Text(text) => (None, spelled(text)),
+        });
+        fragments.collect()
+    }
+
     /// Ids of a message's text: nothing in it is special.
     pub(crate) fn encode_message(&self, text: &str, after: After) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
@@ -232,16 +249,21 @@ impl Tokenizer {
         self.pieces.get(id as usize).map_or(&[], |p| p)
     }
 
-    /// A matcher for a reply that is in a grammar. Only tokens of text are in one.
+    /// A matcher for a reply that is in a grammar. Special tokens are in it where it names them (`<[ID]>`).
     ///
     /// # Errors
     /// The grammar can't be used.
     pub(crate) fn matcher(&self, grammar: &grammar::Grammar) -> Result<grammar::Matcher> {
         let is_text =
             |kind: &TokenKind| matches!(kind, TokenKind::Normal | TokenKind::Plain | TokenKind::Byte(_));
-        let text =
-            || self.pieces.iter().zip(&self.kinds).map(|(piece, kind)| is_text(kind).then_some(&**piece));
-        let vocabulary = self.grammars.get_or_init(|| grammar::Vocabulary::new(text()));
+        let tokens = || {
+            self.pieces.iter().zip(&self.kinds).map(|(piece, kind)| match kind {
+                kind if is_text(kind) => grammar::Token::Text(piece),
+                TokenKind::Control | TokenKind::Markup => grammar::Token::Special,
+                _ => grammar::Token::None,
+            })
+        };
+        let vocabulary = self.grammars.get_or_init(|| grammar::Vocabulary::new(tokens()));
         let matcher = vocabulary.as_ref().map_err(Clone::clone).and_then(|known| known.matcher(grammar));
         matcher.map_err(|e| Error::request(format!("the grammar of a reply can't be used: {e}")))
     }
