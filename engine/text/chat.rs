@@ -278,7 +278,9 @@ impl Chat {
             segments.reply(&exchange.reply, &self.replies(exchange.reasoning).lead, &self.calls)?;
             let (next, reasoning) = asked(i + 1);
             let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(..));
-            segments.fill(self.between(is_call, reasoning), &|_| next)?;
+            let is_result = is_call && self.knows_tools(reasoning);
+            let next = if is_result { self.calls.written_result(next) } else { next.into() };
+            segments.fill(self.between(is_call, reasoning), &|_| &next)?;
         }
         Ok(segments.out)
     }

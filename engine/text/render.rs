@@ -5,6 +5,7 @@ use crate::{Error, ErrorKind, Reasoning, Result, Tool};
 use greenroom_jinja::{Jinja, Template};
 use minijinja::value::{Enumerator, Kwargs, Object, Value};
 use minijinja::{UndefinedBehavior, context};
+use serde::Serialize as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -182,6 +183,9 @@ fn from_json(value: &serde_json::Value) -> Value {
     }
 }
 
+/// Maximum number of spaces that a line of JSON is indented by, for each level.
+const MAX_INDENT: usize = 16;
+
 /// JSON as Python's `json.dumps` writes it: no HTML escapes, a space after commas and colons.
 fn to_json(value: Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
@@ -189,11 +193,12 @@ fn to_json(value: Value, options: Kwargs) -> Result<Value, minijinja::Error> {
         minijinja::Error::new(minijinja::ErrorKind::BadSerialization, "tojson").with_source(e)
     };
     let value = serde_json::to_value(&value).map_err(wrong)?;
-    let text = match indent {
-        Some(_) => serde_json::to_string_pretty(&value).map_err(wrong)?,
-        None => spaced(&value),
-    };
-    Ok(Value::from_safe_string(text))
+    let Some(indent) = indent else { return Ok(Value::from_safe_string(spaced(&value))) };
+    let indent = " ".repeat(indent.min(MAX_INDENT));
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
+    let mut text = Vec::new();
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, formatter)).map_err(wrong)?;
+    Ok(Value::from_safe_string(String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// JSON with a space after `,` and `:`.

@@ -70,6 +70,9 @@ pub(crate) fn conversation(
             reasoning = it;
             if was_call {
                 exchanges[n - 1].reply = as_call(&exchanges[n - 1].reply);
+                if chat.knows_tools(reasoning) {
+                    exchanges[n].user = chat.calls().read_result(&exchanges[n].user);
+                }
             }
         }
         exchanges[n].reasoning = reasoning;

@@ -709,6 +709,37 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     format!("{:?}\n  then {:?}", text(&first), text(&second[first.len()..]))
 }
 
+/// Llama 3.1 writes a result as a JSON string; read back from memory it is the result.
+#[test]
+fn a_result_is_written_as_the_template_writes_it() {
+    let (name, control) = TEMPLATES[4];
+    let (chat, tokenizer) = chat_of(name, control);
+    let arguments = serde_json::json!({ "type": "object", "properties": {} });
+    let tool = Tool { name: "dice".to_owned(), about: "Rolls a die".to_owned(), arguments };
+    let tools = Arc::new(Tools { list: vec![tool], instructions: String::new() });
+    let call = Call { tool: "dice".to_owned(), arguments: serde_json::json!({}) };
+    let ids = call_ids(&chat, &tokenizer, &tools, &call);
+    let past = Exchange::new("Roll.".to_owned(), ReplyContent::Call(ids.into()));
+    let result = "a \"six\"\nof ä";
+    let conversation = Conversation {
+        tools: Some(tools.clone()),
+        exchanges: vec![past],
+        next: result.to_owned(),
+        ..Conversation::default()
+    };
+    let mut segments = chat.prompt(&conversation, &tokenizer).expect("a prompt");
+    let text: String = segments.iter().map(|segment| &*segment.text).collect();
+    assert!(text.contains("\"a \\\"six\\\"\\nof ä\"<|eot_id|>"), "{text}");
+    segments.push(Segment {
+        kind: SegmentKind::Reply,
+        text: "six".into(),
+        ids: tokenizer.encode_message("six", After::Text).expect("ids").into(),
+        guessed: false,
+    });
+    let read = crate::text::restore::conversation(&segments, Some(&tools), &chat, &tokenizer).expect("one");
+    assert_eq!((&*read.exchanges[0].user, &*read.exchanges[1].user), ("Roll.", result));
+}
+
 #[test]
 fn calls_are_written_as_real_templates_write_them() {
     let mut shown: Vec<String> = TEMPLATES

@@ -17,6 +17,7 @@ use arguments::{ArgumentsForm, PartialArguments, object};
 use greenroom_grammar::Grammar;
 use markup::{Markup, quoted};
 use serde_json::json;
+use std::borrow::Cow;
 
 /// How calls are written, and the text between a call and the next reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) struct CallForm {
     /// Text from the end of a call to the next generation prompt, the result in it; `None`: that of any
     /// message.
     pub(super) result: Option<Vec<SkeletonPiece>>,
+    /// True if a result is written as a JSON string, its quotes part of the text around it.
+    is_result_quoted: bool,
     /// How another call follows in the same reply; `None`: a reply is one call.
     pub(crate) joint: Option<Joint>,
 }
@@ -79,7 +82,23 @@ impl CallForm {
             arguments: ArgumentsForm::Json,
             close: markup("}"),
             result: None,
+            is_result_quoted: false,
         }
+    }
+
+    /// A result as the template writes it.
+    pub(super) fn written_result<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        if !self.is_result_quoted {
+            return text.into();
+        }
+        let quoted = quoted(text);
+        quoted[1..quoted.len() - 1].to_owned().into()
+    }
+
+    /// The result that is written so.
+    pub(super) fn read_result(&self, written: &str) -> String {
+        let read = self.is_result_quoted.then(|| serde_json::from_str(&format!("\"{written}\"")).ok());
+        read.flatten().unwrap_or_else(|| written.to_owned())
     }
 
     /// What a call is, after its opening. White space before it is let pass.

@@ -41,13 +41,18 @@ struct RenderedCall {
 impl Probe<'_> {
     /// Renders [user, calls, results].
     fn render(&self, calls: &[Value]) -> Option<String> {
+        self.render_with(calls, &placeholder(RESULT))
+    }
+
+    fn render_with(&self, calls: &[Value], result: &str) -> Option<String> {
         let call = |(arguments, id): (&Value, &str)| {
             let arguments = if self.as_text { json!(arguments.to_string()) } else { arguments.clone() };
             let function = json!({ "name": NAME, "arguments": arguments });
             json!({ "id": id, "type": "function", "function": function })
         };
         let said: Vec<Value> = calls.iter().zip(IDS).map(call).collect();
-        let result = |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": placeholder(RESULT) });
+        let result =
+            |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
         let mut asked = messages(&[("user", &placeholder(1))]);
         asked.push(json!({ "role": "assistant", "content": "", "tool_calls": said }));
         asked.extend(IDS.iter().take(calls.len()).map(|id| result(id)));
@@ -241,8 +246,12 @@ impl CallForm {
             second.starts_with(&middle).then_some(())?;
             Joint::new(between.strip_suffix(head)?, &tail, tokenizer)
         });
+        let quoted = probe.render_with(&[json!({ KEY: KEY })], QUOTES);
+        let escaped = serde_json::Value::from(QUOTES).to_string();
+        let is_result_quoted = quoted.is_some_and(|text| text.contains(escaped.trim_matches('"')));
         let markup = |text: &str| Markup::new(text, tokenizer);
         Some(Self {
+            is_result_quoted,
             joint,
             opening: tokenizer.encode_template(opening, After::Text).ok()?,
             head: markup(head),
