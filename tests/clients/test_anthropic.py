@@ -235,7 +235,7 @@ def test_an_earlier_message_is_compared_with(ask: Ask) -> None:
         ({"messages": [user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}])]}, "image"),
         ({"messages": [user([{"type": "tool_result", "tool_use_id": "toolu_x", "content": "x"}])]}, "toolu_x"),
         ({"messages": [user("word " * 20_000)]}, "context"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": {"type": "mandatory"}}, "thinking"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"tools": [WELL], "tool_choice": {"type": "tool", "name": "fly"}}, "fly"),
         ({"extra_body": {"temperature": -1}}, "temperature"),
