@@ -90,16 +90,16 @@ pub(super) fn by_ids(
         cutting.whole(&spelled, said, |begin, ends| cut_ids(prompter, prompt, &said.ids, begin, ends));
     let offered = request.tools.as_deref().filter(|_| request.may_call);
     let tools = offered.and_then(|offer| conversation(Conversation::default(), Some(offer)).tools);
+    let speech = cutting.thoughts.parts(&text).speech;
     let called = tools.as_ref().and_then(|tools| {
-        let so_far = prompter.calls_so_far(tools, &text);
+        let so_far = prompter.calls_so_far(tools, &text[speech.clone()]);
         let call = so_far.first()?;
-        let arguments = serde_json::from_str(call.arguments).ok();
+        let arguments = serde_json::from_str(&call.arguments).ok();
         Some(arguments.map_or_else(cut_call, |arguments| Call { tool: call.tool.to_string(), arguments }))
     });
     // The engine's text has no token that ends a turn.
     let rest = said.text.strip_prefix(&text).map(str::to_string);
     let cut = rest.unwrap_or_else(|| prompter.decode(&said.ids[ids.len()..]));
-    let speech = cutting.thoughts.parts(&text).speech;
     Ok(Reply { call: called, speech, ..cut_at(ids, text, stop, &cut) })
 }
 
