@@ -14,7 +14,7 @@
 
 use super::calls::CallForm;
 use super::render::{Renderer, SkeletonPiece, cut, jinja, messages, placeholder, without_generation_tags};
-use crate::text::prefix::{Segment, SegmentKind, common_prefix};
+use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
@@ -70,6 +70,8 @@ pub(crate) struct ReplyForm {
     /// Ids between the generation prompt and a reply that is known to hold no thought, such as a choice: the end
     /// of a thought that the prompt has opened, or the rest of the reply's header (harmony's final channel).
     pub(crate) lead: Vec<u32>,
+    /// The same before a call that begins with markup: it needs no header of a speech.
+    pub(crate) call_lead: Vec<u32>,
     /// Ids that end a thought, and lead to what is said after it.
     pub(crate) close: Vec<u32>,
     /// The id that begins a thought.
@@ -94,9 +96,9 @@ impl ReplyForm {
             Some((before, rest.split_once(&content)?.0))
         });
         // The part of both that every reply begins with.
-        let common = common_text(generation, header, tokenizer)?;
+        let common = &header[..tokenizer.common_length(generation, header)];
         let around = around.map(|(before, close)| {
-            let opens = [generation, &common].map(|known| before.strip_prefix(known));
+            let opens = [generation, common].map(|known| before.strip_prefix(known));
             (opens.into_iter().flatten().find(|open| !open.trim().is_empty()).unwrap_or_default(), close)
         });
         let form = |header: &str| ThoughtForm::of_template(renderer.source(), around, header);
@@ -104,7 +106,7 @@ impl ReplyForm {
         let rest = match header.strip_prefix(generation) {
             Some(rest) => rest,
             // A prompt that says that nothing was thought, and then the header that any speech has.
-            None if plain.is_thought(&generation[common.len()..]) || generation.ends_with(&common) => {
+            None if plain.is_thought(&generation[common.len()..]) || generation.ends_with(common) => {
                 Some(&header[common.len()..]).filter(|rest| !plain.is_thought(rest)).unwrap_or_default()
             }
             None => "",
@@ -119,21 +121,19 @@ impl ReplyForm {
             (None, None) => String::new(),
         };
         let lead = if thoughts.opens(generation) { &close } else { rest };
+        // (Without the header of a speech.)
+        let end = thoughts.close().and_then(|mark| Some(close.find(mark)? + mark.len()));
+        let end = end.map_or(0, |end| close.len() - close[end..].trim_start().len());
+        let call_lead = if thoughts.opens(generation) { &close[..end] } else { "" };
         let ids = |text: &str| match text.trim() {
             "" => Ok(Vec::new()),
             _ => tokenizer.encode_template(text, tokenizer.after_template(generation)?),
         };
         let open = thoughts.open().map(|open| tokenizer.encode_template(open, After::Text)).transpose()?;
         let open = open.and_then(|ids| ids.first().copied());
-        Ok(Self { lead: ids(lead)?, close: ids(&close)?, open, thoughts: thoughts.after_prompt(generation) })
+        let thoughts = thoughts.after_prompt(generation);
+        Ok(Self { lead: ids(lead)?, call_lead: ids(call_lead)?, close: ids(&close)?, open, thoughts })
     }
-}
-
-/// The text that two texts of a template begin with in common, by whole tokens.
-fn common_text(a: &str, b: &str, tokenizer: &Tokenizer) -> Result<String> {
-    let [a, b] = [a, b].map(|text| tokenizer.encode_template(text, After::Text));
-    let (a, b) = (a?, b?);
-    Ok(tokenizer.decode(&a[..common_prefix(&a, &b)]))
 }
 
 /// A mark that ends a thought, with the line breaks around it that one of these texts has.
@@ -275,7 +275,7 @@ impl Chat {
         let pieces = self.first(tools, system.is_some(), reasoning, tokenizer)?;
         self.begin(&pieces, system, first, &mut segments)?;
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
-            segments.reply(&exchange.reply, &self.replies(exchange.reasoning).lead, &self.calls)?;
+            segments.reply(&exchange.reply, self.replies(exchange.reasoning), &self.calls)?;
             let (next, reasoning) = asked(i + 1);
             let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(..));
             let is_result = is_call && self.knows_tools(reasoning);
@@ -483,7 +483,8 @@ impl Segments<'_> {
         Ok(())
     }
 
-    fn reply(&mut self, reply: &ReplyContent, lead: &[u32], calls: &CallForm) -> Result<()> {
+    fn reply(&mut self, reply: &ReplyContent, form: &ReplyForm, calls: &CallForm) -> Result<()> {
+        let lead = &form.lead;
         match reply {
             ReplyContent::Ids(ids) | ReplyContent::Call(ids) => self.push_reply(ids),
             ReplyContent::Text(text) => {
@@ -493,21 +494,25 @@ impl Segments<'_> {
                 })
             }
             ReplyContent::CallText(before, call) => {
-                let said = calls.spell(call);
-                if before.is_empty() {
-                    let lead = [lead, &calls.opening].concat();
-                    let whole = self.tokenizer.decode(&lead) + &said;
-                    return self.push((SegmentKind::Reply, &whole, true), |it| {
-                        reply_ids(&it.out, &lead, &said, it.tokenizer)
-                    });
-                }
-                let line = if before.ends_with('\n') { "" } else { "\n" };
-                let text = format!("{before}{line}");
+                // A call of a form of its own stands in the place of a speech, and its header.
+                let lead =
+                    if before.is_empty() && !calls.opening.is_empty() { &form.call_lead } else { &form.lead };
+                let said = calls.pieces(call);
+                let line = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+                let before = format!("{before}{line}");
                 let [lead_text, opening] = [lead, &calls.opening].map(|ids| self.tokenizer.decode(ids));
-                let whole = format!("{lead_text}{text}{opening}{said}");
+                let whole: String = said.iter().map(|(_, text)| text.as_str()).collect();
+                let whole = format!("{lead_text}{before}{opening}{whole}");
                 self.push((SegmentKind::Reply, &whole, true), |it| {
-                    let before = reply_ids(&it.out, lead, &text, it.tokenizer)?;
-                    reply_ids(&it.out, &[before, calls.opening.clone()].concat(), &said, it.tokenizer)
+                    let mut ids = reply_ids(&it.out, lead, &before, it.tokenizer)?;
+                    ids.extend(&calls.opening);
+                    for (special, text) in &said {
+                        match special {
+                            Some(id) => ids.push(*id),
+                            None => ids = reply_ids(&it.out, &ids, text, it.tokenizer)?,
+                        }
+                    }
+                    Ok(ids)
                 })
             }
         }

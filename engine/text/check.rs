@@ -25,7 +25,8 @@ pub(crate) fn check(segments: &[Segment], chat: &Chat, tokenizer: &Tokenizer) ->
         let ids = match segment.kind {
             SegmentKind::Template => tokenizer.encode_template(&segment.text, after)?,
             SegmentKind::Message => tokenizer.encode_message(&segment.text, after)?,
-            SegmentKind::Reply if segment.guessed => {
+            // A call has special tokens of its own.
+            SegmentKind::Reply if segment.guessed && !chat.calls().is_marked(&segment.ids) => {
                 let spelled = |reasoning| {
                     let lead = &chat.replies(reasoning).lead;
                     let text = segment.text.strip_prefix(&*tokenizer.decode(lead))?;

@@ -96,6 +96,11 @@ impl Calling {
         }))
     }
 
+    /// True if a call begins with markup, not with text.
+    pub(crate) fn has_markup(&self) -> bool {
+        !self.form.opening.is_empty()
+    }
+
     /// True if the reply must be a call.
     pub(crate) fn is_forced(&self) -> bool {
         self.is_forced

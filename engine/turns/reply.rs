@@ -67,6 +67,8 @@ pub(crate) struct ReplyText {
     open: Option<u32>,
     /// What a reply without a thought begins with, if this one has a form.
     lead: Arc<[u32]>,
+    /// The same of a call that begins with markup.
+    call_lead: Arc<[u32]>,
     /// Number of ids that lead to its speech, of a reply that does not begin with a thought.
     n_lead: usize,
     /// Number of ids before its speech or call: those of a thought, and of what leads to the speech.
@@ -115,8 +117,10 @@ impl ReplyText {
 
     /// The same, to a prompt whose replies have this form, with a thought of at most so many tokens.
     pub(crate) fn in_form(self, form: &ReplyForm, max_thought: usize) -> Self {
-        let (close, lead) = (form.close.clone().into(), form.lead.clone().into());
-        let mut reply = Self { close, lead, open: form.open, ..self.thinking(form.thoughts.clone()) };
+        let [close, lead, call_lead] =
+            [&form.close, &form.lead, &form.call_lead].map(|ids| ids.clone().into());
+        let thinking = self.thinking(form.thoughts.clone());
+        let mut reply = Self { close, lead, call_lead, open: form.open, ..thinking };
         reply.max_thought = max_thought;
         reply.limit_thought();
         reply
@@ -137,6 +141,9 @@ impl ReplyText {
         if is_forced {
             self.end_by_itself();
             self.waiting = calling.forced_guide();
+            if calling.has_markup() {
+                self.lead = self.call_lead.clone();
+            }
         }
         self.calling = Some(calling);
         if is_forced {

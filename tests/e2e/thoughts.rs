@@ -27,13 +27,12 @@ fn deepseek(stage: &Stage, tokens: &[&str]) -> String {
 }
 
 const SCENARIO: &str = "
-name: thoughts
 agents: { ann: {}, ben: {} }
 temperature: 0
 reasoning: high
 reasoning_budget: 3
 phases:
-  - { name: talk, format: free, agents: [ann, ben], rounds: 2, max_tokens: 5, prompt: Talk. }
+  - { name: talk, agents: [ann, ben], rounds: 2, max_tokens: 5, prompt: Talk. }
 ";
 
 #[test]

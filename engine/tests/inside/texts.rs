@@ -571,7 +571,7 @@ fn reasoning_is_asked_for_reply_by_reply() {
 /// The ids of a call as a model says it: they are in the grammars of calls, which end with it, and read as it.
 fn call_ids(chat: &Chat, tokenizer: &Tokenizer, tools: &Tools, call: &Call) -> Vec<u32> {
     let form = chat.calls();
-    let text = form.spell(call);
+    let text: String = form.pieces(call).into_iter().map(|(_, text)| text).collect();
     let after = if form.opening.is_empty() { After::Text } else { After::Special };
     let ids = tokenizer.encode_template(&text, after).expect("ids");
     for grammar in [form.grammar(tools), form.forced_grammar(tools, Some(&call.tool))] {
@@ -700,7 +700,15 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     let second = chat.prompt(&conversation, tokenizer).expect("a prompt");
     assert_eq!(compare(&first, &second).relation, Relation::Extend);
     // A call as text is spelled as the template writes it, and is what was sampled where that is the same.
-    let ids = [&chat.replies(Reasoning::None).lead[..], &call_ids(chat, tokenizer, &tools, &call)].concat();
+    let ids = [
+        &if chat.calls().opening.is_empty() {
+            chat.replies(Reasoning::None).lead.clone()
+        } else {
+            Vec::new()
+        }[..],
+        &call_ids(chat, tokenizer, &tools, &call),
+    ]
+    .concat();
     conversation.exchanges[0].reply = ReplyContent::Call(ids.into());
     let held = chat.prompt(&conversation, tokenizer).expect("a prompt");
     conversation.exchanges[0].reply = ReplyContent::CallText(String::new(), call);

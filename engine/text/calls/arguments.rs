@@ -2,7 +2,7 @@
 //! depend on its type (`<parameter=NAME>VALUE</parameter>`, `<arg_key>NAME</arg_key><arg_value>VALUE</arg_value>`,
 //! `NAME=VALUE`).
 
-use super::markup::{Markup, quoted};
+use super::markup::{CallPiece, Markup, quoted};
 use greenroom_grammar::Grammar;
 use serde_json::{Map, Value, json};
 
@@ -99,15 +99,14 @@ impl ArgumentsForm {
     }
 
     /// Arguments as the template writes them.
-    pub(super) fn spell(&self, arguments: &Value) -> String {
-        match self {
-            Self::Json => super::spaced(arguments),
-            Self::Pairs(form) => {
-                let fields = arguments.as_object().into_iter().flatten();
-                let pairs = fields.map(|(name, value)| form.spell(name, value));
-                pairs.collect::<Vec<_>>().join(&form.separator.text)
-            }
-        }
+    pub(super) fn pieces(&self, arguments: &Value) -> Vec<CallPiece> {
+        let Self::Pairs(form) = self else { return vec![(None, super::spaced(arguments))] };
+        let fields = arguments.as_object().into_iter().flatten().enumerate();
+        let pairs = fields.flat_map(|(n, (name, value))| {
+            let separator = if n == 0 { &[][..] } else { &form.separator.pieces };
+            [separator, &form.pieces(name, value)].concat()
+        });
+        pairs.collect()
     }
 
     /// Reads the arguments, of this schema, that a text begins with; `close` follows them. `None`: there is none
@@ -138,13 +137,14 @@ impl PairsForm {
         &self.values[of as usize]
     }
 
-    fn spell(&self, name: &str, value: &Value) -> String {
+    fn pieces(&self, name: &str, value: &Value) -> Vec<CallPiece> {
         let ValueForm { open, close } = self.value_form(JsonType::of(value));
         let text = match value {
             Value::String(text) if self.is_raw => text.clone(),
             value => super::spaced(value),
         };
-        format!("{}{name}{}{text}{}", self.before.text, open.text, close.text)
+        let (name, value) = ((None, name.to_owned()), (None, text));
+        [&self.before.pieces[..], &[name], &open.pieces, &[value], &close.pieces].concat()
     }
 
     /// The listed arguments in their order, those that are required once, the others at most once.

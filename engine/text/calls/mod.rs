@@ -15,6 +15,7 @@ use super::tokenizer::{After, Tokenizer};
 use crate::{Call, CallSoFar, Tool, Tools};
 use arguments::{ArgumentsForm, PartialArguments, object};
 use greenroom_grammar::Grammar;
+pub(crate) use markup::CallPiece;
 use markup::{Markup, quoted};
 use serde_json::json;
 use std::borrow::Cow;
@@ -116,10 +117,15 @@ impl CallForm {
 
     /// True if a reply of these ids, with this speech, is or ends with a call.
     pub(super) fn is_in(&self, ids: &[u32], speech: &str) -> bool {
-        match self.opening.len() {
-            0 => speech.trim_start().starts_with(&self.bare_head.text),
-            n => ids.windows(n).any(|ids| ids == self.opening),
+        match self.opening.is_empty() {
+            true => speech.trim_start().starts_with(&self.bare_head.text),
+            false => self.is_marked(ids),
         }
+    }
+
+    /// True if there is the markup of a call among some ids.
+    pub(super) fn is_marked(&self, ids: &[u32]) -> bool {
+        !self.opening.is_empty() && ids.windows(self.opening.len()).any(|ids| ids == self.opening)
     }
 
     fn forced_head(&self) -> &Markup {
@@ -138,10 +144,21 @@ impl CallForm {
         Grammar::Lark(format!("{start}call: {}\n{lark}", names.join(" | ")))
     }
 
-    /// The text of a call after its opening, as the template writes it.
-    pub(crate) fn spell(&self, call: &Call) -> String {
-        let (head, arguments) = (&self.forced_head().text, self.arguments.spell(&call.arguments));
-        format!("{head}{}{}{arguments}{}", call.tool, self.middle.text, self.close.text)
+    /// A call after its opening, as the template writes it: neighbouring pieces of text are one.
+    pub(crate) fn pieces(&self, call: &Call) -> Vec<CallPiece> {
+        let name = [(None, call.tool.clone())];
+        let arguments = self.arguments.pieces(&call.arguments);
+        let parts =
+            [&self.forced_head().pieces, &name[..], &self.middle.pieces, &arguments, &self.close.pieces];
+        let mut pieces: Vec<CallPiece> = Vec::new();
+        for (special, text) in parts.concat() {
+            match pieces.last_mut() {
+                Some((None, before)) if special.is_none() => before.push_str(&text),
+                _ => pieces.push((special, text)),
+            }
+        }
+        pieces.retain(|(special, text)| special.is_some() || !text.is_empty());
+        pieces
     }
 
     /// The first character of a call that begins with text.

@@ -1,7 +1,7 @@
 //! The form of calls, found by rendering some through a chat template.
 
 use super::arguments::{ArgumentsForm, JsonType, PairsForm, ValueForm};
-use super::markup::{Markup, special_spans};
+use super::markup::Markup;
 use super::{CallForm, Joint};
 use crate::Tool;
 use crate::text::render::{RESULT, Renderer, SkeletonPiece, messages, placeholder};
@@ -71,48 +71,28 @@ impl Probe<'_> {
         Markup::new(text, self.tokenizer)
     }
 
-    /// The nearest offset at or before `at` that is in no special token of a text.
-    fn before_special(&self, text: &str, at: usize) -> usize {
-        let spans = special_spans(text, self.tokenizer);
-        spans.into_iter().find(|(begin, end)| *begin < at && at < *end).map_or(at, |(begin, _)| begin)
-    }
-
-    /// The nearest one at or after it.
-    fn after_special(&self, text: &str, at: usize) -> usize {
-        let spans = special_spans(text, self.tokenizer);
-        spans.into_iter().find(|(begin, end)| *begin < at && at < *end).map_or(at, |(_, end)| end)
-    }
-
-    /// Length of the end that two texts have in common, cut in no special token.
+    /// Length of the end that two texts have in common, which begins within no special token.
     fn common_suffix(&self, a: &str, b: &str) -> usize {
         let pairs = a.chars().rev().zip(b.chars().rev());
         let mut n: usize = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-        loop {
-            let of = |text: &str| text.len() - self.after_special(text, text.len() - n);
-            match of(a).min(of(b)) {
-                same if same == n => return n,
-                less => n = less,
-            }
+        let within = |text: &str, n: usize| {
+            let (at, spans) = (text.len() - n, self.tokenizer.special_spans(text));
+            spans
+                .into_iter()
+                .find(|(span, _)| span.start < at && at < span.end)
+                .map(|(span, _)| text.len() - span.end)
+        };
+        while let Some(less) = within(a, n).or_else(|| within(b, n)) {
+            n = less;
         }
-    }
-
-    /// Length of the beginning that two texts have in common, cut in no special token.
-    fn common_prefix(&self, a: &str, b: &str) -> usize {
-        let pairs = a.chars().zip(b.chars());
-        let mut n: usize = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
-        loop {
-            match self.before_special(a, n).min(self.before_special(b, n)) {
-                same if same == n => return n,
-                less => n = less,
-            }
-        }
+        n
     }
 
     /// Cuts what follows the arguments after what the model still says of it: up to the first special token, or
     /// with it, if nothing else says that the arguments are complete.
     fn cut_close<'t>(&self, tail: &'t str) -> (&'t str, &'t str) {
-        let spans = special_spans(tail, self.tokenizer);
-        let (begin, end) = spans.first().copied().unwrap_or((tail.len(), tail.len()));
+        let spans = self.tokenizer.special_spans(tail);
+        let (begin, end) = spans.first().map_or((tail.len(), tail.len()), |(span, _)| (span.start, span.end));
         let close = tail[..begin].trim_end().len();
         tail.split_at(if close == 0 { end } else { close })
     }
@@ -130,7 +110,7 @@ impl Probe<'_> {
         let n = self.common_suffix(before_key, between);
         let (middle, before) = before_key.split_at(before_key.len() - n);
         let between = &between[..between.len() - n];
-        let n = self.common_prefix(between, post);
+        let n = self.tokenizer.common_length(between, post);
         let ((after, separator), tail) = (between.split_at(n), &post[n..]);
         let around = |value: Value, texts: &[&str]| {
             let call = word(KEYS[0], value)?.after;
@@ -201,10 +181,10 @@ impl CallForm {
         let spoken = messages(&[("user", &user), ("assistant", &assistant), ("user", &user)]);
         let spoken = renderer.render(&spoken, Some(&probe.tools)).ok()?;
         let header = spoken.split_once(&user)?.1.split_once(&assistant)?.0;
-        let n = probe.common_prefix(header, &call.before);
+        let n = tokenizer.common_length(header, &call.before);
         let markup = without_thought(&call.before[n..], thought);
-        let spans = special_spans(markup, tokenizer);
-        let end_of_opening = spans.first().map_or(0, |(_, end)| *end);
+        let spans = tokenizer.special_spans(markup);
+        let end_of_opening = spans.first().map_or(0, |(span, _)| span.end);
         let (opening, head) = markup.split_at(end_of_opening);
         let (opening, head) = (opening.trim(), if opening.is_empty() { markup } else { head });
         if head.trim().is_empty() && opening.is_empty() {

@@ -22,6 +22,7 @@ use greenroom_grammar as grammar;
 use spm::{SPACE, Spm};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 use vocabulary::{TokenKind, Vocabulary};
 
@@ -178,21 +179,44 @@ impl Tokenizer {
         }
     }
 
+    /// The special tokens in a template's text: where each is, and its id.
+    pub(crate) fn special_spans(&self, text: &str) -> Vec<(Range<usize>, u32)> {
+        let (written, mut at) = (self.merger.normalized(text), 0);
+        let tokens = self.special.cut(&written).into_iter().filter_map(|fragment| match fragment {
+            Fragment::Token(id) => Some(id),
+            Fragment::Text(_) => None,
+        });
+        let spans = tokens.filter_map(|id| {
+            let token = self.decode(&[id]);
+            let begin = at + text.get(at..)?.find(&token)?;
+            at = begin + token.len();
+            Some((begin..at, id))
+        });
+        spans.collect()
+    }
+
     /// A template's text in pieces: special tokens by their ids, and the text between them.
     pub(crate) fn fragments(&self, text: &str) -> Vec<(Option<u32>, String)> {
-        let written = self.merger.normalized(text);
-        let spelled = |text: &str| {
-            if *written == *text || !text.contains(SPACE) {
-                text.to_owned()
-            } else {
-                text.replace(SPACE, " ")
-            }
-        };
-        let fragments = self.special.cut(&written).into_iter().map(|fragment| match fragment {
-            Fragment::Token(id) => (Some(id), self.decode(&[id])),
-            Fragment::Text(text) => (None, spelled(text)),
-        });
-        fragments.collect()
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        for (span, id) in self.special_spans(text) {
+            pieces.push((None, text[at..span.start].to_owned()));
+            at = span.end;
+            pieces.push((Some(id), text[span].to_owned()));
+        }
+        pieces.push((None, text[at..].to_owned()));
+        pieces.retain(|(_, text)| !text.is_empty());
+        pieces
+    }
+
+    /// Length of the beginning that two texts of a template have in common, which ends within no special token.
+    pub(crate) fn common_length(&self, a: &str, b: &str) -> usize {
+        let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b);
+        let mut n = same.map(|(a, _)| a.len_utf8()).sum();
+        let spans = [self.special_spans(a), self.special_spans(b)].concat();
+        while let Some((span, _)) = spans.iter().find(|(span, _)| span.start < n && n < span.end) {
+            n = span.start;
+        }
+        n
     }
 
     /// Ids of a message's text: nothing in it is special.
