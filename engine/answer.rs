@@ -322,6 +322,23 @@ impl Completion {
         self.text.get(self.parts.thought.clone()).unwrap_or_default()
     }
 
+    /// Log-probabilities of the tokens of its speech, if requested.
+    pub fn speech_logprobs(&self) -> &[TokenLogprob] {
+        let mut end = 0;
+        let ends: Vec<usize> = self
+            .logprobs
+            .iter()
+            .map(|token| {
+                end += token.bytes.len();
+                end
+            })
+            .collect();
+        let begin = ends.partition_point(|end| *end <= self.parts.speech.start);
+        let is_all = self.parts.speech.end >= self.text.len();
+        let end = if is_all { ends.len() } else { ends.partition_point(|end| *end <= self.parts.speech.end) };
+        self.logprobs.get(begin..end.max(begin)).unwrap_or_default()
+    }
+
     /// What it says to others: its text without a thought, marks and calls.
     pub fn speech(&self) -> &str {
         self.text.get(self.parts.speech.clone()).unwrap_or_default()

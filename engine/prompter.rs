@@ -156,6 +156,11 @@ impl PromptEncoder {
         reply_ids(&read, &self.chat.replies_to(prompt).lead, text, &self.tokenizer)
     }
 
+    /// True if the model's template has marks for thoughts.
+    pub fn thinks(&self) -> bool {
+        self.chat.replies(Reasoning::None).thoughts.thinks()
+    }
+
     /// How thoughts are marked in the replies to a prompt of these ids.
     pub fn thoughts(&self, prompt: &[u32]) -> ThoughtForm {
         let end = self.decode(&prompt[prompt.len().saturating_sub(16)..]);

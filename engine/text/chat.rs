@@ -74,8 +74,8 @@ pub(crate) struct ReplyForm {
     pub(crate) call_lead: Vec<u32>,
     /// Ids that end a thought, and lead to what is said after it.
     pub(crate) close: Vec<u32>,
-    /// The id that begins a thought.
-    pub(crate) open: Option<u32>,
+    /// Ids that begin a thought.
+    pub(crate) open: Vec<u32>,
 }
 
 impl ReplyForm {
@@ -130,7 +130,7 @@ impl ReplyForm {
             _ => tokenizer.encode_template(text, tokenizer.after_template(generation)?),
         };
         let open = thoughts.open().map(|open| tokenizer.encode_template(open, After::Text)).transpose()?;
-        let open = open.and_then(|ids| ids.first().copied());
+        let open = open.unwrap_or_default();
         let thoughts = thoughts.after_prompt(generation);
         Ok(Self { lead: ids(lead)?, call_lead: ids(call_lead)?, close: ids(&close)?, open, thoughts })
     }

@@ -28,6 +28,8 @@ struct ThoughtMarks {
     close: String,
     /// Text right before `close` that is no part of the thought.
     tail: String,
+    /// Text with which the header ends that `close` begins.
+    until: &'static str,
 }
 
 /// Marks by which thoughts are known in a text of unknown origin, or in the replies to a template whose source
@@ -52,8 +54,9 @@ const KNOWN: [(&str, &str); 15] = [
 
 /// Text between harmony's messages, which are a thought until the one that is the reply.
 const HARMONY_TAIL: &str = "<|end|><|start|>assistant";
-/// What harmony's channels begin with.
+/// What harmony's channels begin with, and what follows their headers.
 const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
 
 /// Marks around a speech: a header, what ends it, and by what in a template's source they are known.
 const SPEECH: [(&str, &str, &str); 6] = [
@@ -66,10 +69,11 @@ const SPEECH: [(&str, &str, &str); 6] = [
 ];
 
 impl ThoughtForm {
-    /// Replies whose origin isn't known: by all known marks.
+    /// Replies whose origin isn't known: by all known marks that no text has by chance.
     pub fn of_text() -> Self {
-        let marks = KNOWN.iter().map(|(open, close)| ThoughtMarks::new(open, close)).collect();
-        Self { marks, ..Self::default() }.with_speech(|_| true)
+        let known = KNOWN.iter().filter(|(open, _)| !open.ends_with(':'));
+        let marks = known.map(|(open, close)| ThoughtMarks::new(open, close)).collect();
+        Self { marks, ..Self::default() }.with_speech(|mark| mark.starts_with('<'))
     }
 
     /// Replies to a template with this source, which prints `open` (empty: its prompt ends with it) and `close`
@@ -119,11 +123,17 @@ impl ThoughtForm {
             }
         }
         if let Some(at) = self.marks.iter().position(|marks| marks.open.starts_with(CHANNEL)) {
+            // Between the channel's name and the message there may be more (`<|constrain|>json`).
             let harmony = &mut self.marks[at];
-            harmony.tail = HARMONY_TAIL.to_owned();
-            let (close, other) = (harmony.close.clone(), ThoughtMarks::new(CHANNEL, &harmony.close));
-            self.headers.push(close);
-            self.marks.insert(at + 1, ThoughtMarks { tail: HARMONY_TAIL.to_owned(), ..other });
+            self.headers.push(harmony.close.clone());
+            let close = harmony.close.strip_suffix(MESSAGE).unwrap_or(&harmony.close);
+            let other = ThoughtMarks {
+                tail: HARMONY_TAIL.to_owned(),
+                until: MESSAGE,
+                ..ThoughtMarks::new(CHANNEL, close)
+            };
+            *harmony = ThoughtMarks { open: harmony.open.clone(), ..other.clone() };
+            self.marks.insert(at + 1, other);
             self.ends.extend(["<|end|>", "<|return|>", "<|start|>"]);
         }
         self
@@ -156,6 +166,11 @@ impl ThoughtForm {
             let (text, close) = (text.trim(), &*marks.close);
             text.starts_with(&marks.open) && text.ends_with(close) || text == close
         })
+    }
+
+    /// True if there are thoughts.
+    pub(crate) fn thinks(&self) -> bool {
+        !self.marks.is_empty()
     }
 
     /// The mark with which it ends.
@@ -207,7 +222,7 @@ impl ThoughtForm {
 impl ThoughtMarks {
     fn new(open: &str, close: &str) -> Self {
         let [open, close] = [open, close].map(str::to_owned);
-        Self { open, close, tail: String::new() }
+        Self { open, close, tail: String::new(), until: "" }
     }
 }
 
@@ -299,6 +314,23 @@ impl ThoughtReader {
         }
     }
 
+    /// Only speech follows.
+    pub(crate) fn end_thoughts(&mut self) {
+        self.is_headed = true;
+    }
+
+    /// The reply was cut to this length.
+    pub(crate) fn cut(&mut self, length: usize) {
+        match &mut self.stage {
+            ReplyStage::Between { from, text } => (*from, *text) = ((*from).min(length), (*text).min(length)),
+            ReplyStage::Thought { searched, .. } => *searched = (*searched).min(length),
+            ReplyStage::Speech { from, searched } => {
+                (*from, *searched) = ((*from).min(length), (*searched).min(length))
+            }
+        }
+        self.end = self.end.filter(|end| *end <= length);
+    }
+
     /// Reads what was added to the reply.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
         while let Some(next) = self.next(bytes) {
@@ -311,7 +343,9 @@ impl ThoughtReader {
         match self.stage {
             ReplyStage::Speech { from, searched } => {
                 let ends = &self.form.ends;
-                if let (None, Some(longest)) = (self.end, ends.iter().map(|end| end.len()).max()) {
+                // (Without a mark before it, a speech has none at its end.)
+                let longest = ends.iter().map(|end| end.len()).max().filter(|_| self.head > 0);
+                if let (None, Some(longest)) = (self.end, longest) {
                     let found = ends.iter().filter_map(|end| find(&bytes[searched..], end.as_bytes()));
                     self.end = found.min().map(|at| searched + at);
                     let searched = (bytes.len() + 1).saturating_sub(longest).max(searched);
@@ -329,6 +363,7 @@ impl ThoughtReader {
                     let at = find(&bytes[searched..], marks.close.as_bytes())? + searched;
                     Some((at, marks))
                 });
+                let number = marks;
                 let Some((at, marks)) = found.min_by_key(|(at, _)| *at) else {
                     let searched = (bytes.len() + 1).saturating_sub(longest).max(searched);
                     self.stage = ReplyStage::Thought { marks, searched };
@@ -337,7 +372,17 @@ impl ThoughtReader {
                 if is_guess && find(&bytes[..at], marks.open.as_bytes()).is_some() {
                     return Some(ReplyStage::Speech { from: 0, searched: 0 }); // it belongs to a mark in it
                 }
-                let from = at + marks.close.len();
+                let header = at + marks.close.len();
+                let until = if marks.until.is_empty() {
+                    Some(0)
+                } else {
+                    find(&bytes[header..], marks.until.as_bytes())
+                };
+                let Some(until) = until.map(|at| at + marks.until.len()) else {
+                    self.stage = ReplyStage::Thought { marks: number, searched };
+                    return None;
+                };
+                let from = header + until;
                 self.thought.end = self.end_of_thought(&bytes[..at]);
                 self.head = from;
                 Some(ReplyStage::Between { from, text: from })
@@ -347,11 +392,12 @@ impl ThoughtReader {
 
     /// What begins at an offset after spaces.
     fn begin(&mut self, bytes: &[u8], from: usize, text: usize) -> Option<ReplyStage> {
-        let rest = bytes[text..].trim_ascii_start();
+        let rest = bytes.get(text..).unwrap_or_default().trim_ascii_start();
         let at = bytes.len() - rest.len();
         self.stage = ReplyStage::Between { from, text: at };
         if self.is_headed {
-            return (!rest.is_empty()).then_some(ReplyStage::Speech { from: at, searched: at });
+            let from = if self.head == 0 { from } else { at };
+            return (!rest.is_empty()).then_some(ReplyStage::Speech { from, searched: from });
         }
         if let Some(header) = self.form.headers.iter().find(|header| rest.starts_with(header.as_bytes())) {
             let from = at + header.len();
@@ -422,7 +468,8 @@ impl ThoughtReader {
 
     /// The end of a speech as far as nothing can take it back.
     pub(crate) fn certain_end(&self, bytes: &[u8]) -> usize {
-        let open = self.form.ends.iter().map(|end| open_length(bytes, end.as_bytes())).max();
+        let ends = self.form.ends.iter().filter(|_| self.head > 0);
+        let open = ends.map(|end| open_length(bytes, end.as_bytes())).max();
         let known = bytes.len() - open.unwrap_or(0);
         self.end.map_or(known, |end| end.min(known))
     }
@@ -476,11 +523,9 @@ mod tests {
             ("<|channel|>final<|message|>Yes.<|return|>", "", "Yes."),
             ("<|channel|>commentary<|message|>hm", "commentary<|message|>hm", ""),
             ("<think>hm</think><response>Yes.</response>", "hm", "Yes."),
-            (
-                "Here are my reasoning steps:\nhm\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]",
-                "hm",
-                "Yes.\n",
-            ),
+            ("<|channel|>final <|constrain|>json<|message|>{}<|return|>", "", "{}"),
+            ("Close it with </response> please.", "", "Close it with </response> please."),
+            ("Here are my reasoning steps: none.", "", "Here are my reasoning steps: none."),
             ("<|channel>thought\nhm<channel|>Yes.", "hm", "Yes."),
             ("hm</think>Yes.", "", "hm</think>Yes."),
             ("Yes <think>hm</think>.", "", "Yes <think>hm</think>."),
@@ -512,6 +557,10 @@ mod tests {
             parts(&ThoughtForm::of_template("", None, ""), "<think>so</think>Yes.").1,
             "<think>so</think>Yes."
         );
+        let apriel =
+            ThoughtForm::of_template("Here are my reasoning steps: [BEGIN FINAL RESPONSE]", None, "");
+        let reply = "Here are my reasoning steps:\nhm\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]";
+        assert_eq!(parts(&apriel, reply), ("hm".to_owned(), "Yes.\n".to_owned()));
         let channels = ThoughtForm::of_template("", Some(("<a>", "</a><|final|>")), "<|final|>");
         assert_eq!(parts(&channels, "<a>so</a><|final|>Yes."), ("so".to_owned(), "Yes.".to_owned()));
         assert_eq!(parts(&channels, "<|final|>Yes."), (String::new(), "Yes.".to_owned()));

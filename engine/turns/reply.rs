@@ -24,7 +24,7 @@ use crate::turns::dry::Said;
 use crate::turns::grammar::GrammarState;
 use crate::turns::sampler::{self, Row};
 use crate::turns::sentence::Sentences;
-use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob, ToolCalls};
+use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob, ToolCalls, ToolChoice};
 use std::sync::Arc;
 
 /// A piece of a reply that nothing can take back.
@@ -63,8 +63,10 @@ pub(crate) struct ReplyText {
     script: Option<(usize, Arc<[u32]>)>,
     /// Ids that end a thought.
     close: Arc<[u32]>,
-    /// The id that begins a thought.
-    open: Option<u32>,
+    /// Ids that begin a thought, as long as the reply may begin with one.
+    open: Arc<[u32]>,
+    /// The id that begins no further thought once the limit is reached; `None`: one that begins other things, too.
+    thinks_by: Option<u32>,
     /// What a reply without a thought begins with, if this one has a form.
     lead: Arc<[u32]>,
     /// The same of a call that begins with markup.
@@ -75,7 +77,7 @@ pub(crate) struct ReplyText {
     n_before: usize,
     /// Offset after leading spaces, which follow the thought or begin the text.
     begin: usize,
-    /// Offset after the last special token.
+    /// Offset after the last token that is no part of a stop string: a special one, or one that was forced.
     after_special: usize,
     /// True if a reply that reaches its limit ends with its last whole sentence.
     whole_sentences: bool,
@@ -117,10 +119,12 @@ impl ReplyText {
 
     /// The same, to a prompt whose replies have this form, with a thought of at most so many tokens.
     pub(crate) fn in_form(self, form: &ReplyForm, max_thought: usize) -> Self {
-        let [close, lead, call_lead] =
-            [&form.close, &form.lead, &form.call_lead].map(|ids| ids.clone().into());
+        let [close, lead, call_lead, open] =
+            [&form.close, &form.lead, &form.call_lead, &form.open].map(|ids| Arc::from(&ids[..]));
+        // (Harmony begins a thought and a speech by the same id.)
+        let thinks_by = form.open.first().copied().filter(|id| form.lead.first() != Some(id));
         let thinking = self.thinking(form.thoughts.clone());
-        let mut reply = Self { close, lead, call_lead, open: form.open, ..thinking };
+        let mut reply = Self { close, lead, call_lead, open, thinks_by, ..thinking };
         reply.max_thought = max_thought;
         reply.limit_thought();
         reply
@@ -154,11 +158,11 @@ impl ReplyText {
 
     /// A reply that has a form begins with a thought, if there may be one, or with what leads to its speech.
     fn begin_form(&mut self, thinks: bool) {
-        if thinks && (self.thoughts.is_in_thought() || self.open.is_some()) || self.script.is_some() {
+        if thinks && (self.thoughts.is_in_thought() || !self.open.is_empty()) || self.script.is_some() {
             return;
         }
         self.script = (!self.lead.is_empty()).then(|| (0, self.lead.clone()));
-        (self.open, self.n_lead) = (None, self.lead.len());
+        (self.open, self.n_lead) = (Arc::default(), self.lead.len());
         if self.script.is_none() {
             self.begin_speech();
         }
@@ -169,6 +173,7 @@ impl ReplyText {
         self.n_before = self.ids.len();
         if let Some(guide) = self.waiting.take() {
             self.guide = Some(guide);
+            self.thoughts.end_thoughts();
         }
     }
 
@@ -208,7 +213,13 @@ impl ReplyText {
     /// True at the beginning of a reply that has a form, and may begin with a thought.
     fn may_think_first(&self) -> bool {
         let has_form = self.waiting.is_some() || self.calling.as_ref().is_some_and(Calling::is_forced);
-        self.ids.is_empty() && self.open.is_some() && has_form && !self.thoughts.is_in_thought()
+        self.ids.is_empty() && !self.open.is_empty() && has_form && !self.thoughts.is_in_thought()
+    }
+
+    /// True in a thought before what has a form: it must not end here.
+    pub(crate) fn must_go_on(&self) -> bool {
+        let has_form = self.waiting.is_some() || self.calling.as_ref().is_some_and(Calling::is_forced);
+        has_form && self.thoughts.is_in_thought()
     }
 
     /// True if an id goes on with a thought though it ends replies (harmony ends each message by the same id).
@@ -243,11 +254,24 @@ impl ReplyText {
             Some(begin) => (request.max_call_tokens, begin),
             None if self.is_call() => (request.max_call_tokens, self.n_before),
             // What leads to a reply is not counted, nor is a thought that has a limit of its own.
-            None if request.counts_thought => (request.max_tokens, self.n_lead),
-            None if !self.may_call() => return usize::MAX,
+            None if self.counts_thought(request) => (request.max_tokens, self.n_lead),
+            None if !self.may_call() => (usize::MAX, 0),
             None => (request.max_tokens, self.n_before),
         };
-        most.saturating_sub(self.ids.len().saturating_sub(from))
+        let left = most.saturating_sub(self.ids.len().saturating_sub(from));
+        left.min(self.most(request).saturating_sub(self.ids.len()))
+    }
+
+    /// Maximum number of its tokens, a thought and a call included.
+    pub(crate) fn most(&self, request: &Request) -> usize {
+        let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
+        let most = request.max_tokens.max(if calls { request.max_call_tokens } else { 0 });
+        most.saturating_add(self.n_besides(request))
+    }
+
+    /// True if a thought's tokens are the reply's.
+    fn counts_thought(&self, request: &Request) -> bool {
+        request.counts_thought || self.close.is_empty()
     }
 
     /// The parts of its text, in bytes of [`ReplyText::text`].
@@ -271,11 +295,12 @@ impl ReplyText {
     }
 
     /// Tokens that it may take besides those that a request lets it have.
-    pub(crate) fn n_besides(&self, request: &Request) -> usize {
-        let of_thought = self.max_thought.saturating_add(self.close.len());
-        let is_counted = request.counts_thought || self.close.is_empty();
-        self.n_lead.max(self.lead.len() * usize::from(self.open.is_some()))
-            + if is_counted { 0 } else { of_thought }
+    fn n_besides(&self, request: &Request) -> usize {
+        let lead = self.n_lead.max(self.lead.len() * usize::from(!self.open.is_empty()));
+        match self.counts_thought(request) {
+            true => lead,
+            false => self.max_thought.saturating_add(self.close.len() + lead),
+        }
     }
 
     /// True if it is a call of a tool, and has begun as one.
@@ -321,7 +346,9 @@ impl ReplyText {
         if calling.is_some_and(|calling| calling.refuses(self.since_thought().1, id, piece)) {
             return true;
         }
-        !tokenizer.is_special(id) && self.would_leave_nothing(piece)
+        let is_thought = Some(id) == self.thinks_by && !self.thoughts.is_in_thought();
+        is_thought && self.ids.len() >= self.max_thought
+            || !tokenizer.is_special(id) && self.would_leave_nothing(piece)
     }
 
     /// Ids and bytes after a thought and what leads to the reply.
@@ -353,16 +380,17 @@ impl ReplyText {
         if let Some(id) = self.forced() {
             return Ok(id);
         }
-        if self.may_think_first() {
-            if Some(drawn) == self.open {
-                return Ok(drawn);
-            }
-            self.begin_form(false);
-            if let Some(id) = self.forced() {
+        let so_far = (&self.ids[..], &self.said);
+        if self.may_think_first() && Some(&drawn) != self.open.first() {
+            // It does not think first: what it says begins here.
+            let markup = || self.calling.as_ref()?.forced(&self.ids, 0);
+            if let Some(id) = self.lead.first().copied().or_else(markup) {
                 return Ok(id);
             }
+            if let Some(guide) = &mut self.waiting {
+                return guide.choose(drawn, logits, so_far, sampling, eog, |_| true);
+            }
         }
-        let so_far = (&self.ids[..], &self.said);
         if let Some((more, end)) = self.fork() {
             let fits = |id: u32| id == more || Some(id) == end || eog.contains(&id);
             let (ids, said) = so_far;
@@ -389,7 +417,7 @@ impl ReplyText {
             return Ok(id == forced);
         }
         if self.may_think_first() {
-            return Ok(Some(id) == self.open);
+            return Ok(Some(&id) == self.open.first());
         }
         if let Some((more, end)) = self.fork() {
             return Ok(id == more || Some(id) == end || eog.contains(&id));
@@ -412,7 +440,7 @@ impl ReplyText {
 
     fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
         // (A thought may begin as a call that begins with text does.)
-        let is_mark = tokenizer.is_special(id) && Some(id) == self.open;
+        let is_mark = tokenizer.is_special(id) && Some(&id) == self.open.first();
         let Some(calling) = self.calling.as_ref().filter(|_| self.may_call() && !is_mark) else {
             return Ok(Beginning::Unclear);
         };
@@ -442,6 +470,12 @@ impl ReplyText {
         tokenizer: &Tokenizer,
         take: impl Fn(&mut GrammarState, u32) -> Result<()>,
     ) -> Result<Option<StopReason>> {
+        if self.may_think_first() {
+            match Some(&id) == self.open.first() {
+                true => self.script = Some((0, self.open.clone())),
+                false => self.begin_form(false),
+            }
+        }
         let after = match self.beginning(id, tokenizer)? {
             Beginning::Unclear => None,
             Beginning::Free => {
@@ -488,7 +522,11 @@ impl ReplyText {
         if let Some((begin, ids)) = &self.script {
             if begin + ids.len() <= self.ids.len() {
                 self.script = None;
-                self.begin_speech();
+                if !self.thoughts.is_in_thought() {
+                    self.begin_speech();
+                } else if self.ids.len() > self.max_thought {
+                    self.close = Arc::default(); // marks of another kind: it ends by itself, or at the limit
+                }
             }
             return true;
         }
@@ -528,7 +566,8 @@ impl ReplyText {
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
         self.thoughts.read(&self.bytes);
-        if is_special {
+        // What the template says ends no reply, nor does the end of a thought.
+        if is_special || self.script.is_some() || self.thoughts.head() > known {
             self.after_special = self.bytes.len();
         }
         let found = self.first_stop(known);
@@ -726,6 +765,7 @@ impl ReplyText {
         self.logprobs.truncate(n);
         self.bytes.truncate(self.end_of(n));
         self.begin = self.begin.min(self.bytes.len());
+        self.thoughts.cut(self.bytes.len());
         self.sentences.cut(self.bytes.len(), n);
     }
 }

@@ -29,7 +29,7 @@ use crate::turns::sampler::{self, Row};
 use crate::turns::schedule::Load;
 use crate::{
     Completion, Constraint, Error, ErrorKind, Event, ForcedToken, Reasoning, Remedy, Request, Result,
-    StopReason, TokenLogprob, ToolChoice, Usage,
+    StopReason, TokenLogprob, Usage,
 };
 use std::slice::ChunksExact;
 use std::sync::Arc;
@@ -129,18 +129,16 @@ impl Decode {
 
     /// Tokens that the reply may take, and what would make them fewer.
     pub(crate) fn longest(&self, request: &Request, max_call_tokens: usize) -> (usize, Remedy) {
-        let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
-        let max_call_tokens = if calls { max_call_tokens } else { 0 };
-        let most = request.max_tokens.max(max_call_tokens);
+        let bounded =
+            Request { max_call_tokens: request.max_call_tokens.min(max_call_tokens), ..request.clone() };
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
             Self::TeacherForce(following) => {
-                let most = most.saturating_add(following.reply.n_besides(request));
-                (following.ids().len().max(most), Remedy::ShorterReply)
+                (following.ids().len().max(following.reply.most(&bounded)), Remedy::ShorterReply)
             }
             Self::Read => (0, Remedy::ShorterReply),
-            Self::Sample(reply) => (most.saturating_add(reply.n_besides(request)), Remedy::ShorterReply),
-            Self::Forced(_) => (most, Remedy::ShorterReply),
+            Self::Sample(reply) => (reply.most(&bounded), Remedy::ShorterReply),
+            Self::Forced(_) => (request.max_tokens, Remedy::ShorterReply),
         }
     }
 }
@@ -655,8 +653,8 @@ fn freely_drawn(
     eog: &[u32],
 ) -> Result<u32> {
     let mut row = Row::new(logits, reply.ids(), reply.ids_so_far(), &request.sampling);
-    if reply.ids().len() < request.min_tokens && !reply.is_guided() {
-        eog.iter().for_each(|id| row.exclude(*id));
+    if reply.ids().len() < request.min_tokens && !reply.is_guided() || reply.must_go_on() {
+        eog.iter().filter(|id| !reply.goes_on_with(**id)).for_each(|id| row.exclude(*id));
     }
     let mut n_refused = 0;
     loop {
@@ -691,8 +689,8 @@ fn drawn_among(
     eog: &[u32],
 ) -> Option<u32> {
     let mut best = best.clone();
-    if reply.ids().len() < request.min_tokens && !reply.is_guided() {
-        best.candidates.retain(|(id, _)| !eog.contains(id));
+    if reply.ids().len() < request.min_tokens && !reply.is_guided() || reply.must_go_on() {
+        best.candidates.retain(|(id, _)| !eog.contains(id) || reply.goes_on_with(*id));
     }
     for _ in 0..=MAX_REFUSED {
         let id = sampler::choose_among(&best, reply.ids(), reply.ids_so_far(), &request.sampling)?;

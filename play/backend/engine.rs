@@ -29,6 +29,9 @@ pub fn call_room(max_tokens: usize) -> usize {
 /// Tokens that a turn may take without calls, and with them.
 pub fn room(prompter: &engine::PromptEncoder, request: &Request) -> anyhow::Result<(usize, usize)> {
     let conversation = conversation(request.conversation.clone(), request.tools.as_deref());
+    // A model without thoughts needs no room for any.
+    let max_thought_tokens = if prompter.thinks() { request.max_thought_tokens } else { 0 };
+    let request = &Request { max_thought_tokens, ..request.clone() };
     let needed = by_tokens(prompter.prompt_tokens(&conversation)?, request);
     Ok((needed, needed + needed_for_calls(request)))
 }

@@ -39,14 +39,44 @@ pub fn cut_call() -> Call {
     Call { tool: String::new(), arguments: Value::Null }
 }
 
-/// True if a text says a call: the tool's name, and after it the arguments.
+/// True if a text says a call: the tool's name, and after it the arguments, as a JSON object or one by one.
 pub fn says_call(text: &str, call: &Call) -> bool {
-    let follows = |rest: &str| {
-        let arguments = rest.find('{').map(|at| &rest[at..]);
-        let mut values = serde_json::Deserializer::from_str(arguments.unwrap_or_default()).into_iter();
-        values.next().and_then(Result::ok).is_some_and(|said: Value| said == call.arguments)
+    let one_by_one = |rest: &str| {
+        let mut arguments = call.arguments.as_object().into_iter().flatten();
+        arguments.try_fold(rest, |rest, (name, value)| after_argument(rest, name, value)).is_some()
     };
+    let follows = |rest: &str| says_value(rest, &call.arguments, '{') || one_by_one(rest);
     text.match_indices(&call.tool).any(|(at, name)| follows(&text[at + name.len()..]))
+}
+
+/// What follows an argument that is said in a text by its name, and its value after that.
+fn after_argument<'t>(text: &'t str, name: &str, value: &Value) -> Option<&'t str> {
+    let rest = &text[text.find(name)? + name.len()..];
+    let is_said = match value {
+        Value::String(said) => rest.contains(said) || rest.contains(&value.to_string()),
+        // As JSON and Python write them.
+        Value::Bool(said) => [said.to_string(), if *said { "True" } else { "False" }.to_string()]
+            .iter()
+            .any(|word| rest.contains(word)),
+        Value::Null => rest.contains("null") || rest.contains("None"),
+        Value::Number(_) => numbers(rest).any(|number| number == *value),
+        Value::Array(_) => says_value(rest, value, '['),
+        Value::Object(_) => says_value(rest, value, '{'),
+    };
+    is_said.then_some(rest)
+}
+
+/// True if the first value that begins so in a text is this one.
+fn says_value(text: &str, value: &Value, begins: char) -> bool {
+    let from = text.find(begins).map(|at| &text[at..]);
+    let mut values = serde_json::Deserializer::from_str(from.unwrap_or_default()).into_iter();
+    values.next().and_then(Result::ok).is_some_and(|said: Value| said == *value)
+}
+
+/// The numbers in a text.
+fn numbers(text: &str) -> impl Iterator<Item = Value> {
+    let words = text.split(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c)));
+    words.filter_map(|word| serde_json::from_str(word).ok())
 }
 
 /// What a call gave: a text, or the reason why it failed.
@@ -244,4 +274,33 @@ pub fn bounded(result: &str, most: usize) -> String {
 pub fn builtin_result(kind: &ToolKind, arguments: &Value, seed: u64) -> Option<CallOutcome> {
     let ToolKind::BuiltIn(tool, spec) = kind else { return None };
     Some(fitting(spec, arguments).and_then(|arguments| built_in::work_out(tool, &arguments, seed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_call_is_said_as_json_or_argument_by_argument() {
+        let arguments = json!({ "what": "3 + 4", "n": 7.5, "all": true, "of": [1, 2] });
+        let call = Call { tool: "sums".to_string(), arguments };
+        for text in [
+            r#"{"tool": "sums", "arguments": {"what": "3 + 4", "n": 7.50, "all": true, "of": [1, 2]}}"#,
+            "<tool_call>\n<function=sums>\n<parameter=what>\n3 + 4\n</parameter>\n<parameter=n>\n7.5\n</parameter>\n\
+             <parameter=all>\nTrue\n</parameter>\n<parameter=of>\n[1,2]\n</parameter>\n</function>",
+            r#"[sums(what="3 + 4", n=7.5, all=True, of=[1, 2])]"#,
+        ] {
+            assert!(says_call(text, &call), "{text}");
+            let other = Call { tool: "roll".to_string(), ..call.clone() };
+            assert!(!says_call(text, &other), "{text}");
+            for (name, value) in
+                [("n", json!(8)), ("what", json!("3 + 5")), ("all", json!(false)), ("of", json!([1]))]
+            {
+                let mut other = call.clone();
+                other.arguments[name] = value;
+                assert!(!says_call(text, &other), "{text} says no {name}");
+            }
+        }
+    }
 }

@@ -84,8 +84,18 @@ fn a_thought_that_does_not_end_is_ended_at_its_limit() {
         let (done, _) = said(&opened, limited.clone());
         assert_eq!((done.thought(), done.n_thought > 0), (thought, n > 0), "{:?}", done.text);
         assert!(done.text.contains("</think>") && done.stop == StopReason::EndOfTurn, "{:?}", done.text);
-        let (done, _) = said(&own, limited);
-        assert!(done.text.starts_with("<think>") && done.text.contains("</think>"), "{:?}", done.text);
+        let (done, _) = said(&own, limited.clone());
+        assert_eq!(
+            done.text.starts_with("<think>") && done.text.contains("</think>"),
+            n > 0,
+            "{:?}",
+            done.text
+        );
+        // What ends a thought is no stop string, and a further one is not begun.
+        let stop = vec!["\n".to_owned(), "\n\n".to_owned()];
+        let limited = Request { stop, session: SessionKey::new("r", format!("s{n}")), ..limited };
+        let (done, _) = said(&own, Request { counts_thought: false, ..limited });
+        assert_eq!(done.text.matches("<think>").count(), usize::from(n > 0), "{:?}", done.text);
     }
     // Without a limit of its own it has the reply's, and nothing is said.
     let (done, _) = said(&opened, asked("b", Reasoning::High));

@@ -60,6 +60,17 @@ impl JsonType {
         }
     }
 
+    /// False if a schema says that a value has other types.
+    fn is_allowed_by(self, schema: &Value) -> bool {
+        let is_word = |word: &Value| Self::of_schema(&json!({ "type": word })).is_none_or(|of| of == self);
+        match (&schema["type"], schema["anyOf"].as_array().or(schema["oneOf"].as_array())) {
+            (Value::Array(words), _) => words.iter().any(is_word),
+            (Value::Null, Some(cases)) => cases.iter().any(|case| self.is_allowed_by(case)),
+            (Value::Null, None) => Self::of_schema(schema).is_none_or(|of| of == self),
+            (word, _) => is_word(word),
+        }
+    }
+
     /// The only type that a schema allows; `None`: several, or it is not said.
     fn of_schema(schema: &Value) -> Option<Self> {
         let all_of = |values: &Value| {
@@ -263,8 +274,12 @@ impl PairsForm {
         }
         let end = rest.find(form.close.text.trim_end())?;
         let (value, after) = (&rest[..end], form.close.strip(&rest[end..])?);
-        let parsed =
-            || serde_json::from_str(value.trim()).ok().or_else(|| Some(python_word(value.trim())?.1));
+        let parsed = || {
+            let (value, declared) = (value.trim(), &schema["properties"][name]);
+            let word = || python_word(value).filter(|(word, _)| *word == value).map(|(_, value)| value);
+            let parsed = serde_json::from_str(value).ok().or_else(word)?;
+            JsonType::of(&parsed).is_allowed_by(declared).then_some(parsed)
+        };
         let value = match declared {
             Some(JsonType::String) => Value::from(value),
             _ => parsed().unwrap_or_else(|| Value::from(value)),

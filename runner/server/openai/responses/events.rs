@@ -179,7 +179,7 @@ impl ResponseEvents {
         let status =
             if finish_reason(completion) == "length" { Status::Incomplete } else { Status::Completed };
         let read = calls(completion).get(self.n_calls);
-        frames.extend(self.end_item(read, status, &completion.logprobs));
+        frames.extend(self.end_item(read, status, completion.speech_logprobs()));
         self.response.conclude(std::mem::take(&mut self.done), answer);
         frames
     }
