@@ -63,9 +63,9 @@ fn a_thought_that_the_limit_cuts_is_heard_by_nobody() {
     let trace = std::fs::read_to_string(format!("{out}/trace.jsonl")).unwrap();
     assert_eq!(trace.matches("\"extend\"").count(), 2, "{trace}");
     // It is replayed without the model, and with it, token by token.
-    for more in [&["replay", &out][..], &["replay", &out, "--rerun", "exact", "--model", &model]] {
+    for more in [&["replay", &out][..], &["replay", &out, "--rerun=exact", "--model", &model]] {
         let done = stage.greenroom(more).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&[done.stdout, done.stderr].concat()));
     }
 }
 
