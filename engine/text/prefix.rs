@@ -141,6 +141,12 @@ pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Length of the longest proper beginning of a pattern that a sequence ends with.
+pub(crate) fn overlap<T: PartialEq>(sequence: &[T], pattern: &[T]) -> usize {
+    let longest = sequence.len().min(pattern.len().saturating_sub(1));
+    (1..=longest).rev().find(|n| sequence.ends_with(&pattern[..*n])).unwrap_or(0)
+}
+
 /// Offset, in characters, of the first difference of two texts, for messages.
 pub(crate) fn first_difference(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count()

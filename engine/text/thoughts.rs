@@ -5,6 +5,7 @@
 //! A reply is then read as thoughts, if any, the header of its speech, if the form has one (harmony's
 //! `<|channel|>final<|message|>`), and speech.
 
+use super::prefix::overlap;
 use std::ops::Range;
 
 /// How thoughts are marked in replies to one prompt; by default there are none.
@@ -214,7 +215,7 @@ impl ThoughtForm {
     fn begin_of_open_mark(&self, text: &[u8]) -> usize {
         let marks = self.marks.iter().flat_map(|marks| [&*marks.open, &marks.close, &marks.tail]);
         let all = marks.chain(self.headers.iter().map(|it| &**it)).chain(self.ends.iter().copied());
-        let begins = all.map(|mark| text.len() - open_length(text, mark.as_bytes()));
+        let begins = all.map(|mark| text.len() - overlap(text, mark.as_bytes()));
         begins.min().unwrap_or(text.len())
     }
 }
@@ -224,11 +225,6 @@ impl ThoughtMarks {
         let [open, close] = [open, close].map(str::to_owned);
         Self { open, close, tail: String::new(), until: "" }
     }
-}
-
-/// Length of the longest proper beginning of `mark` that `text` ends with.
-fn open_length(text: &[u8], mark: &[u8]) -> usize {
-    (1..mark.len().min(text.len() + 1)).rev().find(|n| text.ends_with(&mark[..*n])).unwrap_or(0)
 }
 
 /// The parts of a reply, as offsets in its text, in bytes.
@@ -469,7 +465,7 @@ impl ThoughtReader {
     /// The end of a speech as far as nothing can take it back.
     pub(crate) fn certain_end(&self, bytes: &[u8]) -> usize {
         let ends = self.form.ends.iter().filter(|_| self.head > 0);
-        let open = ends.map(|end| open_length(bytes, end.as_bytes())).max();
+        let open = ends.map(|end| overlap(bytes, end.as_bytes())).max();
         let known = bytes.len() - open.unwrap_or(0);
         self.end.map_or(known, |end| end.min(known))
     }

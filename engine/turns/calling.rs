@@ -11,6 +11,7 @@
 //! reply.
 
 use crate::text::calls::{CallForm, Joint};
+use crate::text::prefix::overlap;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::GrammarState;
 use crate::{Call, Request, Result, ToolCalls, ToolChoice, Tools};
@@ -240,9 +241,8 @@ impl Calling {
 
     /// Number of these ids that are no part of a call, whatever follows.
     pub(crate) fn n_certain(&self, ids: &[u32]) -> usize {
-        let opening = &self.form.opening;
-        let begun = (0..opening.len()).rev().find(|n| ids.ends_with(&opening[..*n]));
-        ids.len() - begun.unwrap_or(ids.len())
+        // (One that begins with text may begin with any of them.)
+        if self.form.opening.is_empty() { 0 } else { ids.len() - overlap(ids, &self.form.opening) }
     }
 
     /// True if the reply may still turn out to be one, or not.

@@ -13,6 +13,7 @@ pub(crate) mod constraint;
 pub(crate) mod digest;
 pub(crate) mod draft_model;
 pub(crate) mod drafting;
+mod drawing;
 pub(crate) mod dry;
 pub(crate) mod follow;
 pub(crate) mod grammar;

@@ -5,27 +5,31 @@
 //! reached its limit may be cut after its last whole sentence; an incomplete character at the end is cut in
 //! any case. All cuts are between tokens. Only text that no cut can take back is streamed.
 //!
-//! A reply is a thought, perhaps, then speech or a call ([`ThoughtReader`]). Stop strings, grammars and calls
-//! count from the end of the thought on, and a special token is no part of a stop string. A thought that has
-//! reached its limit is ended by the ids with which the template ends one. One that has a grammar, or must be a
-//! call, begins with the ids that lead to a reply without a thought, unless a thought was asked for: then it may
-//! think first.
+//! A reply is a thought, perhaps ([`opening`]), then speech or a call ([`calling`](super::calling)). Stop strings,
+//! grammars and calls count from the end of the thought on, and a special token is no part of a stop string.
 //!
 //! Replies stream by sentences, because at the limit an incomplete one is removed from cache and record, at a
 //! token boundary.
 
+mod elsewhere;
+mod opening;
+
+pub use elsewhere::StreamedReply;
+pub(crate) use elsewhere::{cut, cut_text};
+
 use crate::text::chat::ReplyForm;
+use crate::text::prefix::overlap;
 #[cfg(test)]
 use crate::text::thoughts::N_EXAMINED;
-use crate::text::thoughts::{ReplyParts, ThoughtForm, ThoughtReader, find};
+use crate::text::thoughts::{ReplyParts, find};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::{Beginning, Calling};
 use crate::turns::dry::Said;
 use crate::turns::grammar::GrammarState;
 use crate::turns::sampler::{self, Row};
 use crate::turns::sentence::Sentences;
-use crate::{Request, Result, Sampling, StopConditions, StopReason, TokenLogprob, ToolCalls, ToolChoice};
-use std::sync::Arc;
+use crate::{Request, Result, Sampling, StopReason, TokenLogprob, ToolCalls, ToolChoice};
+use opening::Opening;
 
 /// A piece of a reply that nothing can take back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,26 +59,8 @@ pub(crate) struct ReplyText {
     head: Vec<u8>,
     /// Number of the stop string that was met.
     met: Option<usize>,
-    /// Finds its thought, and where its speech begins.
-    thoughts: ThoughtReader,
-    /// Limit of the thought's tokens.
-    max_thought: usize,
-    /// Ids that must be said: where they begin, and which.
-    script: Option<(usize, Arc<[u32]>)>,
-    /// Ids that end a thought.
-    close: Arc<[u32]>,
-    /// Ids that begin a thought, as long as the reply may begin with one.
-    open: Arc<[u32]>,
-    /// The id that begins no further thought once the limit is reached; `None`: one that begins other things, too.
-    thinks_by: Option<u32>,
-    /// What a reply without a thought begins with, if this one has a form.
-    lead: Arc<[u32]>,
-    /// The same of a call that begins with markup.
-    call_lead: Arc<[u32]>,
-    /// Number of ids that lead to its speech, of a reply that does not begin with a thought.
-    n_lead: usize,
-    /// Number of ids before its speech or call: those of a thought, and of what leads to the speech.
-    n_before: usize,
+    /// What is before its speech.
+    opening: Opening,
     /// Offset after leading spaces, which follow the thought or begin the text.
     begin: usize,
     /// Offset after the last token that is no part of a stop string: a special one, or one that was forced.
@@ -106,28 +92,9 @@ impl ReplyText {
         Self { stops, whole_sentences, said, ..Self::default() }
     }
 
-    /// A reply that is drawn by a remote engine.
-    fn from_elsewhere(ends: StopConditions<'_>) -> Self {
-        let reply = Self::new(ends.stop, ends.whole_sentences, Said::default());
-        Self { is_from_elsewhere: true, head: ends.head.as_bytes().to_vec(), ..reply }
-    }
-
-    /// The same, with thoughts of this form.
-    pub(crate) fn thinking(self, thoughts: ThoughtForm) -> Self {
-        Self { thoughts: ThoughtReader::new(thoughts), max_thought: usize::MAX, ..self }
-    }
-
     /// The same, to a prompt whose replies have this form, with a thought of at most so many tokens.
     pub(crate) fn in_form(self, form: &ReplyForm, max_thought: usize) -> Self {
-        let [close, lead, call_lead, open] =
-            [&form.close, &form.lead, &form.call_lead, &form.open].map(|ids| Arc::from(&ids[..]));
-        // (Harmony begins a thought and a speech by the same id.)
-        let thinks_by = form.open.first().copied().filter(|id| form.lead.first() != Some(id));
-        let thinking = self.thinking(form.thoughts.clone());
-        let mut reply = Self { close, lead, call_lead, open, thinks_by, ..thinking };
-        reply.max_thought = max_thought;
-        reply.limit_thought();
-        reply
+        Self { opening: Opening::new(form, max_thought), ..self }
     }
 
     /// The same, in a grammar once it has begun: nothing else ends or cuts it. `thinks`: a thought may come
@@ -146,7 +113,7 @@ impl ReplyText {
             self.end_by_itself();
             self.waiting = calling.forced_guide();
             if calling.has_markup() {
-                self.lead = self.call_lead.clone();
+                self.opening.lead_to_call();
             }
         }
         self.calling = Some(calling);
@@ -156,33 +123,18 @@ impl ReplyText {
         self
     }
 
-    /// A reply that has a form begins with a thought, if there may be one, or with what leads to its speech.
     fn begin_form(&mut self, thinks: bool) {
-        if thinks && (self.thoughts.is_in_thought() || !self.open.is_empty()) || self.script.is_some() {
-            return;
-        }
-        self.script = (!self.lead.is_empty()).then(|| (0, self.lead.clone()));
-        (self.open, self.n_lead) = (Arc::default(), self.lead.len());
-        if self.script.is_none() {
+        if self.opening.begin_form(thinks) {
             self.begin_speech();
         }
     }
 
     /// What it says begins with the next id.
     fn begin_speech(&mut self) {
-        self.n_before = self.ids.len();
+        self.opening.n_before = self.ids.len();
         if let Some(guide) = self.waiting.take() {
             self.guide = Some(guide);
-            self.thoughts.end_thoughts();
-        }
-    }
-
-    /// Ends a thought that has reached its limit, as far as it has not begun to end.
-    fn limit_thought(&mut self) {
-        let is_over = self.thoughts.is_in_thought() && self.ids.len() >= self.max_thought;
-        if is_over && self.script.is_none() && !self.close.is_empty() {
-            let begun = (0..self.close.len()).rev().find(|n| self.ids.ends_with(&self.close[..*n]));
-            self.script = Some((self.ids.len() - begun.unwrap_or(0), self.close.clone()));
+            self.opening.thoughts.end_thoughts();
         }
     }
 
@@ -199,32 +151,39 @@ impl ReplyText {
 
     /// The id that must be said next: of what ends a thought or leads to a reply, or markup of a call.
     fn forced(&self) -> Option<u32> {
-        if let Some((begin, ids)) = &self.script {
-            return ids.get(self.ids.len() - begin).copied();
-        }
-        self.calling.as_ref().filter(|_| self.may_call())?.forced(&self.ids, self.n_before)
+        let markup = || self.calling.as_ref().filter(|_| self.may_call())?.forced(&self.ids, self.n_before());
+        self.opening.forced(self.ids.len()).or_else(markup)
     }
 
     /// True where what is said is no thought, nor what leads to a reply.
     fn may_call(&self) -> bool {
-        !self.thoughts.is_in_thought() && self.script.is_none() && !self.may_think_first()
+        let Opening { thoughts, .. } = &self.opening;
+        !thoughts.is_in_thought() && !self.opening.is_scripted() && !self.may_think_first()
+    }
+
+    /// True if it must have a form that has not begun yet.
+    fn awaits_form(&self) -> bool {
+        self.waiting.is_some() || self.calling.as_ref().is_some_and(Calling::is_forced)
     }
 
     /// True at the beginning of a reply that has a form, and may begin with a thought.
     fn may_think_first(&self) -> bool {
-        let has_form = self.waiting.is_some() || self.calling.as_ref().is_some_and(Calling::is_forced);
-        self.ids.is_empty() && !self.open.is_empty() && has_form && !self.thoughts.is_in_thought()
+        self.ids.is_empty() && self.awaits_form() && self.opening.may_open()
     }
 
     /// True in a thought before what has a form: it must not end here.
     pub(crate) fn must_go_on(&self) -> bool {
-        let has_form = self.waiting.is_some() || self.calling.as_ref().is_some_and(Calling::is_forced);
-        has_form && self.thoughts.is_in_thought()
+        self.awaits_form() && self.opening.thoughts.is_in_thought()
     }
 
-    /// True if an id goes on with a thought though it ends replies (harmony ends each message by the same id).
+    /// True if an id goes on with a thought though it ends replies.
     pub(crate) fn goes_on_with(&self, id: u32) -> bool {
-        self.thoughts.is_in_thought() && self.close.first() == Some(&id)
+        self.opening.goes_on_with(id)
+    }
+
+    /// Number of ids before its speech or call.
+    fn n_before(&self) -> usize {
+        self.opening.n_before
     }
 
     /// The ids of which one is drawn after a call.
@@ -252,11 +211,13 @@ impl ReplyText {
         let begun = self.calling.as_ref().and_then(Calling::begin);
         let (most, from) = match begun {
             Some(begin) => (request.max_call_tokens, begin),
-            None if self.is_call() => (request.max_call_tokens, self.n_before),
+            None if self.is_call() => (request.max_call_tokens, self.n_before()),
             // What leads to a reply is not counted, nor is a thought that has a limit of its own.
-            None if self.counts_thought(request) => (request.max_tokens, self.n_lead),
+            None if self.opening.counts_thought(request.counts_thought) => {
+                (request.max_tokens, self.opening.n_lead)
+            }
             None if !self.may_call() => (usize::MAX, 0),
-            None => (request.max_tokens, self.n_before),
+            None => (request.max_tokens, self.n_before()),
         };
         let left = most.saturating_sub(self.ids.len().saturating_sub(from));
         left.min(self.most(request).saturating_sub(self.ids.len()))
@@ -266,17 +227,12 @@ impl ReplyText {
     pub(crate) fn most(&self, request: &Request) -> usize {
         let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
         let most = request.max_tokens.max(if calls { request.max_call_tokens } else { 0 });
-        most.saturating_add(self.n_besides(request))
-    }
-
-    /// True if a thought's tokens are the reply's.
-    fn counts_thought(&self, request: &Request) -> bool {
-        request.counts_thought || self.close.is_empty()
+        most.saturating_add(self.opening.n_besides(request.counts_thought))
     }
 
     /// The parts of its text, in bytes of [`ReplyText::text`].
     pub(crate) fn parts(&self) -> ReplyParts {
-        let ReplyParts { thought, speech } = self.thoughts.parts(&self.bytes);
+        let ReplyParts { thought, speech } = self.opening.thoughts.parts(&self.bytes);
         let end = self.begin_of_call().unwrap_or(self.bytes.len()).min(speech.end).max(speech.start);
         let at = |offset: usize| String::from_utf8_lossy(&self.bytes[..offset]).len();
         ReplyParts { thought: at(thought.start)..at(thought.end), speech: at(speech.start)..at(end) }
@@ -284,23 +240,14 @@ impl ReplyText {
 
     /// Number of tokens of its thought, marks included.
     pub(crate) fn n_thought(&self) -> usize {
-        let ReplyParts { thought, speech } = self.thoughts.parts(&self.bytes);
+        let ReplyParts { thought, speech } = self.opening.thoughts.parts(&self.bytes);
         if thought.is_empty() { 0 } else { self.ends.partition_point(|end| *end <= speech.start) }
     }
 
     /// Offset at which the call begins that it has or is.
     fn begin_of_call(&self) -> Option<usize> {
         let calling = self.calling.as_ref().filter(|_| self.is_call())?;
-        Some(self.end_of(calling.begin().unwrap_or(self.n_before).min(self.ids.len())))
-    }
-
-    /// Tokens that it may take besides those that a request lets it have.
-    fn n_besides(&self, request: &Request) -> usize {
-        let lead = self.n_lead.max(self.lead.len() * usize::from(!self.open.is_empty()));
-        match self.counts_thought(request) {
-            true => lead,
-            false => self.max_thought.saturating_add(self.close.len() + lead),
-        }
+        Some(self.end_of(calling.begin().unwrap_or(self.n_before()).min(self.ids.len())))
     }
 
     /// True if it is a call of a tool, and has begun as one.
@@ -310,7 +257,7 @@ impl ReplyText {
 
     /// The call that it is, if it is one.
     pub(crate) fn call(&self, tokenizer: &Tokenizer) -> Option<ToolCalls> {
-        self.calling.as_ref()?.read(&self.ids, self.n_before, |ids| tokenizer.decode(ids))
+        self.calling.as_ref()?.read(&self.ids, self.n_before(), |ids| tokenizer.decode(ids))
     }
 
     /// The stop string that was met.
@@ -346,14 +293,13 @@ impl ReplyText {
         if calling.is_some_and(|calling| calling.refuses(self.since_thought().1, id, piece)) {
             return true;
         }
-        let is_thought = Some(id) == self.thinks_by && !self.thoughts.is_in_thought();
-        is_thought && self.ids.len() >= self.max_thought
+        self.opening.refuses(id, self.ids.len())
             || !tokenizer.is_special(id) && self.would_leave_nothing(piece)
     }
 
     /// Ids and bytes after a thought and what leads to the reply.
     fn since_thought(&self) -> (&[u32], &[u8]) {
-        (&self.ids[self.n_before..], &self.bytes[self.end_of(self.n_before)..])
+        (&self.ids[self.n_before()..], &self.bytes[self.end_of(self.n_before())..])
     }
 
     fn would_leave_nothing(&mut self, piece: &[u8]) -> bool {
@@ -381,10 +327,10 @@ impl ReplyText {
             return Ok(id);
         }
         let so_far = (&self.ids[..], &self.said);
-        if self.may_think_first() && Some(&drawn) != self.open.first() {
+        if self.may_think_first() && !self.opening.opens(drawn) {
             // It does not think first: what it says begins here.
             let markup = || self.calling.as_ref()?.forced(&self.ids, 0);
-            if let Some(id) = self.lead.first().copied().or_else(markup) {
+            if let Some(id) = self.opening.first_of_lead().or_else(markup) {
                 return Ok(id);
             }
             if let Some(guide) = &mut self.waiting {
@@ -417,7 +363,7 @@ impl ReplyText {
             return Ok(id == forced);
         }
         if self.may_think_first() {
-            return Ok(Some(&id) == self.open.first());
+            return Ok(self.opening.opens(id));
         }
         if let Some((more, end)) = self.fork() {
             return Ok(id == more || Some(id) == end || eog.contains(&id));
@@ -440,7 +386,7 @@ impl ReplyText {
 
     fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
         // (A thought may begin as a call that begins with text does.)
-        let is_mark = tokenizer.is_special(id) && Some(&id) == self.open.first();
+        let is_mark = tokenizer.is_special(id) && self.opening.opens(id);
         let Some(calling) = self.calling.as_ref().filter(|_| self.may_call() && !is_mark) else {
             return Ok(Beginning::Unclear);
         };
@@ -470,11 +416,8 @@ impl ReplyText {
         tokenizer: &Tokenizer,
         take: impl Fn(&mut GrammarState, u32) -> Result<()>,
     ) -> Result<Option<StopReason>> {
-        if self.may_think_first() {
-            match Some(&id) == self.open.first() {
-                true => self.script = Some((0, self.open.clone())),
-                false => self.begin_form(false),
-            }
+        if self.may_think_first() && self.opening.begin_with(id) {
+            self.begin_speech();
         }
         let after = match self.beginning(id, tokenizer)? {
             Beginning::Unclear => None,
@@ -494,7 +437,10 @@ impl ReplyText {
             self.decide(Some(guide));
             return Ok(None);
         }
-        if self.is_before_speech(known) {
+        if let Some(begins) = self.opening.see(&self.ids, known) {
+            if begins {
+                self.begin_speech();
+            }
             return Ok(None);
         }
         if let Some(calling) = self.calling.as_mut().filter(|calling| calling.is_between()) {
@@ -515,36 +461,11 @@ impl ReplyText {
         Ok(Some(StopReason::EndOfTurn))
     }
 
-    /// True if the last token, of the bytes after `known`, is of a thought, or of what ends one or leads to the
-    /// reply.
-    fn is_before_speech(&mut self, known: usize) -> bool {
-        self.limit_thought();
-        if let Some((begin, ids)) = &self.script {
-            if begin + ids.len() <= self.ids.len() {
-                self.script = None;
-                if !self.thoughts.is_in_thought() {
-                    self.begin_speech();
-                } else if self.ids.len() > self.max_thought {
-                    self.close = Arc::default(); // marks of another kind: it ends by itself, or at the limit
-                }
-            }
-            return true;
-        }
-        if self.thoughts.is_in_thought() {
-            return true;
-        }
-        let begins = self.thoughts.head() > known;
-        if begins {
-            self.begin_speech();
-        }
-        begins
-    }
-
     /// The reply is a call, and from here on in this grammar; or it is none.
     fn decide(&mut self, guide: Option<GrammarState>) {
         if let Some(calling) = &mut self.calling {
             match &guide {
-                Some(_) => calling.begin_call(&self.ids, self.n_before),
+                Some(_) => calling.begin_call(&self.ids, self.opening.n_before),
                 None => calling.give_up(),
             }
         }
@@ -565,13 +486,13 @@ impl ReplyText {
         self.said.push(id, piece);
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
-        self.thoughts.read(&self.bytes);
+        self.opening.thoughts.read(&self.bytes);
         // What the template says ends no reply, nor does the end of a thought.
-        if is_special || self.script.is_some() || self.thoughts.head() > known {
+        if is_special || self.opening.is_scripted() || self.opening.thoughts.head() > known {
             self.after_special = self.bytes.len();
         }
         let found = self.first_stop(known);
-        self.begin = self.first_text_from(self.thoughts.after_head().unwrap_or(0));
+        self.begin = self.first_text_from(self.opening.thoughts.after_head().unwrap_or(0));
         let (found, stop) = found?;
         self.met = Some(stop);
         self.keep(self.tokens_before(found));
@@ -591,7 +512,7 @@ impl ReplyText {
     /// Offset at which a stop string begins in the text, and its number, none being complete in its first
     /// `known` bytes.
     fn first_stop(&self, known: usize) -> Option<(usize, usize)> {
-        let thought = self.thoughts.after_head()?;
+        let thought = self.opening.thoughts.after_head()?;
         let (text, begin) = (&self.bytes, self.first_text_from(thought));
         let least = if self.is_from_elsewhere { self.first_text_kept(begin)? } else { thought };
         let least = least.max(self.after_special);
@@ -627,27 +548,23 @@ impl ReplyText {
 
     /// What has become certain since the last call.
     pub(crate) fn take_certain(&mut self) -> Vec<ReplyPiece> {
-        if self.thoughts.speech().is_none() {
+        if self.opening.thoughts.speech().is_none() {
             return self.stream_to(self.streamed);
         }
-        let mut certain = whole_characters(&self.bytes).min(self.thoughts.certain_end(&self.bytes));
+        let mut certain = whole_characters(&self.bytes).min(self.opening.thoughts.certain_end(&self.bytes));
         if let Some(calling) = self.calling.as_ref().filter(|calling| calling.is_open()) {
             // What it is will be known soon.
-            let n = self.n_before + calling.n_certain(self.since_thought().0);
+            let n = self.n_before() + calling.n_certain(self.since_thought().0);
             certain = certain.min(self.end_of(n));
         }
         if self.is_after_call() {
             certain = self.end_of(self.end_of_calls().unwrap_or(0)); // perhaps nothing follows
         }
         for stop in &self.stops {
-            // The longest end of the text that could be the beginning of this stop string.
-            let begins = |n: &usize| self.bytes.ends_with(&stop[..*n]);
-            if let Some(n) = (1..stop.len()).rev().find(begins) {
-                certain = certain.min(self.bytes.len() - n);
-            }
+            certain = certain.min(self.bytes.len() - overlap(&self.bytes, stop));
             let begun = &self.bytes[self.begin..];
             if line_of(stop).is_some_and(|line| line.starts_with(begun)) {
-                certain = certain.min(self.thoughts.after_head().unwrap_or(0));
+                certain = certain.min(self.opening.thoughts.after_head().unwrap_or(0));
             }
         }
         let n = self.tokens_before(certain);
@@ -714,9 +631,9 @@ impl ReplyText {
 
     /// Gives what was not given yet of what is before an offset, of a thought all that is certain.
     fn stream_to(&mut self, end: usize) -> Vec<ReplyPiece> {
-        let ReplyParts { mut thought, speech } = self.thoughts.parts(&self.bytes);
+        let ReplyParts { mut thought, speech } = self.opening.thoughts.parts(&self.bytes);
         if !self.has_ended {
-            thought = self.thoughts.certain_thought(&self.bytes);
+            thought = self.opening.thoughts.certain_thought(&self.bytes);
             thought.end = thought.end.min(whole_characters(&self.bytes));
         }
         let call = self.begin_of_call().unwrap_or(self.bytes.len());
@@ -765,66 +682,8 @@ impl ReplyText {
         self.logprobs.truncate(n);
         self.bytes.truncate(self.end_of(n));
         self.begin = self.begin.min(self.bytes.len());
-        self.thoughts.cut(self.bytes.len());
+        self.opening.thoughts.cut(self.bytes.len());
         self.sentences.cut(self.bytes.len(), n);
-    }
-}
-
-/// A reply with thoughts of this form that was sampled by a remote engine, cut like one that is sampled here: at
-/// a stop string, and at its limit (`is_full`) after its last whole sentence, if requested. Returns its ids,
-/// its text and why it ends.
-pub(crate) fn cut<'a>(
-    said: impl IntoIterator<Item = (u32, &'a [u8])>,
-    thoughts: ThoughtForm,
-    ends: StopConditions<'_>,
-) -> (Vec<u32>, String, StopReason) {
-    let is_full = ends.is_full;
-    let mut reply = ReplyText::from_elsewhere(ends).thinking(thoughts);
-    let met = said.into_iter().find_map(|(id, piece)| reply.push_bytes(id, piece));
-    let stop = match met {
-        Some(stop) => stop,
-        None if !is_full => StopReason::EndOfTurn,
-        None if reply.cut_to_sentences() => StopReason::Sentence,
-        None => StopReason::Length,
-    };
-    reply.finish();
-    let text = reply.text();
-    (reply.ids, text, stop)
-}
-
-/// [`cut`] of a reply that is known as text alone.
-pub(crate) fn cut_text(said: &str, ends: StopConditions<'_>) -> (String, StopReason) {
-    let characters: Vec<&[u8]> = said.split_inclusive(|_| true).map(str::as_bytes).collect();
-    let (_, text, stop) = cut(characters.into_iter().map(|bytes| (0, bytes)), ThoughtForm::of_text(), ends);
-    (text, stop)
-}
-
-/// A reply that is streamed from a remote engine as text: the part that [`cut_reply`](crate::cut_reply)
-/// keeps of its speech, whatever follows.
-pub struct StreamedReply {
-    reply: ReplyText,
-    has_ended: bool,
-}
-
-impl StreamedReply {
-    /// A reply of which nothing has come yet.
-    pub fn new(ends: StopConditions<'_>) -> Self {
-        Self { reply: ReplyText::from_elsewhere(ends).thinking(ThoughtForm::of_text()), has_ended: false }
-    }
-
-    /// Appends text, and gives what has become certain.
-    pub fn push(&mut self, text: &str) -> Option<String> {
-        if self.has_ended {
-            return None;
-        }
-        let mut characters = text.split_inclusive(|_| true).map(str::as_bytes);
-        self.has_ended = characters.any(|character| self.reply.push_bytes(0, character).is_some());
-        let pieces = if self.has_ended { self.reply.finish() } else { self.reply.take_certain() };
-        let speech = |piece| match piece {
-            ReplyPiece::Text(text) => Some(text),
-            ReplyPiece::Thought(_) | ReplyPiece::Call(_) => None,
-        };
-        pieces.into_iter().filter_map(speech).reduce(|text, more| text + &more)
     }
 }
 

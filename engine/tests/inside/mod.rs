@@ -2,6 +2,7 @@
 
 mod accounts;
 mod adoption;
+mod call_forms;
 mod calls;
 mod carry;
 mod choices;

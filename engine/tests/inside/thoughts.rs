@@ -230,3 +230,52 @@ fn a_thought_is_remembered_as_it_was_said() {
     assert!(again.followed.iter().zip(&done.ids).all(|(found, id)| found.drawn == *id));
     assert_eq!(again.digest, done.digest);
 }
+
+/// A thought that ends by the token that ends a turn would leave a form unsaid: it goes on, to its limit.
+#[test]
+fn a_turn_does_not_end_in_a_thought_before_a_form() {
+    let ends = engine(DEEPSEEK.0, DEEPSEEK.1, &["<think>", "h", "<|im_end|>"]);
+    let request = Request {
+        grammar: Some(Arc::new(Grammar::Regex("[0-9]".into()))),
+        max_thought_tokens: Some(4),
+        ..asked("a", Reasoning::High)
+    };
+    let (done, _) = said(&ends, request.clone());
+    assert!(done.speech().parse::<u8>().is_ok() && done.n_thought > 4, "{:?}", done.text);
+    // Without a form it ends there.
+    let (done, _) = said(&ends, Request { grammar: None, session: SessionKey::new("r", "b"), ..request });
+    assert_eq!((done.thought(), done.speech(), done.stop), ("h", "", StopReason::EndOfTurn));
+}
+
+/// Text and a call after it are one reply: together they have the tokens that were admitted.
+#[test]
+fn a_reply_has_one_limit_in_all() {
+    let talks = qwen(&["\n", "a", "b", "c", "d", "e", "f", "g", "<tool_call>", "{"]);
+    let request = with_tools(asked("a", Reasoning::None));
+    let (done, _) = said(&talks, Request { max_tokens: 10, max_call_tokens: 12, ..request.clone() });
+    assert_eq!(
+        (done.ids.len(), done.stop, &done.call),
+        (12, StopReason::Length, &Some(ToolCalls::Truncated))
+    );
+    let (done, _) = said(&talks, Request { session: SessionKey::new("r", "b"), ..request });
+    assert!(matches!(done.call, Some(ToolCalls::Complete(_))), "{:?}", done.text);
+}
+
+/// A recording that begins with a thought is followed as that where the model would draw none, and the other way
+/// round.
+#[test]
+fn what_was_recorded_decides_whether_a_thought_comes_first() {
+    let thinks = qwen(&["\n", "<think>", "h", "</think>", "x"]);
+    let speaks = qwen(&["\n", "x"]);
+    let request = |agent: &str| Request {
+        grammar: Some(Arc::new(Grammar::Regex("[0-9]".into()))),
+        ..asked(agent, Reasoning::High)
+    };
+    for (of, by) in [(&thinks, &speaks), (&speaks, &thinks)] {
+        let (recorded, _) = said(of, request("a"));
+        let follow = Some(Constraint::Follow(recorded.ids.clone()));
+        let (again, _) = said(by, Request { constraint: follow, ..request("b") });
+        assert_eq!((&again.ids, &again.parts, again.stop), (&recorded.ids, &recorded.parts, recorded.stop));
+        assert_ne!(again.followed[0].drawn, recorded.ids[0]);
+    }
+}

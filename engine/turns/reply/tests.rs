@@ -1,6 +1,8 @@
 //! Replies token by token: cuts, refusals, what is streamed, and what each token costs.
 
 use super::*;
+use crate::StopConditions;
+use crate::text::thoughts::{ThoughtForm, ThoughtReader};
 
 #[test]
 fn a_reply_from_elsewhere_is_cut_as_one_from_here() {
@@ -81,9 +83,14 @@ fn a_reply_from_elsewhere_is_never_cut_to_nothing() {
     }
 }
 
+/// A reply with thoughts of this form.
+fn thinking(reply: ReplyText, thoughts: ThoughtForm) -> ReplyText {
+    ReplyText { opening: Opening::of_text(thoughts), ..reply }
+}
+
 fn empty(stops: &[&str], whole_sentences: bool) -> ReplyText {
     let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
-    ReplyText::new(&stops, whole_sentences, Said::default()).thinking(ThoughtForm::of_text())
+    thinking(ReplyText::new(&stops, whole_sentences, Said::default()), ThoughtForm::of_text())
 }
 
 /// The text of pieces that nothing can take back, thoughts and calls included.
@@ -175,7 +182,7 @@ fn in_a_thought_stop_strings_count_for_nothing() {
     assert_eq!(text(b"<think></think>\nMarco: I"), "<think></think>\nMarco I", "nothing would be said");
     assert_eq!(text(b"Yes <think>\nMarco:"), "Yes <think>", "a thought stands at the beginning");
     for (prompt, kept) in [("assistant\n<think>\n", "a\n[b</think>c"), ("</think>\n", "a")] {
-        let mut reply = empty(&stops, false).thinking(ThoughtForm::of_text().after_prompt(prompt));
+        let mut reply = thinking(empty(&stops, false), ThoughtForm::of_text().after_prompt(prompt));
         let said = b"a\n[b</think>c\n[d";
         let ends = said.iter().any(|byte| reply.push_bytes(u32::from(*byte), &[*byte]).is_some());
         assert!(ends && reply.text() == kept, "{prompt:?}: {}", reply.text());
@@ -230,7 +237,7 @@ mod by_definition {
 
     /// (How thoughts are read is tested where they are read.)
     fn end_of_thought(reply: &ReplyText, text: &[u8]) -> Option<usize> {
-        let mut thoughts = ThoughtReader::new(reply.thoughts.form().clone());
+        let mut thoughts = ThoughtReader::new(reply.opening.thoughts.form().clone());
         thoughts.read(text);
         thoughts.after_head()
     }
@@ -280,7 +287,7 @@ proptest::proptest! {
         is_opened in proptest::bool::ANY,
     ) {
         let form = ThoughtForm::of_text().after_prompt(if is_opened { "<think>" } else { "" });
-        let mut reply = empty(&["\nMarco:", "\n[", "stop"], true).thinking(form);
+        let mut reply = thinking(empty(&["\nMarco:", "\n[", "stop"], true), form);
         for piece in pieces {
             let refuses = by_definition::refuses(&reply, piece);
             proptest::prop_assert_eq!(reply.would_leave_nothing(piece), refuses);

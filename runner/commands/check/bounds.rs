@@ -23,6 +23,8 @@ pub(super) struct Bound {
     pub(super) turns: usize,
     /// Calls of tools.
     calls: usize,
+    /// Tokens of reasoning.
+    reasoning: usize,
     /// Tokens of its context; 0 without a tokenizer.
     pub(super) tokens: usize,
 }
@@ -140,6 +142,7 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
         bound.calls += if self.with_calls { memories.max_calls(id) } else { 0 };
         memories.hear(id)?;
         let of_model = memories.scenario().agent(turn.speaker).strategy.is_none();
+        bound.reasoning += memories.scenario().reasoning_budget_of(turn);
         if let Some(prompter) =
             self.prompter.filter(|_| of_model && self.last.get(&turn.timeline) == Some(&id))
         {
@@ -147,7 +150,9 @@ impl<P: Fn(&Turn) -> bool> Answers for Counting<'_, P> {
             let offer = self.toolbox.offer(scenario, scenario.agent(turn.speaker));
             let conversation = memories.ask(id)?.conversation;
             let calls = bound.calls * call_room(self.max_tokens);
-            bound.tokens = tokens(conversation, offer.as_deref(), prompter, self.max_tokens)? + calls;
+            let reasoning = if prompter.thinks() { bound.reasoning } else { 0 };
+            let fixed = tokens(conversation, offer.as_deref(), prompter, self.max_tokens)?;
+            bound.tokens = fixed + calls + reasoning;
         }
         memories.make_up(id, UNKNOWN);
         Ok(ControlFlow::Continue(()))
