@@ -247,6 +247,8 @@ pub(crate) struct ThoughtReader {
     head: usize,
     /// True if that was a header: only speech follows.
     is_headed: bool,
+    /// Offset at which a mark begins that ends a thought, its header not yet whole.
+    pending: Option<usize>,
     /// Offset at which the mark begins that ends the speech.
     end: Option<usize>,
 }
@@ -375,9 +377,11 @@ impl ThoughtReader {
                     find(&bytes[header..], marks.until.as_bytes())
                 };
                 let Some(until) = until.map(|at| at + marks.until.len()) else {
+                    self.pending = Some(at);
                     self.stage = ReplyStage::Thought { marks: number, searched };
                     return None;
                 };
+                self.pending = None;
                 let from = header + until;
                 self.thought.end = self.end_of_thought(&bytes[..at]);
                 self.head = from;
@@ -439,7 +443,8 @@ impl ThoughtReader {
     pub(crate) fn certain_thought(&self, bytes: &[u8]) -> Range<usize> {
         let mut thought = self.thought.clone();
         if self.is_in_thought() {
-            let known = &bytes[..self.form.begin_of_open_mark(bytes)];
+            let known = self.form.begin_of_open_mark(bytes).min(self.pending.unwrap_or(bytes.len()));
+            let known = &bytes[..known.min(bytes.len())];
             thought.end = self.end_of_thought(known).max(thought.end);
         }
         self.trimmed(thought, bytes)

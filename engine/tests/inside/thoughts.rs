@@ -128,7 +128,7 @@ fn what_has_a_form_stands_after_the_thought() {
     }
     // A model that may think, and does not.
     let (done, _) = said(&qwen(&["\n", "x"]), Request { grammar: digit(), ..asked("b", Reasoning::High) });
-    assert!(done.text.parse::<u8>().is_ok(), "{:?}", done.text);
+    assert!(done.text.len() == 1 && done.text.parse::<u8>().is_ok(), "{:?}", done.text);
     // And that thinks first.
     let thinks = qwen(&["\n", "<think>", "h", "</think>", "x"]);
     let (done, _) = said(&thinks, Request { grammar: digit(), ..asked("c", Reasoning::High) });
@@ -273,6 +273,7 @@ fn what_was_recorded_decides_whether_a_thought_comes_first() {
     };
     for (of, by) in [(&thinks, &speaks), (&speaks, &thinks)] {
         let (recorded, _) = said(of, request("a"));
+        assert_eq!(recorded.speech().len(), 1, "{:?}", recorded.text);
         let follow = Some(Constraint::Follow(recorded.ids.clone()));
         let (again, _) = said(by, Request { constraint: follow, ..request("b") });
         assert_eq!((&again.ids, &again.parts, again.stop), (&recorded.ids, &recorded.parts, recorded.stop));
