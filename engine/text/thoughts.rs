@@ -211,6 +211,12 @@ impl ThoughtForm {
         &text[..self.begin_of_open_mark(text.as_bytes())]
     }
 
+    /// The marks around a thought that was opened by those with this number; `None`: by any.
+    fn candidates(&self, number: Option<usize>) -> impl Iterator<Item = &ThoughtMarks> {
+        let all = self.marks.iter().enumerate();
+        all.filter(move |(n, _)| number.is_none_or(|number| number == *n)).map(|(_, marks)| marks)
+    }
+
     /// Offset at which a mark begins that the text ends within; the text's length: there is none.
     fn begin_of_open_mark(&self, text: &[u8]) -> usize {
         let marks = self.marks.iter().flat_map(|marks| [&*marks.open, &marks.close, &marks.tail]);
@@ -247,8 +253,6 @@ pub(crate) struct ThoughtReader {
     head: usize,
     /// True if that was a header: only speech follows.
     is_headed: bool,
-    /// Offset at which a mark begins that ends a thought, its header not yet whole.
-    pending: Option<usize>,
     /// Offset at which the mark begins that ends the speech.
     end: Option<usize>,
 }
@@ -257,7 +261,8 @@ pub(crate) struct ThoughtReader {
 enum ReplyStage {
     /// A thought may begin, or the header of the speech, from this offset on, after spaces up to `text`.
     Between { from: usize, text: usize },
-    /// In a thought with these marks, which do not end before `searched`.
+    /// In a thought with these marks, which does not end before `searched`. A mark that ends it may stand there,
+    /// its header not yet whole.
     Thought { marks: Option<usize>, searched: usize },
     /// Speech from this offset on, which does not end before `searched`.
     Speech { from: usize, searched: usize },
@@ -354,10 +359,8 @@ impl ThoughtReader {
             ReplyStage::Between { from, text } => self.begin(bytes, from, text),
             ReplyStage::Thought { marks, searched } => {
                 let is_guess = marks.is_none() && !self.form.is_opened && self.head == 0;
-                let all = self.form.marks.iter().enumerate();
-                let candidates = all.filter(|(n, _)| marks.is_none_or(|marks| marks == *n));
-                let longest = candidates.clone().map(|(_, it)| it.close.len()).max()?;
-                let found = candidates.filter_map(|(_, marks)| {
+                let longest = self.form.candidates(marks).map(|it| it.close.len()).max()?;
+                let found = self.form.candidates(marks).filter_map(|marks| {
                     let at = find(&bytes[searched..], marks.close.as_bytes())? + searched;
                     Some((at, marks))
                 });
@@ -377,11 +380,9 @@ impl ThoughtReader {
                     find(&bytes[header..], marks.until.as_bytes())
                 };
                 let Some(until) = until.map(|at| at + marks.until.len()) else {
-                    self.pending = Some(at);
-                    self.stage = ReplyStage::Thought { marks: number, searched };
+                    self.stage = ReplyStage::Thought { marks: number, searched: at };
                     return None;
                 };
-                self.pending = None;
                 let from = header + until;
                 self.thought.end = self.end_of_thought(&bytes[..at]);
                 self.head = from;
@@ -442,10 +443,11 @@ impl ThoughtReader {
     /// The thought as far as nothing can take it back.
     pub(crate) fn certain_thought(&self, bytes: &[u8]) -> Range<usize> {
         let mut thought = self.thought.clone();
-        if self.is_in_thought() {
-            let known = self.form.begin_of_open_mark(bytes).min(self.pending.unwrap_or(bytes.len()));
-            let known = &bytes[..known.min(bytes.len())];
-            thought.end = self.end_of_thought(known).max(thought.end);
+        if let ReplyStage::Thought { marks, searched } = self.stage {
+            let rest = bytes.get(searched..).unwrap_or_default();
+            let ends = self.form.candidates(marks).any(|marks| rest.starts_with(marks.close.as_bytes()));
+            let known = if ends { searched } else { self.form.begin_of_open_mark(bytes) };
+            thought.end = self.end_of_thought(&bytes[..known]).max(thought.end);
         }
         self.trimmed(thought, bytes)
     }
@@ -565,6 +567,19 @@ mod tests {
         let channels = ThoughtForm::of_template("", Some(("<a>", "</a><|final|>")), "<|final|>");
         assert_eq!(parts(&channels, "<a>so</a><|final|>Yes."), ("so".to_owned(), "Yes.".to_owned()));
         assert_eq!(parts(&channels, "<|final|>Yes."), (String::new(), "Yes.".to_owned()));
+    }
+
+    #[test]
+    fn no_part_of_a_header_is_a_thought() {
+        let reply = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final \
+                     <|constrain|>json<|message|>{}";
+        let mut reader = ThoughtReader::new(ThoughtForm::of_text());
+        for end in 0..=reply.len() {
+            reader.read(&reply.as_bytes()[..end]);
+            let thought = &reply[reader.certain_thought(&reply.as_bytes()[..end])];
+            assert!("hm".starts_with(thought), "{thought:?} of {:?}", &reply[..end]);
+        }
+        assert_eq!(reader.parts(reply.as_bytes()).speech, reply.len() - 2..reply.len());
     }
 
     proptest! {
