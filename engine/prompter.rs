@@ -4,7 +4,7 @@ use crate::device::DEFAULT_NUMERICS;
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
-use crate::text::chat::{Chat, reply_ids};
+use crate::text::chat::{Chat, Templates, reply_ids};
 use crate::text::prefix::{flatten, n_tokens};
 use crate::text::raw::segments;
 use crate::text::thoughts::ThoughtForm;
@@ -70,7 +70,7 @@ impl PromptEncoder {
         let spec = DecoderSpec::from_gguf(gguf)?;
         gguf.knows_types()?;
         let tokenizer = Arc::new(Tokenizer::from_gguf(gguf)?);
-        let chat = Arc::new(Chat::new(gguf.text("tokenizer.chat_template"), &tokenizer)?);
+        let chat = Arc::new(Chat::new(Templates::of(gguf), &tokenizer)?);
         // A tensor of an unknown type may claim any shape.
         let n_elements =
             |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
@@ -134,8 +134,7 @@ impl PromptEncoder {
     /// Reads the calls of a partial reply ([`Event::Call`](crate::Event::Call)): those whose tool is named.
     /// All but the last are complete.
     pub fn calls_so_far<'a>(&self, tools: &'a Tools, text: &str) -> Vec<CallSoFar<'a>> {
-        let form = self.chat.calls();
-        form.so_far(tools, &self.tokenizer.decode(&form.opening), text)
+        self.chat.calls().so_far(tools, text, &self.tokenizer)
     }
 
     /// The ids of a prompt as an engine reads them, templates included: how many there are is what it counts

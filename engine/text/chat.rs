@@ -12,8 +12,9 @@
 //! Where T knows tools, a conversation with tools begins as T renders them, and a call is followed by its
 //! result as T has it (see [`calls`](super::calls)). Else the system text says how they are called.
 
-use super::calls::CallForm;
+use super::calls::{CallForm, CallForms};
 use super::render::{Renderer, SkeletonPiece, cut, jinja, messages, placeholder, without_generation_tags};
+use crate::model::gguf::Gguf;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
@@ -35,8 +36,8 @@ const MAX_OPENINGS: usize = 8;
 pub(crate) struct Chat {
     /// What it says around messages, by the [`Reasoning`] of the reply that follows.
     skeletons: [Skeleton; Reasoning::ALL.len()],
-    /// The form of calls.
-    calls: CallForm,
+    /// The forms of calls.
+    calls: CallForms,
     /// T itself, to render tools by.
     source: String,
     /// First prompts with tools, latest last.
@@ -44,6 +45,31 @@ pub(crate) struct Chat {
     bos: Option<String>,
     eog: Vec<u32>,
     audit: Vec<String>,
+    /// The template of conversations with tools, if that is another one.
+    with_tools: Option<Box<Chat>>,
+}
+
+/// The chat templates of a model file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Templates<'a> {
+    /// That of all conversations.
+    pub(crate) default: Option<&'a str>,
+    /// That of conversations with tools, if there are two (Hermes, Command R).
+    pub(crate) tool_use: Option<&'a str>,
+}
+
+impl<'a> Templates<'a> {
+    /// Those of a file.
+    pub(crate) fn of(gguf: &'a Gguf) -> Self {
+        let text = |key: &str| gguf.text(key);
+        Self { default: text("tokenizer.chat_template"), tool_use: text("tokenizer.chat_template.tool_use") }
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Templates<'a> {
+    fn from(default: Option<&'a str>) -> Self {
+        Self { default, tool_use: None }
+    }
 }
 
 /// What a template says around messages.
@@ -185,8 +211,30 @@ const FALLBACKS: [(&str, &str, &str); 5] = [
 ];
 
 impl Chat {
+    /// Takes the templates of a file apart.
+    pub(crate) fn new<'a>(templates: impl Into<Templates<'a>>, tokenizer: &Tokenizer) -> Result<Self> {
+        let templates = templates.into();
+        let mut chat = Self::of_source(templates.default, tokenizer)?;
+        let needs_other = !chat.knows_tools(Reasoning::None);
+        let tried = templates.tool_use.filter(|_| needs_other).map(|it| Self::take_apart(it, tokenizer));
+        let with_tools = tried.and_then(Result::ok).filter(|it| it.knows_tools(Reasoning::None));
+        if let Some(with_tools) = with_tools {
+            let ends = with_tools.eog.iter().filter(|id| !chat.eog.contains(id));
+            let ends: Vec<u32> = ends.copied().collect();
+            chat.eog.extend(ends);
+            chat.audit.push("conversations with tools follow the file's template `tool_use`".to_owned());
+            chat.with_tools = Some(Box::new(with_tools));
+        }
+        Ok(chat)
+    }
+
+    /// The template itself, or that of conversations with tools.
+    pub(super) fn used(&self, has_tools: bool) -> &Self {
+        self.with_tools.as_deref().filter(|_| has_tools).unwrap_or(self)
+    }
+
     /// Takes a template apart; `source` is the file's own, if it has one.
-    pub(crate) fn new(source: Option<&str>, tokenizer: &Tokenizer) -> Result<Self> {
+    fn of_source(source: Option<&str>, tokenizer: &Tokenizer) -> Result<Self> {
         let tried = source.map(|source| Self::take_apart(source, tokenizer));
         match tried {
             Some(Ok(chat)) => Ok(chat),
@@ -221,7 +269,7 @@ impl Chat {
         });
         audit.extend(switch(&skeletons));
         let calls = CallForm::of(&renderer, tokenizer, silent.replies.thoughts.close());
-        let calls = calls.unwrap_or_else(|| CallForm::plain(tokenizer));
+        let calls = CallForms::new(calls, tokenizer);
         let mut eog = tokenizer.eog().to_vec();
         // What the template puts right after a reply ends a reply.
         if let Some(SkeletonPiece::Text(text)) = silent.delta.first() {
@@ -229,12 +277,13 @@ impl Chat {
             eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
         }
         let bos = bos.filter(|_| adds_bos);
-        Ok(Self { skeletons, calls, source, openings: Mutex::default(), bos, eog, audit })
+        let (openings, with_tools) = (Mutex::default(), None);
+        Ok(Self { skeletons, calls, source, openings, bos, eog, audit, with_tools })
     }
 
-    /// The form of calls.
-    pub(crate) fn calls(&self) -> &CallForm {
-        &self.calls
+    /// The forms of calls.
+    pub(crate) fn calls(&self) -> &CallForms {
+        &self.used(true).calls
     }
 
     /// Effects of the template on history, and what is done about them, a line each.
@@ -260,6 +309,9 @@ impl Chat {
         conversation: &Conversation,
         tokenizer: &Tokenizer,
     ) -> Result<Vec<Segment>> {
+        if let Some(with_tools) = self.with_tools.as_ref().filter(|_| conversation.tools.is_some()) {
+            return with_tools.prompt_after(known, conversation, tokenizer);
+        }
         let asked = |n: usize| match conversation.exchanges.get(n) {
             Some(exchange) => (&exchange.user, exchange.reasoning),
             None => (&conversation.next, conversation.reasoning),
@@ -275,14 +327,24 @@ impl Chat {
         let pieces = self.first(tools, system.is_some(), reasoning, tokenizer)?;
         self.begin(&pieces, system, first, &mut segments)?;
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
-            segments.reply(&exchange.reply, self.replies(exchange.reasoning), &self.calls)?;
+            segments.reply(&exchange.reply, self.replies(exchange.reasoning), self.calls.own())?;
             let (next, reasoning) = asked(i + 1);
-            let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(..));
-            let is_result = is_call && self.knows_tools(reasoning);
-            let next = if is_result { self.calls.written_result(next) } else { next.into() };
-            segments.fill(self.between(is_call, reasoning), &|_| &next)?;
+            let called = match &exchange.reply {
+                ReplyContent::Ids(_) | ReplyContent::Text(_) => None,
+                ReplyContent::Call(ids) => Some(self.called(&tokenizer.decode(ids), tools, tokenizer)),
+                ReplyContent::CallText(_, call) => Some(call.tool.clone()),
+            };
+            let is_result = called.is_some() && self.knows_tools(reasoning);
+            let next = if is_result { self.calls.own().written_result(next) } else { next.into() };
+            segments.fill(&self.between(called.as_deref(), reasoning), &|_| &next)?;
         }
         Ok(segments.out)
+    }
+
+    /// The tool that a reply calls first; empty: it can't be read.
+    pub(super) fn called(&self, reply: &str, tools: Option<&Arc<Tools>>, tokenizer: &Tokenizer) -> String {
+        let calls = tools.map(|tools| self.calls.so_far(tools, reply, tokenizer));
+        calls.iter().flatten().next().map(|call| call.tool.to_owned()).unwrap_or_default()
     }
 
     /// What replies begin with.
@@ -293,7 +355,9 @@ impl Chat {
     /// What the replies to a prompt begin with; one that was not rendered has no form.
     pub(crate) fn replies_to(&self, prompt: &Prompt) -> Cow<'_, ReplyForm> {
         match prompt.conversation() {
-            Some(conversation) => Cow::Borrowed(self.replies(conversation.reasoning)),
+            Some(conversation) => {
+                Cow::Borrowed(self.used(conversation.tools.is_some()).replies(conversation.reasoning))
+            }
             None => Cow::Owned(ReplyForm::default()),
         }
     }
@@ -307,10 +371,13 @@ impl Chat {
         self.skeleton(reasoning).result.is_some()
     }
 
-    /// Text between a reply, or a call, and the next one.
-    pub(super) fn between(&self, is_call: bool, reasoning: Reasoning) -> &[SkeletonPiece] {
+    /// Text between a reply, or a call of a tool, and the next one.
+    pub(super) fn between(&self, called: Option<&str>, reasoning: Reasoning) -> Cow<'_, [SkeletonPiece]> {
         let Skeleton { delta, result, .. } = self.skeleton(reasoning);
-        result.as_deref().filter(|_| is_call).unwrap_or(delta)
+        match result.as_deref().zip(called) {
+            Some((result, tool)) => CallForm::named(result, tool).into(),
+            None => delta.into(),
+        }
     }
 
     /// The first prompt of conversations with these tools, with or without a system text.
@@ -495,8 +562,7 @@ impl Segments<'_> {
             }
             ReplyContent::CallText(before, call) => {
                 // A call of a form of its own stands in the place of a speech, and its header.
-                let lead =
-                    if before.is_empty() && !calls.opening.is_empty() { &form.call_lead } else { &form.lead };
+                let lead = if before.is_empty() && calls.replaces_header { &form.call_lead } else { &form.lead };
                 let said = calls.pieces(call);
                 let line = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
                 let before = format!("{before}{line}");

@@ -167,7 +167,7 @@ impl Object for Fields {
 }
 
 /// JSON as templates see it.
-fn from_json(value: &serde_json::Value) -> Value {
+pub(super) fn from_json(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Object(map) => {
             Value::from_object(Fields(map.iter().map(|(k, v)| (k.clone(), from_json(v))).collect()))

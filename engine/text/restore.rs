@@ -23,6 +23,7 @@ pub(crate) fn conversation(
     chat: &Chat,
     tokenizer: &Tokenizer,
 ) -> Result<Conversation, &'static str> {
+    let chat = chat.used(tools.is_some());
     let turns: Vec<&[Segment]> = segments.split_inclusive(|s| s.kind == SegmentKind::Reply).collect();
     let (mut system, mut exchanges) = (None, Vec::new());
     for (n, turn) in turns.iter().enumerate() {
@@ -45,10 +46,10 @@ pub(crate) fn conversation(
     }
     let has_system = system.is_some();
     let begins_as_call = |turn: &[Segment]| {
-        let Some((reply, read)) = turn.split_last().filter(|_| tools.is_some()) else { return false };
+        let Some(((reply, read), tools)) = turn.split_last().zip(tools) else { return false };
         let prompt = read.last().map_or("", |last| &last.text);
         let thoughts = chat.replies(Reasoning::None).thoughts.clone().after_prompt(prompt);
-        chat.calls().is_in(&reply.ids, &reply.text[thoughts.parts(&reply.text).speech])
+        chat.calls().are_in(&reply.ids, &reply.text[thoughts.parts(&reply.text).speech], tools)
     };
     let mut reasoning = Reasoning::None;
     for (n, turn) in turns.iter().enumerate() {
@@ -65,13 +66,15 @@ pub(crate) fn conversation(
         } else {
             let likely = begins_as_call(turns[n - 1]);
             let both = candidates().flat_map(|it| [(likely, it), (!likely, it)]);
-            let found = both.into_iter().find(|(is_call, it)| fits(chat.between(*is_call, *it), read));
+            let called = turns[n - 1].last().map(|reply| chat.called(&reply.text, tools, tokenizer));
+            let called = |is_call: bool| called.as_deref().filter(|_| is_call);
+            let found = both.into_iter().find(|(is_call, it)| fits(&chat.between(called(*is_call), *it), read));
             let (was_call, it) = found.unwrap_or((likely, reasoning));
             reasoning = it;
             if was_call {
                 exchanges[n - 1].reply = as_call(&exchanges[n - 1].reply);
                 if chat.knows_tools(reasoning) {
-                    exchanges[n].user = chat.calls().read_result(&exchanges[n].user);
+                    exchanges[n].user = chat.calls().own().read_result(&exchanges[n].user);
                 }
             }
         }

@@ -56,8 +56,8 @@ const KNOWN: [(&str, &str); 15] = [
 /// Text between harmony's messages, which are a thought until the one that is the reply.
 const HARMONY_TAIL: &str = "<|end|><|start|>assistant";
 /// What harmony's channels begin with, and what follows their headers.
-const CHANNEL: &str = "<|channel|>";
-const MESSAGE: &str = "<|message|>";
+pub(super) const CHANNEL: &str = "<|channel|>";
+pub(super) const MESSAGE: &str = "<|message|>";
 
 /// Marks around a speech: a header, what ends it, and by what in a template's source they are known.
 const SPEECH: [(&str, &str, &str); 6] = [
@@ -320,6 +320,15 @@ impl ThoughtReader {
     /// Only speech follows.
     pub(crate) fn end_thoughts(&mut self) {
         self.is_headed = true;
+    }
+
+    /// What begins here is no thought, whatever it looks like: it ends one, and only speech follows.
+    pub(crate) fn end_thought_at(&mut self, bytes: &[u8]) {
+        let tails = self.form.marks.iter().map(|marks| overlap(bytes, marks.tail.as_bytes()));
+        let n = bytes.len() - tails.max().unwrap_or(0);
+        self.thought.end = self.end_of_thought(&bytes[..n]).max(self.thought.start);
+        (self.head, self.is_headed) = (bytes.len(), true);
+        self.stage = ReplyStage::Speech { from: bytes.len(), searched: bytes.len() };
     }
 
     /// The reply was cut to this length.

@@ -1,6 +1,6 @@
 //! Whether a reply is a call of a tool, or ends with one: the markup of a call says so wherever it is drawn, a call
-//! that begins with text at the beginning. From there on the reply is under the tools' grammar. A thought before
-//! it does not count.
+//! that begins with text at the beginning, or in a fenced block. From there on the reply is under the tools'
+//! grammar. A thought before it does not count.
 //!
 //! What a call begins with is drawn as without tools. So a reply that is not a call is the same as without
 //! tools. A reply that must be a call begins with a call's markup and is under a grammar of calls from there
@@ -10,17 +10,20 @@
 //! draws whether the reply ends or another call begins. What follows the last whole call is removed from the
 //! reply.
 
-use crate::text::calls::{CallForm, Joint};
+use crate::text::calls::{CallForm, CallForms, Joint};
 use crate::text::prefix::overlap;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::GrammarState;
 use crate::{Call, Request, Result, ToolCalls, ToolChoice, Tools};
 use greenroom_grammar::Matcher;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A reply that may be a call, is one, or must not be one any more.
 pub(crate) struct Calling {
-    form: CallForm,
+    /// The forms that calls may have, first the template's own.
+    ways: Vec<Way>,
+    /// Index of the one that it has, or would have if it must be one.
+    way: usize,
     tools: Arc<Tools>,
     stage: CallStage,
     /// Number of ids before it, once it has begun.
@@ -35,12 +38,19 @@ pub(crate) struct Calling {
     is_between: bool,
 }
 
+/// A form of calls, and their grammar once one has begun so.
+struct Way {
+    form: CallForm,
+    matcher: OnceLock<Matcher>,
+}
+
 /// Maximum number of calls in one reply.
 const MAX_CALLS: usize = 16;
 
+#[derive(Clone, Copy)]
 enum CallStage {
-    /// It could become one: by its ids, or by the first character of its text.
-    Open(Box<Matcher>),
+    /// It could become one.
+    Open,
     /// It is one, or it is none.
     Decided(bool),
     /// It may be none any more.
@@ -54,9 +64,44 @@ pub(crate) enum Beginning {
     /// No call.
     Free,
     /// A call from the next token on.
-    Behind(GrammarState),
+    Behind(Begun),
     /// A call that begins with what was said so far, this token included.
-    With(GrammarState),
+    With(Begun),
+}
+
+/// A call that has begun.
+pub(crate) struct Begun {
+    /// Index of its form.
+    pub(crate) way: usize,
+    /// Number of ids before it.
+    pub(crate) at: usize,
+    /// The grammar that it is in.
+    pub(crate) guide: GrammarState,
+}
+
+/// What a reply says after a thought and what leads to it, or all of it in a thought.
+#[derive(Clone, Copy)]
+pub(crate) struct Speech<'a> {
+    /// Ids of the whole reply, and offsets at which each one's bytes end.
+    pub(crate) ids: &'a [u32],
+    pub(crate) ends: &'a [usize],
+    /// Bytes of the whole reply.
+    pub(crate) bytes: &'a [u8],
+    /// Number of ids before it.
+    pub(crate) n_before: usize,
+    pub(crate) is_thought: bool,
+}
+
+impl Speech<'_> {
+    /// Its text with another token, as far as that ends with a whole character.
+    fn with(&self, piece: &[u8]) -> String {
+        let from = self.n_before.checked_sub(1).map_or(0, |last| self.ends[last]);
+        let bytes = [&self.bytes[from..], piece].concat();
+        let whole = std::str::from_utf8(&bytes).map_or_else(|e| e.valid_up_to(), str::len);
+        let is_cut = bytes.len() - whole < 4;
+        let whole = if is_cut { &bytes[..whole] } else { &bytes };
+        String::from_utf8_lossy(whole).into_owned()
+    }
 }
 
 impl Calling {
@@ -64,42 +109,57 @@ impl Calling {
     ///
     /// # Errors
     /// The tools' schemas can't be used.
-    pub(crate) fn new(request: &Request, form: &CallForm, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+    pub(crate) fn new(request: &Request, forms: &CallForms, tokenizer: &Tokenizer) -> Result<Option<Self>> {
         let knows = request
             .prompt
             .conversation()
             .and_then(|conversation| conversation.tools.as_ref())
             .filter(|_| request.grammar.is_none());
         let Some(tools) = knows else { return Ok(None) };
-        let open = |grammar| Ok(CallStage::Open(Box::new(tokenizer.matcher(&grammar)?)));
-        let (stage, is_forced) = match &request.calls {
+        let (stage, is_forced, name) = match &request.calls {
             ToolChoice::Never => return Ok(None),
-            ToolChoice::Allowed => (open(form.grammar(tools)), false),
-            ToolChoice::Forbidden => (Ok(CallStage::Barred), false),
-            ToolChoice::Required => (open(form.forced_grammar(tools, None)), true),
-            ToolChoice::Named(name) => (open(form.forced_grammar(tools, Some(name))), true),
+            ToolChoice::Allowed => (CallStage::Open, false, None),
+            ToolChoice::Forbidden => (CallStage::Barred, false, None),
+            ToolChoice::Required => (CallStage::Open, true, None),
+            ToolChoice::Named(name) => (CallStage::Open, true, Some(&**name)),
         };
-        let name = match &request.calls {
-            ToolChoice::Named(name) => Some(&**name),
-            _ => None,
+        let own = forms.own();
+        let grammar = if is_forced { own.forced_grammar(tools, name) } else { own.grammar(tools) };
+        let matcher = matches!(stage, CallStage::Open).then(|| tokenizer.matcher(&grammar)).transpose()?;
+        let joint = own.joint.as_ref().filter(|_| request.parallel_tool_calls);
+        let further = joint.map(|_| tokenizer.matcher(&own.forced_grammar(tools, name))).transpose()?;
+        let used = forms.iter().filter(|form| !is_forced || *form == own || form.ends_thought);
+        let mut ways: Vec<Way> =
+            used.map(|form| Way { form: form.clone(), matcher: OnceLock::new() }).collect();
+        if let (Some(way), Some(matcher)) = (ways.first_mut(), matcher) {
+            way.matcher = OnceLock::from(matcher);
+        }
+        let named = |name: &str| {
+            let list = tools.list.iter().filter(|tool| tool.name == name).cloned().collect();
+            Arc::new(Tools { list, instructions: String::new() })
         };
-        let joint = form.joint.as_ref().filter(|_| request.parallel_tool_calls);
-        let further = joint.map(|_| tokenizer.matcher(&form.forced_grammar(tools, name))).transpose()?;
-        Ok(Some(Self {
-            form: form.clone(),
-            tools: tools.clone(),
-            stage: stage?,
-            begin: None,
-            is_forced,
-            further,
-            ends: Vec::new(),
-            is_between: false,
-        }))
+        let tools = name.map_or_else(|| tools.clone(), named);
+        let (ends, is_between) = (Vec::new(), false);
+        Ok(Some(Self { ways, way: 0, tools, stage, begin: None, is_forced, further, ends, is_between }))
     }
 
-    /// True if a call begins with markup, not with text.
-    pub(crate) fn has_markup(&self) -> bool {
-        !self.form.opening.is_empty()
+    fn form(&self) -> &CallForm {
+        &self.ways[self.way].form
+    }
+
+    /// The grammar of a call in one of the forms, from its beginning.
+    fn guide(&self, way: usize, tokenizer: &Tokenizer) -> Result<GrammarState> {
+        let Way { form, matcher } = &self.ways[way];
+        if let Some(matcher) = matcher.get() {
+            return Ok(GrammarState::at(matcher.fresh()));
+        }
+        let made = tokenizer.matcher(&form.grammar(&self.tools))?;
+        Ok(GrammarState::at(matcher.get_or_init(|| made).fresh()))
+    }
+
+    /// True if a call needs no header of a speech.
+    pub(crate) fn replaces_header(&self) -> bool {
+        self.form().replaces_header
     }
 
     /// True if the reply must be a call.
@@ -109,11 +169,10 @@ impl Calling {
 
     /// The grammar of a reply that must be a call and begins with text.
     pub(crate) fn forced_guide(&mut self) -> Option<GrammarState> {
-        let CallStage::Open(call) = &self.stage else { return None };
-        let guide =
-            (self.is_forced && self.form.opening.is_empty()).then(|| GrammarState::at(call.fresh()))?;
+        let is_text = self.is_forced && self.form().opening.is_empty();
+        let guide = is_text.then(|| self.ways[0].matcher.get()).flatten()?.fresh();
         self.stage = CallStage::Decided(true);
-        Some(guide)
+        Some(GrammarState::at(guide))
     }
 
     /// A call has ended with these ids; false: nothing follows it.
@@ -135,7 +194,7 @@ impl Calling {
 
     /// Ids after the last whole call, and what may follow it.
     fn joint<'a>(&'a self, ids: &'a [u32]) -> Option<(&'a [u32], &'a Joint)> {
-        let joint = self.form.joint.as_ref().filter(|_| self.is_between)?;
+        let joint = self.form().joint.as_ref().filter(|_| self.is_between)?;
         Some((&ids[*self.ends.last()?..], joint))
     }
 
@@ -168,65 +227,80 @@ impl Calling {
             let is_fork = said.len() == joint.tail.len();
             return joint.tail.iter().chain(&joint.more).nth(said.len()).copied().filter(|_| !is_fork);
         }
-        let CallStage::Open(_) = self.stage else { return None };
-        self.form.opening.get(ids.len().checked_sub(n_before)?).copied().filter(|_| self.is_forced)
+        let CallStage::Open = self.stage else { return None };
+        self.form().opening.get(ids.len().checked_sub(n_before)?).copied().filter(|_| self.is_forced)
     }
 
-    /// True if a reply of these bytes would be a call with one more token, and may be none.
-    pub(crate) fn refuses(&self, bytes: &[u8], id: u32, piece: &[u8]) -> bool {
+    /// True if a reply would be a call with one more token, and may be none.
+    pub(crate) fn refuses(&self, said: Speech<'_>, id: u32, piece: &[u8]) -> bool {
         let CallStage::Barred = self.stage else { return false };
-        match self.form.opening.first() {
-            Some(first) => id == *first,
-            None => bytes.trim_ascii().is_empty() && self.begins(bytes, piece),
-        }
+        self.opened(said, id).is_some() || self.begun(said, piece).is_some_and(|(_, is_call)| is_call)
     }
 
-    /// What a reply of these ids and bytes is with one more token.
+    /// The form whose markup a reply would end with, with one more token.
+    fn opened(&self, said: Speech<'_>, id: u32) -> Option<usize> {
+        let ids = &said.ids[if said.is_thought { 0 } else { said.n_before }..];
+        self.ways.iter().position(|Way { form, .. }| {
+            let opens = |(last, before): (&u32, &[u32])| *last == id && ids.ends_with(before);
+            (form.ends_thought || !said.is_thought) && form.opening.split_last().is_some_and(opens)
+        })
+    }
+
+    /// The form in which a reply may be a call that begins with text, with one more token, and whether it is one.
+    fn begun(&self, said: Speech<'_>, piece: &[u8]) -> Option<(usize, bool)> {
+        let text = if said.is_thought { return None } else { said.with(piece) };
+        let forms = self.ways.iter().enumerate();
+        let begun = forms.filter_map(|(n, way)| Some((n, way.form.find(&text, &self.tools)?.1)));
+        begun.max_by_key(|(n, is_call)| (*is_call, std::cmp::Reverse(*n)))
+    }
+
+    /// What a reply is with one more token.
     ///
     /// # Errors
     /// A grammar became too costly.
-    pub(crate) fn beginning(
-        &self,
-        (ids, bytes): (&[u32], &[u8]),
-        id: u32,
-        piece: &[u8],
-    ) -> Result<Beginning> {
-        let CallStage::Open(call) = &self.stage else { return Ok(Beginning::Unclear) };
-        if let Some((last, before)) = self.form.opening.split_last() {
-            let begins = *last == id && (before.is_empty() || ids.ends_with(before));
-            return Ok(match begins {
-                true => Beginning::Behind(GrammarState::at(call.fresh())),
-                false => Beginning::Unclear,
-            });
+    pub(crate) fn beginning(&self, said: Speech<'_>, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
+        let CallStage::Open = self.stage else { return Ok(Beginning::Unclear) };
+        if let Some(way) = self.opened(said, id) {
+            let at = said.ids.len() + 1 - self.ways[way].form.opening.len();
+            return Ok(Beginning::Behind(Begun { way, at, guide: self.guide(way, tokenizer)? }));
         }
-        if [bytes, piece].concat().trim_ascii().is_empty() {
-            return Ok(Beginning::Unclear);
-        }
-        if !self.begins(bytes, piece) {
-            return Ok(Beginning::Free);
-        }
-        let mut guide = GrammarState::at(call.fresh());
-        for id in ids {
+        let piece = tokenizer.piece(id);
+        let Some((way, true)) = self.begun(said, piece) else {
+            let may_be = said.is_thought || self.ways.iter().any(|way| !way.form.opening.is_empty());
+            let may_be = may_be || self.begun(said, piece).is_some();
+            return Ok(if may_be { Beginning::Unclear } else { Beginning::Free });
+        };
+        let Some(at) = self.begin_of_text(way, said, piece) else { return Ok(Beginning::Unclear) };
+        let mut guide = self.guide(way, tokenizer)?;
+        for id in &said.ids[at..] {
             guide.follow(*id)?;
         }
-        Ok(Beginning::With(guide))
+        Ok(Beginning::With(Begun { way, at, guide }))
     }
 
-    /// True if a text of these bytes and a token's begins as a call that begins with text.
-    pub(crate) fn begins(&self, bytes: &[u8], piece: &[u8]) -> bool {
-        let (text, mut buffer) = ([bytes, piece].concat(), [0; 4]);
-        let first = self.form.first().map(|first| first.encode_utf8(&mut buffer).as_bytes());
-        first.is_some_and(|first| text.trim_ascii_start().starts_with(first))
+    /// Number of ids before a call that begins with text, in this form; `None`: one of them holds its beginning,
+    /// and other text.
+    fn begin_of_text(&self, way: usize, said: Speech<'_>, piece: &[u8]) -> Option<usize> {
+        let text = said.with(piece);
+        let (at, _) = self.ways[way].form.find(&text, &self.tools)?;
+        let from = said.n_before.checked_sub(1).map_or(0, |last| said.ends[last]);
+        let n = said.ends.partition_point(|end| *end <= from + at).max(said.n_before);
+        let begin = n.checked_sub(1).map_or(0, |last| said.ends[last]).max(from) - from;
+        text.get(begin.min(at)..at)?.trim().is_empty().then_some(n)
     }
 
-    /// The reply is a call from now on: one that these ids end with the opening of, or, where it begins with
-    /// text, all after the first `n_before`.
-    pub(crate) fn begin_call(&mut self, ids: &[u32], n_before: usize) {
+    /// True if a reply is a call in this form with another token than the one with which it became one.
+    pub(crate) fn begins(&self, way: usize, said: Speech<'_>, piece: &[u8]) -> bool {
+        self.ways[way].form.find(&said.with(piece), &self.tools).is_some_and(|(_, is_call)| is_call)
+    }
+
+    /// The reply is a call from now on.
+    pub(crate) fn begin_call(&mut self, way: usize, at: usize) {
         self.stage = CallStage::Decided(true);
-        self.begin = Some(match self.form.opening.len() {
-            0 => n_before,
-            n => ids.len().saturating_sub(n),
-        });
+        (self.way, self.begin) = (way, Some(at));
+        if way > 0 {
+            self.further = None;
+        }
     }
 
     /// The reply is none.
@@ -239,21 +313,29 @@ impl Calling {
         self.begin
     }
 
-    /// Number of these ids that are no part of a call, whatever follows.
-    pub(crate) fn n_certain(&self, ids: &[u32]) -> usize {
-        // (One that begins with text may begin with any of them.)
-        if self.form.opening.is_empty() { 0 } else { ids.len() - overlap(ids, &self.form.opening) }
+    /// Number of ids, and of bytes, that are no part of a call, whatever follows.
+    pub(crate) fn certain(&self, said: Speech<'_>) -> (usize, usize) {
+        let may_be = self.ways.iter().filter(|way| way.form.ends_thought || !said.is_thought);
+        let opening = |way: &Way| overlap(&said.ids[said.n_before..], &way.form.opening);
+        let n = said.ids.len() - may_be.map(opening).max().unwrap_or(0);
+        if said.is_thought {
+            return (n, said.bytes.len());
+        }
+        let text = said.with(&[]);
+        let from = said.n_before.checked_sub(1).map_or(0, |last| said.ends[last]);
+        let begins = self.ways.iter().filter_map(|way| way.form.find(&text, &self.tools));
+        (n, begins.map(|(at, _)| from + at).min().unwrap_or(said.bytes.len()))
     }
 
     /// True if the reply may still turn out to be one, or not.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.stage, CallStage::Open(_)) && !self.is_forced
+        matches!(self.stage, CallStage::Open) && !self.is_forced
     }
 
     /// True if the reply is one.
     pub(crate) fn is_call(&self) -> bool {
         match self.stage {
-            CallStage::Open(_) => self.is_forced,
+            CallStage::Open => self.is_forced,
             CallStage::Decided(is_call) => is_call,
             CallStage::Barred => false,
         }
@@ -267,17 +349,17 @@ impl Calling {
         text: impl Fn(&[u32]) -> String,
     ) -> Option<ToolCalls> {
         let begin = self.begin.unwrap_or(n_before);
-        let rest = self.is_call().then(|| ids.get(begin..)?.strip_prefix(&self.form.opening[..]))?;
+        let rest = self.is_call().then(|| ids.get(begin..)?.strip_prefix(&self.form().opening[..]))?;
         if self.ends.is_empty() {
-            let call = rest.and_then(|rest| self.form.read(&self.tools, &text(rest)));
+            let call = rest.and_then(|rest| self.form().read(&self.tools, &text(rest)));
             return Some(call.map_or(ToolCalls::Truncated, |call| ToolCalls::Complete(vec![call])));
         }
-        let n_between = self.form.joint.as_ref().map_or(0, |joint| joint.tail.len() + joint.more.len());
+        let n_between = self.form().joint.as_ref().map_or(0, |joint| joint.tail.len() + joint.more.len());
         let begins =
-            [begin + self.form.opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
+            [begin + self.form().opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
         let calls = begins
             .zip(&self.ends)
-            .map(|(begin, end)| self.form.read(&self.tools, &text(ids.get(begin..*end)?)));
+            .map(|(begin, end)| self.form().read(&self.tools, &text(ids.get(begin..*end)?)));
         let calls: Option<Vec<Call>> = calls.collect();
         Some(calls.map_or(ToolCalls::Truncated, ToolCalls::Complete))
     }

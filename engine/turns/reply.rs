@@ -23,7 +23,7 @@ use crate::text::prefix::overlap;
 use crate::text::thoughts::N_EXAMINED;
 use crate::text::thoughts::{ReplyParts, find};
 use crate::text::tokenizer::Tokenizer;
-use crate::turns::calling::{Beginning, Calling};
+use crate::turns::calling::{Beginning, Begun, Calling, Speech};
 use crate::turns::dry::Said;
 use crate::turns::grammar::GrammarState;
 use crate::turns::sampler::{self, Row};
@@ -112,7 +112,7 @@ impl ReplyText {
         if is_forced {
             self.end_by_itself();
             self.waiting = calling.forced_guide();
-            if calling.has_markup() {
+            if calling.replaces_header() {
                 self.opening.lead_to_call();
             }
         }
@@ -290,16 +290,17 @@ impl ReplyText {
     pub(crate) fn refuses(&mut self, id: u32, tokenizer: &Tokenizer) -> bool {
         let piece = tokenizer.piece(id);
         let calling = self.calling.as_ref();
-        if calling.is_some_and(|calling| calling.refuses(self.since_thought().1, id, piece)) {
+        if calling.is_some_and(|calling| calling.refuses(self.speech(), id, piece)) {
             return true;
         }
         self.opening.refuses(id, self.ids.len())
             || !tokenizer.is_special(id) && self.would_leave_nothing(piece)
     }
 
-    /// Ids and bytes after a thought and what leads to the reply.
-    fn since_thought(&self) -> (&[u32], &[u8]) {
-        (&self.ids[self.n_before()..], &self.bytes[self.end_of(self.n_before())..])
+    /// What is said after a thought and what leads to the reply.
+    fn speech(&self) -> Speech<'_> {
+        let (n_before, is_thought) = (self.n_before(), !self.may_call());
+        Speech { ids: &self.ids, ends: &self.ends, bytes: &self.bytes, n_before, is_thought }
     }
 
     fn would_leave_nothing(&mut self, piece: &[u8]) -> bool {
@@ -343,9 +344,11 @@ impl ReplyText {
             let chosen = || sampler::choose_allowed(&Row::new(logits, ids, said, sampling), sampling, fits);
             return Ok(if fits(drawn) { drawn } else { chosen().unwrap_or(more) });
         }
-        if let Some(mut guide) = self.begun_by(drawn, tokenizer)? {
+        if let Some(Begun { way, mut guide, .. }) = self.begun_by(drawn, tokenizer)? {
             // What is drawn in its place begins a call, too: the ids alone say what a reply is.
-            let begins = |id: u32| self.begins(tokenizer.piece(id));
+            let calling = self.calling.as_ref();
+            let begins =
+                |id: u32| calling.is_some_and(|it| it.begins(way, self.speech(), tokenizer.piece(id)));
             return guide.choose(drawn, logits, so_far, sampling, eog, begins);
         }
         match &mut self.guide {
@@ -368,29 +371,26 @@ impl ReplyText {
         if let Some((more, end)) = self.fork() {
             return Ok(id == more || Some(id) == end || eog.contains(&id));
         }
-        let mut begun = self.begun_by(id, tokenizer)?;
+        let mut begun = self.begun_by(id, tokenizer)?.map(|begun| begun.guide);
         begun.as_mut().or(self.guide.as_mut()).map_or(Ok(true), |guide| guide.allows(id, eog))
     }
 
-    /// The grammar that a token would begin to be in.
-    fn begun_by(&self, id: u32, tokenizer: &Tokenizer) -> Result<Option<GrammarState>> {
+    /// The call that would have begun with a token.
+    fn begun_by(&self, id: u32, tokenizer: &Tokenizer) -> Result<Option<Begun>> {
         Ok(match self.beginning(id, tokenizer)? {
-            Beginning::With(guide) => Some(guide),
+            Beginning::With(begun) => Some(begun),
             Beginning::Unclear | Beginning::Free | Beginning::Behind(_) => None,
         })
-    }
-
-    fn begins(&self, piece: &[u8]) -> bool {
-        self.calling.as_ref().is_some_and(|calling| calling.begins(self.since_thought().1, piece))
     }
 
     fn beginning(&self, id: u32, tokenizer: &Tokenizer) -> Result<Beginning> {
         // (A thought may begin as a call that begins with text does.)
         let is_mark = tokenizer.is_special(id) && self.opening.opens(id);
-        let Some(calling) = self.calling.as_ref().filter(|_| self.may_call() && !is_mark) else {
-            return Ok(Beginning::Unclear);
-        };
-        calling.beginning(self.since_thought(), id, tokenizer.piece(id))
+        let is_scripted = self.opening.is_scripted() || self.may_think_first() || is_mark;
+        match self.calling.as_ref().filter(|_| !is_scripted) {
+            Some(calling) => calling.beginning(self.speech(), id, tokenizer),
+            None => Ok(Beginning::Unclear),
+        }
     }
 
     /// Adds a token that is said; the reason to stop, if the reply is complete: a stop string (the reply is
@@ -425,19 +425,19 @@ impl ReplyText {
                 self.decide(None);
                 None
             }
-            Beginning::With(guide) => {
-                self.decide(Some(guide));
+            Beginning::With(begun) => {
+                self.decide(Some(begun));
                 None
             }
-            Beginning::Behind(guide) => Some(guide),
+            Beginning::Behind(begun) => Some(begun),
         };
         let known = self.bytes.len();
         let stop = self.push(id, tokenizer.piece(id), tokenizer.is_special(id));
-        if let Some(guide) = after {
-            self.decide(Some(guide));
+        if let Some(begun) = after {
+            self.decide(Some(begun));
             return Ok(None);
         }
-        if let Some(begins) = self.opening.see(&self.ids, known) {
+        if let Some(begins) = self.opening.see(&self.ids, &self.bytes, known) {
             if begins {
                 self.begin_speech();
             }
@@ -461,17 +461,18 @@ impl ReplyText {
         Ok(Some(StopReason::EndOfTurn))
     }
 
-    /// The reply is a call, and from here on in this grammar; or it is none.
-    fn decide(&mut self, guide: Option<GrammarState>) {
-        if let Some(calling) = &mut self.calling {
-            match &guide {
-                Some(_) => calling.begin_call(&self.ids, self.opening.n_before),
-                None => calling.give_up(),
-            }
+    /// The reply is this call from here on; or it is none.
+    fn decide(&mut self, begun: Option<Begun>) {
+        let Some(calling) = &mut self.calling else { return };
+        let Some(Begun { way, at, guide }) = begun else { return calling.give_up() };
+        calling.begin_call(way, at);
+        if self.opening.thoughts.is_in_thought() {
+            let end = self.end_of(at);
+            self.opening.thoughts.end_thought_at(&self.bytes[..end]);
+            self.opening.n_before = at;
         }
-        if let Some(guide) = guide {
-            self.follow_guide(guide);
-        }
+        self.waiting = None;
+        self.follow_guide(guide);
     }
 
     /// Adds a token of text.
@@ -554,8 +555,8 @@ impl ReplyText {
         let mut certain = whole_characters(&self.bytes).min(self.opening.thoughts.certain_end(&self.bytes));
         if let Some(calling) = self.calling.as_ref().filter(|calling| calling.is_open()) {
             // What it is will be known soon.
-            let n = self.n_before() + calling.n_certain(self.since_thought().0);
-            certain = certain.min(self.end_of(n));
+            let (n, text) = calling.certain(self.speech());
+            certain = certain.min(self.end_of(n)).min(text);
         }
         if self.is_after_call() {
             certain = self.end_of(self.end_of_calls().unwrap_or(0)); // perhaps nothing follows
@@ -633,7 +634,10 @@ impl ReplyText {
     fn stream_to(&mut self, end: usize) -> Vec<ReplyPiece> {
         let ReplyParts { mut thought, speech } = self.opening.thoughts.parts(&self.bytes);
         if !self.has_ended {
-            thought = self.opening.thoughts.certain_thought(&self.bytes);
+            // (A call may end it.)
+            let calling = self.calling.as_ref().filter(|_| self.opening.thoughts.is_in_thought());
+            let known = calling.map_or(self.ids.len(), |calling| calling.certain(self.speech()).0);
+            thought = self.opening.thoughts.certain_thought(&self.bytes[..self.end_of(known)]);
             thought.end = thought.end.min(whole_characters(&self.bytes));
         }
         let call = self.begin_of_call().unwrap_or(self.bytes.len());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The ids of a call as a model says it: they are in the grammars of calls, which end with it, and read as it.
 fn call_ids(chat: &Chat, tokenizer: &Tokenizer, tools: &Tools, call: &Call) -> Vec<u32> {
-    let form = chat.calls();
+    let form = chat.calls().own();
     let text: String = form.pieces(call).into_iter().map(|(_, text)| text).collect();
     let after = if form.opening.is_empty() { After::Text } else { After::Special };
     let ids = tokenizer.encode_template(&text, after).expect("ids");
@@ -76,6 +76,14 @@ fn arguments_may_be_written_one_by_one() {
         ),
         loops(&format!("[{name}("), "{{ k }}={{ v|tojson }}", ")]</call>", ", "),
         loops(&format!("{name}<args>"), "", "{{ c.function.arguments|tojson }}</call>", ""),
+        // (Gemma 4.)
+        format!(
+            "{{%- macro said(v) -%}}{{%- if v is string -%}}<quote>{{{{ v }}}}<quote>{{%- elif v is mapping -%}}\
+             {{{{ '{{' }}}}{{%- for k, w in v|dictsort -%}}{{{{ k }}}}:{{{{ said(w) }}}}{{%- if not loop.last -%}},{{%- endif -%}}\
+             {{%- endfor -%}}{{{{ '}}' }}}}{{%- elif v is sequence -%}}[{{%- for w in v -%}}{{{{ said(w) }}}}{{%- if not loop.last -%}},\
+             {{%- endif -%}}{{%- endfor -%}}]{{%- else -%}}{{{{ v|tojson }}}}{{%- endif -%}}{{%- endmacro -%}}{}",
+            loops(&format!("call:{name}"), "", "{{ said(c.function.arguments) }}</call>", "")
+        ),
     ];
     let property = |kind: &str| serde_json::json!({ "type": kind });
     let schema = serde_json::json!({
@@ -85,6 +93,11 @@ fn arguments_may_be_written_one_by_one() {
             "is_so": property("boolean"), "nothing": property("null"),
             "list": { "type": "array", "items": { "type": "integer" } },
             "any": {},
+            "deep": {
+                "type": "object",
+                "properties": { "b": property("string"), "a": { "anyOf": [property("null"), property("number")] } },
+                "required": ["b"],
+            },
         },
         "required": ["count"],
     });
@@ -92,7 +105,7 @@ fn arguments_may_be_written_one_by_one() {
     let tools = Tools { list: vec![tool("dice"), tool("dice_more")], instructions: String::new() };
     for template in forms {
         let control =
-            ["<call>", "</call>", "<key>", "</key>", "<value>", "</value>", "<args>"].map(str::to_owned);
+            ["<call>", "</call>", "<key>", "</key>", "<value>", "</value>", "<args>", "<quote>"].map(str::to_owned);
         let model = RandomModel {
             template: Some(template.clone()),
             control: control.to_vec(),
@@ -100,13 +113,14 @@ fn arguments_may_be_written_one_by_one() {
         };
         let gguf = Gguf::open(&ModelSource::Bundled("random", model.bytes().leak())).expect("a GGUF");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
-        let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
-        assert_eq!(tokenizer.decode(&chat.calls().opening), "<call>", "{template}: {:?}", chat.calls());
+        let chat = Chat::new(Some(&*template), &tokenizer).expect("a chat template");
+        assert_eq!(tokenizer.decode(&chat.calls().own().opening), "<call>", "{template}: {:?}", chat.calls());
         for arguments in [
             serde_json::json!({ "count": 7 }),
             serde_json::json!({ "text": "a \"b\" <c> 'd'\n e, f=1", "count": -3, "is_so": true }),
             serde_json::json!({ "text": "7", "word": "dark blue", "count": 0, "nothing": null, "list": [1, 2] }),
             serde_json::json!({ "word": "red", "count": 1, "is_so": false, "any": "free text" }),
+            serde_json::json!({ "count": 1, "list": [], "deep": { "b": "x, {y}: [z]", "a": 1.5 } }),
         ] {
             for tool in ["dice", "dice_more"] {
                 call_ids(
@@ -146,7 +160,7 @@ fn values_keep_their_types() {
             serde_json::json!({ "type": "object", "properties": { "a": schema }, "required": ["a"] });
         let tool = Tool { name: "dice".to_owned(), about: String::new(), arguments };
         let tools = Tools { list: vec![tool], instructions: String::new() };
-        let call = chat.calls().read(&tools, &format!("dice<key>a</key><value>{said}</value></call>"));
+        let call = chat.calls().own().read(&tools, &format!("dice<key>a</key><value>{said}</value></call>"));
         assert_eq!(call.expect("a call").arguments["a"], expected, "{said}: {schema}");
     }
 }
@@ -174,10 +188,10 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     assert_eq!(compare(&first, &second).relation, Relation::Extend);
     // A call as text is spelled as the template writes it, and is what was sampled where that is the same.
     let ids = [
-        &if chat.calls().opening.is_empty() {
-            chat.replies(Reasoning::None).lead.clone()
-        } else {
+        &if chat.calls().own().replaces_header {
             Vec::new()
+        } else {
+            chat.replies(Reasoning::None).lead.clone()
         }[..],
         &call_ids(chat, tokenizer, &tools, &call),
     ]
@@ -232,7 +246,7 @@ fn calls_are_written_as_real_templates_write_them() {
         .collect();
     let template = std::fs::read_to_string(fixture("templates/Qwen-Qwen3-0.6B.jinja")).expect("a template");
     let tokenizer = vocabulary("qwen35");
-    let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
+    let chat = Chat::new(Some(&*template), &tokenizer).expect("a chat template");
     shown.push(format!("with a real vocabulary: {}", with_tools(&chat, &tokenizer)));
     insta::assert_snapshot!("calls", shown.join("\n"));
 }
@@ -256,7 +270,7 @@ fn replies_to_templates_in_a_folder() {
         let model = RandomModel { template: Some(template.clone()), control, ..RandomModel::tiny(0) };
         let gguf = Gguf::open(&ModelSource::Bundled("random", model.bytes().leak())).expect("a GGUF");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
-        let chat = Chat::new(Some(&template), &tokenizer).expect("a chat template");
+        let chat = Chat::new(Some(&*template), &tokenizer).expect("a chat template");
         println!("{}", file.file_stem().expect("a name").to_string_lossy());
         if let Some(line) = chat.audit().iter().find(|line| line.contains("can't")) {
             println!("  !! {line}");
@@ -266,7 +280,7 @@ fn replies_to_templates_in_a_folder() {
             let (lead, close) = (tokenizer.decode(&form.lead), tokenizer.decode(&form.close));
             println!("  {reasoning:?}: lead {lead:?}, close {close:?}, {:?}", form.thoughts);
         }
-        let calls = chat.calls();
+        let calls = chat.calls().own();
         println!("  calls: {:?}", calls);
     }
 }

@@ -1,7 +1,9 @@
 //! Thoughts before replies, by models that say given tokens: what is streamed as what, what limits a thought, and
 //! where a reply begins that has a form.
 
+use super::texts::chat_of;
 use crate::fixtures::RandomModel;
+use crate::text::tokenizer::After;
 use crate::*;
 use serde_json::json;
 use std::path::Path;
@@ -21,7 +23,7 @@ const QWEN: (&str, &str) = ("Qwen-Qwen3-0.6B", "<think> </think> <tool_call> </t
 const DEEPSEEK: (&str, &str) =
     ("deepseek-ai-DeepSeek-V3.1", "<｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> <think> </think>");
 const HARMONY: (&str, &str) =
-    ("openai-gpt-oss-120b", "<|start|> <|end|> <|message|> <|channel|> <|return|> <|call|>");
+    ("openai-gpt-oss-120b", "<|start|> <|end|> <|message|> <|channel|> <|return|> <|call|> <|constrain|>");
 
 fn qwen(tokens: &[&str]) -> Engine {
     engine(QWEN.0, QWEN.1, tokens)
@@ -200,6 +202,65 @@ fn a_call_may_follow_a_thought_or_a_text() {
     let (done, _) =
         said(&calls, Request { calls: ToolChoice::Forbidden, ..with_tools(asked("e", Reasoning::None)) });
     assert!(done.call.is_none() && !done.text.contains("<tool_call>"), "{:?}", done.text);
+}
+
+/// A reply of this text, as if a model with a real template had said it; what was streamed of it.
+fn followed(template: (&str, &str), text: &str) -> (Completion, [String; 3]) {
+    let (_, tokenizer) = chat_of(template.0, template.1);
+    let ids = tokenizer.encode_template(text, After::Text).expect("ids");
+    let follow = Some(Constraint::Follow(ids.into()));
+    let request = Request { constraint: follow, max_tokens: 200, ..with_tools(asked("a", Reasoning::High)) };
+    said(&engine(template.0, template.1, &["Y", "o"]), Request { max_call_tokens: 200, ..request })
+}
+
+/// What models write besides the form of their template.
+#[test]
+fn a_call_may_have_another_form_than_the_templates_own() {
+    let channel = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
+    for (template, before, call, thought, text) in [
+        (HARMONY, "", "<|channel|>commentary to=functions.roll <|constrain|>json<|message|>{\"n\": 7}", "", ""),
+        (HARMONY, channel, "<|channel|>commentary to=functions.roll json<|message|>{\"n\": 7}", "hm", ""),
+        (HARMONY, channel, " to=functions.roll<|channel|>commentary<|message|>{\"n\": 7}", "hm", ""),
+        (HARMONY, "", " to=functions.roll<|channel|>commentary json<|message|>{\"n\": 7}", "", ""),
+        (QWEN, "", "```json\n{\n  \"name\": \"roll\",\n  \"arguments\": {\"n\": 7}\n}\n```", "", ""),
+        (QWEN, "Yo.\n\n", "```\n{\"name\": \"roll\", \"arguments\": {\"n\": 7}}\n```", "", "Yo.\n\n"),
+        (QWEN, "<think>hm</think>\n", "{\"name\": \"roll\", \"arguments\": {\"n\": 7}}", "hm", ""),
+    ] {
+        let (done, streamed) = followed(template, &format!("{before}{call}"));
+        let Some(ToolCalls::Complete(calls)) = &done.call else { panic!("{:?}: {done:?}", done.text) };
+        assert_eq!((&*calls[0].tool, &calls[0].arguments), ("roll", &json!({ "n": 7 })));
+        assert_eq!([&*streamed[0], &streamed[1]], [thought, text], "{:?}", done.text);
+        assert!(streamed[2].ends_with(call), "{streamed:?}");
+    }
+    let final_channel = "<|channel|>final<|message|>";
+    for (template, before, text) in [
+        (HARMONY, &*format!("{}{final_channel}", channel.replace("hm", "to=functions.roll")), "Yo."),
+        (QWEN, "", "{\"name\": \"Rolf\", \"arguments\": {\"n\": 7}}"),
+        (QWEN, "", "So:\n```json\n{\"name\": \"Rolf\"}\n```\nDone."),
+        (QWEN, "", "{\"n\": 7}"),
+    ] {
+        let (done, streamed) = followed(template, &format!("{before}{text}"));
+        assert!(done.call.is_none() && streamed[1] == text, "{streamed:?}, {:?}", done.call);
+    }
+}
+
+/// A call of harmony has a header of its own, also where a thought before it is ended.
+#[test]
+fn a_required_call_has_its_own_header() {
+    let thinks = engine_of_harmony(&["t", "<|channel|>", "h", "h"]);
+    for (limit, thought) in [(3, true), (0, false)] {
+        let request = Request {
+            calls: ToolChoice::Required,
+            max_thought_tokens: Some(limit),
+            max_tokens: 60,
+            ..with_tools(asked(&format!("a{limit}"), Reasoning::High))
+        };
+        let (done, _) = said(&thinks, request);
+        let Some(ToolCalls::Complete(calls)) = &done.call else { panic!("{:?}", done.text) };
+        assert_eq!((&*calls[0].tool, done.n_thought > 0), ("roll", thought), "{:?}", done.text);
+        let call = " to=functions.roll<|channel|>commentary json<|message|>{\"n\": 7}";
+        assert!(done.text.ends_with(&format!("{}{call}", if thought { "<|start|>assistant" } else { "" })));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! `NAME=VALUE`).
 
 use super::markup::{CallPiece, Markup, quoted};
+use super::notation::Notation;
 use greenroom_grammar::Grammar;
 use serde_json::{Map, Value, json};
 
@@ -11,6 +12,8 @@ use serde_json::{Map, Value, json};
 pub(super) enum ArgumentsForm {
     /// As a JSON object.
     Json,
+    /// In a notation of its own.
+    Notation(Notation),
     /// One by one.
     Pairs(Box<PairsForm>),
 }
@@ -105,13 +108,18 @@ impl ArgumentsForm {
     pub(super) fn rules(&self, name: &str, schema: &Value) -> String {
         match self {
             Self::Json => format!("{name}: %json {}\n", with_spacing(&enforced(schema))),
+            Self::Notation(form) => form.rules(name, schema),
             Self::Pairs(form) => form.rules(name, schema),
         }
     }
 
     /// Arguments as the template writes them.
     pub(super) fn pieces(&self, arguments: &Value) -> Vec<CallPiece> {
-        let Self::Pairs(form) = self else { return vec![(None, super::spaced(arguments))] };
+        let form = match self {
+            Self::Json => return vec![(None, super::spaced(arguments))],
+            Self::Notation(form) => return form.pieces(arguments),
+            Self::Pairs(form) => form,
+        };
         let fields = arguments.as_object().into_iter().flatten().enumerate();
         let pairs = fields.flat_map(|(n, (name, value))| {
             let separator = if n == 0 { &[][..] } else { &form.separator.pieces };
@@ -128,8 +136,11 @@ impl ArgumentsForm {
         text: &'t str,
         close: &Markup,
     ) -> Option<PartialArguments<'t>> {
-        let Self::Pairs(form) = self else { return read_json(text) };
-        Some(form.read(schema, text, close))
+        match self {
+            Self::Json => read_json(text),
+            Self::Notation(form) => form.arguments(text),
+            Self::Pairs(form) => Some(form.read(schema, text, close)),
+        }
     }
 }
 
@@ -158,26 +169,12 @@ impl PairsForm {
         [&self.before.pieces[..], &[name], &open.pieces, &[value], &close.pieces].concat()
     }
 
-    /// The listed arguments in their order, those that are required once, the others at most once.
     fn rules(&self, name: &str, schema: &Value) -> String {
         let properties: Vec<(&String, &Value)> =
             schema["properties"].as_object().into_iter().flatten().collect();
-        let is_required = |name: &str| {
-            schema["required"].as_array().is_some_and(|all| all.iter().any(|it| it.as_str() == Some(name)))
-        };
-        // After the first `n`, with one before it or without.
-        let (mut lark, last) = (String::new(), properties.len());
-        for (n, (key, of)) in properties.iter().enumerate() {
-            let pair = format!("{name}_{n}");
-            for (rest, joint) in [("first", ""), ("more", self.separator.lark.as_str())] {
-                let next = n + 1;
-                lark += &format!("{name}_{rest}_{n}: {joint} {pair} {name}_more_{next}");
-                lark +=
-                    &if is_required(key) { "\n".to_owned() } else { format!(" | {name}_{rest}_{next}\n") };
-            }
-            lark += &self.pair(&pair, key, of, schema);
-        }
-        lark + &format!("{name}_first_{last}: \"\"\n{name}_more_{last}: \"\"\n{name}: {name}_first_0\n")
+        fields_in_order(name, &properties, schema, &self.separator.lark, |rule, key, of| {
+            self.pair(rule, key, of, schema)
+        })
     }
 
     /// The rule of one argument; `root` has the definitions that its schema may refer to.
@@ -288,6 +285,32 @@ impl PairsForm {
     }
 }
 
+/// Rules for these properties of a schema in their order, those that are required once, the others at most once.
+/// `pair` gives the rule of one.
+pub(super) fn fields_in_order(
+    name: &str,
+    properties: &[(&String, &Value)],
+    schema: &Value,
+    separator: &str,
+    pair: impl Fn(&str, &str, &Value) -> String,
+) -> String {
+    let is_required = |name: &str| {
+        schema["required"].as_array().is_some_and(|all| all.iter().any(|it| it.as_str() == Some(name)))
+    };
+    // After the first `n`, with one before it or without.
+    let (mut lark, last) = (String::new(), properties.len());
+    for (n, (key, of)) in properties.iter().enumerate() {
+        let rule = format!("{name}_{n}");
+        for (rest, joint) in [("first", ""), ("more", separator)] {
+            let next = n + 1;
+            lark += &format!("{name}_{rest}_{n}: {joint} {rule} {name}_more_{next}");
+            lark += &if is_required(key) { "\n".to_owned() } else { format!(" | {name}_{rest}_{next}\n") };
+        }
+        lark += &pair(&rule, key, of);
+    }
+    lark + &format!("{name}_first_{last}: \"\"\n{name}_more_{last}: \"\"\n{name}: {name}_first_0\n")
+}
+
 /// The value that a text begins with, and its length: JSON, or a word of Python's. `None`: it is not whole.
 fn quoted_value(text: &str) -> Option<(Value, usize)> {
     let n = text.bytes().take_while(|byte| b"+-.0123456789eE".contains(byte)).count();
@@ -317,7 +340,7 @@ fn python_word(text: &str) -> Option<(&'static str, Value)> {
 }
 
 /// A schema as masks can enforce it. What it says beyond that, who runs the tool checks.
-fn enforced(schema: &Value) -> Value {
+pub(super) fn enforced(schema: &Value) -> Value {
     let relaxed = Grammar::json_schema(schema).relaxed().ok();
     let text = relaxed.and_then(|relaxed| serde_json::from_str(relaxed.grammar.text()).ok());
     text.unwrap_or_else(|| schema.clone())

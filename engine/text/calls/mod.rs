@@ -4,27 +4,82 @@
 //! made-up tool, and what it printed around the name, the arguments ([`arguments`]) and the result is the form. The
 //! first special token of a call (`<tool_call>`) is known by its id; what follows is under a grammar made of that
 //! form and the tools' schemas. A template that knows none gets the plain form.
+//!
+//! Models write calls in other ways, too: as a JSON object, perhaps in a fenced block ([`CallForm::untagged`]), and
+//! in another header than their template has ([`harmony`]). Such a call is read; the template's form is written.
 
 mod arguments;
+mod harmony;
 mod markup;
+mod notation;
 mod template;
 
-use super::prefix::common_prefix;
+use super::prefix::{common_prefix, overlap};
 use super::render::{SkeletonPiece, spaced};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, CallSoFar, Tool, Tools};
 use arguments::{ArgumentsForm, PartialArguments, object};
 use greenroom_grammar::Grammar;
 pub(crate) use markup::CallPiece;
-use markup::{Markup, quoted};
+use markup::{Found, Markup, quoted};
 use serde_json::json;
 use std::borrow::Cow;
+
+/// The forms of calls of one template: its own, and others that its model may use.
+#[derive(Clone, Debug)]
+pub(crate) struct CallForms {
+    own: CallForm,
+    others: Vec<CallForm>,
+}
+
+impl CallForms {
+    /// Those of a template; `own` is what it writes, if it knows tools.
+    pub(super) fn new(own: Option<CallForm>, tokenizer: &Tokenizer) -> Self {
+        let own = own.unwrap_or_else(|| CallForm::plain(tokenizer));
+        let others = [harmony::forms(&own, tokenizer), CallForm::untagged(&own, tokenizer)].concat();
+        Self { own, others }
+    }
+
+    /// The one that is written.
+    pub(crate) fn own(&self) -> &CallForm {
+        &self.own
+    }
+
+    /// All of them, first the one that is written.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CallForm> {
+        [&self.own].into_iter().chain(&self.others)
+    }
+
+    /// True if a reply of these ids, with this speech, is or ends with a call of one of these tools.
+    pub(super) fn are_in(&self, ids: &[u32], speech: &str, tools: &Tools) -> bool {
+        self.is_marked(ids) || self.iter().any(|form| form.find(speech, tools).is_some_and(|(_, is)| is))
+    }
+
+    /// True if there is the markup of a call among some ids.
+    pub(super) fn is_marked(&self, ids: &[u32]) -> bool {
+        self.iter().any(|form| {
+            !form.opening.is_empty() && ids.windows(form.opening.len()).any(|ids| ids == form.opening)
+        })
+    }
+
+    /// Reads the calls in a partial text that ends with some of these tools, as [`CallForm::so_far`].
+    pub(crate) fn so_far<'a>(&self, tools: &'a Tools, text: &str, tokenizer: &Tokenizer) -> Vec<CallSoFar<'a>> {
+        let read = self.iter().map(|form| form.so_far(tools, &tokenizer.decode(&form.opening), text));
+        read.into_iter().find(|calls| !calls.is_empty()).unwrap_or_default()
+    }
+}
 
 /// How calls are written, and the text between a call and the next reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// Ids of the markup that begins a call; empty: it begins with text.
     pub(crate) opening: Vec<u32>,
+    /// How soon a call that begins with text is known.
+    cue: Cue,
+    /// True if it stands in the place of a speech and of the header that a speech has.
+    pub(crate) replaces_header: bool,
+    /// True if its opening ends a thought, too.
+    pub(crate) ends_thought: bool,
     /// Text from there to the tool's name.
     head: Markup,
     /// The same without spaces at its beginning.
@@ -42,6 +97,22 @@ pub(crate) struct CallForm {
     /// How another call follows in the same reply; `None`: a reply is one call.
     pub(crate) joint: Option<Joint>,
 }
+
+/// How soon a call that begins with text is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cue {
+    /// By its first character: a model that knows no form of calls is given one.
+    First,
+    /// By the name of a tool, at the beginning of what is said.
+    Name,
+    /// By the name of a tool, wherever this text was said before it.
+    NameAfter(&'static str),
+}
+
+/// Most bytes between a cue and the name of a tool.
+const MAX_CUE: usize = 256;
+/// What may stand around a call that is written as a JSON object.
+const WRAPPERS: [(&str, &str); 3] = [("", ""), ("```json\n", "\n```"), ("```\n", "\n```")];
 
 /// The text between the calls of one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +148,9 @@ impl CallForm {
         Self {
             joint: Joint::new("\n", "", tokenizer),
             opening: Vec::new(),
+            cue: Cue::First,
+            replaces_header: false,
+            ends_thought: false,
             bare_head: head.clone(),
             head,
             middle: markup(r#"", "arguments": "#),
@@ -85,6 +159,40 @@ impl CallForm {
             result: None,
             is_result_quoted: false,
         }
+    }
+
+    /// Calls as JSON objects, bare or in a fenced block: models that have a form of their own write them, too.
+    fn untagged(own: &Self, tokenizer: &Tokenizer) -> Vec<Self> {
+        let name = if own.cue == Cue::First { "tool" } else { "name" };
+        let of = |(before, after): (&'static str, &str)| {
+            let head = Markup::new(&format!("{before}{{\"{name}\": \""), tokenizer);
+            Self {
+                opening: Vec::new(),
+                cue: if before.is_empty() { Cue::Name } else { Cue::NameAfter("```") },
+                replaces_header: false,
+                ends_thought: false,
+                bare_head: head.clone(),
+                head,
+                middle: Markup::new(r#"", "arguments": "#, tokenizer),
+                arguments: ArgumentsForm::Json,
+                close: Markup::new(&format!("}}{after}"), tokenizer),
+                result: None,
+                is_result_quoted: false,
+                joint: None,
+            }
+        };
+        let is_own = |form: &Self| own.opening.is_empty() && own.bare_head == form.bare_head;
+        WRAPPERS.into_iter().map(of).filter(|form| !is_own(form)).collect()
+    }
+
+    /// What is between a call of this tool and the next reply, where a template has `pieces` between those of its
+    /// made-up one.
+    pub(super) fn named(pieces: &[SkeletonPiece], tool: &str) -> Vec<SkeletonPiece> {
+        let named = pieces.iter().map(|piece| match piece {
+            SkeletonPiece::Text(text) => SkeletonPiece::Text(text.replace(template::NAME, tool)),
+            SkeletonPiece::Content(n) => SkeletonPiece::Content(*n),
+        });
+        named.collect()
     }
 
     /// A result as the template writes it.
@@ -105,39 +213,66 @@ impl CallForm {
     /// What a call is, after its opening. White space before it is let pass.
     pub(crate) fn grammar(&self, tools: &Tools) -> Grammar {
         let start = "start: SPACE? call\nSPACE: /[ \\t\\n\\r]+/\n";
-        self.lark(start, &self.bare_head, tools.list.iter())
+        let markup = [&self.bare_head, &self.middle, &self.close];
+        let is_loose = self.opening.is_empty() && self.cue != Cue::First;
+        let markup = markup.map(|it| if is_loose { it.loose.as_str() } else { it.lark.as_str() });
+        self.lark(start, markup, tools.list.iter())
     }
 
     /// Grammar of a requested call, of any tool or a given one, after its opening: as the template writes it.
     /// (If white space were allowed, a model that would rather say something else could write it for ever.)
     pub(crate) fn forced_grammar(&self, tools: &Tools, name: Option<&str>) -> Grammar {
         let named = tools.list.iter().filter(|tool| name.is_none_or(|name| tool.name == name));
-        self.lark("start: call\n", self.forced_head(), named)
+        let markup = [self.forced_head(), &self.middle, &self.close].map(|it| it.lark.as_str());
+        self.lark("start: call\n", markup, named)
     }
 
-    /// True if a reply of these ids, with this speech, is or ends with a call.
-    pub(super) fn is_in(&self, ids: &[u32], speech: &str) -> bool {
-        match self.opening.is_empty() {
-            true => speech.trim_start().starts_with(&self.bare_head.text),
-            false => self.is_marked(ids),
+    /// Offset in what was said at which a call that begins with text may begin, and whether it is one; `None`:
+    /// there is none, whatever follows.
+    pub(crate) fn find(&self, said: &str, tools: &Tools) -> Option<(usize, bool)> {
+        if !self.opening.is_empty() {
+            return None;
+        }
+        let state = |at: usize| self.state(said[at..].trim_start(), tools).map(|is_call| (at, is_call));
+        let Cue::NameAfter(cue) = self.cue else { return state(0) };
+        let recent = (said.len().saturating_sub(MAX_CUE)..).find(|at| said.is_char_boundary(*at))?;
+        let last = said[recent..].rfind(cue).and_then(|at| state(recent + at));
+        last.or_else(|| Some((said.len() - overlap(said.as_bytes(), cue.as_bytes()), false)))
+    }
+
+    /// Whether a text is a call that begins with text; `None`: it is none, whatever follows.
+    fn state(&self, text: &str, tools: &Tools) -> Option<bool> {
+        if text.is_empty() {
+            return Some(false);
+        }
+        if self.cue == Cue::First {
+            return text.starts_with(self.bare_head.text.chars().next()?).then_some(true);
+        }
+        match self.bare_head.find(text) {
+            Found::Whole(named) => {
+                let is_named = tools.list.iter().any(|tool| named.starts_with(&tool.name));
+                let may_be = tools.list.iter().any(|tool| tool.name.starts_with(named));
+                (is_named || may_be).then_some(is_named)
+            }
+            Found::Part => Some(false),
+            Found::No => None,
         }
     }
 
-    /// True if there is the markup of a call among some ids.
-    pub(super) fn is_marked(&self, ids: &[u32]) -> bool {
-        !self.opening.is_empty() && ids.windows(self.opening.len()).any(|ids| ids == self.opening)
-    }
-
     fn forced_head(&self) -> &Markup {
-        if self.opening.is_empty() { &self.bare_head } else { &self.head }
+        if self.opening.is_empty() && !self.replaces_header { &self.bare_head } else { &self.head }
     }
 
-    fn lark<'t>(&self, start: &str, head: &Markup, tools: impl Iterator<Item = &'t Tool>) -> Grammar {
+    fn lark<'t>(
+        &self,
+        start: &str,
+        [head, middle, close]: [&str; 3],
+        tools: impl Iterator<Item = &'t Tool>,
+    ) -> Grammar {
         let (mut lark, mut names) = (String::new(), Vec::new());
         for (n, tool) in tools.enumerate() {
             names.push(format!("call{n}"));
-            let (head, name) = (&head.lark, quoted(&tool.name));
-            let (middle, close) = (&self.middle.lark, &self.close.lark);
+            let name = quoted(&tool.name);
             lark += &format!("call{n}: {head} {name} {middle} arguments{n} {close}\n");
             lark += &self.arguments.rules(&format!("arguments{n}"), &tool.arguments);
         }
@@ -161,15 +296,10 @@ impl CallForm {
         pieces
     }
 
-    /// The first character of a call that begins with text.
-    pub(crate) fn first(&self) -> Option<char> {
-        self.bare_head.text.chars().next().filter(|_| self.opening.is_empty())
-    }
-
     /// Reads the text of a call of one of these tools, its opening left out; `None`: it is not a whole call.
     pub(crate) fn read(&self, tools: &Tools, text: &str) -> Option<Call> {
         let (tool, arguments) = self.first_so_far(tools, text)?;
-        let is_whole = self.close.strip(arguments.rest?.trim_start()).is_some();
+        let is_whole = self.close.after(arguments.rest?).is_some();
         let arguments = object(&arguments.json).filter(|_| is_whole)?;
         Some(Call { tool: tool.name.clone(), arguments })
     }
@@ -177,11 +307,14 @@ impl CallForm {
     /// Reads a partial text of calls of these tools, including the first one's opening (`opening`), and perhaps
     /// what was said before: those whose tool is named.
     pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &str) -> Vec<CallSoFar<'a>> {
-        let begun = text.find(opening).map(|at| &text[at + opening.len()..]);
+        let begun = match self.cue {
+            Cue::NameAfter(cue) => text.find(cue).map(|at| &text[at..]),
+            Cue::First | Cue::Name => text.find(opening).map(|at| &text[at + opening.len()..]),
+        };
         let (mut calls, mut rest) = (Vec::new(), begun);
         while let Some((tool, arguments)) = rest.and_then(|rest| self.first_so_far(tools, rest)) {
             calls.push(CallSoFar { tool: &tool.name, arguments: arguments.json });
-            let after = arguments.rest.and_then(|after| self.close.strip(after.trim_start()));
+            let after = arguments.rest.and_then(|after| self.close.after(after));
             rest = after.zip(self.joint.as_ref()).and_then(|(after, joint)| after.strip_prefix(&joint.text));
         }
         calls
@@ -193,10 +326,10 @@ impl CallForm {
         tools: &'a Tools,
         text: &'t str,
     ) -> Option<(&'a Tool, PartialArguments<'t>)> {
-        let rest = self.bare_head.strip(text.trim_start())?;
+        let rest = self.bare_head.after(text)?;
         // The name of a tool may begin another's.
         let mut named = tools.list.iter().filter_map(|tool| {
-            let rest = self.middle.strip(rest.trim_start().strip_prefix(&tool.name)?)?;
+            let rest = self.middle.after(rest.trim_start().strip_prefix(&tool.name)?)?;
             Some((tool, self.arguments.read(&tool.arguments, rest, &self.close)?))
         });
         named.by_ref().max_by_key(|(tool, _)| tool.name.len())

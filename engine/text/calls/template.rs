@@ -2,16 +2,19 @@
 
 use super::arguments::{ArgumentsForm, JsonType, PairsForm, ValueForm};
 use super::markup::Markup;
-use super::{CallForm, Joint};
+use super::notation::Notation;
+use super::{CallForm, Cue, Joint};
 use crate::Tool;
-use crate::text::render::{RESULT, Renderer, SkeletonPiece, messages, placeholder};
+use crate::text::render::{RESULT, Renderer, SkeletonPiece, from_json, jinja, messages, placeholder};
 use crate::text::tokenizer::{After, Tokenizer};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Ids of the calls; a model's calls have the first one, too. (Some templates insist on nine letters or digits.)
 const IDS: [&str; 2] = ["call00001", "call00002"];
-/// Name of the made-up tool, and of its arguments.
-const NAME: &str = "greenroom_probe";
+/// Name of the made-up tool, which stands for any in what is between a call and the next reply; and of its
+/// arguments.
+pub(super) const NAME: &str = "greenroom_probe";
 const KEY: &str = "greenroom_key";
 const KEYS: [&str; 2] = ["greenroom_one", "greenroom_two"];
 const WORDS: [&str; 2] = ["greenroom value", "greenroom other"];
@@ -19,13 +22,42 @@ const WORDS: [&str; 2] = ["greenroom value", "greenroom other"];
 const QUOTES: &str = "greenroom \"quotes\"";
 const NUMBER: u32 = 73_193;
 
+/// Calls as models write them whose template describes tools, but prints no past calls: what its source names, and
+/// a template of the calls of a reply.
+const UNPRINTED: [(&str, &str); 3] = [
+    (
+        "<|tool_list_start|>",
+        "<|tool_call_start|>[{% for c in calls %}{{ c.name }}({% for k, v in c.arguments|items %}{{ k }}={{ v|tojson }}\
+         {% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]<|tool_call_end|>",
+    ),
+    (
+        "<|tool_call|>",
+        r#"<|tool_call|>[{% for c in calls %}{"name": {{ c.name|tojson }}, "arguments": {{ c.arguments|tojson }}}{% if not loop.last %}, {% endif %}{% endfor %}]"#,
+    ),
+    (
+        "<tool_call>",
+        "{% for c in calls %}<tool_call>\n{\"name\": {{ c.name|tojson }}, \"arguments\": {{ c.arguments|tojson }}}\n</tool_call>\
+         {% if not loop.last %}\n{% endif %}{% endfor %}",
+    ),
+];
+
 /// A template and the least conversation with a call.
 struct Probe<'a> {
     renderer: &'a Renderer<'a>,
     tokenizer: &'a Tokenizer,
     tools: [Tool; 1],
-    /// True if arguments are given as the text of their JSON.
-    as_text: bool,
+    given: Given,
+}
+
+/// How calls are given to a template.
+#[derive(Clone, Copy)]
+enum Given {
+    /// As calls, whose arguments are an object.
+    Calls,
+    /// As calls, whose arguments are the text of one.
+    Texts,
+    /// As the text of a reply, which this template writes.
+    Reply(&'static str),
 }
 
 /// A rendered call, from the end of the user's message on.
@@ -46,15 +78,26 @@ impl Probe<'_> {
 
     fn render_with(&self, calls: &[Value], result: &str) -> Option<String> {
         let call = |(arguments, id): (&Value, &str)| {
-            let arguments = if self.as_text { json!(arguments.to_string()) } else { arguments.clone() };
+            let is_text = matches!(self.given, Given::Texts);
+            let arguments = if is_text { json!(arguments.to_string()) } else { arguments.clone() };
             let function = json!({ "name": NAME, "arguments": arguments });
             json!({ "id": id, "type": "function", "function": function })
         };
-        let said: Vec<Value> = calls.iter().zip(IDS).map(call).collect();
+        let said = match self.given {
+            Given::Calls | Given::Texts => {
+                let calls: Vec<Value> = calls.iter().zip(IDS).map(call).collect();
+                json!({ "role": "assistant", "content": "", "tool_calls": calls })
+            }
+            Given::Reply(template) => {
+                let calls: Vec<Value> =
+                    calls.iter().map(|arguments| json!({ "name": NAME, "arguments": arguments })).collect();
+                json!({ "role": "assistant", "content": filled(template, &calls)? })
+            }
+        };
         let result =
             |id: &str| json!({ "role": "tool", "name": NAME, "tool_call_id": id, "content": result });
         let mut asked = messages(&[("user", &placeholder(1))]);
-        asked.push(json!({ "role": "assistant", "content": "", "tool_calls": said }));
+        asked.push(said);
         asked.extend(IDS.iter().take(calls.len()).map(|id| result(id)));
         let rendered = self.renderer.render(&asked, Some(&self.tools)).ok()?;
         Some(rendered.split_once(&placeholder(1))?.1.to_owned())
@@ -95,6 +138,19 @@ impl Probe<'_> {
         let (begin, end) = spans.first().map_or((tail.len(), tail.len()), |(span, _)| (span.start, span.end));
         let close = tail[..begin].trim_end().len();
         tail.split_at(if close == 0 { end } else { close })
+    }
+
+    /// The notation in which arguments are written, and the rest of a call's text.
+    fn notation(&self) -> Option<(Notation, String)> {
+        let said = |arguments: &Value| self.call(arguments).map(|call| call.after);
+        let one = said(&json!({ KEY: WORDS[0] }))?;
+        let quote = one.strip_prefix(&format!("{{{KEY}:"))?.split_once(WORDS[0])?.0;
+        let notation = Notation { quote: self.markup(quote) };
+        let is_token = matches!(&notation.quote.pieces[..], [(Some(_), _)]);
+        let tail = is_token.then(|| one.strip_prefix(&format!("{{{KEY}:{quote}{}{quote}}}", WORDS[0])))??;
+        let nested = json!({ KEYS[1]: [1, WORDS[0], { KEY: true }], KEYS[0]: { KEY: -0.5, KEYS[0]: [] } });
+        let written: String = notation.pieces(&nested).into_iter().map(|(_, text)| text).collect();
+        (said(&nested)? == format!("{written}{tail}")).then(|| (notation.clone(), tail.to_owned()))
     }
 
     /// Middle, form and close of arguments that are written one by one, and the rest of a call's text.
@@ -168,13 +224,23 @@ impl CallForm {
     ) -> Option<Self> {
         let arguments = json!({ "type": "object", "properties": {} });
         let tools = [Tool { name: NAME.to_owned(), about: NAME.to_owned(), arguments }];
-        let probe = |as_text| Probe { renderer, tokenizer, tools: tools.clone(), as_text };
-        let known = json!({ KEY: KEY });
-        let found = [false, true].into_iter().find_map(|as_text| {
-            let probe = probe(as_text);
-            Some((probe.call(&known)?, probe))
-        });
-        let (call, probe) = found?;
+        let probe = |given| Probe { renderer, tokenizer, tools: tools.clone(), given };
+        let (given, known) = ([Given::Calls, Given::Texts].map(probe), json!({ KEY: KEY }));
+        let prints = |probe: &Probe<'_>| {
+            probe.render(std::slice::from_ref(&known)).is_some_and(|text| text.contains(KEY))
+        };
+        match given.iter().find(|probe| prints(probe)) {
+            Some(probe) => Self::of_probe(probe, thought),
+            None => {
+                let named = UNPRINTED.iter().find(|(name, _)| renderer.source().contains(name));
+                named.and_then(|(_, reply)| Self::of_probe(&probe(Given::Reply(reply)), thought))
+            }
+        }
+    }
+
+    fn of_probe(probe: &Probe<'_>, thought: Option<&str>) -> Option<Self> {
+        let Probe { renderer, tokenizer, .. } = *probe;
+        let call = probe.call(&json!({ KEY: KEY }))?;
         // A reply with more after it, as a call has: templates write the last one otherwise (Qwen 3 shows
         // that it did not think).
         let [user, assistant] = [1, 2].map(placeholder);
@@ -206,13 +272,16 @@ impl CallForm {
             let tail = tail[close.len()..].to_owned();
             Some((middle.to_owned(), ArgumentsForm::Json, close.to_owned(), tail))
         };
+        let notation = || {
+            let (form, tail) = probe.notation()?;
+            Some((String::new(), ArgumentsForm::Notation(form), String::new(), tail))
+        };
         let pairs = || {
             let (middle, form, close, tail) = probe.pairs()?;
             Some((middle, ArgumentsForm::Pairs(Box::new(form)), close, tail))
         };
-        let (middle, arguments, close, tail) = json().or_else(pairs)?;
-        // The text after a call is the same whichever tool was called.
-        (!tail.contains(NAME) && !call.end.contains(NAME)).then_some(())?;
+        let (middle, arguments, close, tail) = json().or_else(notation).or_else(pairs)?;
+        (!middle.contains(NAME)).then_some(())?;
         let pieces = [
             SkeletonPiece::Text(tail.clone()),
             SkeletonPiece::Content(RESULT),
@@ -231,6 +300,9 @@ impl CallForm {
         let is_result_quoted = quoted.is_some_and(|text| text.contains(escaped.trim_matches('"')));
         let markup = |text: &str| Markup::new(text, tokenizer);
         Some(Self {
+            cue: Cue::Name,
+            replaces_header: n < header.trim_end().len() || !opening.is_empty(),
+            ends_thought: false,
             is_result_quoted,
             joint,
             opening: tokenizer.encode_template(opening, After::Text).ok()?,
@@ -242,6 +314,13 @@ impl CallForm {
             result: Some(pieces.into_iter().filter(|piece| !is_empty(piece)).collect()),
         })
     }
+}
+
+/// The text of calls that a template writes.
+fn filled(template: &str, calls: &[Value]) -> Option<String> {
+    let jinja = jinja(Arc::default());
+    let rendered = jinja.template("calls", template).ok()?.render(minijinja::context! { calls => from_json(&json!(calls)) });
+    rendered.ok()
 }
 
 /// A text after the last thought in it, whose end is marked so.

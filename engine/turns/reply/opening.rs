@@ -20,13 +20,15 @@ pub(super) struct Opening {
     script: Option<(usize, Arc<[u32]>)>,
     /// Ids that end a thought.
     close: Arc<[u32]>,
+    /// True if these end it though no speech begins with them.
+    is_ended_by_script: bool,
     /// Ids that begin a thought, as long as a reply that has a form may begin with one.
     open: Arc<[u32]>,
     /// The id that begins no further thought once the limit is reached; `None`: it begins other things, too.
     thinks_by: Option<u32>,
     /// What a reply without a thought begins with, if it has a form.
     lead: Arc<[u32]>,
-    /// The same of a call that begins with markup.
+    /// The same of a call that needs no header of a speech.
     call_lead: Arc<[u32]>,
     /// Number of ids that lead to its speech, of a reply that does not begin with a thought.
     pub(super) n_lead: usize,
@@ -53,8 +55,12 @@ impl Opening {
         opening
     }
 
-    /// It leads to a call that begins with markup, and needs no header of a speech.
+    /// It leads to a call that needs no header of a speech.
     pub(super) fn lead_to_call(&mut self) {
+        let close = self.close.strip_suffix(&*self.lead).filter(|close| !close.is_empty());
+        if let Some(close) = close.filter(|_| !self.lead.is_empty()) {
+            (self.close, self.is_ended_by_script) = (close.into(), true);
+        }
         self.lead = self.call_lead.clone();
     }
 
@@ -123,15 +129,20 @@ impl Opening {
         self.thoughts.is_in_thought() && self.close.first() == Some(&id)
     }
 
-    /// Takes note of the last of these ids, before which there were `known` bytes. `None`: it is of the speech;
+    /// Takes note of the last of these ids and their bytes, before which there were `known` bytes. `None`: it is of the speech;
     /// else, whether the speech begins with the next one.
-    pub(super) fn see(&mut self, ids: &[u32], known: usize) -> Option<bool> {
+    pub(super) fn see(&mut self, ids: &[u32], bytes: &[u8], known: usize) -> Option<bool> {
         self.limit_thought(ids);
         if let Some((begin, script)) = &self.script {
             let is_over = begin + script.len() <= ids.len();
+            let is_close = *script == self.close;
             if is_over {
                 self.script = None;
-                if self.thoughts.is_in_thought() && ids.len() > self.max_thought {
+            }
+            if is_over && is_close && self.thoughts.is_in_thought() {
+                if self.is_ended_by_script {
+                    self.thoughts.end_thought_at(bytes);
+                } else {
                     self.close = Arc::default(); // marks of another kind: it ends by itself, or at the limit
                 }
             }
