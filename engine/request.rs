@@ -104,12 +104,15 @@ pub struct Dry {
     pub base: f32,
     /// Shorter sequences cost nothing.
     pub allowed_length: usize,
+    /// A token is the same with a space before it and without.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub words: bool,
 }
 
 impl Default for Dry {
     /// The usual parameters.
     fn default() -> Self {
-        Self { multiplier: 0.8, base: 1.75, allowed_length: 2 }
+        Self { multiplier: 0.8, base: 1.75, allowed_length: 2, words: false }
     }
 }
 

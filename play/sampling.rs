@@ -12,7 +12,7 @@ pub const DEFAULT: Sampling = Sampling {
     min_p: 0.05,
     repetition_penalty: 1.1,
     repetition_window: 64,
-    dry: Some(Dry { multiplier: 0.8, base: 1.75, allowed_length: 2 }),
+    dry: Some(Dry { multiplier: 0.8, base: 1.75, allowed_length: 2, words: true }),
     seed: 0,
 };
 
@@ -24,6 +24,7 @@ pub fn resolved(given: &Hints, base: &Sampling) -> Sampling {
         multiplier: given.dry_multiplier.unwrap_or(dry.multiplier),
         base: given.dry_base.unwrap_or(dry.base),
         allowed_length: given.dry_allowed_length.unwrap_or(dry.allowed_length),
+        words: dry.words,
     };
     Sampling {
         temperature: given.temperature.unwrap_or(base.temperature),

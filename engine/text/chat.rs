@@ -18,7 +18,7 @@ use crate::model::gguf::Gguf;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
+use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tool, Tools};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -367,7 +367,7 @@ impl Chat {
     }
 
     /// True if the template itself says what tools there are. (Else the system text does.)
-    pub(super) fn knows_tools(&self, reasoning: Reasoning) -> bool {
+    pub(crate) fn knows_tools(&self, reasoning: Reasoning) -> bool {
         self.skeleton(reasoning).result.is_some()
     }
 
@@ -398,12 +398,12 @@ impl Chat {
     /// The first prompt of conversations with these tools, as the template has it.
     fn opening(
         &self,
-        (tools, has_system, reasoning): (&Arc<Tools>, bool, Reasoning),
+        (tools, asked_system, reasoning): (&Arc<Tools>, bool, Reasoning),
         tokenizer: &Tokenizer,
     ) -> Result<Arc<[SkeletonPiece]>> {
         let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
         let is_asked = |it: &&RenderedOpening| {
-            it.tools == *tools && it.has_system == has_system && it.reasoning == reasoning
+            it.tools == *tools && it.has_system == asked_system && it.reasoning == reasoning
         };
         if let Some(known) = openings.iter().find(is_asked) {
             return Ok(known.pieces.clone());
@@ -422,17 +422,21 @@ impl Chat {
         let jinja = jinja(Arc::default());
         let renderer = Renderer::new(&jinja, &self.source, Arc::default(), tokenizer)?.thinking(reasoning);
         let [system, user] = [SYSTEM, USER].map(placeholder);
-        let rendered = if has_system && self.skeleton(reasoning).with_system.is_some() {
-            let texts =
-                renderer.render(&messages(&[("system", &system), ("user", &user)]), Some(&tools.list))?;
-            cut(&texts, &[SYSTEM, USER])
-        } else {
-            cut(&renderer.render(&messages(&[("user", &user)]), Some(&tools.list))?, &[USER])
+        let has_system = asked_system && self.skeleton(reasoning).with_system.is_some();
+        let (texts, contents) = match has_system {
+            true => (messages(&[("system", &system), ("user", &user)]), &[SYSTEM, USER][..]),
+            false => (messages(&[("user", &user)]), &[USER][..]),
         };
+        let rendered = renderer.render(&texts, Some(&tools.list)).or_else(|e| {
+            // Some insist on a description of each parameter (Hermes, Command R+).
+            let described: Vec<_> = tools.list.iter().map(Tool::described).collect();
+            renderer.render(&texts, Some(&described)).map_err(|_| e)
+        });
+        let rendered = cut(&rendered?, contents);
         let pieces: Arc<[SkeletonPiece]> = rendered?.into();
         openings.push(RenderedOpening {
             tools: tools.clone(),
-            has_system,
+            has_system: asked_system,
             reasoning,
             pieces: pieces.clone(),
         });
@@ -562,7 +566,8 @@ impl Segments<'_> {
             }
             ReplyContent::CallText(before, call) => {
                 // A call of a form of its own stands in the place of a speech, and its header.
-                let lead = if before.is_empty() && calls.replaces_header { &form.call_lead } else { &form.lead };
+                let lead =
+                    if before.is_empty() && calls.replaces_header { &form.call_lead } else { &form.lead };
                 let said = calls.pieces(call);
                 let line = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
                 let before = format!("{before}{line}");

@@ -68,7 +68,8 @@ pub(crate) fn conversation(
             let both = candidates().flat_map(|it| [(likely, it), (!likely, it)]);
             let called = turns[n - 1].last().map(|reply| chat.called(&reply.text, tools, tokenizer));
             let called = |is_call: bool| called.as_deref().filter(|_| is_call);
-            let found = both.into_iter().find(|(is_call, it)| fits(&chat.between(called(*is_call), *it), read));
+            let found =
+                both.into_iter().find(|(is_call, it)| fits(&chat.between(called(*is_call), *it), read));
             let (was_call, it) = found.unwrap_or((likely, reasoning));
             reasoning = it;
             if was_call {

@@ -157,7 +157,7 @@ impl ThoughtForm {
     }
 
     /// The mark with which a thought begins, if there are thoughts.
-    pub(super) fn open(&self) -> Option<&str> {
+    pub(crate) fn open(&self) -> Option<&str> {
         self.marks.first().map(|marks| &*marks.open)
     }
 

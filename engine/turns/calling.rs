@@ -355,8 +355,9 @@ impl Calling {
             return Some(call.map_or(ToolCalls::Truncated, |call| ToolCalls::Complete(vec![call])));
         }
         let n_between = self.form().joint.as_ref().map_or(0, |joint| joint.tail.len() + joint.more.len());
-        let begins =
-            [begin + self.form().opening.len()].into_iter().chain(self.ends.iter().map(|end| end + n_between));
+        let begins = [begin + self.form().opening.len()]
+            .into_iter()
+            .chain(self.ends.iter().map(|end| end + n_between));
         let calls = begins
             .zip(&self.ends)
             .map(|(begin, end)| self.form().read(&self.tools, &text(ids.get(begin..*end)?)));

@@ -8,11 +8,15 @@
 //!
 //! DRY considers what the agent itself has said, never what it read: facts of a scene, names and others'
 //! words may be repeated.
+//!
+//! A word is one token after a space and another one without. If only the first lost some of its logit, the other
+//! one would win, and words would be glued together ("ofpaper"). So both count as the same (`Dry::words`).
 
 use crate::Dry;
-use crate::text::tokenizer::Tokenizer;
+use crate::text::tokenizer::{Tokenizer, Words};
 use libm::pow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// No sequence reaches across a token that holds one of these: repeated beginnings of lines, names, quotes
 /// and emphasis are legitimate.
@@ -25,12 +29,13 @@ const MAX_BEYOND: usize = 50;
 pub(crate) struct Said {
     /// `None` breaks sequences, as does a reply's end.
     ids: Vec<Option<u32>>,
+    words: Arc<Words>,
 }
 
 impl Said {
     /// These replies, oldest first, and the beginning of another one.
     pub(crate) fn new<'a>(replies: impl Iterator<Item = &'a [u32]>, tokenizer: &Tokenizer) -> Self {
-        let mut said = Self::default();
+        let mut said = Self { words: tokenizer.words(), ..Self::default() };
         for reply in replies {
             reply.iter().for_each(|id| said.push(*id, tokenizer.piece(*id)));
             said.ids.push(None);
@@ -45,15 +50,19 @@ impl Said {
 
     /// Penalties to subtract from the next token's logits, by id. Takes time in proportion to what was said.
     pub(crate) fn penalties(&self, dry: Dry) -> BTreeMap<u32, f32> {
+        let word = |id: &Option<u32>| id.map(|id| if dry.words { self.words.spellings(id)[0] } else { id });
         let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
         for (at, id) in self.ids.iter().enumerate() {
             let Some(id) = id else { continue };
             // The sequences that end here and at the end, from their ends on.
             let pairs = self.ids[..at].iter().rev().zip(self.ids.iter().rev());
-            let equal = |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && before == now;
+            let equal =
+                |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && word(before) == word(now);
             let n = pairs.take(dry.allowed_length.saturating_add(MAX_BEYOND)).take_while(equal).count();
             if n >= dry.allowed_length.max(1) {
-                longest.entry(*id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
+                for id in if dry.words { self.words.spellings(*id) } else { [*id; 2] } {
+                    longest.entry(id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
+                }
             }
         }
         let penalty = |n: usize| {
@@ -97,6 +106,19 @@ mod tests {
         assert!(said(&"ab".repeat(500)).penalties(steep).values().all(|penalty| penalty.is_finite()));
         let off = Dry { multiplier: 0.0, ..steep };
         assert!(said(&"ab".repeat(500)).penalties(off).values().all(|penalty| *penalty == 0.0));
+    }
+
+    #[test]
+    fn a_word_is_the_same_with_a_space_and_without() {
+        let pieces = [&b"of"[..], b" of", b" paper", b"paper", b" a", b" "];
+        let words = Arc::new(Words::of(pieces.into_iter()));
+        let mut said = Said { words, ..Said::default() };
+        for id in [4, 1, 2, 4, 0] {
+            said.push(id, pieces[id as usize]);
+        }
+        let dry = Dry { words: true, ..Dry::default() };
+        assert_eq!(said.penalties(dry).into_keys().collect::<Vec<_>>(), [2, 3]);
+        assert!(said.penalties(Dry { words: false, ..dry }).is_empty(), "the ids differ");
     }
 
     /// Penalties by the definition: for each token, the longest sequence at the end that it followed before.

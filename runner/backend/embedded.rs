@@ -143,9 +143,12 @@ impl Embedded {
         config: &EmbeddedConfig,
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> anyhow::Result<Self> {
-        let engine = engine::Engine::open_with_progress(config.engine(), on_progress)
-            .map_err(worded)
-            .with_context(|| format!("can't open the model {}", config.model))?;
+        let engine = engine::Engine::open_with_progress(config.engine(), on_progress).map_err(|e| {
+            let (name, e) = (config.model.to_string(), worded(e));
+            // (An error about the file begins with its name.)
+            let context = if e.to_string().starts_with(&name) { String::new() } else { format!(" {name}") };
+            e.context(format!("can't open the model{context}"))
+        })?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {
             tracing::warn!("{} was measured on `{other}`, but this model is `{name}`", config.kv.word());

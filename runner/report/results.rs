@@ -125,7 +125,7 @@ pub(super) fn particulars(sources: &ReportSources) -> Vec<(String, String)> {
     } else {
         format!("repetition penalty {repetition_penalty} over {repetition_window} tokens")
     };
-    if let Some(Dry { multiplier, base, allowed_length }) = dry {
+    if let Some(Dry { multiplier, base, allowed_length, words: _ }) = dry {
         penalty += &format!(", DRY {multiplier} × {base}^(n − {allowed_length})");
     }
     let sampling = match temperature {

@@ -104,8 +104,8 @@ fn arguments_may_be_written_one_by_one() {
     let tool = |name: &str| Tool { name: name.to_owned(), about: String::new(), arguments: schema.clone() };
     let tools = Tools { list: vec![tool("dice"), tool("dice_more")], instructions: String::new() };
     for template in forms {
-        let control =
-            ["<call>", "</call>", "<key>", "</key>", "<value>", "</value>", "<args>", "<quote>"].map(str::to_owned);
+        let control = ["<call>", "</call>", "<key>", "</key>", "<value>", "</value>", "<args>", "<quote>"]
+            .map(str::to_owned);
         let model = RandomModel {
             template: Some(template.clone()),
             control: control.to_vec(),
@@ -189,7 +189,7 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     // A call as text is spelled as the template writes it, and is what was sampled where that is the same.
     let ids = [
         &if chat.calls().own().replaces_header {
-            Vec::new()
+            chat.replies(Reasoning::None).call_lead.clone()
         } else {
             chat.replies(Reasoning::None).lead.clone()
         }[..],
@@ -251,18 +251,29 @@ fn calls_are_written_as_real_templates_write_them() {
     insta::assert_snapshot!("calls", shown.join("\n"));
 }
 
-/// What templates in a folder (`GREENROOM_TEMPLATES`) have around thoughts, before replies, and for calls.
+/// A table of the templates in a folder: whether first prompts are as Jinja2 renders them (`tests/goldens/by_jinja2.py`),
+/// five turns extend, what calls and thoughts look like. A call of each is in the grammars of calls, read, and followed
+/// by its result.
 #[test]
-#[ignore = "a table of other templates: GREENROOM_TEMPLATES=DIR cargo test -p greenroom-engine --lib -- --ignored --nocapture replies_to_templates"]
+#[ignore = "other templates: GREENROOM_TEMPLATES=DIR cargo test -p greenroom-engine --lib -- --ignored --nocapture replies_to_templates"]
 fn replies_to_templates_in_a_folder() {
     let folder = std::env::var("GREENROOM_TEMPLATES").expect("a folder");
+    let expected: serde_json::Value = std::env::var("GREENROOM_PROMPTS").map_or_else(
+        |_| serde_json::Value::Null,
+        |file| serde_json::from_slice(&std::fs::read(file).expect("prompts")).expect("JSON"),
+    );
     let special =
-        regex::Regex::new(r"<[|｜][^<>{}' ]{1,40}[|｜]>|\[/?[A-Z_]{3,24}\]|</?[a-z_:]{3,24}>|<[a-z_|]+>")
+        regex::Regex::new(r"<[|｜][^<>{}' ]{1,40}[|｜]>|\[/?[A-Z_]{3,24}\]|</?[a-z_:]{3,24}>|<[a-z_|]+>|<\|\x22\|>|<[a-z_]+\|>|<\|[a-z_]+>")
             .expect("a pattern");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).expect("a folder").map(|it| it.expect("a file").path()).collect();
     files.sort();
+    println!(
+        "| template | first prompt: without system text, with, with tools | five turns | calls | two calls | thoughts |"
+    );
+    println!("|---|---|---|---|---|---|");
     for file in files.iter().filter(|file| file.extension().is_some_and(|it| it == "jinja")) {
+        let name = file.file_stem().expect("a name").to_string_lossy();
         let template = std::fs::read_to_string(file).expect("a template");
         let control: BTreeSet<String> =
             special.find_iter(&template).map(|it| it.as_str().to_owned()).collect();
@@ -271,16 +282,67 @@ fn replies_to_templates_in_a_folder() {
         let gguf = Gguf::open(&ModelSource::Bundled("random", model.bytes().leak())).expect("a GGUF");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
         let chat = Chat::new(Some(&*template), &tokenizer).expect("a chat template");
-        println!("{}", file.file_stem().expect("a name").to_string_lossy());
-        if let Some(line) = chat.audit().iter().find(|line| line.contains("can't")) {
-            println!("  !! {line}");
-        }
-        for reasoning in [Reasoning::None, Reasoning::High] {
-            let form = chat.replies(reasoning);
-            let (lead, close) = (tokenizer.decode(&form.lead), tokenizer.decode(&form.close));
-            println!("  {reasoning:?}: lead {lead:?}, close {close:?}, {:?}", form.thoughts);
-        }
-        let calls = chat.calls().own();
-        println!("  calls: {:?}", calls);
+        assert!(
+            !chat.audit().iter().any(|line| line.contains("can't be used")),
+            "{name}: {:?}",
+            chat.audit()
+        );
+        let knows_tools = chat.knows_tools(Reasoning::None);
+        let first = ["plain", "system", "tools"].map(|kind| {
+            let expected = expected[&*name][kind].as_str();
+            match (expected, kind == "tools" && !knows_tools) {
+                (_, true) | (None, _) => "–",
+                (Some(expected), _) if expected.trim() == first_prompt(&chat, &tokenizer, kind).trim() => "=",
+                (Some(expected), _) => {
+                    let found = first_prompt(&chat, &tokenizer, kind);
+                    let at = crate::text::prefix::first_difference(&found, expected);
+                    let end =
+                        |text: &str| text.chars().skip(at.saturating_sub(20)).take(50).collect::<String>();
+                    eprintln!("{name}, {kind}: {:?} instead of {:?}", end(&found), end(expected));
+                    "differs"
+                }
+            }
+        });
+        let turns = (0..4).map(|n| prompt_of(&chat, &tokenizer, n)).collect::<Vec<_>>();
+        let extends = turns.windows(2).all(|pair| compare(&pair[0], &pair[1]).relation == Relation::Extend);
+        let _ = with_tools(&chat, &tokenizer);
+        let own = chat.calls().own();
+        let call = Call { tool: "NAME".to_owned(), arguments: serde_json::json!({ "KEY": "VALUE", "n": 1 }) };
+        let call: String = own.pieces(&call).into_iter().map(|(_, text)| text).collect();
+        let call = format!("{}{call}", tokenizer.decode(&own.opening)).replace('\n', "⏎").replace('|', "\\|");
+        let calls = if knows_tools { format!("`{call}`") } else { "plain".to_owned() };
+        let thoughts = chat.replies(Reasoning::High).thoughts.open().unwrap_or("–").replace('|', "\\|");
+        let two = if own.joint.is_some() { "yes" } else { "no" };
+        let turns = if extends { "extend" } else { "differ" };
+        println!("| {name} | {} | {turns} | {calls} | {two} | `{thoughts}` |", first.join(" "));
     }
+}
+
+/// The first prompt of one of the kinds of `tests/goldens/by_jinja2.py`.
+fn first_prompt(chat: &Chat, tokenizer: &Tokenizer, kind: &str) -> String {
+    let properties = serde_json::json!({ "sides": { "type": "integer" } });
+    let arguments = serde_json::json!({ "type": "object", "properties": properties });
+    let dice = Tool { name: "dice".to_owned(), about: "Rolls a die".to_owned(), arguments };
+    let tools = Tools { list: vec![dice], instructions: String::new() };
+    let conversation = Conversation {
+        system: (kind != "plain").then(|| "SYSTEM".to_owned()),
+        tools: (kind == "tools").then(|| Arc::new(tools)),
+        next: "USER".to_owned(),
+        ..Conversation::default()
+    };
+    let prompt = chat.prompt(&conversation, tokenizer).expect("a prompt");
+    prompt.iter().map(|segment| &*segment.text).collect()
+}
+
+/// The prompt after some exchanges, with the replies to it given as ids.
+fn prompt_of(chat: &Chat, tokenizer: &Tokenizer, n: usize) -> Vec<Segment> {
+    let reply = tokenizer.encode_message("Well, yes.", After::Text).expect("ids");
+    let exchange = |n| Exchange::new(format!("Line {n}"), ReplyContent::Ids(reply.clone().into()));
+    let conversation = Conversation {
+        system: Some("SYSTEM".to_owned()),
+        exchanges: (0..n).map(exchange).collect(),
+        next: format!("Line {n}"),
+        ..Conversation::default()
+    };
+    chat.prompt(&conversation, tokenizer).expect("a prompt")
 }

@@ -10,6 +10,7 @@ mod drafting;
 mod embedding;
 mod endurance;
 pub(crate) mod exactness;
+mod files_of_2026;
 mod folders;
 mod going_back;
 #[cfg(feature = "gpu")]

@@ -218,7 +218,13 @@ fn followed(template: (&str, &str), text: &str) -> (Completion, [String; 3]) {
 fn a_call_may_have_another_form_than_the_templates_own() {
     let channel = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
     for (template, before, call, thought, text) in [
-        (HARMONY, "", "<|channel|>commentary to=functions.roll <|constrain|>json<|message|>{\"n\": 7}", "", ""),
+        (
+            HARMONY,
+            "",
+            "<|channel|>commentary to=functions.roll <|constrain|>json<|message|>{\"n\": 7}",
+            "",
+            "",
+        ),
         (HARMONY, channel, "<|channel|>commentary to=functions.roll json<|message|>{\"n\": 7}", "hm", ""),
         (HARMONY, channel, " to=functions.roll<|channel|>commentary<|message|>{\"n\": 7}", "hm", ""),
         (HARMONY, "", " to=functions.roll<|channel|>commentary json<|message|>{\"n\": 7}", "", ""),

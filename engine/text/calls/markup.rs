@@ -96,7 +96,7 @@ impl Markup {
 /// A text as an expression of a grammar, white space around JSON's punctuation left open.
 fn loose(text: &str) -> String {
     // (A model that would rather say something else would write it for ever.)
-    const SPACE: &str = r"[ \t\n\r]{0,8}";
+    const SPACE: &str = r"[ \t\n\r]{0,32}";
     if !text.contains(['{', '}', ',']) {
         return quoted(text);
     }

@@ -63,7 +63,12 @@ impl CallForms {
     }
 
     /// Reads the calls in a partial text that ends with some of these tools, as [`CallForm::so_far`].
-    pub(crate) fn so_far<'a>(&self, tools: &'a Tools, text: &str, tokenizer: &Tokenizer) -> Vec<CallSoFar<'a>> {
+    pub(crate) fn so_far<'a>(
+        &self,
+        tools: &'a Tools,
+        text: &str,
+        tokenizer: &Tokenizer,
+    ) -> Vec<CallSoFar<'a>> {
         let read = self.iter().map(|form| form.so_far(tools, &tokenizer.decode(&form.opening), text));
         read.into_iter().find(|calls| !calls.is_empty()).unwrap_or_default()
     }
@@ -341,5 +346,17 @@ impl Tool {
     pub(crate) fn as_json(&self) -> serde_json::Value {
         let function = json!({ "name": self.name, "description": self.about, "parameters": self.arguments });
         json!({ "type": "function", "function": function })
+    }
+
+    /// The same, with a description of each argument, if an empty one.
+    pub(super) fn described(&self) -> Self {
+        let mut tool = self.clone();
+        let properties = tool.arguments["properties"].as_object_mut();
+        for property in
+            properties.into_iter().flat_map(|all| all.values_mut()).filter_map(|it| it.as_object_mut())
+        {
+            property.entry("description").or_insert_with(|| "".into());
+        }
+        tool
     }
 }

@@ -73,17 +73,22 @@ impl Notation {
             let target = root.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null);
             return self.value(rule, target, root, depth + 1);
         }
-        if let Some(values) = schema["enum"].as_array().cloned().or_else(|| Some(vec![schema.get("const")?.clone()])) {
+        if let Some(values) =
+            schema["enum"].as_array().cloned().or_else(|| Some(vec![schema.get("const")?.clone()]))
+        {
             let written = |value: &Value| {
                 let pieces = self.pieces(value).into_iter();
-                let pieces = pieces.map(|(special, text)| special.map_or(quoted(&text), |id| format!("<[{id}]>")));
+                let pieces =
+                    pieces.map(|(special, text)| special.map_or(quoted(&text), |id| format!("<[{id}]>")));
                 format!("({})", pieces.collect::<Vec<_>>().join(" "))
             };
             return format!("{rule}: {}\n", values.iter().map(written).collect::<Vec<_>>().join(" | "));
         }
         match schema["type"].as_str() {
             Some("string") => format!("{rule}: {quote} {rule}_text {quote}\n{rule}_text: /(?s:.*)/\n"),
-            Some("integer" | "number" | "boolean" | "null") => format!("{rule}: %json {}\n", enforced(schema)),
+            Some("integer" | "number" | "boolean" | "null") => {
+                format!("{rule}: %json {}\n", enforced(schema))
+            }
             Some("array") => {
                 let items = self.value(&format!("{rule}_item"), &schema["items"], root, depth + 1);
                 format!("{rule}: \"[\" ({rule}_item (\",\" {rule}_item)*)? \"]\"\n{items}")

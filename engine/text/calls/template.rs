@@ -24,12 +24,9 @@ const NUMBER: u32 = 73_193;
 
 /// Calls as models write them whose template describes tools, but prints no past calls: what its source names, and
 /// a template of the calls of a reply.
-const UNPRINTED: [(&str, &str); 3] = [
-    (
-        "<|tool_list_start|>",
-        "<|tool_call_start|>[{% for c in calls %}{{ c.name }}({% for k, v in c.arguments|items %}{{ k }}={{ v|tojson }}\
-         {% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]<|tool_call_end|>",
-    ),
+const UNPRINTED: [(&str, &str); 4] = [
+    ("<|tool_list_start|>", LFM2),
+    ("List of tools: [", LFM2),
     (
         "<|tool_call|>",
         r#"<|tool_call|>[{% for c in calls %}{"name": {{ c.name|tojson }}, "arguments": {{ c.arguments|tojson }}}{% if not loop.last %}, {% endif %}{% endfor %}]"#,
@@ -40,6 +37,9 @@ const UNPRINTED: [(&str, &str); 3] = [
          {% if not loop.last %}\n{% endif %}{% endfor %}",
     ),
 ];
+
+const LFM2: &str = "<|tool_call_start|>[{% for c in calls %}{{ c.name }}({% for k, v in c.arguments|items %}{{ k }}={{ v|tojson }}\
+    {% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]<|tool_call_end|>";
 
 /// A template and the least conversation with a call.
 struct Probe<'a> {
@@ -233,6 +233,9 @@ impl CallForm {
             Some(probe) => Self::of_probe(probe, thought),
             None => {
                 let named = UNPRINTED.iter().find(|(name, _)| renderer.source().contains(name));
+                let asked = messages(&[("user", "")]);
+                let described = renderer.render(&asked, Some(&tools)).is_ok_and(|text| text.contains(NAME));
+                let named = named.filter(|_| described);
                 named.and_then(|(_, reply)| Self::of_probe(&probe(Given::Reply(reply)), thought))
             }
         }
@@ -319,7 +322,10 @@ impl CallForm {
 /// The text of calls that a template writes.
 fn filled(template: &str, calls: &[Value]) -> Option<String> {
     let jinja = jinja(Arc::default());
-    let rendered = jinja.template("calls", template).ok()?.render(minijinja::context! { calls => from_json(&json!(calls)) });
+    let rendered = jinja
+        .template("calls", template)
+        .ok()?
+        .render(minijinja::context! { calls => from_json(&json!(calls)) });
     rendered.ok()
 }
 

@@ -185,13 +185,18 @@ const PRE_TOKENIZERS: [PreTokenizer; 20] = [
 ];
 
 impl PreTokenizer {
+    /// The one with a name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        PRE_TOKENIZERS.iter().find(|it| it.names.contains(&name))
+    }
+
     /// The one that a file names.
     ///
     /// # Errors
     /// None of this name is served.
     pub(super) fn of(gguf: &Gguf) -> Result<&'static Self> {
         let name = gguf.text("tokenizer.ggml.pre").unwrap_or("default");
-        PRE_TOKENIZERS.iter().find(|p| p.names.contains(&name)).ok_or_else(|| {
+        Self::named(name).ok_or_else(|| {
             let known: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|p| p.names.iter().copied()).collect();
             gguf.error(format!("its pre-tokenizer is `{name}`; expected one of {}", known.join(", ")))
         })

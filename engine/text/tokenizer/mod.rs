@@ -13,6 +13,7 @@ mod bpe;
 mod finder;
 mod spm;
 mod vocabulary;
+mod words;
 
 use crate::model::gguf::{Gguf, Value};
 use crate::{Error, Result};
@@ -23,8 +24,9 @@ use spm::{SPACE, Spm};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use vocabulary::{TokenKind, Vocabulary};
+pub(crate) use words::Words;
 
 /// A model's vocabulary with its two encoders and its decoder.
 pub(crate) struct Tokenizer {
@@ -45,6 +47,8 @@ pub(crate) struct Tokenizer {
     goes_on: Option<u32>,
     /// The trie that grammars are matched by, once one is.
     grammars: OnceLock<grammar::Result<grammar::Vocabulary>>,
+    /// Tokens that differ in a space, once they are asked for.
+    words: OnceLock<Arc<Words>>,
 }
 
 /// Makes ids of text in which no token was found whole.
@@ -63,6 +67,12 @@ pub(crate) enum After {
     Special,
     /// Other text.
     Text,
+}
+
+/// True if there is a pre-tokenizer of this name.
+#[cfg(test)]
+pub(crate) fn knows_pre_tokenizer(name: &str) -> bool {
+    PreTokenizer::named(name).is_some()
 }
 
 impl Tokenizer {
@@ -112,7 +122,7 @@ impl Tokenizer {
             _ => adds_bos,
         };
         let Vocabulary { kinds, bos, eos, eog, goes_on, .. } = vocabulary;
-        let grammars = OnceLock::new();
+        let (grammars, words) = (OnceLock::new(), OnceLock::new());
         Ok(Self {
             merger,
             special,
@@ -126,6 +136,7 @@ impl Tokenizer {
             eog,
             goes_on,
             grammars,
+            words,
         })
     }
 
@@ -329,6 +340,11 @@ impl Tokenizer {
     /// The id of a control token, if the vocabulary has it.
     pub(crate) fn control(&self, text: &str) -> Option<u32> {
         self.control.get(text).copied()
+    }
+
+    /// Tokens that differ in a space before them.
+    pub(crate) fn words(&self) -> Arc<Words> {
+        self.words.get_or_init(|| Arc::new(Words::of(self.pieces.iter().map(|piece| &**piece)))).clone()
     }
 
     /// Tells whether an id is a control token.
