@@ -51,16 +51,16 @@ def faults(transcript: Path, known: set[str]) -> dict[str, int]:
     lines = [json.loads(line) for line in transcript.read_text().splitlines()]
     names = {word.lower() for line in lines[:1] for word in re.findall(r"[A-Za-z]+", json.dumps(line))}
     for line in lines:
-        if line.get("type") != "turn" or line.get("choice") is not None:
+        if line.get("type") != "turn" or line["constraint"] is not None:
             continue
-        text: str = line["text"]
+        text: str = line["spoken"]
         count["turns"] += 1
-        count["cut"] += line.get("stop") in ("length", "cut")
+        count["cut"] += line["stop"] in ("length", "sentence")
         words = re.findall(r"[A-Za-z]+", text)
         count["words"] += len(words)
         count["glued"] += sum(is_glued(word, known | names) for word in words)
         count["glued"] += len(re.findall(r"[A-Za-z][,.;!?][A-Za-z]{2}", text))
-        before = said.setdefault(line["agent"], [])
+        before = said.setdefault("", [])
         old = {tuple(before[i : i + N]) for i in range(len(before) - N + 1)}
         new = [word.lower() for word in words]
         hit: set[int] = set()
@@ -89,18 +89,18 @@ def main() -> None:
         total: dict[str, Any] = {}
         for scenario, seed in itertools.product(given.scenario, range(given.seeds)):
             with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder) / "run.jsonl"
+                out = Path(folder) / "run"
                 if given.keep:
                     tag = re.sub(r"[^a-z0-9.]+", "_", flags) or "default"
-                    out = given.keep / f"{model.stem}-{scenario.stem}-{seed}-{tag}.jsonl"
-                command = [given.program, "run", scenario, "--model", model, "--seed", str(seed), "--transcript", out]
+                    out = given.keep / f"{model.stem}-{scenario.stem}-{seed}-{tag}"
+                command = [given.program, "run", scenario, "--model", model, "--seed", str(seed), "--out", out]
                 subprocess.run(
-                    [*map(str, command), "--cache-dir", folder, "--no-report", *shlex.split(flags)],
+                    [*map(str, command), "--cache-dir", f"{folder}/cache", *shlex.split(flags)],
                     check=True,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
-                for name, n in faults(out, known).items():
+                for name, n in faults(out / "transcript.jsonl", known).items():
                     total[name] = total.get(name, 0) + n
         words, turns = max(total["words"], 1), max(total["turns"], 1)
         print(

@@ -31,9 +31,10 @@ pub enum KvFormat {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KvChoice {
-    /// The family's own: [`KvChoice::Mixture`], but 8 bits for keys that have a bias (their outliers break 4
-    /// bits) and for a latent (which all heads share, and which is small in 8 bits already); or what the
-    /// self-check finds the model to need ([`EngineConfig::self_check`](crate::EngineConfig::self_check)).
+    /// What the self-check finds the model to need
+    /// ([`EngineConfig::self_check`](crate::EngineConfig::self_check)): [`KvChoice::Mixture`], if its cost is
+    /// small, else 8 bits for keys, then for values. A latent has 8 bits (all heads share it, and it is small
+    /// already), and so have keys with a bias where nothing is measured (their outliers may break 4 bits).
     #[default]
     Auto,
     /// Four bits, but eight for the keys of one layer in six, those whose keys are most sensitive to 4 bits:

@@ -93,10 +93,14 @@ pub(crate) struct Speech<'a> {
 }
 
 impl Speech<'_> {
+    /// Offset at which it begins.
+    fn begin(&self) -> usize {
+        self.n_before.checked_sub(1).map_or(0, |last| self.ends[last])
+    }
+
     /// Its text with another token, as far as that ends with a whole character.
     fn with(&self, piece: &[u8]) -> String {
-        let from = self.n_before.checked_sub(1).map_or(0, |last| self.ends[last]);
-        let bytes = [&self.bytes[from..], piece].concat();
+        let bytes = [&self.bytes[self.begin()..], piece].concat();
         let whole = std::str::from_utf8(&bytes).map_or_else(|e| e.valid_up_to(), str::len);
         let is_cut = bytes.len() - whole < 4;
         let whole = if is_cut { &bytes[..whole] } else { &bytes };
@@ -239,7 +243,7 @@ impl Calling {
 
     /// The form whose markup a reply would end with, with one more token.
     fn opened(&self, said: Speech<'_>, id: u32) -> Option<usize> {
-        let ids = &said.ids[if said.is_thought { 0 } else { said.n_before }..];
+        let ids = &said.ids[said.n_before..];
         self.ways.iter().position(|Way { form, .. }| {
             let opens = |(last, before): (&u32, &[u32])| *last == id && ids.ends_with(before);
             (form.ends_thought || !said.is_thought) && form.opening.split_last().is_some_and(opens)
@@ -265,11 +269,14 @@ impl Calling {
             return Ok(Beginning::Behind(Begun { way, at, guide: self.guide(way, tokenizer)? }));
         }
         let piece = tokenizer.piece(id);
-        let Some((way, true)) = self.begun(said, piece) else {
-            let may_be = said.is_thought || self.ways.iter().any(|way| !way.form.opening.is_empty());
-            let may_be = may_be || self.begun(said, piece).is_some();
-            return Ok(if may_be { Beginning::Unclear } else { Beginning::Free });
+        let (way, is_call) = match self.begun(said, piece) {
+            Some(begun) => begun,
+            None if said.is_thought || self.ways.iter().any(|way| !way.form.opening.is_empty()) => (0, false),
+            None => return Ok(Beginning::Free),
         };
+        if !is_call {
+            return Ok(Beginning::Unclear);
+        }
         let Some(at) = self.begin_of_text(way, said, piece) else { return Ok(Beginning::Unclear) };
         let mut guide = self.guide(way, tokenizer)?;
         for id in &said.ids[at..] {
@@ -283,10 +290,9 @@ impl Calling {
     fn begin_of_text(&self, way: usize, said: Speech<'_>, piece: &[u8]) -> Option<usize> {
         let text = said.with(piece);
         let (at, _) = self.ways[way].form.find(&text, &self.tools)?;
-        let from = said.n_before.checked_sub(1).map_or(0, |last| said.ends[last]);
-        let n = said.ends.partition_point(|end| *end <= from + at).max(said.n_before);
-        let begin = n.checked_sub(1).map_or(0, |last| said.ends[last]).max(from) - from;
-        text.get(begin.min(at)..at)?.trim().is_empty().then_some(n)
+        let n = said.ends.partition_point(|end| *end <= said.begin() + at).max(said.n_before);
+        let begin = Speech { n_before: n, ..said }.begin() - said.begin();
+        text.get(begin..at)?.trim().is_empty().then_some(n)
     }
 
     /// True if a reply is a call in this form with another token than the one with which it became one.
@@ -322,9 +328,8 @@ impl Calling {
             return (n, said.bytes.len());
         }
         let text = said.with(&[]);
-        let from = said.n_before.checked_sub(1).map_or(0, |last| said.ends[last]);
         let begins = self.ways.iter().filter_map(|way| way.form.find(&text, &self.tools));
-        (n, begins.map(|(at, _)| from + at).min().unwrap_or(said.bytes.len()))
+        (n, begins.map(|(at, _)| said.begin() + at).min().unwrap_or(said.bytes.len()))
     }
 
     /// True if the reply may still turn out to be one, or not.

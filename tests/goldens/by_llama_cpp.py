@@ -37,6 +37,7 @@ import form
 REFERENCE = "llama.cpp b11434"
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
+REAL = {"n_layers": 2, "n_heads": 2, "n_kv_heads": 1, "head_dim": 128}
 YARN = {"type": "yarn", "factor": 32.0, "original_context_length": 4096}
 
 # What each model differs in from `RandomModel::tiny_of(architecture, seed)`. Windows end within blocks of 256 tokens and
@@ -132,6 +133,39 @@ GOLDENS: dict[str, dict[str, Any]] = {
     "seed_oss-1": {"seed": 1},
     "hunyuan-dense-1": {"seed": 1},
     "minimax-m2-1": {"seed": 1},
+} | {
+    # One real shape of heads for each family.
+    f"{family}-r": REAL | {"seed": 8} | facts
+    for family, facts in {
+        "qwen2moe": {},
+        "qwen3moe": {},
+        "qwen3vl": {},
+        "qwen3vlmoe": {},
+        "gemma2": {"head_dim": 256},
+        "gemma4": {
+            "n_layers": 3,
+            "head_dim": 512,
+            "kinds": dict(period=3, windowed_head_dim=256, windowed_kv_heads=1, shared=0, per_layer=0, keys_as_values=True),
+        },
+        "deepseek2": {
+            "latent": dict(rank=512, q_rank=64, nope=128, rope=64, value=128),
+            "experts": dict(n=4, used=4, shared=1, d_ff=32, leading_dense=1),
+        },
+        "mistral3": {},
+        "granite": {},
+        "granitemoe": {"head_dim": 64},
+        "smollm3": {"n_layers": 4},
+        "phi3": {"name": "random", "head_dim": 96},
+        "glm4": {},
+        "glm4moe": {},
+        "olmo2": {},
+        "exaone4": {},
+        "ernie4_5": {},
+        "ernie4_5-moe": {},
+        "seed_oss": {},
+        "hunyuan-dense": {},
+        "minimax-m2": {},
+    }.items()
 }
 
 # Files of trained models, and the text (below `tests/`) whose beginning they read.
