@@ -10,7 +10,7 @@ pub const DEFAULT: Sampling = Sampling {
     top_k: 0,
     top_p: 0.95,
     min_p: 0.05,
-    repetition_penalty: 1.1,
+    repetition_penalty: 1.0,
     repetition_window: 64,
     dry: Some(Dry { multiplier: 0.8, base: 1.75, allowed_length: 2, words: true }),
     seed: 0,

@@ -239,12 +239,16 @@ mod tests {
 
     /// A model whose keys are `size` times as large.
     fn model(size: f32) -> Model {
+        of_family("llama", size)
+    }
+
+    fn of_family(family: &str, size: f32) -> Model {
         let larger = |name: &str, x: &mut [f32]| {
             if name.ends_with("attn_k.weight") {
                 x.iter_mut().for_each(|x| *x *= size);
             }
         };
-        let bytes: &'static [u8] = RandomModel::tiny(5).bytes_with(&larger).leak();
+        let bytes: &'static [u8] = RandomModel::tiny_of(family, 5).bytes_with(&larger).leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
         let mut device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
         let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
@@ -310,43 +314,14 @@ mod tests {
             assert_eq!(again, kept);
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use crate::fixtures::RandomModel;
-    use crate::model::gguf::{FileBytes, Gguf};
-    use crate::{Engine, EngineConfig, ModelSource};
-
-    /// A model of a family whose keys have a bias, its scores multiplied.
-    fn model(factor: f32) -> ModelSource {
-        let random = RandomModel { context_length: 512, ..RandomModel::tiny_of("qwen2", 1) };
-        let mut bytes = random.bytes();
-        let gguf = Gguf::parse("random".to_owned(), FileBytes::Held(bytes.clone().into())).expect("a model");
-        let queries = gguf.tensors().filter(|(name, _)| name.ends_with("attn_q.weight"));
-        let queries: Vec<Vec<u8>> =
-            queries.map(|(name, _)| gguf.tensor(name).expect("a tensor").1.to_vec()).collect();
-        for tensor in queries {
-            let at = bytes.windows(tensor.len()).position(|it| it == tensor).expect("its bytes");
-            for number in bytes[at..at + tensor.len()].chunks_exact_mut(4) {
-                let x = f32::from_le_bytes([number[0], number[1], number[2], number[3]]);
-                number.copy_from_slice(&(x * factor).to_le_bytes());
-            }
-        }
-        ModelSource::Bundled("random", bytes.leak())
-    }
-
+    /// Where nothing is measured, they are 8 bits.
     #[test]
-    fn keys_with_a_bias_are_as_fine_as_they_are_measured_to_need() {
-        let opened = |factor: f32, is_checked: bool| {
-            let dir = tempfile::tempdir().expect("a folder");
-            let mut config = EngineConfig::new(model(factor));
-            (config.cache_dir, config.self_check) = (Some(dir.path().to_owned()), is_checked);
-            Engine::open(config).expect("an engine").kv().to_owned()
-        };
-        assert_eq!(opened(1.0, false), "q8/q4", "nothing is measured");
-        assert!(opened(1.0, true).starts_with("q4"));
-        let sharp = opened(400.0, true);
-        assert!(sharp.starts_with("q8"), "{sharp}");
+    fn keys_with_a_bias_are_as_fine_as_they_are_found_to_need() {
+        let own = |model: &Model| model.device.spec().kv_layout(&KvChoice::Auto).expect("a layout").name();
+        for (size, chosen) in [(1.0, "q4"), (64.0, "q8/q4")] {
+            let model = of_family("qwen2", size);
+            assert_eq!((own(&model).as_str(), model.chosen(&KvChoice::Auto).as_str()), ("q8/q4", chosen));
+        }
     }
 }

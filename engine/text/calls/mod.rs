@@ -52,7 +52,10 @@ impl CallForms {
 
     /// True if a reply of these ids, with this speech, is or ends with a call of one of these tools.
     pub(super) fn are_in(&self, ids: &[u32], speech: &str, tools: &Tools) -> bool {
-        self.is_marked(ids) || self.iter().any(|form| form.find(speech, tools).is_some_and(|(_, is)| is))
+        let is_named = |form: &CallForm| form.find(speech, tools).is_some_and(|(_, is_call)| is_call);
+        // (One that was required may have been cut before its name.)
+        let is_cut = self.own.opening.is_empty() && self.own.bare_head.after(speech).is_some();
+        self.is_marked(ids) || is_cut || self.iter().any(is_named)
     }
 
     /// True if there is the markup of a call among some ids.
@@ -255,6 +258,7 @@ impl CallForm {
         }
         match self.bare_head.find(text) {
             Found::Whole(named) => {
+                let named = named.trim_start();
                 let is_named = tools.list.iter().any(|tool| named.starts_with(&tool.name));
                 let may_be = tools.list.iter().any(|tool| tool.name.starts_with(named));
                 (is_named || may_be).then_some(is_named)
