@@ -68,6 +68,9 @@ pub struct Sampling {
     /// off).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry: Option<Dry>,
+    /// To penalties a token is the same with a space before it and without.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_words: bool,
     /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply. Left out of JSON
     /// where it is 0, as in settings that are not a request's.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -88,6 +91,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             repetition_window: 64,
             dry: None,
+            whole_words: false,
             seed: 0,
         }
     }
@@ -104,15 +108,12 @@ pub struct Dry {
     pub base: f32,
     /// Shorter sequences cost nothing.
     pub allowed_length: usize,
-    /// A token is the same with a space before it and without.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub words: bool,
 }
 
 impl Default for Dry {
     /// The usual parameters.
     fn default() -> Self {
-        Self { multiplier: 0.8, base: 1.75, allowed_length: 2, words: false }
+        Self { multiplier: 0.8, base: 1.75, allowed_length: 2 }
     }
 }
 

@@ -10,9 +10,10 @@ pub const DEFAULT: Sampling = Sampling {
     top_k: 0,
     top_p: 0.95,
     min_p: 0.05,
-    repetition_penalty: 1.0,
+    repetition_penalty: 1.05,
     repetition_window: 64,
-    dry: Some(Dry { multiplier: 0.8, base: 1.75, allowed_length: 2, words: true }),
+    dry: Some(Dry { multiplier: 0.8, base: 1.75, allowed_length: 2 }),
+    whole_words: true,
     seed: 0,
 };
 
@@ -24,7 +25,6 @@ pub fn resolved(given: &Hints, base: &Sampling) -> Sampling {
         multiplier: given.dry_multiplier.unwrap_or(dry.multiplier),
         base: given.dry_base.unwrap_or(dry.base),
         allowed_length: given.dry_allowed_length.unwrap_or(dry.allowed_length),
-        words: dry.words,
     };
     Sampling {
         temperature: given.temperature.unwrap_or(base.temperature),
@@ -34,6 +34,7 @@ pub fn resolved(given: &Hints, base: &Sampling) -> Sampling {
         repetition_penalty: given.repetition_penalty.unwrap_or(base.repetition_penalty),
         repetition_window: given.repetition_window.unwrap_or(base.repetition_window),
         dry: (dry.multiplier > 0.0).then_some(dry),
+        whole_words: base.whole_words,
         seed: base.seed,
     }
 }

@@ -18,7 +18,7 @@ use crate::model::gguf::Gguf;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tool, Tools};
+use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -427,12 +427,7 @@ impl Chat {
             true => (messages(&[("system", &system), ("user", &user)]), &[SYSTEM, USER][..]),
             false => (messages(&[("user", &user)]), &[USER][..]),
         };
-        let rendered = renderer.render(&texts, Some(&tools.list)).or_else(|e| {
-            // Some insist on a description of each parameter (Hermes, Command R+).
-            let described: Vec<_> = tools.list.iter().map(Tool::described).collect();
-            renderer.render(&texts, Some(&described)).map_err(|_| e)
-        });
-        let rendered = cut(&rendered?, contents);
+        let rendered = cut(&renderer.render(&texts, Some(&tools.list))?, contents);
         let pieces: Arc<[SkeletonPiece]> = rendered?.into();
         openings.push(RenderedOpening {
             tools: tools.clone(),

@@ -68,7 +68,12 @@ impl<'a> Renderer<'a> {
 
     /// Renders messages with the generation prompt.
     pub(super) fn render(&self, messages: &[serde_json::Value], tools: Option<&[Tool]>) -> Result<String> {
-        self.render_as(messages, tools, true)
+        let listed = |form: fn(&Tool) -> serde_json::Value| tools.map(|tools| tools.iter().map(form).collect());
+        self.render_as(messages, listed(Tool::as_json), true).or_else(|e| {
+            // Some insist on a description of each tool and parameter (Hermes, Command R+).
+            let described = listed(Tool::as_described_json).ok_or(());
+            described.and_then(|tools| self.render_as(messages, Some(tools), true).map_err(drop)).map_err(|()| e)
+        })
     }
 
     /// Renders messages the last of which is complete.
@@ -79,7 +84,7 @@ impl<'a> Renderer<'a> {
     fn render_as(
         &self,
         messages: &[serde_json::Value],
-        tools: Option<&[Tool]>,
+        listed: Option<Vec<serde_json::Value>>,
         add_generation_prompt: bool,
     ) -> Result<String> {
         let thinks = self.reasoning != Reasoning::None;
@@ -88,7 +93,6 @@ impl<'a> Renderer<'a> {
             Reasoning::Medium => "medium",
             Reasoning::High => "high",
         };
-        let listed: Option<Vec<_>> = tools.map(|tools| tools.iter().map(Tool::as_json).collect());
         let rendered = self.template.render(context! {
             messages => messages.iter().map(from_json).collect::<Value>(),
             tools => listed.as_ref().map(|tools| tools.iter().map(from_json).collect::<Value>()),

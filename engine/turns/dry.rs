@@ -10,7 +10,7 @@
 //! words may be repeated.
 //!
 //! A word is one token after a space and another one without. If only the first lost some of its logit, the other
-//! one would win, and words would be glued together ("ofpaper"). So both count as the same (`Dry::words`).
+//! one would win, and words would be glued together ("ofpaper"). So both count as the same (`Sampling::whole_words`), to the repetition penalty too.
 
 use crate::Dry;
 use crate::text::tokenizer::{Tokenizer, Words};
@@ -48,9 +48,14 @@ impl Said {
         self.ids.push((!piece.iter().any(|byte| BREAKERS.contains(byte))).then_some(id));
     }
 
+    /// The tokens that count as this one.
+    pub(crate) fn spellings(&self, id: u32, whole_words: bool) -> [u32; 2] {
+        if whole_words { self.words.spellings(id) } else { [id; 2] }
+    }
+
     /// Penalties to subtract from the next token's logits, by id. Takes time in proportion to what was said.
-    pub(crate) fn penalties(&self, dry: Dry) -> BTreeMap<u32, f32> {
-        let word = |id: &Option<u32>| id.map(|id| if dry.words { self.words.spellings(id)[0] } else { id });
+    pub(crate) fn penalties(&self, dry: Dry, whole_words: bool) -> BTreeMap<u32, f32> {
+        let word = |id: &Option<u32>| id.map(|id| self.spellings(id, whole_words)[0]);
         let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
         for (at, id) in self.ids.iter().enumerate() {
             let Some(id) = id else { continue };
@@ -60,7 +65,7 @@ impl Said {
                 |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && word(before) == word(now);
             let n = pairs.take(dry.allowed_length.saturating_add(MAX_BEYOND)).take_while(equal).count();
             if n >= dry.allowed_length.max(1) {
-                for id in if dry.words { self.words.spellings(*id) } else { [*id; 2] } {
+                for id in self.spellings(*id, whole_words) {
                     longest.entry(id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
                 }
             }
@@ -88,7 +93,7 @@ mod tests {
     }
 
     fn penalty(text: &str, next: u8) -> f32 {
-        said(text).penalties(Dry::default()).get(&u32::from(next)).copied().unwrap_or(0.0)
+        said(text).penalties(Dry::default(), false).get(&u32::from(next)).copied().unwrap_or(0.0)
     }
 
     #[test]
@@ -103,9 +108,9 @@ mod tests {
         assert_eq!(penalty("bcd abcd bc", b'd'), 0.8, "the longest counts, and the space differs");
         assert!(penalty(&"ab".repeat(500), b'a').is_finite());
         let steep = Dry { base: f32::MAX, ..Dry::default() };
-        assert!(said(&"ab".repeat(500)).penalties(steep).values().all(|penalty| penalty.is_finite()));
+        assert!(said(&"ab".repeat(500)).penalties(steep, false).values().all(|penalty| penalty.is_finite()));
         let off = Dry { multiplier: 0.0, ..steep };
-        assert!(said(&"ab".repeat(500)).penalties(off).values().all(|penalty| *penalty == 0.0));
+        assert!(said(&"ab".repeat(500)).penalties(off, false).values().all(|penalty| *penalty == 0.0));
     }
 
     #[test]
@@ -116,9 +121,8 @@ mod tests {
         for id in [4, 1, 2, 4, 0] {
             said.push(id, pieces[id as usize]);
         }
-        let dry = Dry { words: true, ..Dry::default() };
-        assert_eq!(said.penalties(dry).into_keys().collect::<Vec<_>>(), [2, 3]);
-        assert!(said.penalties(Dry { words: false, ..dry }).is_empty(), "the ids differ");
+        assert_eq!(said.penalties(Dry::default(), true).into_keys().collect::<Vec<_>>(), [2, 3]);
+        assert!(said.penalties(Dry::default(), false).is_empty(), "the ids differ");
     }
 
     /// Penalties by the definition: for each token, the longest sequence at the end that it followed before.
@@ -144,7 +148,7 @@ mod tests {
         #[test]
         fn penalties_are_those_of_the_definition(text in "[abc:\n]{0,48}", allowed_length in 1usize..5) {
             let (said, dry) = (said(&text), Dry { allowed_length, ..Dry::default() });
-            let (found, expected) = (said.penalties(dry), by_definition(&said.ids, dry));
+            let (found, expected) = (said.penalties(dry, false), by_definition(&said.ids, dry));
             prop_assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
             for (id, penalty) in found {
                 prop_assert!((penalty / expected[&id] - 1.0).abs() < 1e-5);

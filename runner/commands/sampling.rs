@@ -22,7 +22,7 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "P", value_parser = number("min_p"))]
     min_p: Option<f32>,
     /// Divide the logits of tokens that the reply has used; 1 is off [default: the scenario's, the model's,
-    /// else 1]
+    /// else 1.05]
     #[arg(long, value_name = "R", value_parser = number("repetition_penalty"))]
     repetition_penalty: Option<f32>,
     /// DRY: penalty on a token that would extend a sequence as it was extended before (0: off)

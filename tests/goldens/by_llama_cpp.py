@@ -171,6 +171,7 @@ GOLDENS: dict[str, dict[str, Any]] = {
 # Files of trained models, and the text (below `tests/`) whose beginning they read.
 TRAINED: dict[str, dict[str, str]] = {
     "trained-smollm2": {"file": "SmolLM2-135M-Instruct-Q4_1.gguf", "text": "fixtures/pride-and-prejudice.txt"},
+    "trained-qwen0.5": {"file": "Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf", "text": "fixtures/pride-and-prejudice.txt"},
     "trained-gemma3": {"file": "gemma-3-270m-Q4_K_M.gguf", "text": "fixtures/pride-and-prejudice.txt"},
 }
 N_TRAINED_IDS = 400  # past the border of the engine's first block of 256 tokens

@@ -1,6 +1,6 @@
 //! Log-probabilities against those of llama.cpp, which `tests/goldens/by_llama_cpp.py` wrote.
 
-use super::{GEMMA3, SMOLLM2, Trained, open};
+use super::{GEMMA3, QWEN05, SMOLLM2, Trained, open};
 use greenroom_engine::{KvChoice, KvFormat};
 
 #[path = "../goldens/golden.rs"]
@@ -42,4 +42,10 @@ fn smollm2() {
 fn gemma3() {
     let text = include_str!("../goldens/trained-gemma3.json");
     check(&GEMMA3, &Golden::read("trained-gemma3", text));
+}
+
+#[test]
+fn qwen05() {
+    let text = include_str!("../goldens/trained-qwen0.5.json");
+    check(&QWEN05, &Golden::read("trained-qwen0.5", text));
 }

@@ -1,7 +1,7 @@
 //! A long conversation continues with the same log-probabilities and the same tokens, however its memory was
 //! built.
 
-use super::{GEMMA3, SMOLLM2, TEXT, Trained, open};
+use super::{GEMMA3, QWEN05, SMOLLM2, TEXT, Trained, open};
 use greenroom_engine::{
     CacheSource, Completion, Constraint, Conversation, Engine, Event, Exchange, KvChoice, MatchKind,
     ReplyContent, Request, Retention, Sampling, SessionKey, Turn,
@@ -110,4 +110,9 @@ fn smollm2() {
 #[test]
 fn gemma3() {
     check(&GEMMA3);
+}
+
+#[test]
+fn qwen05() {
+    check(&QWEN05);
 }

@@ -31,6 +31,10 @@ struct Trained {
 }
 
 const SMOLLM2: Trained = Trained { name: "smollm2", file: "SmolLM2-135M-Instruct-Q4_1.gguf", begin: "" };
+const QWEN05: Trained =
+    Trained { name: "qwen0.5", file: "Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf", begin: "" };
+const QWEN15: Trained =
+    Trained { name: "qwen1.5", file: "Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf", begin: "" };
 const GEMMA3: Trained = Trained { name: "gemma3", file: "gemma-3-270m-Q4_K_M.gguf", begin: "<bos>" };
 
 impl Trained {

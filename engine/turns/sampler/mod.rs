@@ -197,10 +197,10 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
         return None;
     }
     let mut best = best.clone();
-    let seen = &reply[reply.len().saturating_sub(sampling.repetition_window)..];
-    let dry = sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default();
+    let used = row::used(reply, said, sampling);
+    let dry = sampling.dry.map(|dry| said.penalties(dry, sampling.whole_words)).unwrap_or_default();
     for (id, logit) in &mut best.candidates {
-        if sampling.repetition_penalty != 1.0 && seen.contains(id) {
+        if used.contains(id) {
             *logit = row::repeated(*logit, sampling.repetition_penalty);
         }
         *logit -= dry.get(id).copied().unwrap_or(0.0);

@@ -5,7 +5,7 @@ use crate::Sampling;
 use crate::device::{Below, LOGITS_PER_PIECE, maxima, weights_below};
 use crate::turns::dry::Said;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Logits after a reply, `[n_vocab]`, some of them changed.
 pub(crate) struct Row<'a> {
@@ -21,14 +21,10 @@ impl<'a> Row<'a> {
     /// The repetition penalty considers the reply alone: others' words, above all names, may be repeated.
     pub(crate) fn new(logits: &'a [f32], reply: &[u32], said: &Said, sampling: &Sampling) -> Self {
         let mut row = Self { logits, changed: BTreeMap::new(), n: reply.len() };
-        if sampling.repetition_penalty != 1.0 {
-            for id in &reply[reply.len().saturating_sub(sampling.repetition_window)..] {
-                if !row.changed.contains_key(id) {
-                    row.change(*id, |logit| repeated(logit, sampling.repetition_penalty));
-                }
-            }
+        for id in used(reply, said, sampling) {
+            row.change(id, |logit| repeated(logit, sampling.repetition_penalty));
         }
-        for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
+        for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry, sampling.whole_words)).unwrap_or_default() {
             row.change(id, |logit| logit - penalty);
         }
         row
@@ -112,6 +108,13 @@ impl<'a> Row<'a> {
         }
         Some(found)
     }
+}
+
+/// Tokens that the repetition penalty is for.
+pub(super) fn used(reply: &[u32], said: &Said, sampling: &Sampling) -> BTreeSet<u32> {
+    let n = if sampling.repetition_penalty == 1.0 { 0 } else { sampling.repetition_window };
+    let latest = &reply[reply.len().saturating_sub(n)..];
+    latest.iter().flat_map(|id| said.spellings(*id, sampling.whole_words)).collect()
 }
 
 /// The logit of a token that was said before (Keskar et al. 2019).

@@ -221,7 +221,7 @@ fn penalties_and_exclusions_are_as_if_the_row_had_them() {
             *logit = if *logit >= 0.0 { *logit / penalty } else { *logit * penalty };
         }
         if let Some(dry) = sampling.dry {
-            said.penalties(dry).into_iter().for_each(|(id, penalty)| expected[id as usize] -= penalty);
+            said.penalties(dry, false).into_iter().for_each(|(id, penalty)| expected[id as usize] -= penalty);
         }
         let mut row = Row::new(&logits, &reply, &said, &sampling);
         for id in [3, 999, 4000] {
