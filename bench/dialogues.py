@@ -5,9 +5,9 @@ repeats, replies that are cut at the limit.
         --scenario scenarios/gossip.yaml --model QWEN.gguf --set "" --set "--repetition-penalty 1"
 
 Each `--set` is a list of flags of `greenroom run`. A word counts as glued if it is in no vocabulary of words but divides
-into two that are, if a capital follows a small letter in it, or if a word follows a comma or full stop without a space.
-The vocabulary of words is that of `--words`: its tokens that begin with a space. Of each agent's words, those in a sequence
-of eight that the agent has said before in the same run are repeated.
+into two that are, one of them a common short one, if a capital follows a small letter in it, or if a word follows a comma or full stop without a space.
+The vocabulary of words is that of `--words`: its tokens that begin with a space. Words in a sequence
+of eight that anybody has said before in the same run are repeated.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import gguf
 
 N = 8
+SMALL = set("the of and to in that with for on is was as at by from you your he she they it but or not".split())
 
 
 def words_of(path: Path) -> set[str]:
@@ -42,7 +43,7 @@ def is_glued(word: str, known: set[str]) -> bool:
     if low in known or len(low) < 5 or not low.isalpha():
         return False
     halves = ((low[:n], low[n:]) for n in range(2, len(low) - 1))
-    return any(a in known and b in known and (len(a) > 2 or len(b) > 3) for a, b in halves)
+    return any(a in known and b in known and (a in SMALL or b in SMALL) for a, b in halves)
 
 
 def faults(transcript: Path, known: set[str]) -> dict[str, int]:

@@ -137,10 +137,10 @@ GOLDENS: dict[str, dict[str, Any]] = {
     # One real shape of heads for each family.
     f"{family}-r": REAL | {"seed": 8} | facts
     for family, facts in {
-        "qwen2moe": {},
+        "qwen2moe": {"d_model": 256},
         "qwen3moe": {},
-        "qwen3vl": {},
-        "qwen3vlmoe": {},
+        "qwen3vl": {"facts": {"rope.dimension_sections": [24, 20, 20, 0]}},
+        "qwen3vlmoe": {"facts": {"rope.dimension_sections": [24, 20, 20, 0]}},
         "gemma2": {"head_dim": 256},
         "gemma4": {
             "n_layers": 3,
@@ -155,11 +155,11 @@ GOLDENS: dict[str, dict[str, Any]] = {
         "granite": {},
         "granitemoe": {"head_dim": 64},
         "smollm3": {"n_layers": 4},
-        "phi3": {"name": "random", "head_dim": 96},
+        "phi3": {"name": "random", "head_dim": 96, "d_model": 192},
         "glm4": {},
         "glm4moe": {},
-        "olmo2": {},
-        "exaone4": {},
+        "olmo2": {"d_model": 256},
+        "exaone4": {"d_model": 256},
         "ernie4_5": {},
         "ernie4_5-moe": {},
         "seed_oss": {},
