@@ -83,7 +83,7 @@ pub struct EngineConfig {
     /// True if a model with coded keys or values is compared with an f16 cache on a short text before it is
     /// used for the first time. [`KvChoice::Auto`] then gives way to finer formats where its own are too
     /// coarse for the model; any other choice stays, and a warning says so. The verdict is kept in the cache
-    /// folder; without one there is no check.
+    /// folder; without one it is found each time.
     pub self_check: bool,
     /// True if memories of another device are adopted: sessions whose keys and values another device computed
     /// are continued, and each turn based on them reports it ([`Usage::adopted`](crate::Usage::adopted)).
@@ -339,11 +339,12 @@ impl Engine {
             CacheContext { layout, identity, names: names.clone(), adopt: config.adopt }
         };
         let root = |layout: &KvLayout| context(Arc::new(layout.clone())).root_of("");
-        let layout = match store.as_ref().filter(|_| config.self_check) {
-            Some(store) => {
+        let layout = match config.self_check {
+            true => {
+                let store = store.as_ref();
                 pool.install(|| self_check::choose(&device, &tokenizer, &config.kv, store, &root, measuring))?
             }
-            None => Arc::new(device.spec().kv_layout(&config.kv)?),
+            false => Arc::new(device.spec().kv_layout(&config.kv)?),
         };
         let context = context(layout.clone());
         // Replies depend on the constants, too: with those of another device they are not what this one gives

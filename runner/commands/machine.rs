@@ -93,6 +93,7 @@ impl ModelArgs {
             kv: self.kv.clone(),
             cache_memory: share_of_free_memory(&models),
             threads: self.threads.map(usize::from),
+            self_check: true,
             ..EmbeddedConfig::new(model)
         })
     }
@@ -113,7 +114,6 @@ impl Machine {
             cache_key: self.memories.key()?,
             tenant: self.tenant.clone(),
             cache_memory: self.cache_memory.unwrap_or(config.cache_memory),
-            self_check: true,
             adopt: self.adopt,
             draft: self.draft.as_deref().map(locate).transpose().context("--draft")?,
             ..config

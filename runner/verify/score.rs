@@ -204,7 +204,13 @@ impl Backend for ReadingBackend {
     }
 
     fn overflows(&self, request: &Request) -> anyhow::Result<bool> {
-        Ok(self.recorded.contains_key(&summary_of(&request.path)))
+        if request.n_calls == 0 {
+            return Ok(self.recorded.contains_key(&summary_of(&request.path)));
+        }
+        // After a call the question is how much of its result there is room for.
+        let called = self.recorded.get(&call_of(&request.path, request.n_calls));
+        let is_cut = called.and_then(|line| line.record.call.as_ref()?.room).is_some();
+        Ok(is_cut && self.model.overflows(request)?)
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {

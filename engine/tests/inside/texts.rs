@@ -21,8 +21,10 @@ pub(super) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
 }
 
+/// Of the vocabularies here, or of others that `tests/goldens/tokenizers.py` made (`GREENROOM_VOCABULARIES=DIR`).
 fn unpacked(name: &str) -> Vec<u8> {
-    let file = std::fs::File::open(fixture(&format!("vocab/{name}.gz"))).expect("a file");
+    let folder = std::env::var_os("GREENROOM_VOCABULARIES").map_or_else(|| fixture("vocab"), PathBuf::from);
+    let file = std::fs::File::open(folder.join(format!("{name}.gz"))).expect("a file");
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).expect("gzip");
     bytes
@@ -62,7 +64,7 @@ fn lines_give_the_references_ids(name: &str) {
     let tokenizer = vocabulary(name);
     let lines = String::from_utf8(unpacked("lines.jsonl")).expect("UTF-8");
     let sums = unpacked(&format!("{name}.crc"));
-    assert_eq!((lines.lines().count(), sums.len()), (10_000, 40_000));
+    assert!(lines.lines().count() >= 10_000 && sums.len() == 4 * lines.lines().count());
     for (i, (line, sum)) in lines.lines().zip(sums.chunks(4)).enumerate() {
         let text: String = serde_json::from_str(line).expect("a text");
         let ids = tokenizer.encode_message(&text, After::Special).expect("ids");

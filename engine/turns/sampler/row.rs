@@ -24,7 +24,9 @@ impl<'a> Row<'a> {
         for id in used(reply, said, sampling) {
             row.change(id, |logit| repeated(logit, sampling.repetition_penalty));
         }
-        for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry, sampling.whole_words)).unwrap_or_default() {
+        for (id, penalty) in
+            sampling.dry.map(|dry| said.penalties(dry, sampling.whole_words)).unwrap_or_default()
+        {
             row.change(id, |logit| logit - penalty);
         }
         row
