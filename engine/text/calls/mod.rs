@@ -12,16 +12,18 @@ mod arguments;
 mod harmony;
 mod markup;
 mod notation;
+mod schema;
 mod template;
 
 use super::prefix::{common_prefix, overlap};
 use super::render::{SkeletonPiece, spaced};
 use super::tokenizer::{After, Tokenizer};
 use crate::{Call, CallSoFar, Tool, Tools};
-use arguments::{ArgumentsForm, PartialArguments, object};
+use arguments::{ArgumentsForm, object};
 use greenroom_grammar::Grammar;
 pub(crate) use markup::CallPiece;
 use markup::{Found, Markup, quoted};
+use schema::PartialArguments;
 use serde_json::json;
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
 //! Arguments in a notation that is nearly JSON (Gemma 4): names without quotes, strings between special tokens, no
 //! spaces, fields in the order of their names: `{city:<|"|>Rome<|"|>,days:[1,2]}`.
 
-use super::arguments::{PartialArguments, enforced, fields_in_order};
 use super::markup::{CallPiece, Markup, quoted};
+use super::schema::{PartialArguments, enforced, fields_in_order};
 use serde_json::{Map, Value};
 
 /// Most values within each other that are under a schema of their own.
