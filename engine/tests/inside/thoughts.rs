@@ -208,7 +208,7 @@ fn a_call_may_follow_a_thought_or_a_text() {
 fn followed(template: (&str, &str), text: &str) -> (Completion, [String; 3]) {
     let (_, tokenizer) = chat_of(template.0, template.1);
     let ids = tokenizer.encode_template(text, After::Text).expect("ids");
-    let follow = Some(Constraint::Follow(ids.into()));
+    let follow = Some(Constraint::Follow(ids));
     let request = Request { constraint: follow, max_tokens: 200, ..with_tools(asked("a", Reasoning::High)) };
     said(&engine(template.0, template.1, &["Y", "o"]), Request { max_call_tokens: 200, ..request })
 }
