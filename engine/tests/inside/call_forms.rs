@@ -204,6 +204,23 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     format!("{:?}\n  then {:?}", text(&first), text(&second[first.len()..]))
 }
 
+/// A remembered reply is known as a call however long it is.
+#[test]
+fn a_long_call_in_a_fenced_block_is_known_again() {
+    let (chat, _) = chat_of(TEMPLATES[0].0, TEMPLATES[0].1);
+    let arguments = serde_json::json!({ "type": "object", "properties": { "text": { "type": "string" } } });
+    let tool = Tool { name: "note".to_owned(), about: String::new(), arguments };
+    let tools = Tools { list: vec![tool], instructions: String::new() };
+    let fenced = |name: &str| {
+        let text = "so it is, ".repeat(60);
+        format!(
+            "See:\n```\nlet x = 1;\n```\n```json\n{{\"name\": \"{name}\", \"arguments\": {{\"text\": \"{text}\"}}}}\n```"
+        )
+    };
+    assert!(chat.calls().are_in(&[], &fenced("note"), &tools));
+    assert!(!chat.calls().are_in(&[], &fenced("other"), &tools));
+}
+
 /// Llama 3.1 writes a result as a JSON string; read back from memory it is the result.
 #[test]
 fn a_result_is_written_as_the_template_writes_it() {

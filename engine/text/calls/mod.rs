@@ -53,8 +53,9 @@ impl CallForms {
     }
 
     /// True if a reply of these ids, with this speech, is or ends with a call of one of these tools.
-    pub(super) fn are_in(&self, ids: &[u32], speech: &str, tools: &Tools) -> bool {
-        let is_named = |form: &CallForm| form.find(speech, tools).is_some_and(|(_, is_call)| is_call);
+    pub(crate) fn are_in(&self, ids: &[u32], speech: &str, tools: &Tools) -> bool {
+        let is_named =
+            |form: &CallForm| form.opening.is_empty() && !form.so_far(tools, "", speech).is_empty();
         // (One that was required may have been cut before its name.)
         let is_cut = self.own.opening.is_empty() && self.own.bare_head.after(speech).is_some();
         self.is_marked(ids) || is_cut || self.iter().any(is_named)
@@ -319,7 +320,10 @@ impl CallForm {
     /// what was said before: those whose tool is named.
     pub(crate) fn so_far<'a>(&self, tools: &'a Tools, opening: &str, text: &str) -> Vec<CallSoFar<'a>> {
         let begun = match self.cue {
-            Cue::NameAfter(cue) => text.find(cue).map(|at| &text[at..]),
+            Cue::NameAfter(cue) => {
+                let mut begins = text.match_indices(cue).map(|(at, _)| &text[at..]);
+                begins.find(|rest| self.first_so_far(tools, rest).is_some())
+            }
             Cue::First | Cue::Name => text.find(opening).map(|at| &text[at + opening.len()..]),
         };
         let (mut calls, mut rest) = (Vec::new(), begun);
