@@ -130,7 +130,7 @@ pub fn next_token(bytes: &[u8]) -> Result<u32> {
 /// Draws tokens from a row of logits after a reply, one a call, each with another seed.
 pub fn sampler(logits: Vec<f32>, reply: Vec<u32>, sampling: Sampling) -> impl FnMut() -> Option<u32> {
     let mut said = Said::default();
-    reply.iter().for_each(|id| said.push(*id, b"x"));
+    reply.iter().for_each(|id| said.push(*id, b"x", None));
     let mut sampling = sampling;
     move || {
         sampling.seed += 1;

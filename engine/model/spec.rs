@@ -12,8 +12,8 @@
 //! layer's sensitivity. Exact keys are left out: a head that rests on them in one text is active in another.
 //! On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it
 //! would fall by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias
-//! (qwen2, gpt-oss) are q8 until they are measured (self-check), and so is a latent: all heads share it, and in 8 bits it is a fifth of the
-//! papers' expanded 4-bit cache.
+//! (qwen2, gpt-oss) are q8 until the self-check has measured them, and so is a latent: all heads share it, and
+//! in 8 bits it is a fifth of the papers' expanded 4-bit cache.
 
 use super::family::{FAMILIES, Family, Gating, ScoreScale, WindowRope, WithoutRope};
 use super::metadata::MetadataReader;

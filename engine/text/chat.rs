@@ -329,14 +329,18 @@ impl Chat {
         for (i, exchange) in conversation.exchanges.iter().enumerate() {
             segments.reply(&exchange.reply, self.replies(exchange.reasoning), self.calls.own())?;
             let (next, reasoning) = asked(i + 1);
-            let called = match &exchange.reply {
-                ReplyContent::Ids(_) | ReplyContent::Text(_) => None,
-                ReplyContent::Call(ids) => Some(self.called(&tokenizer.decode(ids), tools, tokenizer)),
-                ReplyContent::CallText(_, call) => Some(call.tool.clone()),
+            let is_call = matches!(exchange.reply, ReplyContent::Call(_) | ReplyContent::CallText(..));
+            let called = || match &exchange.reply {
+                ReplyContent::CallText(_, call) => call.tool.clone(),
+                ReplyContent::Call(ids) | ReplyContent::Ids(ids) => {
+                    self.called(&tokenizer.decode(ids), tools, tokenizer)
+                }
+                ReplyContent::Text(text) => self.called(text, tools, tokenizer),
             };
-            let is_result = called.is_some() && self.knows_tools(reasoning);
+            let called: Option<&dyn Fn() -> String> = if is_call { Some(&called) } else { None };
+            let is_result = is_call && self.knows_tools(reasoning);
             let next = if is_result { self.calls.own().written_result(next) } else { next.into() };
-            segments.fill(&self.between(called.as_deref(), reasoning), &|_| &next)?;
+            segments.fill(&self.between(called, reasoning), &|_| &next)?;
         }
         Ok(segments.out)
     }
@@ -371,11 +375,16 @@ impl Chat {
         self.skeleton(reasoning).result.is_some()
     }
 
-    /// Text between a reply, or a call of a tool, and the next one.
-    pub(super) fn between(&self, called: Option<&str>, reasoning: Reasoning) -> Cow<'_, [SkeletonPiece]> {
+    /// Text between a reply, or a call of a tool, and the next one. The tool is asked for where the template
+    /// names it there.
+    pub(super) fn between(
+        &self,
+        called: Option<&dyn Fn() -> String>,
+        reasoning: Reasoning,
+    ) -> Cow<'_, [SkeletonPiece]> {
         let Skeleton { delta, result, .. } = self.skeleton(reasoning);
         match result.as_deref().zip(called) {
-            Some((result, tool)) => CallForm::named(result, tool).into(),
+            Some((result, tool)) => CallForm::between(result, tool),
             None => delta.into(),
         }
     }

@@ -152,6 +152,22 @@ pub(crate) fn first_difference(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(x, y)| x == y).count()
 }
 
+/// The length without a character that is begun but not ended.
+pub(crate) fn whole_characters(bytes: &[u8]) -> usize {
+    let tail = bytes.len().saturating_sub(3);
+    for at in (tail..bytes.len()).rev() {
+        let needs = match bytes[at] {
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            0x80..=0xbf => continue,
+            _ => 1,
+        };
+        return if at + needs > bytes.len() { at } else { bytes.len() };
+    }
+    bytes.len()
+}
+
 /// Tokens of a list of segments.
 pub(crate) fn n_tokens(segments: &[Segment]) -> usize {
     segments.iter().map(|s| s.ids.len()).sum()

@@ -70,13 +70,12 @@ impl<'a> Renderer<'a> {
     pub(super) fn render(&self, messages: &[serde_json::Value], tools: Option<&[Tool]>) -> Result<String> {
         let listed =
             |form: fn(&Tool) -> serde_json::Value| tools.map(|tools| tools.iter().map(form).collect());
-        self.render_as(messages, listed(Tool::as_json), true).or_else(|e| {
+        let rendered = self.render_as(messages, listed(Tool::as_json), true);
+        match (rendered, listed(Tool::as_described_json)) {
             // Some insist on a description of each tool and parameter (Hermes, Command R+).
-            let described = listed(Tool::as_described_json).ok_or(());
-            described
-                .and_then(|tools| self.render_as(messages, Some(tools), true).map_err(drop))
-                .map_err(|()| e)
-        })
+            (Err(e), described @ Some(_)) => self.render_as(messages, described, true).map_err(|_| e),
+            (rendered, _) => rendered,
+        }
     }
 
     /// Renders messages the last of which is complete.

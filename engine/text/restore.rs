@@ -66,10 +66,13 @@ pub(crate) fn conversation(
         } else {
             let likely = begins_as_call(turns[n - 1]);
             let both = candidates().flat_map(|it| [(likely, it), (!likely, it)]);
-            let called = turns[n - 1].last().map(|reply| chat.called(&reply.text, tools, tokenizer));
-            let called = |is_call: bool| called.as_deref().filter(|_| is_call);
-            let found =
-                both.into_iter().find(|(is_call, it)| fits(&chat.between(called(*is_call), *it), read));
+            let reply = turns[n - 1].last().map_or("", |reply| &reply.text);
+            let called = || chat.called(reply, tools, tokenizer);
+            let fits = |is_call: bool, it: Reasoning| {
+                let called: Option<&dyn Fn() -> String> = if is_call { Some(&called) } else { None };
+                fits(&chat.between(called, it), read)
+            };
+            let found = both.into_iter().find(|(is_call, it)| fits(*is_call, *it));
             let (was_call, it) = found.unwrap_or((likely, reasoning));
             reasoning = it;
             if was_call {

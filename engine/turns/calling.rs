@@ -10,8 +10,8 @@
 //! draws whether the reply ends or another call begins. What follows the last whole call is removed from the
 //! reply.
 
-use crate::text::calls::{CallForm, CallForms, Joint};
-use crate::text::prefix::overlap;
+use crate::text::calls::{CallForm, CallForms, Joint, MAX_CUE};
+use crate::text::prefix::{overlap, whole_characters};
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::grammar::GrammarState;
 use crate::{Call, Request, Result, ToolCalls, ToolChoice, Tools};
@@ -98,14 +98,28 @@ impl Speech<'_> {
         self.n_before.checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
-    /// Its text with another token, as far as that ends with a whole character.
-    fn with(&self, piece: &[u8]) -> String {
-        let bytes = [&self.bytes[self.begin()..], piece].concat();
-        let whole = std::str::from_utf8(&bytes).map_or_else(|e| e.valid_up_to(), str::len);
-        let is_cut = bytes.len() - whole < 4;
-        let whole = if is_cut { &bytes[..whole] } else { &bytes };
-        String::from_utf8_lossy(whole).into_owned()
+    /// Its end with another token: whole characters, each byte that is none as `?`.
+    fn end(&self, piece: &[u8]) -> SpeechEnd {
+        let said = &self.bytes[self.begin()..];
+        let recent = said.len().saturating_sub(MAX_CUE)..said.len();
+        let from = recent.clone().find(|at| said[*at] & 0xc0 != 0x80).unwrap_or(recent.end);
+        let bytes = [&said[from..], piece].concat();
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes[..whole_characters(&bytes)].utf8_chunks() {
+            text.push_str(chunk.valid());
+            text.extend(chunk.invalid().iter().map(|_| '?'));
+        }
+        SpeechEnd { text, at: self.begin() + from, is_all: from == 0 }
     }
+}
+
+/// The end of a speech, in which a call that begins with text is looked for.
+struct SpeechEnd {
+    text: String,
+    /// Offset in the reply at which it begins.
+    at: usize,
+    /// True if that is where the speech begins.
+    is_all: bool,
 }
 
 impl Calling {
@@ -238,7 +252,8 @@ impl Calling {
     /// True if a reply would be a call with one more token, and may be none.
     pub(crate) fn refuses(&self, said: Speech<'_>, id: u32, piece: &[u8]) -> bool {
         let CallStage::Barred = self.stage else { return false };
-        self.opened(said, id).is_some() || self.begun(said, piece).is_some_and(|(_, is_call)| is_call)
+        let begins = || !said.is_thought && matches!(self.begun(&said.end(piece)), Some((.., true)));
+        self.opened(said, id).is_some() || begins()
     }
 
     /// The form whose markup a reply would end with, with one more token.
@@ -250,12 +265,14 @@ impl Calling {
         })
     }
 
-    /// The form in which a reply may be a call that begins with text, with one more token, and whether it is one.
-    fn begun(&self, said: Speech<'_>, piece: &[u8]) -> Option<(usize, bool)> {
-        let text = if said.is_thought { return None } else { said.with(piece) };
-        let forms = self.ways.iter().enumerate();
-        let begun = forms.filter_map(|(n, way)| Some((n, way.form.find(&text, &self.tools)?.1)));
-        begun.max_by_key(|(n, is_call)| (*is_call, std::cmp::Reverse(*n)))
+    /// The form in which a reply with this end may be a call that begins with text, the offset at which it begins,
+    /// and whether it is one.
+    fn begun(&self, end: &SpeechEnd) -> Option<(usize, usize, bool)> {
+        let begun = self.ways.iter().enumerate().filter_map(|(n, way)| {
+            let (at, is_call) = way.form.find(&end.text, end.is_all, &self.tools)?;
+            Some((n, end.at + at, is_call))
+        });
+        begun.max_by_key(|(n, _, is_call)| (*is_call, std::cmp::Reverse(*n)))
     }
 
     /// What a reply is with one more token.
@@ -268,16 +285,22 @@ impl Calling {
             let at = said.ids.len() + 1 - self.ways[way].form.opening.len();
             return Ok(Beginning::Behind(Begun { way, at, guide: self.guide(way, tokenizer)? }));
         }
-        let piece = tokenizer.piece(id);
-        let (way, is_call) = match self.begun(said, piece) {
-            Some(begun) => begun,
-            None if said.is_thought || self.ways.iter().any(|way| !way.form.opening.is_empty()) => (0, false),
+        let end = said.end(tokenizer.piece(id));
+        let begun = if said.is_thought { None } else { self.begun(&end) };
+        let has_markup = || self.ways.iter().any(|way| !way.form.opening.is_empty());
+        let (way, at) = match begun {
+            Some((way, at, true)) => (way, at),
+            Some(_) => return Ok(Beginning::Unclear),
+            None if said.is_thought || has_markup() => return Ok(Beginning::Unclear),
             None => return Ok(Beginning::Free),
         };
-        if !is_call {
+        let n = said.ends.partition_point(|end| *end <= at).max(said.n_before);
+        let token = Speech { n_before: n, ..said }.begin().max(end.at) - end.at;
+        // A token that holds its beginning may hold other text, too.
+        if end.text.get(token..at - end.at).is_some_and(|before| !before.trim().is_empty()) {
             return Ok(Beginning::Unclear);
         }
-        let Some(at) = self.begin_of_text(way, said, piece) else { return Ok(Beginning::Unclear) };
+        let at = n;
         let mut guide = self.guide(way, tokenizer)?;
         for id in &said.ids[at..] {
             guide.follow(*id)?;
@@ -285,19 +308,10 @@ impl Calling {
         Ok(Beginning::With(Begun { way, at, guide }))
     }
 
-    /// Number of ids before a call that begins with text, in this form; `None`: one of them holds its beginning,
-    /// and other text.
-    fn begin_of_text(&self, way: usize, said: Speech<'_>, piece: &[u8]) -> Option<usize> {
-        let text = said.with(piece);
-        let (at, _) = self.ways[way].form.find(&text, &self.tools)?;
-        let n = said.ends.partition_point(|end| *end <= said.begin() + at).max(said.n_before);
-        let begin = Speech { n_before: n, ..said }.begin() - said.begin();
-        text.get(begin..at)?.trim().is_empty().then_some(n)
-    }
-
     /// True if a reply is a call in this form with another token than the one with which it became one.
     pub(crate) fn begins(&self, way: usize, said: Speech<'_>, piece: &[u8]) -> bool {
-        self.ways[way].form.find(&said.with(piece), &self.tools).is_some_and(|(_, is_call)| is_call)
+        let SpeechEnd { text, is_all, .. } = said.end(piece);
+        matches!(self.ways[way].form.find(&text, is_all, &self.tools), Some((_, true)))
     }
 
     /// The reply is a call from now on.
@@ -327,9 +341,9 @@ impl Calling {
         if said.is_thought {
             return (n, said.bytes.len());
         }
-        let text = said.with(&[]);
-        let begins = self.ways.iter().filter_map(|way| way.form.find(&text, &self.tools));
-        (n, begins.map(|(at, _)| said.begin() + at).min().unwrap_or(said.bytes.len()))
+        let SpeechEnd { text, at: from, is_all } = said.end(&[]);
+        let begins = self.ways.iter().filter_map(|way| way.form.find(&text, is_all, &self.tools));
+        (n, begins.map(|(at, _)| from + at).min().unwrap_or(said.bytes.len()))
     }
 
     /// True if the reply may still turn out to be one, or not.

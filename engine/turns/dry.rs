@@ -13,10 +13,9 @@
 //! one would win, and words would be glued together ("ofpaper"). So both count as the same (`Sampling::whole_words`), to the repetition penalty too.
 
 use crate::Dry;
-use crate::text::tokenizer::{Tokenizer, Words};
+use crate::text::tokenizer::Tokenizer;
 use libm::pow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// No sequence reaches across a token that holds one of these: repeated beginnings of lines, names, quotes
 /// and emphasis are legitimate.
@@ -24,48 +23,58 @@ const BREAKERS: &[u8] = b"\n:\"*";
 /// Most tokens beyond the allowed length that count: the penalty is prohibitive long before.
 const MAX_BEYOND: usize = 50;
 
-/// Ids that an agent has said and still remembers.
+/// Tokens that an agent has said and still remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
     /// `None` breaks sequences, as does a reply's end.
     ids: Vec<Option<u32>>,
-    words: Arc<Words>,
+    /// True if a token is the same with a space before it and without: `ids` are those without.
+    whole_words: bool,
+    /// Both tokens of each word, by either.
+    spellings: BTreeMap<u32, [u32; 2]>,
 }
 
 impl Said {
     /// These replies, oldest first, and the beginning of another one.
-    pub(crate) fn new<'a>(replies: impl Iterator<Item = &'a [u32]>, tokenizer: &Tokenizer) -> Self {
-        let mut said = Self { words: tokenizer.words(), ..Self::default() };
+    pub(crate) fn new<'a>(
+        replies: impl Iterator<Item = &'a [u32]>,
+        whole_words: bool,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let mut said = Self { whole_words, ..Self::default() };
         for reply in replies {
-            reply.iter().for_each(|id| said.push(*id, tokenizer.piece(*id)));
+            reply.iter().for_each(|id| said.push(*id, tokenizer.piece(*id), Some(tokenizer)));
             said.ids.push(None);
         }
         said
     }
 
     /// Appends a token with these bytes.
-    pub(crate) fn push(&mut self, id: u32, piece: &[u8]) {
-        self.ids.push((!piece.iter().any(|byte| BREAKERS.contains(byte))).then_some(id));
+    pub(crate) fn push(&mut self, id: u32, piece: &[u8], tokenizer: Option<&Tokenizer>) {
+        if let Some(tokenizer) = tokenizer.filter(|_| self.whole_words && !self.spellings.contains_key(&id)) {
+            let both = tokenizer.spellings(id);
+            self.spellings.extend(both.map(|id| (id, both)));
+        }
+        let breaks = piece.iter().any(|byte| BREAKERS.contains(byte));
+        self.ids.push((!breaks).then_some(self.spellings(id)[0]));
     }
 
-    /// The tokens that count as this one.
-    pub(crate) fn spellings(&self, id: u32, whole_words: bool) -> [u32; 2] {
-        if whole_words { self.words.spellings(id) } else { [id; 2] }
+    /// The tokens that count as one that was said, itself included.
+    pub(crate) fn spellings(&self, id: u32) -> [u32; 2] {
+        self.spellings.get(&id).copied().unwrap_or([id; 2])
     }
 
     /// Penalties to subtract from the next token's logits, by id. Takes time in proportion to what was said.
-    pub(crate) fn penalties(&self, dry: Dry, whole_words: bool) -> BTreeMap<u32, f32> {
-        let word = |id: &Option<u32>| id.map(|id| self.spellings(id, whole_words)[0]);
+    pub(crate) fn penalties(&self, dry: Dry) -> BTreeMap<u32, f32> {
         let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
         for (at, id) in self.ids.iter().enumerate() {
             let Some(id) = id else { continue };
             // The sequences that end here and at the end, from their ends on.
             let pairs = self.ids[..at].iter().rev().zip(self.ids.iter().rev());
-            let equal =
-                |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && word(before) == word(now);
+            let equal = |(before, now): &(&Option<u32>, &Option<u32>)| before.is_some() && before == now;
             let n = pairs.take(dry.allowed_length.saturating_add(MAX_BEYOND)).take_while(equal).count();
             if n >= dry.allowed_length.max(1) {
-                for id in self.spellings(*id, whole_words) {
+                for id in self.spellings(*id) {
                     longest.entry(id).and_modify(|longest| *longest = n.max(*longest)).or_insert(n);
                 }
             }
@@ -88,12 +97,12 @@ mod tests {
     /// Each letter is a token, as is each breaker.
     fn said(text: &str) -> Said {
         let mut said = Said::default();
-        text.bytes().for_each(|byte| said.push(u32::from(byte), &[byte]));
+        text.bytes().for_each(|byte| said.push(u32::from(byte), &[byte], None));
         said
     }
 
     fn penalty(text: &str, next: u8) -> f32 {
-        said(text).penalties(Dry::default(), false).get(&u32::from(next)).copied().unwrap_or(0.0)
+        said(text).penalties(Dry::default()).get(&u32::from(next)).copied().unwrap_or(0.0)
     }
 
     #[test]
@@ -108,21 +117,23 @@ mod tests {
         assert_eq!(penalty("bcd abcd bc", b'd'), 0.8, "the longest counts, and the space differs");
         assert!(penalty(&"ab".repeat(500), b'a').is_finite());
         let steep = Dry { base: f32::MAX, ..Dry::default() };
-        assert!(said(&"ab".repeat(500)).penalties(steep, false).values().all(|penalty| penalty.is_finite()));
+        assert!(said(&"ab".repeat(500)).penalties(steep).values().all(|penalty| penalty.is_finite()));
         let off = Dry { multiplier: 0.0, ..steep };
-        assert!(said(&"ab".repeat(500)).penalties(off, false).values().all(|penalty| *penalty == 0.0));
+        assert!(said(&"ab".repeat(500)).penalties(off).values().all(|penalty| *penalty == 0.0));
     }
 
     #[test]
     fn a_word_is_the_same_with_a_space_and_without() {
-        let pieces = [&b"of"[..], b" of", b" paper", b"paper", b" a", b" "];
-        let words = Arc::new(Words::of(pieces.into_iter()));
-        let mut said = Said { words, ..Said::default() };
-        for id in [4, 1, 2, 4, 0] {
-            said.push(id, pieces[id as usize]);
+        let [of, of_after_space, paper, a] = [0, 1, 2, 4];
+        let spellings = BTreeMap::from([(0, [0, 1]), (1, [0, 1]), (2, [3, 2]), (3, [3, 2])]);
+        let mut said = Said { whole_words: true, spellings, ..Said::default() };
+        for id in [a, of_after_space, paper, a, of] {
+            said.push(id, b" word", None);
         }
-        assert_eq!(said.penalties(Dry::default(), true).into_keys().collect::<Vec<_>>(), [2, 3]);
-        assert!(said.penalties(Dry::default(), false).is_empty(), "the ids differ");
+        assert_eq!(said.penalties(Dry::default()).into_keys().collect::<Vec<_>>(), [2, 3]);
+        let mut apart = Said::default();
+        [a, of_after_space, paper, a, of].into_iter().for_each(|id| apart.push(id, b" word", None));
+        assert!(apart.penalties(Dry::default()).is_empty(), "the ids differ");
     }
 
     /// Penalties by the definition: for each token, the longest sequence at the end that it followed before.
@@ -148,7 +159,7 @@ mod tests {
         #[test]
         fn penalties_are_those_of_the_definition(text in "[abc:\n]{0,48}", allowed_length in 1usize..5) {
             let (said, dry) = (said(&text), Dry { allowed_length, ..Dry::default() });
-            let (found, expected) = (said.penalties(dry, false), by_definition(&said.ids, dry));
+            let (found, expected) = (said.penalties(dry), by_definition(&said.ids, dry));
             prop_assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
             for (id, penalty) in found {
                 prop_assert!((penalty / expected[&id] - 1.0).abs() < 1e-5);

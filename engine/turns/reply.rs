@@ -18,7 +18,7 @@ pub use elsewhere::StreamedReply;
 pub(crate) use elsewhere::{cut, cut_text};
 
 use crate::text::chat::ReplyForm;
-use crate::text::prefix::overlap;
+use crate::text::prefix::{overlap, whole_characters};
 #[cfg(test)]
 use crate::text::thoughts::N_EXAMINED;
 use crate::text::thoughts::{ReplyParts, find};
@@ -432,7 +432,7 @@ impl ReplyText {
             Beginning::Behind(begun) => Some(begun),
         };
         let known = self.bytes.len();
-        let stop = self.push(id, tokenizer.piece(id), tokenizer.is_special(id));
+        let stop = self.push(id, tokenizer.piece(id), Some(tokenizer));
         if let Some(begun) = after {
             self.decide(Some(begun));
             return Ok(None);
@@ -477,18 +477,19 @@ impl ReplyText {
 
     /// Adds a token of text.
     fn push_bytes(&mut self, id: u32, piece: &[u8]) -> Option<StopReason> {
-        self.push(id, piece, false)
+        self.push(id, piece, None)
     }
 
-    fn push(&mut self, id: u32, piece: &[u8], is_special: bool) -> Option<StopReason> {
+    fn push(&mut self, id: u32, piece: &[u8], tokenizer: Option<&Tokenizer>) -> Option<StopReason> {
         let known = self.bytes.len();
         self.ids.push(id);
         self.n_generated += 1;
-        self.said.push(id, piece);
+        self.said.push(id, piece, tokenizer);
         self.bytes.extend_from_slice(piece);
         self.ends.push(self.bytes.len());
         self.opening.thoughts.read(&self.bytes);
         // What the template says ends no reply, nor does the end of a thought.
+        let is_special = tokenizer.is_some_and(|tokenizer| tokenizer.is_special(id));
         if is_special || self.opening.is_scripted() || self.opening.thoughts.head() > known {
             self.after_special = self.bytes.len();
         }
@@ -694,22 +695,6 @@ impl ReplyText {
 /// The rest of a stop string that begins with a line break; `None` if it does not, or nothing follows.
 fn line_of(stop: &[u8]) -> Option<&[u8]> {
     stop.strip_prefix(b"\n").filter(|line| !line.is_empty())
-}
-
-/// The length without a character that is begun but not ended.
-fn whole_characters(bytes: &[u8]) -> usize {
-    let tail = bytes.len().saturating_sub(3);
-    for at in (tail..bytes.len()).rev() {
-        let needs = match bytes[at] {
-            0xc2..=0xdf => 2,
-            0xe0..=0xef => 3,
-            0xf0..=0xf4 => 4,
-            0x80..=0xbf => continue,
-            _ => 1,
-        };
-        return if at + needs > bytes.len() { at } else { bytes.len() };
-    }
-    bytes.len()
 }
 
 #[cfg(test)]

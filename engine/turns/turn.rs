@@ -96,7 +96,8 @@ impl Decode {
         }
         let reply = || {
             let replies = prompt.iter().filter(|segment| segment.kind == SegmentKind::Reply);
-            let said = Said::new(replies.map(|segment| &*segment.ids), tokenizer);
+            let said =
+                Said::new(replies.map(|segment| &*segment.ids), request.sampling.whole_words, tokenizer);
             let max_thought = request.max_thought_tokens.unwrap_or(usize::MAX);
             let reply =
                 ReplyText::new(&request.stop, request.whole_sentences, said).in_form(&form, max_thought);

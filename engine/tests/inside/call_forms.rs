@@ -3,7 +3,7 @@
 use super::texts::{TEMPLATES, chat_of, fixture, vocabulary};
 use crate::fixtures::RandomModel;
 use crate::model::gguf::Gguf;
-use crate::text::chat::Chat;
+use crate::text::chat::{Chat, Templates};
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::{Call, Conversation, Exchange, ModelSource, Reasoning, ReplyContent, Tool, Tools};
@@ -202,6 +202,55 @@ fn with_tools(chat: &Chat, tokenizer: &Tokenizer) -> String {
     let asked = chat.prompt(&conversation, tokenizer).expect("a prompt");
     assert_eq!(compare(&held, &asked).relation, Relation::Exact, "{:?}, {:?}", text(&held), text(&asked));
     format!("{:?}\n  then {:?}", text(&first), text(&second[first.len()..]))
+}
+
+/// A template of a loop over messages.
+fn template_of(body: &str) -> String {
+    format!(
+        "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{body}<|im_end|>\n{{% endfor %}}<|im_start|>assistant\n"
+    )
+}
+
+/// What a file's template says of tools, the ids of the control tokens given.
+fn chat_with(templates: Templates<'_>, control: &[&str]) -> (Chat, Tokenizer) {
+    let control = control.iter().map(|it| (*it).to_owned()).collect();
+    let model = RandomModel { control, ..RandomModel::tiny(0) };
+    let gguf = Gguf::open(&ModelSource::Bundled("random", model.bytes().leak())).expect("a GGUF");
+    let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
+    (Chat::new(templates, &tokenizer).expect("templates"), tokenizer)
+}
+
+/// LFM2's and Granite's templates describe tools, but print no past calls.
+#[test]
+fn a_template_that_prints_no_calls_has_the_form_of_its_models() {
+    let tools =
+        "{% if loop.first and tools %}<|tool_list_start|>{{ tools|tojson }}{% endif %}{{ m.content }}";
+    let control = ["<|tool_list_start|>", "<|tool_call_start|>", "<|tool_call_end|>"];
+    let template = template_of(tools);
+    let (chat, tokenizer) = chat_with(Some(&*template).into(), &control);
+    assert!(chat.knows_tools(Reasoning::None), "{:?}", chat.calls());
+    let shown = with_tools(&chat, &tokenizer);
+    assert!(shown.contains("<|tool_call_start|>[dice(sides=6)]<|tool_call_end|>"), "{shown}");
+    // One that does not describe tools has to explain them.
+    let silent = template_of("{{ m.content }}{# <|tool_list_start|> #}");
+    assert!(!chat_with(Some(&*silent).into(), &control).0.knows_tools(Reasoning::None));
+}
+
+/// A file may have another template for conversations with tools; some templates insist on descriptions.
+#[test]
+fn the_template_tool_use_is_for_conversations_with_tools() {
+    let default = template_of("{{ m.content }}");
+    let tool_use = template_of(
+        "{% if loop.first %}FUNCTIONS {% for t in tools or [] %}{{ t.function.name + ': ' + t.function.description }}\
+         {% for k, v in t.function.parameters.properties|items %}{{ k + ' ' + v.description }}{% endfor %}{% endfor %}\
+         {% endif %}{% for c in m.tool_calls or [] %}<call>{{ c.function|tojson }}</call>{% endfor %}{{ m.content }}",
+    );
+    let templates = Templates { default: Some(&default), tool_use: Some(&tool_use) };
+    let (chat, tokenizer) = chat_with(templates, &["<call>", "</call>"]);
+    let shown = with_tools(&chat, &tokenizer);
+    assert!(shown.contains("FUNCTIONS dice: Rolls a die") && shown.contains("<call>"), "{shown}");
+    assert!(!first_prompt(&chat, &tokenizer, "system").contains("FUNCTIONS"));
+    assert!(chat.audit().iter().any(|line| line.contains("tool_use")));
 }
 
 /// A remembered reply is known as a call however long it is.

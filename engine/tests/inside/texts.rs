@@ -7,6 +7,8 @@ use crate::text::chat::Chat;
 use crate::text::prefix::{Relation, Segment, SegmentKind, compare, flatten};
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::constraint::{ChoiceStep, ScoreOptions};
+use crate::turns::dry::Said;
+use crate::turns::sampler::Row;
 use crate::{
     Conversation, Error, ErrorKind, Exchange, KvFormat, MatchKind, ModelSource, Reasoning, ReplyContent,
     Request, Sampling, SessionKey,
@@ -36,6 +38,36 @@ fn tokenizer_of(file: Vec<u8>) -> Result<Tokenizer, Error> {
 
 pub(super) fn vocabulary(name: &str) -> Tokenizer {
     tokenizer_of(unpacked(&format!("{name}.gguf"))).expect("a tokenizer")
+}
+
+/// A word with a space before it and without, in each kind of vocabulary.
+#[test]
+fn words_are_known_with_a_space_and_without() {
+    let mut n_pairs = 0;
+    for name in ["qwen2", "llama-bpe", "llama-spm", "gemma", "gemma4"] {
+        let tokenizer = vocabulary(name);
+        for id in 0..tokenizer.n_vocab() as u32 {
+            let [bare, spaced] = tokenizer.spellings(id);
+            assert!(id == bare || id == spaced, "{name}, {id}");
+            if bare != spaced {
+                let [bare, spaced] = [bare, spaced].map(|id| tokenizer.piece(id).to_vec());
+                assert_eq!(spaced, [b" ", &bare[..]].concat(), "{name}, {id}");
+                n_pairs += 1;
+            }
+        }
+    }
+    assert!(n_pairs > 40_000, "{n_pairs}");
+    // The repetition penalty is for both.
+    let tokenizer = vocabulary("qwen2");
+    let [spaced] = tokenizer.encode_message(" paper", After::Text).expect("ids")[..] else { panic!("one") };
+    let [bare, _] = tokenizer.spellings(spaced);
+    let logits = vec![1.0; tokenizer.n_vocab()];
+    for (whole_words, expected) in [(true, 0.5), (false, 1.0)] {
+        let said = Said::new([&[spaced][..]].into_iter(), whole_words, &tokenizer);
+        let sampling = Sampling { repetition_penalty: 2.0, whole_words, ..Sampling::default() };
+        let row = Row::new(&logits, &[spaced], &said, &sampling).all().into_owned();
+        assert_eq!((row[spaced as usize], row[bare as usize]), (0.5, expected));
+    }
 }
 
 /// `.inp` and `.out` come from the llama.cpp source: texts, and the ids that Hugging Face's tokenizers give.

@@ -208,6 +208,8 @@ fn a_call_may_follow_a_thought_or_a_text() {
 fn followed(template: (&str, &str), text: &str) -> (Completion, [String; 3]) {
     let (_, tokenizer) = chat_of(template.0, template.1);
     let ids = tokenizer.encode_template(text, After::Text).expect("ids");
+    // (A byte that is no character, by its id.)
+    let ids: Vec<u32> = ids.into_iter().map(|id| if id == u32::from(b'~') { 0xff } else { id }).collect();
     let follow = Some(Constraint::Follow(ids));
     let request = Request { constraint: follow, max_tokens: 200, ..with_tools(asked("a", Reasoning::High)) };
     said(&engine(template.0, template.1, &["Y", "o"]), Request { max_call_tokens: 200, ..request })
@@ -230,6 +232,13 @@ fn a_call_may_have_another_form_than_the_templates_own() {
         (HARMONY, "", " to=functions.roll<|channel|>commentary json<|message|>{\"n\": 7}", "", ""),
         (QWEN, "", "```json\n{\n  \"name\": \"roll\",\n  \"arguments\": {\"n\": 7}\n}\n```", "", ""),
         (QWEN, "Yo.\n\n", "```\n{\"name\": \"roll\", \"arguments\": {\"n\": 7}}\n```", "", "Yo.\n\n"),
+        (
+            QWEN,
+            "a~~~~ ",
+            "```\n{\"name\": \"roll\", \"arguments\": {\"n\": 7}}\n```",
+            "",
+            "a\u{fffd}\u{fffd}\u{fffd}\u{fffd} ",
+        ),
         (QWEN, "<think>hm</think>\n", "{\"name\": \"roll\", \"arguments\": {\"n\": 7}}", "hm", ""),
     ] {
         let (done, streamed) = followed(template, &format!("{before}{call}"));
@@ -244,6 +253,7 @@ fn a_call_may_have_another_form_than_the_templates_own() {
         (QWEN, "", "{\"name\": \"Rolf\", \"arguments\": {\"n\": 7}}"),
         (QWEN, "", "So:\n```json\n{\"name\": \"Rolf\"}\n```\nDone."),
         (QWEN, "", "{\"n\": 7}"),
+        (QWEN, "", &format!("{}```", "So it goes. ".repeat(12))),
     ] {
         let (done, streamed) = followed(template, &format!("{before}{text}"));
         assert!(done.call.is_none() && streamed[1] == text, "{streamed:?}, {:?}", done.call);

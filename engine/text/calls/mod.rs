@@ -120,8 +120,8 @@ enum Cue {
     NameAfter(&'static str),
 }
 
-/// Most bytes between a cue and the name of a tool.
-const MAX_CUE: usize = 256;
+/// Most bytes of what a call begins with, up to the name of its tool: it is looked for in the last ones of a reply.
+pub(crate) const MAX_CUE: usize = 256;
 /// What may stand around a call that is written as a JSON object.
 const WRAPPERS: [(&str, &str); 3] = [("", ""), ("```json\n", "\n```"), ("```\n", "\n```")];
 
@@ -196,11 +196,18 @@ impl CallForm {
         WRAPPERS.into_iter().map(of).filter(|form| !is_own(form)).collect()
     }
 
-    /// What is between a call of this tool and the next reply, where a template has `pieces` between those of its
-    /// made-up one.
-    pub(super) fn named(pieces: &[SkeletonPiece], tool: &str) -> Vec<SkeletonPiece> {
+    /// What is between a call of a tool and the next reply, where a template has `pieces` for its made-up one.
+    pub(super) fn between<'p>(
+        pieces: &'p [SkeletonPiece],
+        tool: &dyn Fn() -> String,
+    ) -> Cow<'p, [SkeletonPiece]> {
+        let is_named = |piece: &SkeletonPiece| matches!(piece, SkeletonPiece::Text(text) if text.contains(template::NAME));
+        if !pieces.iter().any(is_named) {
+            return pieces.into();
+        }
+        let tool = tool();
         let named = pieces.iter().map(|piece| match piece {
-            SkeletonPiece::Text(text) => SkeletonPiece::Text(text.replace(template::NAME, tool)),
+            SkeletonPiece::Text(text) => SkeletonPiece::Text(text.replace(template::NAME, &tool)),
             SkeletonPiece::Content(n) => SkeletonPiece::Content(*n),
         });
         named.collect()
@@ -238,17 +245,18 @@ impl CallForm {
         self.lark("start: call\n", markup, named)
     }
 
-    /// Offset in what was said at which a call that begins with text may begin, and whether it is one; `None`:
-    /// there is none, whatever follows.
-    pub(crate) fn find(&self, said: &str, tools: &Tools) -> Option<(usize, bool)> {
-        if !self.opening.is_empty() {
-            return None;
+    /// Offset in the end of a speech at which a call that begins with text may begin, and whether it is one;
+    /// `None`: there is none, whatever follows. `is_all`: that is the whole speech.
+    pub(crate) fn find(&self, end: &str, is_all: bool, tools: &Tools) -> Option<(usize, bool)> {
+        let state = |at: usize| self.state(end[at..].trim_start(), tools).map(|is_call| (at, is_call));
+        match self.cue {
+            _ if !self.opening.is_empty() => None,
+            Cue::First | Cue::Name => state(0).filter(|_| is_all),
+            Cue::NameAfter(cue) => {
+                let last = end.rfind(cue).and_then(state);
+                last.or_else(|| Some((end.len() - overlap(end.as_bytes(), cue.as_bytes()), false)))
+            }
         }
-        let state = |at: usize| self.state(said[at..].trim_start(), tools).map(|is_call| (at, is_call));
-        let Cue::NameAfter(cue) = self.cue else { return state(0) };
-        let recent = (said.len().saturating_sub(MAX_CUE)..).find(|at| said.is_char_boundary(*at))?;
-        let last = said[recent..].rfind(cue).and_then(|at| state(recent + at));
-        last.or_else(|| Some((said.len() - overlap(said.as_bytes(), cue.as_bytes()), false)))
     }
 
     /// Whether a text is a call that begins with text; `None`: it is none, whatever follows.
@@ -354,10 +362,15 @@ impl CallForm {
 impl Tool {
     /// As templates know it (OpenAI's form, which Hugging Face's templates take).
     pub(crate) fn as_json(&self) -> serde_json::Value {
-        let mut function = json!({ "name": self.name, "parameters": self.arguments });
-        if !self.about.is_empty() {
-            function = json!({ "name": self.name, "description": self.about, "parameters": self.arguments });
+        let mut described = self.listed(&self.arguments);
+        if let Some(function) = described["function"].as_object_mut().filter(|_| self.about.is_empty()) {
+            function.shift_remove("description");
         }
+        described
+    }
+
+    fn listed(&self, arguments: &serde_json::Value) -> serde_json::Value {
+        let function = json!({ "name": self.name, "description": self.about, "parameters": arguments });
         json!({ "type": "function", "function": function })
     }
 
@@ -369,7 +382,6 @@ impl Tool {
         for property in properties.filter_map(|it| it.as_object_mut()) {
             property.entry("description").or_insert_with(|| "".into());
         }
-        let function = json!({ "name": self.name, "description": self.about, "parameters": arguments });
-        json!({ "type": "function", "function": function })
+        self.listed(&arguments)
     }
 }

@@ -2,6 +2,7 @@
 //! printable substitutes, or, as Gemma 4's, characters, with `▁` for a space and a token for each byte of
 //! others.
 
+use super::spm::SPACE;
 use super::vocabulary::{TokenKind, Vocabulary, strings};
 use crate::model::gguf::Gguf;
 use crate::{Error, ErrorKind, Result};
@@ -258,6 +259,24 @@ impl Bpe {
         let mut tokenizer = tokenizers::Tokenizer::new(model);
         tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
         Ok(Self { tokenizer, alphabet })
+    }
+
+    /// What a token writes for a space.
+    pub(super) fn space(&self) -> &'static str {
+        match self.alphabet {
+            Alphabet::Bytes => "Ġ",
+            Alphabet::Characters => SPACE,
+        }
+    }
+
+    /// A token as the vocabulary writes it.
+    pub(super) fn text(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
+    }
+
+    /// The token that the vocabulary writes so.
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
     }
 
     /// Adds the ids of a text.

@@ -13,7 +13,6 @@ mod bpe;
 mod finder;
 mod spm;
 mod vocabulary;
-mod words;
 
 use crate::model::gguf::{Gguf, Value};
 use crate::{Error, Result};
@@ -24,9 +23,8 @@ use spm::{SPACE, Spm};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use vocabulary::{TokenKind, Vocabulary};
-pub(crate) use words::Words;
 
 /// A model's vocabulary with its two encoders and its decoder.
 pub(crate) struct Tokenizer {
@@ -47,8 +45,6 @@ pub(crate) struct Tokenizer {
     goes_on: Option<u32>,
     /// The trie that grammars are matched by, once one is.
     grammars: OnceLock<grammar::Result<grammar::Vocabulary>>,
-    /// Tokens that differ in a space, once they are asked for.
-    words: OnceLock<Arc<Words>>,
 }
 
 /// Makes ids of text in which no token was found whole.
@@ -122,7 +118,7 @@ impl Tokenizer {
             _ => adds_bos,
         };
         let Vocabulary { kinds, bos, eos, eog, goes_on, .. } = vocabulary;
-        let (grammars, words) = (OnceLock::new(), OnceLock::new());
+        let grammars = OnceLock::new();
         Ok(Self {
             merger,
             special,
@@ -136,7 +132,6 @@ impl Tokenizer {
             eog,
             goes_on,
             grammars,
-            words,
         })
     }
 
@@ -342,9 +337,23 @@ impl Tokenizer {
         self.control.get(text).copied()
     }
 
-    /// Tokens that differ in a space before them.
-    pub(crate) fn words(&self) -> Arc<Words> {
-        self.words.get_or_init(|| Arc::new(Words::of(self.pieces.iter().map(|piece| &**piece)))).clone()
+    /// A token without a space before it, and with one; the token itself where the vocabulary has no other one.
+    pub(crate) fn spellings(&self, id: u32) -> [u32; 2] {
+        let (space, text) = match &self.merger {
+            Merger::Bpe(bpe) => (bpe.space(), bpe.text(id)),
+            Merger::Spm(_) => (SPACE, str::from_utf8(self.piece(id)).ok().map(|it| it.replace(' ', SPACE))),
+        };
+        let Some(text) = text.filter(|_| self.kinds.get(id as usize) == Some(&TokenKind::Normal)) else {
+            return [id; 2];
+        };
+        let known = |text: &str| match &self.merger {
+            Merger::Bpe(bpe) => bpe.id(text),
+            Merger::Spm(spm) => spm.id(text),
+        };
+        match text.strip_prefix(space).filter(|bare| !bare.is_empty()) {
+            Some(bare) => [known(bare).unwrap_or(id), id],
+            None => [id, known(&format!("{space}{text}")).unwrap_or(id)],
+        }
     }
 
     /// Tells whether an id is a control token.

@@ -64,6 +64,11 @@ impl PartialEq for Pair {
 impl Eq for Pair {}
 
 impl Spm {
+    /// The token that the vocabulary writes so.
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        self.tokens.get(text).map(|(id, _)| *id)
+    }
+
     /// An encoder for a vocabulary.
     ///
     /// # Errors

@@ -129,8 +129,8 @@ impl Opening {
         self.thoughts.is_in_thought() && self.close.first() == Some(&id)
     }
 
-    /// Takes note of the last of these ids and their bytes, before which there were `known` bytes. `None`: it is of the speech;
-    /// else, whether the speech begins with the next one.
+    /// Takes note of the last of these ids and their bytes, before which there were `known` bytes. `None`: it is
+    /// of the speech; else, whether the speech begins with the next one.
     pub(super) fn see(&mut self, ids: &[u32], bytes: &[u8], known: usize) -> Option<bool> {
         self.limit_thought(ids);
         if let Some((begin, script)) = &self.script {

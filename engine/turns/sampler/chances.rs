@@ -127,7 +127,7 @@ fn draws_of_all_settings_have_their_probabilities() {
     // The third and fourth token were said in turn: one of them would go on as before.
     let reply = [likely(0), likely(1), 50, likely(0), likely(1)];
     let mut said = Said::default();
-    reply.iter().for_each(|id| said.push(*id, b"x"));
+    reply.iter().for_each(|id| said.push(*id, b"x", None));
     let (mut deviations, mut n) = (Vec::new(), 0);
     for sampling in settings() {
         // "a b x a b": x followed a sequence of two before.

@@ -198,7 +198,7 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
     }
     let mut best = best.clone();
     let used = row::used(reply, said, sampling);
-    let dry = sampling.dry.map(|dry| said.penalties(dry, sampling.whole_words)).unwrap_or_default();
+    let dry = sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default();
     for (id, logit) in &mut best.candidates {
         if used.contains(id) {
             *logit = row::repeated(*logit, sampling.repetition_penalty);

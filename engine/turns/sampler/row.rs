@@ -24,9 +24,7 @@ impl<'a> Row<'a> {
         for id in used(reply, said, sampling) {
             row.change(id, |logit| repeated(logit, sampling.repetition_penalty));
         }
-        for (id, penalty) in
-            sampling.dry.map(|dry| said.penalties(dry, sampling.whole_words)).unwrap_or_default()
-        {
+        for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
             row.change(id, |logit| logit - penalty);
         }
         row
@@ -55,7 +53,7 @@ impl<'a> Row<'a> {
     }
 
     /// All logits, as they are now.
-    pub(super) fn all(&self) -> Cow<'_, [f32]> {
+    pub(crate) fn all(&self) -> Cow<'_, [f32]> {
         let mut logits = Cow::Borrowed(self.logits);
         for (id, logit) in &self.changed {
             logits.to_mut()[*id as usize] = *logit;
@@ -116,7 +114,7 @@ impl<'a> Row<'a> {
 pub(super) fn used(reply: &[u32], said: &Said, sampling: &Sampling) -> BTreeSet<u32> {
     let n = if sampling.repetition_penalty == 1.0 { 0 } else { sampling.repetition_window };
     let latest = &reply[reply.len().saturating_sub(n)..];
-    latest.iter().flat_map(|id| said.spellings(*id, sampling.whole_words)).collect()
+    latest.iter().flat_map(|id| said.spellings(*id)).collect()
 }
 
 /// The logit of a token that was said before (Keskar et al. 2019).

@@ -203,7 +203,7 @@ fn penalties_and_exclusions_are_as_if_the_row_had_them() {
         let reply: Vec<u32> = (0..90).map(|i| (number(i + seed * 100) * 1100.0) as u32).collect();
         let mut said = Said::default();
         let twice = [5u32, 6, 7, 8, 5, 6, 7];
-        twice.iter().for_each(|id| said.push(*id, b"x"));
+        twice.iter().for_each(|id| said.push(*id, b"x", None));
         let sampling = Sampling {
             temperature: [0.0, 1.0][(seed / 2 % 2) as usize],
             repetition_penalty: [1.0, 1.3, 0.8][(seed % 3) as usize],
@@ -221,7 +221,7 @@ fn penalties_and_exclusions_are_as_if_the_row_had_them() {
             *logit = if *logit >= 0.0 { *logit / penalty } else { *logit * penalty };
         }
         if let Some(dry) = sampling.dry {
-            said.penalties(dry, false).into_iter().for_each(|(id, penalty)| expected[id as usize] -= penalty);
+            said.penalties(dry).into_iter().for_each(|(id, penalty)| expected[id as usize] -= penalty);
         }
         let mut row = Row::new(&logits, &reply, &said, &sampling);
         for id in [3, 999, 4000] {
