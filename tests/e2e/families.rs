@@ -54,3 +54,19 @@ fn every_family_extends_at_every_permanent_turn() {
         assert!(replayed.status.success(), "{family}: {}", String::from_utf8_lossy(&replayed.stderr));
     }
 }
+
+/// A family that is not served is refused by name, and the file is named once.
+#[test]
+fn a_refusal_names_the_file_once() {
+    let stage = Stage::new();
+    let path = stage.path("model.gguf");
+    let model = RandomModel { architecture: "qwen35".to_owned(), ..RandomModel::tiny(1) };
+    std::fs::write(&path, model.bytes()).unwrap();
+    let path = path.display().to_string();
+    for args in [&["run", "scenarios/gossip.yaml", "--model", &path][..], &["models", &path]] {
+        let output = stage.greenroom(args).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(printed.contains("unknown family `qwen35`"), "{args:?}: {printed}");
+        assert_eq!(printed.matches("model.gguf").count(), 1, "{args:?}: {printed}");
+    }
+}

@@ -22,9 +22,14 @@ const WORDS: [&str; 2] = ["greenroom value", "greenroom other"];
 const QUOTES: &str = "greenroom \"quotes\"";
 const NUMBER: u32 = 73_193;
 
-/// Calls as models write them whose template describes tools, but prints no past calls: what its source names, and
-/// a template of the calls of a reply.
-const UNPRINTED: [(&str, &str); 4] = [
+/// Calls as models write them whose template describes tools, but prints no past calls (Kimi-K2's does so by changing
+/// a list, which minijinja has not): what its source names, and a template of the calls of a reply.
+const UNPRINTED: [(&str, &str); 5] = [
+    (
+        "<|tool_call_argument_begin|>",
+        "<|tool_calls_section_begin|>{% for c in calls %}<|tool_call_begin|>functions.{{ c.name }}:{{ loop.index0 }}\
+         <|tool_call_argument_begin|>{{ c.arguments|tojson }}<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>",
+    ),
     ("<|tool_list_start|>", LFM2),
     ("List of tools: [", LFM2),
     (
