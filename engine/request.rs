@@ -3,6 +3,7 @@
 use crate::{Meter, Prompt, SessionKey};
 pub use greenroom_grammar::Grammar;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Whether a reply may be a call of a tool, or must be one.
@@ -71,10 +72,27 @@ pub struct Sampling {
     /// To penalties a token is the same with a space before it and without.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_words: bool,
+    /// True if the reply's ids are always those of its text: a token that would change how the text before it is
+    /// tokenized is not drawn.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub canonical: bool,
+    /// Subtracted from the logits of tokens that this reply has already used, times how often (0: off).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub frequency_penalty: f32,
+    /// Subtracted from the logits of tokens that this reply has already used (0: off).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub presence_penalty: f32,
+    /// Added to the logits of tokens.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bias: BTreeMap<u32, f32>,
     /// Seeds this request's choices: equal prompt, parameters and seed give an equal reply. Left out of JSON
     /// where it is 0, as in settings that are not a request's.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seed: u64,
+}
+
+fn is_none(amount: &f32) -> bool {
+    *amount == 0.0
 }
 
 fn is_zero(seed: &u64) -> bool {
@@ -92,6 +110,10 @@ impl Default for Sampling {
             repetition_window: 64,
             dry: None,
             whole_words: false,
+            canonical: false,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            bias: BTreeMap::new(),
             seed: 0,
         }
     }
@@ -127,6 +149,8 @@ impl Sampling {
         let is_amount = |number: f32| number.is_finite() && number >= 0.0;
         let (penalty, temperature) = (self.repetition_penalty, self.temperature);
         let dry = self.dry.unwrap_or_default();
+        let (frequency, presence) = (self.frequency_penalty, self.presence_penalty);
+        let bias = self.bias.values().copied().find(|bias| !bias.is_finite()).unwrap_or_default();
         for (name, found, fits, expected) in [
             ("temperature", temperature, is_amount(temperature), "0 or more, 0 for greedy"),
             ("top_p", self.top_p, share.contains(&self.top_p), "from 0 to 1"),
@@ -134,6 +158,9 @@ impl Sampling {
             ("repetition_penalty", penalty, is_amount(penalty) && penalty > 0.0, "above 0, 1 for none"),
             ("dry.multiplier", dry.multiplier, is_amount(dry.multiplier), "0 or more"),
             ("dry.base", dry.base, is_amount(dry.base) && dry.base >= 1.0, "1 or more"),
+            ("frequency_penalty", frequency, frequency.is_finite(), "that is finite"),
+            ("presence_penalty", presence, presence.is_finite(), "that is finite"),
+            ("bias", bias, bias.is_finite(), "that is finite"),
         ] {
             if !fits {
                 let detail = format!("the sampling's {name} is {found}; expected a number {expected}");
@@ -200,6 +227,10 @@ pub struct Request {
     pub sampling: Sampling,
     /// Stop after this many tokens. A choice is never cut.
     pub max_tokens: usize,
+    /// True if a reply that the context has less room for is as long as there is room; false: its request is
+    /// refused.
+    #[serde(default)]
+    pub fits_context: bool,
     /// Tokens after which a thought before the reply is ended, by what the model's template ends one with; 0
     /// ends one that the prompt has opened at once, `None` lets it think.
     pub max_thought_tokens: Option<usize>,
@@ -208,10 +239,18 @@ pub struct Request {
     /// Tokens before which no end-of-turn token can be sampled. Stop strings still cut, and a choice has as
     /// many tokens as it has.
     pub min_tokens: usize,
+    /// Tokens that end the reply as the model's end-of-turn tokens do.
+    #[serde(default)]
+    pub end_ids: Vec<u32>,
     /// The reply ends before the first token that overlaps one of these. One that begins with a line break is
     /// also met at the beginning of the reply. Where that would leave nothing, the token that completes it is
     /// not drawn. A choice is never cut.
     pub stop: Vec<String>,
+    /// True if a stop string cuts the reply where it begins, though that be within a token, and whether or not
+    /// anything is left: what the API's of chat services promise. What remains of a token that is cut is
+    /// tokenized again. Line breaks at the beginning of `stop` are then like any character.
+    #[serde(default)]
+    pub exact_stops: bool,
     /// A reply that reaches `max_tokens` ends with its last whole sentence, if it has one; what follows it is
     /// dropped.
     pub whole_sentences: bool,
@@ -266,10 +305,13 @@ impl Request {
             prompt: prompt.into(),
             sampling: Sampling::default(),
             max_tokens: 256,
+            fits_context: false,
             max_thought_tokens: None,
             counts_thought: true,
             min_tokens: 0,
+            end_ids: Vec::new(),
             stop: Vec::new(),
+            exact_stops: false,
             whole_sentences: false,
             max_call_tokens: 256,
             constraint: None,

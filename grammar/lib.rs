@@ -1,7 +1,7 @@
 //! Grammars of replies: JSON Schema, Lark and regular expressions, as masks over the tokens of a vocabulary.
 //!
 //! A [`Grammar`] is plain data. A [`Vocabulary`] compiles it for a model's tokens, and a [`Matcher`] follows
-//! one reply through it. [`Grammar::check`] and [`Grammar::accepts`] work on bytes and need no model. All
+//! one reply through it. [`Grammar::gbnf`] reads llama.cpp's notation. [`Grammar::check`] and [`Grammar::accepts`] work on bytes and need no model. All
 //! work is bounded by counted steps (`bounds`): a grammar from a file is compiled or rejected, and equally so
 //! on every machine.
 //!
@@ -13,6 +13,7 @@ mod bounds;
 mod bytes;
 mod compile;
 mod error;
+mod gbnf;
 mod grammar;
 mod matcher;
 mod relaxed;

@@ -3,6 +3,7 @@
 
 use greenroom_engine::{Dry, Sampling, SuggestedSampling};
 use greenroom_scenario::Hints;
+use std::collections::BTreeMap;
 
 /// Sampling settings where nothing else is given.
 pub const DEFAULT: Sampling = Sampling {
@@ -14,6 +15,10 @@ pub const DEFAULT: Sampling = Sampling {
     repetition_window: 64,
     dry: Some(Dry { multiplier: 0.8, base: 1.75, allowed_length: 2 }),
     whole_words: true,
+    canonical: true,
+    frequency_penalty: 0.0,
+    presence_penalty: 0.0,
+    bias: BTreeMap::new(),
     seed: 0,
 };
 
@@ -34,8 +39,7 @@ pub fn resolved(given: &Hints, base: &Sampling) -> Sampling {
         repetition_penalty: given.repetition_penalty.unwrap_or(base.repetition_penalty),
         repetition_window: given.repetition_window.unwrap_or(base.repetition_window),
         dry: (dry.multiplier > 0.0).then_some(dry),
-        whole_words: base.whole_words,
-        seed: base.seed,
+        ..base.clone()
     }
 }
 

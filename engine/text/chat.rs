@@ -595,7 +595,7 @@ impl Segments<'_> {
 }
 
 /// Kind of the text that `segments` end with.
-fn after(segments: &[Segment], tokenizer: &Tokenizer) -> After {
+pub(crate) fn after(segments: &[Segment], tokenizer: &Tokenizer) -> After {
     tokenizer.after(segments.iter().rev().find_map(|s| s.ids.last().copied()))
 }
 

@@ -67,12 +67,27 @@ pub(crate) struct LoadingTurn {
 pub(crate) struct Prepared {
     pub(crate) prompt: Vec<Segment>,
     pub(crate) decode: Decode,
-    /// The request's, or less where the context ends.
-    pub(crate) max_call_tokens: usize,
+    /// The request's limits, or less where the context ends.
+    pub(crate) limits: Limits,
     /// Maximum bytes that the session takes, when the reply is as long as it may be.
     pub(crate) need: u64,
     /// Keys and values from outside that it begins with, instead of the session's own.
     pub(crate) memory: Option<SessionExport>,
+}
+
+/// Most tokens of a reply, and of one that is a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) max_tokens: usize,
+    pub(crate) max_call_tokens: usize,
+}
+
+impl Limits {
+    /// A request with these limits.
+    pub(crate) fn of(self, request: Request) -> Request {
+        let Self { max_tokens, max_call_tokens } = self;
+        Request { max_tokens, max_call_tokens, ..request }
+    }
 }
 
 /// Threads that read requests as the model does.
@@ -120,14 +135,21 @@ impl Encoding {
         if n == 0 {
             return Err(Error::request("the prompt is empty"));
         }
-        // A reply may need less room than a call that breaks off anyway.
-        let max_call_tokens = request.max_call_tokens.min(self.context_length.saturating_sub(n));
+        let room = self.context_length.saturating_sub(n);
         let decode = Decode::new(request, &prompt, &self.chat, &self.tokenizer)?;
-        let (longest, remedy) = decode.longest(request, max_call_tokens);
+        // A reply may need less room than a call that breaks off anyway.
+        let max_call_tokens = request.max_call_tokens.min(room);
+        let mut limits = Limits { max_tokens: request.max_tokens, max_call_tokens };
+        if request.fits_context {
+            limits.max_tokens = limits.max_tokens.min(room);
+            let beyond = decode.longest(&limits.of(request.clone())).0.saturating_sub(room);
+            let less = |most: usize| if beyond == 0 { most } else { most.saturating_sub(beyond).max(1) };
+            limits = Limits { max_tokens: less(limits.max_tokens), max_call_tokens: less(max_call_tokens) };
+        }
+        let (longest, remedy) = decode.longest(&limits.of(request.clone()));
         let Some(all) = n.checked_add(longest).filter(|all| *all <= self.context_length) else {
             return Err(Error::request(format!(
-                "agent `{agent}`: a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of \
-                 {}",
+                "a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of {}",
                 self.context_length
             ))
             .with_remedy(remedy));
@@ -135,7 +157,7 @@ impl Encoding {
         let in_rows = if matches!(decode, Decode::ScoreOptions(_)) { longest } else { 0 };
         let need = self.layout.at_work(all, in_rows) + session::known_bytes(&prompt, all);
         tracing::debug!("`{agent}`: prompt rendered in {:.1?}, at most {need} bytes", began.elapsed());
-        Ok(Prepared { prompt, decode, max_call_tokens, need, memory: None })
+        Ok(Prepared { prompt, decode, limits, need, memory: None })
     }
 }
 
@@ -158,6 +180,7 @@ impl Prepared {
             )));
         }
         let need = layout.at_work(n, 0) + session::known_bytes(&prompt, n);
-        Ok(Self { prompt, decode: Decode::Read, max_call_tokens: 0, need, memory })
+        let limits = Limits { max_tokens: 0, max_call_tokens: 0 };
+        Ok(Self { prompt, decode: Decode::Read, limits, need, memory })
     }
 }

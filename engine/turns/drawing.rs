@@ -2,8 +2,9 @@
 //!
 //! A token that would leave nothing of a reply is refused, not undone: where a stop string would be complete
 //! before anything was said, the token that completes it is drawn again without it, from the same number. So
-//! is one that begins a call which is not allowed. The cache never goes back for it, and following a
-//! recording makes the same refusals.
+//! is one that begins a call which is not allowed, and one that would make the reply's ids others than those of
+//! its text ([`canonical`](crate::turns::canonical)). The cache never goes back for it, and following a recording
+//! makes the same refusals.
 
 use crate::device::Best;
 use crate::text::tokenizer::Tokenizer;
@@ -11,8 +12,8 @@ use crate::turns::reply::ReplyText;
 use crate::turns::sampler::{self, Row};
 use crate::{Error, ErrorKind, Request, Result};
 
-/// Maximum number of ids that are refused one after the other; then the reply ends with nothing said.
-const MAX_REFUSED: usize = 64;
+/// Maximum number of ids that are refused one after the other; then the next one is said.
+const MAX_REFUSED: usize = 512;
 
 /// The id that the sampler draws after a reply; one that would leave nothing of it is not drawn.
 ///

@@ -14,6 +14,10 @@ use crate::turns::dry::Said;
 use crate::turns::sampler::{self, Row};
 use crate::{Error, Result, Sampling};
 use greenroom_grammar::{Grammar, Matcher};
+use std::collections::BTreeSet;
+
+/// Maximum number of tokens that are passed over because the reply's ids would not be those of its text.
+const MAX_BROKEN: usize = 64;
 
 /// A reply's place in its grammar.
 pub(crate) struct GrammarState {
@@ -37,7 +41,7 @@ impl GrammarState {
     }
 
     /// The token that is said where the sampler drew `drawn` from these logits: one that is allowed and
-    /// `fits`.
+    /// `fits`, and that `breaks` nothing if there is such a one.
     ///
     /// # Errors
     /// The grammar became too costly, or allows nothing that the vocabulary can say.
@@ -48,7 +52,7 @@ impl GrammarState {
         (reply, said): (&[u32], &Said),
         sampling: &Sampling,
         eog: &[u32],
-        fits: impl Fn(u32) -> bool,
+        (fits, breaks): (impl Fn(u32) -> bool, impl Fn(u32) -> bool),
     ) -> Result<u32> {
         if self.allows(drawn, eog)? {
             return Ok(drawn);
@@ -56,8 +60,18 @@ impl GrammarState {
         let may_end = self.matcher.may_end().map_err(failed)?;
         let mask = self.matcher.mask().map_err(failed)?;
         let allows = |id: u32| if eog.contains(&id) { may_end } else { mask.allows(id) && fits(id) };
-        let id = sampler::choose_allowed(&Row::new(logits, reply, said, sampling), sampling, allows);
-        id.ok_or_else(|| failed("it allows no token of this vocabulary here"))
+        let row = Row::new(logits, reply, said, sampling);
+        let mut broken = BTreeSet::new();
+        let mut choose = || {
+            let id = sampler::choose_allowed(&row, sampling, |id| allows(id) && !broken.contains(&id))?;
+            let is_whole = eog.contains(&id) || !breaks(id);
+            (!is_whole).then(|| broken.insert(id));
+            Some((id, is_whole))
+        };
+        let first = choose().ok_or_else(|| failed("it allows no token of this vocabulary here"))?;
+        let mut others = std::iter::from_fn(choose).take(MAX_BROKEN);
+        let whole = if first.1 { None } else { others.find(|(_, is_whole)| *is_whole) };
+        Ok(whole.unwrap_or(first).0)
     }
 
     /// True if a token may be said here.

@@ -9,6 +9,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod calling;
+pub(crate) mod canonical;
 pub(crate) mod constraint;
 pub(crate) mod digest;
 pub(crate) mod draft_model;

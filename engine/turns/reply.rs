@@ -1,9 +1,10 @@
 //! A reply in the making: ids, bytes, and where it must be cut.
 //!
 //! A stop string cuts before the first token that overlaps it; one that begins with a line break is also met
-//! at the reply's beginning. Where the cut would leave nothing, the token is refused instead. A reply that
-//! reached its limit may be cut after its last whole sentence; an incomplete character at the end is cut in
-//! any case. All cuts are between tokens. Only text that no cut can take back is streamed.
+//! at the reply's beginning. Where the cut would leave nothing, the token is refused instead. Where stops are
+//! exact ([`Request::exact_stops`]), it cuts where it begins, and what remains of a token is tokenized again.
+//! A reply that reached its limit may be cut after its last whole sentence; an incomplete character at the
+//! end is cut in any case. Only text that no cut can take back is streamed.
 //!
 //! A reply is a thought, perhaps ([`opening`]), then speech or a call ([`calling`](super::calling)). Stop strings,
 //! grammars and calls count from the end of the thought on, and a special token is no part of a stop string.
@@ -18,12 +19,13 @@ pub use elsewhere::StreamedReply;
 pub(crate) use elsewhere::{cut, cut_text};
 
 use crate::text::chat::ReplyForm;
-use crate::text::prefix::{overlap, whole_characters};
+use crate::text::prefix::{common_prefix, overlap, whole_characters};
 #[cfg(test)]
 use crate::text::thoughts::N_EXAMINED;
 use crate::text::thoughts::{ReplyParts, find};
-use crate::text::tokenizer::Tokenizer;
+use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::calling::{Beginning, Begun, Calling, Speech};
+use crate::turns::canonical::CanonicalText;
 use crate::turns::dry::Said;
 use crate::turns::grammar::GrammarState;
 use crate::turns::sampler::{self, Row};
@@ -52,6 +54,10 @@ pub(crate) struct ReplyText {
     ends: Vec<usize>,
     bytes: Vec<u8>,
     stops: Vec<Vec<u8>>,
+    /// True if a stop string cuts where it begins, and may leave nothing.
+    has_exact_stops: bool,
+    /// The text that the next token goes on with; `None`: its ids need not be those of its text.
+    canonical: Option<CanonicalText>,
     /// True if its tokens were drawn by a remote engine: a stop string that would leave nothing was not
     /// refused, so it is passed over.
     is_from_elsewhere: bool,
@@ -95,6 +101,16 @@ impl ReplyText {
     /// The same, to a prompt whose replies have this form, with a thought of at most so many tokens.
     pub(crate) fn in_form(self, form: &ReplyForm, max_thought: usize) -> Self {
         Self { opening: Opening::new(form, max_thought), ..self }
+    }
+
+    /// The same, whose stop strings cut where they begin.
+    pub(crate) fn with_exact_stops(self, has_exact_stops: bool) -> Self {
+        Self { has_exact_stops, ..self }
+    }
+
+    /// The same, whose ids are those of its text, after what its prompt ends with.
+    pub(crate) fn canonical(self, after: Option<After>) -> Self {
+        Self { canonical: after.map(|after| CanonicalText { begin: 0, after }), ..self }
     }
 
     /// The same, in a grammar once it has begun: nothing else ends or cuts it. `thinks`: a thought may come
@@ -294,7 +310,13 @@ impl ReplyText {
             return true;
         }
         self.opening.refuses(id, self.ids.len())
-            || !tokenizer.is_special(id) && self.would_leave_nothing(piece)
+            || self.is_broken_by(id, tokenizer)
+            || !self.has_exact_stops && !tokenizer.is_special(id) && self.would_leave_nothing(piece)
+    }
+
+    /// True if a token would make its ids others than those of its text.
+    fn is_broken_by(&self, id: u32, tokenizer: &Tokenizer) -> bool {
+        self.canonical.is_some_and(|text| text.is_broken_by(id, &self.ids, tokenizer))
     }
 
     /// What is said after a thought and what leads to the reply.
@@ -328,6 +350,8 @@ impl ReplyText {
             return Ok(id);
         }
         let so_far = (&self.ids[..], &self.said);
+        let canonical = self.canonical;
+        let breaks = |id: u32| canonical.is_some_and(|text| text.is_broken_by(id, so_far.0, tokenizer));
         if self.may_think_first() && !self.opening.opens(drawn) {
             // It does not think first: what it says begins here.
             let markup = || self.calling.as_ref()?.forced(&self.ids, 0);
@@ -335,7 +359,7 @@ impl ReplyText {
                 return Ok(id);
             }
             if let Some(guide) = &mut self.waiting {
-                return guide.choose(drawn, logits, so_far, sampling, eog, |_| true);
+                return guide.choose(drawn, logits, so_far, sampling, eog, (|_| true, breaks));
             }
         }
         if let Some((more, end)) = self.fork() {
@@ -349,10 +373,10 @@ impl ReplyText {
             let calling = self.calling.as_ref();
             let begins =
                 |id: u32| calling.is_some_and(|it| it.begins(way, self.speech(), tokenizer.piece(id)));
-            return guide.choose(drawn, logits, so_far, sampling, eog, begins);
+            return guide.choose(drawn, logits, so_far, sampling, eog, (begins, breaks));
         }
         match &mut self.guide {
-            Some(guide) => guide.choose(drawn, logits, so_far, sampling, eog, |_| true),
+            Some(guide) => guide.choose(drawn, logits, so_far, sampling, eog, (|_| true, breaks)),
             None => Ok(drawn),
         }
     }
@@ -432,7 +456,12 @@ impl ReplyText {
             Beginning::Behind(begun) => Some(begun),
         };
         let known = self.bytes.len();
+        // What is given is encoded by itself.
+        let begins_text = tokenizer.is_special(id) || self.forced().is_some();
         let stop = self.push(id, tokenizer.piece(id), Some(tokenizer));
+        if let Some(text) = self.canonical.as_mut().filter(|_| begins_text) {
+            *text = CanonicalText { begin: self.ids.len(), after: tokenizer.after(Some(id)) };
+        }
         if let Some(begun) = after {
             self.decide(Some(begun));
             return Ok(None);
@@ -497,8 +526,29 @@ impl ReplyText {
         self.begin = self.first_text_from(self.opening.thoughts.after_head().unwrap_or(0));
         let (found, stop) = found?;
         self.met = Some(stop);
-        self.keep(self.tokens_before(found));
+        self.cut_at(found, tokenizer);
         Some(StopReason::StopString)
+    }
+
+    /// Cuts where a stop string begins: before the token there, or within it.
+    fn cut_at(&mut self, at: usize, tokenizer: Option<&Tokenizer>) {
+        let n = self.tokens_before(at);
+        let rest = self.bytes.get(self.end_of(n)..at).unwrap_or_default().to_vec();
+        self.keep(n);
+        let Some(tokenizer) = tokenizer.filter(|_| self.has_exact_stops && !rest.is_empty()) else { return };
+        let begin = self.ends.partition_point(|end| *end <= self.after_special);
+        let text = CanonicalText { begin, after: After::Text };
+        let text = self.canonical.unwrap_or(text);
+        let Some(ids) = str::from_utf8(&rest).ok().and_then(|rest| text.with(&self.ids, rest, tokenizer).ok())
+        else {
+            return;
+        };
+        self.keep(common_prefix(&self.ids, &ids));
+        for id in &ids[self.ids.len()..] {
+            self.ids.push(*id);
+            self.bytes.extend_from_slice(tokenizer.piece(*id));
+            self.ends.push(self.bytes.len());
+        }
     }
 
     /// Offset after the spaces at an offset, all before `begin` being known.
@@ -519,7 +569,7 @@ impl ReplyText {
         let least = if self.is_from_elsewhere { self.first_text_kept(begin)? } else { thought };
         let least = least.max(self.after_special);
         let first = |(n, stop): (usize, &Vec<u8>)| {
-            let is_plain = begin >= self.after_special;
+            let is_plain = begin >= self.after_special && !self.has_exact_stops;
             let at_begin = is_plain && line_of(stop).is_some_and(|line| text[begin..].starts_with(line));
             let from = known.saturating_sub(stop.len() - 1).max(least);
             let found = || find(text.get(from..)?, stop).map(|at| from + at);
@@ -565,7 +615,8 @@ impl ReplyText {
         for stop in &self.stops {
             certain = certain.min(self.bytes.len() - overlap(&self.bytes, stop));
             let begun = &self.bytes[self.begin..];
-            if line_of(stop).is_some_and(|line| line.starts_with(begun)) {
+            let is_line = !self.has_exact_stops && line_of(stop).is_some_and(|line| line.starts_with(begun));
+            if is_line {
                 certain = certain.min(self.opening.thoughts.after_head().unwrap_or(0));
             }
         }
@@ -606,7 +657,7 @@ impl ReplyText {
 
     /// Records the log-probability of the last token, unless it was cut at once.
     pub(crate) fn note(&mut self, logprob: Option<TokenLogprob>) {
-        self.logprobs.extend(logprob.filter(|_| self.logprobs.len() < self.ids.len()));
+        self.logprobs.extend(logprob.filter(|_| self.met.is_none() && self.logprobs.len() < self.ids.len()));
     }
 
     /// Log-probabilities of the tokens whose text was streamed since the last call.

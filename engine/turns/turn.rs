@@ -6,8 +6,8 @@ use crate::memory::arena::Arena;
 use crate::memory::pass::Wanted;
 use crate::memory::session::{CacheContext, Session, known_bytes};
 use crate::scoring::distribution::Distribution;
-use crate::text::chat::Chat;
-use crate::text::prefix::{Segment, SegmentKind, n_tokens};
+use crate::text::chat::{Chat, after};
+use crate::text::prefix::{Segment, SegmentKind, common_prefix, n_tokens};
 use crate::text::thoughts::ReplyParts;
 use crate::text::tokenizer::Tokenizer;
 use crate::turns::calling::Calling;
@@ -99,8 +99,11 @@ impl Decode {
             let said =
                 Said::new(replies.map(|segment| &*segment.ids), request.sampling.whole_words, tokenizer);
             let max_thought = request.max_thought_tokens.unwrap_or(usize::MAX);
-            let reply =
-                ReplyText::new(&request.stop, request.whole_sentences, said).in_form(&form, max_thought);
+            let after = request.sampling.canonical.then(|| after(prompt, tokenizer));
+            let reply = ReplyText::new(&request.stop, request.whole_sentences, said)
+                .in_form(&form, max_thought)
+                .with_exact_stops(request.exact_stops)
+                .canonical(after);
             let conversation = request.prompt.conversation();
             let thinks = max_thought > 0 && conversation.is_some_and(|it| it.reasoning != Reasoning::None);
             let reply = match guide {
@@ -125,16 +128,14 @@ impl Decode {
     }
 
     /// Tokens that the reply may take, and what would make them fewer.
-    pub(crate) fn longest(&self, request: &Request, max_call_tokens: usize) -> (usize, Remedy) {
-        let bounded =
-            Request { max_call_tokens: request.max_call_tokens.min(max_call_tokens), ..request.clone() };
+    pub(crate) fn longest(&self, request: &Request) -> (usize, Remedy) {
         match self {
             Self::ScoreOptions(choosing) => (choosing.longest(), Remedy::ShorterOptions),
             Self::TeacherForce(following) => {
-                (following.ids().len().max(following.reply.most(&bounded)), Remedy::ShorterReply)
+                (following.ids().len().max(following.reply.most(request)), Remedy::ShorterReply)
             }
             Self::Read => (0, Remedy::ShorterReply),
-            Self::Sample(reply) => (reply.most(&bounded), Remedy::ShorterReply),
+            Self::Sample(reply) => (reply.most(request), Remedy::ShorterReply),
             Self::Forced(_) => (request.max_tokens, Remedy::ShorterReply),
         }
     }
@@ -470,8 +471,10 @@ impl ActiveTurn {
             }
             stream(&self.events, reply.finish(), || reply.take_certain_logprobs());
             send_logprobs(&self.events, reply.take_last_logprobs());
-            let n = self.prompt_len + reply.ids().len();
-            self.go_back(n, arena);
+            let ids = reply.ids().to_vec();
+            let n = common_prefix(&self.session.tokens[self.prompt_len..], &ids);
+            self.go_back(self.prompt_len + n, arena);
+            self.session.tokens.extend(&ids[n..]);
         }
         self.stop = Some(stop);
     }

@@ -126,8 +126,7 @@ pub(super) fn particulars(sources: &ReportSources) -> Vec<(String, String)> {
         repetition_penalty,
         repetition_window,
         dry,
-        whole_words: _,
-        seed: _,
+        ..
     } = header.sampling;
     let mut penalty = if repetition_penalty == 1.0 {
         "no repetition penalty".to_string()

@@ -12,8 +12,6 @@ use super::models::Served;
 use super::queue::Ticket;
 use super::sessions::{self, SessionScope};
 use super::tenants::Tenant;
-use crate::sampling::resolved;
-use crate::scenario::Hints;
 use axum::http::HeaderMap;
 use greenroom_engine::{
     Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request,
@@ -63,7 +61,11 @@ pub(super) struct AnswerSettings {
     pub(super) max_tokens: Option<usize>,
     /// Maximum number of tokens of a thought before it, among these; `None`: no limit of its own.
     pub(super) max_thought_tokens: Option<usize>,
+    /// Minimum number of tokens in the reply.
+    pub(super) min_tokens: usize,
     pub(super) stop: Vec<String>,
+    /// Tokens that end the reply besides the model's own.
+    pub(super) end_ids: Vec<u32>,
     pub(super) constraint: Option<Constraint>,
     pub(super) grammar: Option<Grammar>,
     pub(super) calls: ToolChoice,
@@ -78,19 +80,15 @@ pub(super) struct AnswerSettings {
 }
 
 impl AnswerSettings {
-    /// OpenAI's defaults, except for the sampling settings that are given.
-    pub(super) fn sampled(given: &Hints, seed: u64) -> Self {
-        let defaults = Self::new(seed);
-        Self { sampling: resolved(given, &defaults.sampling), ..defaults }
-    }
-
     /// OpenAI's defaults: temperature 1, no filters, as long as there is room.
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            sampling: Sampling { temperature: 1.0, seed, ..Sampling::default() },
+            sampling: Sampling { temperature: 1.0, canonical: true, seed, ..Sampling::default() },
             max_tokens: None,
             max_thought_tokens: None,
+            min_tokens: 0,
             stop: Vec::new(),
+            end_ids: Vec::new(),
             constraint: None,
             grammar: None,
             calls: ToolChoice::Never,
@@ -308,7 +306,9 @@ impl Ask {
             sampling,
             max_tokens,
             max_thought_tokens,
+            min_tokens,
             stop,
+            end_ids,
             constraint,
             grammar,
             calls,
@@ -332,8 +332,12 @@ impl Ask {
             sampling: Sampling { seed, ..sampling },
             max_tokens: max_tokens.unwrap_or(usize::MAX),
             max_call_tokens: max_tokens.unwrap_or(CALL_TOKENS),
+            fits_context: true,
             max_thought_tokens,
+            min_tokens,
             stop,
+            exact_stops: true,
+            end_ids,
             constraint,
             grammar: grammar.map(Arc::new),
             calls,
@@ -356,12 +360,8 @@ struct EngineTurn<'a> {
 }
 
 impl EngineTurn<'_> {
-    async fn play(&self, mut request: Request, memory: &str) -> Result<CompletedReply, Refusal> {
+    async fn play(&self, request: Request, memory: &str) -> Result<CompletedReply, Refusal> {
         self.entry.remembers(memory);
-        if request.max_tokens == usize::MAX {
-            let n = self.engine.prompter().prompt_ids(&request.prompt)?.len();
-            request.max_tokens = self.engine.model().context_length.saturating_sub(n);
-        }
         let tools = request.prompt.conversation().and_then(|conversation| conversation.tools.clone());
         let seed = request.sampling.seed;
         let (mut calling, mut sent) = (String::new(), Vec::new());

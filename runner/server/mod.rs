@@ -11,6 +11,7 @@ mod agents;
 mod anthropic;
 mod ask;
 mod body;
+mod controls;
 mod dialogue;
 mod disk;
 mod error;

@@ -193,7 +193,8 @@ fn first_to_arrive(candidates: &[(u32, f32)], top: f32, n: usize, sampling: &Sam
 /// The token that [`choose`] chooses, if the likeliest tokens determine it, at the sampling's temperature.
 /// Penalties lower logits, so what is not among the candidates stays below them.
 pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &Sampling) -> Option<u32> {
-    if sampling.repetition_penalty < 1.0 {
+    let added = row::added(reply, sampling);
+    if sampling.repetition_penalty < 1.0 || added.values().any(|added| *added > 0.0) {
         return None;
     }
     let mut best = best.clone();
@@ -204,6 +205,7 @@ pub(crate) fn choose_among(best: &Best, reply: &[u32], said: &Said, sampling: &S
             *logit = row::repeated(*logit, sampling.repetition_penalty);
         }
         *logit -= dry.get(id).copied().unwrap_or(0.0);
+        *logit += added.get(id).copied().unwrap_or(0.0);
     }
     if sampling.temperature <= 0.0 {
         let first = best.candidates.into_iter().filter(|(_, x)| *x >= best.least).min_by(likelier);

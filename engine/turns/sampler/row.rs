@@ -27,6 +27,9 @@ impl<'a> Row<'a> {
         for (id, penalty) in sampling.dry.map(|dry| said.penalties(dry)).unwrap_or_default() {
             row.change(id, |logit| logit - penalty);
         }
+        for (id, added) in added(reply, sampling) {
+            row.change(id, |logit| logit + added);
+        }
         row
     }
 
@@ -115,6 +118,20 @@ pub(super) fn used(reply: &[u32], said: &Said, sampling: &Sampling) -> BTreeSet<
     let n = if sampling.repetition_penalty == 1.0 { 0 } else { sampling.repetition_window };
     let latest = &reply[reply.len().saturating_sub(n)..];
     latest.iter().flat_map(|id| said.spellings(*id)).collect()
+}
+
+/// What is added to the logits of some tokens: a bias, less the penalties of what the reply has used.
+pub(super) fn added(reply: &[u32], sampling: &Sampling) -> BTreeMap<u32, f32> {
+    let Sampling { frequency_penalty, presence_penalty, .. } = *sampling;
+    let mut added = sampling.bias.clone();
+    if frequency_penalty != 0.0 || presence_penalty != 0.0 {
+        let mut used = BTreeMap::<u32, usize>::new();
+        reply.iter().for_each(|id| *used.entry(*id).or_default() += 1);
+        for (id, n) in used {
+            *added.entry(id).or_default() -= presence_penalty + frequency_penalty * n as f32;
+        }
+    }
+    added
 }
 
 /// The logit of a token that was said before (Keskar et al. 2019).

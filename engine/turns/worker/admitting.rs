@@ -191,11 +191,11 @@ impl Worker {
             return self.loading.push(turn);
         }
         let LoadingTurn { id, request, events, began, prepared, loading } = turn;
-        let Prepared { prompt, decode, max_call_tokens, need, .. } = prepared;
+        let Prepared { prompt, decode, limits, need, .. } = prepared;
         let mut recalled = self.memory.finish_recall(loading);
         let prompt = recalled.aligned.take().unwrap_or(prompt);
         tracing::debug!("`{}`: {} tokens recalled", request.session.agent, recalled.reused);
-        let request = Request { max_call_tokens, ..Arc::unwrap_or_clone(request) };
+        let request = limits.of(Arc::unwrap_or_clone(request));
         self.active.push(ActiveTurn::new(id, request, prompt, decode, recalled, events, began, need));
         self.enforce_budget();
     }

@@ -12,6 +12,7 @@ use super::super::{App, AuthTenant, Shared, body};
 use super::agent::{NamedAgent, PastTurn};
 use super::roster::HeldAgent;
 use super::words;
+use crate::sampling::resolved;
 use crate::scenario::Hints;
 use axum::Json;
 use axum::body::Bytes;
@@ -142,14 +143,16 @@ impl TurnBody {
             top_p: self.top_p.or(definition.top_p),
             ..Hints::default()
         };
+        let defaults = AnswerSettings::new(seed);
         Ok(AnswerSettings {
+            sampling: resolved(&given, &defaults.sampling),
             max_tokens,
             stop: self.stop.clone().unwrap_or_else(|| definition.stop.clone()),
             constraint,
             grammar,
             calls,
             next_use: is_pinned.then_some(0),
-            ..AnswerSettings::sampled(&given, seed)
+            ..defaults
         })
     }
 

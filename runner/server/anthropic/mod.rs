@@ -7,14 +7,13 @@ mod messages;
 mod reply;
 mod tools;
 
-use super::ask::{AnswerSettings, Ask, AskSubject, fresh_id, random_seed, scope};
+use super::ask::{AnswerSettings, Ask, AskSubject, fresh_id, scope};
+use super::controls::controls;
 use super::dialogue::Dialogue;
 use super::error::{Refusal, in_anthropics_form};
-use super::openai::schema;
 use super::stream::respond;
 use super::thinking::ThinkingGiven;
 use super::{App, AuthTenant, Shared, body};
-use crate::scenario::Hints;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
@@ -43,32 +42,13 @@ struct MessagesBody {
     tools: Option<Vec<AnthropicTool>>,
     tool_choice: Option<WrittenToolChoice>,
     thinking: Option<Thinking>,
-    output_config: Option<OutputConfig>,
     /// Required, except for counting. With 0 the prompt is read, without a reply.
     max_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<usize>,
-    stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     diagnostics: Option<Diagnostics>,
     /// Extension: how the prompt matched the memory.
     #[serde(default)]
     greenroom: bool,
-    /// Ours: seeds the reply.
-    seed: Option<i64>,
-}
-
-/// The form of a reply; its effort changes nothing.
-#[derive(Deserialize)]
-struct OutputConfig {
-    format: Option<OutputFormat>,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum OutputFormat {
-    JsonSchema { schema: Value },
 }
 
 #[derive(Deserialize)]
@@ -108,32 +88,18 @@ impl MessagesBody {
         self.thinking.as_ref().map_or(Ok(ThinkingGiven::default()), Thinking::given)
     }
 
-    /// How it is answered, by a model with a context of `context` tokens.
-    ///
-    /// Clients ask for tens of thousands of tokens without checking the model. If that is the model's context
-    /// or more, the reply may be as long as there is room, and then ends with
-    /// `model_context_window_exceeded`.
-    fn settings(&mut self, calls: ToolChoice, context: usize) -> Result<AnswerSettings, Refusal> {
-        let max_tokens = self.max_tokens.ok_or_else(|| {
-            Refusal::field("max_tokens", "`max_tokens` is missing: the maximum number of tokens in the reply")
-        })?;
-        let grammar = match self.output_config.take().and_then(|config| config.format) {
-            None => None,
-            Some(OutputFormat::JsonSchema { schema: form }) => {
-                Some(schema(&form, "output_config.format.schema")?)
-            }
-        };
-        let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
-        let Self { temperature, top_p, top_k, .. } = *self;
-        let given = Hints { temperature, top_p, top_k, ..Hints::default() };
+    /// How it is answered.
+    fn settings(&self, calls: ToolChoice, controls: AnswerSettings) -> Result<AnswerSettings, Refusal> {
+        if self.max_tokens.is_none() {
+            let found = "`max_tokens` is missing: the maximum number of tokens in the reply";
+            return Err(Refusal::field("max_tokens", found));
+        }
         Ok(AnswerSettings {
-            max_tokens: (max_tokens < context).then_some(max_tokens),
+            max_tokens: self.max_tokens,
             max_thought_tokens: self.thinking_given()?.limit(),
-            stop: self.stop_sequences.take().unwrap_or_default(),
-            grammar,
             calls,
             parallel_tool_calls: self.tool_choice.as_ref().is_some_and(WrittenToolChoice::is_joint),
-            ..AnswerSettings::sampled(&given, seed)
+            ..controls
         })
     }
 }
@@ -147,17 +113,17 @@ async fn create(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
+    let controls = controls(&value)?;
     let mut body: MessagesBody = body::of_value(value)?;
     let (dialogue, calls) = body.dialogue()?;
-    let context = app.models.get(&body.model).await?.engine().model().context_length;
-    let settings = body.settings(calls, context)?;
+    let settings = body.settings(calls, controls)?;
     let mut reply = ReplyContext {
         app: app.clone(),
         tenant: tenant.name.clone(),
         id: fresh_id("msg_"),
         model: body.model.clone(),
         dialogue: dialogue.clone(),
-        is_bounded: settings.max_tokens.is_some(),
+        max_tokens: settings.max_tokens.unwrap_or(usize::MAX),
         explains: body.greenroom,
         earlier: body.diagnostics.and_then(|asked| asked.previous_message_id),
         prompt_tokens: 0,

@@ -18,8 +18,8 @@ pub(super) struct ReplyContext {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) dialogue: Dialogue,
-    /// True if the request bounds the reply; else its context does.
-    pub(super) is_bounded: bool,
+    /// Maximum number of tokens that was asked for; a context may have less room.
+    pub(super) max_tokens: usize,
     pub(super) explains: bool,
     /// The message whose prompt this one's is compared with.
     pub(super) earlier: Option<String>,
@@ -81,7 +81,7 @@ impl ReplyContext {
         match (completion.stop, &completion.call) {
             (StopReason::EndOfTurn, Some(ToolCalls::Complete(_))) => ("tool_use", None),
             (StopReason::StopString, _) => ("stop_sequence", completion.stop_string.as_deref()),
-            (StopReason::Length | StopReason::Sentence, None) if !self.is_bounded => {
+            (StopReason::Length | StopReason::Sentence, None) if completion.ids.len() < self.max_tokens => {
                 ("model_context_window_exceeded", None)
             }
             (StopReason::Length | StopReason::Sentence, _) => ("max_tokens", None),

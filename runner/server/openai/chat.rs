@@ -1,8 +1,9 @@
 //! Chat completions.
 
 use super::super::ask::{
-    AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, calls, fresh_id, random_seed, scope,
+    AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, calls, fresh_id, scope,
 };
+use super::super::controls::controls;
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::models::now;
@@ -11,30 +12,21 @@ use super::super::thinking::ThinkingGiven;
 use super::super::{App, AuthTenant, Shared, body};
 use super::messages::{self, OpenAiMessage, OpenAiTool};
 use super::words::{
-    CacheOptions, StopParam, StreamOptions, diagnostics, explained, finish_reason, logprobs, sampling,
-    schema, usage,
+    CacheOptions, StreamOptions, diagnostics, explained, finish_reason, logprobs, usage,
 };
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Grammar, TokenLogprob};
+use greenroom_engine::TokenLogprob;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Unsupported fields that would change the reply.
-const UNSUPPORTED: [&str; 7] = [
-    "functions",
-    "logit_bias",
-    "frequency_penalty",
-    "presence_penalty",
-    "audio",
-    "prediction",
-    "web_search_options",
-];
+const UNSUPPORTED: [&str; 4] = ["functions", "audio", "prediction", "web_search_options"];
 /// Maximum number of replies to one request.
 const MAX_REPLIES: usize = 16;
 
@@ -43,11 +35,6 @@ const MAX_REPLIES: usize = 16;
 struct ChatBody {
     model: String,
     messages: Vec<OpenAiMessage>,
-    seed: Option<i64>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    stop: Option<StopParam>,
-    response_format: Option<ResponseFormat>,
     n: Option<usize>,
     tools: Option<Vec<OpenAiTool>>,
     tool_choice: Option<Value>,
@@ -61,20 +48,6 @@ struct ChatBody {
     /// Extension: how the prompt matched the memory.
     #[serde(default)]
     greenroom: bool,
-}
-
-/// The form of a reply.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", expecting = "an object with a `type`")]
-enum ResponseFormat {
-    Text,
-    JsonObject,
-    JsonSchema { json_schema: NamedSchema },
-}
-
-#[derive(Deserialize)]
-struct NamedSchema {
-    schema: Value,
 }
 
 /// What all parts of an answer have in common.
@@ -103,7 +76,7 @@ pub(in super::super) async fn complete(
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
     body::refuse(&value, &UNSUPPORTED)?;
-    let (sampled, thinking) = (sampling(&value)?, ThinkingGiven::read(&value)?);
+    let (controls, thinking) = (controls(&value)?, ThinkingGiven::read(&value)?);
     let body: ChatBody = body::of_value(value)?;
     let tools = messages::tools(body.tools.unwrap_or_default())?;
     let may_call = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
@@ -116,16 +89,12 @@ pub(in super::super) async fn complete(
     if body.top_logprobs.is_some_and(|n| n > 0) && !has_logprobs {
         return Err(Refusal::field("top_logprobs", "this requires `logprobs: true`"));
     }
-    let seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
     let settings = AnswerSettings {
-        max_tokens: body.max_completion_tokens.or(body.max_tokens),
         max_thought_tokens: thinking.limit(),
-        stop: StopParam::list(body.stop),
-        grammar: grammar(body.response_format)?,
         calls: may_call,
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(false),
         logprobs: has_logprobs.then_some(body.top_logprobs.unwrap_or(0)),
-        ..AnswerSettings::sampled(&sampled, seed)
+        ..controls
     };
     let mut completion = Completion {
         app: app.clone(),
@@ -149,16 +118,6 @@ pub(in super::super) async fn complete(
     }
     completion.answers = admitted.play(None).await?;
     Ok(Json(completion.whole()).into_response())
-}
-
-fn grammar(format: Option<ResponseFormat>) -> Result<Option<Grammar>, Refusal> {
-    Ok(match format {
-        None | Some(ResponseFormat::Text) => None,
-        Some(ResponseFormat::JsonObject) => Some(Grammar::json_schema(&json!({ "type": "object" }))),
-        Some(ResponseFormat::JsonSchema { json_schema }) => {
-            Some(schema(&json_schema.schema, "response_format.json_schema.schema")?)
-        }
-    })
 }
 
 impl Completion {

@@ -2,37 +2,26 @@
 //! another.
 
 use super::super::ask::{
-    AnswerSettings, Ask, AskSubject, MAX_OPTIONS, PieceSender, fresh_id, random_seed, scope,
+    AnswerSettings, Ask, AskSubject, PieceSender, fresh_id, random_seed, scope,
 };
+use super::super::controls::controls;
 use super::super::error::Refusal;
 use super::super::models::now;
 use super::super::stream::respond_by;
 use super::super::{App, AuthTenant, Shared, body};
 use super::prompts::prompts;
 use super::text_completion::TextCompletion;
-use super::words::{StopParam, StreamOptions, sampling};
-use crate::scenario::Hints;
+use super::words::StreamOptions;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Constraint, Grammar, Prompt};
+use greenroom_engine::Prompt;
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Unsupported fields that would change the reply.
-const UNSUPPORTED: [&str; 8] = [
-    "suffix",
-    "logit_bias",
-    "frequency_penalty",
-    "presence_penalty",
-    "guided_choice",
-    "guided_json",
-    "guided_regex",
-    "guided_grammar",
-];
 /// Maximum number of replies to one prompt.
 const MAX_REPLIES: usize = 16;
 /// Maximum number of prompts in one request.
@@ -47,9 +36,6 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 struct CompletionsBody {
     model: String,
     prompt: Value,
-    max_tokens: Option<usize>,
-    seed: Option<i64>,
-    stop: Option<StopParam>,
     n: Option<usize>,
     best_of: Option<usize>,
     logprobs: Option<usize>,
@@ -62,42 +48,6 @@ struct CompletionsBody {
     greenroom: bool,
     /// vLLM's: returns the ids of each reply.
     return_token_ids: Option<bool>,
-    // vLLM's.
-    structured_outputs: Option<Structured>,
-}
-
-/// A constraint on the reply, in vLLM's format: one of these.
-#[derive(Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Structured {
-    choice: Option<Vec<String>>,
-    json: Option<Value>,
-    regex: Option<String>,
-}
-
-impl Structured {
-    fn bounds(self) -> Result<(Option<Constraint>, Option<Grammar>), Refusal> {
-        let grammar = match self {
-            Self { choice: Some(options), json: None, regex: None } => {
-                if !(1..=MAX_OPTIONS).contains(&options.len()) {
-                    let message = format!("{} options: expected 1 to {MAX_OPTIONS}", options.len());
-                    return Err(Refusal::field("structured_outputs.choice", message));
-                }
-                return Ok((Some(Constraint::OneOf(options)), None));
-            }
-            // A schema may come as its text.
-            Self { choice: None, json: Some(Value::String(text)), regex: None } => Grammar::JsonSchema(text),
-            Self { choice: None, json: Some(schema), regex: None } => Grammar::json_schema(&schema),
-            Self { choice: None, json: None, regex: Some(regex) } => Grammar::Regex(regex),
-            _ => {
-                let message = "expected one of `choice`, `json` and `regex`";
-                return Err(Refusal::field("structured_outputs", message));
-            }
-        };
-        let checked =
-            grammar.check().map_err(|error| Refusal::field("structured_outputs", error.to_string()));
-        checked.map(|_| (None, Some(grammar)))
-    }
 }
 
 /// `POST /v1/completions`
@@ -108,18 +58,22 @@ pub(super) async fn complete(
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
     let value = body::value(&bytes)?;
-    body::refuse(&value, &UNSUPPORTED)?;
-    let sampled = sampling(&value)?;
+    let (mut controls, is_seeded) = (controls(&value)?, !value["seed"].is_null());
+    if ["max_tokens", "n_predict"].iter().all(|name| value[*name].is_null()) {
+        controls.max_tokens = Some(DEFAULT_MAX_TOKENS);
+    }
     let mut body: CompletionsBody = body::of_value(value)?;
     body.check()?;
     let prompts = prompts(&body.prompt, "prompt", MAX_PROMPTS)?;
     let echoes = body.echo.unwrap_or(false);
     let echoed = if echoes { texts(&app, &body.model, &prompts).await? } else { Vec::new() };
     let mut completion = body.answer(echoed);
-    let (settings, name) = (body.settings(&sampled)?, scope(body.prompt_cache_key.take(), &headers));
+    let (settings, name) = (body.settings(controls), scope(body.prompt_cache_key.take(), &headers));
     let asks = prompts.into_iter().map(|prompt| {
         let mut settings = settings.clone();
-        settings.sampling.seed = body.seed.map_or_else(random_seed, i64::cast_unsigned);
+        if !is_seeded {
+            settings.sampling.seed = random_seed();
+        }
         let subject = AskSubject::Raw(prompt, name.clone());
         let (tenant, model) = (tenant.clone(), body.model.clone());
         Ask { route: "/v1/completions", tenant, model, subject, settings, n: completion.n }
@@ -179,24 +133,12 @@ impl CompletionsBody {
             let message = "`echo` with `logprobs` is not supported: log-probabilities cover only the reply";
             return Err(Refusal::field("echo", message));
         }
-        if self.max_tokens == Some(0) {
-            return Err(Refusal::field("max_tokens", "`max_tokens` is 0; expected 1 or more"));
-        }
         Ok(())
     }
 
     /// The settings of all prompts; each gets a separate seed if none is given.
-    fn settings(&mut self, given: &Hints) -> Result<AnswerSettings, Refusal> {
-        let bounds = self.structured_outputs.take().map(Structured::bounds).transpose()?;
-        let (constraint, grammar) = bounds.unwrap_or_default();
-        Ok(AnswerSettings {
-            constraint,
-            grammar,
-            max_tokens: Some(self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
-            stop: StopParam::list(self.stop.take()),
-            logprobs: self.logprobs,
-            ..AnswerSettings::sampled(given, 0)
-        })
+    fn settings(&self, controls: AnswerSettings) -> AnswerSettings {
+        AnswerSettings { logprobs: self.logprobs, ..controls }
     }
 
     /// The answer, before any text.

@@ -12,7 +12,7 @@ mod words;
 
 pub(super) use messages::{FunctionEntry, OpenAiMessage, OpenAiTool, lines, offered, tools};
 pub use responses::StoredResponses;
-pub(super) use words::{explained, schema};
+pub(super) use words::explained;
 
 use super::App;
 use axum::Router;

@@ -2,42 +2,11 @@
 
 use super::super::App;
 use super::super::ask::CompletedReply;
-use super::super::body;
 use super::super::dialogue::Dialogue;
-use super::super::error::Refusal;
 use super::super::recent::{Diagnosis, Reason};
-use crate::scenario::Hints;
-use greenroom_engine::{Completion, Grammar, StopReason, TokenLogprob, ToolCalls};
+use greenroom_engine::{Completion, StopReason, TokenLogprob, ToolCalls};
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-/// The sampling settings that a request gives: OpenAI's, and llama.cpp's and vLLM's that the samplers here
-/// also support.
-///
-/// # Errors
-/// A setting is not a number: the field is named.
-pub(super) fn sampling(request: &Value) -> Result<Hints, Refusal> {
-    let names = Hints::overridable().filter(|name| *name != "max_tokens");
-    body::of_value(names.filter_map(|name| Some((name, request.get(name)?.clone()))).collect())
-}
-
-/// One stop string or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-pub(super) enum StopParam {
-    One(String),
-    Some(Vec<String>),
-}
-
-impl StopParam {
-    pub(super) fn list(stop: Option<Self>) -> Vec<String> {
-        match stop {
-            None => Vec::new(),
-            Some(Self::One(stop)) => vec![stop],
-            Some(Self::Some(stops)) => stops,
-        }
-    }
-}
 
 /// Options of a stream.
 #[derive(Deserialize)]
@@ -82,16 +51,6 @@ pub(super) fn usage(answers: &[CompletedReply]) -> Value {
         "prompt_tokens_details": { "cached_tokens": cached, "audio_tokens": 0 },
         "completion_tokens_details": { "reasoning_tokens": thought, "audio_tokens": 0 },
     })
-}
-
-/// The grammar of a JSON schema.
-///
-/// # Errors
-/// It can't be followed.
-pub(in super::super) fn schema(schema: &Value, place: &str) -> Result<Grammar, Refusal> {
-    let grammar = Grammar::json_schema(schema);
-    grammar.check().map_err(|error| Refusal::field(place, format!("{error}")))?;
-    Ok(grammar)
 }
 
 /// Tokens with their log-probabilities.

@@ -1,16 +1,16 @@
 //! The body of a request for a response: read, checked, and made into settings and the response as it begins.
 
 use super::super::messages::{self, FunctionEntry};
-use super::super::words::{CacheOptions, sampling, schema};
+use super::super::words::CacheOptions;
 use super::input::Status;
 use super::output::ResponseObject;
-use crate::scenario::Hints;
-use crate::server::ask::{AnswerSettings, fresh_id, random_seed};
+use crate::server::ask::{AnswerSettings, fresh_id};
 use crate::server::body;
+use crate::server::controls::controls;
 use crate::server::error::Refusal;
 use crate::server::models::now;
 use crate::server::thinking::ThinkingGiven;
-use greenroom_engine::{Grammar, MAX_TOP_LOGPROBS, Tools};
+use greenroom_engine::{MAX_TOP_LOGPROBS, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -35,7 +35,6 @@ pub(super) struct ResponsesBody {
     pub(super) greenroom: bool,
     temperature: Option<f64>,
     top_p: Option<f64>,
-    seed: Option<i64>,
     max_output_tokens: Option<usize>,
     tools: Option<Vec<ToolGiven>>,
     tool_choice: Option<Value>,
@@ -49,9 +48,9 @@ pub(super) struct ResponsesBody {
     safety_identifier: Option<String>,
     store: Option<bool>,
     truncation: Option<String>,
-    /// All settings of sampling; those above are reported as they were given.
-    #[serde(skip)]
-    sampled: Hints,
+    /// All settings of the reply; those here are reported as they were given.
+    #[serde(skip, default = "no_controls")]
+    controls: AnswerSettings,
     /// How much is thought before the reply.
     #[serde(skip)]
     pub(super) thinking: ThinkingGiven,
@@ -85,6 +84,10 @@ enum TextFormat {
     JsonSchema { name: String, description: Option<String>, schema: Value, strict: Option<bool> },
 }
 
+fn no_controls() -> AnswerSettings {
+    AnswerSettings::new(0)
+}
+
 impl ResponsesBody {
     /// Reads a body.
     ///
@@ -93,9 +96,8 @@ impl ResponsesBody {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
         let value = body::value(bytes)?;
         body::refuse(&value, &UNSUPPORTED)?;
-        let sampled = sampling(&value)?;
-        let thinking = ThinkingGiven::read(&value)?;
-        let body = Self { sampled, thinking, ..body::of_value(value)? };
+        let (controls, thinking) = (controls(&value)?, ThinkingGiven::read(&value)?);
+        let body = Self { controls, thinking, ..body::of_value(value)? };
         if let Some(other) = body.truncation.as_deref().filter(|word| *word != "disabled") {
             let message = format!("`truncation` is `{other}`, which is not supported; expected `disabled`");
             return Err(Refusal::field("truncation", message));
@@ -138,29 +140,18 @@ impl ResponsesBody {
     /// # Errors
     /// A schema can't be followed, or `tool_choice` names no tool.
     pub(super) fn settings(&self, tools: Option<&Tools>) -> Result<AnswerSettings, Refusal> {
-        let seed = self.seed.map_or_else(random_seed, i64::cast_unsigned);
         Ok(AnswerSettings {
-            max_tokens: self.max_output_tokens,
             max_thought_tokens: self.thinking.limit(),
-            grammar: self.grammar()?,
             calls: messages::calls(self.tool_choice.as_ref(), tools)?,
             parallel_tool_calls: self.may_call_several(),
             logprobs: self.has_logprobs().then_some(self.top_logprobs.unwrap_or(0)),
-            ..AnswerSettings::sampled(&self.sampled, seed)
+            ..self.controls.clone()
         })
     }
 
     /// Off by default, because small models that may make several calls make many.
     fn may_call_several(&self) -> bool {
         self.parallel_tool_calls.unwrap_or(false)
-    }
-
-    fn grammar(&self) -> Result<Option<Grammar>, Refusal> {
-        Ok(match self.format() {
-            TextFormat::Text => None,
-            TextFormat::JsonObject => Some(Grammar::json_schema(&json!({ "type": "object" }))),
-            TextFormat::JsonSchema { schema: form, .. } => Some(schema(&form, "text.format.schema")?),
-        })
     }
 
     fn format(&self) -> TextFormat {
