@@ -284,6 +284,9 @@ pub struct Completion {
     /// Number of its tokens that are of a thought, marks included.
     #[serde(default)]
     pub n_thought: usize,
+    /// Number of its first tokens that somebody else has said for it ([`Constraint::Begin`](crate::Constraint::Begin)).
+    #[serde(default)]
+    pub n_given: usize,
     /// Reason why it ended.
     pub stop: StopReason,
     /// The stop string that ended it.

@@ -400,4 +400,9 @@ pub enum Constraint {
     ///
     /// Refused: an id that the vocabulary has not.
     Follow(Vec<u32>),
+    /// The reply begins with these token ids, which somebody else has said for it: they are read in one prefill, and
+    /// the reply goes on freely. They count for no limit, and no stop string is looked for in them.
+    ///
+    /// Refused: an id that the vocabulary has not.
+    Begin(Vec<u32>),
 }

@@ -49,7 +49,8 @@ fn freely_drawn(
     let mut n_refused = 0;
     loop {
         let id = sampler::choose(&row, &request.sampling).ok_or_else(|| no_probabilities(logits))?;
-        if n_refused == MAX_REFUSED || !reply.refuses(id, tokenizer) {
+        let is_end = request.end_ids.contains(&id);
+        if is_end || n_refused == MAX_REFUSED || !reply.refuses(id, tokenizer) {
             return Ok(id);
         }
         row.exclude(id);
@@ -84,7 +85,7 @@ pub(super) fn drawn_among(
     }
     for _ in 0..=MAX_REFUSED {
         let id = sampler::choose_among(&best, reply.ids(), reply.ids_so_far(), &request.sampling)?;
-        if !reply.refuses(id, tokenizer) {
+        if request.end_ids.contains(&id) || !reply.refuses(id, tokenizer) {
             return Some(id);
         }
         best.candidates.retain(|(other, _)| *other != id);

@@ -58,6 +58,8 @@ pub(crate) struct ReplyText {
     has_exact_stops: bool,
     /// The text that the next token goes on with; `None`: its ids need not be those of its text.
     canonical: Option<CanonicalText>,
+    /// Number of ids that somebody else has said for it, at its beginning.
+    n_given: usize,
     /// True if its tokens were drawn by a remote engine: a stop string that would leave nothing was not
     /// refused, so it is passed over.
     is_from_elsewhere: bool,
@@ -106,6 +108,11 @@ impl ReplyText {
     /// The same, whose stop strings cut where they begin.
     pub(crate) fn with_exact_stops(self, has_exact_stops: bool) -> Self {
         Self { has_exact_stops, ..self }
+    }
+
+    /// The same, whose first ids somebody else has said for it.
+    pub(crate) fn begun_with(self, n_given: usize) -> Self {
+        Self { n_given, n_reported: n_given, ..self }
     }
 
     /// The same, whose ids are those of its text, after what its prompt ends with.
@@ -233,7 +240,7 @@ impl ReplyText {
                 (request.max_tokens, self.opening.n_lead)
             }
             None if !self.may_call() => (usize::MAX, 0),
-            None => (request.max_tokens, self.n_before()),
+            None => (request.max_tokens, self.n_before().max(self.n_given)),
         };
         let left = most.saturating_sub(self.ids.len().saturating_sub(from));
         left.min(self.most(request).saturating_sub(self.ids.len()))
@@ -243,7 +250,7 @@ impl ReplyText {
     pub(crate) fn most(&self, request: &Request) -> usize {
         let calls = !matches!(request.calls, ToolChoice::Never | ToolChoice::Forbidden);
         let most = request.max_tokens.max(if calls { request.max_call_tokens } else { 0 });
-        most.saturating_add(self.opening.n_besides(request.counts_thought))
+        most.saturating_add(self.opening.n_besides(request.counts_thought).saturating_add(self.n_given))
     }
 
     /// The parts of its text, in bytes of [`ReplyText::text`].
@@ -289,6 +296,11 @@ impl ReplyText {
     /// Number of tokens so far, those that were cut included.
     pub(crate) fn n_generated(&self) -> usize {
         self.n_generated
+    }
+
+    /// Number of ids that somebody else has said for it.
+    pub(crate) fn n_given(&self) -> usize {
+        self.n_given.min(self.ids.len())
     }
 
     /// Ids so far.
@@ -457,7 +469,8 @@ impl ReplyText {
         };
         let known = self.bytes.len();
         // What is given is encoded by itself.
-        let begins_text = tokenizer.is_special(id) || self.forced().is_some();
+        let is_given = self.ids.len() < self.n_given;
+        let begins_text = is_given || tokenizer.is_special(id) || self.forced().is_some();
         let stop = self.push(id, tokenizer.piece(id), Some(tokenizer));
         if let Some(text) = self.canonical.as_mut().filter(|_| begins_text) {
             *text = CanonicalText { begin: self.ids.len(), after: tokenizer.after(Some(id)) };
@@ -519,8 +532,12 @@ impl ReplyText {
         self.opening.thoughts.read(&self.bytes);
         // What the template says ends no reply, nor does the end of a thought.
         let is_special = tokenizer.is_some_and(|tokenizer| tokenizer.is_special(id));
-        if is_special || self.opening.is_scripted() || self.opening.thoughts.head() > known {
+        let is_given = self.ids.len() <= self.n_given;
+        if is_given || is_special || self.opening.is_scripted() || self.opening.thoughts.head() > known {
             self.after_special = self.bytes.len();
+        }
+        if is_given {
+            self.streamed = whole_characters(&self.bytes);
         }
         let found = self.first_stop(known);
         self.begin = self.first_text_from(self.opening.thoughts.after_head().unwrap_or(0));
@@ -657,7 +674,8 @@ impl ReplyText {
 
     /// Records the log-probability of the last token, unless it was cut at once.
     pub(crate) fn note(&mut self, logprob: Option<TokenLogprob>) {
-        self.logprobs.extend(logprob.filter(|_| self.met.is_none() && self.logprobs.len() < self.ids.len()));
+        let is_new = self.met.is_none() && self.logprobs.len() < self.ids.len();
+        self.logprobs.extend(logprob.filter(|_| is_new));
     }
 
     /// Log-probabilities of the tokens whose text was streamed since the last call.

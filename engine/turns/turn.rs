@@ -118,6 +118,9 @@ impl Decode {
         Ok(match &request.constraint {
             None => Self::Sample(reply()),
             Some(Constraint::Follow(ids)) => Self::TeacherForce(Following::new(ids, reply(), tokenizer)?),
+            Some(Constraint::Begin(ids)) => {
+                Self::TeacherForce(Following::new(ids, reply().begun_with(ids.len()), tokenizer)?)
+            }
             Some(Constraint::OneOf(texts)) => Self::ScoreOptions(ScoreOptions::new(
                 texts,
                 (request.by_length, request.logprobs),
@@ -577,12 +580,13 @@ impl ActiveTurn {
     /// Commits the turn: the session holds prompt and reply, and the completion has the cost.
     pub(crate) fn complete(&mut self, tokenizer: &Tokenizer, context: &CacheContext) -> Completion {
         let followed = std::mem::take(&mut self.followed);
-        let (mut call_ends, mut stop_string, mut parts, mut n_thought) = (Vec::new(), None, None, 0);
+        let (mut call_ends, mut stop_string, mut parts) = (Vec::new(), None, None);
+        let (mut n_thought, mut n_given) = (0, 0);
         let (ids, spelled, text, choice, call, logprobs) = match &self.decode {
             Decode::Sample(reply) => {
                 call_ends.extend(reply.call_ends());
                 stop_string = reply.met();
-                (parts, n_thought) = (Some(reply.parts()), reply.n_thought());
+                (parts, n_thought, n_given) = (Some(reply.parts()), reply.n_thought(), reply.n_given());
                 (reply.ids(), reply.text(), reply.text(), None, reply.call(tokenizer), reply.logprobs())
             }
             Decode::Forced(Chosen { option: Spelling { text, ids, spelled }, choice, tokens }) => {
@@ -613,6 +617,7 @@ impl ActiveTurn {
             ids,
             parts: parts.unwrap_or(ReplyParts { thought: 0..0, speech: 0..text.len() }),
             n_thought,
+            n_given,
             text,
             stop,
             stop_string,

@@ -11,10 +11,12 @@ use std::path::Path;
 /// A model of the command line: `MODEL`, or `NAME=MODEL`.
 pub(super) type ModelArg = (Option<String>, String);
 
-/// Parses `MODEL` or `NAME=MODEL`. (A path with `=` in it begins with `./`.)
+/// Parses `MODEL` or `NAME=MODEL`. (A path with `=` in it begins with `./` or `/`, or is there.)
 pub(super) fn parse(text: &str) -> Result<ModelArg, String> {
-    let is_name =
-        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_name = |name: &str| {
+        let is_path = name.starts_with(['.', '/', '~']) || name.contains("://") || Path::new(text).exists();
+        !name.trim().is_empty() && !is_path
+    };
     let given = match text.split_once('=').filter(|(name, _)| is_name(name)) {
         Some((name, model)) => (Some(name.to_string()), model.to_string()),
         None => (None, text.to_string()),

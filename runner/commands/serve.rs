@@ -2,10 +2,12 @@
 
 use super::machine::{Machine, loading};
 use super::stop::stopped;
-use super::{Exit, casting, parse_size};
-use crate::server::{Config, Models, Queue, Roster, Sessions, StoredResponses, Tenants, serve};
-use anyhow::{Context as _, ensure};
-use std::collections::BTreeSet;
+use super::{Exit, parse_size};
+use crate::server::{
+    Config, Doors, Models, Names, Queue, Roster, Sessions, StoredResponses, Tenants, serve,
+};
+use anyhow::{Context as _, bail, ensure};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,12 +49,25 @@ pub(super) struct Args {
     /// recently used one [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     model_memory: Option<u64>,
+    /// Another name of a model: NAME, or NAME=MODEL if several are served (repeatable)
+    #[arg(long, value_name = "NAME[=MODEL]")]
+    alias: Vec<String>,
+    /// Let the only model answer to any name
+    #[arg(long)]
+    any_model: bool,
+    /// Answer requests that call this machine by this name, too (repeatable)
+    #[arg(long, value_name = "HOST")]
+    allow_host: Vec<String>,
+    /// Answer pages of this origin, such as https://example.com (repeatable); `*` for all requires --keys
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
     #[command(flatten)]
     machine: Machine,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let Args { listen, keys, parallel, queue, timeout, max_body, model_memory, machine } = args;
+    let Args { listen, keys, parallel, queue, timeout, max_body, model_memory, .. } = args;
+    let Args { alias, any_model, allow_host, allow_origin, machine, .. } = args;
     let is_open = !listen.ip().is_loopback();
     ensure!(
         !is_open || keys.is_some(),
@@ -60,27 +75,32 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
          FILE, or listen on 127.0.0.1",
         listen.ip()
     );
+    let doors = Doors::new(allow_host, allow_origin, keys.is_some(), is_open)?;
     let tenants = match &keys {
         Some(path) => Tenants::read(path)?,
         None => Tenants::one(&machine.tenant),
     };
-    let mut given = casting::by_name(&machine.model.given)?;
-    if let Some(model) = given.remove("") {
-        given.insert(name_of(&model), model);
+    let mut given = BTreeMap::new();
+    for (name, model) in &machine.model.given {
+        let name = name.clone().unwrap_or_else(|| name_of(model));
+        if let Some(other) = given.insert(name.clone(), model.clone()) {
+            bail!("--model {other} and --model {model} would both be served as `{name}`; name one of them by NAME={model}");
+        }
     }
     if given.is_empty() {
         given.insert("understudy".to_string(), "understudy".to_string());
     }
+    let names = Names { aliases: aliases(alias, &given)?, any: any_model };
     let models: BTreeSet<String> = given.values().cloned().collect();
     let config = machine.config(&models, models.first().map_or("understudy", String::as_str))?;
     let folder = config.cache_dir.as_ref().map(|folder| folder.join("server"));
     let sessions = Sessions::open(folder.as_deref())?;
     let kept = StoredResponses::open(folder.as_deref())?;
     let roster = Roster::open(folder.as_deref())?;
-    let models = Models::open(config, &given, model_memory, Box::new(|| Box::new(loading(false))))?;
+    let models = Models::open(config, &given, names, model_memory, Box::new(|| Box::new(loading(false))))?;
     let queue = Queue::new(parallel.into(), queue.into());
     let (timeout, max_body) = (Duration::from_secs(timeout.into()), usize::try_from(max_body)?);
-    let config = Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, is_open };
+    let config = Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await;
@@ -91,6 +111,17 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         serve(config, listener, stop).await.context("the server failed")
     })?;
     Ok(Exit::Pass)
+}
+
+/// Models by their other names.
+fn aliases(given: Vec<String>, models: &BTreeMap<String, String>) -> anyhow::Result<BTreeMap<String, String>> {
+    let only = models.keys().next().filter(|_| models.len() == 1);
+    let named = given.into_iter().map(|alias| match (alias.split_once('='), only) {
+        (Some((alias, model)), _) => Ok((alias.to_string(), model.to_string())),
+        (None, Some(only)) => Ok((alias, only.clone())),
+        (None, None) => bail!("--alias {alias}: several models are served; expected --alias {alias}=MODEL"),
+    });
+    named.collect()
 }
 
 /// The default name of a model: that of its file.

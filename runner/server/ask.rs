@@ -17,6 +17,7 @@ use greenroom_engine::{
     Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request,
     Retention, Sampling, SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools,
 };
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -135,17 +136,72 @@ pub(super) enum ReplyPiece {
 pub(super) struct CompletedReply {
     pub(super) completion: Completion,
     pub(super) seed: u64,
+    /// The calls that it is, or ends with.
+    pub(super) calls: Vec<SaidCall>,
+    /// What the client has said for it, at its beginning.
+    pub(super) begun: String,
+    /// What of the request was not read as it was sent, a line each.
+    pub(super) warnings: Vec<String>,
 }
 
-/// The whole calls that a reply is.
-pub(super) fn calls(completion: &Completion) -> &[Call] {
-    match &completion.call {
-        Some(ToolCalls::Complete(calls)) => calls,
-        _ => &[],
+/// A call in a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SaidCall {
+    pub(super) tool: String,
+    /// The text of a JSON object; of a call that was cut, its beginning.
+    pub(super) arguments: String,
+}
+
+impl SaidCall {
+    /// As it is read when a client sends it back.
+    pub(super) fn as_read(&self) -> Call {
+        Call::read(self.tool.clone(), &self.arguments)
+    }
+}
+
+/// A call with its arguments read: an object, or the text that they are if they are none.
+pub(super) trait ReadCall {
+    fn read(tool: String, arguments: &str) -> Self;
+}
+
+impl ReadCall for Call {
+    fn read(tool: String, arguments: &str) -> Self {
+        let text = if arguments.trim().is_empty() { "{}" } else { arguments };
+        let read = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
+        Self { tool, arguments: read.unwrap_or_else(|| Value::from(arguments)) }
     }
 }
 
 impl CompletedReply {
+    /// A reply to a prompt with these tools.
+    fn new(completion: Completion, seed: u64, tools: Option<&Tools>, engine: &Engine) -> Self {
+        let calls = match &completion.call {
+            Some(ToolCalls::Complete(calls)) => calls
+                .iter()
+                .map(|call| SaidCall { tool: call.tool.clone(), arguments: call.arguments.to_string() })
+                .collect(),
+            Some(_) => {
+                let text = completion.text.get(completion.parts.speech.end..).unwrap_or_default();
+                let so_far = tools.map(|tools| engine.prompter().calls_so_far(tools, text));
+                let so_far = so_far.unwrap_or_default().into_iter();
+                so_far.map(|call| SaidCall { tool: call.tool.into(), arguments: call.arguments }).collect()
+            }
+            None => Vec::new(),
+        };
+        Self { completion, seed, calls, begun: String::new(), warnings: Vec::new() }
+    }
+
+    /// What it says, without what the client has said for it.
+    pub(super) fn speech(&self) -> &str {
+        let speech = self.completion.speech();
+        speech.strip_prefix(self.begun.as_str()).unwrap_or(speech)
+    }
+
+    /// Number of its tokens, without those that the client has said for it.
+    pub(super) fn n_tokens(&self) -> usize {
+        self.completion.ids.len() - self.completion.n_given
+    }
+
     /// Tokens of the prompt.
     pub(super) fn prompt_tokens(&self) -> usize {
         let cost = &self.completion.usage;
@@ -213,8 +269,29 @@ impl Ask {
             }
             AskSubject::Raw(..) | AskSubject::Kept { .. } => true,
         };
+        self.fits(served.engine())?;
         let ticket = app.queue.enter(&self.tenant, is_warm)?;
         Ok(AdmittedAsk { app: app.clone(), ask: self, served, ticket, entry, ids })
+    }
+
+    /// Checks what only the model can tell.
+    ///
+    /// # Errors
+    /// A token is not in its vocabulary, or a reply that has begun must have a form.
+    fn fits(&self, engine: &Engine) -> Result<(), Refusal> {
+        let (n_vocab, settings) = (engine.model().n_vocab, &self.settings);
+        let biased = settings.sampling.bias.keys().map(|id| ("logit_bias", *id));
+        let mut ids = biased.chain(settings.end_ids.iter().map(|id| ("stop_token_ids", *id)));
+        if let Some((field, id)) = ids.find(|(_, id)| *id as usize >= n_vocab) {
+            let found = format!("`{field}` names the token {id}, but the vocabulary has {n_vocab}");
+            return Err(Refusal::field(field, found));
+        }
+        let is_begun = matches!(&self.subject, AskSubject::Dialogue(dialogue, _) if !dialogue.begun.is_empty());
+        if is_begun && (settings.grammar.is_some() || settings.constraint.is_some()) {
+            let found = "the last message is the assistant's, but a reply that has begun can't have a form";
+            return Err(Refusal::field("messages", found));
+        }
+        Ok(())
     }
 
     fn scope<'a>(tenant: &'a Tenant, served: &'a Served, name: &'a str) -> SessionScope<'a> {
@@ -255,19 +332,28 @@ impl AdmittedAsk {
     }
 
     async fn play_all(self, pieces: Option<&PieceSender>) -> Result<Vec<CompletedReply>, Refusal> {
-        let Self { app, ask, served, ticket, entry, ids } = self;
+        let Self { app, mut ask, served, ticket, entry, ids } = self;
+        let subject = ask.subject.clone();
         let _place = ticket.wait().await?;
         let engine = served.engine();
-        let turn = |index| EngineTurn { engine, entry: &entry, pieces, index };
-        let (answer, prompt, memory) = match &ask.subject {
+        let dialogue = match &subject {
+            AskSubject::Dialogue(dialogue, _) => Some(&**dialogue),
+            AskSubject::Raw(..) | AskSubject::Kept { .. } => None,
+        };
+        let turn = |index| EngineTurn { engine, entry: &entry, pieces, index, dialogue };
+        let (answer, prompt, memory) = match &subject {
             AskSubject::Dialogue(dialogue, name) => {
                 let claim = app.sessions.claim(&Ask::scope(&ask.tenant, &served, name), dialogue);
                 let mut conversation = dialogue.conversation.clone();
                 claim.recall(&mut conversation);
                 let (prompt, memory) = (Prompt::Chat(conversation), claim.name.clone());
+                if !dialogue.begun.is_empty() {
+                    let ids = engine.prompter().reply_ids(&prompt, &dialogue.begun)?;
+                    ask.settings.constraint = Some(Constraint::Begin(ids));
+                }
                 let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
                 let answer = turn(0).play(request, &memory).await?;
-                claim.record_reply(dialogue, &answer.completion);
+                claim.record_reply(dialogue, &answer);
                 (answer, prompt, memory)
             }
             AskSubject::Raw(prompt, name) => {
@@ -357,6 +443,7 @@ struct EngineTurn<'a> {
     entry: &'a RequestGuard,
     pieces: Option<&'a PieceSender>,
     index: usize,
+    dialogue: Option<&'a Dialogue>,
 }
 
 impl EngineTurn<'_> {
@@ -390,7 +477,11 @@ impl EngineTurn<'_> {
                 Event::Done(_) => {
                     let completion = *turn.commit().await?;
                     self.entry.ended(&completion);
-                    let answer = CompletedReply { completion, seed };
+                    let mut answer = CompletedReply::new(completion, seed, tools.as_deref(), self.engine);
+                    if let Some(dialogue) = self.dialogue {
+                        answer.begun.clone_from(&dialogue.begun);
+                        answer.warnings.clone_from(&dialogue.warnings);
+                    }
                     self.tell(ReplyPiece::Ended(Box::new(answer.clone()))).await?;
                     return Ok(answer);
                 }

@@ -1,6 +1,7 @@
 //! Bodies of requests, read with errors that name the field.
 
 use super::error::Refusal;
+use super::models::Models;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -18,6 +19,23 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
 /// It is not JSON.
 pub(super) fn value(body: &[u8]) -> Result<Value, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::request(format!("the body is not JSON: {error}")))
+}
+
+/// Reads a body that names a model, and gives the model the name under which it is served.
+///
+/// # Errors
+/// It is not JSON, or there is no such model.
+pub(super) fn with_model(body: &[u8], models: &Models) -> Result<Value, Refusal> {
+    let mut value = value(body)?;
+    if value.is_object() {
+        let asked = match &value["model"] {
+            Value::Null => None,
+            Value::String(name) => Some(name.as_str()),
+            other => return Err(Refusal::field("model", format!("`model` is {other}; expected a name"))),
+        };
+        value["model"] = models.name(asked)?.into();
+    }
+    Ok(value)
 }
 
 /// Reads a value.

@@ -4,8 +4,9 @@
 //! hears next. Neighbouring lines of one side are joined; several calls of one message become calls one after
 //! another, each with its result.
 
+use super::ask::CompletedReply;
 use super::error::Refusal;
-use greenroom_engine::{Call, Completion, Conversation, Exchange, ReplyContent, ToolCalls, Tools};
+use greenroom_engine::{Call, Conversation, Exchange, ReplyContent, Tools};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,6 +45,10 @@ pub(super) struct Dialogue {
     pub(super) root: Digest,
     /// Digest of everything up to the end of each reply, reply by reply.
     pub(super) chain: Vec<Digest>,
+    /// What the reply begins with, as the client has it.
+    pub(super) begun: String,
+    /// What was not read as it was sent, a line each.
+    pub(super) warnings: Vec<String>,
 }
 
 /// A conversation under construction.
@@ -56,14 +61,18 @@ struct DialogueDraft {
     said: String,
     /// Calls that wait for their results.
     open: VecDeque<(String, Call)>,
+    /// True if the last line was the assistant's text.
+    is_begun: bool,
+    warnings: Vec<String>,
 }
 
 impl Dialogue {
     /// A dialogue of these lines. System lines before all others are the system text; later ones are heard as
-    /// a user's.
+    /// a user's, and so are all if there are no others. If the last line is the assistant's, the reply begins with
+    /// it.
     ///
     /// # Errors
-    /// Nothing is left to answer, or calls and results don't match; `field` names the messages.
+    /// Nothing is left to answer, or the last calls have no results; `field` names the messages.
     pub(super) fn new(
         lines: Vec<DialogueLine>,
         tools: Option<Arc<Tools>>,
@@ -76,18 +85,24 @@ impl Dialogue {
         if let Some((id, _)) = draft.open.front() {
             return Err(Refusal::field(field, format!("the call `{id}` has no result")));
         }
+        let mut begun = String::new();
+        if draft.is_begun
+            && let Some(Exchange { user, reply: ReplyContent::Text(said), .. }) = draft.exchanges.pop()
+        {
+            (draft.heard, begun) = (vec![user], said);
+        }
+        if draft.heard.is_empty() && !draft.system.is_empty() {
+            draft.warnings.push("there is no message but the system's; the model hears it as a user's".into());
+            draft.heard = std::mem::take(&mut draft.system);
+        }
         if draft.heard.is_empty() {
-            return Err(Refusal::field(field, "the last message must be from the user or a tool"));
+            return Err(Refusal::field(field, "there is no message to answer"));
         }
         let system = (!draft.system.is_empty()).then(|| draft.system.join("\n\n"));
         let next = draft.heard.join("\n\n");
-        Ok(Self::of(Conversation {
-            system,
-            tools,
-            exchanges: draft.exchanges,
-            next,
-            ..Conversation::default()
-        }))
+        let exchanges = draft.exchanges;
+        let conversation = Conversation { system, tools, exchanges, next, ..Conversation::default() };
+        Ok(Self { begun, warnings: draft.warnings, ..Self::of(conversation) })
     }
 
     /// The dialogue that a conversation is; its replies are texts and calls, not ids.
@@ -108,37 +123,31 @@ impl Dialogue {
             last
         });
         let chain = chain.collect();
-        Self { system, tools, root, chain, conversation }
+        Self { system, tools, root, chain, conversation, begun: String::new(), warnings: Vec::new() }
     }
 
     /// The digest of everything up to the end of this reply to it.
-    pub(super) fn with_reply(&self, completion: &Completion) -> Digest {
-        let last = self.chain.last().unwrap_or(&self.root);
-        let said = match &completion.call {
-            // With several calls, only the first: they are read again one after another, each after the
-            // previous one's result.
-            Some(ToolCalls::Complete(calls)) => {
-                let speech = completion.speech();
-                calls.first().map_or(ClientReply::Text(speech), |call| ClientReply::Call(speech, call))
-            }
-            _ => ClientReply::Text(completion.speech()),
-        };
+    pub(super) fn with_reply(&self, reply: &CompletedReply) -> Digest {
+        let (last, speech) = (self.chain.last().unwrap_or(&self.root), reply.completion.speech());
+        // With several calls, only the first: they are read again one after another, each after the previous
+        // one's result.
+        let said = reply.calls.first().map(|call| call.as_read());
+        let said = said.as_ref().map_or(ClientReply::Text(speech), |call| ClientReply::Call(speech, call));
         with_reply(last, &self.conversation.next, &said)
     }
 }
 
 impl DialogueDraft {
     fn take(&mut self, line: DialogueLine) -> Result<(), String> {
+        self.is_begun = matches!(line, DialogueLine::Assistant(_));
+        if !matches!(line, DialogueLine::Call { .. } | DialogueLine::Result { .. }) {
+            self.close_calls();
+        }
         match line {
             DialogueLine::System(text) if self.heard.is_empty() && self.exchanges.is_empty() => {
                 self.system.push(text)
             }
-            DialogueLine::System(text) | DialogueLine::User(text) => {
-                if let Some((id, _)) = self.open.front() {
-                    return Err(format!("the call `{id}` has no result before the next message"));
-                }
-                self.heard.push(text);
-            }
+            DialogueLine::System(text) | DialogueLine::User(text) => self.heard.push(text),
             DialogueLine::Assistant(text) => {
                 match self.exchanges.last_mut().filter(|_| self.heard.is_empty()) {
                     Some(Exchange { reply: ReplyContent::Text(said), .. }) => {
@@ -160,15 +169,32 @@ impl DialogueDraft {
             }
             DialogueLine::Result { id, text } => {
                 let at = self.open.iter().position(|(open, _)| *open == id);
-                let (_, call) = at.and_then(|at| self.open.remove(at)).ok_or_else(|| {
-                    format!("a result names the call `{id}`, but no earlier message has this call")
-                })?;
-                let said = std::mem::take(&mut self.said);
-                self.reply(ReplyContent::CallText(said, call));
-                self.heard.push(text);
+                match at.and_then(|at| self.open.remove(at)) {
+                    Some((_, call)) => self.call(call, text),
+                    None => {
+                        self.close_calls();
+                        let found = "is no call of the message before it; the model hears its result as a user's text";
+                        self.warnings.push(format!("`{id}` {found}"));
+                        self.heard.push(text);
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    fn call(&mut self, call: Call, result: String) {
+        let said = std::mem::take(&mut self.said);
+        self.reply(ReplyContent::CallText(said, call));
+        self.heard.push(result);
+    }
+
+    /// Calls that were never answered have an empty result.
+    fn close_calls(&mut self) {
+        while let Some((id, call)) = self.open.pop_front() {
+            self.warnings.push(format!("the call `{id}` has no result; the model reads an empty one"));
+            self.call(call, String::new());
+        }
     }
 
     fn reply(&mut self, reply: ReplyContent) {

@@ -83,6 +83,11 @@ impl Refusal {
         Self::new(StatusCode::CONFLICT, message)
     }
 
+    /// What this server does not do.
+    pub(super) fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, message)
+    }
+
     pub(super) fn no_model(message: impl Into<String>) -> Self {
         let refusal = Self::missing("model", message);
         Self { code: Some("model_not_found"), ..refusal }
@@ -131,6 +136,11 @@ impl Refusal {
         json!({ "type": "error", "error": { "type": kind, "message": self.message } })
     }
 
+    /// In Ollama's form.
+    pub(super) fn ollama(&self) -> Value {
+        json!({ "error": self.message })
+    }
+
     fn respond(&self, body: Value) -> Response {
         let mut response = (self.status, Json(body)).into_response();
         if let Some(delay) = self.retry_after {
@@ -162,6 +172,14 @@ impl IntoResponse for Refusal {
         let mut response = self.respond(self.openai());
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+/// Converts a refusal to Ollama's form.
+pub(super) async fn in_ollamas_form(response: Response) -> Response {
+    match response.extensions().get::<Refusal>() {
+        Some(refusal) => refusal.respond(refusal.ollama()),
+        None => response,
     }
 }
 

@@ -14,10 +14,13 @@ mod body;
 mod controls;
 mod dialogue;
 mod disk;
+mod doors;
 mod error;
 mod journal;
 mod live;
 mod models;
+mod native;
+mod ollama;
 mod openai;
 mod openapi;
 mod queue;
@@ -33,7 +36,8 @@ mod unread;
 mod window;
 
 pub use agents::Roster;
-pub use models::Models;
+pub use doors::Doors;
+pub use models::{Models, Names};
 pub use openai::StoredResponses;
 pub use queue::Queue;
 pub use runs::RunReporter;
@@ -41,12 +45,11 @@ pub use sessions::Sessions;
 pub use tenants::Tenants;
 pub use window::{Watched, watch};
 
-use axum::Router;
-use axum::body::Body;
+use axum::{Router, ServiceExt};
 use axum::extract::{DefaultBodyLimit, FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::{CONNECTION, CONTENT_LENGTH};
+use axum::http::header::CONNECTION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -60,6 +63,8 @@ use std::time::Duration;
 use tenants::Tenant;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tower::Layer as _;
+use tower::util::MapRequestLayer;
 
 /// Everything needed to answer requests.
 pub struct App {
@@ -79,8 +84,7 @@ pub struct App {
     /// Time that a request may take.
     timeout: Duration,
     max_body: usize,
-    /// True if requests that use other machines' names are also answered.
-    is_open: bool,
+    doors: Doors,
 }
 
 /// Number of prompts that are tokenized at a time.
@@ -104,8 +108,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Maximum bytes of a request's body.
     pub max_body: usize,
-    /// True if it listens at an address that other machines reach.
-    pub is_open: bool,
+    /// The names and pages that it answers to.
+    pub doors: Doors,
 }
 
 /// Serves until `stop` is ready, then finishes the requests in progress.
@@ -117,7 +121,7 @@ pub async fn serve(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, is_open } = config;
+    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors } = config;
     let (ended, ending) = tokio::sync::watch::channel(false);
     let app = Arc::new(App {
         models: Arc::new(models),
@@ -133,7 +137,7 @@ pub async fn serve(
         ending,
         timeout,
         max_body,
-        is_open,
+        doors,
     });
     if let Some(limit) = app.models.disk_limit() {
         tokio::spawn(disk::keep_within(limit, app.models.clone(), app.live.clone()));
@@ -144,7 +148,28 @@ pub async fn serve(
         closing.queue.close();
         ended.send_replace(true);
     };
-    axum::serve(listener, router(app)).with_graceful_shutdown(stop).await
+    let router = MapRequestLayer::new(on_known_path).layer(router(app));
+    axum::serve(listener, ServiceExt::<Request>::into_make_service(router)).with_graceful_shutdown(stop).await
+}
+
+/// Paths that clients also use without `/v1`.
+const WITHOUT_VERSION: [&str; 6] =
+    ["/chat/completions", "/completions", "/embeddings", "/models", "/responses", "/messages"];
+
+/// A request on the path that is served: without slashes at its end, and with its version.
+fn on_known_path(mut request: Request) -> Request {
+    let path = request.uri().path();
+    let bare = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    let version = if WITHOUT_VERSION.contains(&bare) { "/v1" } else { "" };
+    if bare.len() == path.len() && version.is_empty() {
+        return request;
+    }
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let known = format!("{version}{}{query}", if bare.is_empty() { "/" } else { bare });
+    if let Ok(uri) = Uri::try_from(known) {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -152,6 +177,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/openapi.json", get(openapi::document))
         .merge(openai::routes())
         .merge(anthropic::routes())
+        .merge(native::routes())
+        .merge(ollama::routes())
         .merge(agents::routes())
         .merge(runs::routes())
         .merge(turns::routes())
@@ -169,10 +196,14 @@ fn router(app: Arc<App>) -> Router {
 /// Admits authorized requests, and counts the answers.
 async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_string();
+    let asked = request.headers().clone();
     let (request, unread) = unread::lend(request);
-    let response = match let_in(&app, request) {
-        Ok(request) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+    let response = match app.doors.preflight(&request) {
+        Some(answer) => answer,
+        None => match doors::let_in(&app, request) {
+            Ok(request) => next.run(request).await,
+            Err(refusal) => refusal.into_response(),
+        },
     };
     let is_whole = unread.drain(DRAINED * app.max_body).await;
     // The readers of bodies have their own error for this.
@@ -181,8 +212,12 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
         _ => response,
     };
     app.live.answered(&route, response.status().as_u16());
-    let is_anthropics = route.starts_with("/v1/messages");
-    let mut response = if is_anthropics { error::in_anthropics_form(response).await } else { response };
+    let mut response = match () {
+        () if route.starts_with("/v1/messages") => error::in_anthropics_form(response).await,
+        () if route.starts_with("/api/") => error::in_ollamas_form(response).await,
+        () => response,
+    };
+    app.doors.label(&asked, response.headers_mut());
     if !is_whole {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -191,58 +226,6 @@ async fn guarded(State(app): Shared, request: Request, next: Next) -> Response {
 
 /// Bodies are read to their end, up to this multiple of their maximum length.
 const DRAINED: usize = 4;
-
-/// Refuses unauthorized requests.
-fn let_in(app: &App, mut request: Request) -> Result<Request, Refusal> {
-    if let Some(tenant) = admitted(app, &request)? {
-        request.extensions_mut().insert(tenant);
-    }
-    Ok(request)
-}
-
-/// The request's tenant. Health and the status page, which contain no data, need no key.
-fn admitted(app: &App, request: &Request<Body>) -> Result<Option<Arc<Tenant>>, Refusal> {
-    if !app.is_open {
-        names_this_machine(request.headers())?;
-    }
-    let path = request.uri().path();
-    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    let is_too_large =
-        length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|n| n > app.max_body as u64);
-    // A memory in a file is imported piece by piece.
-    if is_too_large && !path.ends_with("/import") {
-        return Err(Refusal::too_large(app.max_body));
-    }
-    let needs_a_key = path != "/health" && !window::needs_no_key(path);
-    needs_a_key.then(|| app.tenants.identify(request.headers())).transpose()
-}
-
-/// Refuses a request that calls this machine by another's name: a page from another site can make a browser
-/// call any address under that site's name (DNS rebinding).
-fn names_this_machine(headers: &HeaderMap) -> Result<(), Refusal> {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let host = text("host").unwrap_or_default();
-    if !is_name_of_this_machine(host) {
-        return Err(Refusal::forbidden(format!(
-            "`{host}` is not a name of this machine; use 127.0.0.1 or localhost"
-        )));
-    }
-    // A browser names the requesting page; it lets any page post plain text.
-    match text("origin") {
-        Some(origin) if !origin.split_once("://").is_some_and(|(_, host)| is_name_of_this_machine(host)) => {
-            Err(Refusal::forbidden(format!("requests from pages of `{origin}` are refused")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn is_name_of_this_machine(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    ["127.0.0.1", "localhost", "::1"].contains(&name)
-}
 
 /// Who asks.
 pub(crate) struct AuthTenant(Arc<Tenant>);
@@ -272,6 +255,15 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/responses/{id}/input_items"),
     ("POST", "/v1/messages"),
     ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/completion"),
+    ("POST", "/infill"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/api/chat"),
+    ("POST", "/api/generate"),
+    ("GET", "/api/tags"),
+    ("GET", "/api/ps"),
+    ("POST", "/api/show"),
+    ("GET", "/api/version"),
     ("GET", "/v1/agents"),
     ("PUT", "/v1/agents/{name}"),
     ("GET", "/v1/agents/{name}"),

@@ -34,6 +34,7 @@ type LoadGuard = tokio::sync::OwnedMutexGuard<()>;
 /// Models by the names that clients ask for.
 pub struct Models {
     offered: BTreeMap<String, ModelFile>,
+    names: Names,
     config: EmbeddedConfig,
     /// Bytes of weights that may be open at once.
     max_bytes: u64,
@@ -45,6 +46,15 @@ pub struct Models {
     on_progress: Box<ModelObserver>,
     /// Seconds since 1970 at which the server started.
     started: u64,
+}
+
+/// Other names that clients may ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Models by other names.
+    pub aliases: BTreeMap<String, String>,
+    /// True if the only model answers to any name.
+    pub any: bool,
 }
 
 #[derive(Default)]
@@ -71,19 +81,32 @@ impl Models {
     /// opened as there is room for.
     ///
     /// # Errors
-    /// A model can't be found or opened, or is larger than `max_bytes`.
+    /// A model can't be found or opened, or is larger than `max_bytes`; a name is given twice, or is another
+    /// name of no model.
     pub fn open(
         config: EmbeddedConfig,
         given: &BTreeMap<String, String>,
+        names: Names,
         max_bytes: Option<u64>,
         on_progress: Box<ModelObserver>,
     ) -> anyhow::Result<Self> {
         let named = |name: &str| format!("the model `{name}`");
         let offered =
             given.iter().map(|(name, model)| Ok((name.clone(), locate(model).with_context(|| named(name))?)));
+        for (alias, name) in &names.aliases {
+            ensure!(!given.contains_key(alias), "`{alias}` is an alias and a model; expected it to be one of them");
+            let known = given.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            ensure!(given.contains_key(name), "the alias `{alias}` is of `{name}`, but the models are {known}");
+        }
+        ensure!(
+            !names.any || given.len() == 1,
+            "`--any-model` lets one model answer to any name, but there are {}; serve one, or name others by `--alias`",
+            given.len()
+        );
         let config = EmbeddedConfig { share: Some(MemoryBudget::new(config.cache_memory)), ..config };
         let models = Self {
             offered: offered.collect::<anyhow::Result<_>>()?,
+            names,
             config,
             max_bytes: max_bytes.unwrap_or(u64::MAX),
             open: Mutex::default(),
@@ -112,6 +135,33 @@ impl Models {
     /// Names of all models.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.offered.keys().map(String::as_str)
+    }
+
+    /// The name under which a model is served that a client asks for; the only one if it names none.
+    ///
+    /// # Errors
+    /// There is no such model, or none is named and there are several.
+    pub(super) fn name(&self, asked: Option<&str>) -> Result<&str, Refusal> {
+        let only = self.offered.keys().next().filter(|_| self.offered.len() == 1);
+        let list = || self.names().collect::<Vec<_>>().join(", ");
+        match asked.filter(|name| !name.is_empty()) {
+            Some(name) => {
+                // (Ollama's clients name a version.)
+                let bare = name.strip_suffix(":latest").unwrap_or(name);
+                let known = |name: &str| {
+                    let offered = self.offered.get_key_value(name).map(|(name, _)| name);
+                    offered.or_else(|| self.names.aliases.get(name))
+                };
+                let found = known(name).or_else(|| known(bare));
+                found.or(only.filter(|_| self.names.any)).map(String::as_str).ok_or_else(|| {
+                    let found = format!("the model `{name}` does not exist; available models: {}", list());
+                    Refusal::no_model(found)
+                })
+            }
+            None => only.map(String::as_str).ok_or_else(|| {
+                Refusal::field("model", format!("`model` is missing; expected one of {}", list()))
+            }),
+        }
     }
 
     /// Bytes that the memories on disk may take.
@@ -306,7 +356,7 @@ mod tests {
             Box::new(|_| {})
         });
         let config = EmbeddedConfig::new(ModelFile::Understudy);
-        let models = Models::open(config, &given, Some(bytes + 9), on_progress).unwrap();
+        let models = Models::open(config, &given, Names::default(), Some(bytes + 9), on_progress).unwrap();
         Slow { models: Arc::new(models), loads }
     }
 
@@ -358,7 +408,14 @@ mod tests {
         let given = BTreeMap::from([model("a", 1), model("b", 2)]);
         let bytes = std::fs::metadata(&given["a"]).unwrap().len();
         let config = EmbeddedConfig::new(ModelFile::Understudy);
-        let models = Models::open(config, &given, Some(bytes + 9), Box::new(|| Box::new(|_| {}))).unwrap();
+        let models = Models::open(
+            config,
+            &given,
+            Names::default(),
+            Some(bytes + 9),
+            Box::new(|| Box::new(|_| {})),
+        )
+        .unwrap();
         let models = Arc::new(models);
         assert_eq!(models.at_hand().len(), 1);
         let over = Arc::new(AtomicBool::new(false));

@@ -70,7 +70,7 @@ impl Recent {
     ) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut chain = dialogue.chain.clone();
-        chain.push(dialogue.with_reply(&answer.completion));
+        chain.push(dialogue.with_reply(answer));
         let prompt = PromptParts {
             model: model.to_string(),
             system: dialogue.system,

@@ -10,9 +10,10 @@
 //! ids that were sampled: clients send replies back as text, and a text can be tokenized in more than one
 //! way. So a conversation is read as it was said, whether or not its keys and values are still there.
 
+use super::ask::CompletedReply;
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
-use greenroom_engine::{Completion, Conversation, Reasoning, ReplyContent, SessionKey, common_prefix};
+use greenroom_engine::{Conversation, Reasoning, ReplyContent, SessionKey, common_prefix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -290,7 +291,8 @@ impl Claim<'_> {
     }
 
     /// Records the answer to the conversation.
-    pub(super) fn record_reply(self, dialogue: &Dialogue, completion: &Completion) {
+    pub(super) fn record_reply(self, dialogue: &Dialogue, reply: &CompletedReply) {
+        let completion = &reply.completion;
         let mut inner = self.sessions.lock();
         let SessionsInner { slots, journal, .. } = &mut *inner;
         let Some(slot) = slots.get_mut(&self.name) else { return };
@@ -307,7 +309,7 @@ impl Claim<'_> {
         slot.chain.extend(elsewhere);
         let n_ids = completion.call_ends.first().copied().unwrap_or(completion.ids.len());
         let ids = completion.ids.get(..n_ids).map(Into::into);
-        let (digest, reasoning) = (dialogue.with_reply(completion), dialogue.conversation.reasoning);
+        let (digest, reasoning) = (dialogue.with_reply(reply), dialogue.conversation.reasoning);
         slot.chain.push(StoredReply { digest, ids, reasoning });
         slot.is_warm = true;
         let new = slot.chain.iter().enumerate().skip(n);

@@ -129,7 +129,7 @@ async fn apply_template(
     let value = body::value(&bytes)?;
     let thinking = ThinkingGiven::read(&value)?;
     let body: TemplateBody = body::of_value(value)?;
-    let tools = tools(body.tools.unwrap_or_default())?;
+    let (tools, _) = tools(body.tools.unwrap_or_default())?;
     let dialogue = thinking.of(Dialogue::new(lines(body.messages)?, tools, "messages")?);
     tenant.ask()?;
     let served = asked_for(&app, body.model.as_deref()).await?;
@@ -140,7 +140,7 @@ async fn apply_template(
 /// `GET /props`: a model's properties, and the server's. `is_sleeping`: the model is not open, and its
 /// context is unknown.
 async fn props(State(app): Shared, uri: Uri) -> Result<Json<Value>, Refusal> {
-    let name = name_of(&app, parameter(&uri, "model").as_deref())?;
+    let name = app.models.name(parameter(&uri, "model").as_deref())?;
     let open = app.models.at_hand().into_iter().find(|served| served.name == name);
     let n_ctx = open.as_ref().map(|served| served.engine().model().context_length);
     Ok(Json(json!({
@@ -206,23 +206,7 @@ fn memory_slot(session: &SessionStatus, model: &str, n_ctx: usize) -> Value {
 
 /// The requested model, opened if necessary.
 async fn asked_for(app: &App, name: Option<&str>) -> Result<Arc<Served>, Refusal> {
-    app.models.get(&name_of(app, name)?).await
-}
-
-/// Name of the requested model: the only one, if it is not named.
-fn name_of(app: &App, name: Option<&str>) -> Result<String, Refusal> {
-    let known: Vec<&str> = app.models.names().collect();
-    match (name, &known[..]) {
-        (Some(name), _) if known.contains(&name) => Ok(name.to_string()),
-        (None, [only]) => Ok((*only).to_string()),
-        (Some(name), _) => Err(Refusal::no_model(format!(
-            "the model `{name}` does not exist; available models: {}",
-            known.join(", ")
-        ))),
-        (None, _) => {
-            Err(Refusal::field("model", format!("`model` is missing; expected one of {}", known.join(", "))))
-        }
-    }
+    app.models.get(app.models.name(name)?).await
 }
 
 /// A parameter of a query.

@@ -1,7 +1,9 @@
-//! Answers as server-sent events, in the format of an API's [`EventEncoder`].
+//! Answers piece by piece, in the format of an API's [`EventEncoder`]: as server-sent events, or as lines of JSON.
 
 use super::ask::{AdmittedAsk, PieceSender, ReplyPiece};
 use super::error::Refusal;
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::Value;
@@ -43,6 +45,11 @@ impl Frame {
         Self { name: None, data: "[DONE]".to_string() }
     }
 
+    /// A line of JSON.
+    fn line(self) -> Bytes {
+        format!("{}\n", self.data).into()
+    }
+
     fn event(self) -> sse::Event {
         let event = sse::Event::default();
         let event = match self.name {
@@ -68,8 +75,18 @@ pub(super) trait EventEncoder: Send + 'static {
 /// The answer to an admitted question, as it is generated. If the reader disconnects, it is cancelled.
 pub(super) fn respond(admitted: AdmittedAsk, wording: impl EventEncoder) -> Response {
     let limit = admitted.limit();
-    let play = move |pieces: PieceSender| async move { admitted.play(Some(&pieces)).await.map(drop) };
-    respond_by(limit, play, wording)
+    respond_by(limit, |pieces| played(admitted, pieces), wording)
+}
+
+/// The same in lines of JSON.
+pub(super) fn respond_in_lines(admitted: AdmittedAsk, wording: impl EventEncoder) -> Response {
+    let limit = admitted.limit();
+    let lines = frames(limit, |pieces| played(admitted, pieces), wording, Frame::line);
+    ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+async fn played(admitted: AdmittedAsk, pieces: PieceSender) -> Result<(), Refusal> {
+    admitted.play(Some(&pieces)).await.map(drop)
 }
 
 /// The same for an answer that `play` gives, piece by piece. A reader who takes longer than the limit is
@@ -77,12 +94,26 @@ pub(super) fn respond(admitted: AdmittedAsk, wording: impl EventEncoder) -> Resp
 pub(super) fn respond_by<P>(
     limit: Duration,
     play: impl FnOnce(PieceSender) -> P + Send + 'static,
-    mut wording: impl EventEncoder,
+    wording: impl EventEncoder,
 ) -> Response
 where
     P: Future<Output = Result<(), Refusal>> + Send + 'static,
 {
-    let (events, read) = mpsc::channel::<Result<sse::Event, Infallible>>(MAX_WAITING);
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Sse::new(frames(limit, play, wording, Frame::event)).keep_alive(keep_alive).into_response()
+}
+
+/// The frames of an answer, each as `written`.
+fn frames<P, T: Send + 'static>(
+    limit: Duration,
+    play: impl FnOnce(PieceSender) -> P + Send + 'static,
+    mut wording: impl EventEncoder,
+    written: fn(Frame) -> T,
+) -> ReceiverStream<Result<T, Infallible>>
+where
+    P: Future<Output = Result<(), Refusal>> + Send + 'static,
+{
+    let (events, read) = mpsc::channel::<Result<T, Infallible>>(MAX_WAITING);
     let telling = async move {
         let (pieces, mut said) = mpsc::channel(MAX_WAITING);
         let playing = play(pieces);
@@ -91,7 +122,7 @@ where
         let mut is_over = None;
         loop {
             for frame in frames.drain(..) {
-                if events.send(Ok(frame.event())).await.is_err() {
+                if events.send(Ok(written(frame))).await.is_err() {
                     return;
                 }
             }
@@ -116,6 +147,5 @@ where
         }
     };
     tokio::spawn(tokio::time::timeout(limit + GRACE, telling));
-    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-    Sse::new(ReceiverStream::new(read)).keep_alive(keep_alive).into_response()
+    ReceiverStream::new(read)
 }

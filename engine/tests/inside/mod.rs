@@ -4,6 +4,7 @@ mod accounts;
 mod adoption;
 mod call_forms;
 mod calls;
+mod canonical;
 mod carry;
 mod choices;
 mod drafting;

@@ -392,7 +392,9 @@ impl Worker {
             turn.report_prefill();
             return Ok(());
         }
-        let (tokenizer, eog, arena) = (&self.tokenizer, self.chat.eog(), &mut self.memory.arena);
+        let (tokenizer, arena) = (&self.tokenizer, &mut self.memory.arena);
+        let eog = [self.chat.eog(), &turn.request.end_ids].concat();
+        let eog = &eog[..];
         let logits = match logits {
             SpanLogits::All(logits) => logits,
             SpanLogits::Best(best) if turn.advance_by(&best, tokenizer, eog, arena)? => return Ok(()),

@@ -99,7 +99,10 @@ impl Put {
         }
         let (heat, share) = (temperature.unwrap_or(1.0), top_p.unwrap_or(1.0));
         Sampling { temperature: heat, top_p: share, ..Sampling::default() }.validate()?;
-        let tools = tools(entries.unwrap_or_default())?;
+        let (tools, left) = tools(entries.unwrap_or_default())?;
+        if let Some(left) = left.into_iter().next() {
+            return Err(Refusal::field("tools", left));
+        }
         let tools = tools.as_deref().map(Toolset::from);
         let definition = Definition { model, system, tools, temperature, top_p, max_tokens, stop };
         fits("system", &definition)?;

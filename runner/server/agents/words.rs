@@ -1,6 +1,6 @@
 //! Agents and their answers in this API's words.
 
-use super::super::ask::{CompletedReply, calls};
+use super::super::ask::CompletedReply;
 use super::super::openai::explained;
 use super::agent::{NamedAgent, PastReply, PastTurn, SerializedTool};
 use greenroom_engine::{Completion, SessionStatus, StopReason, ToolCalls};
@@ -89,7 +89,9 @@ pub(super) fn answered(name: &str, turn: usize, answer: &CompletedReply, options
     if !completion.thought().is_empty() {
         described["thought"] = json!(completion.thought());
     }
-    if let Some(call) = calls(completion).first() {
+    if let Some(ToolCalls::Complete(calls)) = &completion.call
+        && let Some(call) = calls.first()
+    {
         described["text"] = Value::Null;
         described["call"] = json!({ "tool": call.tool, "arguments": call.arguments });
     }

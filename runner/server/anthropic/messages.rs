@@ -57,7 +57,7 @@ pub(super) struct ContentBlock {
 /// The lines of a system text and messages.
 ///
 /// # Errors
-/// A block that can't be read, or the last message is the assistant's.
+/// A block can't be read.
 pub(super) fn lines(
     system: Option<MessageBlocks>,
     messages: Vec<AnthropicMessage>,
@@ -67,13 +67,6 @@ pub(super) fn lines(
         let system = text(system, "system")?;
         let system = without_account(&system);
         lines.extend((!system.is_empty()).then(|| DialogueLine::System(system.to_string())));
-    }
-    if messages.last().is_some_and(|last| last.role == AnthropicRole::Assistant) {
-        let place = format!("messages[{}]", messages.len() - 1);
-        return Err(fault(
-            &place,
-            "the last message is from the assistant, but prefilling a reply is not supported",
-        ));
     }
     for (at, AnthropicMessage { role, content }) in messages.into_iter().enumerate() {
         let place = format!("messages[{at}].content");
@@ -280,7 +273,5 @@ mod tests {
             nested.starts_with("messages[0].content[0].content[0]: blocks of type `document`"),
             "{nested}"
         );
-        let prefill = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b" }]);
-        assert!(refused(prefill).starts_with("messages[1]: the last message is from the assistant"));
     }
 }

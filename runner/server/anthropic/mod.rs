@@ -78,10 +78,12 @@ impl MessagesBody {
     /// What is answered, and which calls the reply may make.
     fn dialogue(&mut self) -> Result<(Dialogue, ToolChoice), Refusal> {
         let thinking = self.thinking_given()?;
-        let tools = tools::tools(self.tools.take().unwrap_or_default())?;
+        let (tools, left) = tools::tools(self.tools.take().unwrap_or_default())?;
         let calls = tools::calls(self.tool_choice.as_ref(), tools.as_deref())?;
         let lines = messages::lines(self.system.take(), std::mem::take(&mut self.messages))?;
-        Ok((thinking.of(Dialogue::new(lines, tools, "messages")?), calls))
+        let mut dialogue = thinking.of(Dialogue::new(lines, tools, "messages")?);
+        dialogue.warnings.extend(left);
+        Ok((dialogue, calls))
     }
 
     fn thinking_given(&self) -> Result<ThinkingGiven, Refusal> {
@@ -111,7 +113,7 @@ async fn create(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let value = body::value(&bytes)?;
+    let value = body::with_model(&bytes, &app.models)?;
     body::refuse(&value, &UNSUPPORTED)?;
     let controls = controls(&value)?;
     let mut body: MessagesBody = body::of_value(value)?;
@@ -147,7 +149,7 @@ async fn count(
     AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    let mut body: MessagesBody = body::read(&bytes)?;
+    let mut body: MessagesBody = body::of_value(body::with_model(&bytes, &app.models)?)?;
     let (dialogue, _) = body.dialogue()?;
     tenant.ask()?;
     let served = app.models.get(&body.model).await?;

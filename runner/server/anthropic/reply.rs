@@ -1,13 +1,13 @@
 //! A message as the answer: whole, or event by event.
 
 use super::super::App;
-use super::super::ask::{CompletedReply, ReplyPiece, calls, fresh_id};
+use super::super::ask::{CompletedReply, ReplyPiece, fresh_id};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
-use super::super::openai::explained;
+use super::super::openai::{explained, warn};
 use super::super::recent::{Diagnosis, Reason};
 use super::super::stream::{EventEncoder, Frame};
-use greenroom_engine::{Completion, StopReason, ToolCalls};
+use greenroom_engine::{Call, Completion, StopReason, ToolCalls};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -47,10 +47,14 @@ impl ReplyContext {
     /// The message with its reply.
     pub(super) fn whole(&self, answer: &CompletedReply) -> Value {
         let completion = &answer.completion;
-        let (thought, speech) = (completion.thought(), completion.speech());
+        let (thought, speech) = (completion.thought(), answer.speech());
         let thought = (!thought.is_empty()).then(|| thinking(thought));
         let speech = (!speech.is_empty()).then(|| text_block(speech));
-        let calls = calls(completion).iter().map(|call| tool_use(&call.tool, &call.arguments));
+        let calls = answer.calls.iter().map(|call| {
+            let Call { tool, arguments } = call.as_read();
+            // (Of a call that was cut there is no object.)
+            tool_use(&tool, &if arguments.is_object() { arguments } else { json!({}) })
+        });
         let content = thought.into_iter().chain(speech).chain(calls).collect();
         let mut message = self.message(&content, &usage(answer));
         let (reason, sequence) = self.stop(completion);
@@ -95,6 +99,7 @@ impl ReplyContext {
         if self.explains {
             message["greenroom"] = explained(answer);
         }
+        warn(message, answer);
         if let Some(earlier) = &self.earlier {
             message["diagnostics"] = self.diagnosis(earlier, answer);
         }
@@ -178,7 +183,7 @@ fn tool_use(tool: &str, input: &Value) -> Value {
 /// it computes of a prompt, so the last count is 0.
 fn usage(answer: &CompletedReply) -> Value {
     let cost = &answer.completion.usage;
-    counts(cost.prefilled + cost.recomputed, cost.reused, answer.completion.ids.len())
+    counts(cost.prefilled + cost.recomputed, cost.reused, answer.n_tokens())
 }
 
 fn counts(written: usize, read: usize, said: usize) -> Value {

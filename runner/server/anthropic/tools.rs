@@ -1,7 +1,7 @@
 //! Tools of a request, and which calls its reply may make.
 
 use super::super::error::Refusal;
-use super::super::openai::{FunctionEntry, offered};
+use super::super::openai::{FunctionEntry, left_out, offered};
 use super::super::thinking::ThinkingGiven;
 use super::messages::fault;
 use greenroom_engine::{Reasoning, ToolChoice, Tools};
@@ -44,26 +44,23 @@ pub(super) struct Thinking {
     budget_tokens: Option<usize>,
 }
 
-/// The tools of a request.
+/// The tools of a request, and what was left out: those that Anthropic's servers would run.
 ///
 /// # Errors
-/// One has no schema of its own, as those that Anthropic's servers run, or a schema that can't be followed.
-pub(super) fn tools(entries: Vec<AnthropicTool>) -> Result<Option<Arc<Tools>>, Refusal> {
-    let functions = entries.into_iter().enumerate().map(|(n, entry)| {
-        let place = format!("tools[{n}]");
+/// A tool has no name or no schema, or one that can't be followed.
+pub(super) fn tools(entries: Vec<AnthropicTool>) -> Result<(Option<Arc<Tools>>, Vec<String>), Refusal> {
+    let (mut functions, mut left) = (Vec::new(), Vec::new());
+    for (n, entry) in entries.into_iter().enumerate() {
         if let Some(kind) = entry.kind.filter(|kind| kind != "custom") {
-            let found =
-                format!("tools of type `{kind}` are not supported; expected a tool with an `input_schema`");
-            return Err(fault(&place, found));
+            left.push(left_out(n, &kind));
+            continue;
         }
-        match (entry.name, entry.input_schema) {
-            (Some(name), Some(schema)) => {
-                Ok(FunctionEntry { name, description: entry.description, parameters: Some(schema) })
-            }
-            _ => Err(fault(&place, "a tool needs a `name` and an `input_schema`")),
-        }
-    });
-    offered(functions.collect::<Result<Vec<_>, Refusal>>()?)
+        let (Some(name), Some(schema)) = (entry.name, entry.input_schema) else {
+            return Err(fault(&format!("tools[{n}]"), "a tool needs a `name` and an `input_schema`"));
+        };
+        functions.push(FunctionEntry { name, description: entry.description, parameters: Some(schema) });
+    }
+    Ok((offered(functions)?, left))
 }
 
 /// Which calls a `tool_choice` lets a reply make.
@@ -134,7 +131,7 @@ mod tests {
     #[test]
     fn a_choice_names_one_of_the_tools() {
         let entries = json!([{ "name": "look", "input_schema": { "type": "object" } }]);
-        let tools = tools(serde_json::from_value(entries).unwrap()).unwrap();
+        let (tools, _) = tools(serde_json::from_value(entries).unwrap()).unwrap();
         let calls = |choice: Value| calls(Some(&serde_json::from_value(choice).unwrap()), tools.as_deref());
         assert_eq!(
             calls(json!({ "type": "any", "disable_parallel_tool_use": true })).unwrap(),

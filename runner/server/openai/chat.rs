@@ -1,7 +1,7 @@
 //! Chat completions.
 
 use super::super::ask::{
-    AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, calls, fresh_id, scope,
+    AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, fresh_id, scope,
 };
 use super::super::controls::controls;
 use super::super::dialogue::Dialogue;
@@ -12,7 +12,7 @@ use super::super::thinking::ThinkingGiven;
 use super::super::{App, AuthTenant, Shared, body};
 use super::messages::{self, OpenAiMessage, OpenAiTool};
 use super::words::{
-    CacheOptions, StreamOptions, diagnostics, explained, finish_reason, logprobs, usage,
+    CacheOptions, StreamOptions, diagnostics, explained, finish_reason, logprobs, usage, warn,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -74,13 +74,14 @@ pub(in super::super) async fn complete(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let value = body::value(&bytes)?;
+    let value = body::with_model(&bytes, &app.models)?;
     body::refuse(&value, &UNSUPPORTED)?;
     let (controls, thinking) = (controls(&value)?, ThinkingGiven::read(&value)?);
     let body: ChatBody = body::of_value(value)?;
-    let tools = messages::tools(body.tools.unwrap_or_default())?;
+    let (tools, left) = messages::tools(body.tools.unwrap_or_default())?;
     let may_call = messages::calls(body.tool_choice.as_ref(), tools.as_deref())?;
-    let dialogue = thinking.of(Dialogue::new(messages::lines(body.messages)?, tools, "messages")?);
+    let mut dialogue = thinking.of(Dialogue::new(messages::lines(body.messages)?, tools, "messages")?);
+    dialogue.warnings.extend(left);
     let n = body.n.unwrap_or(1);
     if n == 0 || n > MAX_REPLIES {
         return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MAX_REPLIES}")));
@@ -132,17 +133,17 @@ impl Completion {
 
     fn choice(&self, index: usize, answer: &CompletedReply) -> Value {
         let completion = &answer.completion;
-        let mut message = json!({ "role": "assistant", "content": completion.speech(), "refusal": null });
+        let mut message = json!({ "role": "assistant", "content": answer.speech(), "refusal": null });
         if !completion.thought().is_empty() {
             message["reasoning_content"] = json!(completion.thought());
         }
-        let calls = calls(completion).iter().map(|call| {
-            let function = json!({ "name": call.tool, "arguments": call.arguments.to_string() });
+        let calls = answer.calls.iter().map(|call| {
+            let function = json!({ "name": call.tool, "arguments": call.arguments });
             json!({ "id": fresh_id("call_"), "type": "function", "function": function })
         });
         let calls: Vec<Value> = calls.collect();
         if !calls.is_empty() {
-            if completion.speech().is_empty() {
+            if answer.speech().is_empty() {
                 message["content"] = Value::Null;
             }
             message["tool_calls"] = json!(calls);
@@ -150,7 +151,7 @@ impl Completion {
         json!({
             "index": index,
             "message": message,
-            "logprobs": self.logprobs(&completion.logprobs),
+            "logprobs": self.logprobs(completion.logprobs.get(completion.n_given..).unwrap_or_default()),
             "finish_reason": finish_reason(completion),
         })
     }
@@ -178,6 +179,7 @@ impl Completion {
         if self.explains {
             part["greenroom"] = explained(answer);
         }
+        warn(part, answer);
         if let Some(earlier) = &self.compares {
             let asked = (&*self.app, self.tenant.as_str(), self.model.as_str());
             part["prompt_cache_diagnostics"] = diagnostics(asked, earlier, &self.dialogue, answer);
@@ -227,7 +229,8 @@ impl EventEncoder for Completion {
         if self.include_usage {
             chunk["usage"] = usage(&self.answers);
         }
-        if self.include_usage || self.explains || self.compares.is_some() {
+        let warns = self.answers.first().is_some_and(|answer| !answer.warnings.is_empty());
+        if self.include_usage || self.explains || warns || self.compares.is_some() {
             frames.push(Frame::data(&chunk));
         }
         frames.push(Frame::done());

@@ -57,7 +57,7 @@ pub(super) async fn complete(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let value = body::value(&bytes)?;
+    let value = body::with_model(&bytes, &app.models)?;
     let (mut controls, is_seeded) = (controls(&value)?, !value["seed"].is_null());
     if ["max_tokens", "n_predict"].iter().all(|name| value[*name].is_null()) {
         controls.max_tokens = Some(DEFAULT_MAX_TOKENS);

@@ -66,7 +66,7 @@ pub(super) async fn embed(
     AuthTenant(tenant): AuthTenant,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let body: EmbeddingsBody = body::read(&bytes)?;
+    let body: EmbeddingsBody = body::of_value(body::with_model(&bytes, &app.models)?)?;
     let inputs = prompts(&body.input, "input", MAX_INPUTS)?;
     tenant.ask()?;
     let entry = app.live.enter(&tenant.name, "/v1/embeddings", &body.model);

@@ -1,5 +1,6 @@
 //! Messages and tools of chat completions, read into lines of a dialogue.
 
+use super::super::ask::ReadCall as _;
 use super::super::dialogue::DialogueLine;
 use super::super::error::Refusal;
 use greenroom_engine::{Call, Tool, ToolChoice, Tools};
@@ -17,8 +18,7 @@ pub(in super::super) struct OpenAiMessage {
     role: OpenAiRole,
     #[serde(default)]
     content: Option<MessageParts>,
-    #[serde(default)]
-    tool_calls: Vec<ToolCall>,
+    tool_calls: Option<Vec<ToolCall>>,
     tool_call_id: Option<String>,
 }
 
@@ -58,7 +58,8 @@ struct ToolCall {
 #[derive(Debug, Deserialize)]
 struct Function {
     name: String,
-    arguments: String,
+    #[serde(default)]
+    arguments: Value,
 }
 
 /// A tool that may be called.
@@ -82,7 +83,7 @@ pub(in super::super) struct FunctionEntry {
 /// The lines of messages.
 ///
 /// # Errors
-/// A part that is not text, a call without its arguments.
+/// A part that is not text, a result without the id of its call.
 pub(in super::super) fn lines(messages: Vec<OpenAiMessage>) -> Result<Vec<DialogueLine>, Refusal> {
     let mut lines = Vec::new();
     for (at, message) in messages.into_iter().enumerate() {
@@ -103,33 +104,23 @@ pub(in super::super) fn lines(messages: Vec<OpenAiMessage>) -> Result<Vec<Dialog
                 lines.push(DialogueLine::Result { id, text: content.unwrap_or_default() });
             }
             OpenAiRole::Assistant => {
-                let has_calls = !message.tool_calls.is_empty();
+                let calls = message.tool_calls.unwrap_or_default();
+                let has_calls = !calls.is_empty();
                 lines.extend(
                     content.filter(|text| !has_calls || !text.is_empty()).map(DialogueLine::Assistant),
                 );
-                for (n, ToolCall { id, function }) in message.tool_calls.into_iter().enumerate() {
-                    let place = format!("{place}.tool_calls[{n}].function.arguments");
-                    lines.push(DialogueLine::Call {
-                        id,
-                        call: call(function.name, &function.arguments, &place)?,
-                    });
-                }
+                lines.extend(calls.into_iter().map(|ToolCall { id, function: Function { name, arguments } }| {
+                    let call = match arguments {
+                        Value::String(text) => Call::read(name, &text),
+                        Value::Null => Call::read(name, ""),
+                        arguments => Call { tool: name, arguments },
+                    };
+                    DialogueLine::Call { id, call }
+                }));
             }
         }
     }
     Ok(lines)
-}
-
-/// A call with its parsed arguments.
-///
-/// # Errors
-/// They are not a JSON object.
-pub(in super::super) fn call(tool: String, arguments: &str, place: &str) -> Result<Call, Refusal> {
-    let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
-    match serde_json::from_str::<Value>(arguments) {
-        Ok(arguments) if arguments.is_object() => Ok(Call { tool, arguments }),
-        _ => Err(Refusal::field(place, "expected the text of a JSON object as the arguments of a call")),
-    }
 }
 
 /// The text of a content.
@@ -154,20 +145,30 @@ pub(in super::super) fn text(content: Option<MessageParts>, place: &str) -> Resu
     Ok(Some(texts.collect::<Result<Vec<_>, _>>()?.join("\n")))
 }
 
-/// The tools of chat completions.
+/// Says that a tool is none that a client runs, so the model does not hear of it.
+pub(in super::super) fn left_out(n: usize, kind: &str) -> String {
+    format!("`tools[{n}]` is left out: this server runs no tools of type `{kind}`")
+}
+
+/// The tools of chat completions, and what was left out.
 ///
 /// # Errors
-/// One is not a function.
-pub(in super::super) fn tools(entries: Vec<OpenAiTool>) -> Result<Option<Arc<Tools>>, Refusal> {
-    let functions =
-        entries.into_iter().enumerate().map(|(n, OpenAiTool { kind, function })| match function {
-            Some(function) if kind == "function" => Ok(function),
-            _ => Err(Refusal::field(
-                &format!("tools[{n}]"),
-                format!("tools of type `{kind}` are not supported; expected `function`"),
-            )),
-        });
-    offered(functions.collect::<Result<_, _>>()?)
+/// A function is not described, or its schema can't be followed.
+pub(in super::super) fn tools(
+    entries: Vec<OpenAiTool>,
+) -> Result<(Option<Arc<Tools>>, Vec<String>), Refusal> {
+    let (mut functions, mut left) = (Vec::new(), Vec::new());
+    for (n, OpenAiTool { kind, function }) in entries.into_iter().enumerate() {
+        match function {
+            Some(function) if kind == "function" => functions.push(function),
+            None if kind == "function" => {
+                let place = format!("tools[{n}].function");
+                return Err(Refusal::field(&place, format!("`{place}` is missing: its name and parameters")));
+            }
+            _ => left.push(left_out(n, &kind)),
+        }
+    }
+    Ok((offered(functions)?, left))
 }
 
 /// Functions in the engine's form; `None`: there are none.

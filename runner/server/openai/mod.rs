@@ -10,9 +10,9 @@ mod responses;
 mod text_completion;
 mod words;
 
-pub(super) use messages::{FunctionEntry, OpenAiMessage, OpenAiTool, lines, offered, tools};
+pub(super) use messages::{FunctionEntry, OpenAiMessage, OpenAiTool, left_out, lines, offered, tools};
 pub use responses::StoredResponses;
-pub(super) use words::explained;
+pub(super) use words::{explained, warn};
 
 use super::App;
 use axum::Router;

@@ -87,7 +87,7 @@ impl TextCompletion {
         let first = || self.answers.iter().step_by(self.n);
         let prompt: usize = first().map(CompletedReply::prompt_tokens).sum();
         let cached: usize = first().map(|answer| answer.completion.usage.reused).sum();
-        let said: usize = self.answers.iter().map(|answer| answer.completion.ids.len()).sum();
+        let said: usize = self.answers.iter().map(CompletedReply::n_tokens).sum();
         json!({
             "prompt_tokens": prompt,
             "completion_tokens": said,

@@ -42,7 +42,7 @@ pub(super) fn finish_reason(completion: &Completion) -> &'static str {
 pub(super) fn usage(answers: &[CompletedReply]) -> Value {
     let prompt = answers.first().map_or(0, CompletedReply::prompt_tokens);
     let cached = answers.first().map_or(0, |answer| answer.completion.usage.reused);
-    let said: usize = answers.iter().map(|answer| answer.completion.ids.len()).sum();
+    let said: usize = answers.iter().map(CompletedReply::n_tokens).sum();
     let thought: usize = answers.iter().map(|answer| answer.completion.n_thought).sum();
     json!({
         "prompt_tokens": prompt,
@@ -89,6 +89,13 @@ pub(in super::super) fn explained(answer: &CompletedReply) -> Value {
         "ttft_ms": cost.ttft_ms,
         "total_ms": cost.total_ms,
     })
+}
+
+/// Says in an answer what of the request was not read as it was sent.
+pub(in super::super) fn warn(part: &mut Value, answer: &CompletedReply) {
+    if !answer.warnings.is_empty() {
+        part["greenroom"]["warnings"] = json!(answer.warnings);
+    }
 }
 
 /// Why the cache missed, compared with an earlier answer.

@@ -3,7 +3,7 @@
 //! The player reports to a [`Watched`] what happens, as events of `/v1/runs`; [`watch`] serves the page that
 //! shows it.
 
-use super::super::names_this_machine;
+use super::super::Doors;
 use super::{PageEvent, pages, stream};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -97,7 +97,7 @@ pub async fn watch(
 }
 
 async fn guarded(request: Request, next: Next) -> Response {
-    match names_this_machine(request.headers()) {
+    match Doors::default().check(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }

@@ -3,10 +3,10 @@
 use super::super::words::{finish_reason, logprobs};
 use super::input::{InputPart, InputRole, Item, ReasoningPart, Status};
 use super::output::ResponseObject;
-use crate::server::ask::{CompletedReply, ReplyPiece, calls, fresh_id};
+use crate::server::ask::{CompletedReply, ReplyPiece, SaidCall, fresh_id};
 use crate::server::error::Refusal;
 use crate::server::stream::Frame;
-use greenroom_engine::{Call, Completion, TokenLogprob};
+use greenroom_engine::TokenLogprob;
 use serde_json::{Value, json};
 
 /// An unfinished response. Its output is a thought, perhaps, then a message, or calls, or both.
@@ -175,10 +175,10 @@ impl ResponseEvents {
     /// Completes the item and the response.
     fn finish(&mut self, answer: &CompletedReply) -> Vec<Frame> {
         let completion = &answer.completion;
-        let mut frames = self.catch_up(completion);
+        let mut frames = self.catch_up(answer);
         let status =
             if finish_reason(completion) == "length" { Status::Incomplete } else { Status::Completed };
-        let read = calls(completion).get(self.n_calls);
+        let read = answer.calls.get(self.n_calls);
         frames.extend(self.end_item(read, status, completion.speech_logprobs()));
         self.response.conclude(std::mem::take(&mut self.done), answer);
         frames
@@ -186,7 +186,7 @@ impl ResponseEvents {
 
     /// Ends the current item; `read` is the call as it was parsed, if it is one, and `tokens` have the
     /// log-probabilities of a message.
-    fn end_item(&mut self, read: Option<&Call>, status: Status, tokens: &[TokenLogprob]) -> Vec<Frame> {
+    fn end_item(&mut self, read: Option<&SaidCall>, status: Status, tokens: &[TokenLogprob]) -> Vec<Frame> {
         let (mut frames, n) = (Vec::new(), self.done.len());
         let item = match std::mem::replace(&mut self.saying, Saying::Nothing) {
             Saying::Nothing => return frames,
@@ -221,20 +221,21 @@ impl ResponseEvents {
 
     /// Begins the items of a reply of which no piece came: it is empty, or was cut off before its call had a
     /// name.
-    fn catch_up(&mut self, completion: &Completion) -> Vec<Frame> {
+    fn catch_up(&mut self, answer: &CompletedReply) -> Vec<Frame> {
         if !matches!(self.saying, Saying::Nothing) || !self.done.is_empty() {
             return Vec::new();
         }
         let mut frames = Vec::new();
-        if !completion.thought().is_empty() {
-            frames.extend(self.think(completion.thought()));
+        let thought = answer.completion.thought();
+        if !thought.is_empty() {
+            frames.extend(self.think(thought));
         }
-        if !completion.speech().is_empty() {
-            frames.extend(self.say(completion.speech()));
+        if !answer.speech().is_empty() {
+            frames.extend(self.say(answer.speech()));
         }
-        for call in calls(completion) {
+        for call in &answer.calls {
             frames.extend(self.call(&call.tool));
-            frames.extend(self.pass(&call.arguments.to_string()));
+            frames.extend(self.pass(&call.arguments));
         }
         if frames.is_empty() { self.open() } else { frames }
     }
@@ -250,10 +251,10 @@ fn thought(id: &str, status: Status, text: Option<String>) -> Item {
 }
 
 /// The arguments of a call as they were said, or otherwise as they were parsed.
-fn checked(arguments: String, read: Option<&Call>) -> String {
-    let said = serde_json::from_str::<Value>(&arguments).ok();
-    match read.filter(|call| said.as_ref() != Some(&call.arguments)) {
-        Some(call) => call.arguments.to_string(),
+fn checked(arguments: String, read: Option<&SaidCall>) -> String {
+    let parsed = |text: &str| serde_json::from_str::<Value>(text).ok();
+    match read.filter(|call| parsed(&arguments) != parsed(&call.arguments)) {
+        Some(call) => call.arguments.clone(),
         None => arguments,
     }
 }
@@ -261,7 +262,7 @@ fn checked(arguments: String, read: Option<&Call>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use greenroom_engine::{CacheSource, MatchKind, ReplyParts, StopReason, ToolCalls, Usage};
+    use greenroom_engine::{CacheSource, Call, Completion, MatchKind, ReplyParts, StopReason, ToolCalls, Usage};
 
     fn ended(text: &str, stop: StopReason, call: Option<ToolCalls>) -> ReplyPiece {
         let usage = Usage {
@@ -291,6 +292,7 @@ mod tests {
             text: text.to_string(),
             parts: ReplyParts { thought: 0..0, speech: 0..if call.is_some() { 0 } else { text.len() } },
             n_thought: 0,
+            n_given: 0,
             stop,
             stop_string: None,
             choice: None,
@@ -301,7 +303,13 @@ mod tests {
             digest: String::new(),
             usage,
         };
-        ReplyPiece::Ended(Box::new(CompletedReply { completion, seed: 0 }))
+        let calls = match &completion.call {
+            Some(ToolCalls::Complete(calls)) => &calls[..],
+            _ => &[],
+        };
+        let said = |call: &Call| SaidCall { tool: call.tool.clone(), arguments: call.arguments.to_string() };
+        let (calls, begun, warnings) = (calls.iter().map(said).collect(), String::new(), Vec::new());
+        ReplyPiece::Ended(Box::new(CompletedReply { completion, seed: 0, calls, begun, warnings }))
     }
 
     /// The events of a reply.

@@ -1,11 +1,11 @@
 //! Items: inputs and outputs of a response, as the API shows them; read from requests, and converted to lines
 //! of a dialogue.
 
-use super::super::messages;
-use crate::server::ask::fresh_id;
+use crate::server::ask::{ReadCall as _, fresh_id};
 use crate::server::body;
 use crate::server::dialogue::DialogueLine;
 use crate::server::error::Refusal;
+use greenroom_engine::Call;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -180,9 +180,6 @@ fn item(value: &Value, place: &str) -> Result<Option<Item>, Refusal> {
         "function_call" => {
             let GivenCall { id, call_id, name, arguments, status } = read(value, place)?;
             let (id, status) = (id.unwrap_or_else(|| fresh_id("fc_")), status.unwrap_or(Status::Completed));
-            if status != Status::Incomplete {
-                messages::call(name.clone(), &arguments, &format!("{place}.arguments"))?;
-            }
             Item::FunctionCall { id, call_id, name, arguments, status }
         }
         "function_call_output" => {
@@ -227,10 +224,7 @@ fn texts(content: GivenContent, place: &str) -> Result<Vec<String>, Refusal> {
 }
 
 /// Items as lines of a dialogue. A call that was cut off is ignored, because nothing can answer it.
-///
-/// # Errors
-/// The arguments of a call are not a JSON object.
-pub(super) fn lines(items: &[Item]) -> Result<Vec<DialogueLine>, Refusal> {
+pub(super) fn lines(items: &[Item]) -> Vec<DialogueLine> {
     let mut lines = Vec::new();
     for item in items {
         lines.push(match item {
@@ -245,14 +239,14 @@ pub(super) fn lines(items: &[Item]) -> Result<Vec<DialogueLine>, Refusal> {
             Item::FunctionCall { status: Status::Incomplete, .. } | Item::Reasoning { .. } => continue,
             Item::FunctionCall { call_id, name, arguments, .. } => DialogueLine::Call {
                 id: call_id.clone(),
-                call: messages::call(name.clone(), arguments, "input")?,
+                call: Call::read(name.clone(), arguments),
             },
             Item::FunctionCallOutput { call_id, output, .. } => {
                 DialogueLine::Result { id: call_id.clone(), text: output.clone() }
             }
         });
     }
-    Ok(lines)
+    lines
 }
 
 #[cfg(test)]
@@ -295,7 +289,7 @@ mod tests {
             DialogueLine::Assistant("21.".to_string()),
             DialogueLine::User("Thanks.".to_string()),
         ];
-        assert_eq!(lines(&items).unwrap(), expected);
+        assert_eq!(lines(&items), expected);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod stream;
 pub use kept::StoredResponses;
 
 use crate::server::ask::{Ask, AskSubject, scope};
+use crate::server::body;
 use crate::server::dialogue::{Dialogue, DialogueLine};
 use crate::server::error::Refusal;
 use crate::server::stream::respond;
@@ -37,19 +38,20 @@ pub(super) async fn create(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Response, Refusal> {
-    let body = ResponsesBody::read(&bytes)?;
+    let body = ResponsesBody::read(body::with_model(&bytes, &app.models)?)?;
     let mut items = match &body.previous_response_id {
         None => Vec::new(),
         Some(id) => kept_response(&app, &tenant.name, "previous_response_id", id)?.history(),
     };
     items.extend(input::items(&body.input)?);
-    let tools = body.tools()?;
+    let (tools, left) = body.tools()?;
     let settings = body.settings(tools.as_deref())?;
     // Those of the earlier response are not carried over.
     let instructions =
         body.instructions.iter().filter(|text| !text.is_empty()).cloned().map(DialogueLine::System);
-    let lines = instructions.chain(input::lines(&items)?).collect();
-    let dialogue = body.thinking.of(Dialogue::new(lines, tools, "input")?);
+    let lines = instructions.chain(input::lines(&items)).collect();
+    let mut dialogue = body.thinking.of(Dialogue::new(lines, tools, "input")?);
+    dialogue.warnings.extend(left);
     let telling = ResponseStream::new(app.clone(), &tenant.name, &body, items, dialogue.clone());
     let subject = AskSubject::Dialogue(Box::new(dialogue), scope(body.prompt_cache_key, &headers));
     let ask = Ask { route: "/v1/responses", tenant, model: body.model, subject, settings, n: 1 };

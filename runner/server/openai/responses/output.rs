@@ -80,7 +80,7 @@ impl ResponseObject {
 /// Tokens of the prompt and of the reply. The computed part of the prompt was written to the cache.
 fn usage(answer: &CompletedReply) -> Value {
     let cost = &answer.completion.usage;
-    let (read, said) = (answer.prompt_tokens(), answer.completion.ids.len());
+    let (read, said) = (answer.prompt_tokens(), answer.n_tokens());
     json!({
         "input_tokens": read,
         "input_tokens_details": {

@@ -93,8 +93,7 @@ impl ResponsesBody {
     ///
     /// # Errors
     /// A field is wrong, or asks for what is not supported.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Refusal> {
-        let value = body::value(bytes)?;
+    pub(super) fn read(value: Value) -> Result<Self, Refusal> {
         body::refuse(&value, &UNSUPPORTED)?;
         let (controls, thinking) = (controls(&value)?, ThinkingGiven::read(&value)?);
         let body = Self { controls, thinking, ..body::of_value(value)? };
@@ -112,27 +111,27 @@ impl ResponsesBody {
         Ok(body)
     }
 
-    /// The tools; `None`: there are none.
+    /// The tools, and what was left out: those that OpenAI's servers would run. `None`: there are none.
     ///
     /// # Errors
-    /// One is not a function, or its schema can't be followed.
-    pub(super) fn tools(&self) -> Result<Option<Arc<Tools>>, Refusal> {
-        let given = self.tools.iter().flatten().enumerate();
-        let functions = given.map(|(n, tool)| match &tool.name {
-            Some(name) if tool.kind == "function" => Ok(FunctionEntry {
-                name: name.clone(),
-                description: tool.description.clone(),
-                parameters: tool.parameters.clone(),
-            }),
-            None if tool.kind == "function" => {
-                Err(Refusal::field(&format!("tools[{n}].name"), format!("`tools[{n}]` has no name")))
+    /// A function has no name, or its schema can't be followed.
+    pub(super) fn tools(&self) -> Result<(Option<Arc<Tools>>, Vec<String>), Refusal> {
+        let (mut functions, mut left) = (Vec::new(), Vec::new());
+        for (n, tool) in self.tools.iter().flatten().enumerate() {
+            match &tool.name {
+                Some(name) if tool.kind == "function" => functions.push(FunctionEntry {
+                    name: name.clone(),
+                    description: tool.description.clone(),
+                    parameters: tool.parameters.clone(),
+                }),
+                None if tool.kind == "function" => {
+                    let found = format!("`tools[{n}]` has no name");
+                    return Err(Refusal::field(&format!("tools[{n}].name"), found));
+                }
+                _ => left.push(messages::left_out(n, &tool.kind)),
             }
-            _ => {
-                let message = format!("tools of type `{}` are not supported; expected `function`", tool.kind);
-                Err(Refusal::field(&format!("tools[{n}]"), message))
-            }
-        });
-        messages::offered(functions.collect::<Result<_, _>>()?)
+        }
+        Ok((messages::offered(functions)?, left))
     }
 
     /// The settings of the answer.
@@ -214,7 +213,7 @@ mod tests {
     use super::*;
 
     fn read(value: &Value) -> Result<ResponsesBody, Refusal> {
-        ResponsesBody::read(value.to_string().as_bytes())
+        ResponsesBody::read(value.clone())
     }
 
     #[test]
@@ -249,7 +248,7 @@ mod tests {
         {
             assert_eq!(response.get(field), Some(&Value::Null), "{field}");
         }
-        let tools = body.tools().unwrap();
+        let (tools, _) = body.tools().unwrap();
         let settings = body.settings(tools.as_deref()).unwrap();
         assert_eq!(settings.calls, greenroom_engine::ToolChoice::Named("f".into()));
         assert_eq!(settings.logprobs, Some(2));

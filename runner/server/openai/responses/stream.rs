@@ -74,6 +74,9 @@ impl ResponseStream {
         if self.explains {
             response.greenroom = Some(explained(answer));
         }
+        if !answer.warnings.is_empty() {
+            response.greenroom.get_or_insert_default()["warnings"] = serde_json::json!(answer.warnings);
+        }
         if let Some(earlier) = &self.compares {
             let asked = (&*self.app, self.tenant.as_str(), response.model.as_str());
             response.prompt_cache_diagnostics = Some(diagnostics(asked, earlier, &self.dialogue, answer));

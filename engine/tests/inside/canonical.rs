@@ -1,0 +1,109 @@
+//! The ids of a reply are those of its text: tests on real vocabularies, without a model.
+
+use crate::fixtures::is_deep;
+use crate::tests::texts::vocabulary;
+use crate::text::tokenizer::{After, Tokenizer};
+use crate::turns::canonical::CanonicalText;
+
+const VOCABULARIES: [&str; 20] = [
+    "bailingmoe2",
+    "deepseek-coder",
+    "deepseek-llm",
+    "deepseek-v3",
+    "default",
+    "exaone-moe",
+    "falcon",
+    "gemma",
+    "gemma4",
+    "gpt-2",
+    "gpt-4o",
+    "kimi-k2",
+    "laguna",
+    "llama-bpe",
+    "llama-spm",
+    "minicpm5",
+    "qwen2",
+    "qwen35",
+    "seed-coder",
+    "smollm",
+];
+
+/// Numbers by Knuth's 64-bit LCG (MMIX).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// A reply whose tokens are drawn by chance, but for those that would break it; and how many of those there were.
+/// The tokens are `common` ones more often than any.
+fn reply(tokenizer: &Tokenizer, common: &[u32], after: After, numbers: &mut Numbers) -> (Vec<u32>, usize) {
+    let (text, length) = (CanonicalText { begin: 0, after }, 1 + numbers.below(80));
+    let (mut ids, mut n_broken) = (Vec::new(), 0);
+    let mut tries = 0;
+    while ids.len() < length && tries < 20_000 {
+        tries += 1;
+        let id = match numbers.below(3) {
+            0 => numbers.below(tokenizer.n_vocab()) as u32,
+            _ => common[numbers.below(common.len())],
+        };
+        if tokenizer.is_special(id) || tokenizer.piece(id).is_empty() {
+            continue;
+        }
+        if text.is_broken_by(id, &ids, tokenizer) {
+            n_broken += 1;
+        } else {
+            ids.push(id);
+        }
+    }
+    // A character that is not complete is cut.
+    let is_whole = |ids: &[u32]| {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.piece(*id)).copied().collect();
+        str::from_utf8(&bytes).is_ok()
+    };
+    while !is_whole(&ids) {
+        ids.pop();
+    }
+    (ids, n_broken)
+}
+
+#[test]
+fn a_replys_ids_are_those_of_its_text() {
+    let text = std::fs::read_to_string(super::texts::fixture("pride-and-prejudice.txt")).expect("a text");
+    let others = "  \n\n  \n1234567890 3,000.50\t\t\tfn main() {\n    let x = 7;\n\n}\n日本語のテキスト。Ünïcödé 😀😀 it's don't ";
+    for name in VOCABULARIES {
+        let tokenizer = vocabulary(name);
+        let common = [&text[..20_000], others, others].map(|text| tokenizer.encode_message(text, After::Text).expect("ids")).concat();
+        let mut numbers = Numbers(7);
+        let (mut n_ids, mut n_broken) = (0, 0);
+        for n in 0..if is_deep() { 10_000 } else { 300 } {
+            let after = if n % 2 == 0 { After::Special } else { After::Text };
+            let (ids, broken) = reply(&tokenizer, &common, after, &mut numbers);
+            let text = tokenizer.decode(&ids);
+            let after = if text.starts_with(' ') { After::Text } else { after };
+            let encoded = tokenizer.encode_message(&text, after).expect("ids");
+            assert_eq!(encoded, ids, "{name}, reply {n}: {text:?}");
+            (n_ids, n_broken) = (n_ids + ids.len(), n_broken + broken);
+        }
+        assert!(n_ids > 300 * 20 && n_broken > n_ids / 10, "{name}: {n_ids} ids, {n_broken} refused");
+    }
+}
+
+/// A text as it is encoded is never refused, from its first token to its last.
+#[test]
+fn encoded_text_is_not_refused() {
+    let text = std::fs::read_to_string(super::texts::fixture("pride-and-prejudice.txt")).expect("a text");
+    for name in VOCABULARIES {
+        let tokenizer = vocabulary(name);
+        for line in text[..40_000].split("\n\n").filter(|line| !line.trim().is_empty()) {
+            let ids = tokenizer.encode_message(line, After::Text).expect("ids");
+            let text = CanonicalText { begin: 0, after: After::Text };
+            let refused = (0..ids.len()).filter(|n| text.is_broken_by(ids[*n], &ids[..*n], &tokenizer));
+            let refused: Vec<String> = refused.map(|n| tokenizer.decode(&ids[n.saturating_sub(3)..=n])).collect();
+            assert!(refused.is_empty(), "{name}: {refused:?} in {line:?}");
+        }
+    }
+}
