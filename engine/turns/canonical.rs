@@ -33,14 +33,28 @@ impl CanonicalText {
         }
         let from = self.stretch(ids, tokenizer);
         let all: Vec<u32> = ids[from..].iter().copied().chain([id]).collect();
-        let bytes: Vec<u8> = all.iter().flat_map(|id| tokenizer.piece(*id)).copied().collect();
-        let text = match str::from_utf8(&bytes) {
-            Ok(text) => text,
-            Err(error) => return error.error_len().is_some(), // else a character is incomplete
-        };
+        let mut bytes: Vec<u8> = all.iter().flat_map(|id| tokenizer.piece(*id)).copied().collect();
+        let (length, whole) = (bytes.len(), match str::from_utf8(&bytes) {
+            Ok(_) => bytes.len(),
+            Err(error) if error.error_len().is_some() => return true,
+            Err(error) => error.valid_up_to(),
+        });
+        complete(&mut bytes, whole);
+        let Ok(text) = str::from_utf8(&bytes) else { return true };
         let encoded = self.encode(from, text, tokenizer).unwrap_or_default();
-        let n = if from == self.begin { all.len() } else { EXAMINED.min(all.len()) };
-        !encoded.ends_with(&all[all.len() - n..]) || from == self.begin && encoded.len() != all.len()
+        let [said, read] = [&all, &encoded].map(|ids| ends(ids, tokenizer));
+        // (A vocabulary may begin a text with a space.)
+        let added = read.last().map_or(0, |(end, _)| *end) - bytes.len();
+        let read: Vec<(usize, u32)> = read.into_iter().map(|(end, id)| (end - added, id)).collect();
+        let first = if from == self.begin { None } else { said.len().checked_sub(EXAMINED + 1) };
+        let first = first.map_or(0, |at| said[at].0 + 1);
+        let last = said.len().checked_sub(2).map_or(0, |at| said[at].0);
+        let until = if whole == length { length } else { last };
+        let known = |ends: &[(usize, u32)]| -> Vec<(usize, u32)> {
+            ends.iter().copied().filter(|(end, _)| (first..=until).contains(end)).collect()
+        };
+        // Of a token with which a character begins, what will follow decides; but it must not hold the end of a piece.
+        known(&said) != known(&read) || (last + 1..length).contains(&whole) && read.iter().any(|(end, _)| *end == whole)
     }
 
     /// The ids of a reply with more text after them.
@@ -53,6 +67,7 @@ impl CanonicalText {
         Ok([&ids[..from], &self.encode(from, &whole, tokenizer)?].concat())
     }
 
+    /// The ids of a stretch's text.
     fn encode(self, from: usize, text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         // (The text of sampled ids holds the space that began them.)
         let is_begin = from == self.begin && !text.starts_with(' ');
@@ -75,5 +90,33 @@ impl CanonicalText {
         let word = (earliest + 1..=latest).rev().find(begins_word);
         let whole = |at: &usize| tokenizer.piece(ids[*at]).first().is_some_and(|byte| byte & 0xc0 != 0x80);
         word.or_else(|| (self.begin..=earliest).rev().find(whole)).unwrap_or(self.begin)
+    }
+}
+
+/// Where each token ends, and its id.
+fn ends(ids: &[u32], tokenizer: &Tokenizer) -> Vec<(usize, u32)> {
+    let mut end = 0;
+    let ends = ids.iter().map(|id| {
+        end += tokenizer.piece(*id).len();
+        (end, *id)
+    });
+    ends.collect()
+}
+
+/// Completes a character that begins at an offset: with the first one that begins so.
+fn complete(bytes: &mut Vec<u8>, begin: usize) {
+    let Some(first) = bytes.get(begin).copied() else { return };
+    let length = match first {
+        0xf0.. => 4,
+        0xe0.. => 3,
+        _ => 2,
+    };
+    while bytes.len() < begin + length {
+        let least = match (bytes.len() - begin, first) {
+            (1, 0xe0) => 0xa0,
+            (1, 0xf0) => 0x90,
+            _ => 0x80,
+        };
+        bytes.push(least);
     }
 }

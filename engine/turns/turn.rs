@@ -99,7 +99,8 @@ impl Decode {
             let said =
                 Said::new(replies.map(|segment| &*segment.ids), request.sampling.whole_words, tokenizer);
             let max_thought = request.max_thought_tokens.unwrap_or(usize::MAX);
-            let after = request.sampling.canonical.then(|| after(prompt, tokenizer));
+            let is_canonical = request.sampling.canonical && tokenizer.is_canonical_by_beginnings();
+            let after = is_canonical.then(|| after(prompt, tokenizer));
             let reply = ReplyText::new(&request.stop, request.whole_sentences, said)
                 .in_form(&form, max_thought)
                 .with_exact_stops(request.exact_stops)

@@ -17,7 +17,7 @@ const MODEL: &str = "Model to serve: a GGUF file, a name that `pull` lists, hf:O
                      bundled `understudy`; clients ask for it by NAME, else by its file's name (repeatable) \
                      [default: understudy]";
 
-/// Serve OpenAI's and Anthropic's APIs, with memories that persist
+/// Serve OpenAI's, Anthropic's and Ollama's APIs, with memories that persist
 #[derive(Debug, clap::Args)]
 #[command(
     mut_arg("given", |model| model.help(MODEL)),

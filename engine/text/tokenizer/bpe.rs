@@ -27,6 +27,14 @@ pub(super) struct PreTokenizer {
     pub(super) adds_bos: bool,
 }
 
+impl PreTokenizer {
+    /// True if what follows a text changes no token of it but in the last pieces, so that each beginning of an encoded
+    /// text is encoded so, too. Words that are cut together are not.
+    fn keeps_beginnings(&self) -> bool {
+        !self.splits.contains(&EXAONE_MOE)
+    }
+}
+
 /// Gemma 4's: lines are merged whole.
 pub(super) const LINES: PreTokenizer =
     PreTokenizer { names: &["gemma4"], splits: &[r"[^\n]+|\n+"], ignores_merges: false, adds_bos: true };
@@ -207,6 +215,8 @@ impl PreTokenizer {
 /// An encoder of text without any special token: the vocabulary that it merges in holds none.
 pub(super) struct Bpe {
     tokenizer: tokenizers::Tokenizer,
+    /// True if each beginning of an encoded text is encoded as it was in it.
+    pub(super) keeps_beginnings: bool,
     pub(super) alphabet: Alphabet,
 }
 
@@ -258,7 +268,7 @@ impl Bpe {
         }
         let mut tokenizer = tokenizers::Tokenizer::new(model);
         tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
-        Ok(Self { tokenizer, alphabet })
+        Ok(Self { tokenizer, keeps_beginnings: pre.keeps_beginnings(), alphabet })
     }
 
     /// What a token writes for a space.

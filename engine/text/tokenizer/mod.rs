@@ -251,6 +251,15 @@ impl Tokenizer {
         Ok(())
     }
 
+    /// True if the ids of a text's beginning are a beginning of the text's ids, but for what the next token can change:
+    /// then a reply can be kept to the ids of its text token by token.
+    pub(crate) fn is_canonical_by_beginnings(&self) -> bool {
+        match &self.merger {
+            Merger::Bpe(bpe) => bpe.keeps_beginnings,
+            Merger::Spm(_) => true,
+        }
+    }
+
     /// Kind of a text whose last token is `id`; `None`: there is no text.
     pub(crate) fn after(&self, id: Option<u32>) -> After {
         match id.and_then(|id| self.kinds.get(id as usize)) {
