@@ -215,6 +215,10 @@ impl Chat {
     pub(crate) fn new<'a>(templates: impl Into<Templates<'a>>, tokenizer: &Tokenizer) -> Result<Self> {
         let templates = templates.into();
         let mut chat = Self::of_source(templates.default, tokenizer)?;
+        if !tokenizer.is_canonical_by_beginnings() {
+            let found = "its vocabulary joins words, so a reply's tokens may be others than those of its text";
+            chat.audit.push(found.to_owned());
+        }
         let needs_other = !chat.knows_tools(Reasoning::None);
         let tried = templates.tool_use.filter(|_| needs_other).map(|it| Self::take_apart(it, tokenizer));
         let with_tools = tried.and_then(Result::ok).filter(|it| it.knows_tools(Reasoning::None));

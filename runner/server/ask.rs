@@ -62,6 +62,8 @@ pub(super) struct AnswerSettings {
     pub(super) max_tokens: Option<usize>,
     /// Maximum number of tokens of a thought before it, among these; `None`: no limit of its own.
     pub(super) max_thought_tokens: Option<usize>,
+    /// What is added to the logits of the tokens of these texts.
+    pub(super) biased_texts: Vec<(String, f32)>,
     /// Minimum number of tokens in the reply.
     pub(super) min_tokens: usize,
     pub(super) stop: Vec<String>,
@@ -87,6 +89,7 @@ impl AnswerSettings {
             sampling: Sampling { temperature: 1.0, canonical: true, seed, ..Sampling::default() },
             max_tokens: None,
             max_thought_tokens: None,
+            biased_texts: Vec::new(),
             min_tokens: 0,
             stop: Vec::new(),
             end_ids: Vec::new(),
@@ -239,7 +242,7 @@ impl Ask {
     ///
     /// # Errors
     /// There is no such model, the prompt is too long, the tenant or the queue has no room.
-    pub(super) async fn admit(self, app: &Arc<App>) -> Result<AdmittedAsk, Refusal> {
+    pub(super) async fn admit(mut self, app: &Arc<App>) -> Result<AdmittedAsk, Refusal> {
         self.settings.sampling.validate()?;
         if self.settings.logprobs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
             let message = format!("expected at most {MAX_TOP_LOGPROBS} alternatives");
@@ -269,6 +272,10 @@ impl Ask {
             }
             AskSubject::Raw(..) | AskSubject::Kept { .. } => true,
         };
+        for (text, bias) in std::mem::take(&mut self.settings.biased_texts) {
+            let ids = served.engine().encode(&text, true)?;
+            self.settings.sampling.bias.extend(ids.into_iter().map(|id| (id, bias)));
+        }
         self.fits(served.engine())?;
         let ticket = app.queue.enter(&self.tenant, is_warm)?;
         Ok(AdmittedAsk { app: app.clone(), ask: self, served, ticket, entry, ids })
@@ -390,6 +397,7 @@ impl Ask {
     fn request(&self, index: usize, prompt: Prompt, memory: &str, parent: Option<&str>) -> Request {
         let AnswerSettings {
             sampling,
+            biased_texts: _,
             max_tokens,
             max_thought_tokens,
             min_tokens,

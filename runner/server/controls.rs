@@ -75,7 +75,10 @@ pub(super) fn controls(request: &Value) -> Result<AnswerSettings, Refusal> {
     };
     settings.sampling.frequency_penalty = number("frequency_penalty")?;
     settings.sampling.presence_penalty = number("presence_penalty")?;
-    settings.sampling.bias = bias(&request["logit_bias"])?;
+    let biases = bias(&request["logit_bias"]).ok_or_else(|| {
+        unfit("logit_bias", &request["logit_bias"], "numbers by token id, such as {\"15043\": -100}")
+    });
+    (settings.sampling.bias, settings.biased_texts) = biases?;
     settings.max_tokens = limit(request)?;
     settings.min_tokens = match &request["min_tokens"] {
         Value::Null => 0,
@@ -178,25 +181,32 @@ fn id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// Biases by token: OpenAI's object, or llama.cpp's list of pairs.
-fn bias(value: &Value) -> Result<BTreeMap<u32, f32>, Refusal> {
-    let amount = |value: &Value| match value {
-        Value::Bool(false) => Some(NEVER),
-        value => value.as_f64().map(|bias| bias as f32),
-    };
-    let read: Option<BTreeMap<u32, f32>> = match value {
-        Value::Null => Some(BTreeMap::new()),
-        Value::Object(all) => all.iter().map(|(id, bias)| Some((id.parse().ok()?, amount(bias)?))).collect(),
+/// Biases by token, which may be given by its text: OpenAI's object, or llama.cpp's list of pairs.
+fn bias(value: &Value) -> Option<(BTreeMap<u32, f32>, Vec<(String, f32)>)> {
+    let pairs: Option<Vec<(Value, &Value)>> = match value {
+        Value::Null => Some(Vec::new()),
+        Value::Object(all) => {
+            let token = |name: &str| name.parse::<u32>().map_or_else(|_| json!(name), |id| json!(id));
+            Some(all.iter().map(|(name, bias)| (token(name), bias)).collect())
+        }
         Value::Array(all) => all
             .iter()
             .map(|pair| match pair.as_array().map(Vec::as_slice) {
-                Some([token, bias]) => Some((id(token)?, amount(bias)?)),
+                Some([token, bias]) => Some((token.clone(), bias)),
                 _ => None,
             })
             .collect(),
         _ => None,
     };
-    read.ok_or_else(|| unfit("logit_bias", value, "numbers by token id, such as {\"15043\": -100}"))
+    let (mut by_id, mut by_text) = (BTreeMap::new(), Vec::new());
+    for (token, bias) in pairs? {
+        let bias = if *bias == json!(false) { NEVER } else { bias.as_f64()? as f32 };
+        match token {
+            Value::String(text) => by_text.push((text, bias)),
+            token => _ = by_id.insert(id(&token)?, bias),
+        }
+    }
+    Some((by_id, by_text))
 }
 
 /// What the reply must be, by the one field that says so.
@@ -291,7 +301,7 @@ fn gbnf(value: &Value, place: &str) -> Result<Grammar, Refusal> {
     // vLLM's clients send Lark, too.
     let is_lark = !text.contains("::=") && text.contains("start:");
     let grammar = if is_lark { Ok(Grammar::Lark(text)) } else { Grammar::gbnf(&text) };
-    checked(grammar.map_err(|error| Refusal::field(place, error.to_string()))?, place)
+    checked(grammar.map_err(|error| Refusal::field(place, format!("`{place}`: {error}")))?, place)
 }
 
 fn one_of(value: &Value, place: &str) -> Result<Constraint, Refusal> {
@@ -314,8 +324,8 @@ fn text_of(value: &Value, place: &str) -> Result<String, Refusal> {
 ///
 /// # Errors
 /// It can't.
-pub(super) fn checked(grammar: Grammar, place: &str) -> Result<Grammar, Refusal> {
-    grammar.check().map_err(|error| Refusal::field(place, error.to_string()))?;
+fn checked(grammar: Grammar, place: &str) -> Result<Grammar, Refusal> {
+    grammar.check().map_err(|error| Refusal::field(place, format!("`{place}`: {error}")))?;
     Ok(grammar)
 }
 
@@ -359,6 +369,8 @@ mod tests {
         let settings = read(json!({ "logit_bias": [[5, false], [6, 1.5]], "ignore_eos": true, "seed": -1 }));
         assert_eq!(settings.sampling.bias, BTreeMap::from([(5, NEVER), (6, 1.5)]));
         assert_eq!(settings.min_tokens, usize::MAX);
+        let settings = read(json!({ "logit_bias": { " word": -3 } }));
+        assert_eq!(settings.biased_texts, [(" word".to_string(), -3.0)]);
         assert_eq!(read(json!({ "max_completion_tokens": 5, "max_tokens": 9.0 })).max_tokens, Some(5));
         assert_eq!(read(json!({ "max_tokens": 9.0 })).max_tokens, Some(9));
     }
@@ -402,8 +414,8 @@ mod tests {
             (json!({ "repeat_penalty": [] }), "repeat_penalty"),
             (json!({ "seed": "lucky" }), "seed"),
             (json!({ "max_tokens": 1.5 }), "max_tokens"),
-            (json!({ "logit_bias": { "word": 1 } }), "logit_bias"),
-            (json!({ "logit_bias": [["word", 1]] }), "logit_bias"),
+            (json!({ "logit_bias": { "5": "much" } }), "logit_bias"),
+            (json!({ "logit_bias": [[-1, 1]] }), "logit_bias"),
             (json!({ "stop": 3 }), "stop"),
             (json!({ "stop": [3] }), "stop"),
             (json!({ "stop_token_ids": [-1] }), "stop_token_ids"),

@@ -39,6 +39,9 @@ struct CompletionBody {
     #[serde(default = "yes")]
     cache_prompt: bool,
     stream: Option<bool>,
+    /// Fields of the answer, all others are left out; `a/b` is the field `b` of `a`.
+    #[serde(default)]
+    response_fields: Vec<String>,
     #[serde(default)]
     greenroom: bool,
     // Of `/infill`.
@@ -139,6 +142,7 @@ async fn answer(
         settings: settings.clone(),
         gives_tokens: body.return_tokens,
         explains: body.greenroom,
+        fields: body.response_fields.clone(),
         n_prompt: 0,
     };
     let subject = AskSubject::Raw(prompt, scope(None, headers));
@@ -160,6 +164,7 @@ struct NativeReply {
     settings: AnswerSettings,
     gives_tokens: bool,
     explains: bool,
+    fields: Vec<String>,
     n_prompt: usize,
 }
 
@@ -173,7 +178,19 @@ impl NativeReply {
         if self.settings.logprobs.is_some() {
             whole["completion_probabilities"] = probabilities(&answer.completion.logprobs);
         }
-        whole
+        self.only_asked(whole)
+    }
+
+    /// The fields that were asked for.
+    fn only_asked(&self, answer: Value) -> Value {
+        if self.fields.is_empty() {
+            return answer;
+        }
+        let field = |path: &String| {
+            let value = answer.pointer(&format!("/{path}"))?;
+            Some((path.rsplit('/').next()?.to_string(), value.clone()))
+        };
+        self.fields.iter().filter_map(field).collect::<serde_json::Map<_, _>>().into()
     }
 
     /// The last part: what the reply came to.
@@ -254,7 +271,7 @@ impl EventEncoder for NativeReply {
                 part["completion_probabilities"] = probabilities(&tokens);
                 part
             }
-            ReplyPiece::Ended(answer) => self.last(&answer),
+            ReplyPiece::Ended(answer) => self.only_asked(self.last(&answer)),
             // A prompt without a chat template has no tools.
             ReplyPiece::Begun | ReplyPiece::Called(_) | ReplyPiece::Arguments(_) => return Vec::new(),
         };

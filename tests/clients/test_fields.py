@@ -41,6 +41,8 @@ def api(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def ask(api: str, http: httpx.Client, model: str) -> Callable[..., httpx.Response]:
     path, asked, _ = APIS[api]
+    if "prompt" in asked and api != "ollama generate":  # without a chat template
+        asked = {"prompt": http.post("/apply-template", json=CHAT | {"model": model}).json()["prompt"]}
 
     def one(**fields: Any) -> httpx.Response:
         body = {"model": model} | asked | GREEDY | fields | {"greenroom": True}
@@ -80,14 +82,15 @@ def test_a_token_that_is_banned_does_not_come(say: Callable[..., str], http: htt
     first = ids(http, model, text)[0]
     for bias in ({str(first): -100}, [[first, False]]):
         assert first not in ids(http, model, say(logit_bias=bias))[:1]
-    wanted = ids(http, model, " melons")[0]
-    assert wanted in ids(http, model, say(logit_bias={str(wanted): 100}, max_tokens=3))
+    wanted = ids(http, model, " melons")
+    for bias in ({str(wanted[0]): 100}, {" melons": 100}, [[" melons", 100]]):
+        assert set(wanted) & set(ids(http, model, say(logit_bias=bias, max_tokens=3))), bias
 
 
 def test_penalties_keep_tokens_from_coming_again(say: Callable[..., str], http: httpx.Client, model: str) -> None:
     for penalty in ({"presence_penalty": 100}, {"frequency_penalty": 100}, {"repeat_penalty": 1000, "repeat_last_n": -1}):
-        said = ids(http, model, say(max_tokens=40, ignore_eos=True, **penalty))
-        assert len(said) == len(set(said)), penalty
+        said = ids(http, model, say(max_tokens=40, **penalty))
+        assert len(said) > 4 and len(said) == len(set(said)), penalty
     for penalty in ({"presence_penalty": -100}, {"frequency_penalty": -100}):
         said = ids(http, model, say(max_tokens=20, ignore_eos=True, **penalty))
         assert len(set(said)) < 12, penalty
@@ -142,7 +145,7 @@ def test_a_seed_is_enough(say: Callable[..., str]) -> None:
         ("use_beam_search", True),
         ("suffix", "x"),
         ("lora", [{"id": 0}]),
-        ("logit_bias", {"word": 1}),
+        ("logit_bias", {"5": "much"}),
         ("logit_bias", {"99999999": 1}),
         ("stop_token_ids", [99_999_999]),
         ("temperature", "hot"),

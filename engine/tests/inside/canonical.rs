@@ -3,6 +3,7 @@
 use crate::tests::texts::vocabulary;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::canonical::CanonicalText;
+use crate::{Conversation, Engine, EngineConfig, Event, ModelSource, Request, Sampling, SessionKey};
 
 /// (Not `exaone-moe`: [`Tokenizer::is_canonical_by_beginnings`].)
 const VOCABULARIES: [&str; 19] = [
@@ -111,6 +112,46 @@ fn encoded_text_is_not_refused() {
             let refused = (0..ids.len()).filter(|n| text.is_broken_by(ids[*n], &ids[..*n], &tokenizer));
             let refused: Vec<String> = refused.map(|n| tokenizer.decode(&ids[n.saturating_sub(3)..=n])).collect();
             assert!(refused.is_empty(), "{name}: {refused:?} in {line:?}");
+        }
+    }
+}
+
+/// How often replies of a trained model are other ids than their text's, at temperature 1, and what it costs to keep
+/// them from it.
+#[test]
+#[ignore = "a measurement: GREENROOM_MODELS='a.gguf b.gguf' cargo test --release -p greenroom-engine --lib -- --ignored --nocapture how_often_tokens"]
+fn how_often_tokens_are_refused() {
+    let asked = ["Tell me about the market.", "Write a function that sorts a list.", "Wie geht es dir? Antworte auf Deutsch.", "List three prices."];
+    for file in std::env::var("GREENROOM_MODELS").expect("files").split_whitespace() {
+        let engine = Engine::open(EngineConfig::new(ModelSource::Path(file.into()))).expect("an engine");
+        let tokenizer = &engine.prompter().tokenizer;
+        for canonical in [false, true] {
+            let (mut n_ids, mut n_others, mut logprob, mut seconds) = (0, 0, 0.0, 0.0);
+            for seed in 0..100 {
+                let next = asked[seed as usize % asked.len()].to_owned();
+                let request = Request {
+                    sampling: Sampling { temperature: 1.0, seed, canonical, ..Sampling::default() },
+                    max_tokens: 100,
+                    logprobs: (seed % 2 == 0).then_some(0),
+                    ..Request::new(SessionKey::new("r", format!("{seed}{canonical}")), Conversation { next, ..Conversation::default() })
+                };
+                let mut turn = engine.submit(request).expect("a turn");
+                let mut done = None;
+                while let Some(event) = turn.blocking_next() {
+                    if let Event::Done(completion) = event {
+                        done = Some(completion);
+                    }
+                }
+                let done = done.expect("a reply");
+                n_ids += done.ids.len();
+                let text = tokenizer.encode_message(&done.text, After::Text).expect("ids");
+                n_others += usize::from(text != done.ids);
+                logprob += done.logprobs.iter().map(|token| f64::from(token.logprob)).sum::<f64>();
+                if seed % 2 == 1 {
+                    seconds += (done.usage.total_ms - done.usage.ttft_ms) / 1e3 / done.ids.len().max(1) as f64;
+                }
+            }
+            println!("{file}, canonical {canonical}: {n_ids} tokens, {n_others} of 100 replies are other ids than their text's, log-probability of 50 of them {logprob:.1}, {:.2} ms a token", seconds / 50.0 * 1e3);
         }
     }
 }
