@@ -119,7 +119,7 @@ def test_a_reply_ends_at_a_stop_sequence(ask: Ask) -> None:
     for sequences in ([stop], ["@@@@", stop]):
         reply = ask(stop_sequences=sequences)
         assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop)
-        assert "".join(block.text for block in reply.content if block.type == "text") == whole[: whole.index(stop)].rstrip()
+        assert "".join(block.text for block in reply.content if block.type == "text") == whole[: whole.index(stop)]
 
 
 def test_a_prompt_is_read_without_a_reply(ask: Ask) -> None:
@@ -233,14 +233,11 @@ def test_an_earlier_message_is_compared_with(ask: Ask) -> None:
         ({"messages": []}, "message"),
         ({"messages": [{"role": "wizard", "content": "Hm."}]}, "wizard"),
         ({"messages": [user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}])]}, "image"),
-        ({"messages": [user([{"type": "tool_result", "tool_use_id": "toolu_x", "content": "x"}])]}, "toolu_x"),
         ({"messages": [user("word " * 20_000)]}, "context"),
         ({"thinking": {"type": "mandatory"}}, "thinking"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"tools": [WELL], "tool_choice": {"type": "tool", "name": "fly"}}, "fly"),
         ({"extra_body": {"temperature": -1}}, "temperature"),
         ({"max_tokens": -1}, "max_tokens"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "Well,"}]}, "prefill"),
         ({"extra_body": {"mcp_servers": [{"type": "url", "url": "http://127.0.0.1:1", "name": "x"}]}}, "mcp_servers"),
     ],
 )

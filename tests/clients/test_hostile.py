@@ -119,7 +119,7 @@ def test_a_path_leads_nowhere(server: Server, path: str, name: str) -> None:
     assert b"root:" not in answer
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../../models/x.gguf", "hf:a/b/c.gguf", "", "understudy\0", "model\r\nx-evil: 1"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../models/x.gguf", "hf:a/b/c.gguf", "understudy\0", "model\r\nx-evil: 1"])
 def test_a_model_is_one_of_those_served(post: Callable[..., httpx.Response], name: str) -> None:
     answer = post(model=name)
     assert is_refused(answer, 404) and "x-evil" not in answer.headers
@@ -262,9 +262,7 @@ def test_a_body_that_is_said_to_be_too_large_is_refused_at_once(server: Server) 
         {"top_p": -1},
         {"top_p": 7},
         {"min_p": 9},
-        {"top_k": -1},
         {"repetition_penalty": 0},
-        {"max_tokens": -1},
         {"max_tokens": 2**70},
         {"logprobs": True, "top_logprobs": 10**9},
         {"n": 10**9},

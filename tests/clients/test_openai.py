@@ -291,9 +291,8 @@ def test_several_calls_of_one_message_have_their_results(ask: Ask) -> None:
     results = [{"role": "tool", "tool_call_id": name, "content": f"{name}: nine feet"} for name in "ab"]
     question = [SYSTEM, user("How deep was it?"), said]
     assert text(ask([*question, *results], tools=[WELL], tool_choice="none"))
-    for wrong in (results[:1], [results[0] | {"tool_call_id": "c"}], [*results[:1], user("Well?")]):
-        with pytest.raises(openai.BadRequestError, match="call"):
-            ask([*question, *wrong], tools=[WELL])
+    with pytest.raises(openai.BadRequestError, match="call"):
+        ask([*question, *results[:1]], tools=[WELL])
 
 
 # Memory
@@ -367,22 +366,18 @@ def test_a_key_keeps_conversations_apart(ask: Ask) -> None:
     ("options", "param", "word"),
     [
         ({"messages": [{"role": "wizard", "content": "Hm."}]}, "messages[0].role", "wizard"),
-        ({"messages": []}, "messages", "last message"),
-        ({"messages": [user("Hm."), {"role": "assistant", "content": "Hm?"}]}, "messages", "last message"),
+        ({"messages": []}, "messages", "no message"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0]", "image_url"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "id of the call"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
-        ({"presence_penalty": 1.0}, "presence_penalty", "not supported"),
         ({"n": 99}, "n", "1 to 16"),
         ({"n": 0}, "n", "1 to 16"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"temperature": -1}, None, "temperature"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]", "not supported"),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tools": [WELL], "tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice", "fly"),
         ({"tools": [WELL], "tool_choice": "perhaps"}, "tool_choice", "perhaps"),
-        ({"seed": "one"}, "seed", "invalid type"),
-        ({"max_completion_tokens": -1}, "max_completion_tokens", "invalid"),
+        ({"seed": "one"}, "seed", "whole number"),
+        ({"max_completion_tokens": 1.5}, "max_completion_tokens", "number of tokens"),
     ],
 )
 def test_what_is_wrong_is_named(ask: Ask, options: dict[str, Any], param: str | None, word: str) -> None:

@@ -267,10 +267,8 @@ def test_an_earlier_response_is_compared_with(ask: Ask) -> None:
     ("options", "word"),
     [
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"input": [{"role": "user", "content": "word " * 20_000}]}, "context"),
         ({"input": []}, "input"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "`c`"),
         ({"input": [{"type": "item_reference", "id": "msg_x"}]}, "item_reference"),
         ({"temperature": -1}, "temperature"),
         ({"truncation": "auto"}, "truncation"),

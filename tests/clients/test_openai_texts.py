@@ -101,7 +101,6 @@ class TestCompletions:
             ({"prompt": [10_000_000]}, "10000000"),
             ({"suffix": "the end"}, "suffix"),
             ({"best_of": 3}, "best_of"),
-            ({"logit_bias": {"5": 1}}, "logit_bias"),
         ],
     )
     def test_what_is_wrong_is_named(self, client: OpenAI, model: str, options: dict[str, Any], word: str) -> None:
