@@ -14,7 +14,7 @@ pub(super) type ModelArg = (Option<String>, String);
 /// Parses `MODEL` or `NAME=MODEL`. (A path with `=` in it begins with `./` or `/`, or is there.)
 pub(super) fn parse(text: &str) -> Result<ModelArg, String> {
     let is_name = |name: &str| {
-        let is_path = name.starts_with(['.', '/', '~']) || name.contains("://") || Path::new(text).exists();
+        let is_path = name.starts_with(['.', '/', '~']) || name.starts_with("hf:") || name.contains("://") || Path::new(text).exists();
         !name.trim().is_empty() && !is_path
     };
     let given = match text.split_once('=').filter(|(name, _)| is_name(name)) {
@@ -113,6 +113,8 @@ mod tests {
     fn a_name_precedes_the_model() {
         let read = |text| parse(text).map(|(name, model)| (name.unwrap_or_default(), model));
         assert_eq!(read("big=a b.gguf").unwrap(), ("big".into(), "a b.gguf".into()));
+        assert_eq!(read("org/gpt-3.5:8b=x.gguf").unwrap(), ("org/gpt-3.5:8b".into(), "x.gguf".into()));
+        assert_eq!(read("https://h/v1?a=b").unwrap(), (String::new(), "https://h/v1?a=b".into()));
         assert_eq!(read("hf:org/repo/x=1.gguf").unwrap(), (String::new(), "hf:org/repo/x=1.gguf".into()));
         assert_eq!(read("./x=1.gguf").unwrap(), (String::new(), "./x=1.gguf".into()));
         assert!(read("big=").is_err() && read(" ").is_err());

@@ -1,4 +1,5 @@
-"""A model for requests of real programs: Qwen2.5's vocabulary and chat template, room for 65,536 tokens, and weights by chance that are read fast."""
+"""A model for requests of real programs: Qwen2.5's vocabulary and chat template, room for 65,536 tokens, and weights by chance that are read fast.
+A reply ends after some 20 tokens: every state has the same first number, which the end of a turn is drawn by."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def write(out: Path) -> Path:
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges(merges)
-    writer.add_eos_token_id(tokens.index("<|im_end|>") if "<|im_end|>" in tokens else len(tokens) - 1)
+    writer.add_eos_token_id(tokens.index("<|im_end|>"))
     writer.add_add_bos_token(False)
     writer.add_chat_template((FIXTURES / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja").read_text())
     chance = np.random.default_rng(0)
@@ -43,7 +44,11 @@ def write(out: Path) -> Path:
     def by_chance(*shape: int) -> np.ndarray:
         return (chance.standard_normal(shape) * 0.05).astype(np.float32)
 
-    writer.add_tensor("token_embd.weight", by_chance(len(tokens), WIDTH))
+    embedding, output = by_chance(len(tokens), WIDTH), by_chance(len(tokens), WIDTH)
+    embedding[:, 0], output[:, 0] = 1, 0
+    output[tokens.index("<|im_end|>"), 0] = 1.2
+    writer.add_tensor("token_embd.weight", embedding.astype(np.float16))
+    writer.add_tensor("output.weight", output.astype(np.float16))
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
     for name in ("attn_norm", "ffn_norm"):
         writer.add_tensor(f"blk.0.{name}.weight", np.ones(WIDTH, np.float32))

@@ -319,11 +319,6 @@ mod tests {
                 "input[1]",
                 "item_reference",
             ),
-            (
-                json!([{ "type": "function_call", "call_id": "c", "name": "f", "arguments": "[]" }]),
-                "input[0].arguments",
-                "JSON object",
-            ),
             (json!([{ "type": "function_call_output", "output": "21" }]), "input[0]", "call_id"),
         ] {
             let refusal = items(&input).unwrap_err();

@@ -1,0 +1,88 @@
+"""Requests of coding agents, as the programs sent them (long texts replaced by others of their length): Claude Code 2.1.197, Codex CLI 0.171.0 and
+opencode 1.18.33 with their tools, streams and limits; and what the programs send next.
+
+The programs themselves: GREENROOM_AGENTS=node_modules/.bin, a folder with `claude`, `codex` and `opencode` from npm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import long_model
+import pytest
+from server import TIMEOUT, Server
+
+REQUESTS = Path(__file__).parent / "requests"
+NAMES = [path.name.removesuffix(".json.gz") for path in sorted(REQUESTS.glob("*.json.gz"))]
+AGENTS = os.environ.get("GREENROOM_AGENTS")
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("long")
+    file = long_model.write(folder / "long.gguf")
+    with Server(folder / "server", "--model", f"coder={file}", "--threads", "2") as running:
+        yield running
+
+
+def events(server: Server, path: str, body: dict[str, Any], headers: dict[str, str]) -> list[dict[str, Any]]:
+    answer = httpx.post(server.origin + path, json=body, headers=headers, timeout=TIMEOUT)
+    assert answer.status_code == 200, answer.text
+    data = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in data if line != "[DONE]"]
+
+
+def reply(path: str, parts: list[dict[str, Any]]) -> tuple[str, int, int]:
+    """The text, and the tokens of the prompt: all of them, and those that were read before."""
+    if "messages" in path:
+        text = "".join(part["delta"].get("text", "") for part in parts if part["type"] == "content_block_delta")
+        assert parts[-1]["type"] == "message_stop"
+        usage = parts[-2]["usage"]
+        return text, usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"], usage["cache_read_input_tokens"]
+    if "responses" in path:
+        response = parts[-1]["response"]
+        assert parts[-1]["type"] == "response.completed"
+        text = "".join(part["text"] for item in response["output"] for part in item["content"])
+        return text, response["usage"]["input_tokens"], response["usage"]["input_tokens_details"]["cached_tokens"]
+    text = "".join(part["choices"][0]["delta"].get("content") or "" for part in parts if part["choices"])
+    usage = parts[-1]["usage"]
+    return text, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_request_is_answered_and_continued(long: Server, name: str) -> None:
+    for request in json.loads(gzip.decompress((REQUESTS / f"{name}.json.gz").read_bytes())):
+        path, body, headers = request["path"], request["body"], request["headers"]
+        text, all_tokens, _ = reply(path, events(long, path, body, headers))
+        assert all_tokens > 500
+        more = {"role": "user", "content": "Go on."}
+        if "responses" in path:
+            said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+            body = body | {"input": [*body["input"], said, {"type": "message"} | more]}
+        else:
+            body = body | {"messages": [*body["messages"], {"role": "assistant", "content": text}, more]}
+        _, _, cached = reply(path, events(long, path, body, headers))
+        assert cached >= all_tokens - 1, "what was read is not read again"
+
+
+@pytest.mark.skipif(not AGENTS, reason="GREENROOM_AGENTS names no folder of programs")
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+def test_the_program_itself(long: Server, tmp_path: Path, agent: str) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    home = {"HOME": str(tmp_path), "CODEX_HOME": str(tmp_path), "PATH": f"{AGENTS}:{os.environ['PATH']}"}
+    config = f'model = "coder"\nmodel_provider = "g"\n[model_providers.g]\nname = "g"\nbase_url = "{long.origin}/v1"\nwire_api = "responses"\n'
+    (tmp_path / "config.toml").write_text(config)
+    claude = {"ANTHROPIC_BASE_URL": long.origin, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "coder", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    commands = {
+        "claude": ["claude", "-p", "Read notes.txt.", "--output-format", "json"],
+        "codex": ["codex", "exec", "--skip-git-repo-check", "--sandbox", "read-only", "Read notes.txt."],
+    }
+    done = subprocess.run(commands[agent], cwd=tmp_path, env=home | claude, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert agent != "claude" or json.loads(done.stdout)["subtype"] == "success"
