@@ -233,7 +233,8 @@ impl<'t> Reader<'t> {
         };
         let code = self.rest.get(..digits).and_then(|code| u32::from_str_radix(code, 16).ok());
         let read = code.and_then(char::from_u32);
-        let read = read.ok_or_else(|| self.error(format!("`\\{escape}` needs {digits} hexadecimal digits")))?;
+        let read =
+            read.ok_or_else(|| self.error(format!("`\\{escape}` needs {digits} hexadecimal digits")))?;
         self.rest = &self.rest[digits..];
         Ok(read)
     }
@@ -490,7 +491,8 @@ mod tests {
 
     #[test]
     fn a_rule_that_names_itself_is_one_of_lark() {
-        let nested = "root ::= value\nvalue ::= \"[\" (value (\",\" value)*)? \"]\" | number\nnumber ::= [0-9]+";
+        let nested =
+            "root ::= value\nvalue ::= \"[\" (value (\",\" value)*)? \"]\" | number\nnumber ::= [0-9]+";
         decides(nested, &[("[1,[2,[]],34]", true), ("7", true), ("[1,]", false), ("[", false)]);
         let json = r#"
 root   ::= object

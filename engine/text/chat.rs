@@ -216,7 +216,8 @@ impl Chat {
         let templates = templates.into();
         let mut chat = Self::of_source(templates.default, tokenizer)?;
         if !tokenizer.is_canonical_by_beginnings() {
-            let found = "its vocabulary joins words, so a reply's tokens may be others than those of its text";
+            let found =
+                "its vocabulary joins words, so a reply's tokens may be others than those of its text";
             chat.audit.push(found.to_owned());
         }
         let needs_other = !chat.knows_tools(Reasoning::None);

@@ -34,11 +34,14 @@ impl CanonicalText {
         let from = self.stretch(ids, tokenizer);
         let all: Vec<u32> = ids[from..].iter().copied().chain([id]).collect();
         let mut bytes: Vec<u8> = all.iter().flat_map(|id| tokenizer.piece(*id)).copied().collect();
-        let (length, whole) = (bytes.len(), match str::from_utf8(&bytes) {
-            Ok(_) => bytes.len(),
-            Err(error) if error.error_len().is_some() => return true,
-            Err(error) => error.valid_up_to(),
-        });
+        let (length, whole) = (
+            bytes.len(),
+            match str::from_utf8(&bytes) {
+                Ok(_) => bytes.len(),
+                Err(error) if error.error_len().is_some() => return true,
+                Err(error) => error.valid_up_to(),
+            },
+        );
         complete(&mut bytes, whole);
         let Ok(text) = str::from_utf8(&bytes) else { return true };
         let encoded = self.encode(from, text, tokenizer).unwrap_or_default();
@@ -54,7 +57,8 @@ impl CanonicalText {
             ends.iter().copied().filter(|(end, _)| (first..=until).contains(end)).collect()
         };
         // Of a token with which a character begins, what will follow decides; but it must not hold the end of a piece.
-        known(&said) != known(&read) || (last + 1..length).contains(&whole) && read.iter().any(|(end, _)| *end == whole)
+        known(&said) != known(&read)
+            || (last + 1..length).contains(&whole) && read.iter().any(|(end, _)| *end == whole)
     }
 
     /// The ids of a reply with more text after them.

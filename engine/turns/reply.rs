@@ -556,7 +556,8 @@ impl ReplyText {
         let begin = self.ends.partition_point(|end| *end <= self.after_special);
         let text = CanonicalText { begin, after: After::Text };
         let text = self.canonical.unwrap_or(text);
-        let Some(ids) = str::from_utf8(&rest).ok().and_then(|rest| text.with(&self.ids, rest, tokenizer).ok())
+        let Some(ids) =
+            str::from_utf8(&rest).ok().and_then(|rest| text.with(&self.ids, rest, tokenizer).ok())
         else {
             return;
         };

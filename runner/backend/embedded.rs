@@ -146,8 +146,13 @@ impl Embedded {
         let engine = engine::Engine::open_with_progress(config.engine(), on_progress).map_err(|e| {
             let (name, e) = (config.model.to_string(), worded(e));
             // (An error about the file begins with its name.)
-            let context = if e.to_string().starts_with(&name) { String::new() } else { format!(" {name}") };
-            e.context(format!("can't open the model{context}"))
+            let file = Path::new(&name)
+                .file_name()
+                .map_or_else(String::new, |file| file.to_string_lossy().into_owned());
+            match e.to_string().strip_prefix(&format!("{file}: ")) {
+                Some(found) => anyhow!("can't open the model {name}: {found}"),
+                None => e.context(format!("can't open the model {name}")),
+            }
         })?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {

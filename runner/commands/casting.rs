@@ -14,7 +14,10 @@ pub(super) type ModelArg = (Option<String>, String);
 /// Parses `MODEL` or `NAME=MODEL`. (A path with `=` in it begins with `./` or `/`, or is there.)
 pub(super) fn parse(text: &str) -> Result<ModelArg, String> {
     let is_name = |name: &str| {
-        let is_path = name.starts_with(['.', '/', '~']) || name.starts_with("hf:") || name.contains("://") || Path::new(text).exists();
+        let is_path = name.starts_with(['.', '/', '~'])
+            || name.starts_with("hf:")
+            || name.contains("://")
+            || Path::new(text).exists();
         !name.trim().is_empty() && !is_path
     };
     let given = match text.split_once('=').filter(|(name, _)| is_name(name)) {

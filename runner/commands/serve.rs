@@ -3,9 +3,7 @@
 use super::machine::{Machine, loading};
 use super::stop::stopped;
 use super::{Exit, parse_size};
-use crate::server::{
-    Config, Doors, Models, Names, Queue, Roster, Sessions, StoredResponses, Tenants, serve,
-};
+use crate::server::{Config, Doors, Models, Names, Queue, Roster, Sessions, StoredResponses, Tenants, serve};
 use anyhow::{Context as _, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -84,7 +82,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     for (name, model) in &machine.model.given {
         let name = name.clone().unwrap_or_else(|| name_of(model));
         if let Some(other) = given.insert(name.clone(), model.clone()) {
-            bail!("--model {other} and --model {model} would both be served as `{name}`; name one of them by NAME={model}");
+            bail!(
+                "--model {other} and --model {model} would both be served as `{name}`; name one of them by NAME={model}"
+            );
         }
     }
     if given.is_empty() {
@@ -114,7 +114,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 /// Models by their other names.
-fn aliases(given: Vec<String>, models: &BTreeMap<String, String>) -> anyhow::Result<BTreeMap<String, String>> {
+fn aliases(
+    given: Vec<String>,
+    models: &BTreeMap<String, String>,
+) -> anyhow::Result<BTreeMap<String, String>> {
     let only = models.keys().next().filter(|_| models.len() == 1);
     let named = given.into_iter().map(|alias| match (alias.split_once('='), only) {
         (Some((alias, model)), _) => Ok((alias.to_string(), model.to_string())),

@@ -118,16 +118,8 @@ pub(super) fn results(sources: &ReportSources, cast: &CastIndex) -> Option<Resul
 pub(super) fn particulars(sources: &ReportSources) -> Vec<(String, String)> {
     let header = &sources.transcript.header.record;
     let Header { model, kv, numerics, seed, max_tokens, engine, .. } = header;
-    let Sampling {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        repetition_penalty,
-        repetition_window,
-        dry,
-        ..
-    } = header.sampling;
+    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, repetition_window, dry, .. } =
+        header.sampling;
     let mut penalty = if repetition_penalty == 1.0 {
         "no repetition penalty".to_string()
     } else {

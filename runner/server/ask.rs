@@ -5,6 +5,7 @@
 //! finds the memory, and lets the engine answer.
 
 use super::App;
+use super::answer::CompletedReply;
 use super::dialogue::Dialogue;
 use super::error::Refusal;
 use super::live::{RequestGuard, RequestStage};
@@ -14,10 +15,9 @@ use super::sessions::{self, SessionScope};
 use super::tenants::Tenant;
 use axum::http::HeaderMap;
 use greenroom_engine::{
-    Call, Completion, Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request,
-    Retention, Sampling, SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools,
+    Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request, Retention, Sampling,
+    SessionKey, TokenLogprob, ToolChoice, Tools,
 };
-use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -134,84 +134,6 @@ pub(super) enum ReplyPiece {
     Ended(Box<CompletedReply>),
 }
 
-/// An answer.
-#[derive(Clone, Debug)]
-pub(super) struct CompletedReply {
-    pub(super) completion: Completion,
-    pub(super) seed: u64,
-    /// The calls that it is, or ends with.
-    pub(super) calls: Vec<SaidCall>,
-    /// What the client has said for it, at its beginning.
-    pub(super) begun: String,
-    /// What of the request was not read as it was sent, a line each.
-    pub(super) warnings: Vec<String>,
-}
-
-/// A call in a reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SaidCall {
-    pub(super) tool: String,
-    /// The text of a JSON object; of a call that was cut, its beginning.
-    pub(super) arguments: String,
-}
-
-impl SaidCall {
-    /// As it is read when a client sends it back.
-    pub(super) fn as_read(&self) -> Call {
-        Call::read(self.tool.clone(), &self.arguments)
-    }
-}
-
-/// A call with its arguments read: an object, or the text that they are if they are none.
-pub(super) trait ReadCall {
-    fn read(tool: String, arguments: &str) -> Self;
-}
-
-impl ReadCall for Call {
-    fn read(tool: String, arguments: &str) -> Self {
-        let text = if arguments.trim().is_empty() { "{}" } else { arguments };
-        let read = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
-        Self { tool, arguments: read.unwrap_or_else(|| Value::from(arguments)) }
-    }
-}
-
-impl CompletedReply {
-    /// A reply to a prompt with these tools.
-    fn new(completion: Completion, seed: u64, tools: Option<&Tools>, engine: &Engine) -> Self {
-        let calls = match &completion.call {
-            Some(ToolCalls::Complete(calls)) => calls
-                .iter()
-                .map(|call| SaidCall { tool: call.tool.clone(), arguments: call.arguments.to_string() })
-                .collect(),
-            Some(_) => {
-                let text = completion.text.get(completion.parts.speech.end..).unwrap_or_default();
-                let so_far = tools.map(|tools| engine.prompter().calls_so_far(tools, text));
-                let so_far = so_far.unwrap_or_default().into_iter();
-                so_far.map(|call| SaidCall { tool: call.tool.into(), arguments: call.arguments }).collect()
-            }
-            None => Vec::new(),
-        };
-        Self { completion, seed, calls, begun: String::new(), warnings: Vec::new() }
-    }
-
-    /// What it says, without what the client has said for it.
-    pub(super) fn speech(&self) -> &str {
-        let speech = self.completion.speech();
-        speech.strip_prefix(self.begun.as_str()).unwrap_or(speech)
-    }
-
-    /// Number of its tokens, without those that the client has said for it.
-    pub(super) fn n_tokens(&self) -> usize {
-        self.completion.ids.len() - self.completion.n_given
-    }
-
-    /// Tokens of the prompt.
-    pub(super) fn prompt_tokens(&self) -> usize {
-        let cost = &self.completion.usage;
-        cost.reused + cost.prefilled + cost.recomputed
-    }
-}
-
 /// Takes the pieces of each reply, by its number.
 pub(super) type PieceSender = mpsc::Sender<(usize, ReplyPiece)>;
 
@@ -293,7 +215,8 @@ impl Ask {
             let found = format!("`{field}` names the token {id}, but the vocabulary has {n_vocab}");
             return Err(Refusal::field(field, found));
         }
-        let is_begun = matches!(&self.subject, AskSubject::Dialogue(dialogue, _) if !dialogue.begun.is_empty());
+        let is_begun =
+            matches!(&self.subject, AskSubject::Dialogue(dialogue, _) if !dialogue.begun.is_empty());
         if is_begun && (settings.grammar.is_some() || settings.constraint.is_some()) {
             let found = "the last message is the assistant's, but a reply that has begun can't have a form";
             return Err(Refusal::field("messages", found));

@@ -100,7 +100,12 @@ pub(super) fn controls(request: &Value) -> Result<AnswerSettings, Refusal> {
 /// The value of a setting, by one of its names.
 fn value<'r>(request: &'r Value, name: &'static str) -> (&'static str, &'r Value) {
     let others = OTHER_NAMES.into_iter().filter(|(known, _)| *known == name).map(|(_, other)| other);
-    [name].into_iter().chain(others).map(|name| (name, &request[name])).find(|(_, value)| !value.is_null()).unwrap_or((name, &Value::Null))
+    [name]
+        .into_iter()
+        .chain(others)
+        .map(|name| (name, &request[name]))
+        .find(|(_, value)| !value.is_null())
+        .unwrap_or((name, &Value::Null))
 }
 
 /// The samplers' settings that are built in.
@@ -147,7 +152,8 @@ fn limit(request: &Value) -> Result<Option<usize>, Refusal> {
         None => Ok(None),
         Some((_, value)) if value.as_i64().is_some_and(|n| n < 0) => Ok(None),
         Some((name, value)) => {
-            let limit = count(value).ok_or_else(|| unfit(name, value, "a number of tokens, or -1 for no limit"));
+            let limit =
+                count(value).ok_or_else(|| unfit(name, value, "a number of tokens, or -1 for no limit"));
             limit.map(Some)
         }
     }
@@ -223,13 +229,16 @@ fn form(request: &Value) -> Result<(Option<Constraint>, Option<Grammar>), Refusa
         [] => return Ok((None, None)),
         [name] => name,
         [first, second, ..] => {
-            let found = format!("both `{first}` and `{second}` say what the reply must be; expected one of them");
+            let found =
+                format!("both `{first}` and `{second}` say what the reply must be; expected one of them");
             return Err(Refusal::field(second, found));
         }
     };
     let value = given(name);
     let read = match name {
-        "response_format" | "text.format" | "output_config.format" => (None, Some(response_format(value, name)?)),
+        "response_format" | "text.format" | "output_config.format" => {
+            (None, Some(response_format(value, name)?))
+        }
         "guided_json" | "json_schema" => (None, Some(schema_of(value, name)?)),
         "format" if value == "json" => (None, Some(any_object())),
         "format" => (None, Some(schema_of(value, name)?)),
@@ -249,15 +258,17 @@ fn response_format(format: &Value, place: &str) -> Result<Grammar, Refusal> {
         Some("json_object") if format["schema"].is_null() => Ok(any_object()),
         Some("json_object") => schema_of(&format["schema"], &inner("schema")),
         Some("json_schema") => match (&format["json_schema"]["schema"], &format["schema"]) {
-            (Value::Null, Value::Null) => {
-                Err(Refusal::field(place, format!("`{place}` has no schema, which says what the reply must be")))
-            }
+            (Value::Null, Value::Null) => Err(Refusal::field(
+                place,
+                format!("`{place}` has no schema, which says what the reply must be"),
+            )),
             (Value::Null, schema) => schema_of(schema, &inner("schema")),
             (schema, _) => schema_of(schema, &inner("json_schema.schema")),
         },
         Some("grammar") => gbnf(&format["grammar"], &inner("grammar")),
         _ => {
-            let found = format!("`{place}.type` is {}; expected text, json_object or json_schema", format["type"]);
+            let found =
+                format!("`{place}.type` is {}; expected text, json_object or json_schema", format["type"]);
             Err(Refusal::field(place, found))
         }
     }

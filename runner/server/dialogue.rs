@@ -4,7 +4,7 @@
 //! hears next. Neighbouring lines of one side are joined; several calls of one message become calls one after
 //! another, each with its result.
 
-use super::ask::CompletedReply;
+use super::answer::CompletedReply;
 use super::error::Refusal;
 use greenroom_engine::{Call, Conversation, Exchange, ReplyContent, Tools};
 use serde_json::Value;
@@ -92,7 +92,9 @@ impl Dialogue {
             (draft.heard, begun) = (vec![user], said);
         }
         if draft.heard.is_empty() && !draft.system.is_empty() {
-            draft.warnings.push("there is no message but the system's; the model hears it as a user's".into());
+            draft
+                .warnings
+                .push("there is no message but the system's; the model hears it as a user's".into());
             draft.heard = std::mem::take(&mut draft.system);
         }
         if draft.heard.is_empty() {

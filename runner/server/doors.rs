@@ -40,7 +40,12 @@ impl Doors {
     ///
     /// # Errors
     /// An origin is not one, or is any, though no key is needed.
-    pub fn new(hosts: Vec<String>, origins: Vec<String>, has_keys: bool, is_open: bool) -> anyhow::Result<Self> {
+    pub fn new(
+        hosts: Vec<String>,
+        origins: Vec<String>,
+        has_keys: bool,
+        is_open: bool,
+    ) -> anyhow::Result<Self> {
         for origin in &origins {
             let host = origin.split_once("://").map(|(_, host)| host);
             let is_one = host.is_some_and(|host| !host.is_empty() && !host.contains('/'));
@@ -61,7 +66,11 @@ impl Doors {
         let name = name_of(host);
         let is = |known: &&str| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host);
         let of_containers = if self.has_keys { &OF_CONTAINERS[..] } else { &[] };
-        OWN.iter().chain(of_containers).copied().chain(self.hosts.iter().map(String::as_str)).any(|it| is(&it))
+        OWN.iter()
+            .chain(of_containers)
+            .copied()
+            .chain(self.hosts.iter().map(String::as_str))
+            .any(|it| is(&it))
     }
 
     /// The origin of a request, if pages of it are allowed by name.
@@ -181,7 +190,9 @@ mod tests {
         for host in ["127.0.0.1:8080", "LocalHost", "localhost:1", "[::1]:8080"] {
             assert!(closed.check(&asked(host, None)).is_ok(), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "", "host.docker.internal:8080", "127.0.0.1.nip.io"] {
+        for host in
+            ["evil.example", "localhost.evil.example", "", "host.docker.internal:8080", "127.0.0.1.nip.io"]
+        {
             assert!(closed.check(&asked(host, None)).is_err(), "{host}");
         }
         let open = doors(&["box.lan"], &[], true);
@@ -210,7 +221,9 @@ mod tests {
         let mut answer = HeaderMap::new();
         closed.label(&page, &mut answer);
         assert!(answer.is_empty());
-        for (origins, has_keys) in [("*", false), ("app.example", true), ("https://", true), ("http://a/b", true)] {
+        for (origins, has_keys) in
+            [("*", false), ("app.example", true), ("https://", true), ("http://a/b", true)]
+        {
             assert!(Doors::new(Vec::new(), vec![origins.to_string()], has_keys, false).is_err(), "{origins}");
         }
     }

@@ -8,6 +8,7 @@
 //! current activity.
 
 mod agents;
+mod answer;
 mod anthropic;
 mod ask;
 mod body;
@@ -45,7 +46,6 @@ pub use sessions::Sessions;
 pub use tenants::Tenants;
 pub use window::{Watched, watch};
 
-use axum::{Router, ServiceExt};
 use axum::extract::{DefaultBodyLimit, FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::CONNECTION;
 use axum::http::request::Parts;
@@ -53,6 +53,7 @@ use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use axum::{Router, ServiceExt};
 use error::Refusal;
 use live::Live;
 use recent::Recent;

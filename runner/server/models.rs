@@ -94,9 +94,15 @@ impl Models {
         let offered =
             given.iter().map(|(name, model)| Ok((name.clone(), locate(model).with_context(|| named(name))?)));
         for (alias, name) in &names.aliases {
-            ensure!(!given.contains_key(alias), "`{alias}` is an alias and a model; expected it to be one of them");
+            ensure!(
+                !given.contains_key(alias),
+                "`{alias}` is an alias and a model; expected it to be one of them"
+            );
             let known = given.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            ensure!(given.contains_key(name), "the alias `{alias}` is of `{name}`, but the models are {known}");
+            ensure!(
+                given.contains_key(name),
+                "the alias `{alias}` is of `{name}`, but the models are {known}"
+            );
         }
         ensure!(
             !names.any || given.len() == 1,
@@ -408,14 +414,9 @@ mod tests {
         let given = BTreeMap::from([model("a", 1), model("b", 2)]);
         let bytes = std::fs::metadata(&given["a"]).unwrap().len();
         let config = EmbeddedConfig::new(ModelFile::Understudy);
-        let models = Models::open(
-            config,
-            &given,
-            Names::default(),
-            Some(bytes + 9),
-            Box::new(|| Box::new(|_| {})),
-        )
-        .unwrap();
+        let models =
+            Models::open(config, &given, Names::default(), Some(bytes + 9), Box::new(|| Box::new(|_| {})))
+                .unwrap();
         let models = Arc::new(models);
         assert_eq!(models.at_hand().len(), 1);
         let over = Arc::new(AtomicBool::new(false));

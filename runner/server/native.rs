@@ -1,6 +1,7 @@
 //! llama.cpp's own completion of a text or token ids, `/completion`, and of code around a gap, `/infill`.
 
-use super::ask::{AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, scope};
+use super::answer::CompletedReply;
+use super::ask::{AnswerSettings, Ask, AskSubject, ReplyPiece, scope};
 use super::controls::controls;
 use super::error::Refusal;
 use super::openai::{explained, warn};
@@ -22,7 +23,10 @@ const UNSUPPORTED: [&str; 3] = ["post_sampling_probs", "image_data", "multimodal
 
 /// The routes.
 pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/completion", post(complete)).route("/infill", post(infill)).route("/v1/rerank", post(rerank))
+    Router::new()
+        .route("/completion", post(complete))
+        .route("/infill", post(infill))
+        .route("/v1/rerank", post(rerank))
 }
 
 #[derive(Deserialize)]
@@ -72,11 +76,9 @@ async fn complete(
     // A list of texts and ids is one prompt.
     let piece = |piece: &Value| match piece {
         Value::String(text) => Ok(served.engine().encode(text, true)?),
-        piece => piece
-            .as_u64()
-            .and_then(|id| u32::try_from(id).ok())
-            .map(|id| vec![id])
-            .ok_or_else(|| Refusal::field("prompt", format!("`prompt` has {piece}; expected texts and token ids"))),
+        piece => piece.as_u64().and_then(|id| u32::try_from(id).ok()).map(|id| vec![id]).ok_or_else(|| {
+            Refusal::field("prompt", format!("`prompt` has {piece}; expected texts and token ids"))
+        }),
     };
     let prompt = match &body.prompt {
         Value::String(text) => Prompt::Text(text.clone()),
@@ -84,7 +86,12 @@ async fn complete(
             let ids: Vec<Vec<u32>> = pieces.iter().map(piece).collect::<Result<_, _>>()?;
             Prompt::Ids(ids.concat().into())
         }
-        _ => return Err(Refusal::field("prompt", "`prompt` is missing: a text, or a list of texts and token ids")),
+        _ => {
+            return Err(Refusal::field(
+                "prompt",
+                "`prompt` is missing: a text, or a list of texts and token ids",
+            ));
+        }
     };
     answer(&app, "/completion", (tenant, &headers), (prompt, settings), &body).await
 }
@@ -105,7 +112,8 @@ async fn infill(
     let around = (body.input_prefix.as_str(), body.input_suffix.as_str());
     let ids = served.engine().infill(around, begun, &others)?;
     let Some(ids) = ids else {
-        let found = format!("the model `{}` has no tokens for code around a gap; use /completion", body.model);
+        let found =
+            format!("the model `{}` has no tokens for code around a gap; use /completion", body.model);
         return Err(Refusal::field("model", found));
     };
     answer(&app, "/infill", (tenant, &headers), (Prompt::Ids(ids.into()), settings), &body).await
@@ -289,12 +297,11 @@ impl EventEncoder for NativeReply {
 
 /// Tokens with their log-probabilities.
 fn probabilities(tokens: &[TokenLogprob]) -> Value {
-    let one = |id: u32, bytes: &[u8], logprob: f32| {
-        json!({ "id": id, "token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob })
-    };
+    let one = |id: u32, bytes: &[u8], logprob: f32| json!({ "id": id, "token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob });
     let tokens = tokens.iter().map(|token| {
         let mut described = one(token.id, &token.bytes, token.logprob);
-        described["top_logprobs"] = token.top.iter().map(|top| one(top.id, &top.bytes, top.logprob)).collect();
+        described["top_logprobs"] =
+            token.top.iter().map(|top| one(top.id, &top.bytes, top.logprob)).collect();
         described
     });
     tokens.collect()

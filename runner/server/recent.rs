@@ -1,6 +1,6 @@
 //! Explains cache misses: recent answers' prompts, kept for a while to compare later ones with.
 
-use super::ask::CompletedReply;
+use super::answer::CompletedReply;
 use super::dialogue::{Dialogue, Digest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

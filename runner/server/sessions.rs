@@ -10,7 +10,7 @@
 //! ids that were sampled: clients send replies back as text, and a text can be tokenized in more than one
 //! way. So a conversation is read as it was said, whether or not its keys and values are still there.
 
-use super::ask::CompletedReply;
+use super::answer::CompletedReply;
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
 use greenroom_engine::{Conversation, Reasoning, ReplyContent, SessionKey, common_prefix};

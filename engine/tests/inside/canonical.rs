@@ -76,7 +76,9 @@ fn a_replys_ids_are_those_of_its_text() {
     let others = "  \n\n  \n1234567890 3,000.50\t\t\tfn main() {\n    let x = 7;\n\n}\n日本語のテキスト。Ünïcödé 😀😀 it's don't ";
     for name in VOCABULARIES {
         let tokenizer = vocabulary(name);
-        let common = [&text[..], others, others].map(|text| tokenizer.encode_message(text, After::Text).expect("ids")).concat();
+        let common = [&text[..], others, others]
+            .map(|text| tokenizer.encode_message(text, After::Text).expect("ids"))
+            .concat();
         let mut numbers = Numbers(7);
         let (mut n_ids, mut n_broken) = (0, 0);
         let replies = std::env::var("GREENROOM_REPLIES").map_or(300, |n| n.parse().expect("a number"));
@@ -110,7 +112,8 @@ fn encoded_text_is_not_refused() {
             let ids = tokenizer.encode_message(line, After::Text).expect("ids");
             let text = CanonicalText { begin: 0, after: After::Text };
             let refused = (0..ids.len()).filter(|n| text.is_broken_by(ids[*n], &ids[..*n], &tokenizer));
-            let refused: Vec<String> = refused.map(|n| tokenizer.decode(&ids[n.saturating_sub(3)..=n])).collect();
+            let refused: Vec<String> =
+                refused.map(|n| tokenizer.decode(&ids[n.saturating_sub(3)..=n])).collect();
             assert!(refused.is_empty(), "{name}: {refused:?} in {line:?}");
         }
     }
@@ -121,7 +124,12 @@ fn encoded_text_is_not_refused() {
 #[test]
 #[ignore = "a measurement: GREENROOM_MODELS='a.gguf b.gguf' cargo test --release -p greenroom-engine --lib -- --ignored --nocapture how_often_tokens"]
 fn how_often_tokens_are_refused() {
-    let asked = ["Tell me about the market.", "Write a function that sorts a list.", "Wie geht es dir? Antworte auf Deutsch.", "List three prices."];
+    let asked = [
+        "Tell me about the market.",
+        "Write a function that sorts a list.",
+        "Wie geht es dir? Antworte auf Deutsch.",
+        "List three prices.",
+    ];
     for file in std::env::var("GREENROOM_MODELS").expect("files").split_whitespace() {
         let engine = Engine::open(EngineConfig::new(ModelSource::Path(file.into()))).expect("an engine");
         let tokenizer = &engine.prompter().tokenizer;
@@ -133,7 +141,10 @@ fn how_often_tokens_are_refused() {
                     sampling: Sampling { temperature: 1.0, seed, canonical, ..Sampling::default() },
                     max_tokens: 100,
                     logprobs: (seed % 2 == 0).then_some(0),
-                    ..Request::new(SessionKey::new("r", format!("{seed}{canonical}")), Conversation { next, ..Conversation::default() })
+                    ..Request::new(
+                        SessionKey::new("r", format!("{seed}{canonical}")),
+                        Conversation { next, ..Conversation::default() },
+                    )
                 };
                 let mut turn = engine.submit(request).expect("a turn");
                 let mut done = None;
@@ -148,10 +159,14 @@ fn how_often_tokens_are_refused() {
                 n_others += usize::from(text != done.ids);
                 logprob += done.logprobs.iter().map(|token| f64::from(token.logprob)).sum::<f64>();
                 if seed % 2 == 1 {
-                    seconds += (done.usage.total_ms - done.usage.ttft_ms) / 1e3 / done.ids.len().max(1) as f64;
+                    seconds +=
+                        (done.usage.total_ms - done.usage.ttft_ms) / 1e3 / done.ids.len().max(1) as f64;
                 }
             }
-            println!("{file}, canonical {canonical}: {n_ids} tokens, {n_others} of 100 replies are other ids than their text's, log-probability of 50 of them {logprob:.1}, {:.2} ms a token", seconds / 50.0 * 1e3);
+            println!(
+                "{file}, canonical {canonical}: {n_ids} tokens, {n_others} of 100 replies are other ids than their text's, log-probability of 50 of them {logprob:.1}, {:.2} ms a token",
+                seconds / 50.0 * 1e3
+            );
         }
     }
 }

@@ -4,7 +4,8 @@
 //! Replies are kept as the sampled ids, so that the conversation is read exactly as it was said, together
 //! with their texts for display.
 
-use super::super::ask::{CompletedReply, fresh_id};
+use super::super::answer::CompletedReply;
+use super::super::ask::fresh_id;
 use super::super::models::now;
 use greenroom_engine::{Conversation, Exchange, ReplyContent, Tool, ToolCalls, Tools};
 use serde::{Deserialize, Serialize};

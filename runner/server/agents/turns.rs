@@ -3,9 +3,8 @@
 //! The answer is recorded before it is confirmed. If the client disconnects before that, or the turn fails,
 //! the agent is unchanged; the engine need not read again what it has read by then.
 
-use super::super::ask::{
-    AnswerSettings, Ask, AskSubject, CompletedReply, MAX_OPTIONS, ReplyPiece, random_seed,
-};
+use super::super::answer::CompletedReply;
+use super::super::ask::{AnswerSettings, Ask, AskSubject, MAX_OPTIONS, ReplyPiece, random_seed};
 use super::super::error::Refusal;
 use super::super::stream::{EventEncoder, Frame, respond};
 use super::super::{App, AuthTenant, Shared, body};

@@ -1,6 +1,6 @@
 //! Agents and their answers in this API's words.
 
-use super::super::ask::CompletedReply;
+use super::super::answer::CompletedReply;
 use super::super::openai::explained;
 use super::agent::{NamedAgent, PastReply, PastTurn, SerializedTool};
 use greenroom_engine::{Completion, SessionStatus, StopReason, ToolCalls};

@@ -1,7 +1,8 @@
 //! A message as the answer: whole, or event by event.
 
 use super::super::App;
-use super::super::ask::{CompletedReply, ReplyPiece, fresh_id};
+use super::super::answer::CompletedReply;
+use super::super::ask::{ReplyPiece, fresh_id};
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;
 use super::super::openai::{explained, warn};

@@ -58,9 +58,13 @@ pub(super) fn lines(messages: Vec<OllamaMessage>) -> Result<Vec<DialogueLine>, R
             Role::User => lines.push(DialogueLine::User(content)),
             Role::Assistant => {
                 let calls = message.tool_calls.unwrap_or_default();
-                lines.extend((calls.is_empty() || !content.is_empty()).then_some(DialogueLine::Assistant(content)));
+                lines.extend(
+                    (calls.is_empty() || !content.is_empty()).then_some(DialogueLine::Assistant(content)),
+                );
                 open.clear();
-                for (n, ToolCall { function: Function { name: tool, arguments } }) in calls.into_iter().enumerate() {
+                for (n, ToolCall { function: Function { name: tool, arguments } }) in
+                    calls.into_iter().enumerate()
+                {
                     let (id, arguments) =
                         (format!("{at}.{n}"), if arguments.is_null() { json!({}) } else { arguments });
                     open.push_back((id.clone(), tool.clone()));
@@ -68,7 +72,8 @@ pub(super) fn lines(messages: Vec<OllamaMessage>) -> Result<Vec<DialogueLine>, R
                 }
             }
             Role::Tool => {
-                let is_of = |(_, tool): &(String, String)| message.tool_name.as_ref().is_none_or(|name| name == tool);
+                let is_of =
+                    |(_, tool): &(String, String)| message.tool_name.as_ref().is_none_or(|name| name == tool);
                 let called = open.iter().position(is_of).and_then(|at| open.remove(at));
                 let id = called.map_or_else(|| message.tool_name.unwrap_or_default(), |(id, _)| id);
                 lines.push(DialogueLine::Result { id, text: content });

@@ -113,7 +113,9 @@ fn read(app: &App, bytes: &[u8]) -> Result<(OllamaBody, AnswerSettings, Thinking
     let mut asked = match &value["options"] {
         Value::Null => json!({}),
         options if options.is_object() => options.clone(),
-        options => return Err(Refusal::field("options", format!("`options` is {options}; expected an object"))),
+        options => {
+            return Err(Refusal::field("options", format!("`options` is {options}; expected an object")));
+        }
     };
     asked["format"] = value["format"].clone();
     for (name, default) in DEFAULTS {

@@ -1,6 +1,7 @@
 //! An answer: whole, or line by line.
 
-use super::super::ask::{CompletedReply, ReplyPiece};
+use super::super::answer::CompletedReply;
+use super::super::ask::ReplyPiece;
 use super::super::error::Refusal;
 use super::super::openai::{explained, warn};
 use super::super::stream::{EventEncoder, Frame};
@@ -101,7 +102,10 @@ impl EventEncoder for OllamaReply {
                 part
             }
             // Calls are whole in the last part.
-            ReplyPiece::Begun | ReplyPiece::Called(_) | ReplyPiece::Arguments(_) | ReplyPiece::Logprobs(_) => {
+            ReplyPiece::Begun
+            | ReplyPiece::Called(_)
+            | ReplyPiece::Arguments(_)
+            | ReplyPiece::Logprobs(_) => {
                 return Vec::new();
             }
         };

@@ -1,8 +1,7 @@
 //! Chat completions.
 
-use super::super::ask::{
-    AnswerSettings, Ask, AskSubject, CompletedReply, ReplyPiece, fresh_id, scope,
-};
+use super::super::answer::CompletedReply;
+use super::super::ask::{AnswerSettings, Ask, AskSubject, ReplyPiece, fresh_id, scope};
 use super::super::controls::controls;
 use super::super::dialogue::Dialogue;
 use super::super::error::Refusal;

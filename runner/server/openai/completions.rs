@@ -1,9 +1,7 @@
 //! Completions of texts and token ids, without a chat template. Several prompts are answered one after
 //! another.
 
-use super::super::ask::{
-    AnswerSettings, Ask, AskSubject, PieceSender, fresh_id, random_seed, scope,
-};
+use super::super::ask::{AnswerSettings, Ask, AskSubject, PieceSender, fresh_id, random_seed, scope};
 use super::super::controls::controls;
 use super::super::error::Refusal;
 use super::super::models::now;

@@ -1,6 +1,6 @@
 //! Messages and tools of chat completions, read into lines of a dialogue.
 
-use super::super::ask::ReadCall as _;
+use super::super::answer::ReadCall as _;
 use super::super::dialogue::DialogueLine;
 use super::super::error::Refusal;
 use greenroom_engine::{Call, Tool, ToolChoice, Tools};
@@ -109,14 +109,16 @@ pub(in super::super) fn lines(messages: Vec<OpenAiMessage>) -> Result<Vec<Dialog
                 lines.extend(
                     content.filter(|text| !has_calls || !text.is_empty()).map(DialogueLine::Assistant),
                 );
-                lines.extend(calls.into_iter().map(|ToolCall { id, function: Function { name, arguments } }| {
-                    let call = match arguments {
-                        Value::String(text) => Call::read(name, &text),
-                        Value::Null => Call::read(name, ""),
-                        arguments => Call { tool: name, arguments },
-                    };
-                    DialogueLine::Call { id, call }
-                }));
+                lines.extend(calls.into_iter().map(
+                    |ToolCall { id, function: Function { name, arguments } }| {
+                        let call = match arguments {
+                            Value::String(text) => Call::read(name, &text),
+                            Value::Null => Call::read(name, ""),
+                            arguments => Call { tool: name, arguments },
+                        };
+                        DialogueLine::Call { id, call }
+                    },
+                ));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Answers of text completions, whole or piece by piece.
 
-use super::super::ask::{CompletedReply, ReplyPiece};
+use super::super::answer::CompletedReply;
+use super::super::ask::ReplyPiece;
 use super::super::error::Refusal;
 use super::super::stream::{EventEncoder, Frame};
 use super::words::{explained, finish_reason};

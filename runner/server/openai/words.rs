@@ -1,7 +1,7 @@
 //! Formats that OpenAI's APIs share: why a reply ended, its cost, its log-probabilities, why a cache missed.
 
 use super::super::App;
-use super::super::ask::CompletedReply;
+use super::super::answer::CompletedReply;
 use super::super::dialogue::Dialogue;
 use super::super::recent::{Diagnosis, Reason};
 use greenroom_engine::{Completion, StopReason, TokenLogprob, ToolCalls};

@@ -3,7 +3,8 @@
 use super::super::words::{finish_reason, logprobs};
 use super::input::{InputPart, InputRole, Item, ReasoningPart, Status};
 use super::output::ResponseObject;
-use crate::server::ask::{CompletedReply, ReplyPiece, SaidCall, fresh_id};
+use crate::server::answer::{CompletedReply, SaidCall};
+use crate::server::ask::{ReplyPiece, fresh_id};
 use crate::server::error::Refusal;
 use crate::server::stream::Frame;
 use greenroom_engine::TokenLogprob;
@@ -262,7 +263,9 @@ fn checked(arguments: String, read: Option<&SaidCall>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use greenroom_engine::{CacheSource, Call, Completion, MatchKind, ReplyParts, StopReason, ToolCalls, Usage};
+    use greenroom_engine::{
+        CacheSource, Call, Completion, MatchKind, ReplyParts, StopReason, ToolCalls, Usage,
+    };
 
     fn ended(text: &str, stop: StopReason, call: Option<ToolCalls>) -> ReplyPiece {
         let usage = Usage {

@@ -1,7 +1,8 @@
 //! Items: inputs and outputs of a response, as the API shows them; read from requests, and converted to lines
 //! of a dialogue.
 
-use crate::server::ask::{ReadCall as _, fresh_id};
+use crate::server::answer::ReadCall as _;
+use crate::server::ask::fresh_id;
 use crate::server::body;
 use crate::server::dialogue::DialogueLine;
 use crate::server::error::Refusal;
@@ -237,10 +238,9 @@ pub(super) fn lines(items: &[Item]) -> Vec<DialogueLine> {
                 }
             }
             Item::FunctionCall { status: Status::Incomplete, .. } | Item::Reasoning { .. } => continue,
-            Item::FunctionCall { call_id, name, arguments, .. } => DialogueLine::Call {
-                id: call_id.clone(),
-                call: Call::read(name.clone(), arguments),
-            },
+            Item::FunctionCall { call_id, name, arguments, .. } => {
+                DialogueLine::Call { id: call_id.clone(), call: Call::read(name.clone(), arguments) }
+            }
             Item::FunctionCallOutput { call_id, output, .. } => {
                 DialogueLine::Result { id: call_id.clone(), text: output.clone() }
             }

@@ -2,7 +2,7 @@
 
 use super::super::words::finish_reason;
 use super::input::{Item, Status};
-use crate::server::ask::CompletedReply;
+use crate::server::answer::CompletedReply;
 use crate::server::error::Refusal;
 use crate::server::models::now;
 use serde::{Deserialize, Serialize};
