@@ -331,9 +331,7 @@ impl Expression {
                 names.insert(name);
                 false
             }
-            Self::Sequence(all) | Self::OneOf(all) => {
-                all.iter().fold(false, |any, item| item.names(names) || any)
-            }
+            Self::Sequence(all) | Self::OneOf(all) => all.iter().filter(|item| item.names(names)).count() > 0,
             Self::Repeated(item, ..) => item.names(names),
         }
     }

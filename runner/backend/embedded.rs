@@ -134,6 +134,15 @@ pub fn worded(error: engine::Error) -> anyhow::Error {
     anyhow!("{error}; {remedy}")
 }
 
+/// An error about a model that is named before it: one about its file begins with the file's name.
+pub fn about(model: &str, error: anyhow::Error) -> anyhow::Error {
+    let file = Path::new(model).file_name().map_or_else(Default::default, |file| file.to_string_lossy());
+    match error.to_string().strip_prefix(&format!("{file}: ")) {
+        Some(found) => anyhow!("{found}"),
+        None => error,
+    }
+}
+
 impl Embedded {
     /// Opens the engine; `on_progress` is called with what takes a while.
     ///
@@ -144,15 +153,8 @@ impl Embedded {
         on_progress: &mut (dyn FnMut(Loading) + Send),
     ) -> anyhow::Result<Self> {
         let engine = engine::Engine::open_with_progress(config.engine(), on_progress).map_err(|e| {
-            let (name, e) = (config.model.to_string(), worded(e));
-            // (An error about the file begins with its name.)
-            let file = Path::new(&name)
-                .file_name()
-                .map_or_else(String::new, |file| file.to_string_lossy().into_owned());
-            match e.to_string().strip_prefix(&format!("{file}: ")) {
-                Some(found) => anyhow!("can't open the model {name}: {found}"),
-                None => e.context(format!("can't open the model {name}")),
-            }
+            let name = config.model.to_string();
+            about(&name, worded(e)).context(format!("can't open the model {name}"))
         })?;
         let name = &engine.model().name;
         if let Some(other) = config.kv.measured_on().filter(|other| other != name) {

@@ -11,7 +11,8 @@ pub mod wire;
 
 pub use device::Device;
 pub use embedded::{
-    CacheKey, Embedded, EmbeddedConfig, Loading, MemoryBudget, ObjectsAddress, bytes_in, source, worded,
+    CacheKey, Embedded, EmbeddedConfig, Loading, MemoryBudget, ObjectsAddress, about, bytes_in, source,
+    worded,
 };
 pub use greenroom_play::backend::*;
 pub use kv::{Kv, KvConfig, LayerBits};

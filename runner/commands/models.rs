@@ -2,7 +2,7 @@
 
 use super::{Exit, parse_size};
 use crate::backend::worded;
-use crate::backend::{Kv, locate, source};
+use crate::backend::{Kv, about, locate, source};
 use crate::hub::{CATALOG, HubCache};
 use crate::sampling::suggested;
 use crate::terminal::{bytes, table};
@@ -34,7 +34,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     for name in models {
         let opened = locate(name).and_then(|file| Ok(PromptEncoder::open(&source(&file))?));
         if let Err(error) = opened.and_then(|prompter| show(&prompter, &args)) {
-            eprintln!("{name}: {error:#}");
+            eprintln!("{name}: {:#}", about(name, error));
             exit = Exit::Environment;
         }
     }

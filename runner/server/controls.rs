@@ -187,8 +187,11 @@ fn id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
+/// What is added to the logits of the tokens of texts.
+type BiasedTexts = Vec<(String, f32)>;
+
 /// Biases by token, which may be given by its text: OpenAI's object, or llama.cpp's list of pairs.
-fn bias(value: &Value) -> Option<(BTreeMap<u32, f32>, Vec<(String, f32)>)> {
+fn bias(value: &Value) -> Option<(BTreeMap<u32, f32>, BiasedTexts)> {
     let pairs: Option<Vec<(Value, &Value)>> = match value {
         Value::Null => Some(Vec::new()),
         Value::Object(all) => {
@@ -224,7 +227,7 @@ fn form(request: &Value) -> Result<(Option<Constraint>, Option<Grammar>), Refusa
         Value::Object(all) => !all.is_empty() && all.get("type").is_none_or(|of| of != "text"),
         _ => true,
     };
-    let set: Vec<&str> = FORMS.into_iter().filter(|name| is_set(&name)).collect();
+    let set: Vec<&str> = FORMS.into_iter().filter(is_set).collect();
     let name = match set[..] {
         [] => return Ok((None, None)),
         [name] => name,

@@ -230,7 +230,6 @@ def test_an_earlier_message_is_compared_with(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"messages": []}, "message"),
         ({"messages": [{"role": "wizard", "content": "Hm."}]}, "wizard"),
         ({"messages": [user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}])]}, "image"),
         ({"messages": [user("word " * 20_000)]}, "context"),
