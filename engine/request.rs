@@ -247,7 +247,7 @@ pub struct Request {
     /// not drawn. A choice is never cut.
     pub stop: Vec<String>,
     /// True if a stop string cuts the reply where it begins, though that be within a token, and whether or not
-    /// anything is left: what the API's of chat services promise. What remains of a token that is cut is
+    /// anything is left: what the APIs of chat services promise. What remains of a token that is cut is
     /// tokenized again. Line breaks at the beginning of `stop` are then like any character.
     #[serde(default)]
     pub exact_stops: bool,
