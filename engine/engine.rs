@@ -17,7 +17,6 @@ use crate::store::numerics::Numerics;
 use crate::store::objects::ObjectsAddress;
 use crate::store::{Bound, STORE_VERSION, Store, StoreLocation};
 use crate::text::chat::reply_ids;
-use crate::text::infill::Gap;
 use crate::text::prefix::flatten;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::draft_model::DraftModel;
@@ -645,20 +644,6 @@ impl Engine {
     /// `ids` after the begin-of-sequence token, if the model's texts begin with it and these don't.
     pub fn begin(&self, ids: &[u32]) -> Vec<u32> {
         self.inner.prompter.tokenizer.begin(ids)
-    }
-
-    /// Ids of the prompt of code around a gap, which the reply fills: what is before it and after it, what it begins
-    /// with, and the names and texts of other files. `None`: the vocabulary has no tokens for that.
-    ///
-    /// # Errors
-    /// The tokenizer can't encode a text.
-    pub fn infill(
-        &self,
-        (prefix, suffix): (&str, &str),
-        begun: &str,
-        others: &[(&str, &str)],
-    ) -> Result<Option<Vec<u32>>> {
-        Gap { prefix, suffix, begun, others }.ids(&self.inner.prompter.tokenizer)
     }
 
     /// Text of ids, special tokens included; bytes that are not UTF-8 become U+FFFD, an unknown id nothing.

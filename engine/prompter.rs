@@ -5,6 +5,7 @@ use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::suggested::suggested;
 use crate::text::chat::{Chat, Templates, reply_ids};
+use crate::text::infill::Gap;
 use crate::text::prefix::{flatten, n_tokens};
 use crate::text::raw::segments;
 use crate::text::thoughts::ThoughtForm;
@@ -153,6 +154,20 @@ impl PromptEncoder {
     pub fn reply_ids(&self, prompt: &Prompt, text: &str) -> Result<Vec<u32>> {
         let read = segments(prompt, &[], &self.chat, &self.tokenizer)?;
         reply_ids(&read, &self.chat.replies_to(prompt).lead, text, &self.tokenizer)
+    }
+
+    /// Ids of the prompt of code around a gap, which the reply fills: what is before it and after it, what it begins
+    /// with, and the names and texts of other files. `None`: the vocabulary has no tokens for that.
+    ///
+    /// # Errors
+    /// The tokenizer can't encode a text.
+    pub fn infill(
+        &self,
+        (prefix, suffix): (&str, &str),
+        begun: &str,
+        others: &[(&str, &str)],
+    ) -> Result<Option<Vec<u32>>> {
+        Gap { prefix, suffix, begun, others }.ids(&self.tokenizer)
     }
 
     /// True if the model's template has marks for thoughts.

@@ -138,15 +138,18 @@ impl Encoding {
         let room = self.context_length.saturating_sub(n);
         let decode = Decode::new(request, &prompt, &self.chat, &self.tokenizer)?;
         // A reply may need less room than a call that breaks off anyway.
-        let max_call_tokens = request.max_call_tokens.min(room);
-        let mut limits = Limits { max_tokens: request.max_tokens, max_call_tokens };
-        if request.fits_context {
-            limits.max_tokens = limits.max_tokens.min(room);
-            let beyond = decode.longest(&limits.of(request.clone())).0.saturating_sub(room);
-            let less = |most: usize| if beyond == 0 { most } else { most.saturating_sub(beyond).max(1) };
-            limits = Limits { max_tokens: less(limits.max_tokens), max_call_tokens: less(max_call_tokens) };
+        let mut asked = request.clone();
+        asked.max_call_tokens = asked.max_call_tokens.min(room);
+        if asked.fits_context {
+            asked.max_tokens = asked.max_tokens.min(room);
+            let beyond = decode.longest(&asked).0.saturating_sub(room);
+            if beyond > 0 {
+                asked.max_tokens = asked.max_tokens.saturating_sub(beyond).max(1);
+                asked.max_call_tokens = asked.max_call_tokens.saturating_sub(beyond).max(1);
+            }
         }
-        let (longest, remedy) = decode.longest(&limits.of(request.clone()));
+        let limits = Limits { max_tokens: asked.max_tokens, max_call_tokens: asked.max_call_tokens };
+        let (longest, remedy) = decode.longest(&asked);
         let Some(all) = n.checked_add(longest).filter(|all| *all <= self.context_length) else {
             return Err(Error::request(format!(
                 "a prompt of {n} tokens and a reply of up to {longest} do not fit in the model's context of {}",

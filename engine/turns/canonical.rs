@@ -34,21 +34,20 @@ impl CanonicalText {
         let from = self.stretch(ids, tokenizer);
         let all: Vec<u32> = ids[from..].iter().copied().chain([id]).collect();
         let mut bytes: Vec<u8> = all.iter().flat_map(|id| tokenizer.piece(*id)).copied().collect();
-        let (length, whole) = (
-            bytes.len(),
-            match str::from_utf8(&bytes) {
-                Ok(_) => bytes.len(),
-                Err(error) if error.error_len().is_some() => return true,
-                Err(error) => error.valid_up_to(),
-            },
-        );
+        let length = bytes.len();
+        let whole = match str::from_utf8(&bytes) {
+            Ok(_) => length,
+            Err(error) if error.error_len().is_some() => return true,
+            Err(error) => error.valid_up_to(),
+        };
         complete(&mut bytes, whole);
         let Ok(text) = str::from_utf8(&bytes) else { return true };
         let encoded = self.encode(from, text, tokenizer).unwrap_or_default();
         let [said, read] = [&all, &encoded].map(|ids| ends(ids, tokenizer));
-        // (A vocabulary may begin a text with a space.)
-        let added = read.last().map_or(0, |(end, _)| *end) - bytes.len();
-        let read: Vec<(usize, u32)> = read.into_iter().map(|(end, id)| (end - added, id)).collect();
+        // (A vocabulary may begin a text with a space; one that can't spell a text has fewer bytes for it, or others.)
+        let Some(added) = read.last().and_then(|(end, _)| end.checked_sub(bytes.len())) else { return true };
+        let read: Vec<(usize, u32)> =
+            read.into_iter().map(|(end, id)| (end.saturating_sub(added), id)).collect();
         let first = if from == self.begin { None } else { said.len().checked_sub(EXAMINED + 1) };
         let first = first.map_or(0, |at| said[at].0 + 1);
         let last = said.len().checked_sub(2).map_or(0, |at| said[at].0);

@@ -110,7 +110,7 @@ async fn infill(
         others.map(|file| (file.filename.as_deref().unwrap_or("other"), file.text.as_str())).collect();
     let begun = body.prompt.as_str().unwrap_or_default();
     let around = (body.input_prefix.as_str(), body.input_suffix.as_str());
-    let ids = served.engine().infill(around, begun, &others)?;
+    let ids = served.engine().prompter().infill(around, begun, &others)?;
     let Some(ids) = ids else {
         let found =
             format!("the model `{}` has no tokens for code around a gap; use /completion", body.model);

@@ -35,7 +35,6 @@ struct CompletionsBody {
     model: String,
     prompt: Value,
     n: Option<usize>,
-    best_of: Option<usize>,
     logprobs: Option<usize>,
     echo: Option<bool>,
     stream: Option<bool>,
@@ -114,12 +113,6 @@ impl CompletionsBody {
         let n = self.n.unwrap_or(1);
         if n == 0 || n > MAX_REPLIES {
             return Err(Refusal::field("n", format!("{n} replies: expected 1 to {MAX_REPLIES}")));
-        }
-        if let Some(n) = self.best_of.filter(|n| *n > 1) {
-            let message = format!(
-                "`best_of` is {n}, but choosing among replies is not supported; use `n` for several replies"
-            );
-            return Err(Refusal::field("best_of", message));
         }
         if let Some(n) = self.logprobs.filter(|n| *n > MAX_LOGPROBS) {
             return Err(Refusal::field(
