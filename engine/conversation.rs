@@ -1,7 +1,11 @@
 //! What is read: conversations, texts and ids, and the tools that an agent knows.
 
+pub use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// The day of conversations that have none of their own: the one that Llama's templates print without a clock.
+pub(crate) const FIXED_DATE: Date = jiff::civil::date(2024, 7, 26);
 
 /// Names one sequence's memory: an agent of a run of a tenant. All are free text; files are named by their
 /// hash.
@@ -52,6 +56,10 @@ pub struct Conversation {
     pub next: String,
     /// How much it is thought about before it is answered.
     pub reasoning: Reasoning,
+    /// The day that a chat template prints where it prints today's: that of the conversation's beginning,
+    /// constant, too. `None`: 2024-07-26, for conversations that must be the same on any day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<Date>,
 }
 
 /// One past turn: a user message and the reply to it.

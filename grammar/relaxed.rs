@@ -83,12 +83,20 @@ impl Relaxed {
     /// What it breaks, or the first place where it is not in the grammar.
     pub fn accepts(&self, text: &str) -> Result<(), Mismatch> {
         let value = self.whole.as_ref().and_then(|_| serde_json::from_str::<Value>(text).ok());
-        if let Some((whole, value)) = self.whole.as_ref().zip(value)
-            && let Some(reason) = violation(whole, &value)?
+        if let Some(value) = value
+            && let Some(reason) = self.violated_by(&value)?
         {
             return Err(Mismatch::Invalid(reason));
         }
         self.grammar.accepts(text)
+    }
+
+    /// What a value breaks of a schema, masks aside; `None`: nothing, or masks enforce all of it.
+    ///
+    /// # Errors
+    /// The schema can't be followed within the limits.
+    pub fn violated_by(&self, value: &Value) -> Result<Option<String>> {
+        self.whole.as_ref().map_or(Ok(None), |whole| violation(whole, value))
     }
 
     /// A short text that is in the grammar, if one is found without looking back.

@@ -8,6 +8,7 @@
 
 mod again;
 mod calls;
+mod control;
 mod discreet;
 mod epochs;
 mod known;
@@ -15,7 +16,8 @@ mod routes;
 mod settings;
 mod watch;
 
-pub use again::asked_again;
+pub use again::{asked_again, sampled_again};
+pub use control::{AnswerError, Control};
 pub use discreet::Discreet;
 pub use settings::{ModelHandle, RecordedRetrievals, Settings};
 pub use watch::{Scene, Unwatched, Watch};
@@ -119,6 +121,7 @@ struct RunLoop<'a> {
     running: Running,
     sender: mpsc::UnboundedSender<(TurnId, Progress)>,
     watch: &'a mut dyn Watch,
+    control: &'a Control,
     /// Turns whose edges are fulfilled, in plan order, so that equal runs send equal sequences of requests.
     ready: BTreeSet<TurnId>,
 }
@@ -181,13 +184,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Plays to the end, or until `stop` is ready.
+    /// Plays to the end, as it is controlled, or until `stop` is ready.
     ///
     /// # Errors
     /// The first turn, in plan order, that failed. The record is kept and can be resumed.
     pub async fn play(
         &mut self,
         watch: &mut dyn Watch,
+        control: &Control,
         stop: impl Future<Output = ()>,
     ) -> anyhow::Result<End> {
         let (sender, mut progress) = mpsc::unbounded_channel();
@@ -195,12 +199,18 @@ impl Stage {
         self.waits_for = self.plan.order().map(|(id, _)| open(id)).collect();
         let ready =
             (self.next..self.plan.n_turns()).filter(|id| self.waits_for[*id] == 0).map(TurnId).collect();
-        let mut run_loop = RunLoop { running: Running::new(), sender, watch, ready };
+        let mut run_loop = RunLoop { running: Running::new(), sender, watch, control, ready };
+        let mut pace = control.changes();
+        let mut is_paused = false;
         tokio::pin!(stop);
         self.expect_all();
         direct(&self.memories, &self.directions, &mut self.undirected, TurnId(self.next), run_loop.watch);
         loop {
-            while let Some(id) = self.may_begin(&run_loop.ready) {
+            if is_paused != control.is_paused() {
+                is_paused = !is_paused;
+                run_loop.watch.see(TurnId(self.next), Scene::Paused(is_paused));
+            }
+            while let Some(id) = self.may_begin(&run_loop) {
                 run_loop.ready.remove(&id);
                 self.begin(id, &mut run_loop);
             }
@@ -208,10 +218,10 @@ impl Stage {
             if self.next == self.plan.n_turns() {
                 break;
             }
-            if self.may_begin(&run_loop.ready).is_some() {
+            if self.may_begin(&run_loop).is_some() {
                 continue;
             }
-            if run_loop.running.is_empty() {
+            if run_loop.running.is_empty() && !control.is_paused() {
                 bail!(
                     "{}: none of the turns it waits for is running",
                     self.plan.turn(TurnId(self.next)).path
@@ -223,6 +233,11 @@ impl Stage {
                     run_loop.running.shutdown().await;
                     return Ok(End::Stopped);
                 }
+                () = control.stopped() => {
+                    run_loop.running.shutdown().await;
+                    return Ok(End::Stopped);
+                }
+                () = pace.next() => {}
                 Some((id, piece)) = progress.recv() => run_loop.watch.see(id, Scene::Progress(&piece)),
                 Some(joined) = run_loop.running.join_next() => {
                     let (id, came) = joined.map_err(|error| anyhow::anyhow!("a turn was aborted: {error}"))?;
@@ -287,9 +302,12 @@ impl Stage {
     }
 
     /// The first of these turns that may begin now. A human is asked once all that is before has been shown.
-    fn may_begin(&self, ready: &BTreeSet<TurnId>) -> Option<TurnId> {
+    fn may_begin(&self, run_loop: &RunLoop<'_>) -> Option<TurnId> {
+        if run_loop.control.is_paused() {
+            return None;
+        }
         let is_human = |id: TurnId| self.scenario.is_human(self.plan.turn(id));
-        ready.iter().copied().find(|id| id.0 == self.next || !is_human(*id))
+        run_loop.ready.iter().copied().find(|id| id.0 == self.next || !is_human(*id))
     }
 
     /// A turn whose edges are fulfilled begins, or is skipped.
@@ -317,6 +335,7 @@ impl Stage {
             }
             Err(error) => return self.fail(id, error.into()),
         }
+        run_loop.control.begins();
         if let Err(error) = self.ask(id, run_loop) {
             self.fail(id, error);
         }
@@ -395,7 +414,8 @@ impl Stage {
     fn send(&mut self, asked: Asked, request: Request, before: Vec<TurnAnswer>, run_loop: &mut RunLoop<'_>) {
         let (id, is_summary) = (asked.id, asked.is_summary);
         if !is_summary {
-            run_loop.watch.see(id, Scene::Started(self.plan.turn(id)));
+            let (turn, reads) = (self.plan.turn(id), asked.conversation.next.as_str());
+            run_loop.watch.see(id, Scene::Started { turn, reads });
         }
         self.state[id.0] = TurnState::Running(asked, before);
         let (backend, sender) = (self.backend_of(self.plan.turn(id)).clone(), run_loop.sender.clone());

@@ -13,14 +13,16 @@
 //! result as T has it (see [`calls`](super::calls)). Else the system text says how they are called.
 
 use super::calls::{CallForm, CallForms};
-use super::render::{Renderer, SkeletonPiece, cut, jinja, messages, placeholder, without_generation_tags};
+use super::render::{
+    Renderer, SkeletonPiece, asks_for_date, cut, jinja, messages, placeholder, without_generation_tags,
+};
+use crate::conversation::FIXED_DATE;
 use crate::model::gguf::Gguf;
 use crate::text::prefix::{Segment, SegmentKind};
 use crate::text::thoughts::ThoughtForm;
 use crate::text::tokenizer::{After, Tokenizer};
-use crate::{Conversation, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
+use crate::{Conversation, Date, Error, Prompt, Reasoning, ReplyContent, Result, Tools};
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SYSTEM: usize = 0;
@@ -31,9 +33,12 @@ const NEXT: usize = 3;
 pub(super) const PARAGRAPH: &str = "\n\n";
 /// Openings with tools that are remembered.
 const MAX_OPENINGS: usize = 8;
+/// Days on which the template is remembered as it was taken apart.
+const MAX_DAYS: usize = 8;
 
-/// A chat template, taken apart.
+/// A chat template, taken apart as of a day.
 pub(crate) struct Chat {
+    date: Date,
     /// What it says around messages, by the [`Reasoning`] of the reply that follows.
     skeletons: [Skeleton; Reasoning::ALL.len()],
     /// The forms of calls.
@@ -47,6 +52,8 @@ pub(crate) struct Chat {
     audit: Vec<String>,
     /// The template of conversations with tools, if that is another one.
     with_tools: Option<Box<Chat>>,
+    /// The same as of other days, latest last; none of a template that prints no day.
+    days: Mutex<Vec<Arc<Chat>>>,
 }
 
 /// The chat templates of a model file.
@@ -221,7 +228,8 @@ impl Chat {
             chat.audit.push(found.to_owned());
         }
         let needs_other = !chat.knows_tools(Reasoning::None);
-        let tried = templates.tool_use.filter(|_| needs_other).map(|it| Self::take_apart(it, tokenizer));
+        let tried = templates.tool_use.filter(|_| needs_other);
+        let tried = tried.map(|it| Self::take_apart(it, FIXED_DATE, tokenizer));
         let with_tools = tried.and_then(Result::ok).filter(|it| it.knows_tools(Reasoning::None));
         if let Some(with_tools) = with_tools {
             let ends = with_tools.eog.iter().filter(|id| !chat.eog.contains(id));
@@ -240,7 +248,7 @@ impl Chat {
 
     /// Takes a template apart; `source` is the file's own, if it has one.
     fn of_source(source: Option<&str>, tokenizer: &Tokenizer) -> Result<Self> {
-        let tried = source.map(|source| Self::take_apart(source, tokenizer));
+        let tried = source.map(|source| Self::take_apart(source, FIXED_DATE, tokenizer));
         match tried {
             Some(Ok(chat)) => Ok(chat),
             failed => {
@@ -251,22 +259,21 @@ impl Chat {
                     _ => "the file has no chat template".to_owned(),
                 };
                 tracing::warn!("{why}; using the built-in `{name}` template");
-                let mut chat = Self::take_apart(fallback, tokenizer)?;
+                let mut chat = Self::take_apart(fallback, FIXED_DATE, tokenizer)?;
                 chat.audit.insert(0, format!("{why}; the built-in `{name}` template is used instead"));
                 Ok(chat)
             }
         }
     }
 
-    fn take_apart(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
+    fn take_apart(source: &str, date: Date, tokenizer: &Tokenizer) -> Result<Self> {
         let (bos, adds_bos) = tokenizer.bos();
-        let (clock_read, source) = (Arc::new(AtomicBool::new(false)), without_generation_tags(source));
-        let jinja = jinja(clock_read.clone());
-        let renderer = Renderer::new(&jinja, &source, clock_read.clone(), tokenizer)?;
+        let (jinja, source) = (jinja(date), without_generation_tags(source));
+        let renderer = Renderer::new(&jinja, &source, date, tokenizer)?;
         let silent = Skeleton::of(&renderer, tokenizer)?;
         let mut audit = audit(&renderer, &silent);
         let skeletons = Reasoning::ALL.map(|reasoning| {
-            let thinking = Renderer::new(&jinja, &source, clock_read.clone(), tokenizer);
+            let thinking = Renderer::new(&jinja, &source, date, tokenizer);
             let skeleton = thinking.and_then(|it| Skeleton::of(&it.thinking(reasoning), tokenizer));
             let mut skeleton = skeleton.unwrap_or_else(|_| silent.clone());
             skeleton.result = skeleton.result.or_else(|| silent.result.clone());
@@ -282,8 +289,26 @@ impl Chat {
             eog.extend(first.filter(|id| tokenizer.may_end_turn(*id)));
         }
         let bos = bos.filter(|_| adds_bos);
-        let (openings, with_tools) = (Mutex::default(), None);
-        Ok(Self { skeletons, calls, source, openings, bos, eog, audit, with_tools })
+        let (openings, with_tools, days) = (Mutex::default(), None, Mutex::default());
+        Ok(Self { date, skeletons, calls, source, openings, bos, eog, audit, with_tools, days })
+    }
+
+    /// The template as of another day; `None`: it is the same.
+    fn on(&self, date: Option<Date>, tokenizer: &Tokenizer) -> Result<Option<Arc<Self>>> {
+        let date = date.unwrap_or(FIXED_DATE);
+        if date == self.date || !asks_for_date(&self.source) {
+            return Ok(None);
+        }
+        let mut days = self.days.lock().unwrap_or_else(PoisonError::into_inner);
+        let then = match days.iter().position(|it| it.date == date) {
+            Some(known) => days.remove(known),
+            None => Arc::new(Self::take_apart(&self.source, date, tokenizer)?),
+        };
+        days.push(then.clone());
+        if days.len() > MAX_DAYS {
+            days.remove(0);
+        }
+        Ok(Some(then))
     }
 
     /// The forms of calls.
@@ -316,6 +341,9 @@ impl Chat {
     ) -> Result<Vec<Segment>> {
         if let Some(with_tools) = self.with_tools.as_ref().filter(|_| conversation.tools.is_some()) {
             return with_tools.prompt_after(known, conversation, tokenizer);
+        }
+        if let Some(then) = self.on(conversation.date, tokenizer)? {
+            return then.prompt_after(known, conversation, tokenizer);
         }
         let asked = |n: usize| match conversation.exchanges.get(n) {
             Some(exchange) => (&exchange.user, exchange.reasoning),
@@ -356,7 +384,7 @@ impl Chat {
         calls.iter().flatten().next().map(|call| call.tool.to_owned()).unwrap_or_default()
     }
 
-    /// What replies begin with.
+    /// What replies begin with, on any day.
     pub(crate) fn replies(&self, reasoning: Reasoning) -> &ReplyForm {
         &self.skeleton(reasoning).replies
     }
@@ -433,8 +461,8 @@ impl Chat {
                 return Err(Error::request(found));
             }
         }
-        let jinja = jinja(Arc::default());
-        let renderer = Renderer::new(&jinja, &self.source, Arc::default(), tokenizer)?.thinking(reasoning);
+        let jinja = jinja(self.date);
+        let renderer = Renderer::new(&jinja, &self.source, self.date, tokenizer)?.thinking(reasoning);
         let [system, user] = [SYSTEM, USER].map(placeholder);
         let has_system = asked_system && self.skeleton(reasoning).with_system.is_some();
         let (texts, contents) = match has_system {
@@ -689,8 +717,10 @@ fn audit(renderer: &Renderer<'_>, skeleton: &Skeleton) -> Vec<String> {
     if drops("  \u{e000}  ", "  \u{e000}  ") {
         found.push("it trims messages; here replies stay as they were sampled".to_owned());
     }
-    if renderer.clock_read.load(Ordering::Relaxed) {
-        found.push("it inserts the date; here the clock is fixed at 2024-07-26".to_owned());
+    if asks_for_date(renderer.source()) {
+        found.push(format!(
+            "it inserts the date: {FIXED_DATE} in scenarios, the day on which a conversation begins in the server's"
+        ));
     }
     if found.is_empty() {
         found.push("it leaves history unchanged".to_owned());

@@ -1,13 +1,14 @@
-//! Rendering of conversations through a chat template, within bounds and without a clock.
+//! Rendering of conversations through a chat template, within bounds and on a given day.
 
 use crate::text::tokenizer::Tokenizer;
-use crate::{Error, ErrorKind, Reasoning, Result, Tool};
+use crate::{Date, Error, ErrorKind, Reasoning, Result, Tool};
 use greenroom_jinja::{Jinja, Template};
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
 use minijinja::value::{Enumerator, Kwargs, Object, Value};
 use minijinja::{UndefinedBehavior, context};
 use serde::Serialize as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A piece of a rendered skeleton.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,26 +35,22 @@ pub(super) fn refused(error: &minijinja::Error) -> Error {
     template_error(greenroom_jinja::shortened(format!("{error:#}")))
 }
 
-/// A template with what Hugging Face's renderer gives it, the clock pinned.
+/// A template with what Hugging Face's renderer gives it, at noon of a day.
 pub(super) struct Renderer<'a> {
     template: Template<'a>,
     source: &'a str,
     bos: Option<String>,
     eos: Option<String>,
-    pub(super) clock_read: Arc<AtomicBool>,
+    date: Date,
     reasoning: Reasoning,
 }
 
 impl<'a> Renderer<'a> {
-    pub(super) fn new(
-        jinja: &'a Jinja,
-        source: &'a str,
-        clock_read: Arc<AtomicBool>,
-        tokenizer: &Tokenizer,
-    ) -> Result<Self> {
+    /// The environment must be [`jinja`]'s of the same day.
+    pub(super) fn new(jinja: &'a Jinja, source: &'a str, date: Date, tokenizer: &Tokenizer) -> Result<Self> {
         let template = jinja.template("chat", source).map_err(|e| refused(&e))?;
         let (bos, eos) = (tokenizer.bos().0, tokenizer.eos());
-        Ok(Self { template, source, bos, eos, clock_read, reasoning: Reasoning::None })
+        Ok(Self { template, source, bos, eos, date, reasoning: Reasoning::None })
     }
 
     /// The template itself.
@@ -100,7 +97,9 @@ impl<'a> Renderer<'a> {
             tools => listed.as_ref().map(|tools| tools.iter().map(from_json).collect::<Value>()),
             // As the template of firefunction has them.
             functions => listed.map_or(String::new(), |tools| spaced(&tools.into())),
-            datetime => pinned_clock("%b %d %Y %H:%M:%S GMT"),
+            datetime => clock(self.date, "%b %d %Y %H:%M:%S GMT").map_err(|e| refused(&e))?,
+            // As those of Llama have it.
+            date_string => clock(self.date, "%d %b %Y").map_err(|e| refused(&e))?,
             add_generation_prompt,
             bos_token => self.bos.clone().unwrap_or_default(),
             eos_token => self.eos.clone().unwrap_or_default(),
@@ -121,19 +120,15 @@ pub(super) fn messages(texts: &[(&str, &str)]) -> Vec<serde_json::Value> {
     texts.iter().map(|(role, content)| serde_json::json!({ "role": role, "content": content })).collect()
 }
 
-/// The environment of chat templates; `clock_read` is set when one asks for the date.
-pub(super) fn jinja(clock_read: Arc<AtomicBool>) -> Jinja {
+/// The environment of chat templates on a day.
+pub(super) fn jinja(date: Date) -> Jinja {
     let refuse = |message: String| -> Result<String, minijinja::Error> {
         Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message))
-    };
-    let clock = move |format: String| {
-        clock_read.store(true, Ordering::Relaxed);
-        pinned_clock(&format)
     };
     Jinja::new(UndefinedBehavior::Lenient)
         .with_methods(minijinja_contrib::pycompat::unknown_method_callback)
         .with_function("raise_exception", refuse)
-        .with_function("strftime_now", clock)
+        .with_function("strftime_now", move |format: String| clock(date, &format))
         .with_filter("tojson", to_json)
         // In Python `None` is not iterable.
         .with_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok())
@@ -147,11 +142,16 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     close.replace_all(&opened, "{%$1 endif $2%}").into_owned()
 }
 
-/// The day that every template reads on its clock: a prompt never depends on when it was rendered.
-fn pinned_clock(format: &str) -> String {
-    let day = [("%Y", "2024"), ("%m", "07"), ("%d", "26"), ("%b", "Jul"), ("%B", "July"), ("%y", "24")];
-    let time = [("%A", "Friday"), ("%a", "Fri"), ("%H", "12"), ("%M", "00"), ("%S", "00"), ("%-d", "26")];
-    day.iter().chain(&time).fold(format.to_owned(), |text, (code, value)| text.replace(code, value))
+/// True if a template may print the day.
+pub(super) fn asks_for_date(source: &str) -> bool {
+    ["strftime_now", "datetime", "date_string"].iter().any(|name| source.contains(name))
+}
+
+/// Noon of a day, in UTC: a prompt never depends on the time at which it was rendered.
+fn clock(date: Date, format: &str) -> Result<String, minijinja::Error> {
+    let wrong = |e: jiff::Error| minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, e.to_string());
+    let noon = date.at(12, 0, 0, 0).to_zoned(TimeZone::UTC).map_err(wrong)?;
+    strtime::format(format, &noon).map_err(wrong)
 }
 
 /// An object of JSON, its keys in their order.

@@ -93,7 +93,8 @@ pub(crate) fn conversation(
             system = without_instructions(system, &mut exchanges[0].user, &tools.instructions);
         }
     }
-    Ok(Conversation { system, tools: tools.cloned(), exchanges, next: String::new(), reasoning })
+    let tools = tools.cloned();
+    Ok(Conversation { system, tools, exchanges, reasoning, ..Conversation::default() })
 }
 
 /// The system text alone, where instructions follow it; both may have been put before the first user text.

@@ -143,6 +143,7 @@ pub fn conversation(conversation: Conversation, tools: Option<&ToolOffer>) -> en
         exchanges: exchanges.collect(),
         next: conversation.next,
         reasoning: reasoning(conversation.reasoning),
+        date: None, // a scenario is played alike on any day
     }
 }
 

@@ -1,10 +1,11 @@
 //! Backends, which answer turns: the trait [`Backend`] and its plain types.
 //!
-//! Here are a function for tests (`scripted`) and the agents of a scenario that are not models (`strategy`);
+//! Here are a function for tests (`scripted`) and the agents of a scenario that are not models (`strategy`, `human`);
 //! engines, in this process or remote, are the program's.
 
 pub mod engine;
 mod given;
+mod human;
 mod scripted;
 mod strategy;
 
@@ -12,6 +13,7 @@ pub use engine::{call_room, conversation};
 pub use given::given;
 pub use greenroom_engine::cache::Traffic;
 pub use greenroom_engine::{CacheSource, Call, Dry, ForcedToken, MatchKind, Sampling, StopReason, Usage};
+pub use human::{HumanSeat, Question, Terminal};
 pub use scripted::Scripted;
 pub use strategy::CastBackend;
 
@@ -173,6 +175,8 @@ pub enum Progress {
     },
     /// A piece of the reply's speech.
     Text(String),
+    /// A human is asked for it.
+    Asked(Box<Question>),
 }
 
 /// An answer.

@@ -1,27 +1,25 @@
-//! Agents of a scenario that are not models: controls of experiments, and a human at the terminal.
+//! Agents of a scenario that are not models: controls of experiments, and humans.
 //!
 //! The turns of a [`Strategy`] have no ids and no log-probabilities.
 
-use super::{Backend, BoxFuture, ModelCard, Progress, Reply, Request, Session, Sink, Traffic};
+use super::{
+    Backend, BoxFuture, HumanSeat, ModelCard, Progress, Question, Reply, Request, Session, Sink, Traffic,
+};
 use crate::prompt::OpenOptions;
-use anyhow::{Context as _, bail};
-use greenroom_scenario::diagnostic::printable;
-use greenroom_scenario::files::typed_line;
-use greenroom_scenario::{ChoiceOption, Strategy};
-use std::io::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use anyhow::Context as _;
+use greenroom_scenario::Strategy;
+use std::sync::Arc;
 
 /// A whole cast: strategies answer for the agents that have one, a backend for all others.
 pub struct CastBackend {
     model: Arc<dyn Backend>,
-    /// Humans answer one after the other.
-    terminal: Arc<Mutex<()>>,
+    humans: Arc<dyn HumanSeat>,
 }
 
 impl CastBackend {
-    /// A cast in which all agents without a strategy are played by `model`.
-    pub fn new(model: Arc<dyn Backend>) -> Self {
-        Self { model, terminal: Arc::default() }
+    /// A cast in which all agents without a strategy are played by `model`, and humans answer at a seat.
+    pub fn new(model: Arc<dyn Backend>, humans: Arc<dyn HumanSeat>) -> Self {
+        Self { model, humans }
     }
 }
 
@@ -37,12 +35,10 @@ impl Backend for CastBackend {
                 let path = request.path.clone();
                 let text = match strategy {
                     Strategy::Human => {
-                        let terminal = self.terminal.clone();
-                        let ask = move || {
-                            let _one = terminal.lock().unwrap_or_else(PoisonError::into_inner);
-                            ask_human(&request)
-                        };
-                        tokio::task::spawn_blocking(ask).await?
+                        let question = Question::of(&request);
+                        let asked = self.humans.ask(question.clone());
+                        sink(Progress::Asked(Box::new(question)));
+                        asked.await
                     }
                     strategy => {
                         let offer = request.choice.as_ref().map(OpenOptions::offer);
@@ -83,48 +79,5 @@ impl Backend for CastBackend {
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'_, anyhow::Result<Vec<Vec<f32>>>> {
         self.model.embed(texts)
-    }
-}
-
-/// Shows what the agent reads and takes a line; for a choice, an option's number or text.
-fn ask_human(request: &Request) -> anyhow::Result<String> {
-    let open =
-        request.choice.iter().flat_map(|options| options.open.iter().map(|id| &options.choice.options[*id]));
-    let open: Vec<&ChoiceOption> = open.collect();
-    let mut question = format!("\n{}\n", printable(&request.conversation.next));
-    for (at, option) in open.iter().enumerate() {
-        question += &format!("  {}: {}\n", at + 1, printable(&option.text));
-    }
-    loop {
-        let asked = std::io::stderr().write_all(format!("{question}> ").as_bytes());
-        asked.context("can't ask the human on standard error")?;
-        let line = typed_line(std::io::stdin().lock()).context("can't read from the terminal")?;
-        let Some(line) = line else {
-            let _ = std::io::stderr().write_all(b"\n");
-            bail!("the terminal was closed before the human answered");
-        };
-        let line = line.trim();
-        if let Some(form) = &request.form {
-            match form.read(line) {
-                Ok(_) => return Ok(line.to_string()),
-                Err(reason) => {
-                    question = format!(
-                        "`{}` does not have the required form: {}\n",
-                        printable(line),
-                        printable(&reason)
-                    );
-                    continue;
-                }
-            }
-        }
-        if open.is_empty() {
-            return Ok(line.to_string());
-        }
-        let numbered = line.parse::<usize>().ok().and_then(|n| open.get(n.checked_sub(1)?));
-        let named = open.iter().find(|option| option.text.eq_ignore_ascii_case(line));
-        if let Some(option) = named.or(numbered) {
-            return Ok(option.text.clone());
-        }
-        question = format!("`{}` is not an option; enter the number or the text of one\n", printable(line));
     }
 }

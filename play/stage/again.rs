@@ -10,15 +10,20 @@ const WARM: f32 = 0.7;
 
 /// A request for a reply after some that were rejected: with another seed.
 pub fn asked_again(request: Request, n_rejected: usize) -> Request {
+    Request { sampling: sampled_again(request.sampling, n_rejected), ..request }
+}
+
+/// The sampling of a reply after some that were rejected.
+pub fn sampled_again(sampling: Sampling, n_rejected: usize) -> Sampling {
     if n_rejected == 0 {
-        return request;
+        return sampling;
     }
-    let seed = turn_seed(request.sampling.seed, &format!("again {n_rejected}"));
-    let temperature = match request.sampling.temperature {
+    let seed = turn_seed(sampling.seed, &format!("again {n_rejected}"));
+    let temperature = match sampling.temperature {
         0.0 => WARM,
         temperature => temperature,
     };
-    Request { sampling: Sampling { seed, temperature, ..request.sampling }, ..request }
+    Sampling { seed, temperature, ..sampling }
 }
 
 /// The reply to a request. Where one can be rejected, it is shown only after it is accepted.

@@ -164,7 +164,7 @@ impl<'a> Discreet<'a> {
         self.release();
     }
 
-    fn starts(&mut self, id: TurnId) {
+    fn starts(&mut self, id: TurnId, reads: &str) {
         let (speaker, phase) = (self.plan.turn(id).speaker, self.plan.turn(id).phase);
         let human = self.humans.iter_mut().find(|human| human.agent == speaker);
         if human.is_some_and(|human| human.seen_in.insert(phase)) {
@@ -173,7 +173,9 @@ impl<'a> Discreet<'a> {
         if self.may_show(id) {
             self.live.insert(id);
             let plan = self.plan.clone();
-            self.inner.see(id, Scene::Started(plan.turn(id)));
+            // Others may have read what the human must not.
+            let reads = if self.humans.iter().any(|human| human.agent == speaker) { reads } else { "" };
+            self.inner.see(id, Scene::Started { turn: plan.turn(id), reads });
         }
     }
 }
@@ -184,7 +186,7 @@ impl Watch for Discreet<'_> {
             return self.inner.see(id, scene);
         }
         match scene {
-            Scene::Started(_) => self.starts(id),
+            Scene::Started { reads, .. } => self.starts(id, reads),
             Scene::Progress(_) if !self.live.contains(&id) => {}
             Scene::Called(call) => self.held.push((id, HeldScene::Called(call.clone()))),
             Scene::Routed(route) => self.held.push((id, HeldScene::Routed(route.clone()))),

@@ -42,7 +42,7 @@ impl LineSource for Known<'_> {
             self.watch.see(id, Scene::Called(call));
         }
         if line.path == turn.path {
-            self.watch.see(id, Scene::Started(turn));
+            self.watch.see(id, Scene::Started { turn, reads: &line.delta });
         }
         show(turn, id, &line, None, self.settings, self.watch);
         Ok(())

@@ -11,7 +11,12 @@ use greenroom_scenario::{Turn, TurnId};
 #[derive(Clone, Copy, Debug)]
 pub enum Scene<'a> {
     /// A turn's prompt was sent.
-    Started(&'a Turn),
+    Started {
+        /// The turn.
+        turn: &'a Turn,
+        /// What its speaker reads that is new.
+        reads: &'a str,
+    },
     /// Something streams out of it.
     Progress(&'a Progress),
     /// Its speaker has called a tool, and reads what it gave.
@@ -35,6 +40,8 @@ pub enum Scene<'a> {
     },
     /// It does not take place.
     Skipped,
+    /// No turn begins until the run goes on, or it goes on.
+    Paused(bool),
     /// Those who speak in its phase were picked.
     Routed(&'a RouteRecord),
     /// Lines of the stage before it; after the last turn, too.

@@ -13,6 +13,7 @@ use crate::experiment;
 use crate::replay::{is_own_copy, load_with, other_scenario, transcript_file};
 use crate::run::{Changes, ForkFrom, RunOptions, Say, Seeding, Tell};
 use crate::scenario::{Hints, parse_override};
+use crate::stage::Control;
 use crate::terminal::is_fancy;
 use crate::transcript::{self, Transcript};
 use std::path::PathBuf;
@@ -110,6 +111,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         given: header.given.unwrap_or_default(),
         allow_tools: args.allow_tools,
         recorded,
+        control: Control::default(),
     };
     let go_on = go_on(&folder, args.out.is_some());
     Performance { scenario, options, folder, quiet: args.quiet, stats: args.stats, watch: None, go_on }

@@ -55,7 +55,8 @@ impl Performance {
         if self.options.resume && !self.quiet {
             self.say_what_is_there();
         }
-        let page = self.watch.map(WatchPage::open).transpose()?;
+        let control = self.options.control.clone();
+        let page = self.watch.map(|address| WatchPage::open(address, control)).transpose()?;
         let watch = self.watcher();
         let mut watch = match &page {
             Some(page) => page.beside(&self.scenario, watch),

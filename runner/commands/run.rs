@@ -12,6 +12,7 @@ use crate::experiment::{self, CASE, Design, Sweep, Tuning, Variant, combinations
 use crate::replay::transcript_file;
 use crate::run::{MAX_TOKENS, RunOptions, Seeding};
 use crate::scenario::{Case, Given, Hints, Overrides, Scenario, parse_cast, parse_override};
+use crate::stage::Control;
 use crate::trace;
 use crate::transcript::{self, Transcript};
 use anyhow::Context as _;
@@ -155,6 +156,7 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         given: given_settings(&args),
         allow_tools: args.allow_tools,
         recorded: BTreeMap::new(),
+        control: if args.watch.is_some() { Control::remote(true) } else { Control::default() },
     };
     let go_on = resume::go_on(&folder, out.is_some());
     if has_cases && args.continues.is_some() {

@@ -5,6 +5,7 @@ use super::stop::stopped;
 use super::{Exit, parse_size};
 use crate::server::{Config, Doors, Models, Names, Queue, Roster, Sessions, StoredResponses, Tenants, serve};
 use anyhow::{Context as _, bail, ensure};
+use greenroom_engine::Date;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,13 +60,17 @@ pub(super) struct Args {
     /// Answer pages of this origin, such as https://example.com (repeatable); `*` for all requires --keys
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
+    /// The date in the prompts of chat templates that print one [default: the day on which a conversation
+    /// begins]
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    date: Option<Date>,
     #[command(flatten)]
     machine: Machine,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let Args { listen, keys, parallel, queue, timeout, max_body, model_memory, .. } = args;
-    let Args { alias, any_model, allow_host, allow_origin, machine, .. } = args;
+    let Args { alias, any_model, allow_host, allow_origin, date, machine, .. } = args;
     let is_open = !listen.ip().is_loopback();
     ensure!(
         !is_open || keys.is_some(),
@@ -100,7 +105,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let models = Models::open(config, &given, names, model_memory, Box::new(|| Box::new(loading(false))))?;
     let queue = Queue::new(parallel.into(), queue.into());
     let (timeout, max_body) = (Duration::from_secs(timeout.into()), usize::try_from(max_body)?);
-    let config = Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors };
+    let config = Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors, date };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await;

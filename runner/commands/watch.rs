@@ -3,11 +3,14 @@
 use super::stop::stopped;
 use crate::scenario::{Scenario, TurnId};
 use crate::server::{RunReporter, Watched, watch};
-use crate::stage::{Scene, Watch};
+use crate::stage::{Control, Scene, Watch};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// What the page calls its run.
+const RUN: &str = "watched";
 
 /// A page that shows a run; it ends when this is dropped.
 pub(super) struct WatchPage {
@@ -21,7 +24,7 @@ impl WatchPage {
     ///
     /// # Errors
     /// The program can't listen at the address.
-    pub(super) fn open(address: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn open(address: SocketAddr, control: Control) -> anyhow::Result<Self> {
         let ip = address.ip();
         ensure!(
             ip.is_loopback(),
@@ -38,7 +41,7 @@ impl WatchPage {
             let stop = async {
                 let _ = ended.await;
             };
-            if let Err(error) = runtime.block_on(watch(shown, listener, stop)) {
+            if let Err(error) = runtime.block_on(watch(shown, control, listener, stop)) {
                 tracing::warn!("the run's page failed: {error}");
             }
         })?;
@@ -49,7 +52,7 @@ impl WatchPage {
     pub(super) fn beside(&self, scenario: &Arc<Scenario>, other: Box<dyn Watch>) -> Box<dyn Watch> {
         let watched = self.watched.clone();
         let tell = move |name: &'static str, data: Value| watched.tell(name, &data);
-        Box::new(Beside { other, page: RunReporter::begin(scenario.clone(), tell) })
+        Box::new(Beside { other, page: RunReporter::begin(scenario.clone(), RUN, tell) })
     }
 
     /// The run is over; on a terminal the page stays until the user stops it.

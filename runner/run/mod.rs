@@ -15,7 +15,7 @@ use crate::files;
 use crate::prompt::{Edits, Memories};
 use crate::replay;
 use crate::scenario::{CaseId, Given, Hints, Plan, Scenario, copied, write_copy};
-use crate::stage::{Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
+use crate::stage::{Control, Discreet, End, RecordedRetrievals, Settings, Stage, Watch};
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, CostSummary, Trace};
 use crate::transcript::{self, Header, Recorder, Transcript, TurnRecord};
@@ -78,6 +78,8 @@ pub struct RunOptions {
     pub recorded: BTreeMap<String, Sampling>,
     /// True if the programs and servers that the scenario has as tools may run.
     pub allow_tools: bool,
+    /// What may be done to the run while it plays, and where humans answer.
+    pub control: Control,
 }
 
 impl Default for RunOptions {
@@ -97,6 +99,7 @@ impl Default for RunOptions {
             given: Given::new(),
             recorded: BTreeMap::new(),
             allow_tools: false,
+            control: Control::default(),
         }
     }
 }
@@ -139,7 +142,7 @@ pub async fn perform(
     let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, Arc::new(toolbox))?;
     let mut watch = Discreet::new(scenario, &plan, watch);
     let played = match stage.follow(known, &mut watch) {
-        Ok(()) => stage.play(&mut watch, stop).await,
+        Ok(()) => stage.play(&mut watch, &options.control, stop).await,
         Err(error) => Err(error),
     };
     if matches!(played, Ok(End::Complete(_))) {

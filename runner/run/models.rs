@@ -48,16 +48,17 @@ impl RunModels {
             .filter_map(|(_, turn)| turn.hints.model.as_ref())
             .chain(&scenario.embeddings)
             .collect();
+        let humans = Arc::new(options.control.clone());
+        let cast = |model| Arc::new(CastBackend::new(model, humans.clone()));
         let mut named = BTreeMap::new();
         for name in used {
             let model = swept(name).or_else(|| scenario.model(name)).unwrap_or_default();
             let backend = open(name, &model)?;
             let sampling = settings(name, backend.as_ref());
-            named
-                .insert(name.clone(), ModelHandle { backend: Arc::new(CastBackend::new(backend)), sampling });
+            named.insert(name.clone(), ModelHandle { backend: cast(backend), sampling });
         }
         let max_tokens = hints.max_tokens.unwrap_or(options.max_tokens);
-        Ok(Self { own: Arc::new(CastBackend::new(own)), sampling, max_tokens, named })
+        Ok(Self { own: cast(own), sampling, max_tokens, named })
     }
 }
 

@@ -1,6 +1,7 @@
 //! An answer to a request, whatever the API.
 
 use greenroom_engine::{Call, Completion, Engine, ToolCalls, Tools};
+use greenroom_grammar::Grammar;
 use serde_json::Value;
 
 /// An answer.
@@ -10,6 +11,8 @@ pub(super) struct CompletedReply {
     pub(super) seed: u64,
     /// The calls that it is, or ends with.
     pub(super) calls: Vec<SaidCall>,
+    /// Tokens of a reply before it, whose call broke its tool's schema.
+    pub(super) n_rejected: usize,
     /// What the client has said for it, at its beginning.
     pub(super) begun: String,
     /// What of the request was not read as it was sent, a line each.
@@ -60,7 +63,8 @@ impl CompletedReply {
             }
             None => Vec::new(),
         };
-        Self { completion, seed, calls, begun: String::new(), warnings: Vec::new() }
+        let (n_rejected, begun, warnings) = Default::default();
+        Self { completion, seed, calls, n_rejected, begun, warnings }
     }
 
     /// What it says, without what the client has said for it.
@@ -69,9 +73,21 @@ impl CompletedReply {
         speech.strip_prefix(self.begun.as_str()).unwrap_or(speech)
     }
 
-    /// Number of its tokens, without those that the client has said for it.
+    /// Number of tokens generated for it, without those that the client has said for it.
     pub(super) fn n_tokens(&self) -> usize {
-        self.completion.ids.len() - self.completion.n_given
+        self.n_rejected + self.completion.ids.len() - self.completion.n_given
+    }
+
+    /// What its calls break of their tools' schemas, where masks can't enforce all of a schema.
+    pub(super) fn broken_by(&self, tools: Option<&Tools>) -> Option<String> {
+        let Some(ToolCalls::Complete(calls)) = &self.completion.call else { return None };
+        let broken = |call: &Call| {
+            let tool = tools?.list.iter().find(|tool| tool.name == call.tool)?;
+            let relaxed = Grammar::json_schema(&tool.arguments).relaxed().ok()?;
+            let found = relaxed.violated_by(&call.arguments).ok()??;
+            Some(format!("the arguments of `{}` break its schema: {found}", call.tool))
+        };
+        calls.iter().find_map(broken)
     }
 
     /// Tokens of the prompt.

@@ -13,6 +13,7 @@ use super::models::Served;
 use super::queue::Ticket;
 use super::sessions::{self, SessionScope};
 use super::tenants::Tenant;
+use crate::stage::sampled_again;
 use axum::http::HeaderMap;
 use greenroom_engine::{
     Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request, Retention, Sampling,
@@ -166,6 +167,9 @@ impl Ask {
     /// There is no such model, the prompt is too long, the tenant or the queue has no room.
     pub(super) async fn admit(mut self, app: &Arc<App>) -> Result<AdmittedAsk, Refusal> {
         self.settings.sampling.validate()?;
+        if let AskSubject::Dialogue(dialogue, _) = &mut self.subject {
+            dialogue.conversation.date = Some(app.today());
+        }
         if self.settings.logprobs.is_some_and(|n| n > MAX_TOP_LOGPROBS) {
             let message = format!("expected at most {MAX_TOP_LOGPROBS} alternatives");
             return Err(Refusal::field("top_logprobs", message));
@@ -282,7 +286,7 @@ impl AdmittedAsk {
                     ask.settings.constraint = Some(Constraint::Begin(ids));
                 }
                 let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
-                let answer = turn(0).play(request, &memory).await?;
+                let answer = turn(0).answer(request, &memory).await?;
                 claim.record_reply(dialogue, &answer);
                 (answer, prompt, memory)
             }
@@ -290,14 +294,14 @@ impl AdmittedAsk {
                 let mut claim = app.sessions.claim_raw(&Ask::scope(&ask.tenant, &served, name), &ids);
                 let memory = claim.name.clone();
                 let request = ask.request(0, prompt.clone(), &memory, claim.parent.as_deref());
-                let answer = turn(0).play(request, &memory).await?;
+                let answer = turn(0).answer(request, &memory).await?;
                 claim.push_ids([ids, answer.completion.ids.clone()].concat());
                 (answer, prompt.clone(), memory)
             }
             AskSubject::Kept { conversation, memory, parent } => {
                 let prompt = Prompt::Chat(conversation.clone());
                 let request = ask.request(0, prompt.clone(), memory, parent.as_deref());
-                (turn(0).play(request, memory).await?, prompt, memory.clone())
+                (turn(0).answer(request, memory).await?, prompt, memory.clone())
             }
         };
         let mut answers = vec![answer];
@@ -307,7 +311,7 @@ impl AdmittedAsk {
             let mut request = ask.request(index, prompt.clone(), &name, Some(&memory));
             request.retention = Retention::Ephemeral;
             let session = request.session.clone();
-            let answer = turn(index).play(request, &name).await;
+            let answer = turn(index).answer(request, &name).await;
             engine.forget(&session);
             answers.push(answer?);
         }
@@ -378,6 +382,23 @@ struct EngineTurn<'a> {
 }
 
 impl EngineTurn<'_> {
+    /// The answer to a request. A call that breaks what masks can't enforce of its tool's schema is asked for once
+    /// more, within the reply's limit, if nothing of it was sent yet.
+    async fn answer(&self, request: Request, memory: &str) -> Result<CompletedReply, Refusal> {
+        let tools = request.prompt.conversation().and_then(|conversation| conversation.tools.clone());
+        let mut answer = self.play(request.clone(), memory).await?;
+        let left = request.max_tokens.saturating_sub(answer.n_tokens());
+        let may_again = self.pieces.is_none() && left > 0;
+        if let Some(broken) = answer.broken_by(tools.as_deref()).filter(|_| may_again) {
+            let sampling = sampled_again(request.sampling.clone(), 1);
+            let n_rejected = answer.n_tokens();
+            let again = Request { sampling, max_tokens: left, ..request };
+            answer = CompletedReply { n_rejected, ..self.play(again, memory).await? };
+            answer.warnings.push(format!("{broken}, so the model was asked again"));
+        }
+        Ok(answer)
+    }
+
     async fn play(&self, request: Request, memory: &str) -> Result<CompletedReply, Refusal> {
         self.entry.remembers(memory);
         let tools = request.prompt.conversation().and_then(|conversation| conversation.tools.clone());
@@ -413,6 +434,7 @@ impl EngineTurn<'_> {
                         answer.begun.clone_from(&dialogue.begun);
                         answer.warnings.clone_from(&dialogue.warnings);
                     }
+                    answer.warnings.extend(answer.broken_by(tools.as_deref()));
                     self.tell(ReplyPiece::Ended(Box::new(answer.clone()))).await?;
                     return Ok(answer);
                 }

@@ -11,6 +11,9 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Maximum number of characters of a dialogue's title.
+const MAX_TITLE: usize = 48;
+
 /// A line of a dialogue.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DialogueLine {
@@ -126,6 +129,31 @@ impl Dialogue {
         });
         let chain = chain.collect();
         Self { system, tools, root, chain, conversation, begun: String::new(), warnings: Vec::new() }
+    }
+
+    /// The first words that were heard in it, after what programs put before them between tags.
+    pub(super) fn title(&self) -> String {
+        let Conversation { exchanges, next, .. } = &self.conversation;
+        let mut text = exchanges.first().map_or(next, |first| &first.user).trim_start();
+        while let Some((tag, rest)) = text.strip_prefix('<').and_then(|rest| rest.split_once('>'))
+            && let Some((_, after)) = rest.split_once(&format!("</{tag}>"))
+            && !after.trim().is_empty()
+        {
+            text = after.trim_start();
+        }
+        let mut title = String::new();
+        for word in text.split_whitespace() {
+            let space = if title.is_empty() { "" } else { " " };
+            let room = MAX_TITLE.saturating_sub(title.chars().count() + space.len());
+            if word.chars().count() > room {
+                let cut: String =
+                    if title.is_empty() { word.chars().take(room).collect() } else { String::new() };
+                return title + &cut + "…";
+            }
+            title += space;
+            title += word;
+        }
+        title
     }
 
     /// The digest of everything up to the end of this reply to it.

@@ -55,6 +55,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Router, ServiceExt};
 use error::Refusal;
+use greenroom_engine::Date;
 use live::Live;
 use recent::Recent;
 use std::future::Future;
@@ -86,6 +87,15 @@ pub struct App {
     timeout: Duration,
     max_body: usize,
     doors: Doors,
+    date: Option<Date>,
+    playing: runs::RunsInProgress,
+}
+
+impl App {
+    /// The day of conversations that begin now.
+    fn today(&self) -> Date {
+        self.date.unwrap_or_else(|| jiff::Zoned::now().date())
+    }
 }
 
 /// Number of prompts that are tokenized at a time.
@@ -111,6 +121,8 @@ pub struct Config {
     pub max_body: usize,
     /// The names and pages that it answers to.
     pub doors: Doors,
+    /// The day of conversations, for chat templates that print one; `None`: the one on which they begin.
+    pub date: Option<Date>,
 }
 
 /// Serves until `stop` is ready, then finishes the requests in progress.
@@ -122,7 +134,7 @@ pub async fn serve(
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors } = config;
+    let Config { models, sessions, kept, roster, tenants, queue, timeout, max_body, doors, date } = config;
     let (ended, ending) = tokio::sync::watch::channel(false);
     let app = Arc::new(App {
         models: Arc::new(models),
@@ -139,6 +151,8 @@ pub async fn serve(
         timeout,
         max_body,
         doors,
+        date,
+        playing: runs::RunsInProgress::default(),
     });
     if let Some(limit) = app.models.disk_limit() {
         tokio::spawn(disk::keep_within(limit, app.models.clone(), app.live.clone()));

@@ -13,7 +13,7 @@
 use super::answer::CompletedReply;
 use super::dialogue::{Dialogue, Digest, digest};
 use super::journal::Journal;
-use greenroom_engine::{Conversation, Reasoning, ReplyContent, SessionKey, common_prefix};
+use greenroom_engine::{Conversation, Date, Reasoning, ReplyContent, SessionKey, common_prefix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,6 +44,8 @@ struct SessionsInner {
 struct MemorySlot {
     /// What it has read and said, reply by reply.
     chain: Vec<StoredReply>,
+    /// Its first words, since the server started.
+    title: String,
     is_busy: bool,
     /// True if it was used since the server started; it is then probably in RAM.
     is_warm: bool,
@@ -59,6 +61,8 @@ struct StoredReply {
     ids: Option<Arc<[u32]>>,
     /// How much it was to be thought about, which its prompt says.
     reasoning: Reasoning,
+    /// The day on which its conversation began.
+    date: Option<Date>,
 }
 
 /// A line of the journal: the reply of that number in a memory.
@@ -70,6 +74,8 @@ struct SessionLine {
     ids: Option<Arc<[u32]>>,
     #[serde(default)]
     reasoning: Reasoning,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    date: Option<Date>,
 }
 
 /// What separates conversations with the same beginning.
@@ -90,6 +96,8 @@ pub(super) struct Claim<'a> {
     pub(super) parent: Option<String>,
     /// The replies of the conversation whose ids are known, from the first on.
     said: Vec<StoredReply>,
+    /// The day on which the conversation began.
+    date: Option<Date>,
 }
 
 /// An active memory for a prompt without a chat template.
@@ -156,8 +164,10 @@ impl Sessions {
         let time = inner.time;
         let slot = inner.slots.entry(name.clone()).or_default();
         (slot.is_busy, slot.used) = (true, time);
+        slot.title = dialogue.title();
         inner.forget_one();
-        Claim { sessions: self, name, parent, said }
+        let date = said.first().map_or(dialogue.conversation.date, |first| first.date);
+        Claim { sessions: self, name, parent, said, date }
     }
 
     /// The memory for ids: the free one with the longest common beginning.
@@ -189,6 +199,16 @@ impl Sessions {
         RawClaim { sessions: self, name, parent }
     }
 
+    /// The first words of the conversation in a memory, and its number among those that begin alike.
+    pub(super) fn title(&self, name: &str) -> Option<String> {
+        let inner = self.lock();
+        let title = inner.slots.get(name).map(|slot| slot.title.clone()).filter(|title| !title.is_empty())?;
+        match name.rsplit_once('.') {
+            Some((_, number)) if number != "0" => Some(format!("{title} ({number})")),
+            _ => Some(title),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, SessionsInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -216,7 +236,7 @@ impl SessionsInner {
         FoundSlot { goes_on, nearest: nearest.map(|(name, slot)| (name.clone(), common(slot))) }
     }
 
-    fn absorb(&mut self, SessionLine { name, reply, digest, ids, reasoning }: SessionLine) {
+    fn absorb(&mut self, SessionLine { name, reply, digest, ids, reasoning, date }: SessionLine) {
         let Ok(digest) = blake3::Hash::from_hex(&digest) else { return };
         self.time += 1;
         let slot = self.slots.entry(name).or_default();
@@ -225,7 +245,7 @@ impl SessionsInner {
             return; // a line before it is lost
         }
         slot.chain.truncate(reply - 1);
-        slot.chain.push(StoredReply { digest: digest.into(), ids, reasoning });
+        slot.chain.push(StoredReply { digest: digest.into(), ids, reasoning, date });
         self.forget_one();
     }
 
@@ -261,8 +281,8 @@ impl StoredReply {
     /// The line of a memory's reply at an index.
     fn line(&self, name: &str, at: usize) -> SessionLine {
         let digest = blake3::Hash::from(self.digest).to_hex().to_string();
-        let Self { ids, reasoning, .. } = self.clone();
-        SessionLine { name: name.to_string(), reply: at + 1, digest, ids, reasoning }
+        let Self { ids, reasoning, date, .. } = self.clone();
+        SessionLine { name: name.to_string(), reply: at + 1, digest, ids, reasoning, date }
     }
 }
 
@@ -278,8 +298,9 @@ pub(super) fn run_of(model: &str) -> String {
 }
 
 impl Claim<'_> {
-    /// Gives a conversation the replies' sampled ids.
+    /// Gives a conversation the replies' sampled ids, and the day on which it began.
     pub(super) fn recall(&self, conversation: &mut Conversation) {
+        conversation.date = self.date;
         for (past, said) in conversation.exchanges.iter_mut().zip(&self.said) {
             past.reasoning = said.reasoning;
             let Some(ids) = &said.ids else { continue };
@@ -304,13 +325,14 @@ impl Claim<'_> {
             digest: *digest,
             ids: None,
             reasoning: past.reasoning,
+            date: self.date,
         });
         let elsewhere: Vec<StoredReply> = elsewhere.collect();
         slot.chain.extend(elsewhere);
         let n_ids = completion.call_ends.first().copied().unwrap_or(completion.ids.len());
         let ids = completion.ids.get(..n_ids).map(Into::into);
         let (digest, reasoning) = (dialogue.with_reply(reply), dialogue.conversation.reasoning);
-        slot.chain.push(StoredReply { digest, ids, reasoning });
+        slot.chain.push(StoredReply { digest, ids, reasoning, date: self.date });
         slot.is_warm = true;
         let new = slot.chain.iter().enumerate().skip(n);
         let lines: Vec<SessionLine> = new.map(|(at, said)| said.line(&self.name, at)).collect();

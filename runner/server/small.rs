@@ -130,7 +130,8 @@ async fn apply_template(
     let thinking = ThinkingGiven::read(&value)?;
     let body: TemplateBody = body::of_value(value)?;
     let (tools, _) = tools(body.tools.unwrap_or_default())?;
-    let dialogue = thinking.of(Dialogue::new(lines(body.messages)?, tools, "messages")?);
+    let mut dialogue = thinking.of(Dialogue::new(lines(body.messages)?, tools, "messages")?);
+    dialogue.conversation.date = Some(app.today());
     tenant.ask()?;
     let served = asked_for(&app, body.model.as_deref()).await?;
     let prompt = aside(move || Ok(served.engine().prompter().render(&dialogue.conversation)?)).await?;

@@ -306,8 +306,8 @@ impl Watch for DialogueOutput {
             self.title();
         }
         match scene {
-            Scene::Started(_) if id.0 == self.next && self.shown.is_none() => self.waiting(None),
-            Scene::Started(_) => {}
+            Scene::Started { .. } if id.0 == self.next && self.shown.is_none() => self.waiting(None),
+            Scene::Started { .. } | Scene::Paused(_) | Scene::Progress(Progress::Asked(_)) => {}
             Scene::Directed(line) => self.direct(line),
             Scene::Routed(route) => self.route(id, route),
             Scene::Progress(Progress::Prefill { done, total }) => {

@@ -4,7 +4,7 @@ use crate::backend::{Backend, ModelCard};
 use crate::prompt::Memories;
 use crate::replay;
 use crate::scenario::Scenario;
-use crate::stage::{End, ModelHandle, RecordedRetrievals, Settings, Stage, Unwatched};
+use crate::stage::{Control, End, ModelHandle, RecordedRetrievals, Settings, Stage, Unwatched};
 use crate::timeline::Timeline;
 use crate::tools::{self, Toolbox};
 use crate::trace::{self, Trace};
@@ -76,7 +76,7 @@ impl Fitting<'_> {
         };
         let name = format!("verify {}", self.file.display());
         let mut stage = Stage::new(self.memories(), own, settings, recorder, Trace::in_memory(&name));
-        stage.play(&mut Unwatched, std::future::pending()).await
+        stage.play(&mut Unwatched, &Control::default(), std::future::pending()).await
     }
 
     /// The models that answer for it: `model` for the scenario's own, where that names none, and those that

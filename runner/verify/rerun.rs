@@ -6,7 +6,7 @@ use crate::backend::{Backend, CastBackend};
 use crate::files::{self, FileKind};
 use crate::replay;
 use crate::run::records;
-use crate::stage::{End, RecordedRetrievals};
+use crate::stage::{Control, End, RecordedRetrievals};
 use crate::transcript::{Cause, Drift, Footer, Header, PROGRAM, Recorder, Transcript};
 use anyhow::{Context as _, bail};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub(super) fn rerun(
     let file = folder.path().join(crate::transcript::FILE);
     let recorder = Recorder::create(&file, header)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cast = players.map(|model| Arc::new(CastBackend::new(model)));
+    let cast = players.map(|model| Arc::new(CastBackend::new(model, Arc::new(Control::default()))));
     // Programs need not give twice the same; what they are asked again is what was not asked then.
     let retrievals = RecordedRetrievals {
         calls: RecordedRetrievals::of(fitting.transcript).calls,

@@ -135,7 +135,7 @@ enum StrategyKind {
     TitForTat,
     /// The first option until another player chooses a different one, then the last option for ever.
     Grim,
-    /// Asks at the terminal.
+    /// Asks a human: at the terminal, or on the page of the run.
     Human,
     /// Always this option or text.
     Always(Scalar),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -71,7 +72,6 @@ def test_a_scenario_is_yaml_as_it_is(http: httpx.Client) -> None:
         ("", ""),
         ("[", ""),
         (SCENARIO.replace("round_robin", "round_robbin"), "round_robin"),
-        (SCENARIO.replace("You are Bob.}", "You are Bob., strategy: human}"), "human"),
         (SCENARIO.replace("You are Bob.}", "You are Bob., tools: [touch]}") + PROGRAM, "program"),
         (SCENARIO.replace("You are Bob.}", "You are Bob., model: other}") + "models: {other: /etc/passwd}\n", "not served"),
         (SCENARIO.replace("rounds: 2", "rounds: 100000000"), ""),
@@ -81,6 +81,74 @@ def test_a_scenario_is_yaml_as_it_is(http: httpx.Client) -> None:
 def test_a_scenario_that_can_not_be_played_is_refused(http: httpx.Client, scenario: str, word: str) -> None:
     answer = http.post("/v1/runs", json={"scenario": scenario})
     assert answer.status_code in (400, 404) and word in answer.text, (answer.status_code, answer.text[:500])
+
+
+def events_of(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
+    """The events of a run, as they come."""
+    event = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            event = line[7:]
+        elif line.startswith("data: "):
+            yield event, json.loads(line[6:])
+
+
+CHOICE = """
+agents: {ada: {system_prompt: You are Ada.}, you: {strategy: human}}
+phases:
+  - {name: talk, agents: [ada, you], prompt: "You meet."}
+  - {name: end, agents: [ada, you], choice: [left, right]}
+"""
+
+
+def test_a_human_plays_by_requests(http: httpx.Client) -> None:
+    run, said, wrong = "", {}, []
+    with http.stream("POST", "/v1/runs", json={"scenario": CHOICE, "max_tokens": 8}) as answer:
+        for name, data in events_of(answer):
+            if name == "plan":
+                run = data["run"]
+                assert [agent["is_human"] for agent in data["agents"]] == [False, True]
+            if name == "asked":
+                path, text = data["path"], "2" if data["options"] else "Good evening, Ada."
+                for body, status in (({"path": "talk/9/you", "text": "x"}, 409), ({"path": path}, 400), ({"path": path, "text": text}, 200)):
+                    wrong.append((http.post(f"/v1/runs/{run}/answer", json=body).status_code, status))
+                if data["options"]:
+                    assert data["options"] == ["left", "right"]
+            if name == "turn":
+                said[data["path"]] = data["text"]
+    assert name == "done", data
+    assert said["talk/1/you"] == "Good evening, Ada." and said["end/1/you"] == "right"
+    assert all(found == expected for found, expected in wrong) and len(wrong) == 6, wrong
+    assert http.post(f"/v1/runs/{run}/pause").status_code == 404, "it is over"
+
+
+def test_a_run_is_paused_stepped_and_resumed_and_says_the_same(http: httpx.Client) -> None:
+    text, names = SCENARIO.replace("rounds: 2", "rounds: 4"), []
+    with http.stream("POST", "/v1/runs", json={"scenario": text, "max_tokens": 8}) as answer:
+        for name, data in events_of(answer):
+            names.append(name)
+            if name == "plan":
+                run = data["run"]
+                assert http.post(f"/v1/runs/{run}/pause").json() == {"paused": True}
+            if name == "paused" and data["paused"]:
+                n = names.count("turn")
+                action = "step" if names.count("paused") < 3 else "resume"
+                assert http.post(f"/v1/runs/{run}/{action}").status_code == 200, n
+    assert name == "done" and names.count("paused") >= 4, names
+    plain = play(http, scenario=text, max_tokens=8)
+    assert plain[-1][1]["transcript"] == data["transcript"]
+
+
+def test_a_run_that_is_stopped_says_so(http: httpx.Client) -> None:
+    text = SCENARIO.replace("rounds: 2", "rounds: 400")
+    with http.stream("POST", "/v1/runs", json={"scenario": text, "max_tokens": 8}) as answer:
+        for name, data in events_of(answer):
+            if name == "plan":
+                run = data["run"]
+            if name == "turn":
+                assert http.post(f"/v1/runs/{run}/stop").status_code == 200
+    assert name == "stopped" and data["turns"] >= 1, (name, data)
+    assert http.post(f"/v1/runs/{run}/stop").status_code == 404
 
 
 def test_a_client_that_goes_away_ends_its_run(http: httpx.Client) -> None:

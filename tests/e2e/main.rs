@@ -5,6 +5,7 @@
 mod calls;
 mod compat;
 mod crashes;
+mod dates;
 mod exact;
 mod families;
 mod faults;

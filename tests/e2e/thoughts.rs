@@ -7,7 +7,7 @@ use greenroom_engine::fixtures::RandomModel;
 use serde_json::{Value, json};
 
 /// A file with a real template and a model that says these tokens, the first of which its prompts end with.
-fn puppet(stage: &Stage, template: &str, control: &str, tokens: &[&str]) -> String {
+pub(super) fn puppet(stage: &Stage, template: &str, control: &str, tokens: &[&str]) -> String {
     let template = std::fs::read_to_string(format!("tests/fixtures/templates/{template}.jinja")).unwrap();
     let control = control.split(' ').map(str::to_owned).collect();
     let model = RandomModel { template: Some(template), control, ..RandomModel::tiny(3) };
@@ -75,7 +75,7 @@ fn events(text: &str) -> Vec<Value> {
     data.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn asked(server: &Server, path: &str, body: &Value) -> Value {
+pub(super) fn asked(server: &Server, path: &str, body: &Value) -> Value {
     let (status, text) = server.ask("POST", path, &body.to_string());
     assert_eq!(status, 200, "{text}");
     serde_json::from_str(&text).unwrap()

@@ -5,10 +5,10 @@ use super::markup::Markup;
 use super::notation::Notation;
 use super::{CallForm, Cue, Joint};
 use crate::Tool;
+use crate::conversation::FIXED_DATE;
 use crate::text::render::{RESULT, Renderer, SkeletonPiece, from_json, jinja, messages, placeholder};
 use crate::text::tokenizer::{After, Tokenizer};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// Ids of the calls; a model's calls have the first one, too. (Some templates insist on nine letters or digits.)
 const IDS: [&str; 2] = ["call00001", "call00002"];
@@ -326,7 +326,7 @@ impl CallForm {
 
 /// The text of calls that a template writes.
 fn filled(template: &str, calls: &[Value]) -> Option<String> {
-    let jinja = jinja(Arc::default());
+    let jinja = jinja(FIXED_DATE);
     let rendered = jinja
         .template("calls", template)
         .ok()?

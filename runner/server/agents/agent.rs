@@ -7,7 +7,7 @@
 use super::super::answer::CompletedReply;
 use super::super::ask::fresh_id;
 use super::super::models::now;
-use greenroom_engine::{Conversation, Exchange, ReplyContent, Tool, ToolCalls, Tools};
+use greenroom_engine::{Conversation, Date, Exchange, ReplyContent, Tool, ToolCalls, Tools};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ pub(super) struct NamedAgent {
     pub(super) is_pinned: bool,
     /// Seconds since 1970.
     pub(super) created: u64,
+    /// The day on which it was made, for chat templates that print one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) date: Option<Date>,
     /// All turns, oldest first; in the journal each has a line of its own.
     #[serde(skip)]
     pub(super) past: Vec<PastTurn>,
@@ -89,8 +92,8 @@ pub(super) enum PastReply {
 }
 
 impl NamedAgent {
-    /// An agent that has read nothing.
-    pub(super) fn new(definition: Definition) -> Self {
+    /// An agent that has read nothing, made on a day.
+    pub(super) fn new(definition: Definition, date: Option<Date>) -> Self {
         Self {
             definition,
             memory: fresh_id("agent-"),
@@ -98,6 +101,7 @@ impl NamedAgent {
             inherited: 0,
             is_pinned: false,
             created: now(),
+            date,
             past: Vec::new(),
         }
     }
@@ -105,7 +109,7 @@ impl NamedAgent {
     /// An agent with the first `n` turns of this one, which must have at least that many.
     pub(super) fn fork(&self, n: usize) -> Self {
         let (parent, past) = (Some(self.remembers_in().to_string()), self.past[..n].to_vec());
-        Self { parent, inherited: n, past, ..Self::new(self.definition.clone()) }
+        Self { parent, inherited: n, past, ..Self::new(self.definition.clone(), self.date) }
     }
 
     /// The memory that holds its past: its own, or its parent's if it has not spoken since it was forked.
@@ -121,6 +125,7 @@ impl NamedAgent {
             tools: self.definition.tools.as_ref().map(Toolset::tools),
             exchanges: self.past.iter().map(PastTurn::exchange).collect(),
             next: next.to_string(),
+            date: self.date,
             ..Conversation::default()
         }
     }

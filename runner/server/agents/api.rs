@@ -62,7 +62,7 @@ pub(super) async fn put(
     is_name("name", &name)?;
     let body: Put = body::read(&bytes)?;
     let (replaces, definition) = (body.replace, body.definition(&app)?);
-    if app.roster.add(&tenant.name, &name, NamedAgent::new(definition.clone()))? {
+    if app.roster.add(&tenant.name, &name, NamedAgent::new(definition.clone(), Some(app.today())))? {
         let agent = app.roster.find(&tenant.name, &name)?;
         return Ok((StatusCode::CREATED, Json(words::described(&name, &agent))));
     }
@@ -78,7 +78,7 @@ pub(super) async fn put(
         }
         let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
         remove_memory(&app, &tenant, &held.agent).await?;
-        agent = NamedAgent::new(definition);
+        agent = NamedAgent::new(definition, Some(app.today()));
         app.roster.replace(&held, agent.clone());
     }
     Ok((StatusCode::OK, Json(words::described(&name, &agent))))

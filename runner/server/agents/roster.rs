@@ -289,7 +289,7 @@ mod tests {
             max_tokens: None,
             stop: Vec::new(),
         };
-        NamedAgent::new(definition)
+        NamedAgent::new(definition, None)
     }
 
     fn past(heard: &str) -> PastTurn {

@@ -15,7 +15,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use greenroom_engine::{Engine, Imported, Meter, SessionKey};
+use greenroom_engine::{Date, Engine, Imported, Meter, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -37,6 +37,8 @@ const MAX_WAITING: usize = 8;
 struct Head {
     greenroom_agent: u32,
     definition: Definition,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    date: Option<Date>,
     past: Vec<PastTurn>,
 }
 
@@ -50,9 +52,9 @@ pub(super) async fn export(
     let held = app.roster.hold(&tenant.name, &name, app.timeout).await?;
     let served = app.models.get(&held.agent.definition.model).await?;
     let memory = sessions::key(&tenant.name, &held.agent.definition.model, held.agent.remembers_in());
-    let (definition, past) = (held.agent.definition.clone(), held.agent.past.clone());
+    let (definition, date, past) = (held.agent.definition.clone(), held.agent.date, held.agent.past.clone());
     let past_is_empty = past.is_empty();
-    let head = serde_json::to_vec(&Head { greenroom_agent: VERSION, definition, past });
+    let head = serde_json::to_vec(&Head { greenroom_agent: VERSION, definition, date, past });
     let head = head.map_err(|error| Refusal::internal(error.to_string()))?;
     let (pieces, mut written) = mpsc::channel(MAX_WAITING);
     tokio::task::spawn_blocking(move || {
@@ -99,10 +101,10 @@ pub(super) async fn import(
     let (pieces, read) = mpsc::channel(MAX_WAITING);
     let reading = tokio::task::spawn_blocking(move || {
         let mut file = BufReader::new(Arriving { pieces: read, piece: Bytes::new() });
-        let Head { definition, past, .. } = Head::read(&mut file)?;
+        let Head { definition, date, past, .. } = Head::read(&mut file)?;
         let served = runtime.block_on(app.models.get(&definition.model))?;
         checked(served.engine(), &definition, &past)?;
-        let agent = NamedAgent { past, ..NamedAgent::new(definition) };
+        let agent = NamedAgent { past, ..NamedAgent::new(definition, date) };
         let imported = import_memory(served.engine(), &key(&tenant, &agent), &tenant.meter(), &mut file)?;
         if !app.roster.add(&tenant.name, &name, agent)? {
             return Err(taken);

@@ -150,7 +150,8 @@ async fn count(
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     let mut body: MessagesBody = body::of_value(body::with_model(&bytes, &app.models)?)?;
-    let (dialogue, _) = body.dialogue()?;
+    let (mut dialogue, _) = body.dialogue()?;
+    dialogue.conversation.date = Some(app.today());
     tenant.ask()?;
     let served = app.models.get(&body.model).await?;
     // Long texts take a while to tokenize; other requests are answered meanwhile.

@@ -5,10 +5,13 @@
 //! disconnects; its memories and record are then removed.
 
 mod player;
+mod playing;
 mod telling;
 
+pub(super) use playing::{PATH, RunsInProgress, done};
 pub use telling::RunReporter;
 
+use super::ask::fresh_id;
 use super::error::Refusal;
 use super::live::RequestGuard;
 use super::queue::Ticket;
@@ -19,7 +22,7 @@ use crate::files::{self, FileKind};
 use crate::rehearsal::load;
 use crate::run::{MAX_TOKENS, RunOptions, perform};
 use crate::scenario::{Hints, Loaded, Overrides, Scenario, ToolKind};
-use crate::stage::End;
+use crate::stage::{Control, End};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -29,6 +32,7 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use player::Player;
+use playing::RunInProgress;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -37,7 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 /// The name of an external scenario, in messages and transcripts.
@@ -62,17 +66,20 @@ struct RunBody {
 
 /// A run that is to be played.
 struct ServedRun {
+    /// What clients call it.
+    id: String,
     scenario: Arc<Scenario>,
     player: Arc<Player>,
     options: RunOptions,
     entry: RequestGuard,
     deadline: Instant,
     limit: Duration,
+    _playing: RunInProgress,
 }
 
 /// The routes of this API.
 pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/v1/runs", post(play))
+    Router::new().route("/v1/runs", post(play)).route(PATH, post(playing::act))
 }
 
 /// `POST /v1/runs`: JSON, or a scenario's plain YAML.
@@ -91,7 +98,9 @@ async fn play(
     let player = players(&app, &tenant, &models).await?;
     let entry = app.live.enter(&tenant.name, "/v1/runs", models.get("").map_or("", String::as_str));
     let ticket = app.queue.enter(&tenant, false)?;
-    let run = ServedRun { scenario, player, options: body.options(models), entry, deadline, limit };
+    let (id, options) = (fresh_id("run-"), body.options(models));
+    let playing = RunInProgress::enter(&app, &tenant.name, &id, options.control.clone());
+    let run = ServedRun { id, scenario, player, options, entry, deadline, limit, _playing: playing };
     let (events, read) = mpsc::unbounded_channel();
     tokio::spawn(run.wait(ticket, events));
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
@@ -126,12 +135,6 @@ impl RunBody {
         let loaded = tokio::task::spawn_blocking(move || load(NAME, &text, &overrides)).await;
         let Loaded { scenario, report, .. } = loaded.map_err(|error| Refusal::internal(error.to_string()))?;
         let scenario = scenario.ok_or_else(|| Refusal::field("scenario", report.render(false)))?;
-        if let Some(agent) = scenario.agents.iter().find(|agent| agent.is_human()) {
-            return Err(Refusal::field(
-                "scenario",
-                format!("`{}` is a human, which is not supported here", agent.key),
-            ));
-        }
         if let Some(tool) = scenario.tools.iter().find(|tool| !matches!(tool.kind, ToolKind::BuiltIn(..))) {
             let message = format!("the tool `{}` is a program, which is not allowed here", tool.key);
             return Err(Refusal::field("scenario", message));
@@ -146,6 +149,7 @@ impl RunBody {
             max_tokens: self.max_tokens.unwrap_or(MAX_TOKENS as usize),
             given: given.names().map(str::to_string).collect(),
             models,
+            control: Control::remote(false),
             ..RunOptions::default()
         }
     }
@@ -228,11 +232,11 @@ impl ServedRun {
     }
 
     fn play(self, events: &RunEvents) -> Result<(), Refusal> {
-        let Self { scenario, player, options, entry, deadline, limit } = self;
+        let Self { id, scenario, player, options, entry, deadline, limit, _playing } = self;
         let folder = tempfile::tempdir();
         let folder = folder
             .map_err(|error| Refusal::internal(format!("can't create a folder for the run: {error}")))?;
-        let mut telling = RunReporter::begin(scenario.clone(), |name: &'static str, data: Value| {
+        let mut telling = RunReporter::begin(scenario.clone(), &id, |name: &'static str, data: Value| {
             if name == "text" {
                 entry.says(data["text"].as_str().unwrap_or_default());
             }
@@ -241,13 +245,17 @@ impl ServedRun {
         let stop = async {
             tokio::select! {
                 () = events.closed() => {}
-                () = sleep_until(deadline) => {}
+                () = over(deadline, limit, &options.control) => {}
             }
         };
         let performs = perform(&scenario, player, folder.path(), &options, &mut telling, stop);
         let performed = Handle::current().block_on(performs);
         let performed = performed.map_err(|error| Refusal::internal(format!("{error:#}")))?;
         let End::Complete(footer) = &performed.end else {
+            if options.control.is_stopped() {
+                tell(events, "stopped", &json!({ "turns": performed.n_written }));
+                return Ok(());
+            }
             return Err(Refusal::timed_out(limit)); // or nobody hears it
         };
         let text = files::read_text(&performed.transcript, FileKind::Transcript);
@@ -261,6 +269,19 @@ impl ServedRun {
         });
         tell(events, "done", &done);
         Ok(())
+    }
+}
+
+/// Ready once a run has taken too long: to play, or to wait for a human or to be resumed.
+async fn over(deadline: Instant, limit: Duration, control: &Control) {
+    let (mut left, mut patience) = (deadline.saturating_duration_since(Instant::now()), limit);
+    while !left.is_zero() && !patience.is_zero() {
+        let step = left.min(patience).min(Duration::from_secs(1));
+        sleep(step).await;
+        match control.waits() {
+            true => patience = patience.saturating_sub(step),
+            false => (left, patience) = (left.saturating_sub(step), limit),
+        }
     }
 }
 

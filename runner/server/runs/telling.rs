@@ -18,10 +18,10 @@ pub struct RunReporter<T> {
 }
 
 impl<T: FnMut(&'static str, Value)> RunReporter<T> {
-    /// Sends the plan (`plan`).
-    pub fn begin(scenario: Arc<Scenario>, mut tell: T) -> Self {
+    /// Sends the plan of the run of that id (`plan`).
+    pub fn begin(scenario: Arc<Scenario>, run: &str, mut tell: T) -> Self {
         let plan = scenario.plan().clone();
-        tell("plan", planned(&scenario, &plan));
+        tell("plan", planned(&scenario, &plan, run));
         Self { scenario, plan, tell }
     }
 
@@ -59,7 +59,18 @@ impl<T: FnMut(&'static str, Value)> Watch for RunReporter<T> {
         // Lines of the stage after the last turn belong to no turn.
         let of = |telling: &Self| telling.of(telling.plan.turn(id));
         let (name, data) = match scene {
-            Scene::Started(turn) => ("started", self.of(turn)),
+            Scene::Started { turn, reads } => {
+                let mut data = self.of(turn);
+                data["reads"] = json!(reads);
+                ("started", data)
+            }
+            Scene::Paused(is) => ("paused", json!({ "paused": is })),
+            Scene::Progress(Progress::Asked(question)) => {
+                let mut data = of(self);
+                data["options"] = json!(question.options);
+                data["form"] = json!(question.form.as_ref().map(|form| form.text()));
+                ("asked", data)
+            }
             Scene::Progress(Progress::Prefill { done, total }) => {
                 let mut data = of(self);
                 (data["done"], data["total"]) = (json!(done), json!(total));
@@ -107,7 +118,7 @@ fn named(scenario: &Scenario, turn: &Turn) -> Value {
 }
 
 /// Phases with their turns, agents, and who hears whom.
-fn planned(scenario: &Scenario, plan: &Plan) -> Value {
+fn planned(scenario: &Scenario, plan: &Plan, run: &str) -> Value {
     let mut phases: Vec<(PhaseId, Vec<Value>)> = Vec::new();
     for (_, turn) in plan.order() {
         if phases.last().is_none_or(|(phase, _)| *phase != turn.phase) {
@@ -119,12 +130,16 @@ fn planned(scenario: &Scenario, plan: &Plan) -> Value {
         let phase = scenario.phase(id);
         json!({ "name": phase.part, "title": phase.label, "turns": turns })
     });
-    let agents = scenario.agents.iter().map(|agent| json!({ "key": agent.key, "name": agent.name }));
+    let agents = scenario
+        .agents
+        .iter()
+        .map(|agent| json!({ "key": agent.key, "name": agent.name, "is_human": agent.is_human() }));
     let edges = plan.order().flat_map(|(id, turn)| {
         let heard = plan.needs(id).filter(|(_, edge)| *edge == Edge::Hears);
         heard.map(move |(from, _)| json!([plan.turn(from).path, turn.path]))
     });
     json!({
+        "run": run,
         "scenario": scenario.id,
         "title": scenario.title,
         "phases": phases.collect::<Vec<_>>(),

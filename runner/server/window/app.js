@@ -1,7 +1,7 @@
 // The window: shows what the server tells. Every text from outside is put in as text, never as markup.
 
 import { KEY, ask, byId, bytes, drawn, duration, el, events, number, percent, put, select, sleep, words } from "./tools.js";
-import { play, stop, watchRun } from "./run.js";
+import { answer, control, isAnswer, play, watchRun } from "./run.js";
 
 /** Shows what the server tells, for as long as the page is open. */
 async function follow() {
@@ -350,7 +350,16 @@ byId("play").addEventListener("submit", (event) => {
   event.preventDefault();
   play();
 });
-byId("stop").addEventListener("click", stop);
+for (const id of ["pause", "step", "stop"]) byId(id).addEventListener("click", () => control(id));
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  answer(byId("ask-text").value);
+});
+byId("ask-text").addEventListener("keydown", (event) => {
+  if (!isAnswer(event)) return;
+  event.preventDefault();
+  answer(byId("ask-text").value);
+});
 byId("key").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY, byId("key-text").value.trim());

@@ -1,37 +1,51 @@
 // A run, drawn from its events alone, wherever they come from: `/v1/runs`, where this page plays one, or `/window/run`, where it plays in
 // the process that serves the page.
 
-import { ask, byId, drawn, el, events, number, put, select, sleep, words } from "./tools.js";
+import { ask as request, byId, drawn, el, events, number, put, select, sleep, words } from "./tools.js";
 
 let run = null;
 
 function beginRun() {
-  run = { agents: new Map(), turns: new Map(), entries: new Map(), done: 0, phase: "" };
+  run = { id: null, agents: new Map(), turns: new Map(), entries: new Map(), done: 0, phase: "", isPaused: false, asked: null };
   for (const id of ["lane-names", "graph", "views", "view", "results"]) byId(id).replaceChildren();
   for (const id of ["run-status", "run-error", "run-count"]) put(byId(id), "");
   byId("played").hidden = true;
+  showControls(false);
+  ask(null);
 }
 
 /** Takes an event of a run; true if it is the last one. */
 function onRun(name, data) {
   if (name === "plan") planRun(data);
-  if (name === "text" || name === "started") speak(data.path, data.agent, data.text ?? "");
+  if (name === "started") startTurn(data);
+  if (name === "reading") readPrompt(data);
+  if (name === "text") speak(data.path, data.agent, data.text);
+  if (name === "asked") ask(data);
+  if (name === "paused") pause(data.paused);
   if (name === "turn") endTurn(data);
   if (name === "result") {
     const value = typeof data.value === "string" ? data.value : JSON.stringify(data.value);
     byId("results").append(el("div", "", words("dt", "", data.name), words("dd", "", value)));
   }
   if (name === "done") put(byId("run-status"), `Done: ${number(run.done)} turns`);
+  if (name === "stopped") put(byId("run-status"), `Stopped after ${number(run.done)} turns`);
   if (name === "error") put(byId("run-error"), data.message ?? "The run failed.");
   if (name === "error") put(byId("run-status"), "Failed");
-  return name === "done" || name === "error";
+  const isOver = ["done", "stopped", "error"].includes(name);
+  if (isOver) {
+    showControls(false);
+    ask(null);
+  }
+  return isOver;
 }
 
 /** A turn's place in the graph; its width is between two bounds. */
 const CELL = { least: 20, most: 72, height: 26, head: 22 };
 
-function planRun({ phases = [], agents = [], edges = [] }) {
+function planRun({ run: id, phases = [], agents = [], edges = [] }) {
   beginRun();
+  run.id = id;
+  showControls(true);
   byId("played").hidden = false;
   addView("", "All agents");
   for (const { key, name } of agents) agentOf(key, name);
@@ -141,11 +155,11 @@ function entryOf(path, key) {
   if (run.entries.has(path)) return run.entries.get(path);
   const agent = agentOf(key, key);
   const place = (list, label) => {
-    const text = words("p", "said", "");
-    const item = el("li", `c${agent.lane % 8}`, label, text);
+    const [text, read] = [words("p", "said", ""), el("small", "cost")];
+    const item = el("li", `c${agent.lane % 8}`, label, text, read);
     item.title = path;
     list.append(item);
-    return { item, text };
+    return { item, text, read };
   };
   const entry = { everybody: place(run.all.list, words("b", "who", agent.name)), own: place(agent.view.list, el("b", "who", "said")) };
   run.entries.set(path, entry);
@@ -167,30 +181,54 @@ function atEnd(change) {
 function speak(path, key, text) {
   atEnd(() => {
     const { everybody, own } = entryOf(path, key);
-    for (const place of [everybody, own]) place.text.append(text);
+    for (const place of [everybody, own]) {
+      place.text.append(text);
+      put(place.read, "");
+    }
   });
 }
 
-function endTurn({ path, agent, text, delta, usage }) {
+function startTurn({ path, agent, reads }) {
+  atEnd(() => {
+    const { everybody, own } = entryOf(path, agent);
+    if (!reads) return;
+    own.item.before(el("li", "heard", el("b", "who", "reads"), words("p", "said", reads)));
+    const shown = words("p", "said", reads);
+    everybody.text.before(el("details", "reads", el("summary", "", "reads"), shown));
+  });
+}
+
+function readPrompt({ path, agent, done, total }) {
+  const { everybody, own } = entryOf(path, agent);
+  for (const { read } of [everybody, own]) put(read, done < total ? `reading ${number(done)} of ${number(total)} tokens` : "");
+}
+
+function endTurn({ path, agent, text, usage }) {
+  if (run.asked?.path === path) ask(null);
   atEnd(() => {
     const { everybody, own } = entryOf(path, agent);
     for (const place of [everybody, own]) {
       place.text.replaceChildren(text ?? "");
       place.item.classList.add("over");
     }
-    if (delta) {
-      const heard = el("li", "heard", el("b", "who", "heard"), words("p", "said", delta));
-      own.item.before(heard);
-    }
     if (usage) {
       const told = `${usage.match ?? ""}, ${number(usage.reused)} reused, ${number((usage.prefilled ?? 0) + (usage.recomputed ?? 0))} computed`;
-      own.item.append(el("small", "cost", told));
+      for (const { read } of [everybody, own]) put(read, told);
     }
     const turn = run.turns.get(path);
     if (turn?.state !== "done") run.done++;
     if (turn) markTurn(turn, "done");
     countRun();
   });
+}
+
+/** The message of a refusal. */
+function messageOf(text) {
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return text; // not in JSON: as it is
+  }
 }
 
 let playing = null;
@@ -203,17 +241,13 @@ export async function play() {
   put(byId("run-status"), "Starting …");
   try {
     const headers = { "content-type": "application/yaml" };
-    const response = await ask("/v1/runs", { method: "POST", headers, body: byId("yaml").value, signal: playing.signal });
+    const response = await request("/v1/runs", { method: "POST", headers, body: byId("yaml").value, signal: playing.signal });
     if (response.ok) {
       let isOver = false;
       for await (const [name, data] of events(response)) isOver = onRun(name, data) || isOver;
       if (!isOver) onRun("error", { message: "The server ended the run." });
     } else {
-      const told = await response.text();
-      let message = told;
-      try {
-        message = JSON.parse(told).error.message;
-      } catch {} // not in JSON: as it is
+      const message = messageOf(await response.text());
       onRun("error", { message: message || `The server answered with status ${response.status}.` });
     }
   } catch (error) {
@@ -223,21 +257,85 @@ export async function play() {
   isPlaying(false);
 }
 
-export function stop() {
-  playing?.abort();
-}
-
 function isPlaying(is) {
   byId("start").hidden = is;
-  byId("stop").hidden = !is;
-  (is ? byId("stop") : byId("start")).focus();
+  if (is) showControls(true);
+  else byId("start").focus();
+}
+
+// ---- Pause, step, stop, and a human's place
+
+function showControls(are) {
+  byId("controls").hidden = !are;
+  // Before its plan is here, a run can only be stopped.
+  for (const id of ["pause", "step"]) byId(id).hidden = !run?.id;
+}
+
+function pause(is) {
+  run.isPaused = is;
+  put(byId("pause"), is ? "Resume" : "Pause");
+  put(byId("run-status"), is ? "Paused" : run.phase ? `Playing: ${run.phase}` : "Playing");
+}
+
+/** What the server has against it; nothing: it is done. */
+async function post(action, body = {}) {
+  try {
+    const headers = { "content-type": "application/json" };
+    const response = await request(`/v1/runs/${run.id}/${action}`, { method: "POST", headers, body: JSON.stringify(body) });
+    if (response.ok) return "";
+    return messageOf(await response.text()) || `The server answered with status ${response.status}.`;
+  } catch (error) {
+    return `The connection was lost: ${error.message}`;
+  }
+}
+
+/** Does what a button of the run says. */
+export async function control(id) {
+  if (id === "stop" && !run.id) return playing?.abort();
+  const action = id === "pause" && run.isPaused ? "resume" : id;
+  put(byId("run-error"), await post(action));
+}
+
+/** Asks the human who plays an agent, or nobody. */
+function ask(question) {
+  run.asked = question;
+  byId("ask").hidden = !question;
+  put(byId("ask-error"), "");
+  byId("ask-text").value = "";
+  if (!question) return;
+  const { path, agent, options = [], form } = question;
+  const { name } = agentOf(agent, agent);
+  put(byId("ask-who"), `${name} is yours to play`);
+  put(byId("ask-form"), form ? `An answer has this form: ${form}` : "");
+  const chosen = options.map((option) => {
+    const button = words("button", "", option);
+    button.type = "button";
+    button.addEventListener("click", () => answer(option));
+    return button;
+  });
+  byId("ask-options").replaceChildren(...chosen);
+  byId("ask-free").hidden = options.length > 0;
+  openView(agent, path);
+  (chosen[0] ?? byId("ask-text")).focus();
+}
+
+/** True for the key that sends an answer. */
+export const isAnswer = ({ key, shiftKey, isComposing }) => key === "Enter" && !shiftKey && !isComposing;
+
+export async function answer(text) {
+  const asked = run.asked;
+  if (!asked) return;
+  const message = await post("answer", { path: asked.path, text });
+  if (run.asked !== asked) return;
+  if (message) put(byId("ask-error"), message);
+  else ask(null);
 }
 
 /** Shows the run that plays in the process which serves the page. */
 export async function watchRun() {
   for (let isOver = false; !isOver; ) {
     try {
-      const response = await ask("/window/run");
+      const response = await request("/window/run");
       beginRun();
       for await (const [name, data] of events(response)) isOver = onRun(name, data) || isOver;
     } catch (error) {

@@ -3,14 +3,17 @@
 //! The player reports to a [`Watched`] what happens, as events of `/v1/runs`; [`watch`] serves the page that
 //! shows it.
 
-use super::super::Doors;
+use super::super::error::Refusal;
+use super::super::{Doors, runs};
 use super::{PageEvent, pages, stream};
-use axum::Router;
-use axum::extract::{Request, State};
+use crate::stage::Control;
+use axum::body::Bytes;
+use axum::extract::{Path, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::sse;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,6 +44,7 @@ struct Happened {
 #[derive(Clone)]
 struct RunWindow {
     watched: Arc<Watched>,
+    control: Control,
     ending: latest::Receiver<bool>,
 }
 
@@ -73,12 +77,13 @@ impl Watched {
     }
 }
 
-/// Shows a run until `stop` is ready, only on this machine.
+/// Shows a run until `stop` is ready, only on this machine, and lets it be controlled.
 ///
 /// # Errors
 /// The connection's.
 pub async fn watch(
     watched: Arc<Watched>,
+    control: Control,
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
@@ -86,9 +91,10 @@ pub async fn watch(
     let router = Router::new()
         .route("/window/events", get(begin))
         .route("/window/run", get(events))
+        .route(runs::PATH, post(act))
         .merge(pages::routes())
         .layer(middleware::from_fn(guarded))
-        .with_state(RunWindow { watched, ending });
+        .with_state(RunWindow { watched, control, ending });
     let stop = async move {
         stop.await;
         ended.send_replace(true);
@@ -119,11 +125,20 @@ async fn begin(State(stage): State<RunWindow>) -> Response {
     stream(read)
 }
 
+/// `POST /v1/runs/{run}/{action}`: there is one run.
+async fn act(
+    State(window): State<RunWindow>,
+    Path((_, action)): Path<(String, String)>,
+    bytes: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    runs::done(&window.control, &action, &bytes)
+}
+
 /// `GET /window/run`
 async fn events(State(stage): State<RunWindow>) -> Response {
     let (events, read) = mpsc::channel::<PageEvent>(64);
     tokio::spawn(async move {
-        let RunWindow { watched, mut ending } = stage;
+        let RunWindow { watched, mut ending, .. } = stage;
         let (mut news, mut number) = (watched.latest.subscribe(), 0);
         loop {
             // Before it is read, so that events in the meantime count as new.

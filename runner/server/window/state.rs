@@ -6,7 +6,7 @@ use super::super::App;
 use super::super::agents::KnownAgent;
 use super::super::live::{ActiveRequest, Live, RequestStage};
 use super::super::models::Models;
-use super::super::sessions::run_of;
+use super::super::sessions::{Sessions, run_of};
 use greenroom_engine::{EngineStatus, SessionStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -72,6 +72,7 @@ impl Glance {
 /// What a tenant can see.
 pub(super) struct TenantView<'a> {
     live: &'a Live,
+    sessions: &'a Sessions,
     tenant: &'a str,
     /// True if keys are required: other tenants may have memories too.
     is_keyed: bool,
@@ -83,7 +84,14 @@ pub(super) struct TenantView<'a> {
 impl<'a> TenantView<'a> {
     pub(super) fn of(app: &'a App, tenant: &'a str, looked: &'a Arc<Looked>) -> Self {
         let models = app.models.names().collect();
-        Self { live: &app.live, tenant, is_keyed: app.tenants.are_asked(), models, looked }
+        Self {
+            live: &app.live,
+            sessions: &app.sessions,
+            tenant,
+            is_keyed: app.tenants.are_asked(),
+            models,
+            looked,
+        }
     }
 }
 
@@ -178,7 +186,7 @@ impl PageState {
         self.turns(view, &mut change);
         let requests = view.live.requests(view.tenant);
         self.totals(view, &requests, &mut change);
-        self.requests(&requests, &mut change);
+        self.requests(view, &requests, &mut change);
         self.is_begun = true;
         (!change.is_empty()).then_some(Value::Object(change))
     }
@@ -194,12 +202,18 @@ impl PageState {
             self.spent.generated += turn.generated as u64;
         }
         let told = past.iter().skip(past.len().saturating_sub(MAX_TURNS));
-        let told: Vec<Value> = told.map(|turn| self.named(turn, &turn.memory)).collect();
+        let told: Vec<Value> = told.map(|turn| self.named(view, turn, &turn.memory)).collect();
         change.insert("past".to_string(), told.into());
     }
 
-    fn requests(&mut self, requests: &[ActiveRequest], change: &mut Map<String, Value>) {
-        let new: Vec<Value> = requests.iter().map(|request| self.named(request, &request.memory)).collect();
+    fn requests(
+        &mut self,
+        view: &TenantView<'_>,
+        requests: &[ActiveRequest],
+        change: &mut Map<String, Value>,
+    ) {
+        let named = |request: &ActiveRequest| self.named(view, request, &request.memory);
+        let new: Vec<Value> = requests.iter().map(named).collect();
         if self.is_begun && new == self.requests {
             return;
         }
@@ -223,7 +237,7 @@ impl PageState {
             agents.iter().map(MemoryView::elsewhere).map(|memory| (memory.id.clone(), memory)).collect();
         for (model, status) in engines.iter() {
             for session in status.sessions.iter().filter(|session| session.key.tenant == view.tenant) {
-                let memory = MemoryView::in_ram(model, session, self.shown_name(&session.key.agent));
+                let memory = MemoryView::in_ram(model, session, self.shown_name(view, &session.key.agent));
                 new.insert(memory.id.clone(), memory);
             }
         }
@@ -264,20 +278,18 @@ impl PageState {
     }
 
     /// A value with the name under which its memory is shown.
-    fn named(&self, value: &impl Serialize, memory: &str) -> Value {
+    fn named(&self, view: &TenantView<'_>, value: &impl Serialize, memory: &str) -> Value {
         let mut value = serde_json::to_value(value).unwrap_or_default();
-        value["name"] = self.shown_name(memory).into();
+        value["name"] = self.shown_name(view, memory).into();
         value
     }
 
-    /// A memory's displayed name: its agent's, or its own. After `#` and `?` comes what is asked of it
+    /// A memory's displayed name: its agent's, the first words of its conversation, or its own. After `#` and `?` comes what is asked of it
     /// besides its turns.
-    fn shown_name(&self, memory: &str) -> String {
+    fn shown_name(&self, view: &TenantView<'_>, memory: &str) -> String {
         let (own, more) = memory.split_at(memory.find(['#', '?']).unwrap_or(memory.len()));
-        match self.names.get(own) {
-            Some(name) => format!("{name}{more}"),
-            None => short(own) + more,
-        }
+        let known = self.names.get(own).cloned().or_else(|| view.sessions.title(own));
+        known.unwrap_or_else(|| short(own)) + more
     }
 }
 
@@ -330,7 +342,9 @@ mod tests {
     }
 
     fn change(told: &mut PageState, live: &Live, looked: &Arc<Looked>) -> Value {
-        let view = TenantView { live, tenant: "ann", is_keyed: true, models: vec!["big", "small"], looked };
+        let sessions = &Sessions::default();
+        let models = vec!["big", "small"];
+        let view = TenantView { live, sessions, tenant: "ann", is_keyed: true, models, looked };
         told.change(&view).unwrap_or_default()
     }
 
@@ -401,7 +415,10 @@ mod tests {
     #[test]
     fn names_made_of_hashes_are_shortened() {
         let (a, b) = ("0".repeat(HASH), format!("abcdef{}", "1".repeat(HASH - 6)));
-        let shown = |memory: &str| PageState::default().shown_name(memory);
+        let (live, sessions, looked) = (Live::new(), Sessions::default(), seen(Vec::new(), Vec::new()));
+        let (tenant, models, looked) = ("ann", Vec::new(), &looked);
+        let view = TenantView { live: &live, sessions: &sessions, tenant, is_keyed: true, models, looked };
+        let shown = |memory: &str| PageState::default().shown_name(&view, memory);
         assert_eq!(shown(&format!("{a}-{b}.3")), "dialogue abcdef.3");
         assert_eq!(shown(&format!("{a}-{b}.3#1")), "dialogue abcdef.3#1");
         assert_eq!(shown(&format!("raw-{b}.0")), "prompt abcdef.0");

@@ -1,0 +1,243 @@
+//! What reaches a run from outside while it plays: pause and step, the end, and answers of humans.
+
+use crate::backend::{BoxFuture, HumanSeat, Question, Terminal};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{oneshot, watch};
+
+/// Controls a run; its copies control the same one. Nothing that is done with it changes what is said: a run
+/// that is paused goes on as if it had not been.
+#[derive(Clone, Debug)]
+pub struct Control(Arc<ControlInner>);
+
+#[derive(Debug)]
+struct ControlInner {
+    pace: watch::Sender<Pace>,
+    /// Where humans answer besides, if the run has a terminal.
+    terminal: Option<Terminal>,
+    /// True if humans may also answer by [`Control::answer`].
+    is_remote: bool,
+    asked: Mutex<Option<(Question, oneshot::Sender<String>)>>,
+}
+
+/// How a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    Playing,
+    /// So many turns may begin; those that have begun end.
+    Paused(usize),
+    Stopped,
+}
+
+/// Why an answer was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// No human is asked in that turn.
+    #[error("no human is asked in `{0}` now")]
+    NotAsked(String),
+    /// It is not an answer to the question; the human is still asked.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Default for Control {
+    /// A run in which humans answer at the terminal.
+    fn default() -> Self {
+        Self::new(Some(Terminal::default()), false)
+    }
+}
+
+impl Control {
+    fn new(terminal: Option<Terminal>, is_remote: bool) -> Self {
+        let (pace, asked) = (watch::Sender::new(Pace::Playing), Mutex::default());
+        Self(Arc::new(ControlInner { pace, terminal, is_remote, asked }))
+    }
+
+    /// A run in which humans answer by [`Control::answer`], and also at the terminal if it has one.
+    pub fn remote(has_terminal: bool) -> Self {
+        Self::new(has_terminal.then(Terminal::default), true)
+    }
+
+    /// No further turn begins.
+    pub fn pause(&self) {
+        self.set(Pace::Paused(0));
+    }
+
+    /// One more turn may begin, after which the run is paused.
+    pub fn step(&self) {
+        let more = |pace: Pace| if let Pace::Paused(n) = pace { n.saturating_add(1) } else { 1 };
+        let now = *self.0.pace.borrow();
+        self.set(Pace::Paused(more(now)));
+    }
+
+    /// All turns may begin.
+    pub fn resume(&self) {
+        self.set(Pace::Playing);
+    }
+
+    /// The run ends as if it were interrupted.
+    pub fn stop(&self) {
+        self.set(Pace::Stopped);
+    }
+
+    fn set(&self, new: Pace) {
+        self.0.pace.send_if_modified(|pace| {
+            let changes = *pace != Pace::Stopped && *pace != new;
+            if changes {
+                *pace = new;
+            }
+            changes
+        });
+    }
+
+    /// Ready once the run is to end.
+    pub async fn stopped(&self) {
+        // The sender lives as long as this does.
+        let _ = self.0.pace.subscribe().wait_for(|pace| *pace == Pace::Stopped).await;
+    }
+
+    /// True if the run is to end.
+    pub fn is_stopped(&self) -> bool {
+        *self.0.pace.borrow() == Pace::Stopped
+    }
+
+    /// True if no turn may begin.
+    pub fn is_paused(&self) -> bool {
+        *self.0.pace.borrow() == Pace::Paused(0)
+    }
+
+    /// True if the run waits for somebody: it is paused, or a human is asked.
+    pub fn waits(&self) -> bool {
+        self.is_paused() || self.asked().is_some()
+    }
+
+    /// Changes of the pace from now on.
+    pub(super) fn changes(&self) -> PaceChanges {
+        PaceChanges(self.0.pace.subscribe())
+    }
+
+    /// A turn begins.
+    pub(super) fn begins(&self) {
+        self.0.pace.send_if_modified(|pace| match pace {
+            Pace::Paused(n) if *n > 0 => {
+                *n -= 1;
+                *n == 0
+            }
+            _ => false,
+        });
+    }
+
+    /// Answers the question of a turn.
+    ///
+    /// # Errors
+    /// No human is asked in that turn now, or this is no answer to the question.
+    pub fn answer(&self, path: &str, line: &str) -> Result<(), AnswerError> {
+        let mut asked = self.asked();
+        let not_asked = || AnswerError::NotAsked(path.to_string());
+        let (question, _) = asked.as_ref().filter(|(it, _)| it.path == path).ok_or_else(not_asked)?;
+        let reply = question.read(line).map_err(AnswerError::Wrong)?;
+        let sent = asked.take().map(|(_, answer)| answer.send(reply));
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(not_asked()) }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<(Question, oneshot::Sender<String>)>> {
+        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Changes of the pace.
+pub(super) struct PaceChanges(watch::Receiver<Pace>);
+
+impl PaceChanges {
+    /// Ready at the next one.
+    pub(super) async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// A question that is open; it is closed when this is dropped.
+struct OpenQuestion<'a>(&'a Control);
+
+impl Drop for OpenQuestion<'_> {
+    fn drop(&mut self) {
+        *self.0.asked() = None;
+    }
+}
+
+impl HumanSeat for Control {
+    fn ask(&self, question: Question) -> BoxFuture<'_, anyhow::Result<String>> {
+        let (answer, answered) = oneshot::channel();
+        if self.0.is_remote {
+            // At once: whoever is shown the question may answer it.
+            *self.asked() = Some((question.clone(), answer));
+        }
+        let open = OpenQuestion(self);
+        Box::pin(async move {
+            let _open = open;
+            let here = async {
+                match &self.0.terminal {
+                    Some(terminal) => terminal.ask(question).await,
+                    None => std::future::pending().await,
+                }
+            };
+            if !self.0.is_remote {
+                return here.await;
+            }
+            tokio::pin!(here, answered);
+            let here = tokio::select! {
+                reply = &mut answered => return Ok(reply?),
+                here = &mut here => here,
+            };
+            match here {
+                Ok(reply) => Ok(reply),
+                // The terminal was closed.
+                Err(_) => Ok(answered.await?),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question() -> Question {
+        let options = vec!["Cooperate".to_string(), "Defect".to_string()];
+        Question { path: "yard/1/ann".to_string(), heard: "And now?".to_string(), options, form: None }
+    }
+
+    #[test]
+    fn an_answer_is_one_of_the_question_asked() {
+        let control = Control::remote(false);
+        let not_asked = |path: &str| Err(AnswerError::NotAsked(path.to_string()));
+        assert_eq!(control.answer("yard/1/ann", "2"), not_asked("yard/1/ann"));
+        let asked = control.ask(question());
+        assert!(control.waits());
+        assert_eq!(control.answer("yard/1/ben", "2"), not_asked("yard/1/ben"));
+        let wrong = control.answer("yard/1/ann", "3").unwrap_err();
+        assert_eq!(wrong.to_string(), "`3` is not an option; enter the number or the text of one");
+        assert_eq!(control.answer("yard/1/ann", " defect "), Ok(()));
+        assert!(!control.waits());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert_eq!(runtime.block_on(asked).unwrap(), "Defect");
+    }
+
+    #[test]
+    fn a_step_allows_one_turn_and_a_stop_is_final() {
+        let control = Control::default();
+        control.step();
+        control.step();
+        for paused in [false, true] {
+            control.begins();
+            assert_eq!(control.is_paused(), paused);
+        }
+        control.resume();
+        control.begins();
+        assert!(!control.is_paused());
+        control.stop();
+        control.resume();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(control.stopped());
+    }
+}
