@@ -1,7 +1,7 @@
 //! The values of names in templates and expressions: variables, agents, phases and their results.
 
 use super::language::Text;
-use super::results::{History, Results, Utterance, payoffs, results};
+use super::results::{History, PhaseResults, Utterance, payoffs};
 use super::template::{
     AgentObject, ByKey, Expression, NAME, OUTER, Scope, Template, TemplateError, by_key, constants,
     environment, evaluate_in, number, plain, variables,
@@ -166,7 +166,8 @@ fn evaluate_in_context<'a>(
     let pass = expression.scope.pass.or_else(|| scenario.phase(at?).pass);
     context.extend(pass_names(scenario, pass).map(|(name, value)| (name.to_string(), plain(value))));
     context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
-    let verdict = expression.scope.verdict.map(|judge| plain(results(scenario, judge, said).verdict));
+    let verdict =
+        expression.scope.verdict.map(|judge| plain(PhaseResults::new(scenario, judge, said).verdict()));
     context.extend(verdict.map(|verdict| ("verdict".to_string(), verdict)));
     intermediate(scenario, &expression.scope, &mut context)?;
     evaluate_in(context, expression, [])
@@ -246,13 +247,13 @@ struct PhaseObject {
     scenario: Arc<Scenario>,
     said: Arc<History>,
     messages: OnceLock<Value>,
-    results: OnceLock<BTreeMap<&'static str, Value>>,
+    results: Mutex<BTreeMap<String, Value>>,
 }
 
 impl PhaseObject {
     fn new(id: PhaseId, scenario: &Arc<Scenario>, said: &Arc<History>) -> Self {
         let (scenario, said) = (scenario.clone(), said.clone());
-        Self { id, scenario, said, messages: OnceLock::new(), results: OnceLock::new() }
+        Self { id, scenario, said, messages: OnceLock::new(), results: Mutex::default() }
     }
 }
 
@@ -279,48 +280,39 @@ impl Object for PhaseObject {
                 Some(self.messages.get_or_init(messages).clone())
             }
             field => {
-                let results = || result_fields(results(&self.scenario, self.id, &self.said));
-                self.results.get_or_init(results).get(field).cloned()
+                let mut known = self.results.lock().ok()?;
+                if let Some(value) = known.get(field) {
+                    return Some(value.clone());
+                }
+                let value = result(PhaseResults::new(&self.scenario, self.id, &self.said), field)?;
+                known.insert(field.to_string(), value.clone());
+                Some(value)
             }
         }
     }
 }
 
-/// The results of a phase, field by field.
-fn result_fields(results: Results) -> BTreeMap<&'static str, Value> {
-    let Results {
-        played,
-        rounds,
-        choices,
-        history,
-        votes,
-        decision,
-        tied,
-        invalid,
-        said,
-        replies,
-        reply_history,
-        calls,
-        verdict,
-    } = results;
+/// A result of a phase by its name; `None`: there is none of that name.
+fn result(of: PhaseResults<'_>, name: &str) -> Option<Value> {
     fn keyed<T: Into<serde_json::Value>>(values: BTreeMap<String, T>) -> Value {
         ByKey::value(values.into_iter().map(|(key, value)| (key, by_key(&value.into()))).collect())
     }
-    BTreeMap::from([
-        ("played", played.into()),
-        ("rounds", rounds.into()),
-        ("choices", keyed(choices)),
-        ("history", keyed(history)),
-        ("votes", keyed(votes)),
-        ("decision", by_key(&decision)),
-        ("tied", tied.into()),
-        ("invalid", invalid.into()),
-        ("said", keyed(said)),
-        ("replies", keyed(replies)),
-        ("reply_history", keyed(reply_history)),
-        ("calls", keyed(calls)),
-        ("verdict", by_key(&verdict)),
-    ])
+    Some(match name {
+        "played" => of.played().into(),
+        "rounds" => of.rounds().into(),
+        "choices" => keyed(of.choices()),
+        "history" => keyed(of.history()),
+        "votes" => keyed(of.votes()),
+        "decision" => by_key(&of.decision().0),
+        "tied" => of.decision().1.into(),
+        "invalid" => of.invalid().into(),
+        "said" => keyed(of.said()),
+        "replies" => keyed(of.replies()),
+        "reply_history" => keyed(of.reply_history()),
+        "calls" => keyed(of.calls()),
+        "verdict" => by_key(&of.verdict()),
+        _ => return None,
+    })
 }
 
 /// Phases by name, looked up only.

@@ -145,12 +145,24 @@ impl Utterance {
 
     /// The option of the phase that it chose: a choice, or the first place of a ballot. Null: invalid.
     pub fn chosen(&self) -> Option<Value> {
-        let counts = matches!(self.purpose, Purpose::Choice | Purpose::Ballot { rank: 1, .. });
-        let (choice, chosen) = self.choice.as_ref().filter(|_| counts)?;
+        let (choice, chosen) = self.choice.as_ref().filter(|_| self.counts())?;
         Some(match chosen {
             Chosen::Option(id) => choice.options[*id].value.clone(),
             Chosen::Invalid => Value::Null,
         })
+    }
+
+    /// The same by its number, if it is valid.
+    fn chosen_option(&self) -> Option<(&Arc<Choice>, usize)> {
+        match self.choice.as_ref().filter(|_| self.counts())? {
+            (choice, Chosen::Option(id)) => Some((choice, *id)),
+            (_, Chosen::Invalid) => None,
+        }
+    }
+
+    /// True if a choice of it is one of the phase.
+    fn counts(&self) -> bool {
+        matches!(self.purpose, Purpose::Choice | Purpose::Ballot { rank: 1, .. })
     }
 }
 
@@ -187,61 +199,146 @@ pub struct Results {
 
 /// The results of a phase.
 pub fn results(scenario: &Scenario, phase: PhaseId, said: &History) -> Results {
-    let lines = said.lines(phase);
-    let here = scenario.phase(phase);
-    let key = |agent: AgentId| scenario.agent(agent).key.clone();
-    let mut results = Results { played: !lines.is_empty(), ..Results::default() };
-    for agent in &here.agents {
-        results.choices.insert(key(*agent), Value::Null);
-        results.history.insert(key(*agent), Vec::new());
-        results.said.insert(key(*agent), String::new());
-        results.replies.insert(key(*agent), Value::Null);
-        results.reply_history.insert(key(*agent), Vec::new());
-        results.calls.insert(key(*agent), Vec::new());
+    let of = PhaseResults::new(scenario, phase, said);
+    let (decision, tied) = of.decision();
+    Results {
+        played: of.played(),
+        rounds: of.rounds(),
+        choices: of.choices(),
+        history: of.history(),
+        votes: of.votes(),
+        decision,
+        tied,
+        invalid: of.invalid(),
+        said: of.said(),
+        replies: of.replies(),
+        reply_history: of.reply_history(),
+        calls: of.calls(),
+        verdict: of.verdict(),
     }
-    for line in lines {
-        results.rounds = results.rounds.max(line.round);
-        if matches!(line.purpose, Purpose::Speech | Purpose::Choice) && !line.text.is_empty() {
-            let said = results.said.entry(key(line.speaker)).or_default();
+}
+
+/// The results of a phase, each computed when it is asked for: a condition that asks for one is evaluated at every
+/// turn.
+#[derive(Clone, Copy)]
+pub(crate) struct PhaseResults<'a> {
+    scenario: &'a Scenario,
+    phase: &'a Phase,
+    lines: &'a [Utterance],
+}
+
+impl<'a> PhaseResults<'a> {
+    pub(crate) fn new(scenario: &'a Scenario, phase: PhaseId, said: &'a History) -> Self {
+        Self { scenario, phase: scenario.phase(phase), lines: said.lines(phase) }
+    }
+
+    pub(crate) fn played(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    pub(crate) fn rounds(&self) -> usize {
+        self.lines.iter().map(|line| line.round).max().unwrap_or_default()
+    }
+
+    pub(crate) fn choices(&self) -> BTreeMap<String, Value> {
+        self.by_agent(Utterance::chosen, |latest, value| *latest = value)
+    }
+
+    pub(crate) fn history(&self) -> BTreeMap<String, Vec<Value>> {
+        self.by_agent(Utterance::chosen, Vec::push)
+    }
+
+    pub(crate) fn said(&self) -> BTreeMap<String, String> {
+        let is_heard = |line: &Utterance| matches!(line.purpose, Purpose::Speech | Purpose::Choice);
+        let text = |line: &'a Utterance| Some(&line.text).filter(|text| is_heard(line) && !text.is_empty());
+        self.by_agent(text, |said: &mut String, text| {
             if !said.is_empty() {
                 said.push('\n');
             }
-            said.push_str(&line.text);
-        }
-        results.calls.entry(key(line.speaker)).or_default().extend(line.calls.iter().cloned());
-        if let Some(value) = line.chosen() {
-            results.choices.insert(key(line.speaker), value.clone());
-            results.history.entry(key(line.speaker)).or_default().push(value);
-        }
-        if let Some(value) = &line.value {
-            results.replies.insert(key(line.speaker), value.clone());
-            results.reply_history.entry(key(line.speaker)).or_default().push(value.clone());
-        }
-        let invalid = matches!(line.choice, Some((_, Chosen::Invalid))) || line.value == Some(Value::Null);
-        results.invalid += usize::from(invalid);
+            said.push_str(text);
+        })
     }
-    if let Some(line) = lines.last().filter(|_| here.is_judge) {
-        results.verdict = line.chosen().or_else(|| line.value.clone()).unwrap_or_default();
-    }
-    let tally = tally(here, lines);
-    let value =
-        |id: usize| here.choice.as_ref().map_or(Value::Null, |choice| choice.options[id].value.clone());
-    results.decision = tally.decision.map_or(Value::Null, value);
-    results.tied = tally.tied;
-    results.votes = match here.decision {
-        Some(_) => tally.votes.iter().enumerate().map(|(id, n)| (text_of(&value(id)), *n)).collect(),
-        None => chosen(here, lines),
-    };
-    results
-}
 
-/// The number of times each option of a phase's turns was chosen. An option that several turns offer counts
-/// in each.
-fn chosen(phase: &Phase, lines: &[Utterance]) -> BTreeMap<String, usize> {
-    let offered = phase.choices().flat_map(|choice| &choice.options);
-    let mut votes: BTreeMap<String, usize> = offered.map(|option| (text_of(&option.value), 0)).collect();
-    for value in lines.iter().filter_map(Utterance::chosen).filter(|value| !value.is_null()) {
-        *votes.entry(text_of(&value)).or_default() += 1;
+    pub(crate) fn replies(&self) -> BTreeMap<String, Value> {
+        self.by_agent(|line| line.value.as_ref(), |latest, value| *latest = value.clone())
     }
-    votes
+
+    pub(crate) fn reply_history(&self) -> BTreeMap<String, Vec<Value>> {
+        self.by_agent(|line| line.value.as_ref(), |all: &mut Vec<Value>, value| all.push(value.clone()))
+    }
+
+    pub(crate) fn calls(&self) -> BTreeMap<String, Vec<Value>> {
+        self.by_agent(|line| Some(&line.calls), |all: &mut Vec<Value>, calls| all.extend_from_slice(calls))
+    }
+
+    pub(crate) fn invalid(&self) -> usize {
+        let is_invalid = |line: &&Utterance| {
+            matches!(line.choice, Some((_, Chosen::Invalid))) || line.value == Some(Value::Null)
+        };
+        self.lines.iter().filter(is_invalid).count()
+    }
+
+    pub(crate) fn verdict(&self) -> Value {
+        let last = self.lines.last().filter(|_| self.phase.is_judge);
+        last.and_then(|line| line.chosen().or_else(|| line.value.clone())).unwrap_or_default()
+    }
+
+    /// What was decided, and whether nothing was because options were level.
+    pub(crate) fn decision(&self) -> (Value, bool) {
+        let tally = tally(self.phase, self.lines);
+        (tally.decision.map_or(Value::Null, |id| self.option(id)), tally.tied)
+    }
+
+    pub(crate) fn votes(&self) -> BTreeMap<String, usize> {
+        if self.phase.decision.is_none() {
+            return self.chosen();
+        }
+        let votes = tally(self.phase, self.lines).votes;
+        votes.iter().enumerate().map(|(id, n)| (text_of(&self.option(id)), *n)).collect()
+    }
+
+    fn option(&self, id: usize) -> Value {
+        self.phase.choice.as_ref().map_or(Value::Null, |choice| choice.options[id].value.clone())
+    }
+
+    /// The number of times each option of the phase's turns was chosen. An option that several turns offer counts
+    /// in each.
+    fn chosen(&self) -> BTreeMap<String, usize> {
+        let offered = self.phase.choices().flat_map(|choice| &choice.options);
+        let mut votes: BTreeMap<String, usize> = offered.map(|option| (text_of(&option.value), 0)).collect();
+        let mut counts: Vec<(&Arc<Choice>, Vec<usize>)> = Vec::new();
+        for (choice, id) in self.lines.iter().filter_map(Utterance::chosen_option) {
+            let known = counts.iter().position(|(known, _)| Arc::ptr_eq(known, choice));
+            let at = known.unwrap_or_else(|| {
+                counts.push((choice, vec![0; choice.options.len()]));
+                counts.len() - 1
+            });
+            counts[at].1[id] += 1;
+        }
+        for (choice, counts) in counts {
+            for (option, n) in choice.options.iter().zip(counts).filter(|(_, n)| *n > 0) {
+                if !option.value.is_null() {
+                    *votes.entry(text_of(&option.value)).or_default() += n;
+                }
+            }
+        }
+        votes
+    }
+
+    /// Values of each agent's lines, by key; those of the phase all have one.
+    fn by_agent<T: Default, V>(
+        &self,
+        value: impl Fn(&'a Utterance) -> Option<V>,
+        add: impl Fn(&mut T, V),
+    ) -> BTreeMap<String, T> {
+        let mut values: BTreeMap<AgentId, T> =
+            self.phase.agents.iter().map(|agent| (*agent, T::default())).collect();
+        for line in self.lines {
+            if let Some(value) = value(line) {
+                add(values.entry(line.speaker).or_default(), value);
+            }
+        }
+        let keyed = values.into_iter();
+        keyed.map(|(agent, value)| (self.scenario.agent(agent).key.clone(), value)).collect()
+    }
 }

@@ -312,7 +312,14 @@ mod tests {
         };
         let said = |call: &Call| SaidCall { tool: call.tool.clone(), arguments: call.arguments.to_string() };
         let (calls, begun, warnings) = (calls.iter().map(said).collect(), String::new(), Vec::new());
-        ReplyPiece::Ended(Box::new(CompletedReply { completion, seed: 0, calls, n_rejected: 0, begun, warnings }))
+        ReplyPiece::Ended(Box::new(CompletedReply {
+            completion,
+            seed: 0,
+            calls,
+            n_rejected: 0,
+            begun,
+            warnings,
+        }))
     }
 
     /// The events of a reply.
