@@ -291,6 +291,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/agents/{name}/export"),
     ("PUT", "/v1/agents/{name}/import"),
     ("POST", "/v1/runs"),
+    ("POST", "/v1/runs/{run}/{action}"),
     ("POST", "/v1/turns"),
     ("POST", "/v1/turns/count"),
     ("POST", "/v1/turns/forget"),

@@ -1,5 +1,8 @@
 """A model for requests of real programs: Qwen2.5's vocabulary and chat template, room for 65,536 tokens, and weights by chance that are read fast.
-A reply ends after some 20 tokens: every state has the same first number, which the end of a turn is drawn by."""
+A reply ends after some 20 tokens: every state has the same first number, which the end of a turn is drawn by.
+
+With a call it is scripted: to a user it replies with that call, to its result with a text. Then a state is that of the last token alone, and a
+prompt that ends with a result ends with a token of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +15,39 @@ import numpy as np
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 WIDTH, HIDDEN, HEADS, ROOM = 64, 64, 1, 65_536
+LINE_BREAK, AFTER_RESULT = "Ċ", "<|after_result|>"
+MARKS = ["<call>", "</call>", "<key>", "</key>", "<value>", "</value>", AFTER_RESULT]
+CONTROL, USER_DEFINED = 3, 4
+# Calls whose arguments are texts between marks, and a prompt after a result that ends with a mark.
+SCRIPTED = """{% if tools %}<|im_start|>system
+{% for t in tools %}{{ t | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user
+Result: {{ m.content }}<|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{% if m.tool_calls %}{% for c in m.tool_calls %}<call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}<key>{{ k }}</key><value>{{ v if v is string else v | tojson }}</value>{% endfor %}</call>{% endfor %}{% else %}{{ m.content }}{% endif %}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% if messages[-1].role == 'tool' %}<|after_result|>{% else %}{{ '\\n' }}{% endif %}{% endif %}"""
 
 
-def write(out: Path) -> Path:
-    """Writes the file, and returns its path."""
+def write(out: Path, call: list[str] | None = None, arguments: dict[str, str] | None = None, speech: str = "It is done") -> Path:
+    """Writes the file, and returns its path. `call` are the tokens of a tool's name; `arguments` and `speech` are of letters and spaces."""
     with tempfile.NamedTemporaryFile(suffix=".gguf") as unpacked:
         unpacked.write(gzip.decompress((FIXTURES / "vocab" / "qwen2.gguf.gz").read_bytes()))
         unpacked.flush()
         fields = gguf.GGUFReader(unpacked.name).fields
         tokens, types, merges = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges"))
+    template = (FIXTURES / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja").read_text()
+    links: list[tuple[str, str]] = []
+    if call:
+        template, values = SCRIPTED, list((arguments or {}).values())
+        words = [*values, speech]
+        tokens, types = [*tokens, *MARKS, *words], [*types, *[CONTROL] * len(MARKS), *[USER_DEFINED] * len(words)]
+        links = list(zip([LINE_BREAK, "<call>", *call], ["<call>", *call, "<key>"]))
+        for key, value in (arguments or {}).items():
+            # (A grammar allows the keys in their order, and no end before what is required.)
+            links += [("<key>", key), (key, "</key>"), ("<value>", value), (value, "</value>")]
+        links += [("</key>", "<value>"), ("</value>", "</call>"), ("</value>", "<key>"), ("</call>", "<|im_end|>")]
+        links += [(AFTER_RESULT, speech), (speech, "<|im_end|>")]
     writer = gguf.GGUFWriter(out, "llama")
     writer.add_name("long")
     writer.add_context_length(ROOM)
@@ -38,7 +65,7 @@ def write(out: Path) -> Path:
     writer.add_token_merges(merges)
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
     writer.add_add_bos_token(False)
-    writer.add_chat_template((FIXTURES / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja").read_text())
+    writer.add_chat_template(template)
     chance = np.random.default_rng(0)
 
     def by_chance(*shape: int) -> np.ndarray:
@@ -47,6 +74,14 @@ def write(out: Path) -> Path:
     embedding, output = by_chance(len(tokens), WIDTH), by_chance(len(tokens), WIDTH)
     embedding[:, 0], output[:, 0] = 1, 0
     output[tokens.index("<|im_end|>"), 0] = 1.2
+    dimensions = {word: n for n, word in enumerate(dict.fromkeys(following for _, following in links), start=1)}
+    for last in dict.fromkeys(last for last, _ in links):
+        embedding[tokens.index(last)] = 0
+    for last, following in links:
+        # The first of several is the likeliest.
+        at, dimension = tokens.index(last), dimensions[following]
+        embedding[at, dimension] = 16 - 4 * np.count_nonzero(embedding[at])
+        output[tokens.index(following), dimension] = 20
     writer.add_tensor("token_embd.weight", embedding.astype(np.float16))
     writer.add_tensor("output.weight", output.astype(np.float16))
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))

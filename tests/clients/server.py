@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -10,6 +11,7 @@ from collections import deque
 from pathlib import Path
 
 import anthropic
+import httpx
 import openai
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +68,12 @@ class Server:
     def anthropic(self, key: str = "none") -> anthropic.Anthropic:
         """The same for Anthropic's API."""
         return anthropic.Anthropic(base_url=self.origin, api_key=key, max_retries=0, timeout=TIMEOUT)
+
+    def tokens(self, kind: str) -> int:
+        """Tokens of its metrics since it started: `reused`, `prefilled`, `recomputed` or `generated`."""
+        metrics = httpx.get(f"{self.origin}/metrics", timeout=TIMEOUT).text
+        (n,) = re.findall(rf'greenroom_tokens_total\{{kind="{kind}"\}} (\d+)', metrics) or ["0"]
+        return int(n)
 
     def end(self) -> int:
         """Ends it as a service manager does; returns its exit code."""

@@ -1,7 +1,8 @@
 """Requests of coding agents, as the programs sent them (long texts replaced by others of their length): Claude Code 2.1.197, Codex CLI 0.171.0 and
 opencode 1.18.33 with their tools, streams and limits; and what the programs send next.
 
-The programs themselves: GREENROOM_AGENTS=node_modules/.bin, a folder with `claude`, `codex` and `opencode` from npm."""
+The programs themselves: GREENROOM_AGENTS=node_modules/.bin, a folder with `claude` (@anthropic-ai/claude-code), `codex` (@openai/codex), `opencode`
+(opencode-ai) and `cn` (@continuedev/cli) from npm."""
 
 from __future__ import annotations
 
@@ -71,18 +72,48 @@ def test_a_recorded_request_is_answered_and_continued(long: Server, name: str) -
         assert cached >= all_tokens - 1, "what was read is not read again"
 
 
+# How each program runs a command: the tokens of its tool's name, and the argument; how it is started, and how its session goes on.
+PROGRAMS = {
+    "claude": (["B", "ash"], "command", ["claude", "--allowedTools", "Bash", "--output-format", "json", "-p"], ["-c"]),
+    "codex": (["exec", "_command"], "cmd", ["codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"], ["resume", "--last"]),
+    "opencode": (["bash"], "command", ["opencode", "run", "-m", "g/coder"], ["-c"]),
+    "cn": (["B", "ash"], "command", ["cn", "--config", "config.yaml", "--allow", "Bash", "-p"], ["--resume"]),
+}
+
+
+def run_program(agent: str, server: Server, folder: Path, again: bool) -> str:
+    """Gives a program a task, for a second time in the session of the first one; what it prints."""
+    _, _, command, more = PROGRAMS[agent]
+    base = f"{server.origin}/v1"
+    (folder / "config.toml").write_text(f'model = "coder"\nmodel_provider = "g"\n[model_providers.g]\nname = "g"\nbase_url = "{base}"\nwire_api = "responses"\n')
+    provider = {"npm": "@ai-sdk/openai-compatible", "name": "g", "options": {"baseURL": base, "apiKey": "none"}, "models": {"coder": {"name": "coder"}}}
+    (folder / "opencode.json").write_text(json.dumps({"provider": {"g": provider}, "permission": {"bash": "allow"}}))
+    model = f"{{name: here, provider: openai, model: coder, apiBase: {base}, apiKey: none, roles: [chat], capabilities: [tool_use]}}"
+    (folder / "config.yaml").write_text(f"name: test\nversion: 1.0.0\nschema: v1\nmodels:\n  - {model}\n")
+    home = {"HOME": str(folder), "CODEX_HOME": str(folder), "CONTINUE_GLOBAL_DIR": str(folder / ".continue"), "PATH": f"{AGENTS}:{os.environ['PATH']}"}
+    claude = {"ANTHROPIC_BASE_URL": server.origin, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "coder", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "IS_SANDBOX": "1"}
+    words = [*command, *(more if again else []), "Go."]
+    done = subprocess.run(words, cwd=folder, env=home | claude, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.skipif(not AGENTS, reason="GREENROOM_AGENTS names no folder of programs")
-@pytest.mark.parametrize("agent", ["claude", "codex"])
-def test_the_program_itself(long: Server, tmp_path: Path, agent: str) -> None:
-    (tmp_path / "notes.txt").write_text("hello")
-    home = {"HOME": str(tmp_path), "CODEX_HOME": str(tmp_path), "PATH": f"{AGENTS}:{os.environ['PATH']}"}
-    config = f'model = "coder"\nmodel_provider = "g"\n[model_providers.g]\nname = "g"\nbase_url = "{long.origin}/v1"\nwire_api = "responses"\n'
-    (tmp_path / "config.toml").write_text(config)
-    claude = {"ANTHROPIC_BASE_URL": long.origin, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": "coder", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
-    commands = {
-        "claude": ["claude", "-p", "Read notes.txt.", "--output-format", "json"],
-        "codex": ["codex", "exec", "--skip-git-repo-check", "--sandbox", "read-only", "Read notes.txt."],
-    }
-    done = subprocess.run(commands[agent], cwd=tmp_path, env=home | claude, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert agent != "claude" or json.loads(done.stdout)["subtype"] == "success"
+@pytest.mark.parametrize("agent", PROGRAMS)
+def test_the_program_itself(tmp_path: Path, agent: str) -> None:
+    """It runs a command that the model asks for, and goes on after the server has restarted."""
+    if not (Path(AGENTS or "") / agent).exists():
+        pytest.skip(f"{AGENTS} has no {agent}")
+    name, argument, *_ = PROGRAMS[agent]
+    file = long_model.write(tmp_path / "scripted.gguf", name, {argument: "touch made"}, "It is made")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for again in (False, True):
+        with Server(tmp_path / "server", "--model", f"coder={file}", "--threads", "2") as server:
+            said = run_program(agent, server, folder, again)
+            assert "It is made" in said, said
+            assert (folder / "made").exists(), said
+            (folder / "made").unlink()
+            recomputed, prefilled = (server.tokens(kind) for kind in ("recomputed", "prefilled"))
+            assert recomputed == 0 and (prefilled < 200 or not again), "what was read is not read again"
+            server.end()

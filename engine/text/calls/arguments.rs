@@ -4,7 +4,7 @@
 
 use super::markup::{CallPiece, Markup, quoted};
 use super::notation::Notation;
-use super::schema::{PartialArguments, enforced, fields_in_order};
+use super::schema::{PartialArguments, enforced, enforced_arguments, fields_in_order};
 use serde_json::{Map, Value, json};
 
 /// How arguments are written.
@@ -99,7 +99,7 @@ impl ArgumentsForm {
     /// so.
     pub(super) fn rules(&self, name: &str, schema: &Value) -> String {
         match self {
-            Self::Json => format!("{name}: %json {}\n", with_spacing(&enforced(schema))),
+            Self::Json => format!("{name}: %json {}\n", with_spacing(&enforced_arguments(schema))),
             Self::Notation(form) => form.rules(name, schema),
             Self::Pairs(form) => form.rules(name, schema),
         }

@@ -8,7 +8,7 @@ mod player;
 mod playing;
 mod telling;
 
-pub(super) use playing::{PATH, RunsInProgress, done};
+pub(super) use playing::{RunsInProgress, done};
 pub use telling::RunReporter;
 
 use super::ask::fresh_id;
@@ -79,7 +79,7 @@ struct ServedRun {
 
 /// The routes of this API.
 pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/v1/runs", post(play)).route(PATH, post(playing::act))
+    Router::new().route("/v1/runs", post(play)).route("/v1/runs/{run}/{action}", post(playing::act))
 }
 
 /// `POST /v1/runs`: JSON, or a scenario's plain YAML.

@@ -11,9 +11,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The path of these requests.
-pub(in crate::server) const PATH: &str = "/v1/runs/{run}/{action}";
-
 /// The runs that play now, by tenant and id.
 #[derive(Debug, Default)]
 pub(in crate::server) struct RunsInProgress(Mutex<BTreeMap<(String, String), Control>>);

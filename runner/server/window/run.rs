@@ -91,7 +91,7 @@ pub async fn watch(
     let router = Router::new()
         .route("/window/events", get(begin))
         .route("/window/run", get(events))
-        .route(runs::PATH, post(act))
+        .route("/v1/runs/{run}/{action}", post(act))
         .merge(pages::routes())
         .layer(middleware::from_fn(guarded))
         .with_state(RunWindow { watched, control, ending });
