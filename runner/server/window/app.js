@@ -71,7 +71,7 @@ function showTotals({ memory_bytes, budget_bytes, at_work, waiting, spent, model
   put(byId("t-waiting"), number(waiting));
   const all = spent.reused + spent.computed;
   put(byId("t-reused"), all ? `${percent(spent.reused, all)} %` : "–");
-  put(byId("t-computed"), all ? `${number(spent.reused)} : ${number(spent.computed)} in ${number(spent.turns)} turns` : "");
+  put(byId("t-computed"), all ? `${number(spent.reused)} : ${number(spent.computed)} in ${number(spent.turns)} ${spent.turns === 1 ? "turn" : "turns"}` : "");
   byId("t-share").style.width = `${(100 * spent.reused) / (all || 1)}%`;
   const shown = JSON.stringify(models);
   if (byId("t-models").dataset.shown === shown) return;
@@ -87,15 +87,15 @@ const nameOf = (name) => (/^\s*$/.test(name) ? "(no name)" : name);
 
 function memoryRow(memory) {
   const row = el("tr");
-  const name = el("th", "name", words("span", "shown", nameOf(memory.name)));
+  const shown = words("span", "shown", "");
+  const name = el("th", "name", shown);
   name.scope = "row";
-  name.title = memory.id.split("\u001f").pop();
   if (memory.run !== null) name.append(" ", words("span", "of", memory.run));
   const share = el("i");
   const cells = { tokens: el("td", "n"), hot: el("span", "share"), bytes: el("td", "n"), disk: el("td", "disk"), state: el("td", "state") };
   const hot = el("td", "hot", el("span", "meter", share), cells.hot);
   row.append(name, words("td", "model", memory.model), cells.tokens, hot, cells.bytes, cells.disk, cells.state);
-  return { row, share, cells, memory };
+  return { row, share, cells, name, shown, memory };
 }
 
 function showMemories(changed, gone) {
@@ -108,6 +108,8 @@ function showMemories(changed, gone) {
     if (!memories.has(memory.id)) memories.set(memory.id, memoryRow(memory));
     const shown = memories.get(memory.id);
     shown.memory = memory;
+    put(shown.shown, nameOf(memory.name));
+    shown.name.title = `${memory.name} (${memory.id.split("\u001f").pop()})`;
     put(shown.cells.tokens, number(memory.tokens));
     put(shown.cells.hot, `${percent(memory.hot, memory.tokens)} %`);
     put(shown.cells.bytes, bytes(memory.bytes));

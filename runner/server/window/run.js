@@ -116,6 +116,10 @@ function markTurn(turn, state) {
   if (turn.title) turn.title.textContent = `${turn.path}: ${state === "working" ? "active" : state}`;
 }
 
+function showStatus() {
+  put(byId("run-status"), `${run.isPaused ? "Paused" : "Playing"}${run.phase ? `: ${run.phase}` : ""}`);
+}
+
 function countRun() {
   const all = [...run.turns.values()];
   const working = all.filter(({ state }) => state === "working").length;
@@ -161,11 +165,12 @@ function entryOf(path, key) {
     list.append(item);
     return { item, text, read };
   };
-  const entry = { everybody: place(run.all.list, words("b", "who", agent.name)), own: place(agent.view.list, el("b", "who", "said")) };
+  const entry = { everybody: place(run.all.list, words("b", "who", agent.name)), own: place(agent.view.list, el("b", "who", "says")) };
   run.entries.set(path, entry);
   const turn = run.turns.get(path);
   if (turn) markTurn(turn, "working");
-  if (turn && turn.phase !== run.phase) put(byId("run-status"), `Playing: ${(run.phase = turn.phase)}`);
+  if (turn) run.phase = turn.phase;
+  showStatus();
   countRun();
   return entry;
 }
@@ -274,7 +279,7 @@ function showControls(are) {
 function pause(is) {
   run.isPaused = is;
   put(byId("pause"), is ? "Resume" : "Pause");
-  put(byId("run-status"), is ? "Paused" : run.phase ? `Playing: ${run.phase}` : "Playing");
+  showStatus();
 }
 
 /** What the server has against it; nothing: it is done. */
@@ -305,7 +310,7 @@ function ask(question) {
   if (!question) return;
   const { path, agent, options = [], form } = question;
   const { name } = agentOf(agent, agent);
-  put(byId("ask-who"), `${name} is yours to play`);
+  put(byId("ask-who"), `You speak as ${name}`);
   put(byId("ask-form"), form ? `An answer has this form: ${form}` : "");
   const chosen = options.map((option) => {
     const button = words("button", "", option);
