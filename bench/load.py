@@ -3,8 +3,9 @@
 
     python3 bench/load.py --greenroom target/release/greenroom --clients 64 --seconds 60
 
-Each client continues its own conversation, with a separate seed for each turn, so the expected replies are known: a sample of the
-conversations is played again, turn by turn, on a fresh server, and every reply must be the same. The server is killed (SIGKILL) while all
+Each client continues its own conversation, with a separate seed for each turn and by one API or another, some with tools as coding agents
+send them, so the expected replies are known: a sample of the conversations is played again, turn by turn, on a fresh server by chat
+completions, and every reply and its digest must be the same. The server is killed (SIGKILL) while all
 clients are active. After a restart the sample continues, and earlier turns must not be read again. Ends with exit code 1 if any check
 fails. Needs httpx.
 """
@@ -46,6 +47,9 @@ class Turn:
     seed: int
     text: str
     total: int
+    digest: str
+    tools: list[Any]
+    api: str
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Talk:
 
     client: int
     messages: list[Message]
+    tools: list[Any] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
 
 
@@ -79,6 +84,52 @@ class Seen:
             self.fault(f"{what}: status {status}, not {expected}")
 
 
+READ = {"type": "object", "properties": {"file_path": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["file_path"]}
+RUN = {"type": "object", "properties": {"command": {"type": "string"}, "timeout": {"type": "number", "not": {"const": 0}}}, "required": ["command"]}
+TOOLS = [{"name": "Read", "description": "Reads a file.", "parameters": READ}, {"name": "Bash", "description": "Runs a command.", "parameters": RUN}]
+
+
+# Ollama samples in another way by default.
+PLAIN = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1, "num_ctx": 4096}
+
+
+def body_of(api: str, model: str, messages: list[Message], seed: int, tools: list[Any]) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request: the same question by any API, as its clients write it."""
+    body: dict[str, Any] = {"model": model, "seed": seed, "temperature": 1, "greenroom": True}
+    system, *others = messages
+    if api == "chat":
+        functions = [{"type": "function", "function": tool} for tool in tools]
+        return CHAT, body | {"messages": messages, "max_tokens": N_SAID} | ({"tools": functions, "tool_choice": "none"} if tools else {})
+    if api == "messages":
+        own = [{"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]} for tool in tools]
+        blocks = [{"type": "text", "text": system["content"], "cache_control": {"type": "ephemeral"}}]
+        more = {"tools": own, "tool_choice": {"type": "none"}} if tools else {}
+        return "/v1/messages?beta=true", body | {"system": blocks, "messages": others, "max_tokens": N_SAID} | more
+    if api == "responses":
+        own = [{"type": "function", "strict": False} | tool for tool in tools] + [{"type": "web_search"}]
+        return "/v1/responses", body | {
+            "instructions": system["content"], "input": others, "max_output_tokens": N_SAID, "store": False, "tools": own, "tool_choice": "none"
+        }
+    return "/api/chat", {"model": model, "messages": messages, "stream": False, "greenroom": True, "options": PLAIN | {"seed": seed, "num_predict": N_SAID}}
+
+
+def read_of(api: str, reply: dict[str, Any]) -> tuple[str, int, int, str]:
+    """The text of an answer, the tokens of its prompt and in all, and its digest."""
+    digest = reply["greenroom"]["digest"]
+    if api == "chat":
+        usage = reply["usage"]
+        return reply["choices"][0]["message"]["content"], usage["prompt_tokens"], usage["total_tokens"], digest
+    if api == "messages":
+        usage = reply["usage"]
+        n = usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+        return "".join(block["text"] for block in reply["content"]), n, n + usage["output_tokens"], digest
+    if api == "responses":
+        usage = reply["usage"]
+        text = "".join(part["text"] for item in reply["output"] for part in item["content"])
+        return text, usage["input_tokens"], usage["total_tokens"], digest
+    return reply["message"]["content"], reply["prompt_eval_count"], reply["prompt_eval_count"] + reply["eval_count"], digest
+
+
 class Client:
     """One of many."""
 
@@ -93,7 +144,7 @@ class Client:
         """Another conversation."""
         name = NAMES[self.number % len(NAMES)]
         words = f"You are {name}, guest {self.number}, in your {len(self.seen.talks)}th talk. {self.story.told(self.draw.getrandbits(32), self.draw.choice([40, 200, 900]))}"
-        talk = Talk(self.number, [{"role": "system", "content": words}])
+        talk = Talk(self.number, [{"role": "system", "content": words}], TOOLS if self.draw.random() < 0.3 else [])
         self.seen.talks.append(talk)
         return talk
 
@@ -103,7 +154,7 @@ class Client:
         seed = self.number * 1_000_003 + self.n_turns
         heard = self.story.told(self.draw.getrandbits(32), self.draw.choice([10, 40, 160]))
         messages = [*self.talk.messages, {"role": "user", "content": heard}]
-        return messages, seed, {"model": self.model, "messages": messages, "seed": seed, "max_tokens": N_SAID} | more
+        return messages, seed, body_of("chat", self.model, messages, seed, self.talk.tools)[1] | more
 
     async def run(self) -> None:
         """Does one thing after another until all is over."""
@@ -127,13 +178,14 @@ class Client:
                 await asyncio.sleep(0.1)
             self.seen.counts[action.__name__] += not self.seen.is_over
 
-    def heard(self, messages: list[Message], seed: int, text: str, usage: dict[str, Any]) -> None:
+    def heard(self, messages: list[Message], seed: int, said: tuple[str, int, int, str], api: str) -> None:
         """A turn was answered: the conversation goes on from there."""
-        if self.talk.turns and usage["prompt_tokens"] < self.talk.turns[-1].total:
-            self.seen.fault(f"client {self.number}: a prompt of {usage['prompt_tokens']} tokens, behind {self.talk.turns[-1].total}")
-        self.talk.turns.append(Turn(messages, seed, text, usage["total_tokens"]))
+        text, read, total, digest = said
+        if self.talk.turns and read < self.talk.turns[-1].total:
+            self.seen.fault(f"client {self.number}: a prompt of {read} tokens, behind {self.talk.turns[-1].total}")
+        self.talk.turns.append(Turn(messages, seed, text, total, digest, self.talk.tools, api))
         self.talk.messages = [*messages, {"role": "assistant", "content": text}]
-        if usage["total_tokens"] > MOST_TOKENS:
+        if total > MOST_TOKENS:
             self.talk = self.begin()
 
     async def busy(self, answer: httpx.Response) -> None:
@@ -144,18 +196,21 @@ class Client:
         await asyncio.sleep(self.draw.random() + 0.2)
 
     async def speak(self) -> None:
-        messages, seed, body = self.asked()
-        answer = await self.http.post(CHAT, json=body)
-        self.seen.status(answer.status_code, (200, 429), "a turn")
+        messages, seed, _ = self.asked()
+        # (Ollama's API can't say that no tool is to be called.)
+        api = self.draw.choice(["chat", "messages", "responses"] if self.talk.tools else ["chat", "messages", "responses", "ollama"])
+        path, body = body_of(api, self.model, messages, seed, self.talk.tools)
+        answer = await self.http.post(path, json=body)
+        self.seen.status(answer.status_code, (200, 429), f"a turn by {path}: {answer.text[:200]}")
         if answer.status_code == 429:
             return await self.busy(answer)
         if answer.status_code == 200:
-            reply = answer.json()
-            self.heard(messages, seed, reply["choices"][0]["message"]["content"], reply["usage"])
+            self.seen.counts[f"by {api}"] += 1
+            self.heard(messages, seed, read_of(api, answer.json()), api)
 
     async def stream(self, pause_s: float = 0.0) -> None:
         messages, seed, body = self.asked(stream=True, stream_options={"include_usage": True})
-        text, usage, is_done = "", None, False
+        text, usage, digest, is_done = "", None, "", False
         async with self.http.stream("POST", CHAT, json=body) as answer:
             self.seen.status(answer.status_code, (200, 429), "a stream")
             if answer.status_code == 429:
@@ -170,11 +225,12 @@ class Client:
                         return self.seen.fault(f"a stream broke off: {chunk}")
                     text += "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
                     usage = chunk.get("usage") or usage
+                    digest = (chunk.get("greenroom") or {}).get("digest") or digest
                 if pause_s:
                     await asyncio.sleep(pause_s)
         if not is_done or not usage:
             return self.seen.fault("a stream ended without its end")
-        self.heard(messages, seed, text, usage)
+        self.heard(messages, seed, (text, usage["prompt_tokens"], usage["total_tokens"], digest), "chat, streamed")
 
     async def read_slowly(self) -> None:
         await self.stream(pause_s=0.05)
@@ -279,8 +335,8 @@ async def loaded(server: Server, args: argparse.Namespace) -> Seen:
 
 def again(server: Server, model: str, turn: Turn) -> dict[str, Any]:
     """The answer to a turn that was asked before."""
-    body = {"model": model, "messages": turn.messages, "seed": turn.seed, "max_tokens": N_SAID}
-    status, reply = server.call("POST", CHAT, body)
+    path, body = body_of("chat", model, turn.messages, turn.seed, turn.tools)
+    status, reply = server.call("POST", path, body)
     return reply if status == 200 else {"status": status, "reply": reply}
 
 
@@ -292,9 +348,9 @@ def compared(talks: list[Talk], start: Callable[[Path], Server], model: str) -> 
         for talk in talks:
             for number, turn in enumerate(talk.turns):
                 reply = again(server, model, turn)
-                said = reply["choices"][0]["message"]["content"] if "choices" in reply else reply
-                if said != turn.text:
-                    faults.append(f"client {talk.client}, turn {number + 1} of {len(talk.turns)}: {turn.text!r}, alone {said!r}")
+                text, _, _, digest = read_of("chat", reply) if "choices" in reply else (reply, 0, 0, "")
+                if (text, digest) != (turn.text, turn.digest):
+                    faults.append(f"client {talk.client}, turn {number + 1} of {len(talk.turns)}, by {turn.api}: {turn.text!r}, alone {text!r}")
                     break
         server.end()
     return faults
@@ -306,7 +362,7 @@ def gone_on(talks: list[Talk], server: Server, model: str) -> list[str]:
     for talk in talks:
         last = talk.turns[-1]
         messages = [*last.messages, {"role": "assistant", "content": last.text}, {"role": "user", "content": "Are you still there?"}]
-        reply = again(server, model, Turn(messages, 1, "", 0))
+        reply = again(server, model, Turn(messages, 1, "", 0, "", last.tools, ""))
         cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"] if "usage" in reply else -1
         if cached < last.total - SLACK_TOKENS:
             faults.append(f"client {talk.client}: {cached} tokens cached of {last.total} ({reply if cached < 0 else len(talk.turns)})")
