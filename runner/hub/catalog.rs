@@ -25,8 +25,8 @@ pub struct CatalogEntry {
 pub enum Tested {
     /// This very file was run with greenroom (the same SHA-256).
     File,
-    /// The base model that it was trained from was run.
-    Sibling,
+    /// What is nearest to it was run: these words say what.
+    Near(&'static str),
     /// Its family is checked against reference implementations on random weights in the same layout; these
     /// weights were never run.
     Layout,
@@ -37,7 +37,7 @@ impl Tested {
     pub const fn word(self) -> &'static str {
         match self {
             Self::File => "this file",
-            Self::Sibling => "its base model",
+            Self::Near(what) => what,
             Self::Layout => "random weights",
         }
     }
@@ -77,7 +77,7 @@ pub const CATALOG: &[CatalogEntry] = &[
         file: "gemma-3-270m-it-Q4_K_M.gguf",
         size: "253 MB",
         licence: "Gemma",
-        tested: Tested::Sibling,
+        tested: Tested::Near("its base model"),
         good_for: "a first try: fast, in many languages",
     },
     CatalogEntry {
@@ -86,8 +86,17 @@ pub const CATALOG: &[CatalogEntry] = &[
         file: "qwen2.5-0.5b-instruct-q4_k_m.gguf",
         size: "491 MB",
         licence: "Apache-2.0",
-        tested: Tested::Layout,
+        tested: Tested::Near("its coder"),
         good_for: "short dialogues on any machine",
+    },
+    CatalogEntry {
+        name: "qwen2.5-coder-0.5b-instruct",
+        repository: ("Qwen", "Qwen2.5-Coder-0.5B-Instruct-GGUF", None),
+        file: "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        size: "491 MB",
+        licence: "Apache-2.0",
+        tested: Tested::Near("these weights"),
+        good_for: "short dialogues, calls of tools",
     },
     CatalogEntry {
         name: "qwen3-0.6b",
@@ -106,6 +115,15 @@ pub const CATALOG: &[CatalogEntry] = &[
         licence: "Llama 3.2",
         tested: Tested::Layout,
         good_for: "dialogues with consistent roles",
+    },
+    CatalogEntry {
+        name: "qwen2.5-coder-1.5b-instruct",
+        repository: ("Qwen", "Qwen2.5-Coder-1.5B-Instruct-GGUF", None),
+        file: "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        size: "1.1 GB",
+        licence: "Apache-2.0",
+        tested: Tested::Near("these weights"),
+        good_for: "dialogues, calls of tools, coding agents",
     },
     CatalogEntry {
         name: "qwen3-1.7b",

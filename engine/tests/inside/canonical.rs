@@ -134,7 +134,7 @@ fn how_often_tokens_are_refused() {
         let engine = Engine::open(EngineConfig::new(ModelSource::Path(file.into()))).expect("an engine");
         let tokenizer = &engine.prompter().tokenizer;
         for canonical in [false, true] {
-            let (mut n_ids, mut n_others, mut logprob, mut seconds) = (0, 0, 0.0, 0.0);
+            let (mut n_ids, mut n_others, mut logprobs, mut seconds) = (0, 0, Vec::new(), 0.0);
             for seed in 0..100 {
                 let next = asked[seed as usize % asked.len()].to_owned();
                 let request = Request {
@@ -157,14 +157,15 @@ fn how_often_tokens_are_refused() {
                 n_ids += done.ids.len();
                 let text = tokenizer.encode_message(&done.text, After::Text).expect("ids");
                 n_others += usize::from(text != done.ids);
-                logprob += done.logprobs.iter().map(|token| f64::from(token.logprob)).sum::<f64>();
+                logprobs.extend(done.logprobs.iter().map(|token| f64::from(token.logprob)));
                 if seed % 2 == 1 {
                     seconds +=
                         (done.usage.total_ms - done.usage.ttft_ms) / 1e3 / done.ids.len().max(1) as f64;
                 }
             }
+            let perplexity = (-logprobs.iter().sum::<f64>() / logprobs.len() as f64).exp();
             println!(
-                "{file}, canonical {canonical}: {n_ids} tokens, {n_others} of 100 replies are other ids than their text's, log-probability of 50 of them {logprob:.1}, {:.2} ms a token",
+                "{file}, canonical {canonical}: {n_ids} tokens, {n_others} of 100 replies are other ids than their text's, perplexity of 50 of them {perplexity:.3}, {:.2} ms a token",
                 seconds / 50.0 * 1e3
             );
         }
