@@ -213,6 +213,7 @@ impl NativeReply {
         let (n, said) = (answer.prompt_tokens(), answer.n_tokens());
         let (read_ms, said_ms) = (usage.ttft_ms, (usage.total_ms - usage.ttft_ms).max(0.0));
         let a_second = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
+        let a_token = |ms: f64, n: usize| if n > 0 { ms / n as f64 } else { 0.0 };
         let mut last = json!({
             "index": 0,
             "content": "",
@@ -245,9 +246,11 @@ impl NativeReply {
                 "cache_n": usage.reused,
                 "prompt_n": n - usage.reused,
                 "prompt_ms": read_ms,
+                "prompt_per_token_ms": a_token(read_ms, n - usage.reused),
                 "prompt_per_second": a_second(n - usage.reused, read_ms),
                 "predicted_n": said,
                 "predicted_ms": said_ms,
+                "predicted_per_token_ms": a_token(said_ms, said),
                 "predicted_per_second": a_second(said, said_ms),
             },
         });
