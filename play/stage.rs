@@ -210,7 +210,7 @@ impl Stage {
                 is_paused = !is_paused;
                 run_loop.watch.see(TurnId(self.next), Scene::Paused(is_paused));
             }
-            while let Some(id) = self.may_begin(&run_loop) {
+            while let Some(id) = self.may_begin(&run_loop.ready, control.is_paused()) {
                 run_loop.ready.remove(&id);
                 self.begin(id, &mut run_loop);
             }
@@ -218,10 +218,11 @@ impl Stage {
             if self.next == self.plan.n_turns() {
                 break;
             }
-            if self.may_begin(&run_loop).is_some() {
+            let is_held = control.is_paused();
+            if self.may_begin(&run_loop.ready, is_held).is_some() {
                 continue;
             }
-            if run_loop.running.is_empty() && !control.is_paused() {
+            if run_loop.running.is_empty() && !is_held {
                 bail!(
                     "{}: none of the turns it waits for is running",
                     self.plan.turn(TurnId(self.next)).path
@@ -302,12 +303,12 @@ impl Stage {
     }
 
     /// The first of these turns that may begin now. A human is asked once all that is before has been shown.
-    fn may_begin(&self, run_loop: &RunLoop<'_>) -> Option<TurnId> {
-        if run_loop.control.is_paused() {
+    fn may_begin(&self, ready: &BTreeSet<TurnId>, is_paused: bool) -> Option<TurnId> {
+        if is_paused {
             return None;
         }
         let is_human = |id: TurnId| self.scenario.is_human(self.plan.turn(id));
-        run_loop.ready.iter().copied().find(|id| id.0 == self.next || !is_human(*id))
+        ready.iter().copied().find(|id| id.0 == self.next || !is_human(*id))
     }
 
     /// A turn whose edges are fulfilled begins, or is skipped.

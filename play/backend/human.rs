@@ -82,7 +82,7 @@ pub struct Terminal {
 
 impl Terminal {
     fn lines() -> Mutex<mpsc::Receiver<std::io::Result<String>>> {
-        // What is typed ahead stays in the terminal.
+        // (A line or two may be read ahead; what is typed beyond that stays in the terminal.)
         let (lines, read) = mpsc::channel(1);
         std::thread::spawn(move || {
             while let Some(line) = typed_line(std::io::stdin().lock()).transpose() {
@@ -92,6 +92,14 @@ impl Terminal {
             }
         });
         Mutex::new(read)
+    }
+
+    /// Drops lines that were typed so far.
+    pub(crate) async fn forget_typed(&self) {
+        if let Some(lines) = self.lines.get() {
+            let mut lines = lines.lock().await;
+            while lines.try_recv().is_ok() {}
+        }
     }
 
     async fn answer(&self, question: &Question) -> anyhow::Result<String> {

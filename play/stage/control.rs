@@ -1,6 +1,7 @@
 //! What reaches a run from outside while it plays: pause and step, the end, and answers of humans.
 
 use crate::backend::{BoxFuture, HumanSeat, Question, Terminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
@@ -17,6 +18,8 @@ struct ControlInner {
     /// True if humans may also answer by [`Control::answer`].
     is_remote: bool,
     asked: Mutex<Option<(Question, oneshot::Sender<String>)>>,
+    /// True if the latest answer did not come from the terminal: what is typed there was meant for its question.
+    is_late: AtomicBool,
 }
 
 /// How a run goes on.
@@ -48,8 +51,9 @@ impl Default for Control {
 
 impl Control {
     fn new(terminal: Option<Terminal>, is_remote: bool) -> Self {
-        let (pace, asked) = (watch::Sender::new(Pace::Playing), Mutex::default());
-        Self(Arc::new(ControlInner { pace, terminal, is_remote, asked }))
+        let (pace, asked, is_late) =
+            (watch::Sender::new(Pace::Playing), Mutex::default(), AtomicBool::new(false));
+        Self(Arc::new(ControlInner { pace, terminal, is_remote, asked, is_late }))
     }
 
     /// A run in which humans answer by [`Control::answer`], and also at the terminal if it has one.
@@ -64,9 +68,10 @@ impl Control {
 
     /// One more turn may begin, after which the run is paused.
     pub fn step(&self) {
-        let more = |pace: Pace| if let Pace::Paused(n) = pace { n.saturating_add(1) } else { 1 };
-        let now = *self.0.pace.borrow();
-        self.set(Pace::Paused(more(now)));
+        self.change(|pace| match pace {
+            Pace::Paused(n) => Pace::Paused(n.saturating_add(1)),
+            _ => Pace::Paused(1),
+        });
     }
 
     /// All turns may begin.
@@ -80,12 +85,16 @@ impl Control {
     }
 
     fn set(&self, new: Pace) {
+        self.change(|_| new);
+    }
+
+    fn change(&self, new: impl FnOnce(Pace) -> Pace) {
         self.0.pace.send_if_modified(|pace| {
-            let changes = *pace != Pace::Stopped && *pace != new;
-            if changes {
-                *pace = new;
+            let before = *pace;
+            if before != Pace::Stopped {
+                *pace = new(before);
             }
-            changes
+            *pace != before
         });
     }
 
@@ -176,23 +185,29 @@ impl HumanSeat for Control {
         Box::pin(async move {
             let _open = open;
             let here = async {
-                match &self.0.terminal {
-                    Some(terminal) => terminal.ask(question).await,
-                    None => std::future::pending().await,
+                let Some(terminal) = &self.0.terminal else { return std::future::pending().await };
+                if self.0.is_late.swap(false, Ordering::Relaxed) {
+                    terminal.forget_typed().await;
                 }
+                terminal.ask(question).await
             };
             if !self.0.is_remote {
                 return here.await;
             }
             tokio::pin!(here, answered);
             let here = tokio::select! {
-                reply = &mut answered => return Ok(reply?),
-                here = &mut here => here,
+                biased;
+                reply = &mut answered => Err(reply?),
+                here = &mut here => Ok(here),
             };
             match here {
-                Ok(reply) => Ok(reply),
+                Ok(Ok(reply)) => Ok(reply),
+                Err(reply) => {
+                    self.0.is_late.store(true, Ordering::Relaxed);
+                    Ok(reply)
+                }
                 // The terminal was closed.
-                Err(_) => Ok(answered.await?),
+                Ok(Err(_)) => Ok(answered.await?),
             }
         })
     }

@@ -7,7 +7,7 @@
 //! as are the odds of options.
 
 use super::{Scene, Watch};
-use crate::backend::Usage;
+use crate::backend::{Progress, Usage};
 use crate::prompt::Direction;
 use crate::transcript::{CallRecord, ChoiceRecord, Odds, RouteRecord};
 use greenroom_engine::StopReason;
@@ -187,6 +187,8 @@ impl Watch for Discreet<'_> {
         }
         match scene {
             Scene::Started { reads, .. } => self.starts(id, reads),
+            // Whoever is asked must know it, though another human may not know what is said.
+            Scene::Progress(Progress::Asked(_)) => self.inner.see(id, scene),
             Scene::Progress(_) if !self.live.contains(&id) => {}
             Scene::Called(call) => self.held.push((id, HeldScene::Called(call.clone()))),
             Scene::Routed(route) => self.held.push((id, HeldScene::Routed(route.clone()))),

@@ -69,6 +69,9 @@ impl Performance {
         drop(watch);
         // Waiting for a human's input can't be cancelled, so the program does not wait for it.
         runtime.shutdown_background();
+        if let Some(page) = &page {
+            page.say_end(&performed);
+        }
         let performed = performed.inspect_err(|_| self.say_how_to_go_on())?;
         self.finish(&performed);
         if let Some(folder) = new_folder.filter(|folder| !self.quiet && folder.exists()) {

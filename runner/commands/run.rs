@@ -156,11 +156,15 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         given: given_settings(&args),
         allow_tools: args.allow_tools,
         recorded: BTreeMap::new(),
-        control: if args.watch.is_some() { Control::remote(true) } else { Control::default() },
+        control: Control::default(),
     };
     let go_on = resume::go_on(&folder, out.is_some());
     if has_cases && args.continues.is_some() {
         eprintln!("error: --continue allows one run only; choose a case with --case");
+        return Ok(Exit::Invalid);
+    }
+    if has_cases && args.watch.is_some() {
+        eprintln!("error: --watch shows one run only; choose a case with --case");
         return Ok(Exit::Invalid);
     }
     if args.repeat.is_none() && args.sweeps.is_empty() && !has_cases {
@@ -169,9 +173,10 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
             return Ok(Exit::Invalid);
         }
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
+        let control = if args.watch.is_some() { Control::remote(true) } else { Control::default() };
         let performance = Performance {
             scenario,
-            options,
+            options: RunOptions { control, ..options },
             folder,
             quiet: args.quiet,
             stats: args.stats,

@@ -1,9 +1,10 @@
 //! `run --watch`: shows a run on a page in this machine's browser, in addition to the terminal.
 
 use super::stop::stopped;
+use crate::run::Performed;
 use crate::scenario::{Scenario, TurnId};
 use crate::server::{RunReporter, Watched, watch};
-use crate::stage::{Control, Scene, Watch};
+use crate::stage::{Control, End, Scene, Watch};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -55,9 +56,17 @@ impl WatchPage {
         Box::new(Beside { other, page: RunReporter::begin(scenario.clone(), RUN, tell) })
     }
 
-    /// The run is over; on a terminal the page stays until the user stops it.
+    /// Says how the run has ended.
+    pub(super) fn say_end(&self, performed: &anyhow::Result<Performed>) {
+        match performed {
+            Ok(Performed { end: End::Complete(_), .. }) => self.watched.tell("done", &json!({})),
+            Ok(stopped) => self.watched.tell("stopped", &json!({ "turns": stopped.n_written })),
+            Err(error) => self.watched.tell("error", &json!({ "message": format!("{error:#}") })),
+        }
+    }
+
+    /// On a terminal the page stays until the user stops it.
     pub(super) fn end(self) -> anyhow::Result<()> {
-        self.watched.tell("done", &json!({}));
         if console::Term::stderr().is_term() {
             let stop = stopped(); // signals are caught before the line that asks for one
             eprintln!("the page stays available until Ctrl-C");

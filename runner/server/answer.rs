@@ -11,8 +11,8 @@ pub(super) struct CompletedReply {
     pub(super) seed: u64,
     /// The calls that it is, or ends with.
     pub(super) calls: Vec<SaidCall>,
-    /// Tokens of a reply before it, whose call broke its tool's schema.
-    pub(super) n_rejected: usize,
+    /// Tokens and milliseconds of another reply, which was rejected because its call broke its tool's schema.
+    pub(super) rejected: Option<(usize, f64)>,
     /// What the client has said for it, at its beginning.
     pub(super) begun: String,
     /// What of the request was not read as it was sent, a line each.
@@ -63,8 +63,8 @@ impl CompletedReply {
             }
             None => Vec::new(),
         };
-        let (n_rejected, begun, warnings) = Default::default();
-        Self { completion, seed, calls, n_rejected, begun, warnings }
+        let (rejected, begun, warnings) = Default::default();
+        Self { completion, seed, calls, rejected, begun, warnings }
     }
 
     /// What it says, without what the client has said for it.
@@ -75,7 +75,14 @@ impl CompletedReply {
 
     /// Number of tokens generated for it, without those that the client has said for it.
     pub(super) fn n_tokens(&self) -> usize {
-        self.n_rejected + self.completion.ids.len() - self.completion.n_given
+        let rejected = self.rejected.map_or(0, |(n, _)| n);
+        rejected + self.completion.ids.len() - self.completion.n_given
+    }
+
+    /// Milliseconds in which these were generated.
+    pub(super) fn said_ms(&self) -> f64 {
+        let usage = &self.completion.usage;
+        self.rejected.map_or(0.0, |(_, ms)| ms) + (usage.total_ms - usage.ttft_ms).max(0.0)
     }
 
     /// What its calls break of their tools' schemas, where masks can't enforce all of a schema.

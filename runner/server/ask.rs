@@ -17,7 +17,7 @@ use crate::stage::sampled_again;
 use axum::http::HeaderMap;
 use greenroom_engine::{
     Constraint, Conversation, Engine, Event, Grammar, MAX_TOP_LOGPROBS, Prompt, Request, Retention, Sampling,
-    SessionKey, TokenLogprob, ToolChoice, Tools,
+    SessionKey, TokenLogprob, ToolCalls, ToolChoice, Tools,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -391,9 +391,14 @@ impl EngineTurn<'_> {
         let may_again = self.pieces.is_none() && left > 0;
         if let Some(broken) = answer.broken_by(tools.as_deref()).filter(|_| may_again) {
             let sampling = sampled_again(request.sampling.clone(), 1);
-            let n_rejected = answer.n_tokens();
-            let again = Request { sampling, max_tokens: left, ..request };
-            answer = CompletedReply { n_rejected, ..self.play(again, memory).await? };
+            let max_call_tokens = request.max_call_tokens.min(left);
+            let seed = answer.seed;
+            let again = Request { sampling, max_tokens: left, max_call_tokens, ..request };
+            let second = self.play(again, memory).await?;
+            // One that the limit has cut is worth less than one that breaks a schema.
+            let is_cut = matches!(second.completion.call, Some(ToolCalls::Truncated));
+            let (kept, other) = if is_cut { (answer, second) } else { (second, answer) };
+            answer = CompletedReply { seed, rejected: Some((other.n_tokens(), other.said_ms())), ..kept };
             answer.warnings.push(format!("{broken}, so the model was asked again"));
         }
         Ok(answer)

@@ -211,7 +211,7 @@ impl NativeReply {
             _ => ("eos", ""),
         };
         let (n, said) = (answer.prompt_tokens(), answer.n_tokens());
-        let (read_ms, said_ms) = (usage.ttft_ms, (usage.total_ms - usage.ttft_ms).max(0.0));
+        let (read_ms, said_ms) = (usage.ttft_ms, answer.said_ms());
         let a_second = |n: usize, ms: f64| if ms > 0.0 { n as f64 / ms * 1e3 } else { 0.0 };
         let a_token = |ms: f64, n: usize| if n > 0 { ms / n as f64 } else { 0.0 };
         let mut last = json!({

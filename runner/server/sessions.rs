@@ -230,9 +230,14 @@ impl SessionsInner {
     fn find(&self, prefix: &str, dialogue: &Dialogue) -> FoundSlot {
         let siblings = || self.slots.range(format!("{prefix}.")..format!("{prefix}/"));
         let common = |slot: &MemorySlot| slot.common(&dialogue.chain);
-        let goes_on = siblings().filter(|(_, slot)| !slot.is_busy && common(slot) == slot.chain.len());
-        let goes_on = goes_on.max_by_key(|(_, slot)| slot.chain.len()).map(|(name, _)| name.clone());
         let nearest = siblings().max_by_key(|(_, slot)| common(slot));
+        // What two days have in common is not the same prompt.
+        let date = |slot: &MemorySlot| slot.chain.first().map(|first| first.date);
+        let began = nearest.and_then(|(_, slot)| date(slot));
+        let is_of_then = |slot: &MemorySlot| slot.chain.is_empty() || date(slot) == began;
+        let goes_on = siblings().filter(|(_, slot)| !slot.is_busy && common(slot) == slot.chain.len());
+        let goes_on = goes_on.filter(|(_, slot)| is_of_then(slot)).max_by_key(|(_, slot)| slot.chain.len());
+        let goes_on = goes_on.map(|(name, _)| name.clone());
         FoundSlot { goes_on, nearest: nearest.map(|(name, slot)| (name.clone(), common(slot))) }
     }
 

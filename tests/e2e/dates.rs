@@ -48,7 +48,10 @@ fn a_conversation_keeps_the_day_on_which_it_began() {
     let asked = other["greenroom"]["divergence"]["asked"].as_str().unwrap_or_default();
     assert!(asked.contains("Today Date: 29 Nov 2026"), "{other}");
     let turn = agent(&server);
-    assert_eq!((&turn["greenroom"]["match"], &turn["greenroom"]["recomputed"]), (&json!("extend"), &json!(0)));
+    assert_eq!(
+        (&turn["greenroom"]["match"], &turn["greenroom"]["recomputed"]),
+        (&json!("extend"), &json!(0))
+    );
     drop(server);
 
     let server = Server::start(&stage, &["--model", &model]);

@@ -12,10 +12,14 @@ pub(super) struct PartialArguments<'t> {
 }
 
 /// Keywords with which an object says itself what else may be in it, or is only a part of a schema.
-const OPENING: [&str; 9] = [
+const OPENING: [&str; 13] = [
     "additionalProperties",
     "patternProperties",
     "unevaluatedProperties",
+    "propertyNames",
+    "minProperties",
+    "dependentRequired",
+    "dependencies",
     "dependentSchemas",
     "allOf",
     "anyOf",
@@ -23,6 +27,9 @@ const OPENING: [&str; 9] = [
     "if",
     "$ref",
 ];
+
+/// Those that make an object of several schemas.
+const PARTS: [&str; 7] = ["dependentSchemas", "dependencies", "allOf", "anyOf", "oneOf", "if", "$ref"];
 
 /// The schema of a call's arguments as masks can enforce it: an object of what the tool lists, `{}` if that is nothing.
 pub(super) fn enforced_arguments(schema: &Value) -> Value {
@@ -37,17 +44,21 @@ pub(super) fn enforced_arguments(schema: &Value) -> Value {
 
 /// True if an object says nothing of what it does not list.
 fn is_closed(fields: &Map<String, Value>) -> bool {
+    let is_listed = |name: &Value| {
+        fields.get("properties").zip(name.as_str()).is_some_and(|(all, name)| all.get(name).is_some())
+    };
+    let required = fields.get("required").and_then(Value::as_array);
     !OPENING.iter().any(|keyword| fields.contains_key(*keyword))
+        && required.into_iter().flatten().all(is_listed)
 }
 
 /// True if a schema joins schemas of one object: closed, they would exclude each other.
 fn is_joined(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {
-            let has_parts = OPENING[3..].iter().any(|keyword| fields.contains_key(*keyword));
-            fields.contains_key("properties") && has_parts
-                || fields.contains_key("allOf")
-                || fields.values().any(is_joined)
+            let has_parts = PARTS.iter().any(|keyword| fields.contains_key(*keyword));
+            let is_own = ["properties", "required"].iter().any(|keyword| fields.contains_key(*keyword));
+            is_own && has_parts || fields.contains_key("allOf") || fields.values().any(is_joined)
         }
         Value::Array(items) => items.iter().any(is_joined),
         _ => false,
@@ -57,7 +68,9 @@ fn is_joined(schema: &Value) -> bool {
 /// Closes the objects of a schema that list what is in them: small models invent more.
 fn close(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
-    if is_closed(fields) && fields.get("properties").is_some_and(Value::is_object) {
+    if is_closed(fields)
+        && fields.get("properties").and_then(Value::as_object).is_some_and(|all| !all.is_empty())
+    {
         fields.insert("additionalProperties".to_owned(), false.into());
     }
     for (keyword, inner) in fields {
@@ -135,6 +148,13 @@ mod tests {
         let joined = json!({ "allOf": [{ "type": "object", "properties": { "a": {} } }, { "properties": { "b": {} } }] });
         let referred =
             json!({ "$ref": "#/$defs/a", "$defs": { "a": { "type": "object", "properties": { "a": {} } } } });
+        let unlisted = json!({ "properties": { "path": {} }, "required": ["file_path"] });
+        let free = json!({ "properties": { "more": { "type": "object", "properties": {} } } });
+        let kinds = json!({ "required": ["kind"], "anyOf": [{ "properties": { "a": {} } }, { "properties": { "b": {} } }] });
+        assert!(accepts(&unlisted, &json!({ "path": 1, "file_path": "x" })));
+        assert!(accepts(&free, &json!({ "more": { "any": 1 } })));
+        assert!(accepts(&kinds, &json!({ "kind": "k", "a": 1 })));
+        assert!(accepts(&json!({ "type": "object", "minProperties": 1 }), &json!({ "any": 1 })));
         assert!(accepts(&open, &json!({ "n": 3 })) && !accepts(&open, &json!({ "n": "3" })));
         assert!(accepts(&joined, &json!({ "a": 1, "b": 2 })));
         assert!(accepts(&referred, &json!({ "a": 1 })) && !accepts(&referred, &json!({ "b": 1 })));

@@ -79,7 +79,7 @@ impl OllamaReply {
         part["prompt_eval_count"] = json!(answer.prompt_tokens());
         part["prompt_eval_duration"] = json!(nanoseconds(usage.ttft_ms));
         part["eval_count"] = json!(answer.n_tokens());
-        part["eval_duration"] = json!(nanoseconds((usage.total_ms - usage.ttft_ms).max(0.0)));
+        part["eval_duration"] = json!(nanoseconds(answer.said_ms()));
         if self.explains {
             part["greenroom"] = explained(answer);
         }

@@ -40,7 +40,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -74,6 +74,7 @@ struct ServedRun {
     entry: RequestGuard,
     deadline: Instant,
     limit: Duration,
+    ending: watch::Receiver<bool>,
     _playing: RunInProgress,
 }
 
@@ -100,7 +101,17 @@ async fn play(
     let ticket = app.queue.enter(&tenant, false)?;
     let (id, options) = (fresh_id("run-"), body.options(models));
     let playing = RunInProgress::enter(&app, &tenant.name, &id, options.control.clone());
-    let run = ServedRun { id, scenario, player, options, entry, deadline, limit, _playing: playing };
+    let run = ServedRun {
+        id,
+        scenario,
+        player,
+        options,
+        entry,
+        deadline,
+        limit,
+        ending: app.ending.clone(),
+        _playing: playing,
+    };
     let (events, read) = mpsc::unbounded_channel();
     tokio::spawn(run.wait(ticket, events));
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
@@ -232,7 +243,7 @@ impl ServedRun {
     }
 
     fn play(self, events: &RunEvents) -> Result<(), Refusal> {
-        let Self { id, scenario, player, options, entry, deadline, limit, _playing } = self;
+        let Self { id, scenario, player, options, entry, deadline, limit, ending, _playing } = self;
         let folder = tempfile::tempdir();
         let folder = folder
             .map_err(|error| Refusal::internal(format!("can't create a folder for the run: {error}")))?;
@@ -245,7 +256,7 @@ impl ServedRun {
         let stop = async {
             tokio::select! {
                 () = events.closed() => {}
-                () = over(deadline, limit, &options.control) => {}
+                () = over(deadline, limit, &options.control, &ending) => {}
             }
         };
         let performs = perform(&scenario, player, folder.path(), &options, &mut telling, stop);
@@ -272,15 +283,17 @@ impl ServedRun {
     }
 }
 
-/// Ready once a run has taken too long: to play, or to wait for a human or to be resumed.
-async fn over(deadline: Instant, limit: Duration, control: &Control) {
+/// Ready once a run has taken too long: to play, or to wait for humans and to be resumed; or once it waits and the
+/// server ends.
+async fn over(deadline: Instant, limit: Duration, control: &Control, ending: &watch::Receiver<bool>) {
     let (mut left, mut patience) = (deadline.saturating_duration_since(Instant::now()), limit);
     while !left.is_zero() && !patience.is_zero() {
         let step = left.min(patience).min(Duration::from_secs(1));
         sleep(step).await;
         match control.waits() {
+            true if *ending.borrow() => return,
             true => patience = patience.saturating_sub(step),
-            false => (left, patience) = (left.saturating_sub(step), limit),
+            false => left = left.saturating_sub(step),
         }
     }
 }

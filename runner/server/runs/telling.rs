@@ -67,6 +67,7 @@ impl<T: FnMut(&'static str, Value)> Watch for RunReporter<T> {
             Scene::Paused(is) => ("paused", json!({ "paused": is })),
             Scene::Progress(Progress::Asked(question)) => {
                 let mut data = of(self);
+                data["reads"] = json!(question.heard);
                 data["options"] = json!(question.options);
                 data["form"] = json!(question.form.as_ref().map(|form| form.text()));
                 ("asked", data)

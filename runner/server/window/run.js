@@ -9,6 +9,7 @@ function beginRun() {
   run = { id: null, agents: new Map(), turns: new Map(), entries: new Map(), done: 0, phase: "", isPaused: false, asked: null };
   for (const id of ["lane-names", "graph", "views", "view", "results"]) byId(id).replaceChildren();
   for (const id of ["run-status", "run-error", "run-count"]) put(byId(id), "");
+  put(byId("pause"), "Pause");
   byId("played").hidden = true;
   showControls(false);
   ask(null);
@@ -264,8 +265,8 @@ export async function play() {
 
 function isPlaying(is) {
   byId("start").hidden = is;
-  if (is) showControls(true);
-  else byId("start").focus();
+  showControls(is);
+  if (!is) byId("start").focus();
 }
 
 // ---- Pause, step, stop, and a human's place
@@ -308,7 +309,8 @@ function ask(question) {
   put(byId("ask-error"), "");
   byId("ask-text").value = "";
   if (!question) return;
-  const { path, agent, options = [], form } = question;
+  const { path, agent, reads, options = [], form } = question;
+  if (!run.entries.has(path)) startTurn({ path, agent, reads });
   const { name } = agentOf(agent, agent);
   put(byId("ask-who"), `You speak as ${name}`);
   put(byId("ask-form"), form ? `An answer has this form: ${form}` : "");

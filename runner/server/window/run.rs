@@ -150,9 +150,10 @@ async fn events(State(stage): State<RunWindow>) -> Response {
                 }
             }
             tokio::select! {
+                biased;
                 () = events.closed() => return,
-                _ = ending.changed() => return,
                 changed = news.changed() => if changed.is_err() { return },
+                _ = ending.changed() => return,
             }
         }
     });

@@ -316,7 +316,7 @@ mod tests {
             completion,
             seed: 0,
             calls,
-            n_rejected: 0,
+            rejected: None,
             begun,
             warnings,
         }))
