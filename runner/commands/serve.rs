@@ -5,7 +5,7 @@ use super::stop::stopped;
 use super::{Exit, parse_size};
 use crate::server::{Config, Doors, Models, Names, Queue, Roster, Sessions, StoredResponses, Tenants, serve};
 use anyhow::{Context as _, bail, ensure};
-use greenroom_engine::Date;
+use jiff::civil::Date;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
