@@ -14,7 +14,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Maximum number of pieces that wait for a slow reader; then the request waits for its reader.
 const MAX_WAITING: usize = 64;
-/// Interval after which an idle stream sends a comment, which also detects closed connections.
+/// Interval after which an idle stream sends a comment or the API's own sign of life, which also detects closed
+/// connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Time beyond the limit for sending the end.
@@ -70,6 +71,10 @@ pub(super) trait EventEncoder: Send + 'static {
     fn end(&mut self) -> Vec<Frame>;
     /// Events if the answer breaks off.
     fn fail(&mut self, refusal: &Refusal) -> Vec<Frame>;
+    /// What is sent while nothing happens; `None`: a comment, which the API's clients do not see.
+    fn idle(&self) -> Option<Frame> {
+        None
+    }
 }
 
 /// The answer to an admitted question, as it is generated. If the reader disconnects, it is cancelled.
@@ -100,6 +105,10 @@ where
     P: Future<Output = Result<(), Refusal>> + Send + 'static,
 {
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    let keep_alive = match wording.idle() {
+        Some(frame) => keep_alive.event(frame.event()),
+        None => keep_alive,
+    };
     Sse::new(frames(limit, play, wording, Frame::event)).keep_alive(keep_alive).into_response()
 }
 

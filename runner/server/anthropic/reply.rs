@@ -202,6 +202,11 @@ fn event(name: &'static str, mut data: Value) -> Frame {
 }
 
 impl EventEncoder for ReplyContext {
+    /// Claude Code gives a request up that says nothing for five minutes; a long prompt takes longer to read.
+    fn idle(&self) -> Option<Frame> {
+        Some(event("ping", json!({})))
+    }
+
     /// How much of the prompt is in the cache is known only later: until then all of it counts as written.
     fn begin(&mut self) -> Vec<Frame> {
         let mut message = self.message(&json!([]), &counts(self.prompt_tokens, 0, 0));
