@@ -196,7 +196,7 @@ impl NativeReply {
         }
         let field = |path: &String| {
             let value = answer.pointer(&format!("/{path}"))?;
-            Some((path.rsplit('/').next()?.to_string(), value.clone()))
+            Some((path.clone(), value.clone()))
         };
         self.fields.iter().filter_map(field).collect::<serde_json::Map<_, _>>().into()
     }
