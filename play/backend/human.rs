@@ -1,5 +1,5 @@
-//! Agents that a human plays: the question, and where it is answered: at the terminal, by whom the run is shown to
-//! (see [`Control`](crate::stage::Control)), or where the answer comes first.
+//! Agents that a human plays: the question, and the seat from which it is answered: the terminal, a client of the run
+//! (see [`Control`](crate::stage::Control)), or whichever answers first.
 
 use super::{BoxFuture, Request};
 use crate::prompt::OpenOptions;

@@ -85,7 +85,8 @@ pub(super) struct Args {
     /// permissions
     #[arg(long)]
     allow_tools: bool,
-    /// Also show the run on a web page, for a browser on this machine
+    /// Also show the run on a web page, for a browser on this machine; there it can be paused, stepped and
+    /// stopped, and humans may answer
     #[arg(
         long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:8081",
         conflicts_with_all = ["repeat", "sweeps"]

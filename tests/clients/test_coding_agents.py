@@ -72,6 +72,31 @@ def test_a_recorded_request_is_answered_and_continued(long: Server, name: str) -
         assert cached >= all_tokens - 1, "what was read is not read again"
 
 
+def test_a_call_that_breaks_its_schema_is_asked_for_once_more(tmp_path: Path) -> None:
+    """The scripted model says the same again: the answer is as it said it, and says what it breaks."""
+    file = long_model.write(tmp_path / "scripted.gguf", ["weather"], {"city": "Oslo"})
+    with Server(tmp_path / "server", "--model", f"m={file}", "--threads", "2") as server:
+
+        def ask(**more: Any) -> dict[str, Any]:
+            city = {"type": "string"} | more.pop("city", {})
+            tool = {"name": "weather", "parameters": {"type": "object", "properties": {"city": city}, "required": ["city"]}}
+            body = {"messages": [{"role": "user", "content": "The weather?"}], "tools": [{"type": "function", "function": tool}], "seed": 5, "greenroom": True}
+            answer = httpx.post(f"{server.origin}/v1/chat/completions", json=body | more, timeout=TIMEOUT)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        right, wrong = ask(), ask(city={"not": {"const": "Oslo"}})
+        for answer in (right, wrong):
+            (call,) = answer["choices"][0]["message"]["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"} and answer["greenroom"]["seed"] == 5
+        assert "warnings" not in right["greenroom"]
+        assert ["asked again" in line for line in wrong["greenroom"]["warnings"]] == [False, True]
+        n = right["usage"]["completion_tokens"]
+        assert wrong["usage"]["completion_tokens"] == 2 * n, "both count"
+        # Within the limit there is no room for another.
+        assert ask(city={"not": {"const": "Oslo"}}, max_tokens=n)["usage"]["completion_tokens"] == n
+
+
 # How each program runs a command: the tokens of its tool's name, and the argument; how it is started, and how its session goes on.
 PROGRAMS = {
     "claude": (["B", "ash"], "command", ["claude", "--allowedTools", "Bash", "--output-format", "json", "-p"], ["-c"]),

@@ -122,6 +122,28 @@ def test_a_human_plays_by_requests(http: httpx.Client) -> None:
     assert http.post(f"/v1/runs/{run}/pause").status_code == 404, "it is over"
 
 
+SECRET = """
+agents: {you: {strategy: human}, sam: {strategy: human}}
+phases:
+  - {name: end, agents: [you, sam], order: broadcast, choice: [left, right]}
+"""
+
+
+def test_each_of_two_humans_is_asked_and_learns_no_choice_of_the_other(http: httpx.Client) -> None:
+    asked, known = [], []
+    with http.stream("POST", "/v1/runs", json={"scenario": SECRET}) as answer:
+        for name, data in events_of(answer):
+            if name == "plan":
+                run = data["run"]
+            if name == "asked":
+                asked.append(data["path"])
+                assert not known, "nobody's choice is shown before all have chosen"
+                assert http.post(f"/v1/runs/{run}/answer", json={"path": data["path"], "text": "left"}).status_code == 200
+            if name in ("text", "turn"):
+                known.append(data["path"])
+    assert name == "done" and sorted(asked) == ["end/1/sam", "end/1/you"], (name, data)
+
+
 def test_a_run_is_paused_stepped_and_resumed_and_says_the_same(http: httpx.Client) -> None:
     text, names = SCENARIO.replace("rounds: 2", "rounds: 4"), []
     with http.stream("POST", "/v1/runs", json={"scenario": text, "max_tokens": 8}) as answer:

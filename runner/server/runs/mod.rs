@@ -8,7 +8,7 @@ mod player;
 mod playing;
 mod telling;
 
-pub(super) use playing::{RunsInProgress, done};
+pub(super) use playing::{RunsInProgress, perform_action};
 pub use telling::RunReporter;
 
 use super::ask::fresh_id;
@@ -256,7 +256,7 @@ impl ServedRun {
         let stop = async {
             tokio::select! {
                 () = events.closed() => {}
-                () = over(deadline, limit, &options.control, &ending) => {}
+                () = out_of_time(deadline, limit, &options.control, &ending) => {}
             }
         };
         let performs = perform(&scenario, player, folder.path(), &options, &mut telling, stop);
@@ -285,7 +285,7 @@ impl ServedRun {
 
 /// Ready once a run has taken too long: to play, or to wait for humans and to be resumed; or once it waits and the
 /// server ends.
-async fn over(deadline: Instant, limit: Duration, control: &Control, ending: &watch::Receiver<bool>) {
+async fn out_of_time(deadline: Instant, limit: Duration, control: &Control, ending: &watch::Receiver<bool>) {
     let (mut left, mut patience) = (deadline.saturating_duration_since(Instant::now()), limit);
     while !left.is_zero() && !patience.is_zero() {
         let step = left.min(patience).min(Duration::from_secs(1));

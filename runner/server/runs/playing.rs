@@ -57,11 +57,11 @@ pub(super) async fn act(
 ) -> Result<Json<Value>, Refusal> {
     let control = app.playing.all().get(&(tenant.name.clone(), run.clone())).cloned();
     let control = control.ok_or_else(|| Refusal::missing("run", format!("no run `{run}` plays now")))?;
-    done(&control, &action, &bytes)
+    perform_action(&control, &action, &bytes)
 }
 
 /// Does with a run what a request asks for.
-pub(in crate::server) fn done(
+pub(in crate::server) fn perform_action(
     control: &Control,
     action: &str,
     bytes: &Bytes,

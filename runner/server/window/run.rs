@@ -131,7 +131,7 @@ async fn act(
     Path((_, action)): Path<(String, String)>,
     bytes: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    runs::done(&window.control, &action, &bytes)
+    runs::perform_action(&window.control, &action, &bytes)
 }
 
 /// `GET /window/run`
