@@ -5,6 +5,7 @@ use crate::kv::layout::KvLayout;
 use crate::memory::Memory;
 use crate::memory::arena::Arena;
 use crate::memory::session::CacheContext;
+use crate::memory::states::borders;
 use crate::model::gguf::Gguf;
 use crate::prompter::PromptEncoder;
 use crate::scoring::self_check;
@@ -574,7 +575,8 @@ impl Engine {
         };
         let options = options.iter().map(ids).collect::<Result<_>>()?;
         let (answer, receiver) = channel();
-        self.inner.worker.send(Command::Rank { prompt, options, kv: kv.cloned(), answer })?;
+        let borders = borders(&segments, true);
+        self.inner.worker.send(Command::Rank { prompt, borders, options, kv: kv.cloned(), answer })?;
         receiver.recv().map_err(|_| self.inner.worker.closed())?
     }
 

@@ -87,6 +87,11 @@ pub struct KvCost {
     pub open: u64,
     /// Maximum number of tokens that are not sealed yet.
     pub most_open: u64,
+    /// Bytes of the state of recurrent layers, however many tokens it is of; 0: there are none.
+    pub state: u64,
+    /// Bytes of that state while a turn is computed, and what each of up to 512 tokens adds until it is certain
+    /// that it stays.
+    pub live: [u64; 2],
 }
 
 impl KvCost {
@@ -104,11 +109,13 @@ impl KvCost {
         let sealed = tokens - open;
         let windowed = self.windowed.saturating_mul(sealed.min(self.window));
         let open = self.open.saturating_mul(open).saturating_add(if sealed > 0 { self.exact } else { 0 });
-        self.global.saturating_mul(sealed).saturating_add(windowed).saturating_add(open)
+        let state = if tokens > 0 { self.state } else { 0 };
+        self.global.saturating_mul(sealed).saturating_add(windowed).saturating_add(open).saturating_add(state)
     }
 
     /// The longest context that takes at most `bytes`.
     pub fn longest(&self, bytes: u64) -> u64 {
+        let Some(bytes) = bytes.checked_sub(self.state) else { return 0 };
         let Some(rest) = bytes.checked_sub(self.open.saturating_mul(self.most_open)) else {
             return bytes / self.open.max(1);
         };

@@ -81,7 +81,7 @@ pub fn attention(kv: KvFormat, depth: usize, n_rows: usize) -> Result<impl FnMut
     let (ids, x) = (vec![0; end], noise(end * 64));
     write_pass(isa, &mut sequence, (&ids, end), &mut arena, |_| (x.clone(), x.clone()));
     let q = noise(n_rows * 4 * 64);
-    let span = sequence.plan_pass(end, &mut arena);
+    let span = sequence.plan_pass((end, end), end, &mut arena);
     Ok(move || {
         let params = AttnParams { scale: 0.125, window: None, soft_cap: None, sinks: None };
         let view = cache_of(&mut arena).view(&span, 0, 0, first / BLOCK);
@@ -172,7 +172,7 @@ fn block_layout() -> KvLayout {
     let (k, v, f16) = (tensor(KvFormat::Q4, true), tensor(KvFormat::Q8, false), tensor(KvFormat::F16, false));
     let coded = LayerLayout { k, v, shared: false, window: None };
     let plain = LayerLayout { k: f16, v: f16, shared: true, window: Some(BLOCK) };
-    KvLayout { layers: vec![coded, plain] }
+    KvLayout { layers: vec![coded, plain], ..KvLayout::uniform(0, 1, 16, KvFormat::Q4) }
 }
 
 fn block_hash() -> BlockHash {
@@ -206,7 +206,7 @@ pub fn sealed_block(windowed: bool) -> Result<Vec<u8>> {
 pub fn read_block(bytes: &[u8]) -> Result<(), String> {
     let (layout, hash) = (Arc::new(block_layout()), block_hash());
     let verify = |bytes: &[u8]| block::verify(&mut Cursor::new(bytes), (0, bytes.len() as u64), hash);
-    for part in Part::ALL {
+    for part in Part::OF_BLOCKS {
         let read = |bytes: &[u8], verify: bool| {
             let span = (0, bytes.len() as u64);
             block::read(&mut Cursor::new(bytes), span, (hash, part), 0, &layout, verify)
@@ -372,7 +372,7 @@ fn attend_to(block: BlockBytes, part: Part, layout: &Arc<KvLayout>) -> Result<()
     let x = noise(16);
     let rows = |l: usize| (x.clone(), if layout.layers[l].shared { vec![] } else { x.clone() });
     write_pass(isa, &mut sequence, (&[0; BLOCK + 1], BLOCK + 1), &mut arena, rows);
-    let span = sequence.plan_pass(BLOCK + 1, &mut arena);
+    let span = sequence.plan_pass((BLOCK + 1, BLOCK + 1), BLOCK + 1, &mut arena);
     for l in layout.layers_of(part) {
         let params = AttnParams { scale: 0.25, window: layout.layers[l].window, soft_cap: None, sinks: None };
         let view = cache_of(&mut arena).view(&span, l, 0, 1);

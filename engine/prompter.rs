@@ -76,7 +76,8 @@ impl PromptEncoder {
         let n_elements =
             |shape: &[usize]| shape.iter().fold(1, |n: u64, side| n.saturating_mul(*side as u64));
         let n_params = gguf.tensors().fold(0, |n: u64, (_, t)| n.saturating_add(n_elements(&t.shape)));
-        let first = spec.layers[0].attention;
+        let first = spec.layers.iter().find_map(|layer| layer.attention);
+        let first = first.ok_or_else(|| gguf.error("none of its layers has attention"))?;
         let info = ModelInfo {
             name: gguf.text("general.name").unwrap_or(&gguf.name).to_owned(),
             family: spec.family.name.to_owned(),

@@ -44,6 +44,7 @@ mod neon;
 pub mod panel;
 pub mod pointwise;
 pub mod quant;
+pub mod recurrence;
 mod scalar;
 mod schemes;
 pub mod seal;

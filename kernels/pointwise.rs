@@ -13,6 +13,8 @@ pub enum Activation {
     Gelu,
     /// gpt-oss: `gate` at most 7, `up` within ±7, `gate · sigmoid(1.702 gate) · (up + 1)`.
     Clamped,
+    /// Nemotron (So et al. 2021): `max(gate, 0)² · up`; there it has no gate.
+    SquaredRelu,
 }
 
 /// Pairs of a head's elements that turn together.
@@ -109,6 +111,10 @@ impl Kernel for Gate<'_> {
                     let u = u.max(L::splat(-7.0)).min(L::splat(7.0)).add(L::splat(1.0));
                     silu(g.min(L::splat(7.0)), 1.702).mul(u)
                 }
+                Activation::SquaredRelu => {
+                    let positive = g.max(L::splat(0.0));
+                    positive.mul(positive).mul(u)
+                }
             };
             y.store(lanes_mut(gate));
         }
@@ -137,6 +143,12 @@ pub fn gate(isa: Isa, activation: Activation, gates: &mut [f32], ups: &[f32]) {
         isa.run(Gate(activation, &mut last, &padded(&ups[whole..], 0)));
         rest.copy_from_slice(&last[..rest.len()]);
     }
+}
+
+/// An activation alone, in place.
+pub fn activate(isa: Isa, activation: Activation, x: &mut [f32]) {
+    let ones = vec![1.0; x.len()];
+    gate(isa, activation, x, &ones);
 }
 
 /// The sigmoid of each number, in place.
@@ -409,7 +421,8 @@ mod tests {
         let gelu = |x: f64| {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
         };
-        for activation in [Activation::Silu, Activation::Gelu, Activation::Clamped] {
+        let all = [Activation::Silu, Activation::Gelu, Activation::Clamped, Activation::SquaredRelu];
+        for activation in all {
             let (gates, ups) = (wave(96).iter().map(|x| 4.0 * x).collect::<Vec<f32>>(), wave(96));
             let mut ours = gates.clone();
             Isa::SCALAR.run(Gate(activation, &mut ours, &ups));
@@ -422,8 +435,10 @@ mod tests {
                         let g = g.min(7.0);
                         g * sigmoid(1.702 * g) * (u.clamp(-7.0, 7.0) + 1.0)
                     }
+                    Activation::SquaredRelu => g.max(0.0).powi(2) * u,
                 };
-                assert!((f64::from(*y) - exact).abs() < 2e-5, "{activation:?}({g}, {u}) = {y}, not {exact}");
+                let bound = 2e-5 * exact.abs().max(1.0);
+                assert!((f64::from(*y) - exact).abs() < bound, "{activation:?}({g}, {u}) = {y}, not {exact}");
             }
             for isa in Isa::available() {
                 let mut same = gates.clone();

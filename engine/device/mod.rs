@@ -14,11 +14,11 @@ pub(crate) mod cpu;
 pub(crate) mod gpu;
 #[cfg(test)]
 pub(crate) mod reference;
+mod states;
 
 use crate::kv::format::BlockBytes;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
-use crate::kv::table::Parts;
-use crate::kv::table::{BlockId, RowsId};
+use crate::kv::table::{BlockId, Parts, RowsId, StateId};
 use crate::model::calibration::{self, Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
@@ -149,6 +149,13 @@ pub(crate) trait Device: Send + Sync {
     /// [`Cache::truncate_rows`].
     fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output>;
 
+    /// Advances a state of a cache that the device made to its last seal, through tokens that it has logged,
+    /// without a pass.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn seal(&self, span: &StateSpan, cache: &mut dyn Cache) -> Result<()>;
+
     /// All logits of a wanted row of the last pass, of which it gave the likeliest tokens.
     ///
     /// # Errors
@@ -215,8 +222,18 @@ pub(crate) trait Cache: Any + Send {
     /// Forgets rows, if they are there.
     fn free_rows(&mut self, id: RowsId);
 
-    /// Bytes that all rows take.
-    fn row_bytes(&self) -> u64;
+    /// Makes a sequence's state (which may be new) stand after its first `at` tokens, as a sealed one says, or
+    /// an empty sequence's. What it has logged of later tokens stays.
+    fn load_state(&mut self, id: StateId, at: usize, from: Option<BlockId>);
+
+    /// Forgets what a state has logged of tokens after the first `n`, which is not before where it stands.
+    fn truncate_state(&mut self, id: StateId, n: usize);
+
+    /// Forgets a state, if it is there.
+    fn free_state(&mut self, id: StateId);
+
+    /// Bytes that all rows and states take.
+    fn open_bytes(&self) -> u64;
 }
 
 /// Input of one pass through the model.
@@ -252,6 +269,29 @@ pub(crate) struct PassSpan {
     pub(crate) rows: Vec<RowsId>,
     /// Ids for the blocks that the tokens complete, from block `start / 256` on.
     pub(crate) completed: Vec<Parts>,
+    /// What its recurrent layers do; `None`: there are none.
+    pub(crate) state: Option<StateSpan>,
+}
+
+/// What recurrent layers do with a sequence's state.
+#[derive(Clone, Debug)]
+pub(crate) struct StateSpan {
+    pub(crate) id: StateId,
+    /// Where the state stands afterwards. Tokens after that are computed beside it, and logged.
+    pub(crate) certain: usize,
+    /// Tokens from here on stay logged.
+    pub(crate) keep: usize,
+    /// Where it is sealed, ascending, after where it stands now.
+    pub(crate) seals: Vec<Seal>,
+}
+
+/// A place where a state is rounded to what it is sealed as, and goes on from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seal {
+    /// Tokens that it has seen.
+    pub(crate) at: usize,
+    /// The block that it is kept in; `None`: it is not. None after `certain`.
+    pub(crate) to: Option<BlockId>,
 }
 
 impl Pass {
@@ -266,7 +306,10 @@ impl Pass {
         };
         let completed = (0..n / BLOCK).map(&mut parts).collect();
         let rows = (0..n.div_ceil(BLOCK) as u32).map(RowsId).collect();
-        let span = PassSpan { start: 0, n, sealed: Vec::new(), rows, completed };
+        let seals = (1..=n / BLOCK).map(|block| Seal { at: block * BLOCK, to: None }).collect();
+        let state = StateSpan { id: StateId(0), certain: n, keep: n, seals };
+        let state = Some(state).filter(|_| layout.has_states());
+        let span = PassSpan { start: 0, n, sealed: Vec::new(), rows, completed, state };
         Self {
             ids: ids.to_vec(),
             spans: vec![span],

@@ -25,10 +25,19 @@
 //! `[n_heads, EXACT, dim]` for each side that has them ([`TensorLayout::exact`]).
 //!
 //! **f16 rows** are token by token, layer by layer: a token's keys, `[n_heads, dim]`, then its values.
+//!
+//! **A sealed state** is what all recurrent layers keep of a sequence after one of its tokens, layer by layer:
+//!
+//! | tensor   | type             | shape                                                                   |
+//! |----------|------------------|-------------------------------------------------------------------------|
+//! | inputs   | f16              | `[n_inputs, channels]`: the convolution's, of the last tokens           |
+//! | elements | i8, f16 or f32   | `[n_heads, v_dim / 16, k_dim, 16]`, as [`recurrence`](greenroom_kernels::recurrence) has them |
+//! | scales   | f32              | `[n_heads, v_dim]`, of elements in 8 bits                               |
 
-use super::layout::{BLOCK, KvLayout, Part, TensorLayout};
+use super::layout::{BLOCK, KvLayout, Part, StateLayout, TensorLayout};
 use greenroom_kernels::LANES;
 use greenroom_kernels::quant::EXACT;
+use greenroom_kernels::recurrence::Sealed;
 use std::ops::Range;
 
 /// The bytes of a sealed block, where u32 and f16 can be read in place.
@@ -65,7 +74,21 @@ impl BlockBytes {
 pub(crate) enum Number {
     U32,
     U8,
+    I8,
     F16,
+    F32,
+}
+
+impl Number {
+    /// Bytes of one.
+    #[cfg(test)]
+    fn size(self) -> usize {
+        match self {
+            Self::U32 | Self::F32 => 4,
+            Self::U8 | Self::I8 => 1,
+            Self::F16 => 2,
+        }
+    }
 }
 
 /// Keys or values.
@@ -79,7 +102,7 @@ pub(crate) enum Side {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BlockTensor {
     /// Suffix of its name, by content: `""` (rows that are not coded), `.weights` (codes), `.scales`,
-    /// `.means`, `.exact`.
+    /// `.means`, `.exact`; of a state `.inputs`, `.weights`, `.scales`.
     pub(crate) suffix: &'static str,
     pub(crate) number: Number,
     pub(crate) shape: Vec<usize>,
@@ -218,10 +241,102 @@ impl BlockFormat {
     }
 }
 
+/// What one recurrent layer keeps, in a state's bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StateLayerFormat {
+    pub(crate) layout: StateLayout,
+    pub(crate) inputs: Range<usize>,
+    pub(crate) elements: Range<usize>,
+    /// Empty unless elements are in 8 bits.
+    pub(crate) scales: Range<usize>,
+}
+
+/// The bytes of a sealed state.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StateFormat {
+    pub(crate) layers: Vec<StateLayerFormat>,
+    pub(crate) sealed: Sealed,
+    len: usize,
+}
+
+impl StateLayerFormat {
+    /// Its tensors.
+    pub(crate) fn tensors(&self, sealed: Sealed) -> Vec<BlockTensor> {
+        let StateLayout { n_inputs, channels, n_heads, k_dim, v_dim } = self.layout;
+        let number = match sealed {
+            Sealed::F32 => Number::F32,
+            Sealed::F16 => Number::F16,
+            Sealed::Q8 => Number::I8,
+        };
+        let tensor = |suffix, number, shape: &[usize], place: &Range<usize>| BlockTensor {
+            suffix,
+            number,
+            shape: shape.to_vec(),
+            place: place.clone(),
+        };
+        let elements = [n_heads, v_dim / LANES, k_dim, LANES];
+        let tensors = [
+            tensor(".inputs", Number::F16, &[n_inputs, channels], &self.inputs),
+            tensor(".weights", number, &elements, &self.elements),
+            tensor(".scales", Number::F32, &[n_heads, v_dim], &self.scales),
+        ];
+        tensors.into_iter().filter(|tensor| !tensor.place.is_empty()).collect()
+    }
+}
+
+impl StateFormat {
+    /// The format of a layout's states.
+    pub(crate) fn new(layout: &KvLayout) -> Self {
+        let mut len = 0;
+        let mut take = |n_bytes: usize| {
+            len += n_bytes;
+            len - n_bytes..len
+        };
+        let layer = |of: &StateLayout| StateLayerFormat {
+            layout: *of,
+            inputs: take(2 * of.n_inputs * of.channels),
+            elements: take(layout.sealed.element() * of.elements()),
+            scales: take(4 * layout.sealed.n_scales(of.n_heads * of.v_dim)),
+        };
+        let layers = layout.states.iter().map(layer).collect();
+        Self { layers, sealed: layout.sealed, len }
+    }
+
+    /// Bytes of a state.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::KvFormat;
+
+    #[test]
+    fn tensors_fill_a_state() {
+        for sealed in [Sealed::F32, Sealed::F16, Sealed::Q8] {
+            let delta = StateLayout { n_inputs: 3, channels: 96, n_heads: 2, k_dim: 32, v_dim: 16 };
+            let convolution = StateLayout { n_inputs: 2, channels: 64, n_heads: 0, k_dim: 0, v_dim: 0 };
+            let mut layout = KvLayout::uniform(1, 1, 16, KvFormat::Q4);
+            (layout.states, layout.sealed) = (vec![delta, convolution], sealed);
+            let format = StateFormat::new(&layout);
+            let mut at = 0;
+            for tensor in format.layers.iter().flat_map(|layer| layer.tensors(sealed)) {
+                let size = tensor.number.size() * tensor.shape.iter().product::<usize>();
+                assert_eq!((tensor.place.start, tensor.place.len()), (at, size));
+                at = tensor.place.end;
+            }
+            assert_eq!(at, format.len());
+            assert_eq!(
+                format.layers.iter().map(|layer| layer.tensors(sealed).len()).sum::<usize>(),
+                match sealed {
+                    Sealed::Q8 => 4,
+                    _ => 3,
+                }
+            );
+        }
+    }
 
     /// Tensors follow one another without gaps, and fill as many bytes as the layout promises.
     #[test]
@@ -242,12 +357,8 @@ mod tests {
                     tensors.sort_by_key(|tensor| tensor.place.start);
                     let mut at = 0;
                     for BlockTensor { number, shape, place, .. } in tensors {
-                        let size = match number {
-                            Number::U32 => 4,
-                            Number::U8 => 1,
-                            Number::F16 => 2,
-                        };
-                        assert_eq!((place.start, place.len()), (at, size * shape.iter().product::<usize>()));
+                        let size = number.size() * shape.iter().product::<usize>();
+                        assert_eq!((place.start, place.len()), (at, size));
                         at = place.end;
                     }
                     assert_eq!(at, block.len(is_first));

@@ -4,8 +4,10 @@
 //! turned around tile by tile. The up-projections are absorbed into queries and contexts. Latent and rotary
 //! part are rotated (Hadamard) separately, so that the view can be rotated back.
 
+use super::format::StateFormat;
 use crate::{KvCost, KvFormat};
 use greenroom_kernels::quant::{EXACT, GROUP};
+use greenroom_kernels::recurrence::Sealed;
 
 /// Tokens of a block.
 pub(crate) const BLOCK: usize = 256;
@@ -112,24 +114,62 @@ impl LayerLayout {
     }
 }
 
-/// Layers whose shares of a block are loaded and evicted together.
+/// What a recurrent layer keeps of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StateLayout {
+    /// Inputs of its convolution: those of the last so many tokens.
+    pub(crate) n_inputs: usize,
+    pub(crate) channels: usize,
+    /// Matrices, `[k_dim, v_dim]` each.
+    pub(crate) n_heads: usize,
+    pub(crate) k_dim: usize,
+    pub(crate) v_dim: usize,
+}
+
+impl StateLayout {
+    /// Elements of all matrices.
+    pub(crate) fn elements(&self) -> usize {
+        self.n_heads * self.k_dim * self.v_dim
+    }
+
+    /// Bytes that a sequence at work takes: f32 matrices, and the inputs before its end.
+    fn live_bytes(&self) -> u64 {
+        (4 * self.elements() + 2 * self.n_inputs * self.channels) as u64
+    }
+
+    /// Bytes of what a token adds, until it is certain that the sequence does not go back: f16 inputs, and a
+    /// decay and a strength for each head.
+    pub(crate) fn token_bytes(&self) -> u64 {
+        (2 * self.channels + 8 * self.n_heads) as u64
+    }
+}
+
+/// What of a sequence is loaded and evicted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// Layers with full attention: needed for as long as the sequence is in memory.
+    /// A block of the layers with full attention: needed for as long as the sequence is in memory.
     Global = 0,
-    /// Layers with a window: in memory while a row to come can see it.
+    /// A block of the layers with a window: in memory while a row to come can see it.
     Windowed = 1,
+    /// The state of all recurrent layers after a token.
+    State = 2,
 }
 
 impl Part {
-    /// Both.
-    pub(crate) const ALL: [Self; 2] = [Self::Global, Self::Windowed];
+    /// The parts of a block.
+    pub(crate) const OF_BLOCKS: [Self; 2] = [Self::Global, Self::Windowed];
+    /// All.
+    pub(crate) const ALL: [Self; 3] = [Self::Global, Self::Windowed, Self::State];
 }
 
 /// All layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvLayout {
     pub(crate) layers: Vec<LayerLayout>,
+    /// Recurrent layers, in order.
+    pub(crate) states: Vec<StateLayout>,
+    /// Format of their sealed states.
+    pub(crate) sealed: Sealed,
 }
 
 impl KvLayout {
@@ -139,7 +179,7 @@ impl KvLayout {
         let coded = format != KvFormat::F16;
         let tensor = |centered| TensorLayout { n_heads, dim, format, rotated: coded, exact: coded, centered };
         let layer = LayerLayout { k: tensor(coded), v: tensor(false), shared: false, window: None };
-        Self { layers: vec![layer; n_layers] }
+        Self { layers: vec![layer; n_layers], states: Vec::new(), sealed: Sealed::Q8 }
     }
 
     /// The part that a layer belongs to. Where no layer sees everything, all are global: a block is found by
@@ -154,9 +194,19 @@ impl KvLayout {
         (0..self.layers.len()).filter(move |layer| self.part_of(*layer) == part)
     }
 
-    /// The parts that have layers.
+    /// The parts of its blocks.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part> {
-        Part::ALL.into_iter().filter(|part| self.layers_of(*part).next().is_some())
+        Part::OF_BLOCKS.into_iter().filter(|part| self.layers_of(*part).next().is_some())
+    }
+
+    /// True if there are recurrent layers.
+    pub(crate) fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Bytes of a sealed state.
+    pub(crate) fn state_bytes(&self) -> u64 {
+        StateFormat::new(self).len() as u64
     }
 
     /// The widest window of the windowed part; `None` if it has no layers.
@@ -167,6 +217,7 @@ impl KvLayout {
     /// Bytes of a sealed block in the layers of a part; a session's first one may have
     /// [`KvLayout::exact_bytes`] more.
     pub(crate) fn block_bytes(&self, part: Part) -> u64 {
+        debug_assert_ne!(part, Part::State, "a state is no part of a block");
         self.layers_of(part).map(|layer| self.layers[layer].block_bytes() as u64).sum()
     }
 
@@ -190,7 +241,15 @@ impl KvLayout {
         let (windowed, exact) = (of(Part::Windowed), self.exact_bytes());
         let window = self.window().map_or(0, |window| (window.div_ceil(BLOCK) + 2) * BLOCK);
         let (global, open) = (of(Part::Global), self.row_bytes() as u64);
-        KvCost { global, windowed, window: window as u64, exact, open, most_open: BLOCK as u64 - 1 }
+        let (most_open, state) = (BLOCK as u64 - 1, self.state_bytes());
+        let live = [self.live_bytes(0), self.live_bytes(1) - self.live_bytes(0)];
+        KvCost { global, windowed, window: window as u64, exact, open, most_open, state, live }
+    }
+
+    /// Bytes of the recurrent layers of a sequence at work, with what its last `tokens` tokens added.
+    pub(crate) fn live_bytes(&self, tokens: usize) -> u64 {
+        let of = |state: &StateLayout| state.live_bytes() + state.token_bytes() * tokens as u64;
+        self.states.iter().map(of).sum()
     }
 
     /// Maximum memory that an active agent takes until it has `tokens` tokens: besides its cache, f16 rows of
@@ -200,7 +259,9 @@ impl KvLayout {
     pub(crate) fn at_work(&self, tokens: usize, in_rows: usize) -> u64 {
         let in_rows = (2 * BLOCK).saturating_add(in_rows).min(tokens);
         let rows = (in_rows as u64).saturating_mul(self.row_bytes() as u64);
-        self.cost().most(tokens as u64).saturating_add(rows)
+        // Besides the sealed state where it began one where the reply does, and one on the way.
+        let states = self.live_bytes(in_rows).saturating_add(2 * self.state_bytes());
+        self.cost().most(tokens as u64).saturating_add(rows).saturating_add(states)
     }
 
     /// The formats by a short name: `q4`, `q8/q4` (keys, values), `mixed-` and a hash; `-plain`: codes are
@@ -230,7 +291,13 @@ impl KvLayout {
             let window = l.window.map_or(String::new(), |window| format!("~{window}"));
             format!("{}/{values}{window}", tensor(l.k))
         };
-        self.layers.iter().map(layer).collect::<Vec<_>>().join(",")
+        let mut described = self.layers.iter().map(layer).collect::<Vec<_>>().join(",");
+        for StateLayout { n_inputs, channels, n_heads, k_dim, v_dim } in &self.states {
+            let sealed = self.sealed;
+            let state = format!(";{n_inputs}x{channels}/{n_heads}x{k_dim}x{v_dim}:{sealed:?}");
+            described.push_str(&state);
+        }
+        described
     }
 }
 
@@ -256,6 +323,7 @@ mod tests {
         };
         let gemma = |format| KvLayout {
             layers: (0..48).map(|l| layer(format, (l % 6 != 5).then_some(1024))).collect(),
+            ..KvLayout::uniform(0, 1, 16, format)
         };
         let (f16, q4) = (gemma(KvFormat::F16), gemma(KvFormat::Q4));
         // 32 MiB a layer at 4,096 tokens; in four bits 8.25 MiB, and 64 KiB of means.
@@ -275,7 +343,7 @@ mod tests {
         }
         let (k, v) = (tensor(1, 576, KvFormat::F16), tensor(1, 512, KvFormat::F16));
         let latent = LayerLayout { k, v, shared: true, window: None };
-        let deepseek = KvLayout { layers: vec![latent; 27] };
+        let deepseek = KvLayout { layers: vec![latent; 27], ..gemma(KvFormat::F16) };
         assert_eq!(deepseek.block_bytes(Part::Global), 256 * 27 * 576 * 2);
         assert_eq!(deepseek.parts().collect::<Vec<_>>(), [Part::Global]);
         assert_eq!(latent.key_parts(), [512, 64]);

@@ -17,6 +17,10 @@ pub(crate) struct BlockId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowsId(pub(crate) u32);
 
+/// The state of a sequence's recurrent layers, in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct StateId(pub(crate) u32);
+
 /// The sealed blocks of a sequence in order, each with the hash of all that it holds.
 #[derive(Debug, Default)]
 pub(crate) struct BlockTable {
@@ -30,7 +34,7 @@ pub(crate) type Parts = [Option<BlockId>; 2];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockHash(pub(crate) [u8; 32]);
 
-/// Key of a part of a block.
+/// Key of a part of a block, or of the state after a token, by the address of all up to it.
 pub(crate) type BlockKey = (BlockHash, Part);
 
 impl BlockHash {
@@ -39,22 +43,27 @@ impl BlockHash {
         Self(blake3::derive_key("greenroom 2026 kv cache identity", identity.as_bytes()))
     }
 
-    /// The address of the block of `ids` that follows the block at `self`.
-    pub(crate) fn then(self, ids: &[u32]) -> Self {
+    /// The address of `ids` (a block, or less) that follow the block at `self`. `borders`: numbers of ids
+    /// among them after which states were sealed; none but in models with recurrent layers.
+    pub(crate) fn then(self, ids: &[u32], borders: impl IntoIterator<Item = usize>) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         for id in ids {
             hasher.update(&id.to_le_bytes());
         }
+        // At the end of what is addressed a border changes nothing of it. No id is as large as the mark.
+        for border in borders.into_iter().filter(|border| (1..ids.len()).contains(border)) {
+            hasher.update(&u32::MAX.to_le_bytes()).update(&(border as u32).to_le_bytes());
+        }
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// Addresses of all whole blocks of `ids`, starting at the root `self`.
-    pub(crate) fn chain(self, ids: &[u32]) -> Vec<Self> {
-        let next = |hash: &mut Self, block: &[u32]| {
-            *hash = hash.then(block);
+    /// Addresses of all whole blocks of `ids`, starting at the root `self`; `borders` among all of them.
+    pub(crate) fn chain(self, ids: &[u32], borders: &[usize]) -> Vec<Self> {
+        let next = |hash: &mut Self, (first, block): (usize, &[u32])| {
+            *hash = hash.then(block, within(borders, first * BLOCK));
             Some(*hash)
         };
-        ids.chunks_exact(BLOCK).scan(self, next).collect()
+        ids.chunks_exact(BLOCK).enumerate().scan(self, next).collect()
     }
 
     /// Lower-case hexadecimal.
@@ -66,6 +75,11 @@ impl BlockHash {
     pub(crate) fn from_hex(hex: &str) -> Option<Self> {
         blake3::Hash::from_hex(hex).ok().map(|hash| Self(*hash.as_bytes()))
     }
+}
+
+/// Borders after the first `start` ids, as numbers of ids after these.
+pub(crate) fn within(borders: &[usize], start: usize) -> impl Iterator<Item = usize> {
+    borders.iter().filter_map(move |border| border.checked_sub(start))
 }
 
 impl BlockTable {
@@ -123,7 +137,7 @@ impl BlockTable {
     /// The last block before `limit` of which something is in memory, with what it is.
     pub(crate) fn last_held(&self, limit: usize) -> Option<(usize, Part)> {
         let held = |(_, parts): &(BlockHash, Parts)| {
-            Part::ALL.into_iter().find(|part| parts[*part as usize].is_some())
+            Part::OF_BLOCKS.into_iter().find(|part| parts[*part as usize].is_some())
         };
         let blocks = self.entries.iter().take(limit).enumerate().rev();
         blocks.filter_map(|(block, entry)| Some((block, held(entry)?))).next()
@@ -142,13 +156,20 @@ mod tests {
     #[test]
     fn an_address_depends_on_identity_and_every_id_before() {
         let ids: Vec<u32> = (0..600).collect();
-        let chain = BlockHash::root("a").chain(&ids);
+        let root = BlockHash::root("a");
+        let chain = root.chain(&ids, &[]);
         assert_eq!(chain.len(), 2);
-        assert_eq!(chain, BlockHash::root("a").chain(&ids[..512]));
-        assert_ne!(chain[1], BlockHash::root("b").chain(&ids)[1]);
+        assert_eq!(chain, root.chain(&ids[..512], &[]));
+        assert_ne!(chain[1], BlockHash::root("b").chain(&ids, &[])[1]);
         let mut other = ids.clone();
         other[0] = 7;
-        assert_ne!(chain[1], BlockHash::root("a").chain(&other)[1]);
+        assert_ne!(chain[1], root.chain(&other, &[])[1]);
+        // A border changes what follows it, and nothing before.
+        assert_eq!(root.chain(&ids, &[256, 512, 550]), chain);
+        assert_eq!(root.chain(&ids, &[300])[0], chain[0]);
+        assert_ne!(root.chain(&ids, &[300])[1], chain[1]);
+        assert_ne!(root.chain(&ids, &[300])[1], root.chain(&ids, &[301])[1]);
+        assert_eq!(chain[0].then(&ids[256..512], [44]), root.chain(&ids, &[300])[1]);
         assert_eq!(BlockHash::from_hex(&chain[0].hex()), Some(chain[0]));
         assert_eq!(BlockHash::from_hex("../x"), None);
     }

@@ -2,10 +2,10 @@
 //! rows; their users, and their bytes against a budget. The bytes themselves are a device's.
 
 use crate::Result;
-use crate::device::{Cache, Device, Output, Pass};
+use crate::device::{Cache, Device, Output, Pass, StateSpan};
 use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{KvLayout, Part};
-use crate::kv::table::{BlockId, BlockKey, RowsId};
+use crate::kv::table::{BlockId, BlockKey, RowsId, StateId};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +21,10 @@ pub(crate) struct Arena {
     block_bytes: u64,
     n_rows: u32,
     free_rows: Vec<RowsId>,
+    n_states: u32,
+    free_states: Vec<StateId>,
+    /// Bytes of a sealed state.
+    state_bytes: u64,
     /// Formats of each part of a block.
     formats: [BlockFormat; 2],
     budget: u64,
@@ -47,7 +51,10 @@ impl Arena {
             block_bytes: 0,
             n_rows: 0,
             free_rows: Vec::new(),
-            formats: Part::ALL.map(|part| BlockFormat::new(layout, part)),
+            n_states: 0,
+            free_states: Vec::new(),
+            state_bytes: layout.state_bytes(),
+            formats: Part::OF_BLOCKS.map(|part| BlockFormat::new(layout, part)),
             budget,
         }
     }
@@ -96,6 +103,43 @@ impl Arena {
     /// A place for a part of a block that is about to be sealed, referenced once.
     pub(crate) fn reserve(&mut self, part: Part, is_first: bool) -> BlockId {
         self.allocate(self.formats[part as usize].len(is_first) as u64)
+    }
+
+    /// A place for a state that is about to be sealed, referenced once.
+    pub(crate) fn reserve_state(&mut self) -> BlockId {
+        self.allocate(self.state_bytes)
+    }
+
+    /// An id for a state at work.
+    pub(crate) fn new_state(&mut self) -> StateId {
+        self.free_states.pop().unwrap_or_else(|| {
+            self.n_states += 1;
+            StateId(self.n_states - 1)
+        })
+    }
+
+    /// See [`Cache::load_state`].
+    pub(crate) fn load_state(&mut self, id: StateId, at: usize, from: Option<BlockId>) {
+        self.cache.load_state(id, at, from);
+    }
+
+    /// See [`Cache::truncate_state`].
+    pub(crate) fn truncate_state(&mut self, id: StateId, n: usize) {
+        self.cache.truncate_state(id, n);
+    }
+
+    /// Gives a state at work back.
+    pub(crate) fn release_state(&mut self, id: StateId) {
+        self.cache.free_state(id);
+        self.free_states.push(id);
+    }
+
+    /// See [`Device::seal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn seal_state(&mut self, span: &StateSpan) -> Result<()> {
+        self.device.seal(span, &mut *self.cache)
     }
 
     fn allocate(&mut self, bytes: u64) -> BlockId {
@@ -233,12 +277,12 @@ impl Arena {
 
     /// Bytes of a part of a block (but a session's first).
     pub(crate) fn part_bytes(&self, part: Part) -> u64 {
-        self.formats[part as usize].len(false) as u64
+        self.formats.get(part as usize).map_or(self.state_bytes, |format| format.len(false) as u64)
     }
 
-    /// Bytes of all blocks in use, a shared one once, and of all rows.
+    /// Bytes of all blocks and sealed states in use, a shared one once, and of all rows and states at work.
     pub(crate) fn bytes(&self) -> u64 {
-        self.block_bytes + self.cache.row_bytes()
+        self.block_bytes + self.cache.open_bytes()
     }
 
     /// Bytes of all sealed blocks in use.

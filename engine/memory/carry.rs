@@ -8,6 +8,7 @@ use super::opening::Opening;
 use super::restore::{BegunTail, LoadStats, Reading, Restore};
 use super::saver::{Cost, Written};
 use super::session::Session;
+use super::states::{States, borders};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, Parts};
 use crate::store::Store;
@@ -149,7 +150,7 @@ impl Memory {
     fn exported(&mut self, key: &SessionKey, session: &mut Session) -> Result<SessionExport> {
         let export = |parts: Parts| -> Result<BlockParts> {
             let mut out = BlockParts::default();
-            for part in Part::ALL {
+            for part in Part::OF_BLOCKS {
                 out[part as usize] = parts[part as usize].map(|id| self.arena.export(id)).transpose()?;
             }
             Ok(out)
@@ -158,11 +159,17 @@ impl Memory {
         let n_rows = session.sequence.len() % BLOCK;
         let rows = session.sequence.open_rows().map(|rows| self.arena.export_rows(rows, 0..n_rows));
         let rows = rows.transpose()?.unwrap_or_default();
+        // Those that it can go on from, or back to, with what is exported.
+        let end = session.sequence.len();
+        let known = session.sequence.states().into_iter().flat_map(States::known);
+        let known = known.filter(|(at, ..)| *at <= end && (at % BLOCK == 0 || at / BLOCK == end / BLOCK));
+        let states = known.filter_map(|(at, _, id)| Some((at, id?)));
+        let states = states.map(|(at, id)| Ok((at, self.arena.export(id)?))).collect::<Result<Vec<_>>>()?;
         if self.store.is_some() {
             session.trim_window(true, &mut self.arena);
         }
         let identity = self.context.identity_with(&key.tenant, session.numerics.as_ref());
-        Ok(SessionExport { identity, segments: session.segments.clone(), blocks, n_rows, rows })
+        Ok(SessionExport { identity, segments: session.segments.clone(), blocks, n_rows, rows, states })
     }
 
     /// Makes a session of a memory from outside that this one is to take as it is, whose run is claimed; what
@@ -182,12 +189,16 @@ impl Memory {
         };
         (session.segments, session.tokens) = (prompt.to_vec(), flatten(prompt));
         let parts = memory.blocks.iter().flatten().flatten();
-        let room = parts.map(|block| block.len() as u64).sum::<u64>() + memory.rows.len() as u64;
+        let states = memory.states.iter().map(|(_, state)| state.len() as u64).sum::<u64>();
+        let room = parts.map(|block| block.len() as u64).sum::<u64>() + memory.rows.len() as u64 + states;
         self.make_room(room, None);
-        let hashes = session.sequence.root().chain(&session.tokens);
+        if let Some(states) = session.sequence.states_mut() {
+            states.set_borders(borders(prompt, false));
+        }
+        let hashes = session.sequence.chain(&session.tokens, 0);
         for (hash, blocks) in hashes.into_iter().zip(memory.blocks) {
             let mut parts = Parts::default();
-            for (part, bytes) in Part::ALL.into_iter().zip(blocks) {
+            for (part, bytes) in Part::OF_BLOCKS.into_iter().zip(blocks) {
                 parts[part as usize] = bytes.map(|bytes| self.arena.insert((hash, part), bytes));
             }
             session.sequence.push_block(hash, parts);
@@ -195,6 +206,14 @@ impl Memory {
         if memory.n_rows > 0 {
             session.sequence.push_rows(self.arena.insert_rows(&memory.rows), memory.n_rows);
         }
+        for (at, bytes) in memory.states {
+            let hash = session.sequence.address(&session.tokens, at);
+            let id = self.arena.insert((hash, Part::State), bytes);
+            let states = session.sequence.states_mut().expect("a memory with states is one of such a model");
+            states.add(at, hash, Some(id), false, &mut self.arena);
+        }
+        let place = session.sequence.place(session.sequence.len());
+        session.rewind(place, &mut self.arena);
         let (reused, n) = (session.sequence.len(), session.tokens.len());
         Recalled {
             session,
@@ -252,7 +271,7 @@ impl Memory {
         let mut unneeded = Unneeded::default();
         let known = self.idle.get(key);
         if let Some(idle) = known {
-            unneeded.blocks.extend(idle.session.sequence.table().hashes());
+            unneeded.blocks.extend(idle.session.sequence.hashes());
             unneeded.tails.extend(idle.session.own_files());
         }
         let n_known = usize::from(known.is_some());
@@ -264,7 +283,7 @@ impl Memory {
         unneeded.needed_tails.extend(tails);
         let at_rest = self.idle.values().map(|idle| &idle.session);
         for session in at_rest.chain(self.forks.iter().filter_map(Fork::copied)) {
-            unneeded.needed_blocks.extend(session.sequence.table().hashes());
+            unneeded.needed_blocks.extend(session.sequence.hashes());
             unneeded.needed_tails.extend(session.files());
         }
         let session = key.clone();

@@ -12,6 +12,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Export {
     pub(super) blocks: Vec<Sealed>,
+    /// Sealed states; their indexes are positions.
+    pub(super) states: Vec<Sealed>,
     pub(super) rows: Option<Rows>,
     /// References to the blocks: they stay in memory, and count there, until they are written.
     pub(super) held: Vec<BlockId>,
@@ -37,6 +39,8 @@ pub(super) struct Rows {
 pub(crate) struct Stored {
     /// Indexes and addresses of the blocks.
     pub(super) blocks: Vec<(usize, BlockHash)>,
+    /// Positions and addresses of the states.
+    pub(super) states: Vec<(usize, BlockHash)>,
     pub(super) tail: Option<TailRef>,
     /// True if the file is gone that the rows were to be appended to: they go to another one, all of them.
     pub(crate) lost_tail: bool,
@@ -46,6 +50,22 @@ pub(crate) struct Stored {
     pub(crate) error: Option<Error>,
 }
 
+impl Sealed {
+    /// Writes what the disk lacks of it; returns the bytes written.
+    fn write(self, store: &Store, layout: &KvLayout) -> Result<u64> {
+        let Self { index, hash, parts } = self;
+        let mut n_bytes = 0;
+        for (part, bytes) in parts {
+            match bytes {
+                Some(bytes) => n_bytes += store.write_block((hash, part), index, &*bytes?, layout)?,
+                None if store.has_block((hash, part)) => {}
+                None => return Err(Error::store(format!("layers of block {index} are no longer in memory"))),
+            }
+        }
+        Ok(n_bytes)
+    }
+}
+
 impl Export {
     /// Bytes of memory in addition to the blocks that it holds.
     pub(super) fn bytes(&self) -> u64 {
@@ -53,7 +73,7 @@ impl Export {
         bytes.map_or(0, |bytes| bytes.len() as u64)
     }
 
-    /// Writes what the disk lacks of it: blocks first, then the tail.
+    /// Writes what the disk lacks of it: blocks first, then states, then the tail.
     pub(super) fn write(self, store: &Store, layout: &KvLayout) -> Stored {
         let mut stored = Stored::default();
         let written = self.write_in_order(&mut stored, store, layout);
@@ -61,19 +81,15 @@ impl Export {
     }
 
     fn write_in_order(self, stored: &mut Stored, store: &Store, layout: &KvLayout) -> Result<()> {
-        for Sealed { index, hash, parts } in self.blocks {
-            for (part, bytes) in parts {
-                match bytes {
-                    Some(bytes) => {
-                        stored.bytes += store.write_block((hash, part), index, &*bytes?, layout)?
-                    }
-                    None if store.has_block((hash, part)) => {}
-                    None => {
-                        return Err(Error::store(format!("layers of block {index} are no longer in memory")));
-                    }
-                }
-            }
-            stored.blocks.push((index, hash));
+        for sealed in self.blocks {
+            let known = (sealed.index, sealed.hash);
+            stored.bytes += sealed.write(store, layout)?;
+            stored.blocks.push(known);
+        }
+        for sealed in self.states {
+            let known = (sealed.index, sealed.hash);
+            stored.bytes += sealed.write(store, layout)?;
+            stored.states.push(known);
         }
         if let Some(Rows { mut tail, n, bytes }) = self.rows {
             if tail.rows > 0 && !store.has_tail(&tail) {

@@ -32,6 +32,7 @@ mod restore;
 pub(crate) mod saver;
 pub(crate) mod sequence;
 pub(crate) mod session;
+pub(crate) mod states;
 mod unfinished;
 
 pub(crate) use recall::Recalled;

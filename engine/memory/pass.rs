@@ -14,6 +14,8 @@ pub(crate) struct Span<'a> {
     pub(crate) tokens: &'a [u32],
     /// Position at which this pass stops.
     pub(crate) end: usize,
+    /// Position from which on tokens may not stay: guesses, and options that are weighed.
+    pub(crate) certain: usize,
     /// Rows whose logits are wanted.
     pub(crate) logits: Wanted,
 }
@@ -142,8 +144,8 @@ fn run(
         return Err(Error::request(format!("token {id} is not in the vocabulary of {n_vocab}")));
     }
     let (mut plans, mut sequences) = (Vec::new(), Vec::new());
-    for Span { sequence, tokens, end, .. } in spans {
-        plans.push(sequence.plan_pass(end, arena));
+    for Span { sequence, tokens, end, certain, .. } in spans {
+        plans.push(sequence.plan_pass((certain.min(end), end), tokens.len(), arena));
         sequences.push((sequence, tokens));
     }
     let best = best.filter(|best| !best.is_empty());

@@ -136,11 +136,11 @@ impl Memory {
             let Some(idle) = self.idle.get_mut(&fetched.session) else { continue };
             let read = match fetched.bytes {
                 Bytes::Block(index, key, Found::Whole((block, bytes))) => {
-                    let wanted = idle.session.sequence.table().hash(index) == Some(key.0)
-                        && !idle.session.sequence.table().holds(index, key.1);
-                    if wanted {
+                    let sequence = &mut idle.session.sequence;
+                    let is_known = sequence.hash_of((index, key.1)) == Some(key.0);
+                    if is_known && !sequence.holds((index, key.1)) {
                         let id = self.arena.insert(key, Arc::new(block));
-                        idle.session.sequence.refill(index, key.1, id);
+                        sequence.refill(index, key.1, id, &mut self.arena);
                     }
                     Ok(bytes)
                 }
@@ -180,13 +180,15 @@ impl Memory {
     fn read_ahead(&mut self, key: &SessionKey, next_use: u64) {
         let Some(idle) = self.idle.get_mut(key) else { return };
         let sequence = &mut idle.session.sequence;
-        let missing: Vec<(usize, Part)> = sequence.missing(sequence.len()).collect();
+        let last = sequence.states().and_then(|states| states.known().last());
+        let state = last.filter(|(.., id)| id.is_none()).map(|(at, ..)| (at, Part::State));
+        let missing: Vec<(usize, Part)> = sequence.missing(sequence.len()).chain(state).collect();
         let mut pieces = Vec::new();
-        for (block, part) in missing {
-            let Some(hash) = sequence.table().hash(block) else { continue };
+        for (at, part) in missing {
+            let Some(hash) = sequence.hash_of((at, part)) else { continue };
             match self.arena.find((hash, part)) {
-                Some(id) => sequence.refill(block, part, id),
-                None => pieces.push((Piece::Block(block, (hash, part)), self.arena.part_bytes(part))),
+                Some(id) => sequence.refill(at, part, id, &mut self.arena),
+                None => pieces.push((Piece::Block(at, (hash, part)), self.arena.part_bytes(part))),
             }
         }
         if let Some(tail) = idle.session.absent_tail() {

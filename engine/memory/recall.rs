@@ -14,8 +14,9 @@ use super::Memory;
 use super::at_rest::ReadAhead;
 use super::io_pool::Begun;
 use super::opening::Opening;
-use super::restore::{BegunTail, LoadStats, OnDisk, ReadBlock, Reading, Restore, Wanted};
+use super::restore::{BegunStates, BegunTail, LoadStats, OnDisk, ReadBlock, Reading, Restore, Wanted};
 use super::session::Session;
+use super::states::borders;
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::{BlockHash, BlockId, Parts};
 use crate::store::Found;
@@ -78,6 +79,8 @@ enum RecallStep {
     Known(Known),
     /// The rows of its open block.
     Tail,
+    /// States of recurrent layers, found by their content: those in memory, then those on disk.
+    States(BegunStates),
     /// At most all tokens of the prompt but the last.
     Last(Restore),
     /// All of a memory that another device began, before it goes on.
@@ -153,7 +156,11 @@ impl Memory {
         session.tokens.truncate(matched.n_tokens);
         session.tokens.extend(flatten(&prompt[matched.n_segments..]));
         session.segments.truncate(matched.n_segments);
-        session.rewind(matched.n_tokens, &mut self.arena);
+        let all: Vec<&Segment> = session.segments.iter().chain(&prompt[matched.n_segments..]).collect();
+        let borders = borders(all, true);
+        let n_alike = session.sequence.states().map_or(usize::MAX, |states| states.n_alike(&borders));
+        session.rewind(matched.n_tokens.min(n_alike), &mut self.arena);
+        session.sequence.states_mut().into_iter().for_each(|states| states.set_borders(borders.clone()));
         let tail = if request.cold { None } else { self.begin_tail(&session, &stats) };
         let step = RecallStep::Own(Restore::to(matched.n_tokens, &session));
         Recalling {
@@ -202,8 +209,19 @@ impl Memory {
                     if !self.poll_tail(session, &mut loading.tail, stats) {
                         return false;
                     }
-                    if loading.is_fresh {
+                    if loading.is_fresh && session.sequence.states().is_none() {
                         self.prefixes.reuse(session, loading.first_message, &mut self.arena);
+                    }
+                    match self.begin_states(session, stats) {
+                        Some(begun) => RecallStep::States(begun),
+                        None => loading.to_last(),
+                    }
+                }
+                RecallStep::States(begun) => {
+                    let Some((found, span)) = begun.poll() else { return false };
+                    stats.took(span);
+                    if let Some(states) = session.sequence.states_mut() {
+                        found.into_iter().flatten().for_each(|(at, hash)| states.add_stored(at, hash));
                     }
                     loading.to_last()
                 }
@@ -310,6 +328,32 @@ impl Memory {
         Session::new(&self.context, &request.session.tenant)
     }
 
+    /// Makes states known that are in memory, and begins to look for others on disk; `None`: there are none to
+    /// look for.
+    fn begin_states(&mut self, session: &mut Session, stats: &LoadStats) -> Option<BegunStates> {
+        let sequence = &session.sequence;
+        let states = sequence.states()?;
+        let end = sequence.len().min(session.tokens.len().saturating_sub(1));
+        let blocks = (1..=end / BLOCK).map(|block| block * BLOCK);
+        let borders = states.borders().iter().copied().filter(|at| *at <= end && sequence.border(*at) == *at);
+        let wanted: Vec<usize> = blocks.chain(borders).filter(|at| states.hash(*at).is_none()).collect();
+        // One that is known already serves as well as those before it.
+        let known = states.known().map(|(at, ..)| at).filter(|at| *at <= end).max().unwrap_or(0);
+        let (mut absent, mut found) = (Vec::new(), Vec::new());
+        for at in wanted.into_iter().filter(|at| *at > known) {
+            let hash = sequence.address(&session.tokens, at);
+            match self.arena.find((hash, Part::State)) {
+                Some(id) => found.push((at, hash, id)),
+                None => absent.push((at, hash)),
+            }
+        }
+        let states = session.sequence.states_mut()?;
+        let best = found.iter().map(|(at, ..)| *at).max().unwrap_or(0);
+        found.into_iter().for_each(|(at, hash, id)| states.add(at, hash, Some(id), false, &mut self.arena));
+        absent.retain(|(at, _)| *at > best);
+        if absent.is_empty() { None } else { self.begin_states_on_disk(absent, stats) }
+    }
+
     /// Begins to look for whole blocks up to token `end`, by content; `None`: there are none to look for.
     fn begin_known(&mut self, session: &Session, end: usize, stats: &LoadStats) -> Option<Known> {
         let first = session.sequence.len() / BLOCK;
@@ -317,7 +361,7 @@ impl Memory {
         if end_block <= first {
             return None;
         }
-        let hashes = session.sequence.end().chain(&session.tokens[first * BLOCK..end_block * BLOCK]);
+        let hashes = session.sequence.chain(&session.tokens[..end_block * BLOCK], first);
         let global = |(hash, index): (BlockHash, usize)| (index, (hash, Part::Global));
         let wanted: Vec<Wanted> = hashes.into_iter().zip(first..).map(global).collect();
         let held: Vec<Option<BlockId>> = wanted.iter().map(|(_, key)| self.arena.find(*key)).collect();
@@ -431,12 +475,12 @@ impl Known {
 impl Recalling {
     /// Addresses of the blocks that it has or may find.
     pub(crate) fn hashes(&self) -> Vec<BlockHash> {
-        self.session.sequence.root().chain(&self.session.tokens)
+        self.session.sequence.chain(&self.session.tokens, 0)
     }
 
     /// At least one token is fed: its logits choose the first token of the reply.
     fn to_last(&self) -> RecallStep {
-        RecallStep::Last(Restore::to(self.session.tokens.len().saturating_sub(1), &self.session))
+        RecallStep::Last(Restore::standing(self.session.tokens.len().saturating_sub(1), &self.session))
     }
 }
 

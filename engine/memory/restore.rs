@@ -7,7 +7,7 @@ use super::loader::Loader;
 use super::sequence::Sequence;
 use super::session::Session;
 use crate::kv::format::BlockBytes;
-use crate::kv::layout::{BLOCK, Part};
+use crate::kv::layout::Part;
 use crate::kv::table::{BlockHash, BlockId, BlockKey};
 use crate::store::tail::TailRef;
 use crate::store::{Found, Store};
@@ -39,7 +39,7 @@ impl LoadStats {
     }
 }
 
-/// A part of the block at an index.
+/// A part of the block at an index, or the state at a position.
 pub(super) type Wanted = (usize, BlockKey);
 
 /// A block from disk and the bytes that it took there.
@@ -47,6 +47,9 @@ pub(super) type ReadBlock = Found<(BlockBytes, u64)>;
 
 /// Rows of an open block that are being read.
 pub(super) type BegunTail = (TailRef, Begun<Found<(Vec<u8>, u64)>>);
+
+/// Which of some states are on disk, by position.
+pub(super) type BegunStates = Begun<Vec<Vec<(usize, BlockHash)>>>;
 
 /// Parts of blocks that are being read, none of which was in memory.
 pub(super) struct Reading {
@@ -82,6 +85,8 @@ impl Drop for Reserved {
 pub(super) struct Restore {
     n: usize,
     needed: fn(&Sequence, usize) -> Vec<(usize, Part)>,
+    /// True if the sequence goes on from there: its recurrent layers need a state.
+    stands: bool,
     reading: Option<Reading>,
 }
 
@@ -89,13 +94,19 @@ impl Restore {
     /// To at most `n` tokens, with what a row there attends to.
     pub(super) fn to(n: usize, session: &Session) -> Self {
         let needed = |sequence: &Sequence, n: usize| sequence.missing(n).collect();
-        Self { n: session.sequence.border(n), needed, reading: None }
+        Self { n: session.sequence.border(n), needed, stands: false, reading: None }
+    }
+
+    /// To the last place at or before `n` from where the sequence can go on.
+    pub(super) fn standing(n: usize, session: &Session) -> Self {
+        let needed = |sequence: &Sequence, n: usize| sequence.needed(n).collect();
+        Self { n: session.sequence.place(n), needed, stands: true, reading: None }
     }
 
     /// The same, with all that there is of the windowed layers.
     pub(super) fn all_to(n: usize, session: &Session) -> Self {
         let needed = |sequence: &Sequence, n: usize| sequence.absent(n).collect();
-        Self { needed, ..Self::to(n, session) }
+        Self { needed, ..Self::standing(n, session) }
     }
 }
 
@@ -116,7 +127,7 @@ impl Memory {
                 let needed = (restore.needed)(&session.sequence, restore.n);
                 let absent = self.refill_held(session, needed);
                 if absent.is_empty() {
-                    return Some(session.sequence.truncate(restore.n, &mut self.arena));
+                    return Some(self.restored(session, restore));
                 }
                 restore.reading = Some(self.begin_reading(absent, stats));
                 continue;
@@ -124,27 +135,44 @@ impl Memory {
             let read = self.poll_reading(reading, stats)?;
             let wanted = restore.reading.take().map_or(Vec::new(), |reading| reading.wanted);
             let hole = self.refill(session, wanted.into_iter().zip(read), stats);
-            restore.n = match hole {
-                None => return Some(session.sequence.truncate(restore.n, &mut self.arena)),
-                Some((block, (_, Part::Global))) => {
-                    let missing = "a block of the cache is missing; the rest is computed again";
-                    stats.reason.get_or_insert(missing.to_owned());
-                    block * BLOCK
+            let Some((at, (_, part))) = hole else { return Some(self.restored(session, restore)) };
+            let missing = match part {
+                Part::Global => Some("a block of the cache is missing; the rest is computed again"),
+                Part::State => {
+                    Some("a state of the cache is missing; what followed an earlier one is computed again")
                 }
-                Some((_, (_, Part::Windowed))) => restore.n.saturating_sub(1) / BLOCK * BLOCK,
+                Part::Windowed => None,
             };
+            missing.into_iter().for_each(|missing| {
+                stats.reason.get_or_insert(missing.to_owned());
+            });
+            restore.n = session.sequence.without((at, part), restore.n);
+            if let (Part::State, Some(states)) = (part, session.sequence.states_mut()) {
+                states.forget(at, &mut self.arena);
+            }
+            restore.n = if restore.stands { session.sequence.place(restore.n) } else { restore.n };
             session.rewind(restore.n, &mut self.arena);
         }
+    }
+
+    /// What was needed is there, or was given up.
+    fn restored(&mut self, session: &mut Session, restore: &Restore) -> usize {
+        if restore.stands {
+            return session.sequence.truncate(restore.n, &mut self.arena);
+        }
+        let kept = session.sequence.whole(restore.n);
+        session.sequence.rewind(kept, &mut self.arena);
+        kept
     }
 
     /// Gives a session those parts of its blocks that are in memory; returns the others.
     pub(super) fn refill_held(&mut self, session: &mut Session, parts: Vec<(usize, Part)>) -> Vec<Wanted> {
         let mut absent = Vec::new();
-        for (block, part) in parts {
-            let Some(hash) = session.sequence.table().hash(block) else { continue };
+        for (at, part) in parts {
+            let Some(hash) = session.sequence.hash_of((at, part)) else { continue };
             match self.arena.find((hash, part)) {
-                Some(id) => session.sequence.refill(block, part, id),
-                None => absent.push((block, (hash, part))),
+                Some(id) => session.sequence.refill(at, part, id, &mut self.arena),
+                None => absent.push((at, (hash, part))),
             }
         }
         absent
@@ -158,10 +186,10 @@ impl Memory {
         stats: &mut LoadStats,
     ) -> Option<Wanted> {
         let mut hole = None;
-        for ((block, key), read) in read {
+        for ((at, key), read) in read {
             match self.take(key, read, stats) {
-                Some(id) => session.sequence.refill(block, key.1, id),
-                None => hole = hole.or(Some((block, key))),
+                Some(id) => session.sequence.refill(at, key.1, id, &mut self.arena),
+                None => hole = hole.or(Some((at, key))),
             }
         }
         hole
@@ -207,7 +235,7 @@ impl Memory {
     ) -> Option<Begun<Vec<OnDisk>>> {
         let parts: Vec<Part> = self.context.layout.parts().collect();
         let on_disk = move |store: &Store, hash| {
-            Part::ALL.map(|part| parts.contains(&part) && store.has_block((hash, part)))
+            Part::OF_BLOCKS.map(|part| parts.contains(&part) && store.has_block((hash, part)))
         };
         let task = |span: &[BlockHash]| {
             let (span, on_disk) = (span.to_vec(), on_disk.clone());
@@ -299,6 +327,24 @@ impl Memory {
             }
             (None, _) => None,
         }
+    }
+}
+
+impl Memory {
+    /// Asks which of these states are on disk; `None`: there is no disk.
+    pub(super) fn begin_states_on_disk(
+        &self,
+        states: Vec<(usize, BlockHash)>,
+        stats: &LoadStats,
+    ) -> Option<BegunStates> {
+        let task = |span: &[(usize, BlockHash)]| {
+            let span = span.to_vec();
+            move |store: &Store| {
+                span.into_iter().filter(|(_, hash)| store.has_block((*hash, Part::State))).collect()
+            }
+        };
+        let pool = self.loader.as_ref()?.pool(stats.is_beside);
+        Some(pool.begin_all(states.chunks(SPAN).map(task).collect()))
     }
 }
 

@@ -8,10 +8,11 @@
 //! comes from disk ([`Sequence::missing`], [`Sequence::refill`]), or the sequence goes back further.
 
 use super::arena::Arena;
+use super::states::States;
 use crate::Result;
 use crate::device::PassSpan;
 use crate::kv::layout::{BLOCK, KvLayout, Part};
-use crate::kv::table::{BlockHash, BlockId, BlockTable, Parts, RowsId};
+use crate::kv::table::{BlockHash, BlockId, BlockTable, Parts, RowsId, within};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,6 +28,18 @@ pub(crate) struct Sequence {
     retained: Vec<Retained>,
     /// Tokens that went through the model since the turn began.
     n_computed: usize,
+    /// States of its recurrent layers; `None`: there are none.
+    states: Option<States>,
+}
+
+/// The address of the first `n` tokens of a sequence with these blocks and borders.
+fn address(root: BlockHash, table: &BlockTable, borders: &[usize], tokens: &[u32], n: usize) -> BlockHash {
+    let block = n / BLOCK;
+    let before = block.checked_sub(1).and_then(|last| table.hash(last)).unwrap_or(root);
+    match n % BLOCK {
+        0 => before,
+        _ => before.then(&tokens[block * BLOCK..n], within(borders, block * BLOCK)),
+    }
 }
 
 /// Something past of a sequence that stays in memory.
@@ -44,17 +57,51 @@ impl Sequence {
     /// An empty sequence; `root` is the identity that its blocks' addresses start from.
     pub(crate) fn new(layout: Arc<KvLayout>, root: BlockHash) -> Self {
         let (table, rows, retained) = (BlockTable::default(), BTreeMap::new(), vec![Retained::Point(0)]);
-        Self { layout, root, table, rows, len: 0, retained, n_computed: 0 }
+        let states = layout.has_states().then(States::default);
+        Self { layout, root, table, rows, len: 0, retained, n_computed: 0, states }
+    }
+
+    /// States of its recurrent layers; `None`: there are none.
+    pub(crate) fn states(&self) -> Option<&States> {
+        self.states.as_ref()
+    }
+
+    /// As [`Sequence::states`].
+    pub(crate) fn states_mut(&mut self) -> Option<&mut States> {
+        self.states.as_mut()
+    }
+
+    fn borders(&self) -> &[usize] {
+        self.states.as_ref().map_or(&[], States::borders)
+    }
+
+    /// Addresses of the whole blocks of `tokens`, which are all of the sequence, from block `first` on, all
+    /// before which it holds.
+    pub(crate) fn chain(&self, tokens: &[u32], first: usize) -> Vec<BlockHash> {
+        let before = first.checked_sub(1).and_then(|last| self.table.hash(last)).unwrap_or(self.root);
+        let borders: Vec<usize> = within(self.borders(), first * BLOCK).collect();
+        before.chain(&tokens[first * BLOCK..], &borders)
+    }
+
+    /// The address of the first `n` of `tokens`, whose whole blocks it holds.
+    pub(crate) fn address(&self, tokens: &[u32], n: usize) -> BlockHash {
+        address(self.root, &self.table, self.borders(), tokens, n)
+    }
+
+    /// Addresses of all that it is made of: its blocks, and its states.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = BlockHash> {
+        self.table.hashes().chain(self.states.iter().flat_map(States::known).map(|(_, hash, _)| hash))
+    }
+
+    /// Ids of all of it that is in memory.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> {
+        let states = self.states.iter().flat_map(States::known).filter_map(|(.., id)| id);
+        self.table.parts().flatten().flatten().chain(states)
     }
 
     /// Tokens held.
     pub(crate) fn len(&self) -> usize {
         self.len
-    }
-
-    /// The root of its blocks' addresses.
-    pub(crate) fn root(&self) -> BlockHash {
-        self.root
     }
 
     /// Address of the last sealed block, or the root where there is none.
@@ -79,7 +126,7 @@ impl Sequence {
 
     /// Tells whether anything of it is in memory.
     pub(crate) fn holds_any(&self) -> bool {
-        !self.rows.is_empty() || self.table.last_held(self.table.len()).is_some()
+        !self.rows.is_empty() || self.ids().next().is_some()
     }
 
     /// Tokens whose keys and values are in memory, in the layers that see everything.
@@ -91,7 +138,7 @@ impl Sequence {
 
     /// Bytes of its blocks and rows in memory, shared ones included.
     pub(crate) fn bytes(&self, arena: &Arena) -> u64 {
-        let blocks: u64 = self.table.parts().flatten().flatten().map(|id| arena.block_bytes(id)).sum();
+        let blocks: u64 = self.ids().map(|id| arena.block_bytes(id)).sum();
         let rows = |block: &usize| self.len.saturating_sub(block * BLOCK).min(BLOCK);
         let rows: usize = self.rows.keys().map(rows).sum();
         blocks + (rows * self.layout.row_bytes()) as u64
@@ -126,6 +173,7 @@ impl Sequence {
     /// Until the turn ends the sequence can be truncated exactly to here, and to any later end.
     pub(crate) fn hold(&mut self) {
         self.retained.push(Retained::From(self.len));
+        self.states.iter_mut().for_each(|states| states.hold(self.len));
     }
 
     /// Until the turn ends the rows of these blocks stay, those that come with it too, for
@@ -152,8 +200,25 @@ impl Sequence {
         whole.into_iter().filter_map(of).collect()
     }
 
+    /// A reply ends here: states are sealed. `tokens` are all of the sequence.
+    ///
+    /// # Errors
+    /// The device fails; then the states are those of an earlier place.
+    pub(crate) fn end_reply(&mut self, tokens: &[u32], arena: &mut Arena) -> Result<()> {
+        let Self { root, table, states: Some(states), len, .. } = self else { return Ok(()) };
+        let borders = states.borders().to_vec();
+        states.seal_end(*len, |n| address(*root, table, &borders, tokens, n), arena)
+    }
+
     /// Commits the turn: f16 rows stay for the open block only.
     pub(crate) fn end_turn(&mut self, arena: &mut Arena) {
+        if let Some(states) = &mut self.states {
+            // At rest it stands where its state is sealed.
+            states.drop_live(arena);
+            let place = self.place(self.len);
+            self.rewind(place, arena);
+            self.states.iter_mut().for_each(|states| states.end_turn(place, arena));
+        }
         let open = self.len / BLOCK;
         self.retained = vec![Retained::Point(self.len)];
         self.keep_rows(arena, |block| block == open);
@@ -189,17 +254,71 @@ impl Sequence {
     /// lies in a sealed block whose f16 rows are gone, which then goes back to its border, or if something
     /// that a row there sees is not in memory.
     pub(crate) fn truncate(&mut self, n: usize, arena: &mut Arena) -> usize {
-        let mut kept = self.border(n);
-        while let Some((block, part)) = self.missing(kept).next() {
-            kept = if part == Part::Global { block * BLOCK } else { (kept - 1) / BLOCK * BLOCK };
+        let mut kept = self.place(n);
+        while let Some((at, part)) = self.needed(kept).next() {
+            kept = self.place(self.without((at, part), kept));
         }
         self.rewind(kept, arena);
         kept
     }
 
+    /// The last place at or before `n` where it can stand if this part of a block or state can't be had.
+    pub(crate) fn without(&self, (at, part): (usize, Part), n: usize) -> usize {
+        match part {
+            Part::Global => at * BLOCK,
+            Part::Windowed => n.saturating_sub(1) / BLOCK * BLOCK,
+            Part::State => self.states.as_ref().map_or(0, |states| states.before(at)),
+        }
+    }
+
+    /// The last place at or before `n` of which all that a row there attends to is in memory.
+    pub(crate) fn whole(&self, n: usize) -> usize {
+        let mut kept = self.border(n);
+        while let Some(missing) = self.missing(kept).next() {
+            kept = self.without(missing, kept);
+        }
+        kept
+    }
+
+    /// The last place at or before `n` where it can go on: as [`Sequence::border`], and its recurrent layers
+    /// have a state there.
+    pub(crate) fn place(&self, n: usize) -> usize {
+        let mut place = self.border(n);
+        let Some(states) = &self.states else { return place };
+        loop {
+            if states.reaches(place) {
+                return place;
+            }
+            place = self.border(states.before(place));
+        }
+    }
+
+    /// As [`Sequence::missing`], and the state at `n` if it is needed.
+    pub(crate) fn needed(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
+        let state = self.states.as_ref().filter(|states| !states.is_ready_at(n)).map(|_| (n, Part::State));
+        self.missing(n).chain(state)
+    }
+
+    /// Tells whether a part of a block, or a state, is in memory.
+    pub(crate) fn holds(&self, (at, part): (usize, Part)) -> bool {
+        match part {
+            Part::State => self.states.as_ref().is_some_and(|states| states.holds(at)),
+            Part::Global | Part::Windowed => self.table.holds(at, part),
+        }
+    }
+
+    /// The address of a part of a block, or of a state, that it knows.
+    pub(crate) fn hash_of(&self, (at, part): (usize, Part)) -> Option<BlockHash> {
+        match part {
+            Part::State => self.states.as_ref().and_then(|states| states.hash(at)),
+            Part::Global | Part::Windowed => self.table.hash(at),
+        }
+    }
+
     /// Goes back to `n` tokens or the border before them, whatever is in memory of what is before that.
     pub(crate) fn rewind(&mut self, n: usize, arena: &mut Arena) {
         let kept = self.border(n);
+        self.states.iter_mut().for_each(|states| states.rewind(kept, n, arena));
         if kept == self.len {
             return;
         }
@@ -242,7 +361,10 @@ impl Sequence {
     pub(crate) fn absent(&self, n: usize) -> impl Iterator<Item = (usize, Part)> {
         let sealed = (n / BLOCK).min(self.table.len());
         let parts = self.layout.parts().flat_map(move |part| (0..sealed).map(move |block| (block, part)));
-        parts.filter(|(block, part)| !self.table.holds(*block, *part))
+        let states = self.states.iter().flat_map(States::known);
+        let states =
+            states.filter(move |(at, _, id)| *at <= n && id.is_none()).map(|(at, ..)| (at, Part::State));
+        parts.filter(|(block, part)| !self.table.holds(*block, *part)).chain(states)
     }
 
     /// Gives its blocks, all of whose parts must be in memory, addresses from another root. `tokens` are all
@@ -252,9 +374,10 @@ impl Sequence {
     /// The device fails; then it holds nothing.
     pub(crate) fn readdress(&mut self, root: BlockHash, tokens: &[u32], arena: &mut Arena) -> Result<()> {
         self.root = root;
-        for (block, hash) in root.chain(&tokens[..self.table.len() * BLOCK]).into_iter().enumerate() {
+        let hashes = root.chain(&tokens[..self.table.len() * BLOCK], self.borders());
+        for (block, hash) in hashes.into_iter().enumerate() {
             self.table.rename(block, hash);
-            for part in Part::ALL {
+            for part in Part::OF_BLOCKS {
                 let Some(id) = self.table.take(block, part) else { continue };
                 match arena.readdress(id, (hash, part)) {
                     Ok(id) => self.table.set(block, part, id),
@@ -265,17 +388,31 @@ impl Sequence {
                 }
             }
         }
-        Ok(())
+        let Self { table, states: Some(states), .. } = self else { return Ok(()) };
+        let borders = states.borders().to_vec();
+        let readdressed = states.readdress(|n| address(root, table, &borders, tokens, n), arena);
+        if readdressed.is_err() {
+            self.clear(arena);
+        }
+        readdressed
     }
 
-    /// Puts a part of a block in its place.
-    pub(crate) fn refill(&mut self, block: usize, part: Part, id: BlockId) {
-        self.table.set(block, part, id);
+    /// Puts a part of a block, or a state, in its place.
+    pub(crate) fn refill(&mut self, at: usize, part: Part, id: BlockId, arena: &mut Arena) {
+        match (part, &mut self.states) {
+            (Part::State, Some(states)) => states.refill(at, id, arena),
+            (Part::State, None) => arena.release(id),
+            _ => self.table.set(at, part, id),
+        }
     }
 
-    /// Drops a part of the last block before `limit` that has any in memory; `false`: there is none. The
-    /// sequence must get it back before it continues.
+    /// Drops a state, or a part of the last block before `limit` that has any in memory; `false`: there is
+    /// none. The sequence must get it back before it continues.
     pub(crate) fn evict(&mut self, limit: usize, arena: &mut Arena) -> bool {
+        let end = self.len;
+        if self.states.as_mut().is_some_and(|states| states.evict(end, arena)) {
+            return true;
+        }
         let Some((block, part)) = self.table.last_held(limit) else { return false };
         self.table.take(block, part).into_iter().for_each(|id| arena.release(id));
         true
@@ -304,7 +441,8 @@ impl Sequence {
 
     /// Gives all blocks back.
     pub(crate) fn clear(&mut self, arena: &mut Arena) {
-        self.truncate(0, arena);
+        self.states.iter_mut().for_each(|states| states.clear(arena));
+        self.rewind(0, arena);
         self.keep_rows(arena, |_| false);
     }
 
@@ -319,13 +457,20 @@ impl Sequence {
             let n = self.len % BLOCK;
             fork.push_rows(arena.copy_rows(open, n), n);
         }
+        fork.states = self.states.as_ref().map(|states| states.fork(arena));
         fork
     }
 
-    /// Plans what a pass over the tokens up to `end` reads and writes; [`Sequence::finish_pass`] or
-    /// [`Sequence::abort_pass`] follows.
-    pub(crate) fn plan_pass(&mut self, end: usize, arena: &mut Arena) -> PassSpan {
+    /// Plans what a pass over the tokens up to `end` reads and writes, of which those after `certain` may not
+    /// stay; `n_tokens` are known. [`Sequence::finish_pass`] or [`Sequence::abort_pass`] follows.
+    pub(crate) fn plan_pass(
+        &mut self,
+        (certain, end): (usize, usize),
+        n_tokens: usize,
+        arena: &mut Arena,
+    ) -> PassSpan {
         let (start, n) = (self.len, end - self.len);
+        let state = self.states.as_mut().map(|states| states.plan((start, certain, end), n_tokens, arena));
         let (first, open) = (start / BLOCK, end / BLOCK);
         let blocks = first..end.div_ceil(BLOCK);
         let rows = blocks.map(|block| *self.rows.entry(block).or_insert_with(|| arena.new_rows()));
@@ -337,7 +482,7 @@ impl Sequence {
             parts
         };
         let completed = (first..open).map(reserve).collect();
-        PassSpan { start, n, sealed: self.table.parts().collect(), rows, completed }
+        PassSpan { start, n, sealed: self.table.parts().collect(), rows, completed, state }
     }
 
     /// Ends a pass: what was sealed becomes part of the table. `tokens` are all of the sequence.
@@ -346,9 +491,15 @@ impl Sequence {
         self.n_computed += pass.n;
         for parts in pass.completed {
             let block = self.table.len();
-            let hash = self.end().then(&tokens[block * BLOCK..][..BLOCK]);
+            let ids = &tokens[block * BLOCK..][..BLOCK];
+            let hash = self.end().then(ids, within(self.borders(), block * BLOCK));
             let name = |part: Part| parts[part as usize].map(|id| arena.name(id, (hash, part)));
-            self.table.push(hash, Part::ALL.map(name));
+            self.table.push(hash, Part::OF_BLOCKS.map(name));
+        }
+        let Self { root, table, states, .. } = self;
+        if let (Some(states), Some(span)) = (states, &pass.state) {
+            let borders = states.borders().to_vec();
+            states.finish(span, |n| address(*root, table, &borders, tokens, n), arena);
         }
         let last = (self.len / BLOCK).saturating_sub(1);
         let retained = std::mem::take(&mut self.retained);
@@ -365,11 +516,18 @@ impl Sequence {
 
     /// A pass failed: forgets what it wrote.
     pub(crate) fn abort_pass(&mut self, pass: PassSpan, arena: &mut Arena) {
-        pass.completed.into_iter().flatten().flatten().for_each(|id| arena.release(id));
+        pass.completed.iter().flatten().flatten().for_each(|id| arena.release(*id));
         let (open, n) = (self.len / BLOCK, self.len % BLOCK);
         self.keep_rows(arena, |block| block < open || block == open && n > 0);
         if let Some(rows) = self.rows.get(&open) {
             arena.truncate_rows(*rows, n);
+        }
+        let len = self.len;
+        if let (Some(states), Some(span)) = (&mut self.states, &pass.state)
+            && !states.abort(span, len, arena)
+        {
+            let place = self.place(len);
+            self.rewind(place, arena);
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::kv::table::{BlockHash, BlockId};
 use crate::memory::arena::Arena;
 use crate::memory::export::{Export, Rows, Sealed, Stored};
 use crate::memory::sequence::Sequence;
+use crate::memory::states::{States, borders};
 use crate::store::manifest::{Identity, Manifest, Owner, Worth};
 use crate::store::numerics::Numerics;
 use crate::store::tail::TailRef;
@@ -147,6 +148,10 @@ impl Session {
         let others = (identity.numerics != context.identity.numerics).then_some(&identity.numerics);
         let mut sequence = Sequence::new(context.layout.clone(), context.root(identity));
         manifest.blocks.iter().for_each(|hash| sequence.push_absent(*hash));
+        if let Some(states) = sequence.states_mut() {
+            states.set_borders(borders(&manifest.segments, false));
+            manifest.states.iter().for_each(|(at, hash)| states.add_stored(*at, *hash));
+        }
         let tail = |at, file| Tail { at, file: if borrowed { File::Borrowed } else { file } };
         Self {
             tokens: flatten(&manifest.segments),
@@ -320,6 +325,11 @@ impl Session {
 
     /// Evicts something in memory that is on disk too; `false`: nothing is left to evict.
     pub(crate) fn evict(&mut self, arena: &mut Arena) -> bool {
+        let end = self.sequence.len();
+        let states = self.sequence.states_mut();
+        if let Some(states) = states.filter(|states| states.evictable(end).is_some_and(|at| at != end)) {
+            return states.evict(end, arena);
+        }
         if self.rows_stored() && self.sequence.holds_rows() {
             self.sequence.truncate_to_block(arena);
             return true;
@@ -329,13 +339,18 @@ impl Session {
 
     /// Tells whether [`Session::evict`] finds something.
     pub(crate) fn can_evict(&self) -> bool {
+        let of_states = |states: &States| states.evictable(self.sequence.len()).is_some();
         self.rows_stored() && self.sequence.holds_rows()
+            || self.sequence.states().is_some_and(of_states)
             || self.sequence.table().last_held(self.stored_blocks).is_some()
     }
 
     /// Gives up the last of what is in memory alone, to be computed again; `false`: nothing is left.
     pub(crate) fn evict_unsaved(&mut self, arena: &mut Arena) -> bool {
         let n = self.sequence.len();
+        if self.sequence.states_mut().is_some_and(|states| states.evict_unsaved(n, arena)) {
+            return true;
+        }
         n > 0 && self.truncate((n - 1) / BLOCK * BLOCK, arena) < n
     }
 
@@ -353,7 +368,9 @@ impl Session {
             tokens_in_memory: self.sequence.n_held(),
             is_at_work: false,
             next_use: None,
-            is_saved: self.stored_blocks == self.sequence.table().len() && self.rows_stored(),
+            is_saved: self.stored_blocks == self.sequence.table().len()
+                && self.rows_stored()
+                && self.sequence.states().is_none_or(|states| states.unstored().next().is_none()),
         }
     }
 
@@ -392,6 +409,15 @@ impl Session {
         arena: &mut Arena,
     ) -> Export {
         let mut export = self.blocks_from(self.stored_blocks, context, arena);
+        for (at, hash, id) in self.sequence.states().iter().flat_map(|states| states.unstored()) {
+            arena.retain(id);
+            export.held.push(id);
+            export.states.push(Sealed {
+                index: at,
+                hash,
+                parts: vec![(Part::State, Some(arena.export(id)))],
+            });
+        }
         let (open, n) = (self.sequence.len() / BLOCK, self.sequence.len() % BLOCK);
         let goes_on =
             |tail: &Tail| tail.file == File::Open && tail.at.block == open && n > 0 && store.appends_tails();
@@ -424,6 +450,9 @@ impl Session {
                 self.stored_blocks += 1;
             }
         }
+        if let Some(states) = self.sequence.states_mut() {
+            stored.states.iter().for_each(|(at, hash)| states.note_stored(*at, *hash));
+        }
         if stored.error.is_some() {
             self.sent_blocks = self.stored_blocks;
         }
@@ -453,6 +482,7 @@ impl Session {
             blocks: self.sequence.table().hashes().collect(),
             tail: self.tail.as_ref().map(|tail| tail.at.clone()),
             earlier: own.map(|tail| tail.at.clone()).collect(),
+            states: self.sequence.states().map_or(Vec::new(), |states| states.stored().collect()),
             segments: self.segments.clone(),
             worth: Worth { saved_at, turns: 0, token_ms },
         };

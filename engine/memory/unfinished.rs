@@ -9,6 +9,7 @@
 use super::Memory;
 use super::arena::Arena;
 use super::session::Session;
+use super::states::States;
 use crate::SessionKey;
 use crate::kv::layout::BLOCK;
 use crate::kv::table::BlockId;
@@ -58,13 +59,15 @@ impl Memory {
         next_use: Option<u64>,
     ) {
         let of_prompt = session.sequence.table().parts().take(prompt_len / BLOCK);
-        let read: Vec<BlockId> = of_prompt.flatten().flatten().collect();
+        let states = session.sequence.states().into_iter().flat_map(States::known);
+        let states = states.filter(|(at, ..)| *at <= prompt_len).filter_map(|(.., id)| id);
+        let read: Vec<BlockId> = of_prompt.flatten().flatten().chain(states).collect();
         read.iter().for_each(|id| self.arena.retain(*id));
         let n = n_tokens(&session.segments);
         session.tokens.truncate(n);
         session.truncate(n, &mut self.arena);
         session.sequence.end_turn(&mut self.arena);
-        let held: HashSet<BlockId> = session.sequence.table().parts().flatten().flatten().collect();
+        let held: HashSet<BlockId> = session.sequence.ids().collect();
         let (held, kept): (Vec<BlockId>, _) = read.into_iter().partition(|id| held.contains(id));
         held.into_iter().for_each(|id| self.arena.release(id));
         self.unfinished.forget(&key, &mut self.arena);

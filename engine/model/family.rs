@@ -42,6 +42,46 @@ pub(crate) struct Family {
     /// Routing of experts; `None`: there are none.
     pub(crate) routing: Option<Routing>,
     pub(crate) yarn: Yarn,
+    /// Contexts are multiplied by the sigmoid of gates that come with the queries, head by head.
+    pub(crate) gated_attention: bool,
+    /// Feed-forwards have no gate: the activation is that of `up`.
+    pub(crate) ungated: bool,
+    /// Tensor of the last norm.
+    pub(crate) output_norm: &'static str,
+    /// Recurrent layers; `None`: there are none.
+    pub(crate) recurrence: Option<Recurrent>,
+}
+
+/// Recurrent layers of a family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recurrent {
+    pub(crate) mixer: RecurrentMixer,
+    pub(crate) layers: RecurrentLayers,
+}
+
+/// What a recurrent layer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecurrentMixer {
+    /// The gated delta rule (Yang, Kautz & Hatamizadeh 2025). Consecutive heads of values share a head of keys
+    /// (`grouped`), or every n-th.
+    Delta { grouped: bool },
+    /// Mamba-2 (Dao & Gu 2024).
+    Mamba2,
+    /// A gated convolution alone (LFM2).
+    ShortConvolution,
+}
+
+/// Which layers are recurrent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecurrentLayers {
+    /// Those that `attention.recurrent_layers` names, else all but every `full_attention_interval`-th.
+    Pattern,
+    /// Those without KV heads.
+    WithoutKvHeads,
+    /// A layer is attention, recurrent or a feed-forward, one of these alone: by its KV heads and its width.
+    OneOfThree,
+    /// All, beside their attention.
+    All,
 }
 
 /// Norms of queries and keys.
@@ -90,6 +130,7 @@ pub(crate) enum WithoutRope {
     Global,
     /// All, if `rope.scaling.finetuned` is false.
     Untrained,
+    All,
 }
 
 /// Factor of the scores, where the file has none.
@@ -164,6 +205,10 @@ const LLAMA: Family = Family {
     soft_caps: [None; 2],
     routing: Some(SOFTMAX),
     yarn: YARN,
+    gated_attention: false,
+    ungated: false,
+    output_norm: "output_norm",
+    recurrence: None,
 };
 
 const NEOX: Family = Family { pairs: RopeLayout::NeoX, routing: None, ..LLAMA };
@@ -182,8 +227,47 @@ const DEEPSEEK2: Family = Family {
     ..LLAMA
 };
 
+const QWEN35: Family = Family {
+    name: "qwen35",
+    ffn_norm: "post_attention_norm",
+    gated_attention: true,
+    recurrence: Some(Recurrent {
+        mixer: RecurrentMixer::Delta { grouped: false },
+        layers: RecurrentLayers::Pattern,
+    }),
+    ..QWEN3
+};
+
+const GATED_EXPERTS: Option<Routing> = Some(Routing { gated_shared: true, ..SOFTMAX });
+
+const LFM2: Family = Family {
+    name: "lfm2",
+    head_norms: EACH_HEAD,
+    output_norm: "token_embd_norm",
+    windows: Some(Windows { period: 0, size: None, rope: WindowRope::Same }),
+    recurrence: Some(Recurrent {
+        mixer: RecurrentMixer::ShortConvolution,
+        layers: RecurrentLayers::WithoutKvHeads,
+    }),
+    ..NEOX
+};
+
+const fn mamba2(layers: RecurrentLayers) -> Option<Recurrent> {
+    Some(Recurrent { mixer: RecurrentMixer::Mamba2, layers })
+}
+
+const NEMOTRON_H: Family = Family {
+    name: "nemotron_h",
+    activation: Activation::SquaredRelu,
+    ungated: true,
+    without_rope: WithoutRope::All,
+    routing: None,
+    recurrence: mamba2(RecurrentLayers::OneOfThree),
+    ..LLAMA
+};
+
 /// Families that are served.
-pub(crate) static FAMILIES: [Family; 27] = [
+pub(crate) static FAMILIES: [Family; 36] = [
     LLAMA,
     Family { name: "qwen2", ..NEOX },
     Family {
@@ -280,4 +364,26 @@ pub(crate) static FAMILIES: [Family; 27] = [
         routing: Some(Routing { normed: Some(true), ..SIGMOID }),
         ..NEOX
     },
+    Family {
+        name: "qwen3next",
+        routing: GATED_EXPERTS,
+        recurrence: Some(Recurrent {
+            mixer: RecurrentMixer::Delta { grouped: true },
+            layers: RecurrentLayers::Pattern,
+        }),
+        ..QWEN35
+    },
+    QWEN35,
+    Family { name: "qwen35moe", routing: GATED_EXPERTS, ..QWEN35 },
+    Family {
+        name: "granitehybrid",
+        without_rope: WithoutRope::Untrained,
+        recurrence: mamba2(RecurrentLayers::WithoutKvHeads),
+        ..LLAMA
+    },
+    NEMOTRON_H,
+    Family { name: "nemotron_h_moe", routing: Some(SIGMOID), ..NEMOTRON_H },
+    Family { name: "falcon-h1", recurrence: mamba2(RecurrentLayers::All), ..NEOX },
+    LFM2,
+    Family { name: "lfm2moe", routing: Some(Routing { normed: Some(true), ..SIGMOID }), ..LFM2 },
 ];

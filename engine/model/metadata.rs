@@ -69,19 +69,21 @@ impl<'a> MetadataReader<'a> {
         self.count(name)?.ok_or_else(missing)
     }
 
-    /// A number for each layer: a file gives one for all, or an array.
+    /// A number for each layer: a file gives one for all, or an array. It may have zeros where layers of the
+    /// family may lack what is counted.
     pub(super) fn by_layer(&self, name: &str, n_layers: usize) -> Result<Option<Vec<usize>>> {
+        let least = usize::from(self.family.recurrence.is_none());
         let Some(Value::Array(values)) = self.get(name) else {
             return Ok(self.count(name)?.map(|n| vec![n; n_layers]));
         };
         let count = |value: &Value| match value {
-            Value::Int(n) => usize::try_from(*n).ok().filter(|n| (1..=MAX_COUNT as usize).contains(n)),
+            Value::Int(n) => usize::try_from(*n).ok().filter(|n| (least..=MAX_COUNT as usize).contains(n)),
             _ => None,
         };
         let counts: Option<Vec<usize>> = values.iter().take(n_layers).map(count).collect();
         counts.filter(|counts| counts.len() == n_layers).map(Some).ok_or_else(|| {
             let key = self.key(name);
-            let expected = format!("a number from 1 to {MAX_COUNT} for each of {n_layers} layers");
+            let expected = format!("a number from {least} to {MAX_COUNT} for each of {n_layers} layers");
             self.gguf.error(format!("`{key}` is {values:?}; expected {expected}"))
         })
     }

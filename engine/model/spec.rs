@@ -1,5 +1,5 @@
-//! A model as data: its layers, each a mixer and a feed-forward with shapes of its own, read from the file's
-//! metadata and from what is known of its [`Family`].
+//! A model as data: its layers, each made of mixers and a feed-forward with shapes of their own, read from the
+//! file's metadata and from what is known of its [`Family`].
 //!
 //! Biases, fused matrices and rotary factors are taken where the file has them; an unexpected tensor or key
 //! is rejected by name.
@@ -13,16 +13,21 @@
 //! On SmolLM2's F32 copy the divergence falls from 0.0023 to 0.0015; by 8-bit keys in every sixth layer it
 //! would fall by a tenth, by the best five layers, each tried alone, a little further. But keys with a bias
 //! (qwen2, gpt-oss) are q8 until the self-check has measured them, and so is a latent: all heads share it, and
-//! in 8 bits it is a fifth of the papers' expanded 4-bit cache.
+//! in 8 bits it is a fifth of the papers' expanded 4-bit cache. States of recurrent layers are sealed in 8 bits
+//! (docs/figures.md), or in f16 where keys and values are.
 
-use super::family::{FAMILIES, Family, Gating, ScoreScale, WindowRope, WithoutRope};
+use super::family::{
+    FAMILIES, Family, Gating, RecurrentLayers, RecurrentMixer, ScoreScale, WindowRope, WithoutRope,
+};
 use super::metadata::MetadataReader;
 use super::rope::RopeSpec;
-use crate::kv::layout::{KvLayout, LayerLayout, TensorLayout};
+use crate::kv::layout::{KvLayout, LayerLayout, StateLayout, TensorLayout};
 use crate::model::gguf::{Gguf, Value};
 use crate::{Error, KvChoice, KvFormat, KvLayer, Remedy, Result};
 use greenroom_kernels::LANES;
+use greenroom_kernels::recurrence::Sealed;
 use libm::{floor, log};
+use std::ops::Range;
 
 const MAX_LAYERS: usize = 4096;
 const MAX_HEAD_DIM: usize = 4096;
@@ -58,11 +63,31 @@ pub(crate) struct DecoderSpec {
 /// [`KvChoice::Mixture`] keeps the keys of every n-th layer in 8 bits: 4.16 bits a number become 4.49.
 const LAYERS_PER_SENSITIVE: usize = 6;
 
-/// A layer: what mixes tokens, and what transforms each.
+/// A layer: what mixes tokens (attention, a recurrence, both side by side, or neither), and what transforms
+/// each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerSpec {
-    pub(crate) attention: AttentionSpec,
-    pub(crate) feed_forward: FeedForwardSpec,
+    pub(crate) attention: Option<AttentionSpec>,
+    pub(crate) recurrence: Option<RecurrenceSpec>,
+    pub(crate) feed_forward: Option<FeedForwardSpec>,
+}
+
+/// Recurrence of a layer: what it keeps of a sequence does not grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecurrenceSpec {
+    pub(crate) mixer: RecurrentMixer,
+    /// Inputs that its convolution sees of a channel, and its channels: those of values, keys and queries.
+    pub(crate) taps: usize,
+    pub(crate) channels: usize,
+    /// Heads of values, each with a matrix; 0: there is a convolution alone.
+    pub(crate) n_heads: usize,
+    /// Heads of keys and queries.
+    pub(crate) n_key_heads: usize,
+    /// Rows and columns of a head's matrix.
+    pub(crate) k_dim: usize,
+    pub(crate) v_dim: usize,
+    /// Which of the recurrent layers it is.
+    pub(crate) state: usize,
 }
 
 /// Attention of a layer.
@@ -145,13 +170,10 @@ pub(crate) struct ExpertSpec {
     pub(crate) scale: f32,
     /// Width of the shared experts together; 0: there are none.
     pub(crate) shared_ff: usize,
+    /// Width of the rows that experts read and give; 0: rows of the stream.
+    pub(crate) d_latent: usize,
     /// What the shared experts give is multiplied by the sigmoid of a score.
     pub(crate) gated_shared: bool,
-}
-
-/// Layers with a share in the cache.
-fn cached(layers: &[AttentionSpec]) -> Vec<AttentionSpec> {
-    layers.iter().copied().filter(|layer| layer.writes).collect()
 }
 
 /// The most sensitive layers of a cache, a sixth of those that see everything and a sixth of those with a
@@ -211,6 +233,49 @@ impl ExpertSpec {
     }
 }
 
+#[cfg(feature = "gpu")]
+impl LayerSpec {
+    /// Its attention, as [`Layer::its_attention`](super::weights::Layer::its_attention).
+    pub(crate) fn its_attention(&self) -> &AttentionSpec {
+        self.attention.as_ref().expect("all layers have attention")
+    }
+}
+
+impl RecurrenceSpec {
+    /// Width of all heads' values.
+    pub(crate) fn inner(&self) -> usize {
+        self.n_heads * self.v_dim
+    }
+
+    /// Width of all heads' keys.
+    pub(crate) fn key_width(&self) -> usize {
+        self.n_key_heads * self.k_dim
+    }
+
+    /// The values among its channels.
+    pub(crate) fn values(&self) -> Range<usize> {
+        match self.mixer {
+            RecurrentMixer::Delta { .. } => 2 * self.key_width()..self.channels,
+            RecurrentMixer::Mamba2 => 0..self.inner(),
+            RecurrentMixer::ShortConvolution => 0..self.channels,
+        }
+    }
+
+    /// The head of keys and queries that a head of values meets.
+    pub(crate) fn key_head(&self, head: usize) -> usize {
+        match self.mixer {
+            RecurrentMixer::Delta { grouped: false } => head % self.n_key_heads,
+            _ => head / (self.n_heads / self.n_key_heads),
+        }
+    }
+
+    /// What it keeps of a sequence.
+    pub(crate) fn layout(&self) -> StateLayout {
+        let Self { taps, channels, n_heads, k_dim, v_dim, .. } = *self;
+        StateLayout { n_inputs: taps - 1, channels, n_heads, k_dim, v_dim }
+    }
+}
+
 impl FeedForwardSpec {
     /// Its experts, if it is made of such.
     #[cfg(feature = "gpu")]
@@ -242,9 +307,96 @@ impl MetadataReader<'_> {
         Ok(LatentSpec { rank, q_rank, nope: key - rope, rope, value })
     }
 
-    /// Attention of each layer, but for what positions do.
-    fn attention(&self, n_layers: usize, d_model: usize) -> Result<Vec<AttentionSpec>> {
-        let family = self.family;
+    /// Which layers have attention, and which are recurrent.
+    fn mixers(&self, n_layers: usize) -> Result<Vec<[bool; 2]>> {
+        let Some(recurrent) = self.family.recurrence else { return Ok(vec![[true, false]; n_layers]) };
+        let n_kv_heads = self.by_layer("attention.head_count_kv", n_layers)?;
+        let has_keys = |l: usize| n_kv_heads.as_ref().is_none_or(|heads| heads[l] > 0);
+        let one_of = |is_recurrent: bool| [!is_recurrent, is_recurrent];
+        let mixers: Vec<[bool; 2]> = match recurrent.layers {
+            RecurrentLayers::All => vec![[true; 2]; n_layers],
+            RecurrentLayers::WithoutKvHeads => (0..n_layers).map(|l| one_of(!has_keys(l))).collect(),
+            RecurrentLayers::OneOfThree => {
+                let widths = self.by_layer("feed_forward_length", n_layers)?;
+                let has_width = |l: usize| widths.as_ref().is_some_and(|widths| widths[l] > 0);
+                let of = |l: usize| if has_width(l) { [false; 2] } else { one_of(!has_keys(l)) };
+                (0..n_layers).map(of).collect()
+            }
+            RecurrentLayers::Pattern => {
+                let every = self.positive("full_attention_interval")?.unwrap_or(4);
+                let key = self.key("attention.recurrent_layers");
+                match self.gguf.get(&key) {
+                    None => (0..n_layers).map(|l| one_of((l + 1) % every != 0)).collect(),
+                    Some(Value::Array(flags)) if flags.len() >= n_layers => {
+                        let is_set = |flag: &Value| matches!(flag, Value::Bool(true) | Value::Int(1));
+                        flags.iter().take(n_layers).map(|flag| one_of(is_set(flag))).collect()
+                    }
+                    Some(other) => {
+                        let found =
+                            format!("`{key}` is {other:?}; expected a flag for each of {n_layers} layers");
+                        return Err(self.gguf.error(found));
+                    }
+                }
+            }
+        };
+        if !mixers.iter().any(|[has_attention, _]| *has_attention) {
+            return Err(self.gguf.error("none of its layers has attention, which is not supported"));
+        }
+        Ok(mixers)
+    }
+
+    /// The recurrence of a family's recurrent layers, all of which are alike.
+    fn recurrence(&self, d_model: usize) -> Result<Option<RecurrenceSpec>> {
+        let Some(recurrent) = self.family.recurrence else { return Ok(None) };
+        let mixer = recurrent.mixer;
+        let spec = if mixer == RecurrentMixer::ShortConvolution {
+            let taps = self.needed("shortconv.l_cache")?;
+            RecurrenceSpec {
+                mixer,
+                taps,
+                channels: d_model,
+                n_heads: 0,
+                n_key_heads: 0,
+                k_dim: 0,
+                v_dim: 0,
+                state: 0,
+            }
+        } else {
+            let (taps, inner) = (self.needed("ssm.conv_kernel")?, self.needed("ssm.inner_size")?);
+            let (n_heads, n_key_heads) =
+                (self.needed("ssm.time_step_rank")?, self.needed("ssm.group_count")?);
+            let k_dim = self.needed("ssm.state_size")?;
+            if inner % n_heads != 0 || n_heads % n_key_heads != 0 {
+                return Err(self.gguf.error(format!(
+                    "its recurrent layers have {n_heads} heads for {inner} values and {n_key_heads} groups; \
+                     expected whole shares"
+                )));
+            }
+            let channels = n_key_heads.saturating_mul(k_dim).saturating_mul(2).saturating_add(inner);
+            RecurrenceSpec {
+                mixer,
+                taps,
+                channels,
+                n_heads,
+                n_key_heads,
+                k_dim,
+                v_dim: inner / n_heads,
+                state: 0,
+            }
+        };
+        let RecurrenceSpec { taps, channels, k_dim, v_dim, .. } = spec;
+        if !(2..=64).contains(&taps) || channels % LANES != 0 || k_dim % LANES != 0 || v_dim % LANES != 0 {
+            return Err(self.gguf.error(format!(
+                "its recurrent layers have heads of {k_dim} and {v_dim} and a convolution of {taps} inputs of \
+                 {channels} channels; expected multiples of {LANES}, and 2 to 64 inputs"
+            )));
+        }
+        Ok(Some(spec))
+    }
+
+    /// Attention of the layers that have it, but for what positions do.
+    fn attention(&self, mixers: &[[bool; 2]], d_model: usize) -> Result<Vec<Option<AttentionSpec>>> {
+        let (family, n_layers) = (self.family, mixers.len());
         let n_heads = self.by_layer("attention.head_count", n_layers)?;
         let key = self.key("attention.head_count");
         let n_heads =
@@ -266,6 +418,9 @@ impl MetadataReader<'_> {
         let n_cached = n_layers.saturating_sub(self.positive("attention.shared_kv_layers")?.unwrap_or(0));
         let layer = |l: usize| {
             let n_heads = n_heads[l];
+            if n_heads == 0 || n_kv_heads[l] == 0 {
+                return Err(self.gguf.error(format!("layer {l} has attention without heads")));
+            }
             let (n_kv_heads, k_dim, v_dim) = match latent {
                 Some(LatentSpec { rank, rope, .. }) => (1, rank.saturating_add(rope), rank),
                 None => {
@@ -306,15 +461,25 @@ impl MetadataReader<'_> {
             };
             self.check(&spec).map(|()| spec)
         };
-        let layers: Vec<AttentionSpec> = (0..n_layers).map(layer).collect::<Result<_>>()?;
+        let of = |(l, mixers): (usize, &[bool; 2])| mixers[0].then(|| layer(l)).transpose();
+        let mut layers: Vec<Option<AttentionSpec>> =
+            mixers.iter().enumerate().map(of).collect::<Result<_>>()?;
         let shape = |layer: &AttentionSpec| (layer.n_kv_heads, layer.k_dim, layer.v_dim);
-        match layers.iter().position(|layer| shape(layer) != shape(&layers[layer.cache])) {
-            None => Ok(layers),
-            Some(l) => Err(self.gguf.error(format!(
-                "layer {l} can't read the keys and values of layer {}, which have another shape",
-                layers[l].cache
-            ))),
-        }
+        let same = |l: usize, layer: &AttentionSpec| {
+            let cached = layers[layer.cache].as_ref();
+            cached.is_some_and(|cached| shape(cached) == shape(layer)).then_some(()).ok_or_else(|| {
+                self.gguf.error(format!(
+                    "layer {l} can't read the keys and values of layer {}, which have another shape",
+                    layer.cache
+                ))
+            })
+        };
+        let attention = layers.iter().enumerate().filter_map(|(l, layer)| Some((l, layer.as_ref()?)));
+        attention.map(|(l, layer)| same(l, layer)).collect::<Result<Vec<()>>>()?;
+        // Their places in the cache, where recurrent layers have none.
+        let place = |cached: usize| mixers[..cached].iter().filter(|mixers| mixers[0]).count();
+        layers.iter_mut().flatten().for_each(|layer| layer.cache = place(layer.cache));
+        Ok(layers)
     }
 
     /// A soft cap; 0: none.
@@ -366,9 +531,11 @@ impl MetadataReader<'_> {
     }
 
     /// What positions do: the rotary embeddings, and each layer's share.
-    fn positions(&self, layers: &mut [AttentionSpec]) -> Result<Vec<RopeSpec>> {
+    fn positions(&self, layers: &mut [Option<AttentionSpec>]) -> Result<Vec<RopeSpec>> {
         // A layer that sees everything, if there is one.
-        let global = layers.iter().find(|layer| layer.window.is_none()).unwrap_or(&layers[0]);
+        let mut all = layers.iter().flatten();
+        let global = all.clone().find(|layer| layer.window.is_none()).or_else(|| all.next());
+        let global = global.ok_or_else(|| self.gguf.error("none of its layers has attention"))?;
         let (family, first) = (self.family, *global);
         let (n_rot, head) = match first.latent {
             Some(LatentSpec { rope, .. }) => (rope, first.k_dim),
@@ -387,14 +554,16 @@ impl MetadataReader<'_> {
         ropes.extend(windowed.map(|base| RopeSpec::plain(n_windowed, base)));
         let untrained = family.without_rope == WithoutRope::Untrained
             && self.get("rope.scaling.finetuned") == Some(&Value::Bool(false));
-        let any_window = layers.iter().any(|layer| layer.window.is_some());
+        let any_window = layers.iter().flatten().any(|layer| layer.window.is_some());
         let temperature = self.temperature()?;
         for (l, layer) in layers.iter_mut().enumerate() {
+            let Some(layer) = layer else { continue };
             let is_turned = match family.without_rope {
                 WithoutRope::None => true,
                 WithoutRope::Every(n) => l % n != n - 1,
                 WithoutRope::Global => layer.window.is_some() || !any_window,
                 WithoutRope::Untrained => !untrained,
+                WithoutRope::All => false,
             };
             layer.rope = is_turned.then_some(if layer.window.is_some() { ropes.len() - 1 } else { 0 });
             let n_turned = layer.rope.map_or(0, |rope| ropes[rope].n_rot());
@@ -425,26 +594,31 @@ impl MetadataReader<'_> {
     }
 
     /// The feed-forward of each layer.
-    fn feed_forwards(&self, n_layers: usize) -> Result<Vec<FeedForwardSpec>> {
+    fn feed_forwards(&self, mixers: &[[bool; 2]]) -> Result<Vec<Option<FeedForwardSpec>>> {
+        let n_layers = mixers.len();
         let experts = self.experts()?;
         let n_dense = self.positive("leading_dense_block_count")?.unwrap_or(0);
         let step = self.positive("interleave_moe_layer_step")?.unwrap_or(1);
-        let is_mixture = |l: usize| l >= n_dense && (l + 1) % step == 0;
+        let is_alone = self.family.recurrence.is_some_and(|it| it.layers == RecurrentLayers::OneOfThree);
+        let is_there = |l: usize| !is_alone || mixers[l] == [false; 2];
+        let is_mixture = |l: usize| is_there(l) && l >= n_dense && (l + 1) % step == 0;
         let mixtures = (0..n_layers).map(|l| experts.filter(|_| is_mixture(l))).collect::<Vec<_>>();
         let is_beside = |l: usize| self.gguf.has_tensor(&format!("blk.{l}.pre_ffw_norm_2.weight"));
         if mixtures.iter().enumerate().all(|(l, mixture)| mixture.is_some() && !is_beside(l)) {
-            return Ok(mixtures.into_iter().flatten().map(FeedForwardSpec::Experts).collect());
+            return Ok(mixtures.into_iter().map(|mixture| mixture.map(FeedForwardSpec::Experts)).collect());
         }
         let widths = self.by_layer("feed_forward_length", n_layers)?;
         let key = self.key("feed_forward_length");
         let widths =
             widths.ok_or_else(|| self.gguf.error(format!("`{key}` is missing from its metadata")))?;
         let of = |(l, (mixture, width)): (usize, (Option<ExpertSpec>, usize))| match mixture {
-            None => FeedForwardSpec::Dense(width),
-            Some(mixture) if is_beside(l) => FeedForwardSpec::Both(width, mixture),
-            Some(mixture) => FeedForwardSpec::Experts(mixture),
+            _ if !is_there(l) => Ok(None),
+            None if width == 0 => Err(self.gguf.error(format!("`{key}` is 0 for layer {l}"))),
+            None => Ok(Some(FeedForwardSpec::Dense(width))),
+            Some(mixture) if is_beside(l) => Ok(Some(FeedForwardSpec::Both(width, mixture))),
+            Some(mixture) => Ok(Some(FeedForwardSpec::Experts(mixture))),
         };
-        Ok(mixtures.into_iter().zip(widths).enumerate().map(of).collect())
+        mixtures.into_iter().zip(widths).enumerate().map(of).collect()
     }
 
     fn experts(&self) -> Result<Option<ExpertSpec>> {
@@ -501,6 +675,7 @@ impl MetadataReader<'_> {
             scale: self.factor("expert_weights_scale")?.unwrap_or(1.0),
             shared_ff,
             gated_shared: routing.gated_shared && shared_ff > 0,
+            d_latent: self.positive("moe_latent_size")?.unwrap_or(0),
         }))
     }
 
@@ -532,11 +707,21 @@ impl DecoderSpec {
         let n_layers = n_layers - n_predicting;
         reader.refuse("attention.causal", &[Value::Bool(true)])?;
         let norm_eps = reader.float("attention.layer_norm_rms_epsilon")?;
+        // Nemotron's files may have the one of another norm, which they don't use, alone.
+        let other_eps = if family.ungated { reader.float("attention.layer_norm_epsilon")? } else { None };
         let key = reader.key("attention.layer_norm_rms_epsilon");
-        let norm_eps = norm_eps.ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
-        let mut attention = reader.attention(n_layers, d_model)?;
+        let norm_eps = norm_eps.or(other_eps).ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
+        let mixers = reader.mixers(n_layers)?;
+        let mut attention = reader.attention(&mixers, d_model)?;
         let ropes = reader.positions(&mut attention)?;
-        let feed_forwards = reader.feed_forwards(n_layers)?;
+        let recurrence = reader.recurrence(d_model)?;
+        let feed_forwards = reader.feed_forwards(&mixers)?;
+        let n_recurrent = |l: usize| mixers[..l].iter().filter(|mixers| mixers[1]).count();
+        let recurrence_of = |l: usize| {
+            let recurrence = recurrence.filter(|_| mixers[l][1]);
+            recurrence.map(|recurrence| RecurrenceSpec { state: n_recurrent(l), ..recurrence })
+        };
+        let cached: Vec<AttentionSpec> = attention.iter().flatten().filter(|it| it.writes).copied().collect();
         let root = if family.scaled_embedding { (d_model as f64).sqrt() as f32 } else { 1.0 };
         let spec = Self {
             family,
@@ -550,11 +735,16 @@ impl DecoderSpec {
             d_per_layer: reader.positive("embedding_length_per_layer_input")?.unwrap_or(0),
             ropes,
             n_predicting,
-            sensitive: if family.latent { vec![] } else { sensitive(&cached(&attention), |_| 0.0) },
+            sensitive: if family.latent { vec![] } else { sensitive(&cached, |_| 0.0) },
             layers: attention
                 .into_iter()
                 .zip(feed_forwards)
-                .map(|(attention, feed_forward)| LayerSpec { attention, feed_forward })
+                .enumerate()
+                .map(|(l, (attention, feed_forward))| LayerSpec {
+                    attention,
+                    recurrence: recurrence_of(l),
+                    feed_forward,
+                })
                 .collect(),
         };
         reader.finish()?;
@@ -563,7 +753,12 @@ impl DecoderSpec {
 
     /// Attention of all layers that have a share in the cache, in its order.
     pub(crate) fn cached(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(|layer| &layer.attention).filter(|attention| attention.writes)
+        self.layers.iter().filter_map(|layer| layer.attention.as_ref()).filter(|attention| attention.writes)
+    }
+
+    /// Recurrences of all layers that have one.
+    pub(crate) fn recurrent(&self) -> impl Iterator<Item = &RecurrenceSpec> {
+        self.layers.iter().filter_map(|layer| layer.recurrence.as_ref())
     }
 
     /// True if a latent is cached.
@@ -605,7 +800,14 @@ impl DecoderSpec {
             let k = tensor(n_heads, spec.k_dim, format.k, !shared);
             LayerLayout { k, v, shared, window: spec.window }
         };
-        Ok(KvLayout { layers: self.cached().zip(formats).map(layer).collect() })
+        Ok(KvLayout {
+            layers: self.cached().zip(formats).map(layer).collect(),
+            states: self.recurrent().map(RecurrenceSpec::layout).collect(),
+            sealed: match choice {
+                KvChoice::Uniform(KvFormat::F16) | KvChoice::Unrotated(KvFormat::F16) => Sealed::F16,
+                _ => Sealed::Q8,
+            },
+        })
     }
 
     /// The formats of a layer in [`KvChoice::Mixture`].
@@ -666,7 +868,7 @@ mod tests {
         };
         // The last three read layers 4, 4 and 5.
         let layers = spec([2, 2, 1, 2, 2, 1, 2, 2, 1]).expect("a spec").layers;
-        let cached = layers.iter().map(|layer| layer.attention.cache).collect::<Vec<_>>();
+        let cached = layers.iter().flat_map(|layer| &layer.attention).map(|it| it.cache).collect::<Vec<_>>();
         assert_eq!(cached, [0, 1, 2, 3, 4, 5, 4, 4, 5]);
         let found = spec([2, 2, 1, 2, 2, 1, 2, 1, 1]).expect_err("another shape").to_string();
         assert!(found.contains("layer 7 can't read the keys and values of layer 4"), "{found}");

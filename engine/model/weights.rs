@@ -1,8 +1,9 @@
 //! A model's tensors: which there are, by what name and of what shape. What becomes of a matrix is a device's
 //! business.
 
+use super::family::{RecurrentLayers, RecurrentMixer};
 use super::rope;
-use super::spec::{AttentionSpec, DecoderSpec, ExpertSpec, FeedForwardSpec, LatentSpec};
+use super::spec::{AttentionSpec, DecoderSpec, ExpertSpec, FeedForwardSpec, LatentSpec, RecurrenceSpec};
 use crate::model::gguf::{Gguf, TensorType};
 use crate::model::tensors::{Numbers, TokenEmbedding, floats};
 use crate::{Error, Result};
@@ -66,12 +67,13 @@ pub(crate) struct PerLayerInputs<M> {
 
 /// One layer.
 pub(crate) struct Layer<M> {
-    /// Norms before attention and feed-forward (`pre_norms`).
-    pub(crate) norms: Option<[Vec<f32>; 2]>,
-    pub(crate) attention: AttentionWeights<M>,
-    pub(crate) feed_forward: FeedForward<M>,
-    /// Norms of what comes out of attention and feed-forward (`post_norms`).
-    pub(crate) post_norms: Option<[Vec<f32>; 2]>,
+    /// Norms before the mixers and before the feed-forward (`pre_norms`), where it has these.
+    pub(crate) norms: [Option<Vec<f32>>; 2],
+    pub(crate) attention: Option<AttentionWeights<M>>,
+    pub(crate) recurrence: Option<RecurrenceWeights<M>>,
+    pub(crate) feed_forward: Option<FeedForward<M>>,
+    /// Norms of what comes out of mixers and feed-forward (`post_norms`).
+    pub(crate) post_norms: [Option<Vec<f32>>; 2],
     pub(crate) input: Option<LayerInput<M>>,
     /// What the stream is multiplied by in the end.
     pub(crate) scale: f32,
@@ -95,7 +97,36 @@ pub(crate) struct AttentionWeights<M> {
     pub(crate) heads: Heads<M>,
     /// `[n_heads]`.
     pub(crate) sinks: Option<Vec<f32>>,
+    /// What contexts' gates come from, `[n_heads * v_dim, d_model]` (`gated_attention`).
+    pub(crate) gate: Option<M>,
     pub(crate) output: M,
+}
+
+/// Recurrence of one layer.
+pub(crate) struct RecurrenceWeights<M> {
+    /// Matrices that produce
+    /// - of the delta rule: queries, keys and values side by side; gates of the output; strengths; decays;
+    /// - of Mamba-2: gates of the output; values, keys and queries side by side; steps;
+    /// - of a convolution: gates of its inputs; gates of its outputs; its inputs.
+    pub(crate) input: Vec<M>,
+    /// Of the convolution, `[taps, channels]`.
+    pub(crate) convolution: Vec<f32>,
+    /// `[channels]`.
+    pub(crate) convolution_bias: Option<Vec<f32>>,
+    pub(crate) heads: Option<StateHeads>,
+    pub(crate) output: M,
+}
+
+/// Numbers of a recurrence's heads.
+pub(crate) struct StateHeads {
+    /// What is added to steps or decays, `[n_heads]`.
+    pub(crate) bias: Vec<f32>,
+    /// Logarithm of the decay of a step of 1, `[n_heads]`.
+    pub(crate) slope: Vec<f32>,
+    /// Factor of the values that are added to what is read (Mamba-2), `[n_heads]`.
+    pub(crate) skip: Option<Vec<f32>>,
+    /// Norm of what is read: of each head, `[v_dim]`, or of the heads that share keys, `[n_key_heads, width]`.
+    pub(crate) norm: Option<Vec<f32>>,
 }
 
 /// Derivation of queries, keys and values from the products of [`AttentionWeights::input`].
@@ -138,13 +169,44 @@ pub(crate) struct Mixture<M> {
     pub(crate) shared: Option<Mlp<M>>,
     /// The score of the shared experts, `[1, d_model]` (`gated_shared`).
     pub(crate) shared_gate: Option<M>,
+    /// What experts read and give instead of rows of the stream: `[latent, d_model]`, `[d_model, latent]`.
+    pub(crate) latent: Option<[M; 2]>,
 }
 
-/// `down (act(gate x) · up x)`.
+/// `down (act(gate x) · up x)`; without a gate `down act(up x)`.
 pub(crate) struct Mlp<M> {
-    pub(crate) gate: M,
+    pub(crate) gate: Option<M>,
     pub(crate) up: M,
     pub(crate) down: M,
+}
+
+/// What a GPU's plans are made of: it refuses models with other layers where it loads them.
+#[cfg(feature = "gpu")]
+impl<M> Layer<M> {
+    /// Its attention.
+    pub(crate) fn its_attention(&self) -> &AttentionWeights<M> {
+        self.attention.as_ref().expect("all layers have attention")
+    }
+
+    /// Its feed-forward.
+    pub(crate) fn its_feed_forward(&self) -> &FeedForward<M> {
+        self.feed_forward.as_ref().expect("all layers have a feed-forward")
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl<M> Mlp<M> {
+    /// Its gate.
+    pub(crate) fn its_gate(&self) -> &M {
+        self.gate.as_ref().expect("all feed-forwards have gates")
+    }
+}
+
+impl<M> Mlp<M> {
+    /// The matrices that read a row.
+    pub(crate) fn inputs(&self) -> Vec<&M> {
+        self.gate.iter().chain([&self.up]).collect()
+    }
 }
 
 impl<M> Weights<M> {
@@ -168,7 +230,7 @@ impl<M> Weights<M> {
         let output = if gguf.has_tensor("output.weight") { "output" } else { "token_embd" };
         let n_vocab = embedding.n_vocab;
         let output = loader.matrix(output, n_vocab, d)?;
-        let output_norm = loader.vector("output_norm", d)?;
+        let output_norm = loader.vector(spec.family.output_norm, d)?;
         let per_layer = loader.per_layer(gguf, spec)?;
         loader.leave_out(spec.layers.len(), spec.n_predicting);
         loader.finish(spec.family.name)?;
@@ -192,20 +254,29 @@ struct WeightLoader<'a, M> {
 impl<M> WeightLoader<'_, M> {
     fn layer(&mut self, spec: &DecoderSpec, l: usize) -> Result<Layer<M>> {
         let family = spec.family;
+        let own = &spec.layers[l];
+        let has = [own.attention.is_some() || own.recurrence.is_some(), own.feed_forward.is_some()];
+        let is_alone = family.recurrence.is_some_and(|it| it.layers == RecurrentLayers::OneOfThree);
+        let ffn_norm = if is_alone { "attn_norm" } else { family.ffn_norm };
         let mut norms = |wanted: bool, names: [&str; 2]| {
-            let mut norm = |name: &str| self.vector(&format!("blk.{l}.{name}"), spec.d_model);
-            wanted.then(|| Ok::<_, Error>([norm(names[0])?, norm(names[1])?])).transpose()
+            let mut norm = |i: usize| {
+                let of = |name: &str| format!("blk.{l}.{name}");
+                (wanted && has[i]).then(|| self.norm(&of(names[i]), spec.d_model)).transpose()
+            };
+            Ok::<_, Error>([norm(0)?, norm(1)?])
         };
-        let before = norms(family.pre_norms, ["attn_norm", family.ffn_norm])?;
+        let before = norms(family.pre_norms, ["attn_norm", ffn_norm])?;
         let after = norms(family.post_norms, ["post_attention_norm", "post_ffw_norm"])?;
-        let attention = self.attention(spec, l, &spec.layers[l].attention)?;
-        let feed_forward = match spec.layers[l].feed_forward {
-            FeedForwardSpec::Dense(d_ff) => FeedForward::Dense(self.dense(spec, l, d_ff)?),
-            FeedForwardSpec::Experts(experts) => {
-                FeedForward::Experts(self.mixture(spec.d_model, l, experts)?)
+        let attention = own.attention.as_ref().map(|own| self.attention(spec, l, own)).transpose()?;
+        let recurrence = own.recurrence.as_ref().map(|own| self.recurrence(spec, l, own)).transpose()?;
+        let feed_forward = match own.feed_forward {
+            None => None,
+            Some(FeedForwardSpec::Dense(d_ff)) => Some(FeedForward::Dense(self.dense(spec, l, d_ff)?)),
+            Some(FeedForwardSpec::Experts(experts)) => {
+                Some(FeedForward::Experts(self.mixture(spec, l, experts)?))
             }
-            FeedForwardSpec::Both(d_ff, experts) => {
-                FeedForward::Both(Box::new(self.dense_and_experts(spec, l, d_ff, experts)?))
+            Some(FeedForwardSpec::Both(d_ff, experts)) => {
+                Some(FeedForward::Both(Box::new(self.dense_and_experts(spec, l, d_ff, experts)?)))
             }
         };
         let input = (spec.d_per_layer > 0).then(|| self.layer_input(spec, l)).transpose()?;
@@ -214,7 +285,83 @@ impl<M> WeightLoader<'_, M> {
             false => None,
         };
         let scale = scale.map_or(1.0, |scale| scale[0]);
-        Ok(Layer { norms: before, attention, feed_forward, post_norms: after, input, scale })
+        Ok(Layer { norms: before, attention, recurrence, feed_forward, post_norms: after, input, scale })
+    }
+
+    /// A norm, whose name may lack the suffix (Falcon-H1).
+    fn norm(&mut self, name: &str, n: usize) -> Result<Vec<f32>> {
+        match self.optional(name, &[n])? {
+            Some(norm) => Ok(norm),
+            None => self.vector(name, n),
+        }
+    }
+
+    fn recurrence(
+        &mut self,
+        spec: &DecoderSpec,
+        l: usize,
+        own: &RecurrenceSpec,
+    ) -> Result<RecurrenceWeights<M>> {
+        let RecurrenceSpec { mixer, taps, channels, n_heads, n_key_heads, v_dim, .. } = *own;
+        let (d, inner) = (spec.d_model, own.inner());
+        let name = |part: &str| format!("blk.{l}.{part}");
+        let is_convolution = mixer == RecurrentMixer::ShortConvolution;
+        let input = match mixer {
+            RecurrentMixer::ShortConvolution => self.rows(&name("shortconv.in_proj"), &[d; 3], d)?,
+            RecurrentMixer::Mamba2 => self.rows(&name("ssm_in"), &[inner, channels, n_heads], d)?,
+            RecurrentMixer::Delta { grouped } => {
+                let mut input = vec![
+                    self.matrix(&name("attn_qkv"), channels, d)?,
+                    self.matrix(&name("attn_gate"), inner, d)?,
+                ];
+                if grouped {
+                    // Each head of keys has the strengths, then the decays, of the heads that share it.
+                    let group = n_heads / n_key_heads;
+                    let place = |row: usize| {
+                        let (kind, head) = (row / n_heads, row % n_heads);
+                        head / group * 2 * group + kind * group + head % group
+                    };
+                    input.extend(self.rows_in_order(&name("ssm_ba"), &[n_heads; 2], d, place)?);
+                } else {
+                    input.push(self.matrix(&name("ssm_beta"), n_heads, d)?);
+                    input.push(self.matrix(&name("ssm_alpha"), n_heads, d)?);
+                }
+                input
+            }
+        };
+        let of = |part: &str| if is_convolution { name("shortconv.conv") } else { name(part) };
+        let convolution = format!("{}.weight", of("ssm_conv1d"));
+        let gguf = self.gguf;
+        let missing = |name: &str| gguf.error(format!("tensor `{name}` is missing"));
+        let by_channel =
+            self.optional(&convolution, &[channels, taps])?.ok_or_else(|| missing(&convolution))?;
+        let tap = |tap: usize| (0..channels).map(move |channel| channel * taps + tap);
+        let by_tap = (0..taps).flat_map(tap).map(|at| by_channel[at]).collect();
+        let convolution_bias = self.optional(&format!("{}.bias", of("ssm_conv1d")), &[channels])?;
+        let heads = if is_convolution {
+            None
+        } else {
+            let is_mamba = mixer == RecurrentMixer::Mamba2;
+            let each: &[usize] = if is_mamba { &[n_heads, 1] } else { &[n_heads] };
+            let norm: &[usize] = if is_mamba { &[n_key_heads, inner / n_key_heads] } else { &[v_dim] };
+            let mut needed = |name: String, shape: &[usize]| {
+                let found = self.optional(&name, shape)?;
+                found.ok_or_else(|| missing(&name))
+            };
+            let (bias, slope) = (needed(name("ssm_dt.bias"), &[n_heads])?, needed(name("ssm_a"), each)?);
+            let skip = is_mamba.then(|| needed(name("ssm_d"), each)).transpose()?;
+            let normed = self.optional(&name("ssm_norm.weight"), norm)?;
+            if normed.is_none() && !is_mamba {
+                return Err(missing(&name("ssm_norm.weight")));
+            }
+            Some(StateHeads { bias, slope, skip, norm: normed })
+        };
+        let output = if is_convolution {
+            self.matrix(&name("shortconv.out_proj"), d, d)?
+        } else {
+            self.matrix(&name("ssm_out"), d, inner)?
+        };
+        Ok(RecurrenceWeights { input, convolution: by_tap, convolution_bias, heads, output })
     }
 
     fn layer_input(&mut self, spec: &DecoderSpec, l: usize) -> Result<LayerInput<M>> {
@@ -257,7 +404,7 @@ impl<M> WeightLoader<'_, M> {
         router_norm.iter_mut().for_each(|x| *x /= root);
         Ok(DenseAndExperts {
             dense: self.dense(spec, l, d_ff)?,
-            experts: self.mixture(d, l, experts)?,
+            experts: self.mixture(spec, l, experts)?,
             router_norm,
             norm: self.vector(&name("pre_ffw_norm_2"), d)?,
             post_norms: [
@@ -275,6 +422,7 @@ impl<M> WeightLoader<'_, M> {
     ) -> Result<AttentionWeights<M>> {
         let name = |part: &str| format!("blk.{l}.{part}");
         let (d, n) = (spec.d_model, layer.n_heads);
+        let mut gate = None;
         let (input, heads, out_width) = match layer.latent {
             None => {
                 let (q, kv) = (n * layer.k_dim, layer.n_kv_heads * layer.k_dim);
@@ -295,7 +443,20 @@ impl<M> WeightLoader<'_, M> {
                     2
                 };
                 let widths = &[q, kv, kv][..n_inputs];
-                let input = self.joined(&name("attn_qkv"), &names[..n_inputs], widths, d)?;
+                let input = if spec.family.gated_attention {
+                    // Each head's query is followed by its gate.
+                    let place = |row: usize| {
+                        let (kind, head, column) = (row / q, row % q / layer.k_dim, row % layer.k_dim);
+                        (2 * head + kind) * layer.k_dim + column
+                    };
+                    let mut rows = self.rows_in_order(&names[0], &[q; 2], d, place)?;
+                    gate = rows.pop();
+                    rows.push(self.matrix(&names[1], kv, d)?);
+                    rows.push(self.matrix(&names[2], kv, d)?);
+                    rows
+                } else {
+                    self.joined(&name("attn_qkv"), &names[..n_inputs], widths, d)?
+                };
                 let norms = if let Some(norms) = spec.family.head_norms.filter(|_| layer.head_norms) {
                     let widths = if norms.whole_row { [q, kv] } else { [layer.k_dim; 2] };
                     let mut norm = |part, width| self.vector(&name(part), width);
@@ -327,49 +488,63 @@ impl<M> WeightLoader<'_, M> {
         };
         let sinks = spec.family.sinks.then(|| self.vector(&name("attn_sinks"), n)).transpose()?;
         let output = self.matrix(&name("attn_output"), d, out_width)?;
-        Ok(AttentionWeights { input, heads, sinks, output })
+        Ok(AttentionWeights { input, heads, sinks, gate, output })
     }
 
     fn dense(&mut self, spec: &DecoderSpec, l: usize, d_ff: usize) -> Result<Mlp<M>> {
         let d = spec.d_model;
         let name = |part: &str| format!("blk.{l}.ffn_{part}");
         if !spec.family.fused_gate {
-            return self.mlp(&name(""), "", d, d_ff);
+            return self.mlp(spec, &name(""), "", d_ff);
         }
         let gate_up = self.rows(&name("up"), &[d_ff, d_ff], d)?;
         let [gate, up] = self.exactly(gate_up)?;
-        Ok(Mlp { gate, up, down: self.matrix(&name("down"), d, d_ff)? })
+        Ok(Mlp { gate: Some(gate), up, down: self.matrix(&name("down"), d, d_ff)? })
     }
 
-    fn mlp(&mut self, prefix: &str, suffix: &str, d: usize, d_ff: usize) -> Result<Mlp<M>> {
-        let name = |part: &str| format!("{prefix}{part}{suffix}");
+    fn mlp(&mut self, spec: &DecoderSpec, prefix: &str, suffix: &str, d_ff: usize) -> Result<Mlp<M>> {
+        let (d, name) = (spec.d_model, |part: &str| format!("{prefix}{part}{suffix}"));
+        let is_gated = !spec.family.ungated;
         Ok(Mlp {
-            gate: self.matrix(&name("gate"), d_ff, d)?,
+            gate: is_gated.then(|| self.matrix(&name("gate"), d_ff, d)).transpose()?,
             up: self.matrix(&name("up"), d_ff, d)?,
             down: self.matrix(&name("down"), d, d_ff)?,
         })
     }
 
-    fn mixture(&mut self, d: usize, l: usize, spec: ExpertSpec) -> Result<Mixture<M>> {
-        let ExpertSpec { n, d_ff, shared_ff, .. } = spec;
+    fn mixture(&mut self, decoder: &DecoderSpec, l: usize, spec: ExpertSpec) -> Result<Mixture<M>> {
+        let ExpertSpec { n, d_ff, shared_ff, d_latent, .. } = spec;
+        let d = decoder.d_model;
         let name = |part: &str| format!("blk.{l}.ffn_{part}");
-        let shared = (shared_ff > 0).then(|| self.mlp(&name(""), "_shexp", d, shared_ff)).transpose()?;
+        let shared =
+            (shared_ff > 0).then(|| self.mlp(decoder, &name(""), "_shexp", shared_ff)).transpose()?;
         let shared_gate = spec.gated_shared.then(|| self.row(&name("gate_inp_shexp"), d)).transpose()?;
         let router = self.matrix(&name("gate_inp"), n, d)?;
         let bias = self.optional(&format!("blk.{l}.exp_probs_b.bias"), &[n])?;
         let scales = self.optional(&format!("{}.scale", name("down_exps")), &[n])?;
+        let latent = match d_latent {
+            0 => None,
+            width => Some([
+                self.matrix(&name("latent_down"), width, d)?,
+                self.matrix(&name("latent_up"), d, width)?,
+            ]),
+        };
+        let d = if d_latent > 0 { d_latent } else { d };
         let fused = name("gate_up_exps");
         let (gates, ups) = if self.gguf.has_tensor(&format!("{fused}.weight")) {
             let mut both = self.paired(&fused, n, d_ff, d)?;
             let ups = both.split_off(n);
             (both, ups)
+        } else if decoder.family.ungated {
+            (Vec::new(), self.matrices(&name("up_exps"), n, d_ff, d)?)
         } else {
             (self.matrices(&name("gate_exps"), n, d_ff, d)?, self.matrices(&name("up_exps"), n, d_ff, d)?)
         };
         let downs = self.matrices(&name("down_exps"), n, d, d_ff)?;
-        let experts = gates.into_iter().zip(ups).zip(downs);
-        let experts = experts.map(|((gate, up), down)| Mlp { gate, up, down }).collect();
-        Ok(Mixture { spec, router, bias, scales, experts, shared, shared_gate })
+        let mut gates = gates.into_iter();
+        let expert = |(up, down)| Mlp { gate: gates.next(), up, down };
+        let experts = ups.into_iter().zip(downs).map(expert).collect();
+        Ok(Mixture { spec, router, bias, scales, experts, shared, shared_gate, latent })
     }
 
     /// Matrices `[n_out, k]`, for each of `widths`: one tensor below another in the tensor `fused`, if there
@@ -403,6 +578,48 @@ impl<M> WeightLoader<'_, M> {
         let parts: Vec<(usize, Option<Vec<f32>>)> =
             n_out.iter().map(|n| (*n, bias.as_mut().map(|bias| bias.drain(..n).collect()))).collect();
         self.pack(name, &[all, k], &parts)
+    }
+
+    /// As [`WeightLoader::rows`], but row i of all matrices together is the tensor's row `place(i)`.
+    fn rows_in_order(
+        &mut self,
+        name: &str,
+        n_out: &[usize],
+        k: usize,
+        place: impl Fn(usize) -> usize,
+    ) -> Result<Vec<M>> {
+        let (gguf, all) = (self.gguf, n_out.iter().sum::<usize>());
+        let name = format!("{name}.weight");
+        let (info, bytes) = gguf.tensor(&name)?;
+        if info.shape != [all, k] {
+            let found = format!("tensor `{name}` has the shape {:?}; expected {:?}", info.shape, [all, k]);
+            return Err(gguf.error(found));
+        }
+        let width = bytes.len() / all;
+        let ordered: Vec<u8> =
+            (0..all).flat_map(|row| &bytes[place(row) * width..][..width]).copied().collect();
+        let mut rest = &ordered[..];
+        let mut matrices = Vec::with_capacity(n_out.len());
+        for n_out in n_out.iter().copied() {
+            let (bytes, after) = rest.split_at(n_out * width);
+            rest = after;
+            let bias = None;
+            let matrix =
+                Matrix { gguf, name: &name, kind: info.kind, n_out, k, bytes, bias, index: 0, of: 1 };
+            let (matrix, made) = self.pack.pack(matrix)?;
+            *self.made.entry(made).or_default() += 1;
+            matrices.push(matrix);
+        }
+        self.is_taken(name, bytes);
+        Ok(matrices)
+    }
+
+    /// Notes that a tensor's matrices are packed.
+    fn is_taken(&mut self, name: String, bytes: &[u8]) {
+        self.gguf.release(bytes);
+        self.done += bytes.len() as u64;
+        self.taken.insert(name);
+        (self.on_progress)(self.done, self.gguf.n_bytes());
     }
 
     /// `n` equal matrices in the tensor `name.weight`, `[n, n_out, k]`, with `name.bias`, `[n, n_out]`, if
@@ -462,10 +679,7 @@ impl<M> WeightLoader<'_, M> {
             *self.made.entry(made).or_default() += 1;
             matrices.push(matrix);
         }
-        gguf.release(bytes);
-        self.done += bytes.len() as u64;
-        self.taken.insert(name);
-        (self.on_progress)(self.done, gguf.n_bytes());
+        self.is_taken(name, bytes);
         Ok(matrices)
     }
 

@@ -82,14 +82,15 @@ pub(crate) struct Ranker {
 }
 
 impl Ranker {
-    /// `options` are the ids of each, after the prompt.
+    /// `options` are the ids of each, after the prompt, which has borders of recurrent layers' states.
     pub(crate) fn new(
-        scratch: ScratchSequence,
-        prompt: Vec<u32>,
+        mut scratch: ScratchSequence,
+        (prompt, borders): (Vec<u32>, Vec<usize>),
         options: &[Vec<u32>],
         answer: Sender<Result<Ranking>>,
     ) -> Self {
         let options = options.iter().map(|option| [&prompt[..], option].concat()).collect();
+        scratch.sequence.states_mut().into_iter().for_each(|states| states.set_borders(borders.clone()));
         let (first, ranked, current) = (Vec::new(), Vec::new(), RankedOption { logprob: 0.0, greedy: true });
         Self { scratch, prompt, options, first, ranked, current, answer }
     }
@@ -111,6 +112,9 @@ impl Job for Ranker {
                 *first = logits.to_vec();
                 Ok(())
             })?;
+            if !first.is_empty() && scratch.sequence.states().is_some() {
+                scratch.sequence.hold(); // windows stay as the turn's beginning does
+            }
         } else if let Some(ids) = options.get(ranked.len()) {
             if scratch.sequence.len() == prompt.len() {
                 *current = RankedOption { logprob: 0.0, greedy: true };

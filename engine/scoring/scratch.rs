@@ -64,7 +64,7 @@ impl ScratchSequence {
     /// # Errors
     /// As [`forward`].
     pub(crate) fn advance(&mut self, ids: &[u32], end: usize, wanted: Wanted) -> Result<Vec<f32>> {
-        let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: wanted };
+        let span = Span { sequence: &mut self.sequence, tokens: ids, end, certain: end, logits: wanted };
         let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
         self.sequence.trim_window(usize::MAX, &mut self.arena);
         Ok(logits)
@@ -75,7 +75,7 @@ impl ScratchSequence {
     /// # Errors
     /// As [`forward_hidden`].
     pub(crate) fn advance_hidden(&mut self, ids: &[u32], end: usize) -> Result<Vec<f32>> {
-        let span = Span { sequence: &mut self.sequence, tokens: ids, end, logits: Wanted::All };
+        let span = Span { sequence: &mut self.sequence, tokens: ids, end, certain: end, logits: Wanted::All };
         let states = forward_hidden(span, &mut self.arena)?;
         self.sequence.trim_window(usize::MAX, &mut self.arena);
         Ok(states)

@@ -3,12 +3,13 @@
 //!
 //! Names after the paper's appendix A: `L{layer}_B{block}_K.weights` (u32), `.scales` (u8), in a session's
 //! first block `.exact`, and of keys `.means` (f16), as [`format`](crate::kv::format) has them; with an f16
-//! cache one tensor `L{layer}_B{block}_K`. The metadata hold the block's address and a blake3 over names,
+//! cache one tensor `L{layer}_B{block}_K`. A state has `L{recurrent layer}_B{position}_S.inputs` (f16), `.weights`
+//! and, in 8 bits, `.scales` (f32). The metadata hold the block's address and a blake3 over names,
 //! types, sizes and data.
 
 use super::found::Failure;
 use super::source::{ByteSource, stretch, stretch_into};
-use crate::kv::format::{BlockBytes, BlockFormat, BlockTensor, Number, Side};
+use crate::kv::format::{BlockBytes, BlockFormat, BlockTensor, Number, Side, StateFormat};
 use crate::kv::layout::{KvLayout, Part};
 use crate::kv::table::{BlockHash, BlockKey};
 use crate::{Error, Result};
@@ -18,9 +19,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufWriter, Cursor, Read as _, SeekFrom, Write as _};
 
 /// The tensors of a part of the block at an index, by their names, in the order in which they are summed.
-fn tensors(part: Part, index: usize, layout: &KvLayout) -> (BlockFormat, Vec<(String, BlockTensor)>) {
-    let format = BlockFormat::new(layout, part);
+fn tensors(part: Part, index: usize, layout: &KvLayout) -> (usize, Vec<(String, BlockTensor)>) {
     let mut named = Vec::new();
+    if part == Part::State {
+        let format = StateFormat::new(layout);
+        for (layer, of) in format.layers.iter().enumerate() {
+            let name = format!("L{layer}_B{index}_{STATE}");
+            let tensors = of.tensors(format.sealed).into_iter();
+            named.extend(tensors.map(|tensor| (format!("{name}{}", tensor.suffix), tensor)));
+        }
+        return (format.len(), named);
+    }
+    let format = BlockFormat::new(layout, part);
     for layer in &format.layers {
         for side in layer.sides() {
             let letter = if side.side == Side::Keys { "K" } else { "V" };
@@ -29,14 +39,16 @@ fn tensors(part: Part, index: usize, layout: &KvLayout) -> (BlockFormat, Vec<(St
             named.extend(tensors.map(|tensor| (format!("{name}{}", tensor.suffix), tensor)));
         }
     }
-    (format, named)
+    (format.len(index == 0), named)
 }
 
 fn dtype(number: Number) -> Dtype {
     match number {
         Number::U32 => Dtype::U32,
         Number::U8 => Dtype::U8,
+        Number::I8 => Dtype::I8,
         Number::F16 => Dtype::F16,
+        Number::F32 => Dtype::F32,
     }
 }
 
@@ -82,12 +94,16 @@ pub(super) const MAX_BLOCK_BYTES: u64 = 1 << 30;
 
 /// Maximum bytes of the image of a part of a block.
 pub(super) fn most(part: Part, layout: &KvLayout) -> u64 {
-    layout.block_bytes(part) + layout.exact_bytes() + header_bytes(layout) as u64
+    let bytes = match part {
+        Part::State => layout.state_bytes(),
+        Part::Global | Part::Windowed => layout.block_bytes(part) + layout.exact_bytes(),
+    };
+    bytes + header_bytes(layout) as u64
 }
 
 /// Maximum bytes of an image's header: some hundred for each tensor.
 fn header_bytes(layout: &KvLayout) -> usize {
-    4096 + layout.layers.len() * 8 * 256
+    4096 + (layout.layers.len() + layout.states.len()) * 8 * 256
 }
 
 /// Reads a part of the block at an index from an image of `len` bytes that begins at `start`; the error is
@@ -129,8 +145,8 @@ fn read_tensors(
     if verify && reader.entry("block") != Some(hash.hex()) {
         return Err("it contains a different block than its name says".into());
     }
-    let (format, tensors) = tensors(part, index, layout);
-    let mut block = BlockBytes::zeroed(format.len(index == 0));
+    let (len, tensors) = tensors(part, index, layout);
+    let mut block = BlockBytes::zeroed(len);
     for (name, tensor) in &tensors {
         let place = &mut block.as_bytes_mut()[tensor.place.clone()];
         reader.tensor(name, dtype(tensor.number), place)?;
@@ -212,7 +228,9 @@ pub(crate) fn verify(
     let index = tensors.keys().next().and_then(|n| n.split('_').nth(1)).unwrap_or_default();
     let (mut hasher, mut seen) = (blake3::Hasher::new_keyed(&hash.0), 0);
     for l in layers {
-        for (side, suffix) in ["K", "V"].into_iter().flat_map(|side| SUFFIXES.map(|suffix| (side, suffix))) {
+        for (side, suffix) in
+            ["K", "V", STATE].into_iter().flat_map(|side| SUFFIXES.map(|suffix| (side, suffix)))
+        {
             let name = format!("L{l}_{index}_{side}{suffix}");
             let Some(info) = tensors.get(&name) else { continue };
             let (first, last) = info.data_offsets;
@@ -233,4 +251,6 @@ pub(crate) fn verify(
 
 /// Suffixes of tensors' names, in the order of [`BlockTensor::suffix`]; biases were in blocks of earlier
 /// versions, which a folder may still hold.
-const SUFFIXES: [&str; 6] = ["", ".weights", ".scales", ".biases", ".means", ".exact"];
+const SUFFIXES: [&str; 7] = ["", ".inputs", ".weights", ".scales", ".biases", ".means", ".exact"];
+/// What a state's tensors are called, as those of keys and values are called K and V.
+const STATE: &str = "S";

@@ -9,7 +9,8 @@ use crate::kv::table::BlockHash;
 use crate::kv::table::BlockKey;
 
 /// The folders that a store makes.
-pub(super) const FOLDERS: [&str; 7] = ["runs", "blocks", "windows", "packs", "tails", "manifests", "checks"];
+pub(super) const FOLDERS: [&str; 8] =
+    ["runs", "blocks", "windows", "states", "packs", "tails", "manifests", "checks"];
 /// The folder of what failed a check.
 pub(super) const DAMAGED: &str = "damaged";
 /// Maximum bytes of what was found out about a model.
@@ -103,7 +104,7 @@ impl Contents {
                 (DAMAGED, EntryKind::Folder) => {}
                 (DAMAGED, EntryKind::File(bytes)) => self.damaged.push(SizedFile { name, bytes }),
                 (DAMAGED, EntryKind::Other(_)) => self.damaged.push(SizedFile { name, bytes: 0 }),
-                ("blocks" | "windows", kind) if is_hex(&entry.name, 2..=2) => match kind {
+                ("blocks" | "windows" | "states", kind) if is_hex(&entry.name, 2..=2) => match kind {
                     EntryKind::Folder => {
                         for entry in self.list(listing, &name) {
                             self.file(folder, format!("{name}/{}", entry.name), &entry);
@@ -131,7 +132,7 @@ impl Contents {
         let part = Part::ALL.into_iter().find(|part| part_folder(*part) == folder);
         let session = is_hex(stem, 40..=40);
         match (folder, extension, hash, part) {
-            ("blocks" | "windows", "safetensors", Some(hash), Some(part))
+            ("blocks" | "windows" | "states", "safetensors", Some(hash), Some(part))
                 if name == super::block_name((hash, part)) =>
             {
                 self.put(name, entry, block::MAX_BLOCK_BYTES, |contents, file| {

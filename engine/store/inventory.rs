@@ -91,6 +91,8 @@ pub struct Details {
     pub tenant: String,
     /// Sealed blocks of 256 tokens: address, owners.
     pub blocks: Vec<(String, usize)>,
+    /// States of recurrent layers; 0: the model has none.
+    pub n_states: usize,
     /// Tokens of its tail.
     pub tail_tokens: usize,
     /// Segments that it has read and said, in order: `template`, `message`, `reply` or `raw`, number of
@@ -154,8 +156,9 @@ impl Folder {
     fn entry(&self, id: &str, m: &Manifest, census: &Census) -> StoredSession {
         let (size, owners) = (|hash: &BlockHash| census.size(*hash), &census.owners);
         let own = census.own.get(id).copied().unwrap_or(0);
-        let shared = m.blocks.iter().filter(|hash| owners[*hash] > 1);
-        let shares = m.blocks.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
+        let hashes = m.hashes();
+        let shared = hashes.iter().filter(|hash| owners[*hash] > 1);
+        let shares = hashes.iter().map(|hash| size(hash) as f64 / owners[hash] as f64);
         StoredSession {
             id: id.to_owned(),
             session: m.session(),
@@ -163,7 +166,7 @@ impl Folder {
             format: m.owner.identity.layout.split(',').next().unwrap_or_default().to_owned(),
             tokens: m.n_tokens(),
             turns: m.worth.turns,
-            bytes: m.blocks.iter().map(size).sum::<u64>() + own,
+            bytes: hashes.iter().map(size).sum::<u64>() + own,
             shared_bytes: shared.map(size).sum(),
             seconds: m.n_tokens() as f64 * census.token_ms(&m.owner.identity.model) / 1e3,
             saved_at: m.worth.saved_at,
@@ -197,6 +200,7 @@ impl Folder {
             numerics: m.owner.identity.numerics.clone(),
             tenant: m.owner.identity.salt.clone(),
             blocks: m.blocks.iter().map(|hash| (hash.hex(), census.owners[hash])).collect(),
+            n_states: m.states.len(),
             tail_tokens: m.tail.as_ref().map_or(0, |tail| tail.rows),
             segments: m.segments.iter().map(|s| (word(s.kind), s.ids.len(), s.text.to_string())).collect(),
         })
@@ -341,8 +345,8 @@ impl Census {
             own.insert(id.clone(), names.filter_map(|name| bytes.get(name)).sum());
             let earlier = manifest.earlier.iter().filter_map(|tail| bytes.get(&*tail.file));
             rows_to_go_back.insert(id.clone(), earlier.sum());
-            for hash in manifest.blocks.iter().collect::<HashSet<_>>() {
-                *owners.entry(*hash).or_default() += 1;
+            for hash in manifest.hashes() {
+                *owners.entry(hash).or_default() += 1;
             }
             let measured: &mut (f64, f64) =
                 token_ms.entry(manifest.owner.identity.model.clone()).or_default();

@@ -10,6 +10,7 @@ use crate::kv::table::BlockHash;
 use crate::text::prefix::Segment;
 use crate::{Error, Result, SessionKey};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Record of all that is needed to bring a session back.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +22,8 @@ pub(crate) struct Manifest {
     pub(crate) tail: Option<TailRef>,
     /// Rows of blocks that have sealed since, in order.
     pub(crate) earlier: Vec<TailRef>,
+    /// States of recurrent layers by position, ascending, with their addresses.
+    pub(crate) states: Vec<(usize, BlockHash)>,
     /// Texts and ids of the tokens.
     pub(crate) segments: Vec<Segment>,
     pub(crate) worth: Worth,
@@ -112,6 +115,11 @@ impl Manifest {
         self.blocks.len() * BLOCK + self.tail.as_ref().map_or(0, |tail| tail.rows)
     }
 
+    /// Addresses of all blocks and states that it names.
+    pub(crate) fn hashes(&self) -> BTreeSet<BlockHash> {
+        self.blocks.iter().chain(self.states.iter().map(|(_, hash)| hash)).copied().collect()
+    }
+
     /// All tails that it names.
     pub(crate) fn tails(&self) -> impl Iterator<Item = &TailRef> {
         self.earlier.iter().chain(&self.tail)
@@ -131,6 +139,9 @@ struct ManifestRecord {
     /// The earlier tails, if they are not those of the record before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     earlier: Option<Vec<TailRef>>,
+    /// The states, if they are not those of the record before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    states: Option<Vec<(usize, Address)>>,
     keep_segments: usize,
     segments: Vec<Segment>,
     worth: Worth,
@@ -164,6 +175,7 @@ pub(crate) struct Journal {
     owner: Owner,
     blocks: Vec<BlockHash>,
     earlier: Vec<TailRef>,
+    states: Vec<(usize, BlockHash)>,
     /// Digests of the segments.
     segments: Vec<[u8; 32]>,
     turns: u64,
@@ -188,6 +200,7 @@ impl Journal {
             owner: manifest.owner.clone(),
             blocks: manifest.blocks.clone(),
             earlier: manifest.earlier.clone(),
+            states: manifest.states.clone(),
             segments: manifest.segments.iter().map(digest).collect(),
             turns: manifest.worth.turns,
             live,
@@ -234,6 +247,9 @@ impl Journal {
             earlier: base
                 .map_or(!manifest.earlier.is_empty(), |b| b.earlier != manifest.earlier)
                 .then(|| manifest.earlier.clone()),
+            states: base
+                .map_or(!manifest.states.is_empty(), |b| b.states != manifest.states)
+                .then(|| manifest.states.iter().map(|(at, hash)| (*at, Address(*hash))).collect()),
             keep_segments,
             segments: manifest.segments[keep_segments..].to_vec(),
             worth: Worth { turns, ..manifest.worth },
@@ -262,6 +278,7 @@ impl Journal {
             owner: manifest.owner.clone(),
             blocks: manifest.blocks.clone(),
             earlier: manifest.earlier.clone(),
+            states: manifest.states.clone(),
             segments,
             turns,
             live,
@@ -314,7 +331,8 @@ impl ManifestRecord {
     fn first(mut self) -> Result<Manifest, String> {
         let owner = self.owner.take().ok_or("its first record has no owner")?;
         let (blocks, segments, worth) = (Vec::new(), Vec::new(), self.worth);
-        let mut manifest = Manifest { owner, blocks, tail: None, earlier: Vec::new(), segments, worth };
+        let (tail, earlier, states) = (None, Vec::new(), Vec::new());
+        let mut manifest = Manifest { owner, blocks, tail, earlier, states, segments, worth };
         self.apply(&mut manifest)?;
         Ok(manifest)
     }
@@ -344,14 +362,21 @@ impl ManifestRecord {
         }
         let n_ids: usize = kept.iter().chain(&self.segments).map(|segment| segment.ids.len()).sum();
         let n_tokens = n_blocks * BLOCK + self.tail.as_ref().map_or(0, |tail| tail.rows);
-        if n_ids != n_tokens {
+        let states = self.states.as_ref().map(|all| all.iter().map(|(at, hash)| (*at, hash.0)).collect());
+        let states: Vec<(usize, BlockHash)> = states.unwrap_or_else(|| state.states.clone());
+        // What follows the last state of a model with recurrent layers is computed again.
+        if n_ids < n_tokens || n_ids > n_tokens && states.is_empty() {
             return Err(format!("its counts contradict each other: {n_ids} ids, {n_tokens} tokens"));
+        }
+        if !states.is_sorted_by(|a, b| a.0 < b.0) || states.iter().any(|(at, _)| *at == 0 || *at > n_ids) {
+            return Err("its states are not those of its tokens".to_owned());
         }
         state.blocks.truncate(self.keep_blocks);
         state.blocks.extend(self.blocks.iter().map(|address| address.0));
         state.segments.truncate(self.keep_segments);
         state.segments.extend(self.segments);
         (state.tail, state.worth) = (self.tail, self.worth);
+        state.states = states;
         state.earlier = self.earlier.unwrap_or_else(|| std::mem::take(&mut state.earlier));
         Ok(())
     }
@@ -388,6 +413,7 @@ mod tests {
             blocks: texts.iter().map(|text| BlockHash::root(text)).collect(),
             tail: None,
             earlier: tails(texts),
+            states: Vec::new(),
             segments: texts.iter().map(segment).collect(),
             worth: Worth::default(),
         }

@@ -6,6 +6,7 @@
 //! head                 JSON: what computed it, segments (texts and ids), which parts of which blocks follow, number of rows
 //! a part of a block    as kv/format.rs has it; block by block, layers that see everything first
 //! rows                 f16 rows of the open block, if there are any
+//! states               those of recurrent layers, as kv/format.rs has them; in the order of their positions
 //! mac                  blake3, keyed with the secret of the cache folder, over all bytes before it
 //! ```
 //! All but the first line and the mac are frames: length (u64), blake3 of the payload, payload. Numbers are
@@ -16,7 +17,7 @@
 //! be everybody's.
 
 use super::manifest::Identity;
-use crate::kv::format::{BlockBytes, BlockFormat};
+use crate::kv::format::{BlockBytes, BlockFormat, StateFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::text::prefix::Segment;
 use crate::{Error, Result};
@@ -40,6 +41,8 @@ pub(crate) struct SessionExport {
     /// Rows after the blocks: number of tokens, and their bytes.
     pub(crate) n_rows: usize,
     pub(crate) rows: Vec<u8>,
+    /// States of recurrent layers, by position.
+    pub(crate) states: Vec<(usize, Arc<BlockBytes>)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -50,6 +53,9 @@ struct Head {
     /// Which parts of each block follow.
     blocks: Vec<[bool; 2]>,
     rows: usize,
+    /// Positions of the states that follow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    states: Vec<usize>,
 }
 
 impl SessionExport {
@@ -76,6 +82,7 @@ impl SessionExport {
             segments: self.segments.clone(),
             blocks: self.blocks.iter().map(|parts| parts.each_ref().map(Option::is_some)).collect(),
             rows: self.n_rows,
+            states: self.states.iter().map(|(at, _)| *at).collect(),
         };
         let head = serde_json::to_vec(&head)
             .map_err(|e| Error::internal(format!("can't encode a memory's head: {e}")))?;
@@ -92,6 +99,9 @@ impl SessionExport {
         }
         if self.n_rows > 0 {
             out.frame(&self.rows)?;
+        }
+        for (_, state) in &self.states {
+            out.frame(state.as_bytes())?;
         }
         let mac = out.mac.finalize();
         out.put(mac.as_bytes())?;
@@ -120,16 +130,17 @@ impl SessionExport {
             serde_json::from_slice(&payload).map_err(|e| broken(format!("can't read its head: {e}")))?;
         drop(payload);
         head.validate()?;
-        let Head { identity, segments, blocks, rows: n_rows } = head;
+        let Head { identity, segments, blocks, rows: n_rows, states } = head;
         let mut reason = here.differs(&identity).or_else(|| {
             secret.is_none().then(|| "the file is not trusted, because the folder is encrypted".to_owned())
         });
-        let mut read = Self { identity, segments, blocks: Vec::new(), n_rows, rows: Vec::new() };
-        let formats = Part::ALL.map(|part| BlockFormat::new(layout, part));
+        let (rows, none) = (Vec::new(), Vec::new());
+        let mut read = Self { identity, segments, blocks: Vec::new(), n_rows, rows, states: none };
+        let formats = Part::OF_BLOCKS.map(|part| BlockFormat::new(layout, part));
         let known: Vec<Part> = layout.parts().collect();
         for (index, parts) in blocks.iter().enumerate() {
             let mut found = BlockParts::default();
-            for part in Part::ALL.into_iter().filter(|part| parts[*part as usize]) {
+            for part in Part::OF_BLOCKS.into_iter().filter(|part| parts[*part as usize]) {
                 let what = format!("block {index}");
                 if reason.is_some() {
                     input.skip_frame(&what)?;
@@ -154,6 +165,21 @@ impl SessionExport {
             read.rows = input.bytes("its rows", n_bytes)?;
             reason = unlike("its rows", &read.rows, sum);
         }
+        for at in states {
+            let what = format!("the state after {at} tokens");
+            if reason.is_some() {
+                input.skip_frame(&what)?;
+                continue;
+            }
+            if !layout.has_states() {
+                return Err(broken(format!("it has {what}, but the model has no recurrent layers")));
+            }
+            let mut state = BlockBytes::zeroed(StateFormat::new(layout).len());
+            let sum = input.frame(&what, Some(state.len() as u64))?.1;
+            input.take(&what, state.as_bytes_mut())?;
+            reason = unlike(&what, state.as_bytes(), sum);
+            read.states.push((at, Arc::new(state)));
+        }
         let is_ours = input.end()?;
         reason = reason.or_else(|| {
             (!is_ours)
@@ -161,6 +187,7 @@ impl SessionExport {
         });
         if reason.is_some() {
             (read.blocks, read.n_rows, read.rows) = (Vec::new(), 0, Vec::new());
+            read.states.clear();
         }
         Ok((read, reason))
     }
@@ -178,6 +205,17 @@ impl Head {
                 "its head names {} blocks of {BLOCK} tokens and {} rows, but its texts have {n_ids} tokens",
                 self.blocks.len(),
                 self.rows
+            )));
+        }
+        let n_held = n_held.unwrap_or(0);
+        let is_before = |(at, next): (&usize, Option<&usize>)| {
+            *at > 0 && *at <= n_held && next.is_none_or(|next| at < next)
+        };
+        let nexts = self.states.iter().skip(1).map(Some).chain([None]);
+        if !self.states.iter().zip(nexts).all(is_before) {
+            return Err(broken(format!(
+                "its head names states after {:?} tokens; expected ascending positions up to {n_held}",
+                self.states
             )));
         }
         if let Some(index) = self.blocks.iter().position(|parts| !parts[Part::Global as usize]) {
@@ -345,8 +383,12 @@ mod tests {
     /// Numbers of a file are checked before anything is computed from them.
     #[test]
     fn a_head_whose_numbers_are_absurd_is_refused() {
-        let context =
-            crate::memory::session::CacheContext::of_test(Arc::new(KvLayout { layers: Vec::new() }));
+        let context = crate::memory::session::CacheContext::of_test(Arc::new(KvLayout::uniform(
+            0,
+            1,
+            16,
+            crate::KvFormat::Q4,
+        )));
         let ids: Vec<u32> = vec![7; 2 * BLOCK];
         let segment = Segment { kind: SegmentKind::Raw, text: "".into(), ids: ids.into(), guessed: false };
         let head = |n_blocks: usize, rows: usize| Head {
@@ -354,6 +396,7 @@ mod tests {
             segments: vec![segment.clone()],
             blocks: vec![[true, false]; n_blocks],
             rows,
+            states: Vec::new(),
         };
         assert!(head(1, BLOCK - 1).validate().is_ok());
         for (n_blocks, rows) in [(1, usize::MAX), (1, usize::MAX - BLOCK + 1), (0, BLOCK), (2, 1), (3, 0)] {

@@ -7,7 +7,8 @@
 //! DIR/v4/runs/<hash>                        held by the one process that adds to a run's sessions
 //! DIR/v4/blocks/<2 hex>/<hash>.safetensors  a sealed block, written once, shared by equal content
 //! DIR/v4/windows/<2 hex>/<hash>.safetensors its layers that have a window, where a model has such
-//! DIR/v4/packs/<hash>.pack                  many small ones of both, in one file
+//! DIR/v4/states/<2 hex>/<hash>.safetensors   states of its recurrent layers, where it has such
+//! DIR/v4/packs/<hash>.pack                  many small ones of these, in one file
 //! DIR/v4/manifests/<session>.log            what a session is made of: a record a turn
 //! DIR/v4/tails/<session>.<n>.log            f16 rows of an open block, or one sealed since: a record a turn
 //! DIR/v4/checks/<identity>                  what the self-check found
@@ -573,6 +574,7 @@ fn part_folder(part: Part) -> &'static str {
     match part {
         Part::Global => "blocks",
         Part::Windowed => "windows",
+        Part::State => "states",
     }
 }
 

@@ -51,7 +51,7 @@ impl Store {
         let mut removed = Removed { sessions: self.has_session(session).into(), ..Removed::default() };
         if let Ok(manifest) = self.manifest_at(&name) {
             tails.extend(manifest.tails().map(|tail| tail.file.clone()));
-            dead.extend(manifest.blocks);
+            dead.extend(manifest.hashes());
         }
         // The manifest first: a crash in between leaves unneeded files, never incomplete memories.
         removed.bytes += self.medium.remove(&name)?;
@@ -62,7 +62,7 @@ impl Store {
         for (other, _) in self.medium.list("manifests")? {
             match self.manifest_at(&other) {
                 Ok(manifest) => {
-                    for hash in &manifest.blocks {
+                    for hash in &manifest.hashes() {
                         dead.remove(hash);
                     }
                 }

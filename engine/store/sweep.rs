@@ -144,6 +144,6 @@ struct Needed {
 impl Needed {
     fn add(&mut self, manifest: Manifest) {
         self.tails.extend(manifest.tails().map(|tail| tail.file.clone()));
-        self.blocks.extend(manifest.blocks);
+        self.blocks.extend(manifest.hashes());
     }
 }

@@ -122,6 +122,10 @@ impl Folder {
             verdict
                 .problems
                 .extend(missing.map(|hash| format!("block {} of {owner} is missing", hash.hex())));
+            let states = manifest.states.iter().filter(|(_, hash)| !blocks.contains(&(*hash, Part::State)));
+            verdict
+                .problems
+                .extend(states.map(|(at, _)| format!("the state after {at} tokens of {owner} is missing")));
             for tail in manifest.tails() {
                 if !contents.tails.iter().any(|(name, _)| *name == tail.file) {
                     verdict.problems.push(format!("a tail of {owner} is missing"));
@@ -151,5 +155,5 @@ fn parts(manifest: &Manifest) -> &'static [Part] {
     let layout = &manifest.owner.identity.layout;
     let windows = layout.split(',').filter(|layer| layer.contains('~')).count();
     let mixed = (1..layout.split(',').count()).contains(&windows);
-    if mixed { &Part::ALL } else { &[Part::Global] }
+    if mixed { &Part::OF_BLOCKS } else { &[Part::Global] }
 }

@@ -179,7 +179,7 @@ impl DraftModel {
             let (lacks, began) = (read.tokens.len() - read.sequence.len(), Instant::now());
             let end = read.sequence.len() + lacks.min(MAX_READ_TOKENS);
             let logits = if lacks > MAX_READ_TOKENS { Wanted::None } else { Wanted::Last };
-            let span = Span { sequence: &mut read.sequence, tokens: &read.tokens, end, logits };
+            let span = Span { sequence: &mut read.sequence, tokens: &read.tokens, end, certain: end, logits };
             let logits = forward(vec![span], &mut self.arena)?.pop().unwrap_or_default();
             read.sequence.trim_window(usize::MAX, &mut self.arena);
             if lacks > MAX_READ_TOKENS {

@@ -250,6 +250,14 @@ impl ActiveTurn {
         self.n_guessed > 0 || self.decoding() && matches!(self.decode, Decode::ScoreOptions(_))
     }
 
+    /// Number of tokens that are fed by now or next, and will stay.
+    pub(crate) fn certain(&self) -> usize {
+        match self.decode {
+            Decode::ScoreOptions(_) if self.decoding() => self.session.sequence.len(),
+            _ => self.session.tokens.len() - self.n_guessed,
+        }
+    }
+
     /// Counts what was computed since the last call, if the request asks for that. What a stop string cuts
     /// was generated, too.
     pub(crate) fn meter(&mut self) {
@@ -571,6 +579,17 @@ impl ActiveTurn {
         if self.session.sequence.len() > n {
             self.session.truncate(n, arena);
         }
+    }
+
+    /// The session is at rest from now on.
+    pub(crate) fn end_sequence(&mut self, arena: &mut Arena) {
+        let Session { sequence, tokens, .. } = &mut self.session;
+        if !matches!(self.decode, Decode::Read)
+            && let Err(e) = sequence.end_reply(tokens, arena)
+        {
+            tracing::warn!("the state of `{}` is computed again: {e}", self.request.session.agent);
+        }
+        sequence.end_turn(arena);
     }
 
     /// Milliseconds since the turn began.

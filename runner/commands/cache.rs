@@ -200,6 +200,7 @@ fn show(details: &Details) {
             "blocks",
             format!("{}, {shared} of them shared, and {} tokens", details.blocks.len(), details.tail_tokens),
         ),
+        ("states", if details.n_states > 0 { details.n_states.to_string() } else { String::new() }),
         ("size", format!("{}, {} of it shared", bytes(entry.bytes), bytes(entry.shared_bytes))),
     ];
     for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {

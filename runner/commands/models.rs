@@ -101,7 +101,7 @@ fn capacity(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {
     kvs.extend(args.kv.clone());
     let share = args.memory / u64::from(args.agents);
     let context = prompter.model().context_length as u64;
-    let mut rows = Vec::new();
+    let (mut rows, mut states) = (Vec::new(), Vec::new());
     for kv in kvs {
         let (name, cost) =
             (prompter.kv_name(kv.choice()).map_err(worded)?, prompter.kv_cost(kv.choice()).map_err(worded)?);
@@ -110,8 +110,14 @@ fn capacity(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {
             0 => "-".to_owned(),
             bytes => format!("{bytes} B, up to {} tokens", cost.window),
         };
+        let name = if name == default { format!("{name} (default)") } else { name };
+        if cost.state > 0 {
+            let [live, token] = cost.live.map(bytes);
+            let sealed = bytes(cost.state);
+            states.push(format!("  state in {name}: {sealed}; during a turn {live}, and {token} a token"));
+        }
         rows.push(vec![
-            if name == default { format!("{name} (default)") } else { name },
+            name,
             format!("{} B", cost.global),
             windowed,
             bytes(cost.most(context.min(32_768))),
@@ -122,5 +128,7 @@ fn capacity(prompter: &PromptEncoder, args: &Args) -> anyhow::Result<()> {
     let fits = format!("max context for {} in {}", args.agents, bytes(args.memory));
     let shown = table(&["cache", "per token", "in windows", &at, &fits], rows, 1);
     shown.lines().for_each(|line| println!("  {line}"));
+    // Of recurrent layers, for each agent.
+    states.iter().for_each(|line| println!("{line}"));
     Ok(())
 }

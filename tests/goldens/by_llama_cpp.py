@@ -38,6 +38,8 @@ REFERENCE = "llama.cpp b11434"
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 REAL = {"n_layers": 2, "n_heads": 2, "n_kv_heads": 1, "head_dim": 128}
+HYBRID = {"n_layers": 4, "head_dim": 256, "n_rot": 64}
+DELTA = {"layers": "rrra", "taps": 4, "heads": 4, "value": 128, "groups": 2, "key": 128}
 YARN = {"type": "yarn", "factor": 32.0, "original_context_length": 4096}
 
 # What each model differs in from `RandomModel::tiny_of(architecture, seed)`. Windows end within blocks of 256 tokens and
@@ -133,6 +135,17 @@ GOLDENS: dict[str, dict[str, Any]] = {
     "seed_oss-1": {"seed": 1},
     "hunyuan-dense-1": {"seed": 1},
     "minimax-m2-1": {"seed": 1},
+    "qwen3next-1": {"seed": 1},
+    "qwen35-1": {"seed": 1},
+    "qwen35moe-1": {"seed": 1},
+    "granitehybrid-1": {"seed": 1},
+    # With rotary embeddings, which its smaller models have.
+    "granitehybrid-2": {"seed": 2, "facts": {"rope.scaling.finetuned": True}},
+    "nemotron_h-1": {"seed": 1},
+    "nemotron_h_moe-1": {"seed": 1},
+    "falcon-h1-1": {"seed": 1},
+    "lfm2-1": {"seed": 1},
+    "lfm2moe-1": {"seed": 1},
 } | {
     # One real shape of heads for each family.
     f"{family}-r": REAL | {"seed": 8} | facts
@@ -165,6 +178,18 @@ GOLDENS: dict[str, dict[str, Any]] = {
         "seed_oss": {},
         "hunyuan-dense": {},
         "minimax-m2": {},
+        "qwen3next": HYBRID | {"recurrence": DELTA},
+        "qwen35": HYBRID | {"recurrence": DELTA, "facts": {"rope.dimension_sections": [11, 11, 10, 0]}},
+        "qwen35moe": HYBRID
+        | {
+            "recurrence": DELTA,
+            "facts": {"rope.dimension_sections": [11, 11, 10, 0], "expert_shared_feed_forward_length": 64},
+        },
+        "granitehybrid": {"n_layers": 3, "recurrence": dict(layers="rar", taps=4, heads=4, value=64, groups=1, key=128)},
+        "nemotron_h": {"n_layers": 5, "recurrence": dict(layers="rfafr", taps=4, heads=8, value=64, groups=2, key=128)},
+        "falcon-h1": {"recurrence": dict(layers="b", taps=4, heads=4, value=64, groups=1, key=256)},
+        "lfm2": {"n_layers": 3, "n_heads": 2, "head_dim": 64},
+        "lfm2moe": {"n_layers": 4, "n_heads": 2, "head_dim": 64},
     }.items()
 }
 

@@ -1,11 +1,14 @@
 //! Keys and values of many sequences in memory: sealed blocks and f16 rows by their ids.
 
 use super::block::{F16Rows, Sealing, tile};
+use super::recurrence::SealedTile;
 use crate::Result;
-use crate::device::{Cache, Pass, PassSpan};
+use crate::device::states::{LiveState, LiveStates};
+use crate::device::{Cache, Pass, PassSpan, StateSpan};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::kv::table::{BlockId, RowsId};
+use crate::kv::table::{BlockId, RowsId, StateId};
+use crate::model::spec::RecurrenceSpec;
 use greenroom_kernels::Isa;
 use greenroom_kernels::attention::{Keys, TILE, Tiles, Values};
 use greenroom_kernels::shaping::Shaping;
@@ -18,12 +21,13 @@ pub(crate) struct CpuCache {
     formats: [BlockFormat; 2],
     /// Part of each layer, and which of the part's layers it is.
     places: Vec<(Part, usize)>,
-    /// Blocks by [`BlockId`].
+    /// Blocks and sealed states by [`BlockId`].
     blocks: Vec<Option<Arc<BlockBytes>>>,
     /// Rows by [`RowsId`].
     rows: Vec<Option<F16Rows>>,
     /// Bytes of all rows, kept up to date: every pass needs them, however many sessions are at rest.
     row_bytes: u64,
+    pub(super) states: LiveStates,
 }
 
 /// The place of an id, which may be new.
@@ -38,7 +42,7 @@ fn place<T>(all: &mut Vec<Option<T>>, id: u32) -> &mut Option<T> {
 impl CpuCache {
     /// Nothing in memory yet.
     pub(crate) fn new(layout: Arc<KvLayout>) -> Self {
-        let formats = Part::ALL.map(|part| BlockFormat::new(&layout, part));
+        let formats = Part::OF_BLOCKS.map(|part| BlockFormat::new(&layout, part));
         let mut next = [0; 2];
         let place = |layer: usize| {
             let part = layout.part_of(layer);
@@ -46,18 +50,62 @@ impl CpuCache {
             (part, next[part as usize] - 1)
         };
         let places = (0..layout.layers.len()).map(place).collect();
-        Self { layout, formats, places, blocks: Vec::new(), rows: Vec::new(), row_bytes: 0 }
+        let states = LiveStates::new(&layout);
+        Self { layout, formats, places, blocks: Vec::new(), rows: Vec::new(), row_bytes: 0, states }
     }
 
-    /// Makes room for the blocks that a pass completes.
+    /// Makes room for the blocks that a pass completes, and for the states that it seals.
     pub(crate) fn begin(&mut self, pass: &Pass) {
         for span in &pass.spans {
+            span.state.iter().for_each(|state| self.begin_seals(state));
             for (block, parts) in (span.start / BLOCK..).zip(&span.completed) {
                 for (format, id) in self.formats.iter().zip(parts) {
                     let Some(id) = id else { continue };
                     *place(&mut self.blocks, id.0) =
                         Some(Arc::new(BlockBytes::zeroed(format.len(block == 0))));
                 }
+            }
+        }
+    }
+
+    /// Makes room for the states that a sequence seals.
+    pub(super) fn begin_seals(&mut self, span: &StateSpan) {
+        for id in span.seals.iter().filter_map(|seal| seal.to) {
+            *place(&mut self.blocks, id.0) = Some(Arc::new(BlockBytes::zeroed(self.states.format.len())));
+        }
+    }
+
+    /// All layers have advanced the states of a pass.
+    pub(super) fn finish_states(&mut self, pass: &Pass) {
+        pass.spans.iter().filter_map(|span| span.state.as_ref()).for_each(|state| self.states.finish(state));
+    }
+
+    /// Puts what a recurrent layer sealed of a sequence to its place.
+    pub(super) fn seal_layer(
+        &mut self,
+        own: &RecurrenceSpec,
+        span: &StateSpan,
+        live: &LiveState,
+        sealed: Vec<SealedTile>,
+    ) {
+        let format = self.states.format.layers[own.state].clone();
+        let matrix = own.k_dim * own.v_dim;
+        let size = self.states.format.sealed.element();
+        for seal in span.seals.iter().filter(|seal| seal.at <= span.certain) {
+            let Some(id) = seal.to else { continue };
+            let bytes = self.blocks[id.0 as usize].as_mut().and_then(Arc::get_mut);
+            let bytes = bytes.expect("a state in the making is nobody else's");
+            let inputs: &[u8] = bytemuck::cast_slice(live.inputs_before(own.state, seal.at));
+            bytes.as_bytes_mut()[format.inputs.clone()].copy_from_slice(inputs);
+            for (head, first, sealed) in &sealed {
+                let of_tile = sealed.iter().find(|(at, ..)| at == seal);
+                let Some((_, elements, scales)) = of_tile else { continue };
+                let bytes = bytes.as_bytes_mut();
+                let at = format.elements.start + size * (head * matrix + first * own.k_dim);
+                bytes[at..][..elements.len()].copy_from_slice(elements);
+                let scales: &[u8] = bytemuck::cast_slice(scales);
+                let at = format.scales.start + 4 * (head * own.v_dim + first);
+                bytes.get_mut(at..at + scales.len()).into_iter().for_each(|to| to.copy_from_slice(scales));
             }
         }
     }
@@ -146,8 +194,12 @@ impl Tiles for View<'_> {
 
 impl Cache for CpuCache {
     fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>) {
-        let format = &self.formats[part as usize];
-        let fits = [false, true].map(|is_first| format.len(is_first)).contains(&bytes.len());
+        let fits = match part {
+            Part::State => self.states.format.len() == bytes.len(),
+            _ => {
+                [false, true].map(|is_first| self.formats[part as usize].len(is_first)).contains(&bytes.len())
+            }
+        };
         assert!(fits, "a block of {} bytes has a different layout", bytes.len());
         *place(&mut self.blocks, id.0) = Some(bytes);
     }
@@ -190,9 +242,22 @@ impl Cache for CpuCache {
         }
     }
 
-    fn row_bytes(&self) -> u64 {
+    fn load_state(&mut self, id: StateId, at: usize, from: Option<BlockId>) {
+        let sealed = from.map(|id| self.blocks[id.0 as usize].clone().expect("a state that is in memory"));
+        self.states.load(Isa::of_host(), id, at, sealed.as_deref());
+    }
+
+    fn truncate_state(&mut self, id: StateId, n: usize) {
+        self.states.truncate(id, n);
+    }
+
+    fn free_state(&mut self, id: StateId) {
+        self.states.free(id);
+    }
+
+    fn open_bytes(&self) -> u64 {
         debug_assert_eq!(self.row_bytes, self.rows.iter().flatten().map(F16Rows::bytes).sum::<u64>());
-        self.row_bytes
+        self.row_bytes + self.states.bytes()
     }
 }
 
@@ -396,7 +461,7 @@ mod tests {
                 let v = if shared { Vec::new() } else { noise(end * k_row, 2) };
                 let rows = |_| (noise(end * k_row, 1), v.clone());
                 write_pass(Isa::SCALAR, &mut sequence, (&ids, end), &mut arena, rows);
-                let span = sequence.plan_pass(end, &mut arena);
+                let span = sequence.plan_pass((end, end), end, &mut arena);
                 let cache = cache_of(&mut arena);
                 let head = layout.layers[0].k.n_heads - 1;
                 for (first, n_rows) in [(2 * BLOCK, 1), (2 * BLOCK + 32, 16)] {

@@ -12,7 +12,7 @@ use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::{Floats, reusing};
 use greenroom_kernels::linear::{linear, linear_onto};
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{gate, rms_norm, rms_norm_in_place, rms_norm_onto, soft_cap};
+use greenroom_kernels::pointwise::{gate, rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, soft_cap};
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl Cpu {
@@ -40,24 +40,19 @@ impl Cpu {
             if pass.is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited()) {
                 return Err(Error::new(ErrorKind::Closed, "the request was cancelled"));
             }
-            let own = spec.layers[layer].attention;
-            let attention = LayerAttention {
-                isa: self.isa,
-                spec,
-                own,
-                weights: &weights.attention,
-                shaping: self.shapings[own.cache].as_ref(),
-                layout: cache.layout.layers[own.cache],
-                layer: own.cache,
-                rope: own.rope.map(|rope| ropes[rope].as_slice()),
-                pass,
-            };
-            x = self.layer(x, weights, &attention, cache, watch.as_deref_mut());
+            x = self.mixers(x, layer, weights, (&ropes, pass), cache, watch.as_deref_mut());
+            if let Some(feed_forward) = &weights.feed_forward {
+                let [_, norm] = weights.norms.each_ref().map(Option::as_deref);
+                x = self.added(weights.post_norms[1].as_deref(), &x, |residual| {
+                    self.feed_forward(feed_forward, &x, norm, residual)
+                });
+            }
             if let (Some(input), Some(inputs)) = (&weights.input, &inputs) {
                 x = self.with_input(x, input, inputs, layer);
             }
             scale(&mut x, weights.scale);
         }
+        cache.finish_states(pass);
         if pass.wanted.is_empty() {
             return Ok(Output::Logits(Vec::new()));
         }
@@ -98,40 +93,70 @@ impl Cpu {
         out
     }
 
-    /// `x: [n_rows, d_model]` through attention and feed-forward, each with its norm before and its residual.
-    fn layer(
+    /// `x: [n_rows, d_model]` through a layer's mixers, side by side, with the norm before and the residual.
+    fn mixers(
         &self,
         x: Floats,
+        layer: usize,
         weights: &Layer<Packed>,
-        attention: &LayerAttention<'_>,
+        (ropes, pass): (&[Vec<Vec<f32>>], &Pass),
         cache: &mut CpuCache,
-        mut watch: Option<&mut Measured>,
+        watch: Option<&mut Measured>,
     ) -> Floats {
-        let isa = self.isa;
-        let input: Vec<&Packed> = weights.attention.input.iter().collect();
-        let norms = weights.norms.as_ref();
-        let projected = linear(isa, &self.activations(&x, norms.map(|norms| &*norms[0]), &input), &input);
-        let context = attention.run(projected, cache, watch.as_deref_mut());
-        let output = &weights.attention.output;
-        let [after_attention, after_feed_forward] = match &weights.post_norms {
-            None => [None; 2],
-            Some(norms) => norms.each_ref().map(|norm| Some(&**norm)),
-        };
-        let attended = |context: &[f32]| {
-            self.added(after_attention, &x, |residual| match residual {
-                Some(residual) => self.linear_onto(context, output, residual),
-                None => self.linear(context, output),
-            })
-        };
-        let after = attended(&context);
-        if let Some(watch) = watch.filter(|_| attention.own.writes) {
-            let noisy: Vec<f32> =
-                watch.noise().iter().zip(context.iter()).map(|(noise, x)| noise + x).collect();
-            watch.felt(&after, &attended(&noisy), self.spec.d_model);
+        let (isa, spec) = (self.isa, &self.spec.layers[layer]);
+        let [norm, _] = weights.norms.each_ref().map(Option::as_deref);
+        let after = weights.post_norms[0].as_deref();
+        let products = |input: &[&Packed]| linear(isa, &self.activations(&x, norm, input), input);
+        let mut out = None;
+        if let (Some(own), Some(weights)) = (spec.attention, &weights.attention) {
+            let input: Vec<&Packed> = weights.input.iter().chain(&weights.gate).collect();
+            let mut projected = products(&input);
+            let mut gates = if weights.gate.is_some() { projected.pop() } else { None };
+            if let Some(gates) = &mut gates {
+                sigmoid(isa, gates);
+            }
+            let attention = LayerAttention {
+                isa,
+                spec: &self.spec,
+                own,
+                weights,
+                shaping: self.shapings[own.cache].as_ref(),
+                layout: cache.layout.layers[own.cache],
+                layer: own.cache,
+                rope: own.rope.map(|rope| ropes[rope].as_slice()),
+                pass,
+            };
+            let mut watch = watch;
+            let context = attention.run(projected, cache, watch.as_deref_mut());
+            let attended = |context: &[f32]| {
+                let gated = gates.as_ref().map(|gates| {
+                    let mut gated = Floats::copy(context);
+                    gated.iter_mut().zip(gates.iter()).for_each(|(x, gate)| *x *= gate);
+                    gated
+                });
+                self.given(after, &x, gated.as_deref().unwrap_or(context), &weights.output)
+            };
+            let felt = attended(&context);
+            if let Some(watch) = watch.filter(|_| own.writes) {
+                let noisy: Vec<f32> =
+                    watch.noise().iter().zip(context.iter()).map(|(noise, x)| noise + x).collect();
+                watch.felt(&felt, &attended(&noisy), self.spec.d_model);
+            }
+            out = Some(felt);
         }
-        let (x, norm) = (after, norms.map(|norms| &*norms[1]));
-        self.added(after_feed_forward, &x, |residual| {
-            self.feed_forward(&weights.feed_forward, &x, norm, residual)
+        if let (Some(own), Some(weights)) = (&spec.recurrence, &weights.recurrence) {
+            let input: Vec<&Packed> = weights.input.iter().collect();
+            let read = self.recurrence(products(&input), own, weights, pass, cache);
+            out = Some(self.given(after, out.as_deref().unwrap_or(&x), &read, &weights.output));
+        }
+        out.unwrap_or(x)
+    }
+
+    /// What a mixer gives, `[n_rows, width]`, times its last matrix, added to the stream `x`.
+    fn given(&self, norm: Option<&[f32]>, x: &[f32], given: &[f32], output: &Packed) -> Floats {
+        self.added(norm, x, |residual| match residual {
+            Some(residual) => self.linear_onto(given, output, residual),
+            None => self.linear(given, output),
         })
     }
 

@@ -8,9 +8,9 @@ use crate::model::spec::ExpertSpec;
 use crate::model::weights::{FeedForward, Mixture, Mlp};
 use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::Floats;
-use greenroom_kernels::linear::gated;
+use greenroom_kernels::linear::{gated, linear};
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, softmax};
+use greenroom_kernels::pointwise::{activate, rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, softmax};
 
 impl Cpu {
     /// `x: [n_rows, d_model]`, its norm, and what the result is added to.
@@ -23,7 +23,7 @@ impl Cpu {
     ) -> Floats {
         match weights {
             FeedForward::Dense(mlp) => {
-                let hidden = self.hidden(mlp, &self.activations(x, norm, &[&mlp.gate, &mlp.up]));
+                let hidden = self.hidden(mlp, &self.activations(x, norm, &mlp.inputs()));
                 match residual {
                     Some(residual) => self.linear_onto(&hidden, &mlp.down, residual),
                     None => self.linear(&hidden, &mlp.down),
@@ -32,8 +32,7 @@ impl Cpu {
             FeedForward::Both(both) => {
                 let [dense_norm, experts_norm] = &both.post_norms;
                 let eps = self.spec.norm_eps;
-                let hidden =
-                    self.hidden(&both.dense, &self.activations(x, norm, &[&both.dense.gate, &both.dense.up]));
+                let hidden = self.hidden(&both.dense, &self.activations(x, norm, &both.dense.inputs()));
                 let mut dense = self.linear(&hidden, &both.dense.down);
                 rms_norm_in_place(self.isa, &mut dense, dense_norm, eps);
                 let scores =
@@ -50,7 +49,13 @@ impl Cpu {
                     Some(norm) => rms_norm(self.isa, x, norm, self.spec.norm_eps),
                     None => Floats::copy(x),
                 };
-                let mut mixed = self.experts(mixture, &self.linear(&x, &mixture.router), &x);
+                let scores = self.linear(&x, &mixture.router);
+                let mut mixed = match &mixture.latent {
+                    None => self.experts(mixture, &scores, &x),
+                    Some([down, up]) => {
+                        self.linear(&self.experts(mixture, &scores, &self.linear(&x, down)), up)
+                    }
+                };
                 if let Some(residual) = residual {
                     mixed.iter_mut().zip(residual).for_each(|(x, residual)| *x += residual);
                 }
@@ -72,17 +77,24 @@ impl Cpu {
     }
 
     fn coded<'a>(&self, mlp: &Mlp<Packed>, x: &'a [f32]) -> Activations<'a> {
-        Activations::new(self.isa, x, mlp.gate.k, &[&mlp.gate, &mlp.up])
+        Activations::new(self.isa, x, mlp.up.k, &mlp.inputs())
     }
 
-    /// `act(gate x) · up x`, `[n_rows, d_ff]`.
+    /// `act(gate x) · up x`, or `act(up x)`, `[n_rows, d_ff]`.
     fn hidden(&self, mlp: &Mlp<Packed>, x: &Activations<'_>) -> Floats {
-        gated(self.isa, self.spec.family.activation, x, &mlp.gate, &mlp.up)
+        let activation = self.spec.family.activation;
+        let Some(gate) = &mlp.gate else {
+            let mut hidden = linear(self.isa, x, &[&mlp.up]).remove(0);
+            activate(self.isa, activation, &mut hidden);
+            return hidden;
+        };
+        gated(self.isa, activation, x, gate, &mlp.up)
     }
 
     /// The weighted sum of the experts that each row of `x: [n_rows, d_model]` is sent to by its scores.
     fn experts(&self, mixture: &Mixture<Packed>, scores: &[f32], x: &[f32]) -> Floats {
-        let (d, experts) = (self.spec.d_model, &mixture.experts);
+        let experts = &mixture.experts;
+        let d = if mixture.spec.d_latent > 0 { mixture.spec.d_latent } else { self.spec.d_model };
         // Rows of each expert, with their weights.
         let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
         for (row, scores) in scores.chunks_exact(experts.len()).enumerate() {

@@ -5,9 +5,10 @@ pub(crate) mod block;
 pub(crate) mod cache;
 mod decoder;
 mod feed_forward;
+mod recurrence;
 mod weights;
 
-use super::{Cache, Device, Output, Pass, own};
+use super::{Cache, Device, Output, Pass, StateSpan, own};
 use crate::Result;
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
@@ -17,6 +18,7 @@ use crate::model::weights::Weights;
 use cache::CpuCache;
 use greenroom_kernels::Isa;
 pub(crate) use greenroom_kernels::NUMERICS;
+use greenroom_kernels::floats::reusing;
 use greenroom_kernels::panel::Packed;
 use greenroom_kernels::shaping::Shaping;
 use greenroom_kernels::slab::Slabs;
@@ -81,5 +83,9 @@ impl Device for Cpu {
 
     fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output> {
         self.pass(pass, own(cache), watch)
+    }
+
+    fn seal(&self, span: &StateSpan, cache: &mut dyn Cache) -> Result<()> {
+        reusing(|| self.seal_state(span, own(cache)))
     }
 }

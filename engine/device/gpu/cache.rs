@@ -8,7 +8,7 @@ use crate::Result;
 use crate::device::Cache;
 use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part};
-use crate::kv::table::{BlockId, RowsId};
+use crate::kv::table::{BlockId, RowsId, StateId};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl GpuCache {
             }
         };
         let layers = (0..layout.layers.len()).map(layer).collect();
-        let formats = Part::ALL.map(|part| BlockFormat::new(&layout, part));
+        let formats = Part::OF_BLOCKS.map(|part| BlockFormat::new(&layout, part));
         Self {
             context: context.clone(),
             layout,
@@ -355,7 +355,13 @@ impl Cache for GpuCache {
         }
     }
 
-    fn row_bytes(&self) -> u64 {
+    fn load_state(&mut self, _: StateId, _: usize, _: Option<BlockId>) {}
+
+    fn truncate_state(&mut self, _: StateId, _: usize) {}
+
+    fn free_state(&mut self, _: StateId) {}
+
+    fn open_bytes(&self) -> u64 {
         (self.open.len() * BLOCK * self.layout.row_bytes()) as u64
     }
 }

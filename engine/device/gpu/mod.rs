@@ -24,7 +24,7 @@ mod steps;
 mod tables;
 mod weights;
 
-use super::{Best, Cache, Device, Output, Pass, PassSpan, own};
+use super::{Best, Cache, Device, Output, Pass, PassSpan, StateSpan, own};
 use crate::kv::layout::KvLayout;
 use crate::kv::table::RowsId;
 use crate::model::calibration::{Calibration, Measured};
@@ -90,7 +90,14 @@ impl Gpu {
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
-        let widths = spec.layers.iter().flat_map(|LayerSpec { attention, .. }| {
+        if spec.family.recurrence.is_some() {
+            return Err(Error::device(format!(
+                "models of the family `{}` have recurrent layers, which run on the processor only; use \
+                 `--device cpu`",
+                spec.family.name
+            )));
+        }
+        let widths = spec.layers.iter().map(LayerSpec::its_attention).flat_map(|attention| {
             [attention.k_dim, attention.v_dim, attention.latent.map_or(0, |latent| latent.q_rank)]
         });
         if let Some(odd) = widths.chain([spec.d_model, spec.d_per_layer]).find(|n| n % 16 != 0) {
@@ -159,7 +166,14 @@ impl Gpu {
         let together = run(&all, &mut *self.cache(layout.clone()))?;
         let mut cache = self.cache(layout.clone());
         run(&Pass::alone(&ids[..N - 1], &layout), &mut *cache)?;
-        let last = PassSpan { start: N - 1, n: 1, sealed: vec![], rows: vec![RowsId(0)], completed: vec![] };
+        let last = PassSpan {
+            start: N - 1,
+            n: 1,
+            sealed: vec![],
+            rows: vec![RowsId(0)],
+            completed: vec![],
+            state: None,
+        };
         let last =
             Pass { ids: vec![ids[N - 1]], spans: vec![last], wanted: vec![0], ..Pass::alone(&[], &layout) };
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
@@ -379,7 +393,7 @@ impl Gpu {
         self.encode(&mut encoder, bound, tables, |step| before.iter().any(|b| std::ptr::eq(b, step)));
         read(encoder, PassBuffer::Stream, 0)?;
         for (l, layer) in spec.layers.iter().enumerate() {
-            let own = &layer.attention;
+            let own = layer.its_attention();
             let (q_row, context_row) = (own.n_heads * own.k_dim, own.n_heads * own.v_dim);
             let steps: Vec<&Dispatch> =
                 bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
@@ -446,8 +460,8 @@ impl Device for Gpu {
         self.spec.calibrate(calibration);
         self.vectors.truncate(self.n_vectors);
         for (of_layer, layer) in self.of_layers.iter_mut().zip(&self.spec.layers) {
-            let Some([queries, keys]) = calibration.of_layer(layer.attention.cache) else { continue };
-            let k_dim = layer.attention.k_dim;
+            let Some([queries, keys]) = calibration.of_layer(layer.its_attention().cache) else { continue };
+            let k_dim = layer.its_attention().k_dim;
             let shaping = Shaping::new(Isa::detect(), &queries, &keys, k_dim);
             let mut put = |x: &[f32]| {
                 let first = self.vectors.len() as u32;
@@ -465,6 +479,10 @@ impl Device for Gpu {
 
     fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output> {
         self.pass(pass, own(cache), watch)
+    }
+
+    fn seal(&self, _: &StateSpan, _: &mut dyn Cache) -> Result<()> {
+        Err(Error::internal("a GPU has no recurrent layers"))
     }
 
     fn logits(&self, row: usize) -> Result<Vec<f32>> {
@@ -523,20 +541,20 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
         first
     };
     let of_layers = weights.layers.iter().map(|layer| {
-        let head_norms = match &layer.attention.heads {
+        let head_norms = match &layer.its_attention().heads {
             Heads::Plain { norms: Some(norms), .. } => norms.each_ref().map(|norm| put(norm)),
             Heads::Plain { norms: None, .. } => [0; 2],
             Heads::Latent { norm, .. } => [put(norm); 2],
         };
-        let query_norm = match &layer.attention.heads {
+        let query_norm = match &layer.its_attention().heads {
             Heads::Latent { queries: Some((norm, _)), .. } => put(norm),
             _ => 0,
         };
-        let value_norm = match &layer.attention.heads {
+        let value_norm = match &layer.its_attention().heads {
             Heads::Plain { value_norm: Some(norm), .. } => put(norm),
             _ => 0,
         };
-        let mixture = match &layer.feed_forward {
+        let mixture = match layer.its_feed_forward() {
             FeedForward::Experts(mixture) => Some(mixture),
             FeedForward::Both(both) => Some(&both.experts),
             FeedForward::Dense(_) => None,
@@ -546,7 +564,7 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
         };
         let expert_bias = of_experts(|mixture| &mixture.bias);
         let expert_scales = of_experts(|mixture| &mixture.scales);
-        let both_norms = match &layer.feed_forward {
+        let both_norms = match layer.its_feed_forward() {
             FeedForward::Both(both) => {
                 let [dense, experts] = &both.post_norms;
                 [&both.router_norm, &both.norm, dense, experts].map(|norm| put(norm))
@@ -554,9 +572,8 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
             _ => [0; 4],
         };
         let input_norm = layer.input.as_ref().map_or(0, |input| put(&input.norm));
-        let mut both = |norms: &Option<[Vec<f32>; 2]>| {
-            norms.as_ref().map_or([None; 2], |norms| norms.each_ref().map(|norm| Some(put(norm))))
-        };
+        let mut both =
+            |norms: &[Option<Vec<f32>>; 2]| norms.each_ref().map(|norm| norm.as_ref().map(|norm| put(norm)));
         LayerVectors {
             norms: both(&layer.norms),
             post_norms: both(&layer.post_norms),
@@ -567,7 +584,7 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
             expert_scales,
             both_norms,
             input_norm,
-            sinks: layer.attention.sinks.as_ref().map_or(0, |sinks| put(sinks)),
+            sinks: layer.its_attention().sinks.as_ref().map_or(0, |sinks| put(sinks)),
             shaping: None,
         }
     });

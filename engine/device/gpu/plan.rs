@@ -85,10 +85,10 @@ impl Planner<'_> {
 
     fn layer(&self, plan: &mut Plan, l: usize, weights: &Layer<GpuMatrix>) {
         let (vectors, d) = (&self.vectors[l], self.spec.d_model);
-        let own = &self.spec.layers[l].attention;
+        let own = self.spec.layers[l].its_attention();
         let width = self.input(plan, weights, vectors);
         let mut contexts = (PassBuffer::Contexts, own.n_heads * own.v_dim);
-        if let Heads::Latent { spec: latent, k_b, .. } = &weights.attention.heads {
+        if let Heads::Latent { spec: latent, k_b, .. } = &weights.its_attention().heads {
             let (x, y) = ((PassBuffer::Products, width), (PassBuffer::Absorbed, own.n_heads * latent.rank));
             self.by_head(plan, k_b, x, y, latent.nope + latent.rope);
         }
@@ -98,19 +98,19 @@ impl Planner<'_> {
             self.seal(plan, l, &block);
         }
         self.attend(plan, l, &block);
-        self.combine(plan, l, weights.attention.sinks.is_some());
-        if let Heads::Latent { spec: latent, v_b, .. } = &weights.attention.heads {
+        self.combine(plan, l, weights.its_attention().sinks.is_some());
+        if let Heads::Latent { spec: latent, v_b, .. } = &weights.its_attention().heads {
             let y = (PassBuffer::Expanded, own.n_heads * latent.value);
             self.by_head(plan, v_b, contexts, y, own.v_dim);
             contexts = y;
         }
         // The last step of a layer scales the stream.
         let scale = if weights.input.is_some() { 1.0 } else { weights.scale };
-        self.add(plan, &weights.attention.output, contexts, vectors.post_norms[0], 1.0);
-        match &weights.feed_forward {
+        self.add(plan, &weights.its_attention().output, contexts, vectors.post_norms[0], 1.0);
+        match weights.its_feed_forward() {
             FeedForward::Dense(mlp) => {
                 self.mlp_hidden(plan, mlp, PassBuffer::Hidden, vectors);
-                let hidden = (PassBuffer::Hidden, mlp.gate.n_out);
+                let hidden = (PassBuffer::Hidden, mlp.its_gate().n_out);
                 self.add(plan, &mlp.down, hidden, vectors.post_norms[1], scale);
             }
             FeedForward::Experts(mixture) => self.experts(plan, mixture, vectors, d),
@@ -124,8 +124,8 @@ impl Planner<'_> {
     /// The products that queries, keys and values come from; width of their rows.
     fn input(&self, plan: &mut Plan, weights: &Layer<GpuMatrix>, vectors: &LayerVectors) -> usize {
         let stream = (PassBuffer::Stream, self.spec.d_model);
-        let input = &weights.attention.input;
-        let Heads::Latent { queries: Some((_, matrix)), .. } = &weights.attention.heads else {
+        let input = &weights.its_attention().input;
+        let Heads::Latent { queries: Some((_, matrix)), .. } = &weights.its_attention().heads else {
             let mut column = 0;
             let input = input.iter().map(|matrix| {
                 let first = column;
@@ -151,14 +151,14 @@ impl Planner<'_> {
 
     fn heads(&self, plan: &mut Plan, l: usize, width: usize, weights: &Layer<GpuMatrix>) {
         let (spec, vectors) = (self.spec, &self.vectors[l]);
-        let own = &spec.layers[l].attention;
+        let own = spec.layers[l].its_attention();
         let layout = self.layout.layers[own.cache];
         let turned_before = |rope: usize| spec.ropes[..rope].iter().map(RopeSpec::n_rot).sum::<usize>();
         let (n_rot, latent) = (own.rope.map_or(0, |rope| spec.ropes[rope].n_rot()), own.latent);
         let norms = spec.family.head_norms;
         let [k_scales, q_scales, _] = vectors.shaping.unwrap_or_default();
-        let is_normed = matches!(weights.attention.heads, Heads::Plain { norms: Some(_), .. });
-        let normed_values = matches!(weights.attention.heads, Heads::Plain { value_norm: Some(_), .. });
+        let is_normed = matches!(weights.its_attention().heads, Heads::Plain { norms: Some(_), .. });
+        let normed_values = matches!(weights.its_attention().heads, Heads::Plain { value_norm: Some(_), .. });
         let constants = KernelConstants::default()
             .uint("N_HEADS", own.n_heads)
             .uint("N_KV_HEADS", own.n_kv_heads)
@@ -173,7 +173,7 @@ impl Planner<'_> {
             .flag("NORM_LAST", norms.is_some_and(|norms| norms.after_rope))
             .flag("TEMPERED", own.temperature.is_some())
             .flag("SHAPED", layout.k.shaped() && vectors.shaping.is_some())
-            .flag("VALUES_OF_KEYS", latent.is_none() && weights.attention.input.len() == 2)
+            .flag("VALUES_OF_KEYS", latent.is_none() && weights.its_attention().input.len() == 2)
             .flag("NORMED_V", normed_values)
             .flag("ROTATED_K", layout.k.rotated)
             .flag("ROTATED_V", layout.v.rotated)
@@ -217,7 +217,7 @@ impl Planner<'_> {
 
     /// The layout of a layer's share of a block.
     fn block(&self, l: usize) -> KernelConstants {
-        let cache = self.spec.layers[l].attention.cache;
+        let cache = self.spec.layers[l].its_attention().cache;
         let layout = self.layout.layers[cache];
         let format = BlockFormat::new(self.layout, self.layout.part_of(cache));
         let of = format.layers.iter().find(|layer| layer.layer == cache);
@@ -235,7 +235,7 @@ impl Planner<'_> {
     }
 
     fn seal(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let cache = self.spec.layers[l].attention.cache;
+        let cache = self.spec.layers[l].its_attention().cache;
         let layout = self.layout.layers[cache];
         let shaping = self.vectors[l].shaping.filter(|_| layout.k.shaped());
         let constants = block
@@ -261,7 +261,7 @@ impl Planner<'_> {
 
     /// Part of a layer, and words of its blocks, exact rows and open rows.
     fn layer_params(&self, l: usize) -> [u32; 4] {
-        let cache = self.spec.layers[l].attention.cache;
+        let cache = self.spec.layers[l].its_attention().cache;
         let layout = self.layout.layers[cache];
         let part = self.layout.part_of(cache) as u32;
         let [block, exact] = layer_bytes(layout);
@@ -269,7 +269,7 @@ impl Planner<'_> {
     }
 
     fn attend(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let own = &self.spec.layers[l].attention;
+        let own = self.spec.layers[l].its_attention();
         let layout = self.layout.layers[own.cache];
         let group = own.group();
         let tile_rows = self.tile_rows();
@@ -303,12 +303,12 @@ impl Planner<'_> {
 
     /// Rows of a block that attend together, in every layer.
     pub(super) fn tile_rows(&self) -> usize {
-        let heads = self.spec.layers.iter().map(|layer| layer.attention.group()).max().unwrap_or(1);
+        let heads = self.spec.layers.iter().map(|layer| layer.its_attention().group()).max().unwrap_or(1);
         if self.shape.lone { 1 } else { MAX_TILE_QUERIES / heads.min(MAX_TILE_QUERIES) }
     }
 
     fn combine(&self, plan: &mut Plan, l: usize, sinks: bool) {
-        let own = &self.spec.layers[l].attention;
+        let own = self.spec.layers[l].its_attention();
         let layout = self.layout.layers[own.cache];
         let constants = KernelConstants::default()
             .uint("N_HEADS", own.n_heads)

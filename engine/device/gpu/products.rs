@@ -176,8 +176,8 @@ impl Planner<'_> {
         vectors: &LayerVectors,
     ) {
         let products =
-            Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.gate.n_out));
-        self.gated(plan, (&mlp.gate, &mlp.up), Products { norm: vectors.norms[1], ..products });
+            Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.its_gate().n_out));
+        self.gated(plan, (mlp.its_gate(), &mlp.up), Products { norm: vectors.norms[1], ..products });
     }
 
     /// `act(gate x) · up x`: in one step where both matrices can join.
@@ -211,15 +211,15 @@ impl Planner<'_> {
         let routers = routers.into_iter().flatten().collect();
         let scores = Products::plain(routers, stream, (PassBuffer::Scores, shape.n_scores()));
         self.products(plan, Products { norm, ..scores });
-        let [gate, up, down] = [&experts.gate, &experts.up, &experts.down];
+        let [gate, up, down] = [experts.its_gate(), &experts.up, &experts.down];
         let mixture = Some(vectors.sent(shape));
         let slots = shared.filter(|mlp| {
-            mlp.gate.n_out % shape.d_ff == 0
-                && [&mlp.gate, &mlp.up, &mlp.down].iter().all(|matrix| matrix.bias.is_none())
-                && join(&[gate, up, &mlp.gate, &mlp.up])
+            mlp.its_gate().n_out % shape.d_ff == 0
+                && [mlp.its_gate(), &mlp.up, &mlp.down].iter().all(|matrix| matrix.bias.is_none())
+                && join(&[gate, up, mlp.its_gate(), &mlp.up])
                 && join(&[down, &mlp.down])
         });
-        let n_shared = slots.map_or(0, |mlp| mlp.gate.n_out / shape.d_ff);
+        let n_shared = slots.map_or(0, |mlp| mlp.its_gate().n_out / shape.d_ff);
         let hidden = (PassBuffer::Hidden, shape.d_ff);
         let sent = Products {
             norm,
@@ -236,7 +236,7 @@ impl Planner<'_> {
             ..Products::plain(vec![(down, 0)], hidden, stream)
         };
         if let Some(mlp) = slots {
-            let matrices = [gate, up, &mlp.gate, &mlp.up].map(|matrix| (matrix, 0)).to_vec();
+            let matrices = [gate, up, mlp.its_gate(), &mlp.up].map(|matrix| (matrix, 0)).to_vec();
             self.products(plan, Products { matrices, pair: true, ..sent });
             let matrices = vec![(down, 0), (&mlp.down, 0)];
             return self.products(plan, Products { matrices, ..mixed });
@@ -248,7 +248,7 @@ impl Planner<'_> {
         }
         self.products(plan, mixed);
         if let Some(shared) = shared {
-            let x = (PassBuffer::Shared, shared.gate.n_out);
+            let x = (PassBuffer::Shared, shared.its_gate().n_out);
             let products = Products::plain(vec![(&shared.down, 0)], x, stream);
             let (epilogue, gated) = (Epilogue::Add, shape.gated_shared);
             let factor = self.spec.residual_scale;
@@ -273,10 +273,11 @@ impl Planner<'_> {
         self.products(plan, Products { norm: Some(router_norm), ..scores });
         // Both sums begin with nothing, in buffers that the attention has left.
         self.mlp_hidden(plan, dense, PassBuffer::Shared, vectors);
-        let x = (PassBuffer::Shared, dense.gate.n_out);
+        let x = (PassBuffer::Shared, dense.its_gate().n_out);
         self.products(plan, Products::plain(vec![(&dense.down, 0)], x, (PassBuffer::Out, d)));
         let sent = Some(vectors.sent(shape));
-        let [gate, up, down] = [&mixture.experts[0].gate, &mixture.experts[0].up, &mixture.experts[0].down];
+        let [gate, up, down] =
+            [mixture.experts[0].its_gate(), &mixture.experts[0].up, &mixture.experts[0].down];
         let hidden = (PassBuffer::Hidden, shape.d_ff);
         let rows_of = RowsOf::Experts { shared: 0 };
         let of_stream = Products::plain(vec![], stream, hidden);
@@ -454,6 +455,7 @@ impl Planner<'_> {
                     Activation::Silu => 0,
                     Activation::Gelu => 1,
                     Activation::Clamped => 2,
+                    Activation::SquaredRelu => unreachable!("a feed-forward without a gate"),
                 },
             );
         let table = if is_sent || products.gated { PassBuffer::Scores } else { PassBuffer::Wanted };

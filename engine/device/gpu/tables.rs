@@ -47,14 +47,14 @@ impl Gpu {
                 };
                 span.sealed.iter().chain(&span.completed).map(of).collect::<Vec<_>>()
             };
-            let tables = Part::ALL.map(|part| table(part, cache));
+            let tables = Part::OF_BLOCKS.map(|part| table(part, cache));
             let firsts = tables.each_ref().map(|table| {
                 let first = slots.len() as u32;
                 slots.extend(table.iter().map(|(slot, _)| *slot));
                 first
             });
             for (i, blocks) in (span.sealed.len()..span.sealed.len() + span.completed.len()).enumerate() {
-                for part in Part::ALL {
+                for part in Part::OF_BLOCKS {
                     let (slot, exact) = tables[part as usize][blocks];
                     sealed[part as usize].extend([rows[i], slot, exact.unwrap_or(NONE)]);
                 }
@@ -64,7 +64,7 @@ impl Gpu {
                 let position = span.start + done;
                 let n = (tile_rows - position % tile_rows).min(span.n - done);
                 let own = rows[position / BLOCK - span.sealed.len()];
-                for part in Part::ALL {
+                for part in Part::OF_BLOCKS {
                     let exact = tables[part as usize].first().and_then(|(_, exact)| *exact).unwrap_or(NONE);
                     let row = (first_row + done) as u32;
                     let first = firsts[part as usize];
@@ -86,7 +86,7 @@ impl Gpu {
         let n_wanted = pass.wanted.len();
         let figures = [first_row, n_wanted, usize::from(split), n_pieces, n_tiles, n_sealed, 0, 0];
         let ropes = self.spec.ropes.iter().flat_map(|rope| pass.positions().flat_map(|at| rope.table(at)));
-        let temperature = self.spec.layers.iter().find_map(|layer| layer.attention.temperature);
+        let temperature = self.spec.layers.iter().find_map(|layer| layer.attention?.temperature);
         let factors = temperature.into_iter().flat_map(|t| pass.positions().map(move |at| t.factor(at)));
         let ropes: Vec<f32> = ropes.chain(factors).collect();
         let mut stream = self.weights.embedding.rows(&pass.ids)?;
@@ -130,7 +130,7 @@ impl Gpu {
         let rows =
             rows.map(|(i, id)| cache.place_rows(*id, (end - (first + i) * BLOCK).min(BLOCK))).collect();
         for (i, parts) in span.completed.iter().enumerate() {
-            for part in Part::ALL {
+            for part in Part::OF_BLOCKS {
                 if let Some(id) = parts[part as usize].filter(|id| cache.slots_of(*id).is_none()) {
                     cache.place_block(id, part, first + i == 0);
                 }
@@ -143,7 +143,7 @@ impl Gpu {
     pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(PassBuffer, u64)> {
         let (spec, rows) = (&self.spec, tables.n_rows);
         let attention = |of: &dyn Fn(&AttentionSpec) -> usize| {
-            rows * spec.layers.iter().map(|layer| of(&layer.attention)).max().unwrap_or(0)
+            rows * spec.layers.iter().map(|layer| of(layer.its_attention())).max().unwrap_or(0)
         };
         let latent = |of: fn(LatentSpec) -> usize| {
             attention(&|own| own.latent.map_or(0, |latent| own.n_heads * of(latent)))
@@ -153,15 +153,15 @@ impl Gpu {
             Some(LatentSpec { rank, nope, rope, .. }) => own.n_heads * (nope + rope) + rank + rope,
         };
         let experts = |of: fn(ExpertSpec) -> usize| {
-            let experts = spec.layers.iter().filter_map(|layer| layer.feed_forward.experts());
+            let experts = spec.layers.iter().filter_map(|layer| layer.feed_forward?.experts());
             rows * experts.map(of).max().unwrap_or(0)
         };
-        let dense = spec.layers.iter().map(|layer| match layer.feed_forward {
+        let dense = spec.layers.iter().filter_map(|layer| layer.feed_forward).map(|it| match it {
             FeedForwardSpec::Dense(d_ff) => d_ff,
             FeedForwardSpec::Experts(experts) => experts.used * experts.d_ff + experts.shared_ff,
             FeedForwardSpec::Both(_, experts) => experts.used * experts.d_ff,
         });
-        let beside = spec.layers.iter().map(|layer| match layer.feed_forward {
+        let beside = spec.layers.iter().filter_map(|layer| layer.feed_forward).map(|it| match it {
             FeedForwardSpec::Both(d_ff, _) => d_ff,
             FeedForwardSpec::Dense(_) | FeedForwardSpec::Experts(_) => 0,
         });

@@ -1,14 +1,15 @@
 //! Rows as numbers, and the bytes of sealed blocks: how numbers are coded and decoded.
 
 use super::HERE;
-use crate::device::{Cache, PassSpan};
+use crate::device::states::{LiveState, LiveStates};
+use crate::device::{Cache, PassSpan, Seal};
 use crate::kv::format::{BlockBytes, BlockFormat, Side, SideFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
-use crate::kv::table::{BlockId, RowsId};
+use crate::kv::table::{BlockId, RowsId, StateId};
 use candle_core::{Result, Tensor};
-use greenroom_kernels::LANES;
 use greenroom_kernels::quant::{BYTES_ZERO, EXACT, GROUP, LEVELS, Scale};
 use greenroom_kernels::shaping::DAMPING;
+use greenroom_kernels::{Isa, LANES};
 use half::f16;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -105,6 +106,7 @@ pub(super) struct ReferenceCache {
     pub(super) layout: Arc<KvLayout>,
     blocks: HashMap<BlockId, Arc<BlockBytes>>,
     rows: HashMap<RowsId, BlockRows>,
+    pub(super) states: LiveStates,
 }
 
 /// The nearest half, as a number.
@@ -114,7 +116,29 @@ fn half(x: f32) -> f32 {
 
 impl ReferenceCache {
     pub(super) fn new(layout: Arc<KvLayout>) -> Self {
-        Self { layout, blocks: HashMap::new(), rows: HashMap::new() }
+        let states = LiveStates::new(&layout);
+        Self { layout, blocks: HashMap::new(), rows: HashMap::new(), states }
+    }
+
+    fn state(&mut self, id: BlockId) -> &mut BlockBytes {
+        let len = self.states.format.len();
+        let bytes = self.blocks.entry(id).or_insert_with(|| Arc::new(BlockBytes::zeroed(len)));
+        Arc::get_mut(bytes).expect("a state in the making is nobody else's")
+    }
+
+    /// Puts matrices of a recurrent layer into a sealed state, which may be new.
+    pub(super) fn put_state(&mut self, id: BlockId, layer: usize, elements: &[u8], scales: &[f32]) {
+        let format = self.states.format.layers[layer].clone();
+        let bytes = self.state(id).as_bytes_mut();
+        bytes[format.elements].copy_from_slice(elements);
+        bytes[format.scales].copy_from_slice(bytemuck::cast_slice(scales));
+    }
+
+    /// Puts the inputs of its convolution there.
+    pub(super) fn put_inputs(&mut self, id: BlockId, layer: usize, seal: Seal, live: &LiveState) {
+        let place = self.states.format.layers[layer].inputs.clone();
+        let inputs: &[u8] = bytemuck::cast_slice(live.inputs_before(layer, seal.at));
+        self.state(id).as_bytes_mut()[place].copy_from_slice(inputs);
     }
 
     /// Elements of a token's keys and values in a layer.
@@ -408,8 +432,21 @@ impl Cache for ReferenceCache {
         self.rows.remove(&id);
     }
 
-    fn row_bytes(&self) -> u64 {
+    fn load_state(&mut self, id: StateId, at: usize, from: Option<BlockId>) {
+        let sealed = from.map(|id| self.blocks[&id].clone());
+        self.states.load(Isa::SCALAR, id, at, sealed.as_deref());
+    }
+
+    fn truncate_state(&mut self, id: StateId, n: usize) {
+        self.states.truncate(id, n);
+    }
+
+    fn free_state(&mut self, id: StateId) {
+        self.states.free(id);
+    }
+
+    fn open_bytes(&self) -> u64 {
         let sides = self.rows.values().flatten().flatten();
-        sides.map(|side| 4 * side.len() as u64).sum()
+        sides.map(|side| 4 * side.len() as u64).sum::<u64>() + self.states.bytes()
     }
 }

@@ -8,12 +8,12 @@ use crate::model::calibration::Measured;
 use crate::model::family::{Activation, Gating, RopeLayout};
 use crate::model::rope::RopeSpec;
 use crate::model::spec::{AttentionSpec, LatentSpec};
-use crate::model::weights::{FeedForward, Heads, Layer, Mixture, Mlp, PerLayerInputs};
+use crate::model::weights::{AttentionWeights, FeedForward, Heads, Layer, Mixture, Mlp, PerLayerInputs};
 use candle_core::{D, Result, Tensor};
 
 impl Linear {
     /// `x: [n, k]` → `x Wᵀ + b`, `[n, n_out]`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.t()?)?;
         self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
     }
@@ -87,6 +87,7 @@ impl Reference {
             }
             x = (x * f64::from(weights.scale))?;
         }
+        pass.spans.iter().filter_map(|span| span.state.as_ref()).for_each(|state| cache.states.finish(state));
         let Some(_) = pass.wanted.first() else { return Ok(Output::Logits(Vec::new())) };
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
         let x = x.index_select(&Tensor::new(wanted, &HERE)?, 0)?;
@@ -108,7 +109,7 @@ impl Reference {
         (rms_norm(&projected, &per_layer.norm, spec.norm_eps)? + known)? / 2f64.sqrt()
     }
 
-    /// `x: [n, d_model]` through attention and feed-forward, each with its norm before and its residual.
+    /// `x: [n, d_model]` through mixers and feed-forward, each with its norm before and its residual.
     fn layer(
         &self,
         x: &Tensor,
@@ -119,31 +120,47 @@ impl Reference {
         mut watch: Option<&mut Measured>,
     ) -> Result<Tensor> {
         let eps = self.spec.norm_eps;
-        let normed =
-            |x: &Tensor, norm: Option<&Vec<f32>>| norm.map_or(Ok(x.clone()), |norm| rms_norm(x, norm, eps));
-        let before = |at: usize| weights.norms.as_ref().map(|norms| &norms[at]);
-        let added = |out: &Tensor, at: usize, x: &Tensor| {
-            let out = normed(out, weights.post_norms.as_ref().map(|norms| &norms[at]))?;
-            (out * f64::from(self.spec.residual_scale))? + x
+        let spec = &self.spec.layers[l];
+        let normed = |x: &Tensor, norm: &Option<Vec<f32>>| {
+            norm.as_ref().map_or(Ok(x.clone()), |norm| rms_norm(x, norm, eps))
         };
-        let context =
-            self.attention(&normed(x, before(0))?, l, weights, pass, cache, watch.as_deref_mut())?;
-        let attended = |context: &Tensor| added(&weights.attention.output.forward(context)?, 0, x);
-        let after = attended(&context)?;
-        if let Some(watch) = watch.filter(|_| self.spec.layers[l].attention.writes) {
-            let noisy = attended(&(&context + Tensor::from_slice(watch.noise(), context.dims(), &HERE)?)?)?;
-            let [after, noisy] = [&after, &noisy].map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
-            watch.felt(&after?, &noisy?, self.spec.d_model);
+        let added = |out: &Tensor, at: usize, x: &Tensor| {
+            (normed(out, &weights.post_norms[at])? * f64::from(self.spec.residual_scale))? + x
+        };
+        let input = normed(x, &weights.norms[0])?;
+        let mut after = x.clone();
+        if let (Some(own), Some(weights)) = (&spec.attention, &weights.attention) {
+            let context = self.attention(&input, own, weights, pass, cache, watch.as_deref_mut())?;
+            let attended = |context: &Tensor| {
+                let gated = match &weights.gate {
+                    Some(gate) => (context * sigmoid(&gate.forward(&input)?)?)?,
+                    None => context.clone(),
+                };
+                added(&weights.output.forward(&gated)?, 0, x)
+            };
+            after = attended(&context)?;
+            if let Some(watch) = watch.filter(|_| own.writes) {
+                let noisy =
+                    attended(&(&context + Tensor::from_slice(watch.noise(), context.dims(), &HERE)?)?)?;
+                let [after, noisy] =
+                    [&after, &noisy].map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
+                watch.felt(&after?, &noisy?, self.spec.d_model);
+            }
+        }
+        if let (Some(own), Some(weights)) = (&spec.recurrence, &weights.recurrence) {
+            let read = self.recurrence(&input, own, weights, pass, cache)?;
+            after = added(&weights.output.forward(&read)?, 0, &after)?;
         }
         let out = match &weights.feed_forward {
-            FeedForward::Both(both) => {
+            None => return Ok(after),
+            Some(FeedForward::Both(both)) => {
                 let [dense_norm, experts_norm] = &both.post_norms;
-                let dense = self.mlp(&normed(&after, before(1))?, &both.dense)?;
+                let dense = self.mlp(&normed(&after, &weights.norms[1])?, &both.dense)?;
                 let scores = both.experts.router.forward(&rms_norm(&after, &both.router_norm, eps)?)?;
                 let mixed = self.mixed(&rms_norm(&after, &both.norm, eps)?, &scores, &both.experts)?;
                 (rms_norm(&dense, dense_norm, eps)? + rms_norm(&mixed, experts_norm, eps)?)?
             }
-            plain => self.feed_forward(&normed(&after, before(1))?, plain)?,
+            Some(plain) => self.feed_forward(&normed(&after, &weights.norms[1])?, plain)?,
         };
         added(&out, 1, &after)
     }
@@ -152,20 +169,19 @@ impl Reference {
     fn attention(
         &self,
         x: &Tensor,
-        l: usize,
-        weights: &Layer<Linear>,
+        own: &AttentionSpec,
+        weights: &AttentionWeights<Linear>,
         pass: &Pass,
         cache: &mut ReferenceCache,
         watch: Option<&mut Measured>,
     ) -> Result<Tensor> {
         let spec = &self.spec;
-        let own = &spec.layers[l].attention;
         let layout = cache.layout.layers[own.cache];
         let rope = own.rope.map(|rope| &spec.ropes[rope]);
         let tables =
             rope.map(|rope| pass.positions().map(|position| rope.table(position)).collect::<Vec<_>>());
         let tables = tables.as_deref();
-        let ProjectedTensors { mut q, mut k, mut v } = match &weights.attention.heads {
+        let ProjectedTensors { mut q, mut k, mut v } = match &weights.heads {
             Heads::Plain { norms, value_norm } => {
                 self.plain(x, own, weights, (norms.as_ref(), value_norm.as_ref()), tables)?
             }
@@ -201,14 +217,14 @@ impl Reference {
                 let v = v.as_ref().map(of_span).transpose()?;
                 cache.write(own.cache, span, &of_span(&k)?, v.as_ref(), shaping)?;
             }
-            contexts.push(self.attend(&of_span(&q)?, l, span, weights.attention.sinks.as_deref(), cache)?);
+            contexts.push(self.attend(&of_span(&q)?, own, span, weights.sinks.as_deref(), cache)?);
             first += span.n;
         }
         let mut out = Tensor::cat(&contexts, 0)?;
         if layout.v.rotated {
             out = hadamard(&out, &[layout.v.dim])?;
         }
-        if let Heads::Latent { v_b, .. } = &weights.attention.heads {
+        if let Heads::Latent { v_b, .. } = &weights.heads {
             let head = |(h, v_b): (usize, &Linear)| v_b.forward(&out.narrow(1, h, 1)?.squeeze(1)?);
             out = Tensor::stack(&v_b.iter().enumerate().map(head).collect::<Result<Vec<_>>>()?, 1)?;
         }
@@ -219,7 +235,7 @@ impl Reference {
         &self,
         x: &Tensor,
         own: &AttentionSpec,
-        weights: &Layer<Linear>,
+        weights: &AttentionWeights<Linear>,
         (norms, value_norm): (Option<&[Vec<f32>; 2]>, Option<&Vec<f32>>),
         tables: Option<&[Vec<f32>]>,
     ) -> Result<ProjectedTensors> {
@@ -227,7 +243,7 @@ impl Reference {
         let kinds = family.head_norms;
         let (whole_row, after_rope) =
             (kinds.is_some_and(|kinds| kinds.whole_row), kinds.is_some_and(|kinds| kinds.after_rope));
-        let input = &weights.attention.input;
+        let input = &weights.input;
         let heads = |i: usize, n: usize, norm: Option<&Vec<f32>>| {
             // Values may be made of what keys are.
             let y = input[i.min(input.len() - 1)].forward(x)?;
@@ -256,7 +272,7 @@ impl Reference {
     fn latent(
         &self,
         x: &Tensor,
-        weights: &Layer<Linear>,
+        weights: &AttentionWeights<Linear>,
         (latent, queries): (LatentSpec, Option<&(Vec<f32>, Linear)>),
         norm: &[f32],
         k_b: &[Linear],
@@ -267,7 +283,7 @@ impl Reference {
         let turned = |x: &Tensor, first: usize| {
             tables.map_or(Ok(x.clone()), |tables| apply_rope(x, first, pairs, tables))
         };
-        let mut q = weights.attention.input[0].forward(x)?;
+        let mut q = weights.input[0].forward(x)?;
         if let Some((norm, matrix)) = queries {
             q = matrix.forward(&rms_norm(&q, norm, self.spec.norm_eps)?)?;
         }
@@ -277,7 +293,7 @@ impl Reference {
         };
         let absorbed = k_b.iter().enumerate().map(absorbed).collect::<Result<Vec<_>>>()?;
         let q = Tensor::cat(&[Tensor::stack(&absorbed, 1)?, q.narrow(2, nope, rope)?], 2)?;
-        let kv = weights.attention.input[1].forward(x)?;
+        let kv = weights.input[1].forward(x)?;
         let latents = rms_norm(&kv.narrow(1, 0, rank)?.contiguous()?, norm, self.spec.norm_eps)?;
         let k = Tensor::cat(&[latents, kv.narrow(1, rank, rope)?], 1)?.unsqueeze(1)?;
         Ok(ProjectedTensors { q, k: turned(&k, rank)?, v: None })
@@ -288,12 +304,11 @@ impl Reference {
     fn attend(
         &self,
         q: &Tensor,
-        l: usize,
+        own: &AttentionSpec,
         span: &PassSpan,
         sinks: Option<&[f32]>,
         cache: &ReferenceCache,
     ) -> Result<Tensor> {
-        let own = &self.spec.layers[l].attention;
         let group = own.group();
         let LayerLayout { window, .. } = cache.layout.layers[own.cache];
         let (mut contexts, mut done) = (Vec::new(), 0);
@@ -336,7 +351,11 @@ impl Reference {
             FeedForward::Dense(mlp) => self.mlp(x, mlp),
             FeedForward::Both(_) => Err(candle_core::Error::msg("a layer runs both by itself")),
             FeedForward::Experts(mixture) => {
-                let mixed = self.mixed(x, &mixture.router.forward(x)?, mixture)?;
+                let scores = mixture.router.forward(x)?;
+                let mixed = match &mixture.latent {
+                    None => self.mixed(x, &scores, mixture)?,
+                    Some([down, up]) => up.forward(&self.mixed(&down.forward(x)?, &scores, mixture)?)?,
+                };
                 let Some(shared) = &mixture.shared else { return Ok(mixed) };
                 let mut out = self.mlp(x, shared)?;
                 if let Some(gate) = &mixture.shared_gate {
@@ -349,7 +368,12 @@ impl Reference {
 
     /// `down (act(gate x) · up x)`.
     fn mlp(&self, x: &Tensor, mlp: &Mlp<Linear>) -> Result<Tensor> {
-        mlp.down.forward(&self.activated(&mlp.gate.forward(x)?, &mlp.up.forward(x)?)?)
+        let up = mlp.up.forward(x)?;
+        let hidden = match &mlp.gate {
+            Some(gate) => self.activated(&gate.forward(x)?, &up)?,
+            None => self.activated(&up, &up.ones_like()?)?,
+        };
+        mlp.down.forward(&hidden)
     }
 
     /// `act(gate) · up`.
@@ -357,6 +381,7 @@ impl Reference {
         match self.spec.family.activation {
             Activation::Silu => gate.silu()? * up,
             Activation::Gelu => gate.gelu()? * up,
+            Activation::SquaredRelu => gate.relu()?.sqr()? * up,
             Activation::Clamped => {
                 let (gate, up) = (gate.minimum(7.0)?, up.clamp(-7.0, 7.0)?);
                 // x · sigmoid(1.702 x) is silu(1.702 x) / 1.702.

@@ -7,8 +7,9 @@
 mod cache;
 mod decoder;
 pub(crate) mod numbers;
+mod recurrence;
 
-use super::{Cache, Device, Output, Pass, own};
+use super::{Cache, Device, Output, Pass, StateSpan, own};
 use crate::kv::layout::KvLayout;
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
@@ -101,5 +102,10 @@ impl Device for Reference {
 
     fn run(&self, pass: &Pass, cache: &mut dyn Cache, watch: Option<&mut Measured>) -> Result<Output> {
         self.pass(pass, own(cache), watch).map_err(failed)
+    }
+
+    fn seal(&self, span: &StateSpan, cache: &mut dyn Cache) -> Result<()> {
+        self.seal_state(span, own(cache));
+        Ok(())
     }
 }

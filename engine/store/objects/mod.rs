@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Number of requests worth making in parallel: each waits for the network most of its time.
 const REQUESTS: usize = 16;
 /// Folders of what never changes under its name.
-const FIXED: [&str; 4] = ["blocks/", "windows/", "tails/", "packs/"];
+const FIXED: [&str; 5] = ["blocks/", "windows/", "states/", "tails/", "packs/"];
 /// Folders of what is replaced by compare-and-swap.
 const SWAPPED: &str = "manifests/";
 

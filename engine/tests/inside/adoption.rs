@@ -64,7 +64,7 @@ impl Bench {
                 let id = parts[part as usize]?;
                 Some(ours.insert((hash, part), theirs.export(id).expect("a block")))
             };
-            here.push_block(hash, Part::ALL.map(&mut take));
+            here.push_block(hash, Part::OF_BLOCKS.map(&mut take));
         }
         if let Some(rows) = there.open_rows() {
             let rows = ours.insert_rows(&theirs.export_rows(rows, 0..n % BLOCK).expect("rows"));

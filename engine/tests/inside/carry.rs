@@ -98,7 +98,7 @@ fn a_file_goes_on_where_it_was_written() {
 
 #[test]
 fn what_has_windows_is_carried_too() {
-    for model in crate::tests::exactness::models() {
+    for model in crate::tests::exactness::models().into_iter().chain(crate::tests::states::models()) {
         let source = || ModelSource::Bundled("family", model.bytes().leak());
         for dir in [None, Some(tempfile::tempdir().unwrap())] {
             let engine = open(source(), dir.as_ref().map(|dir| dir.path()));

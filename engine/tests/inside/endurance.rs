@@ -290,7 +290,7 @@ impl Trial {
 
     fn check_content(&mut self, session: &Session) {
         let (sequence, tokens) = (&session.sequence, &session.tokens);
-        let hashes = self.root.chain(&tokens[..sequence.len() / BLOCK * BLOCK]);
+        let hashes = self.root.chain(&tokens[..sequence.len() / BLOCK * BLOCK], &[]);
         assert!(sequence.table().hashes().eq(hashes.iter().copied()), "the blocks are those of the ids");
         for (index, (hash, parts)) in hashes.iter().zip(sequence.table().parts()).enumerate() {
             let expected = self.digests_of(*hash, &tokens[..(index + 1) * BLOCK]);
@@ -322,7 +322,7 @@ impl Trial {
         let (mut fresh, mut arena) =
             (Sequence::new(layout.clone(), self.root), Arena::new(&self.device, &layout, u64::MAX));
         // A session's first block keeps its first rows exact, so a block has to know its place.
-        let chain = self.root.chain(&tokens[..tokens.len() - BLOCK]);
+        let chain = self.root.chain(&tokens[..tokens.len() - BLOCK], &[]);
         chain.into_iter().for_each(|before| fresh.push_absent(before));
         self.write(&mut fresh, tokens.len() - BLOCK..tokens.len(), tokens, &mut arena);
         let parts = fresh.table().parts().last().expect("a block");
@@ -341,7 +341,7 @@ impl Trial {
     ) {
         // What a position holds depends on all ids so far: the chain of blocks before, and the open block's
         // own ids.
-        let chain = self.root.chain(&tokens[..range.end / BLOCK * BLOCK]);
+        let chain = self.root.chain(&tokens[..range.end / BLOCK * BLOCK], &[]);
         let mut prefixes = Vec::new();
         let mut pos = range.start;
         while pos < range.end {

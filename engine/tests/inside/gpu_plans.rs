@@ -53,7 +53,9 @@ fn families() -> Vec<RandomModel> {
         let n_layers = if tiny.kinds.is_some() { tiny.n_layers } else { 2 };
         RandomModel { dtype: Dtype::Q8_0, n_layers, ..tiny }
     };
-    let mut all: Vec<RandomModel> = fixtures::families().map(family).collect();
+    // Recurrent layers run on the processor only.
+    let all = fixtures::families().map(family);
+    let mut all: Vec<RandomModel> = all.filter(|model| model.recurrence.is_none()).collect();
     all.push(RandomModel { n_layers: 6, window: 200, ..family("gemma3") });
     all.push(exactness::mixture_of_gemma4());
     all.push(RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") });
@@ -152,9 +154,11 @@ fn a_token_is_few_dispatches_and_the_weights_once() {
         let read: u64 = plan.steps.iter().map(|step| step.weight_bytes).sum();
         // Experts that are not used are not read; nor is the table of embeddings.
         let of_layer = |layer: &crate::model::weights::Layer<GpuMatrix>| {
-            let crate::model::weights::FeedForward::Experts(mixture) = &layer.feed_forward else { return 0 };
+            let crate::model::weights::FeedForward::Experts(mixture) = layer.its_feed_forward() else {
+                return 0;
+            };
             let one = &mixture.experts[0];
-            let of_one: u64 = [&one.gate, &one.up, &one.down].map(GpuMatrix::n_bytes).iter().sum();
+            let of_one: u64 = [one.its_gate(), &one.up, &one.down].map(GpuMatrix::n_bytes).iter().sum();
             of_one * (mixture.spec.n - mixture.spec.used) as u64
         };
         let unused: u64 = outline.weights.layers.iter().map(of_layer).sum();

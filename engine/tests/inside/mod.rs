@@ -22,6 +22,7 @@ mod prefixes;
 mod raw;
 mod replies;
 mod saving;
+mod states;
 mod status;
 mod texts;
 mod thoughts;

@@ -10,6 +10,7 @@ use crate::kv::table::BlockHash;
 use crate::memory::arena::Arena;
 use crate::memory::pass::{Span, Wanted, forward};
 use crate::memory::sequence::Sequence;
+use crate::memory::states::States;
 use crate::model::gguf::Gguf;
 use crate::{KvChoice, KvFormat, ModelSource};
 use greenroom_kernels::Isa;
@@ -33,8 +34,15 @@ impl Reader {
 
     /// Feeds tokens up to `end`, and returns the logits of every row fed, `[n, n_vocab]`.
     fn feed(&mut self, tokens: &[u32], end: usize) -> Vec<f32> {
-        let span = Span { sequence: &mut self.sequence, tokens, end, logits: Wanted::All };
+        let span = Span { sequence: &mut self.sequence, tokens, end, certain: end, logits: Wanted::All };
         forward(vec![span], &mut self.arena).expect("a pass").remove(0)
+    }
+
+    /// Feeds tokens up to `end` as [`Reader::feed`]; a reply ends there.
+    fn feed_reply(&mut self, tokens: &[u32], end: usize) -> Vec<f32> {
+        let logits = self.feed(tokens, end);
+        self.sequence.end_reply(&tokens[..end], &mut self.arena).expect("a state");
+        logits
     }
 
     /// Takes another device's memory over, as bytes.
@@ -45,12 +53,18 @@ impl Reader {
                 let id = parts[part as usize]?;
                 Some(self.arena.insert((hash, part), other.arena.export(id).expect("a block")))
             };
-            self.sequence.push_block(hash, Part::ALL.map(take));
+            self.sequence.push_block(hash, Part::OF_BLOCKS.map(take));
         }
         if let Some(rows) = other.sequence.open_rows() {
             let n = other.sequence.len() % BLOCK;
             let rows = self.arena.insert_rows(&other.arena.export_rows(rows, 0..n).expect("rows"));
             self.sequence.push_rows(rows, n);
+        }
+        for (at, hash, id) in other.sequence.states().into_iter().flat_map(States::known) {
+            let bytes = other.arena.export(id.expect("a state in memory")).expect("a state");
+            let id = self.arena.insert((hash, Part::State), bytes);
+            let states = self.sequence.states_mut().expect("states");
+            states.add(at, hash, Some(id), false, &mut self.arena);
         }
     }
 }
@@ -114,7 +128,7 @@ fn on_memory_of(
     tokens: &[u32],
 ) -> Vec<f32> {
     let (mut before, mut after) = (Reader::new(writer, kv), Reader::new(reader, kv));
-    before.feed(tokens, 300);
+    before.feed_reply(tokens, 300);
     after.take_over(&before);
     after.feed(tokens, N)
 }
@@ -147,7 +161,7 @@ pub(crate) fn near(
         let read = |device: &Arc<dyn Device>| {
             let mut reader = Reader::new(device, kv);
             // In two passes, the second of which continues an open block.
-            [reader.feed(&tokens, 300), reader.feed(&tokens, N)].concat()
+            [reader.feed_reply(&tokens, 300), reader.feed(&tokens, N)].concat()
         };
         let (found, expected) = (read(ours), read(reference));
         let n_vocab = ours.n_vocab();

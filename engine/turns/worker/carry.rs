@@ -115,7 +115,7 @@ impl Worker {
         let exported = self.errands.iter().filter_map(Errand::exported);
         let others: Vec<&Session> = self.at_work().map(|turn| turn.session).chain(exported).collect();
         let tails = others.iter().flat_map(|session| session.files()).collect();
-        let held = others.iter().flat_map(|session| session.sequence.table().hashes());
+        let held = others.iter().flat_map(|session| session.sequence.hashes());
         let pending = self.pending().filter(|(of, _)| *of != session);
         let pending = pending.flat_map(|(_, pending)| pending.manifest.blocks.iter().copied());
         let found = self.loading.iter().flat_map(|turn| turn.loading.hashes());

@@ -43,7 +43,7 @@ impl Worker {
         let done: Vec<ActiveTurn> = done;
         for mut turn in done {
             let began = Instant::now();
-            turn.session.sequence.end_turn(&mut self.memory.arena);
+            turn.end_sequence(&mut self.memory.arena);
             let persists = self.memory.persists(&turn.request);
             let is_saved = persists && self.memory.save(turn.id, &turn.request.session, &mut turn.session);
             let saving = Saving { turn, began };

@@ -107,6 +107,8 @@ pub(crate) enum Command {
     /// How likely are options, as ids, as the reply to a prompt?
     Rank {
         prompt: Vec<u32>,
+        /// Where states of recurrent layers are sealed in it besides the ends of blocks.
+        borders: Vec<usize>,
         options: Vec<Vec<u32>>,
         kv: Option<KvChoice>,
         answer: Sender<Result<Ranking>>,
@@ -285,8 +287,9 @@ impl Worker {
             }
             Command::DropRows { session, answer } => self.drop_rows(session, answer),
             Command::Status { answer } => drop(answer.send(self.status())),
-            Command::Rank { prompt, options, kv, answer } => match self.scratch(kv.as_ref()) {
+            Command::Rank { prompt, borders, options, kv, answer } => match self.scratch(kv.as_ref()) {
                 Ok(scratch) => {
+                    let prompt = (prompt, borders);
                     self.jobs.push_back(Box::new(Ranker::new(scratch, prompt, &options, answer)));
                 }
                 Err(e) => drop(answer.send(Err(e))),
@@ -370,7 +373,8 @@ impl Worker {
                 Wanted::Best(_) if !best => Wanted::Last,
                 wanted => wanted,
             };
-            Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, logits }
+            let certain = turn.certain().min(end);
+            Span { sequence: &mut turn.session.sequence, tokens: &turn.session.tokens, end, certain, logits }
         });
         forward_best(spans.collect(), Some(is_awaited), &mut self.memory.arena)
     }

@@ -1,0 +1,258 @@
+//! Models with recurrent layers: a turn's reply is the one that the conversation alone would give, however its
+//! state came there.
+
+use super::{play, some};
+use crate::fixtures::RandomModel;
+use crate::kv::layout::BLOCK;
+use crate::*;
+use std::path::Path;
+
+/// Every mixer: the delta rule with one way to share keys and the other, Mamba-2 in turn with attention,
+/// beside it, and alone in a layer, a convolution.
+pub(super) fn models() -> [RandomModel; 6] {
+    ["qwen35", "lfm2", "granitehybrid", "falcon-h1", "nemotron_h", "qwen3next"]
+        .map(|family| RandomModel { context_length: 16_384, ..RandomModel::tiny_of(family, 3) })
+}
+
+struct Setting<'a> {
+    folder: Option<&'a Path>,
+    chunk: usize,
+    drafts: bool,
+    budget: u64,
+}
+
+const PLAIN: Setting<'static> = Setting { folder: None, chunk: 100, drafts: false, budget: 1 << 30 };
+
+fn engine(model: &RandomModel, setting: &Setting<'_>) -> Engine {
+    let model = ModelSource::Bundled("tiny", model.bytes().leak());
+    let cache_dir = setting.folder.map(Path::to_owned);
+    let config = EngineConfig {
+        cache_dir,
+        cache_memory: setting.budget,
+        prefill_chunk: setting.chunk,
+        drafts: setting.drafts,
+        ..EngineConfig::new(model)
+    };
+    Engine::open(config).unwrap()
+}
+
+/// A conversation so far.
+#[derive(Clone)]
+struct Talk {
+    agent: String,
+    exchanges: Vec<Exchange>,
+}
+
+impl Talk {
+    fn new(agent: &str) -> Self {
+        Self { agent: agent.to_owned(), exchanges: Vec::new() }
+    }
+
+    fn asks(&self, text: &str, max_tokens: usize) -> Request {
+        let conversation = Conversation {
+            system: Some(words("rule", 12)),
+            exchanges: self.exchanges.clone(),
+            next: text.into(),
+            ..Conversation::default()
+        };
+        Request {
+            sampling: Sampling { temperature: 2.0, seed: 5, ..Sampling::default() },
+            max_tokens,
+            min_tokens: max_tokens,
+            retention: Retention::Persistent,
+            ..Request::new(SessionKey::new("r", &self.agent), conversation)
+        }
+    }
+
+    fn goes_on(&mut self, request: &Request, done: &Completion) {
+        let next = request.prompt.conversation().expect("a conversation").next.clone();
+        self.exchanges.push(Exchange::new(next, ReplyContent::Ids(done.ids.clone().into())));
+    }
+}
+
+/// About ten tokens for each.
+fn words(about: &str, n: usize) -> String {
+    (0..n).map(|i| format!("{about} {i}. ")).collect()
+}
+
+/// A turn, which must be what the conversation alone gives: `control` computes it from nothing.
+fn play_beside(engine: &Engine, control: &Engine, request: &Request) -> Completion {
+    let expected = play(control, Request { cold: true, parent: None, ..request.clone() });
+    let found = play(engine, request.clone());
+    let agent = &request.session.agent;
+    assert_eq!((&found.ids, &found.digest), (&expected.ids, &expected.digest), "{agent}: {:?}", found.usage);
+    found
+}
+
+/// Texts of turns, short ones and ones over several blocks, and how long replies are.
+fn turns() -> Vec<(String, usize)> {
+    [(3, 20), (1, 7), (60, 20), (2, 60), (1, 1), (27, 250), (1, 12)]
+        .into_iter()
+        .enumerate()
+        .map(|(turn, (n, most))| (words(&format!("turn {turn} says"), n), most))
+        .collect()
+}
+
+#[test]
+fn turns_extend_and_compute_nothing_again() {
+    for model in some(models(), 2) {
+        let control = engine(&model, &Setting { chunk: 37, ..PLAIN });
+        let folder = tempfile::tempdir().unwrap();
+        for (folder, restarts) in [(None, false), (Some(folder.path()), true)] {
+            let mut ours = engine(&model, &Setting { folder, ..PLAIN });
+            let mut talk = Talk::new("a");
+            for (turn, (text, most)) in turns().iter().enumerate() {
+                let request = talk.asks(text, *most);
+                let done = play_beside(&ours, &control, &request);
+                let Usage { kind, recomputed, reused, .. } = &done.usage;
+                let name = &model.architecture;
+                assert_eq!(*recomputed, 0, "{name}, turn {turn}: {:?}", done.usage);
+                assert!(turn == 0 || *kind == MatchKind::Extend && *reused > 0, "{name}, turn {turn}");
+                talk.goes_on(&request, &done);
+                if restarts {
+                    drop(ours);
+                    ours = engine(&model, &Setting { folder, ..PLAIN });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_again_or_otherwise_goes_on_from_the_last_reply() {
+    for model in some(models(), 3) {
+        let (control, ours) = (engine(&model, &PLAIN), engine(&model, &Setting { chunk: 64, ..PLAIN }));
+        let mut talk = Talk::new("a");
+        for (text, most) in turns() {
+            let request = talk.asks(&text, most);
+            // Another question first, then the same one twice.
+            let mut other = talk.asks(&format!("Not: {text}"), most);
+            other.sampling.seed = 7;
+            play_beside(&ours, &control, &other);
+            play_beside(&ours, &control, &request);
+            let done = play_beside(&ours, &control, &request);
+            let read = done.usage.reused + done.usage.recomputed + done.usage.prefilled;
+            // Of a block that the reply completed the rows are gone.
+            let sealed = (read + done.ids.len()) / BLOCK > (read - 1) / BLOCK;
+            let least = if sealed { (read - 1) / BLOCK * BLOCK } else { read - 1 };
+            assert!(done.usage.reused >= least, "{}: {:?}", model.architecture, done.usage);
+            talk.goes_on(&request, &done);
+        }
+    }
+}
+
+#[test]
+fn forks_go_back_to_any_of_the_last_turns() {
+    for model in some(models(), 3) {
+        let folder = tempfile::tempdir().unwrap();
+        let control = engine(&model, &PLAIN);
+        let mut ours = engine(&model, &Setting { folder: Some(folder.path()), ..PLAIN });
+        let mut talk = Talk::new("a");
+        for (text, most) in turns() {
+            let request = talk.asks(&text, most);
+            let done = play_beside(&ours, &control, &request);
+            talk.goes_on(&request, &done);
+        }
+        for restarts in [false, true] {
+            if restarts {
+                drop(ours);
+                ours = engine(&model, &Setting { folder: Some(folder.path()), ..PLAIN });
+            }
+            for back in 0..3 {
+                let mut fork = talk.clone();
+                fork.agent = format!("fork {back} {restarts}");
+                fork.exchanges.truncate(talk.exchanges.len() - back);
+                let parent = Some(SessionKey::new("r", "a"));
+                let request = Request { parent, ..fork.asks("Something else.", 9) };
+                let done = play_beside(&ours, &control, &request);
+                let usage = &done.usage;
+                // Beyond that turn's end the template's own text is the same.
+                assert!(usage.recomputed < 16, "{}, {back} back: {usage:?}", model.architecture);
+            }
+        }
+    }
+}
+
+#[test]
+fn replies_are_the_same_with_guesses_stops_choices_and_others_beside() {
+    for model in some(models(), 2) {
+        let control = engine(&model, &PLAIN);
+        let ours = engine(&model, &Setting { drafts: true, chunk: 48, ..PLAIN });
+        let mut talk = Talk::new("a");
+        for (turn, (text, most)) in turns().into_iter().enumerate() {
+            let mut request = talk.asks(&text, most);
+            match turn % 3 {
+                0 => {
+                    let options = ["yes", "yes, but", "no", "never again"].map(str::to_owned).to_vec();
+                    request.constraint = Some(Constraint::OneOf(options));
+                }
+                // Random replies hold one soon.
+                1 => {
+                    request.stop = vec!["a".to_owned(), "e".to_owned()];
+                    request.min_tokens = 0;
+                }
+                _ => request.sampling.temperature = 0.0, // says the same again and again
+            }
+            // Others read and speak meanwhile.
+            let others: Vec<Turn> = (0..3)
+                .map(|i| {
+                    let other = Talk::new(&format!("other {i} {turn}"));
+                    ours.submit(other.asks(&words("meanwhile", 5 * i + 1), 30)).unwrap()
+                })
+                .collect();
+            let done = play_beside(&ours, &control, &request);
+            for mut other in others {
+                while let Some(event) = other.blocking_next() {
+                    assert!(!matches!(event, Event::Failed(_)), "{event:?}");
+                }
+            }
+            talk.goes_on(&request, &done);
+        }
+    }
+}
+
+#[test]
+fn turns_given_up_and_memories_without_room_change_nothing() {
+    for model in some(models(), 3) {
+        let folder = tempfile::tempdir().unwrap();
+        let control = engine(&model, &PLAIN);
+        // Room for about one of them.
+        let ours = engine(&model, &Setting { folder: Some(folder.path()), budget: 3 << 20, ..PLAIN });
+        let mut talks: Vec<Talk> = (0..4).map(|i| Talk::new(&format!("agent {i}"))).collect();
+        for (turn, (text, most)) in turns().into_iter().enumerate() {
+            for talk in &mut talks {
+                let given_up = talk.asks(&words("given up", 40), 100);
+                let mut given_up = ours.submit(given_up).unwrap();
+                for _ in 0..=turn {
+                    let _ = given_up.blocking_next();
+                }
+                drop(given_up);
+                let request = talk.asks(&text, most);
+                let done = play_beside(&ours, &control, &request);
+                assert_eq!(done.usage.recomputed, 0, "{}: {:?}", model.architecture, done.usage);
+                talk.goes_on(&request, &done);
+            }
+        }
+    }
+}
+
+#[test]
+fn options_are_ranked_as_they_are_chosen_by() {
+    for model in some(models(), 2) {
+        let engine = engine(&model, &PLAIN);
+        let options = ["yes", "no", "never again"].map(str::to_owned).to_vec();
+        let talk = Talk::new("a");
+        for n in [1, 23, 24, 50] {
+            let text = words("Is it so", n);
+            let request = talk.asks(&text, 1);
+            let conversation = request.prompt.conversation().expect("a conversation").clone();
+            let ranking = engine.rank(&conversation, &options, None).unwrap();
+            let request =
+                Request { constraint: Some(Constraint::OneOf(options.clone())), cold: true, ..request };
+            let choice = play(&engine, request).choice.expect("a choice");
+            for (ranked, chosen) in ranking.options.iter().zip(&choice.logprobs) {
+                assert!((ranked.logprob - chosen).abs() < 1e-4, "{}, {n}: {ranked:?}", model.architecture);
+            }
+        }
+    }
+}
