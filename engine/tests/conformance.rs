@@ -43,7 +43,7 @@ const GOLDENS: [(&str, &str); 89] = goldens! {
     "qwen2moe-r" "qwen3moe-r" "qwen3vl-r" "qwen3vlmoe-r" "gemma2-r" "gemma4-r" "deepseek2-r"
     "mistral3-r" "granite-r" "granitemoe-r" "smollm3-r" "phi3-r" "glm4-r" "glm4moe-r" "olmo2-r" "exaone4-r"
     "ernie4_5-r" "ernie4_5-moe-r" "seed_oss-r" "hunyuan-dense-r" "minimax-m2-r"
-    "qwen3next-1" "qwen35-1" "qwen35moe-1" "granitehybrid-1" "granitehybrid-2" "nemotron_h-1" "nemotron_h_moe-1"
+    "qwen3next-1" "qwen35-1" "qwen35moe-1" "granitehybrid-2" "granitehybrid-1" "nemotron_h-1" "nemotron_h_moe-1"
     "falcon-h1-1" "lfm2-1" "lfm2moe-1"
     "qwen3next-r" "qwen35-r" "qwen35moe-r" "granitehybrid-r" "nemotron_h-r" "falcon-h1-r" "lfm2-r" "lfm2moe-r"
 };
@@ -219,11 +219,13 @@ enum Wrong {
 use Wrong::{Field, Tensor};
 
 /// Defects to try; where a model has nothing of the kind, nothing changes.
-const MUTANTS: [(&str, Wrong); 23] = [
+const MUTANTS: [(&str, Wrong); 31] = [
     (
         "another number of the family's own",
         Field(|model| {
-            for fact in model.facts.values_mut() {
+            // Of a norm that Nemotron doesn't have.
+            let facts = model.facts.iter_mut().filter(|(name, _)| *name != "attention.layer_norm_epsilon");
+            for (_, fact) in facts {
                 if let Fact::Float(x) = fact {
                     *x *= 1.3;
                 }
@@ -233,7 +235,10 @@ const MUTANTS: [(&str, Wrong); 23] = [
     ("the norm of the latent of queries dropped", Tensor("attn_q_a_norm.weight", |_, x| x.fill(1.0))),
     ("another ranking of experts", Tensor("exp_probs_b.bias", |_, x| x.iter_mut().for_each(|x| *x *= -4.0))),
     ("the score of the shared expert dropped", Tensor("ffn_gate_inp_shexp.weight", |_, x| x.fill(0.0))),
-    ("another rotary base", Field(|model| model.rope_base *= 1.5)),
+    (
+        "another rotary base",
+        Field(|model| model.rope_base *= if model.architecture.starts_with("nemotron") { 1.0 } else { 1.5 }),
+    ),
     (
         "another rotary base in layers with a window",
         Field(|model| {
@@ -280,6 +285,14 @@ const MUTANTS: [(&str, Wrong); 23] = [
         Tensor("ffn_down_exps.weight", |model, x| swap(x, model.experts.map_or(2, |experts| experts.n))),
     ),
     ("shared experts dropped", Tensor("ffn_down_shexp.weight", |_, x| x.fill(0.0))),
+    ("other decays", Tensor("ssm_a", |_, x| x.iter_mut().for_each(|x| *x *= 1.5))),
+    ("no bias of decays", Tensor("ssm_dt.bias", |_, x| x.fill(0.0))),
+    ("the convolution of a token before", Tensor("ssm_conv1d.weight", |_, x| x.rotate_left(1))),
+    ("the short convolution of a token before", Tensor("shortconv.conv.weight", |_, x| x.rotate_left(1))),
+    ("values left out of what is read", Tensor("ssm_d", |_, x| x.fill(0.0))),
+    ("the norm of what is read dropped", Tensor("ssm_norm.weight", |_, x| x.fill(1.0))),
+    ("strengths and decays swapped", Tensor("ssm_ba.weight", |_, x| swap(x, 2))),
+    ("keys of one head for another's", Tensor("attn_qkv.weight", |_, x| swap(x, 4))),
 ];
 
 /// The first two of `n` parts change places.

@@ -138,14 +138,23 @@ GOLDENS: dict[str, dict[str, Any]] = {
     "qwen3next-1": {"seed": 1},
     "qwen35-1": {"seed": 1},
     "qwen35moe-1": {"seed": 1},
-    "granitehybrid-1": {"seed": 1},
+    "granitehybrid-1": {
+        "seed": 1,
+        "facts": {
+            "attention.scale": 0.2,
+            "embedding_scale": 0.5,
+            "residual_scale": 0.7,
+            "logit_scale": 2.0,
+            "rope.scaling.finetuned": False,
+        },
+    },
     # With rotary embeddings, which its smaller models have.
     "granitehybrid-2": {"seed": 2, "facts": {"rope.scaling.finetuned": True}},
     "nemotron_h-1": {"seed": 1},
     "nemotron_h_moe-1": {"seed": 1},
     "falcon-h1-1": {"seed": 1},
     "lfm2-1": {"seed": 1},
-    "lfm2moe-1": {"seed": 1},
+    "lfm2moe-1": {"seed": 3},
 } | {
     # One real shape of heads for each family.
     f"{family}-r": REAL | {"seed": 8} | facts
@@ -182,6 +191,7 @@ GOLDENS: dict[str, dict[str, Any]] = {
         "qwen35": HYBRID | {"recurrence": DELTA, "facts": {"rope.dimension_sections": [11, 11, 10, 0]}},
         "qwen35moe": HYBRID
         | {
+            "seed": 11,
             "recurrence": DELTA,
             "facts": {"rope.dimension_sections": [11, 11, 10, 0], "expert_shared_feed_forward_length": 64},
         },
@@ -189,7 +199,7 @@ GOLDENS: dict[str, dict[str, Any]] = {
         "nemotron_h": {"n_layers": 5, "recurrence": dict(layers="rfafr", taps=4, heads=8, value=64, groups=2, key=128)},
         "falcon-h1": {"recurrence": dict(layers="b", taps=4, heads=4, value=64, groups=1, key=256)},
         "lfm2": {"n_layers": 3, "n_heads": 2, "head_dim": 64},
-        "lfm2moe": {"n_layers": 4, "n_heads": 2, "head_dim": 64},
+        "lfm2moe": {"seed": 8, "n_layers": 4, "n_heads": 2, "head_dim": 64},
     }.items()
 }
 
