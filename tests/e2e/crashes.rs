@@ -3,6 +3,7 @@
 
 use super::{Run, Stage};
 use assert_cmd::Command;
+use greenroom_engine::fixtures::RandomModel;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,9 +47,9 @@ fn play(stage: &Stage, out: &str, more: &[&str]) -> Run {
 
 /// Checks that a killed run is resumed to the same transcript, and that every memory is whole or computed
 /// again with a reason.
-fn check_resumed(stage: &Stage, expected: &str, what: &str) {
-    let more: &[&str] = if stage.path("run/transcript.jsonl").exists() { &["--resume"] } else { &[] };
-    let run = play(stage, "run", more);
+fn check_resumed(stage: &Stage, expected: &str, more: &[&str], what: &str) {
+    let resume = stage.path("run/transcript.jsonl").exists().then_some("--resume");
+    let run = play(stage, "run", &[more, resume.as_slice()].concat());
     assert_eq!(run.transcript(), expected, "{what}");
     for turn in run.turns("trace.jsonl") {
         let (recomputed, reason) = (turn["tokens"]["recomputed"].as_u64().unwrap(), &turn["reason"]);
@@ -60,17 +61,33 @@ fn check_resumed(stage: &Stage, expected: &str, what: &str) {
 
 #[test]
 fn a_kill_at_any_step_of_a_save_loses_nothing() {
-    let expected = play(&Stage::new(), "run", &[]).transcript();
-    let (mut killed, step) = (0, if crate::is_deep() { 1 } else { 5 });
+    kill_at_each(if crate::is_deep() { 1 } else { 5 }, &[]);
+}
+
+/// Of models with recurrent layers states are saved, too.
+#[test]
+fn a_kill_at_any_step_of_a_save_loses_no_states() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let model = RandomModel { context_length: 8192, ..RandomModel::tiny_of("qwen35", 3) };
+    std::fs::write(&path, model.bytes()).unwrap();
+    let more = ["--model".to_owned(), path.display().to_string()];
+    kill_at_each(if crate::is_deep() { 3 } else { 11 }, &more.each_ref().map(String::as_str));
+}
+
+/// Kills a run at every `step`th step of its saves, and resumes it.
+fn kill_at_each(step: usize, more: &[&str]) {
+    let expected = play(&Stage::new(), "run", more).transcript();
+    let mut killed = 0;
     for point in (1..).step_by(step) {
         let stage = Stage::new();
-        let output =
-            mill(&stage, "run", &[]).env("GREENROOM_FAULT", format!("kill:{point}")).output().unwrap();
+        let fault = format!("kill:{point}");
+        let output = mill(&stage, "run", more).env("GREENROOM_FAULT", fault).output().unwrap();
         if output.status.success() {
             break;
         }
         killed += step;
-        check_resumed(&stage, &expected, &format!("killed at point {point}"));
+        check_resumed(&stage, &expected, more, &format!("killed at point {point}"));
     }
     assert!(killed > 30, "only {killed} points were passed");
 }

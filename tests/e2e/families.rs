@@ -4,13 +4,15 @@ use super::Stage;
 use greenroom_engine::fixtures::RandomModel;
 
 /// Families with their real templates, and the control tokens that these print.
-const FAMILIES: [(&str, &str, &str); 6] = [
+const FAMILIES: [(&str, &str, &str); 8] = [
     ("llama", "meta-llama-Llama-3.1-8B-Instruct", "<|start_header_id|> <|end_header_id|> <|eot_id|>"),
     ("qwen2", "Qwen-Qwen2.5-7B-Instruct", ""),
     ("qwen3", "Qwen-Qwen3-0.6B", "<think> </think>"),
     ("gemma3", "google-gemma-2-2b-it", "<start_of_turn> <end_of_turn>"),
     ("deepseek2", "deepseek-ai-DeepSeek-V3.1", "<｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> </think>"),
     ("gpt-oss", "openai-gpt-oss-120b", "<|start|> <|end|> <|message|> <|channel|> <|return|>"),
+    ("qwen35", "Qwen-Qwen3.5-4B", "<think> </think>"),
+    ("granitehybrid", "ibm-granite-granite-4.0", "<|start_of_role|> <|end_of_role|> <|end_of_text|>"),
 ];
 
 #[test]
@@ -18,12 +20,17 @@ fn every_family_extends_at_every_permanent_turn() {
     for (family, template, control) in crate::some(FAMILIES, 3) {
         let stage = Stage::new();
         let template = std::fs::read_to_string(format!("tests/fixtures/templates/{template}.jinja")).unwrap();
+        let tiny = RandomModel::tiny_of(family, 3);
         let model = RandomModel {
-            n_layers: if family == "gemma3" { 6 } else { 2 },
+            n_layers: match &tiny.recurrence {
+                Some(_) => tiny.n_layers,
+                None if family == "gemma3" => 6,
+                None => 2,
+            },
             context_length: 32_768,
             template: Some(template),
             control: control.split_whitespace().map(str::to_owned).collect(),
-            ..RandomModel::tiny_of(family, 3)
+            ..tiny
         };
         let path = stage.path("model.gguf");
         std::fs::write(&path, model.bytes()).unwrap();
@@ -60,13 +67,13 @@ fn every_family_extends_at_every_permanent_turn() {
 fn a_refusal_names_the_file_once() {
     let stage = Stage::new();
     let path = stage.path("model.gguf");
-    let model = RandomModel { architecture: "qwen35".to_owned(), ..RandomModel::tiny(1) };
+    let model = RandomModel { architecture: "kimi-linear".to_owned(), ..RandomModel::tiny(1) };
     std::fs::write(&path, model.bytes()).unwrap();
     let path = path.display().to_string();
     for args in [&["run", "scenarios/gossip.yaml", "--model", &path][..], &["models", &path]] {
         let output = stage.greenroom(args).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(printed.contains("unknown family `qwen35`"), "{args:?}: {printed}");
+        assert!(printed.contains("unknown family `kimi-linear`"), "{args:?}: {printed}");
         assert_eq!(printed.matches("model.gguf").count(), 1, "{args:?}: {printed}");
     }
 }

@@ -1,5 +1,6 @@
 //! The ids of a reply are those of its text: tests on real vocabularies, without a model.
 
+use super::Numbers;
 use crate::tests::texts::vocabulary;
 use crate::text::tokenizer::{After, Tokenizer};
 use crate::turns::canonical::CanonicalText;
@@ -27,16 +28,6 @@ const VOCABULARIES: [&str; 19] = [
     "seed-coder",
     "smollm",
 ];
-
-/// Numbers by Knuth's 64-bit LCG (MMIX).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
 
 /// A reply whose tokens are drawn by chance, but for those that would break it; and how many of those there were.
 /// The tokens are `common` ones more often than any.

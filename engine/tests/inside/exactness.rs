@@ -4,11 +4,11 @@
 //! threads = any instruction set, for every KV format, at every length around the borders of the first
 //! blocks.
 
-use super::some;
+use super::{some, states};
 use crate::device::cpu::Cpu;
 use crate::device::{Device, measure};
 use crate::fixtures::{Dtype, Experts, LayerKinds, RandomModel};
-use crate::kv::layout::Part;
+use crate::kv::layout::{KvLayout, Part};
 use crate::memory::Memory;
 use crate::memory::arena::Arena;
 use crate::memory::pass::{Span, Wanted, forward, forward_best};
@@ -24,6 +24,7 @@ use crate::{
     Request, Retention, SessionKey,
 };
 use greenroom_kernels::Isa;
+use greenroom_kernels::recurrence::Sealed;
 use greenroom_kernels::threads::ThreadPool;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,6 +117,13 @@ impl Bench {
             model: model.clone(),
             reference: OnceLock::new(),
         }
+    }
+
+    /// Has its states sealed in another format.
+    pub(crate) fn seal_states_in(&mut self, sealed: Sealed) {
+        let layout = KvLayout { sealed, ..(*self.context.layout).clone() };
+        self.context = CacheContext::of_test(Arc::new(layout));
+        self.reference = OnceLock::new();
     }
 
     pub(crate) fn arena(&self) -> Arena {
@@ -398,6 +406,32 @@ fn any_chunking_any_threads_any_instruction_set() {
         for (threads, chunks) in [(1, [7, 256, 512]), (2, [1, 64, 300])] {
             let mut pool = ThreadPool::new(threads).expect("threads");
             pool.install(|| bench.check_chunks(&chunks));
+        }
+    }
+}
+
+/// Chunks that end at a border, before one and after one, and on the way.
+#[test]
+fn recurrent_layers_in_any_chunks_and_batches_on_any_instruction_set() {
+    for model in some(states::models(), 2) {
+        for format in [KvFormat::F16, KvFormat::Q4] {
+            let reference = Bench::with(&model, format, Isa::SCALAR).reference();
+            for isa in Isa::available() {
+                let bench = Bench::with(&model, format, isa);
+                assert!(
+                    bench.reference() == reference,
+                    "{}, {format:?} on {}",
+                    model.architecture,
+                    isa.name()
+                );
+            }
+            let bench = Bench::with(&model, format, Isa::detect());
+            for (threads, chunks) in [(1, [7, 256, 512]), (2, [1, 255, 257])] {
+                let mut pool = ThreadPool::new(threads).expect("threads");
+                pool.install(|| bench.check_chunks(&chunks));
+            }
+            bench.check_batches(1..=3);
+            bench.check_called_off(&[100, 300]);
         }
     }
 }

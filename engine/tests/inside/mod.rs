@@ -22,6 +22,7 @@ mod prefixes;
 mod raw;
 mod replies;
 mod saving;
+mod state_faults;
 mod states;
 mod status;
 mod texts;
@@ -43,4 +44,14 @@ fn play(engine: &Engine, request: Request) -> Completion {
         }
     }
     panic!("the turn did not end");
+}
+
+/// Numbers by Knuth's 64-bit LCG (MMIX).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
 }

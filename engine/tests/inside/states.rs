@@ -1,10 +1,14 @@
 //! Models with recurrent layers: a turn's reply is the one that the conversation alone would give, however its
 //! state came there.
 
-use super::{play, some};
-use crate::fixtures::RandomModel;
+use super::exactness::{Bench, N};
+use super::{Numbers, is_deep, play, some};
+use crate::fixtures::{RandomModel, RandomRecurrence};
 use crate::kv::layout::BLOCK;
 use crate::*;
+use greenroom_kernels::Isa;
+use greenroom_kernels::recurrence::Sealed;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Every mixer: the delta rule with one way to share keys and the other, Mamba-2 in turn with attention,
@@ -113,6 +117,37 @@ fn turns_extend_and_compute_nothing_again() {
                     drop(ours);
                     ours = engine(&model, &Setting { folder, ..PLAIN });
                 }
+            }
+        }
+    }
+}
+
+/// Prompts and replies that end at every place around the end of a block.
+#[test]
+fn wherever_a_prompt_and_a_reply_end() {
+    for model in some(models(), 3) {
+        let control = engine(&model, &PLAIN);
+        let empty = play(&control, Talk::new("empty").asks("", 1)).usage;
+        let beside = empty.prefilled + empty.reused + empty.recomputed;
+        for (at, n_reply) in (BLOCK - 4..BLOCK + 4).flat_map(|at| [(at, 1), (at, 3), (at, BLOCK)]) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut ours = engine(&model, &Setting { folder: Some(folder.path()), chunk: 60, ..PLAIN });
+            let mut talk = Talk::new("a");
+            for (text, n_reply) in [("x".repeat(at - beside), n_reply), ("y".to_owned(), 2)] {
+                let request = talk.asks(&text, n_reply);
+                let done = play_beside(&ours, &control, &request);
+                let (name, usage) = (&model.architecture, &done.usage);
+                if talk.exchanges.is_empty() {
+                    assert_eq!(
+                        usage.prefilled + usage.reused,
+                        at,
+                        "{name}: the text is as long as was meant"
+                    );
+                }
+                assert_eq!(usage.recomputed, 0, "{name}, {n_reply} from {at}: {usage:?}");
+                talk.goes_on(&request, &done);
+                drop(ours);
+                ours = engine(&model, &Setting { folder: Some(folder.path()), chunk: 60, ..PLAIN });
             }
         }
     }
@@ -236,6 +271,63 @@ fn turns_given_up_and_memories_without_room_change_nothing() {
     }
 }
 
+/// Random histories: agents speak, go back, are forked from others at any of their turns, give up, and the engine
+/// restarts, with memory for some of them; each reply is the one that its conversation alone gives.
+#[test]
+fn random_histories() {
+    let steps = if is_deep() { 120 } else { 30 };
+    for (n, model) in some(models(), 3).enumerate() {
+        let mut numbers = Numbers(n as u64);
+        let folder = tempfile::tempdir().unwrap();
+        let control = engine(&model, &PLAIN);
+        let setting = Setting { folder: Some(folder.path()), chunk: 90, drafts: true, budget: 4 << 20 };
+        let mut ours = engine(&model, &setting);
+        let mut talks: Vec<Talk> = (0..5).map(|i| Talk::new(&format!("agent {i}"))).collect();
+        let mut kinds = BTreeMap::<String, usize>::new();
+        for step in 0..steps {
+            let i = numbers.below(talks.len());
+            let mut parent = None;
+            match numbers.below(10) {
+                // Back to an earlier turn.
+                0 | 1 => {
+                    let n = talks[i].exchanges.len();
+                    talks[i].exchanges.truncate(numbers.below(n + 1));
+                }
+                // A new agent in this one's place, which knows what another one did at some turn.
+                2 => {
+                    let from = numbers.below(talks.len());
+                    parent = Some(SessionKey::new("r", &talks[from].agent));
+                    let mut fork = Talk { agent: format!("fork {step}"), ..talks[from].clone() };
+                    fork.exchanges.truncate(numbers.below(fork.exchanges.len() + 1));
+                    talks[i] = fork;
+                }
+                3 => {
+                    drop(ours);
+                    ours = engine(&model, &setting);
+                }
+                4 => {
+                    let mut given_up = ours.submit(talks[i].asks(&words("given up", 30), 90)).unwrap();
+                    for _ in 0..numbers.below(20) {
+                        let _ = given_up.blocking_next();
+                    }
+                }
+                _ => {}
+            }
+            let text = words("and then", numbers.below(40));
+            let mut request = talks[i].asks(&text, 1 + numbers.below(90));
+            request.sampling.seed = numbers.below(3) as u64;
+            request.parent = parent;
+            let done = play_beside(&ours, &control, &request);
+            *kinds.entry(format!("{:?}", done.usage.kind)).or_default() += 1;
+            talks[i].goes_on(&request, &done);
+            if talks[i].exchanges.len() > 8 {
+                talks[i] = Talk::new(&format!("agent {i} after {step}"));
+            }
+        }
+        assert!(kinds["Extend"] * 2 > steps, "{}: {kinds:?}", model.architecture);
+    }
+}
+
 #[test]
 fn options_are_ranked_as_they_are_chosen_by() {
     for model in some(models(), 2) {
@@ -255,4 +347,36 @@ fn options_are_ranked_as_they_are_chosen_by() {
             }
         }
     }
+}
+
+/// What rounding costs, on heads of real shapes: the divergence from states in f32, sealed every 32 tokens.
+#[test]
+fn rounded_states_are_near_those_in_f32() {
+    for (family, value) in [("qwen35", 128), ("granitehybrid", 64), ("falcon-h1", 128)] {
+        let tiny = RandomModel::tiny_of(family, 9);
+        let recurrence = tiny.recurrence.clone().map(|own| RandomRecurrence { value, key: 128, ..own });
+        let model = RandomModel { recurrence, ..tiny };
+        let mut logits = [Sealed::F32, Sealed::F16, Sealed::Q8].map(|sealed| {
+            let mut bench = Bench::with(&model, KvFormat::F16, Isa::detect());
+            bench.seal_states_in(sealed);
+            let mut sequence = bench.sequence();
+            sequence.states_mut().expect("states").set_borders((1..=N / 32).map(|i| 32 * i).collect());
+            bench.feed(&mut sequence, &mut bench.arena(), N, N)
+        });
+        let n_vocab = logits[0].len() / N;
+        logits.iter_mut().for_each(|logits| logits.chunks_exact_mut(n_vocab).for_each(log_softmax));
+        let [exact, rounded @ ..] = &logits;
+        let [f16, q8] = rounded.each_ref().map(|rounded| {
+            let terms = exact.iter().zip(rounded).map(|(p, q)| f64::from(p.exp() * (p - q)));
+            terms.sum::<f64>() / N as f64
+        });
+        eprintln!("{family}: KL to states in f32: f16 {f16:.1e}, q8 {q8:.1e} nats");
+        assert!(f16.abs() < 1e-6 && q8.abs() < 1e-4, "{family}: {f16}, {q8}");
+    }
+}
+
+fn log_softmax(row: &mut [f32]) {
+    let max = row.iter().copied().fold(f32::MIN, f32::max);
+    let log = row.iter().map(|x| (x - max).exp()).sum::<f32>().ln() + max;
+    row.iter_mut().for_each(|x| *x -= log);
 }
