@@ -73,7 +73,7 @@ impl LiveState {
     }
 
     /// Logs tokens of one layer; all its logged tokens then end at the same place.
-    pub(super) fn log(&mut self, layer: usize, inputs: &[f16], gates: &[f32]) {
+    pub(super) fn append(&mut self, layer: usize, inputs: &[f16], gates: &[f32]) {
         let layer = &mut self.layers[layer];
         layer.inputs.extend_from_slice(inputs);
         layer.gates.extend_from_slice(gates);

@@ -294,9 +294,9 @@ impl StateFormat {
         };
         let layer = |of: &StateLayout| StateLayerFormat {
             layout: *of,
-            inputs: take(2 * of.n_inputs * of.channels),
-            elements: take(layout.sealed.element() * of.elements()),
-            scales: take(4 * layout.sealed.n_scales(of.n_heads * of.v_dim)),
+            inputs: take(of.inputs_bytes()),
+            elements: take(of.elements_bytes(layout.sealed)),
+            scales: take(of.scales_bytes(layout.sealed)),
         };
         let layers = layout.states.iter().map(layer).collect();
         Self { layers, sealed: layout.sealed, len }

@@ -4,7 +4,6 @@
 //! turned around tile by tile. The up-projections are absorbed into queries and contexts. Latent and rotary
 //! part are rotated (Hadamard) separately, so that the view can be rotated back.
 
-use super::format::StateFormat;
 use crate::{KvCost, KvFormat};
 use greenroom_kernels::quant::{EXACT, GROUP};
 use greenroom_kernels::recurrence::Sealed;
@@ -134,7 +133,22 @@ impl StateLayout {
 
     /// Bytes that a sequence at work takes: f32 matrices, and the inputs before its end.
     fn live_bytes(&self) -> u64 {
-        (4 * self.elements() + 2 * self.n_inputs * self.channels) as u64
+        (4 * self.elements() + self.inputs_bytes()) as u64
+    }
+
+    /// Bytes of the convolution's inputs, sealed or at work.
+    pub(crate) fn inputs_bytes(&self) -> usize {
+        2 * self.n_inputs * self.channels
+    }
+
+    /// Bytes of the sealed matrices.
+    pub(crate) fn elements_bytes(&self, sealed: Sealed) -> usize {
+        sealed.element() * self.elements()
+    }
+
+    /// Bytes of their scales.
+    pub(crate) fn scales_bytes(&self, sealed: Sealed) -> usize {
+        4 * sealed.n_scales(self.n_heads * self.v_dim)
     }
 
     /// Bytes of what a token adds, until it is certain that the sequence does not go back: f16 inputs, and a
@@ -206,7 +220,10 @@ impl KvLayout {
 
     /// Bytes of a sealed state.
     pub(crate) fn state_bytes(&self) -> u64 {
-        StateFormat::new(self).len() as u64
+        let of = |state: &StateLayout| {
+            state.inputs_bytes() + state.elements_bytes(self.sealed) + state.scales_bytes(self.sealed)
+        };
+        self.states.iter().map(|state| of(state) as u64).sum()
     }
 
     /// The widest window of the windowed part; `None` if it has no layers.

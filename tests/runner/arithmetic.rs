@@ -20,6 +20,7 @@ const OWN: &[(&str, &str, usize)] = &[
     ("kernels/attention/mod.rs", "exp", 3),
     ("kernels/divergence.rs", "exp", 2),
     ("kernels/pointwise.rs", "exp", 3),
+    ("kernels/recurrence.rs", "exp", 1),
     ("kernels/vocabulary.rs", "exp", 1),
 ];
 
@@ -27,6 +28,7 @@ const OWN: &[(&str, &str, usize)] = &[
 const TESTS: &[&str] = &[
     "engine/device/reference/cache.rs",
     "engine/device/reference/decoder.rs",
+    "engine/device/reference/recurrence.rs",
     "engine/turns/sampler/chances.rs",
     "engine/turns/sampler/tests.rs",
     "runner/statistics/coverage.rs",

@@ -1,10 +1,9 @@
 //! Keys and values of many sequences in memory: sealed blocks and f16 rows by their ids.
 
 use super::block::{F16Rows, Sealing, tile};
-use super::recurrence::SealedTile;
 use crate::Result;
 use crate::device::states::{LiveState, LiveStates};
-use crate::device::{Cache, Pass, PassSpan, StateSpan};
+use crate::device::{Cache, Pass, PassSpan, Seal, StateSpan};
 use crate::kv::format::{BlockBytes, BlockFormat, LayerFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part, TensorLayout};
 use crate::kv::table::{BlockId, RowsId, StateId};
@@ -14,6 +13,9 @@ use greenroom_kernels::attention::{Keys, TILE, Tiles, Values};
 use greenroom_kernels::shaping::Shaping;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Head, first column, and what was sealed of a tile of a state.
+pub(super) type SealedTile = (usize, usize, Vec<(Seal, Vec<u8>, Vec<f32>)>);
 
 /// See [`Cache`].
 pub(crate) struct CpuCache {

@@ -5,7 +5,7 @@
 //! that are weighed) are computed on a copy.
 
 use super::Cpu;
-use super::cache::CpuCache;
+use super::cache::{CpuCache, SealedTile};
 use crate::Result;
 use crate::device::states::LiveState;
 use crate::device::{Pass, Seal, StateSpan};
@@ -72,7 +72,7 @@ impl Cpu {
             let rows = first..first + span.n;
             let (channels, n_gates) = (own.channels, 2 * own.n_heads);
             let of = |width: usize| rows.start * width..rows.end * width;
-            live.log(own.state, &inputs[of(channels)], &gates[of(n_gates)]);
+            live.append(own.state, &inputs[of(channels)], &gates[of(n_gates)]);
             let walked = self.walked(&mut live, own, weights);
             // Values, or what a convolution alone gives, of the pass's own tokens.
             let n_logged = walked.mixed.len() / channels - span.n;
@@ -343,6 +343,3 @@ impl Cpu {
         outer
     }
 }
-
-/// Head, first column, and what was sealed of a tile.
-pub(super) type SealedTile = (usize, usize, Vec<(Seal, Vec<u8>, Vec<f32>)>);

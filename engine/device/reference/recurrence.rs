@@ -53,7 +53,7 @@ impl Reference {
             let mut live = cache.states.take(state.id);
             let rows = first..first + span.n;
             let of = |width: usize| rows.start * width..rows.end * width;
-            live.log(own.state, &mixed[of(own.channels)], &gates[of(2 * own.n_heads)]);
+            live.append(own.state, &mixed[of(own.channels)], &gates[of(2 * own.n_heads)]);
             let read = self.advance(&mut live, own, weights, state, cache);
             out.extend_from_slice(&read[read.len() - span.n * width..]);
             cache.states.put(state.id, live);
