@@ -158,23 +158,6 @@ fn log_probabilities_are_those_of_the_reference() {
     }
 }
 
-/// Families whose layers others have too: the engine's tests compare all others on a GPU.
-#[cfg(feature = "gpu")]
-const SAME_AS_OTHERS: [&str; 12] = [
-    "qwen3moe",
-    "qwen3vl",
-    "qwen3vlmoe",
-    "mistral3",
-    "granitemoe",
-    "phi3",
-    "glm4",
-    "exaone4",
-    "ernie4_5",
-    "ernie4_5-moe",
-    "seed_oss",
-    "minimax-m2",
-];
-
 /// Every family on the first GPU of this machine; on software that does its work, one of each kind of cache
 /// and those that the engine's own tests leave out.
 #[cfg(feature = "gpu")]
@@ -189,7 +172,7 @@ fn log_probabilities_on_a_gpu_are_those_of_the_reference() {
     for golden in goldens_of_each_family() {
         let model = model(&golden);
         let family = model.architecture.as_str();
-        let is_elsewhere = !is_kind(family) && !SAME_AS_OTHERS.contains(&family);
+        let is_elsewhere = !is_kind(family) && !greenroom_engine::fixtures::SAME_AS_OTHERS.contains(&family);
         if model.recurrence.is_some() || gpu.is_software() && is_elsewhere {
             continue;
         }

@@ -5,7 +5,7 @@ use super::oracle::{self, BOUNDS, near};
 use crate::device::gpu::{self, Gpu};
 use crate::device::reference::Reference;
 use crate::device::{Device, Output, Pass, measure};
-use crate::fixtures::{Dtype, RandomModel};
+use crate::fixtures::{Dtype, RandomModel, SAME_AS_OTHERS};
 use crate::model::gguf::Gguf;
 use crate::{ErrorKind, KvChoice, KvFormat, ModelSource};
 use std::sync::Arc;
@@ -41,20 +41,6 @@ fn the_gpu_is_near_the_reference() {
         return;
     }
     // Each kind of layer once; the others are those that conformance has on a GPU.
-    const SAME_AS_OTHERS: [&str; 12] = [
-        "qwen3moe",
-        "qwen3vl",
-        "qwen3vlmoe",
-        "mistral3",
-        "granitemoe",
-        "phi3",
-        "glm4",
-        "exaone4",
-        "ernie4_5",
-        "ernie4_5-moe",
-        "seed_oss",
-        "minimax-m2",
-    ];
     // Recurrent layers run on the processor only.
     let models = oracle::models().into_iter().filter(|(model, _)| model.recurrence.is_none());
     let models = models.filter(|(_, name)| !SAME_AS_OTHERS.contains(name));
