@@ -232,14 +232,6 @@ impl ExpertSpec {
     }
 }
 
-#[cfg(feature = "gpu")]
-impl LayerSpec {
-    /// Its attention, as [`Layer::its_attention`](super::weights::Layer::its_attention).
-    pub(crate) fn its_attention(&self) -> &AttentionSpec {
-        self.attention.as_ref().expect("all layers have attention")
-    }
-}
-
 impl RecurrenceSpec {
     /// Width of all heads' values.
     pub(crate) fn inner(&self) -> usize {

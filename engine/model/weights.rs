@@ -180,28 +180,6 @@ pub(crate) struct Mlp<M> {
     pub(crate) down: M,
 }
 
-/// What a GPU's plans are made of: it refuses models with other layers where it loads them.
-#[cfg(feature = "gpu")]
-impl<M> Layer<M> {
-    /// Its attention.
-    pub(crate) fn its_attention(&self) -> &AttentionWeights<M> {
-        self.attention.as_ref().expect("all layers have attention")
-    }
-
-    /// Its feed-forward.
-    pub(crate) fn its_feed_forward(&self) -> &FeedForward<M> {
-        self.feed_forward.as_ref().expect("all layers have a feed-forward")
-    }
-}
-
-#[cfg(feature = "gpu")]
-impl<M> Mlp<M> {
-    /// Its gate.
-    pub(crate) fn its_gate(&self) -> &M {
-        self.gate.as_ref().expect("all feed-forwards have gates")
-    }
-}
-
 impl<M> Mlp<M> {
     /// The matrices that read a row.
     pub(crate) fn inputs(&self) -> Vec<&M> {

@@ -1,11 +1,13 @@
 //! Keys and values on the GPU: for each layer a buffer of sealed blocks, one of exact rows and one of open
-//! rows, in slots of one size.
+//! rows, in slots of one size; and states of recurrent layers.
 
 use super::context::Context;
 use super::plan::layer_bytes;
+use super::slots::Slots;
+use super::states::{GpuStates, StateTables};
 use super::steps::{PassShape, Plan};
 use crate::Result;
-use crate::device::Cache;
+use crate::device::{Cache, Pass};
 use crate::kv::format::{BlockBytes, BlockFormat};
 use crate::kv::layout::{BLOCK, KvLayout, Part};
 use crate::kv::table::{BlockId, RowsId, StateId};
@@ -13,25 +15,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use wgpu::Buffer;
-
-/// Equal places in the buffers of some layers.
-#[derive(Default)]
-struct Slots {
-    free: Vec<u32>,
-    /// Slots that were ever taken.
-    n: u32,
-    /// Slots that the buffers have.
-    capacity: u32,
-}
-
-impl Slots {
-    fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.n += 1;
-            self.n - 1
-        })
-    }
-}
 
 /// Places of a part of a sealed block.
 #[derive(Clone, Copy)]
@@ -70,6 +53,7 @@ pub(super) struct GpuCache {
     slots: [Slots; 2],
     exact: [Slots; 2],
     rows: Slots,
+    pub(super) states: GpuStates,
     /// Rises when a buffer is replaced.
     pub(super) generation: u64,
     /// The reason why something could not be taken in: nothing may be read from here any more.
@@ -86,9 +70,6 @@ pub(super) struct BoundPlan {
     /// Generations of the buffers: of the cache, and of the memory of passes.
     pub(super) generations: [u64; 2],
 }
-
-/// Slots that a buffer begins with.
-const INITIAL_SLOTS: u32 = 4;
 
 impl GpuCache {
     pub(super) fn new(context: &Arc<Context>, layout: Arc<KvLayout>) -> Self {
@@ -107,10 +88,12 @@ impl GpuCache {
         };
         let layers = (0..layout.layers.len()).map(layer).collect();
         let formats = Part::OF_BLOCKS.map(|part| BlockFormat::new(&layout, part));
+        let states = GpuStates::new(context, &layout);
         Self {
             context: context.clone(),
             layout,
             layers,
+            states,
             formats,
             blocks: HashMap::new(),
             open: HashMap::new(),
@@ -148,12 +131,23 @@ impl GpuCache {
         open.slot
     }
 
-    /// Places for a part of a block that is about to be sealed.
+    /// Places for a part of a block, or for a state, that is about to be sealed.
     pub(super) fn place_block(&mut self, id: BlockId, part: Part, is_first: bool) {
+        if part == Part::State {
+            let slot = self.states.sealed.take();
+            self.blocks.insert(id, BlockSlot { part, slot, exact: None });
+            return;
+        }
         let keeps = is_first && self.layers.iter().any(|layer| layer.part == part && layer.exact_bytes > 0);
         let slot = self.slots[part as usize].take();
         let exact = keeps.then(|| self.exact[part as usize].take());
         self.blocks.insert(id, BlockSlot { part, slot, exact });
+    }
+
+    /// Logs the tokens of a pass, and lists what it does with states. Those that it seals have a place.
+    pub(super) fn log_tokens(&mut self, pass: &Pass) -> StateTables {
+        let Self { states, blocks, .. } = self;
+        states.tables(pass, |id| blocks[&id].slot)
     }
 
     /// Makes the buffers as large as their slots want.
@@ -161,36 +155,32 @@ impl GpuCache {
     /// # Errors
     /// Memory runs out.
     pub(super) fn grow(&mut self) -> Result<()> {
-        let Self { context, layers, slots, exact, rows, generation, .. } = self;
-        let fits = |slots: &Slots| slots.n <= slots.capacity;
-        if slots.iter().chain(&*exact).all(fits) && fits(rows) {
+        let Self { context, layers, slots, exact, rows, states, generation, .. } = self;
+        let fits = |slots: &mut Slots| slots.wanted().is_none();
+        if slots.iter_mut().chain(&mut *exact).chain([&mut *rows]).chain(states.slots()).all(fits) {
             return Ok(());
         }
-        let wanted = |slots: &Slots| match slots.n <= slots.capacity {
-            true => None,
-            false => Some((slots.n + slots.n / 2).max(INITIAL_SLOTS)),
-        };
         context.checked("memory for a cache", || {
             let mut encoder = context.encoder();
-            for layer in layers.iter_mut() {
+            let of_layers = layers.iter_mut().flat_map(|layer| {
                 let part = layer.part as usize;
-                let all = [
+                [
                     (&mut layer.blocks, layer.block_bytes, &slots[part]),
                     (&mut layer.exact, layer.exact_bytes, &exact[part]),
                     (&mut layer.rows, layer.row_bytes, &*rows),
-                ];
-                for (buffer, bytes, slots) in all {
-                    let Some(n) = wanted(slots).filter(|_| bytes > 0) else { continue };
-                    let larger = context.buffer(u64::from(n) * bytes);
-                    encoder.copy_buffer_to_buffer(buffer, 0, &larger, 0, u64::from(slots.capacity) * bytes);
-                    *buffer = larger;
-                }
+                ]
+            });
+            for (buffer, bytes, slots) in of_layers.chain(states.buffers()) {
+                let Some(n) = slots.wanted().filter(|_| bytes > 0) else { continue };
+                let larger = context.buffer(u64::from(n) * bytes);
+                encoder.copy_buffer_to_buffer(buffer, 0, &larger, 0, u64::from(slots.capacity) * bytes);
+                *buffer = larger;
             }
             context.queue.submit([encoder.finish()]);
             Ok(())
         })?;
-        for slots in slots.iter_mut().chain(exact).chain([rows]) {
-            slots.capacity = wanted(slots).unwrap_or(slots.capacity);
+        for slots in slots.iter_mut().chain(exact).chain([rows]).chain(states.slots()) {
+            slots.capacity = slots.wanted().unwrap_or(slots.capacity);
         }
         *generation += 1;
         Ok(())
@@ -249,6 +239,15 @@ impl GpuCache {
 
 impl Cache for GpuCache {
     fn import_block(&mut self, id: BlockId, part: Part, bytes: Arc<BlockBytes>) {
+        if part == Part::State {
+            self.place_block(id, part, false);
+            self.grow_or_break();
+            let slot = u64::from(self.blocks[&id].slot);
+            for (layer, range) in self.states.layers.iter().zip(self.states.ranges()) {
+                self.write(&layer.sealed, slot * layer.sealed_bytes, &bytes.as_bytes()[range]);
+            }
+            return;
+        }
         let is_first = bytes.len() == self.formats[part as usize].len(true);
         self.place_block(id, part, is_first);
         self.grow_or_break();
@@ -264,6 +263,17 @@ impl Cache for GpuCache {
 
     fn export_block(&self, id: BlockId) -> Result<Arc<BlockBytes>> {
         let BlockSlot { part, slot, exact } = self.blocks[&id];
+        if part == Part::State {
+            let pieces = self
+                .states
+                .layers
+                .iter()
+                .map(|layer| (&layer.sealed, u64::from(slot) * layer.sealed_bytes, layer.sealed_bytes));
+            let pieces: Vec<(&Buffer, u64, u64)> = pieces.collect();
+            let mut bytes = BlockBytes::zeroed(self.states.sealed_len());
+            bytes.as_bytes_mut().copy_from_slice(&self.read(&pieces)?);
+            return Ok(Arc::new(bytes));
+        }
         let ranges = self.ranges(part, exact.is_some());
         let mut pieces = Vec::new();
         for (l, block, rows) in &ranges {
@@ -287,6 +297,9 @@ impl Cache for GpuCache {
 
     fn free_block(&mut self, id: BlockId) {
         if let Some(BlockSlot { part, slot, exact }) = self.blocks.remove(&id) {
+            if part == Part::State {
+                return self.states.free_sealed(slot);
+            }
             self.slots[part as usize].free.push(slot);
             self.exact[part as usize].free.extend(exact);
         }
@@ -355,13 +368,26 @@ impl Cache for GpuCache {
         }
     }
 
-    fn load_state(&mut self, _: StateId, _: usize, _: Option<BlockId>) {}
+    fn load_state(&mut self, id: StateId, at: usize, from: Option<BlockId>) {
+        let from = from.map(|id| self.blocks[&id].slot);
+        let inputs = self.states.load(id, at, from);
+        self.grow_or_break();
+        if let (Some(from), false) = (from, inputs.is_empty()) {
+            let mut encoder = self.context.encoder();
+            self.states.copy_inputs(&mut encoder, from, &inputs);
+            self.context.queue.submit([encoder.finish()]);
+        }
+    }
 
-    fn truncate_state(&mut self, _: StateId, _: usize) {}
+    fn truncate_state(&mut self, id: StateId, n: usize) {
+        self.states.truncate(id, n);
+    }
 
-    fn free_state(&mut self, _: StateId) {}
+    fn free_state(&mut self, id: StateId) {
+        self.states.free(id);
+    }
 
     fn open_bytes(&self) -> u64 {
-        (self.open.len() * BLOCK * self.layout.row_bytes()) as u64
+        (self.open.len() * BLOCK * self.layout.row_bytes()) as u64 + self.states.bytes()
     }
 }

@@ -82,7 +82,37 @@ pub(super) static ATTEND: KernelSource = KernelSource {
 pub(super) static COMBINE: KernelSource = KernelSource {
     name: "combine",
     files: &[shader!("common"), shader!("merge"), shader!("hadamard"), shader!("combine")],
-    bindings: &[Uniform, Read, Read, Read, Read, Written],
+    bindings: &[Uniform, Read, Read, Read, Read, Read, Written],
+};
+
+pub(super) static LOG: KernelSource = KernelSource {
+    name: "log",
+    files: &[shader!("common"), shader!("mixers"), shader!("log")],
+    bindings: &[Read, Read, Read, Read, Written],
+};
+
+pub(super) static CONVOLVE: KernelSource = KernelSource {
+    name: "convolve",
+    files: &[shader!("common"), shader!("mixers"), shader!("sum"), shader!("convolve")],
+    bindings: &[Read, Read, Read, Read, Read, Written],
+};
+
+pub(super) static WALK: KernelSource = KernelSource {
+    name: "walk",
+    files: &[shader!("common"), shader!("mixers"), shader!("walk")],
+    bindings: &[Read, Read, Read, Written, Written, Written],
+};
+
+pub(super) static KEEP: KernelSource = KernelSource {
+    name: "keep",
+    files: &[shader!("common"), shader!("keep")],
+    bindings: &[Read, Read, Read, Written],
+};
+
+pub(super) static FINISH: KernelSource = KernelSource {
+    name: "finish",
+    files: &[shader!("mixers"), shader!("sum"), shader!("finish")],
+    bindings: &[Read, Read, Read, Read, Read, Read, Written],
 };
 
 pub(super) static NORM: KernelSource = KernelSource {

@@ -20,13 +20,16 @@ mod plan;
 #[path = "../../tests/inside/gpu_plans.rs"]
 mod plans;
 mod products;
+mod recurrence;
+mod slots;
+mod states;
 mod steps;
 mod tables;
 mod weights;
 
 use super::{Best, Cache, Device, Output, Pass, PassSpan, StateSpan, own};
 use crate::kv::layout::KvLayout;
-use crate::kv::table::RowsId;
+use crate::kv::table::{RowsId, StateId};
 use crate::model::calibration::{Calibration, Measured};
 use crate::model::gguf::Gguf;
 use crate::model::spec::{DecoderSpec, LayerSpec};
@@ -90,16 +93,7 @@ impl Gpu {
         on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<Self> {
         let spec = DecoderSpec::from_gguf(gguf)?;
-        if spec.family.recurrence.is_some() {
-            return Err(Error::device(format!(
-                "models of the family `{}` have recurrent layers, which run on the processor only; use \
-                 `--device cpu`",
-                spec.family.name
-            )));
-        }
-        let widths = spec.layers.iter().map(LayerSpec::its_attention).flat_map(|attention| {
-            [attention.k_dim, attention.v_dim, attention.latent.map_or(0, |latent| latent.q_rank)]
-        });
+        let widths = spec.layers.iter().flat_map(widths);
         if let Some(odd) = widths.chain([spec.d_model, spec.d_per_layer]).find(|n| n % 16 != 0) {
             return Err(Error::device(format!(
                 "a width of {odd} is not supported on a GPU; expected a multiple of 16"
@@ -166,13 +160,14 @@ impl Gpu {
         let together = run(&all, &mut *self.cache(layout.clone()))?;
         let mut cache = self.cache(layout.clone());
         run(&Pass::alone(&ids[..N - 1], &layout), &mut *cache)?;
+        let state = StateSpan { id: StateId(0), certain: N, keep: N, seals: vec![] };
         let last = PassSpan {
             start: N - 1,
             n: 1,
             sealed: vec![],
             rows: vec![RowsId(0)],
             completed: vec![],
-            state: None,
+            state: Some(state).filter(|_| layout.has_states()),
         };
         let last =
             Pass { ids: vec![ids[N - 1]], spans: vec![last], wanted: vec![0], ..Pass::alone(&[], &layout) };
@@ -226,6 +221,9 @@ impl Gpu {
                     BufferRef::Rows(l) => whole(cache.rows(*l)),
                     BufferRef::Blocks(l) => whole(cache.blocks(*l)),
                     BufferRef::Exact(l) => whole(cache.exact(*l)),
+                    BufferRef::Matrices(l) => whole(&cache.states.layers[*l].matrices),
+                    BufferRef::Log(l) => whole(&cache.states.layers[*l].log),
+                    BufferRef::Sealed(l) => whole(&cache.states.layers[*l].sealed),
                 }
             };
             let entry = |(i, place): (usize, &BufferRef)| BindGroupEntry {
@@ -324,16 +322,29 @@ impl Gpu {
             best: pass.best.is_some(),
         };
         let tables = self.tables(pass, shape, cache)?;
+        let output = self.computed(pass, shape, &tables, cache, watch)?;
+        pass.spans.iter().filter_map(|span| span.state.as_ref()).for_each(|span| cache.states.finish(span));
+        Ok(output)
+    }
+
+    fn computed(
+        &self,
+        pass: &Pass,
+        shape: PassShape,
+        tables: &Tables,
+        cache: &mut GpuCache,
+        watch: Option<&mut Measured>,
+    ) -> Result<Output> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        self.prepare(&tables, &mut scratch)?;
+        self.prepare(tables, &mut scratch)?;
         self.bound(shape, &scratch, cache)?;
         if let Some(watch) = watch {
-            self.watched(pass, shape, &tables, &scratch, cache, watch)?;
+            self.watched(pass, shape, tables, &scratch, cache, watch)?;
             return Ok(Output::Logits(Vec::new()));
         }
         let mut encoder = self.context.encoder();
         let bound = &cache.plans[&shape];
-        self.encode(&mut encoder, bound, &tables, |_| true);
+        self.encode(&mut encoder, bound, tables, |_| true);
         if pass.hidden {
             return self.hidden(pass, encoder, &scratch);
         }
@@ -393,18 +404,17 @@ impl Gpu {
         self.encode(&mut encoder, bound, tables, |step| before.iter().any(|b| std::ptr::eq(b, step)));
         read(encoder, PassBuffer::Stream, 0)?;
         for (l, layer) in spec.layers.iter().enumerate() {
-            let own = layer.its_attention();
-            let (q_row, context_row) = (own.n_heads * own.k_dim, own.n_heads * own.v_dim);
             let steps: Vec<&Dispatch> =
                 bound.plan.steps.iter().filter(|step| step.layer == Some(l)).collect();
-            let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
-            let after = combined.unwrap_or(0) + 1;
-            if !own.writes {
+            let Some(own) = layer.attention.as_ref().filter(|own| own.writes) else {
                 let mut encoder = self.context.encoder();
                 self.encode(&mut encoder, bound, tables, |step| steps.iter().any(|m| std::ptr::eq(*m, step)));
                 read(encoder, PassBuffer::Stream, 0)?;
                 continue;
-            }
+            };
+            let (q_row, context_row) = (own.n_heads * own.k_dim, own.n_heads * own.v_dim);
+            let combined = steps.iter().position(|step| step.source.name == kernels::COMBINE.name);
+            let after = combined.unwrap_or(0) + 1;
             // The product that is added to the stream, and the norm before that where there is one.
             let added = after + if spec.family.post_norms { 2 } else { 1 };
             let run = |from: usize, to: usize, scratch_of: PassBuffer, n: usize| {
@@ -460,9 +470,9 @@ impl Device for Gpu {
         self.spec.calibrate(calibration);
         self.vectors.truncate(self.n_vectors);
         for (of_layer, layer) in self.of_layers.iter_mut().zip(&self.spec.layers) {
-            let Some([queries, keys]) = calibration.of_layer(layer.its_attention().cache) else { continue };
-            let k_dim = layer.its_attention().k_dim;
-            let shaping = Shaping::new(Isa::detect(), &queries, &keys, k_dim);
+            let Some(own) = &layer.attention else { continue };
+            let Some([queries, keys]) = calibration.of_layer(own.cache) else { continue };
+            let shaping = Shaping::new(Isa::detect(), &queries, &keys, own.k_dim);
             let mut put = |x: &[f32]| {
                 let first = self.vectors.len() as u32;
                 self.vectors.extend_from_slice(x);
@@ -481,8 +491,19 @@ impl Device for Gpu {
         self.pass(pass, own(cache), watch)
     }
 
-    fn seal(&self, _: &StateSpan, _: &mut dyn Cache) -> Result<()> {
-        Err(Error::internal("a GPU has no recurrent layers"))
+    /// A pass without rows: of its plan, what walks through logged tokens.
+    fn seal(&self, span: &StateSpan, cache: &mut dyn Cache) -> Result<()> {
+        let (start, state) = (span.certain, Some(span.clone()));
+        let span = PassSpan { start, n: 0, sealed: vec![], rows: vec![], completed: vec![], state };
+        let pass = Pass {
+            ids: vec![],
+            spans: vec![span],
+            wanted: vec![],
+            hidden: false,
+            best: None,
+            is_awaited: None,
+        };
+        self.pass(&pass, own(cache), None).map(|_| ())
     }
 
     fn logits(&self, row: usize) -> Result<Vec<f32>> {
@@ -533,6 +554,17 @@ fn best_of(row: usize, found: &[u32]) -> Best {
     Best { row, candidates, least, top, rest }
 }
 
+/// Widths of a layer that must be multiples of 16.
+fn widths(layer: &LayerSpec) -> impl Iterator<Item = usize> {
+    let attention = layer
+        .attention
+        .as_ref()
+        .map(|own| [own.k_dim, own.v_dim, own.latent.map_or(0, |latent| latent.q_rank)]);
+    let recurrence = layer.recurrence.as_ref().map(|own| [own.channels, own.v_dim, own.inner()]);
+    let experts = layer.feed_forward.and_then(|it| it.experts()).map_or(0, |experts| experts.d_latent);
+    attention.into_iter().chain(recurrence).flatten().chain([experts])
+}
+
 /// Puts norms and sinks among the vectors: places of each layer's, and of the last norm.
 fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<LayerVectors>, u32, u32) {
     let mut put = |x: &[f32]| {
@@ -541,36 +573,52 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
         first
     };
     let of_layers = weights.layers.iter().map(|layer| {
-        let head_norms = match &layer.its_attention().heads {
-            Heads::Plain { norms: Some(norms), .. } => norms.each_ref().map(|norm| put(norm)),
-            Heads::Plain { norms: None, .. } => [0; 2],
-            Heads::Latent { norm, .. } => [put(norm); 2],
+        let heads = layer.attention.as_ref().map(|attention| &attention.heads);
+        let head_norms = match heads {
+            Some(Heads::Plain { norms: Some(norms), .. }) => norms.each_ref().map(|norm| put(norm)),
+            Some(Heads::Latent { norm, .. }) => [put(norm); 2],
+            _ => [0; 2],
         };
-        let query_norm = match &layer.its_attention().heads {
-            Heads::Latent { queries: Some((norm, _)), .. } => put(norm),
+        let query_norm = match heads {
+            Some(Heads::Latent { queries: Some((norm, _)), .. }) => put(norm),
             _ => 0,
         };
-        let value_norm = match &layer.its_attention().heads {
-            Heads::Plain { value_norm: Some(norm), .. } => put(norm),
+        let value_norm = match heads {
+            Some(Heads::Plain { value_norm: Some(norm), .. }) => put(norm),
             _ => 0,
         };
-        let mixture = match layer.its_feed_forward() {
-            FeedForward::Experts(mixture) => Some(mixture),
-            FeedForward::Both(both) => Some(&both.experts),
-            FeedForward::Dense(_) => None,
+        let mixture = match &layer.feed_forward {
+            Some(FeedForward::Experts(mixture)) => Some(mixture),
+            Some(FeedForward::Both(both)) => Some(&both.experts),
+            Some(FeedForward::Dense(_)) | None => None,
         };
         let mut of_experts = |of: fn(&Mixture<GpuMatrix>) -> &Option<Vec<f32>>| {
             mixture.and_then(|mixture| of(mixture).as_ref()).map(|numbers| put(numbers))
         };
         let expert_bias = of_experts(|mixture| &mixture.bias);
         let expert_scales = of_experts(|mixture| &mixture.scales);
-        let both_norms = match layer.its_feed_forward() {
-            FeedForward::Both(both) => {
+        let both_norms = match &layer.feed_forward {
+            Some(FeedForward::Both(both)) => {
                 let [dense, experts] = &both.post_norms;
                 [&both.router_norm, &both.norm, dense, experts].map(|norm| put(norm))
             }
             _ => [0; 4],
         };
+        let sinks = layer.attention.as_ref().and_then(|attention| attention.sinks.as_ref());
+        let sinks = sinks.map_or(0, |sinks| put(sinks));
+        let mut optional = |numbers: Option<&Vec<f32>>| numbers.map_or(0, |numbers| put(numbers));
+        let recurrence = layer.recurrence.as_ref();
+        let convolution = [
+            optional(recurrence.map(|recurrence| &recurrence.convolution)),
+            optional(recurrence.and_then(|recurrence| recurrence.convolution_bias.as_ref())),
+        ];
+        let heads = recurrence.and_then(|recurrence| recurrence.heads.as_ref());
+        let state_heads = [
+            optional(heads.map(|heads| &heads.bias)),
+            optional(heads.map(|heads| &heads.slope)),
+            optional(heads.and_then(|heads| heads.skip.as_ref())),
+        ];
+        let state_norm = optional(heads.and_then(|heads| heads.norm.as_ref()));
         let input_norm = layer.input.as_ref().map_or(0, |input| put(&input.norm));
         let mut both =
             |norms: &[Option<Vec<f32>>; 2]| norms.each_ref().map(|norm| norm.as_ref().map(|norm| put(norm)));
@@ -584,7 +632,10 @@ fn vectors_of(weights: &Weights<GpuMatrix>, vectors: &mut Vec<f32>) -> (Vec<Laye
             expert_scales,
             both_norms,
             input_norm,
-            sinks: layer.its_attention().sinks.as_ref().map_or(0, |sinks| put(sinks)),
+            sinks,
+            convolution,
+            state_heads,
+            state_norm,
             shaping: None,
         }
     });

@@ -10,7 +10,8 @@ use crate::kv::format::{BlockFormat, SideFormat};
 use crate::kv::layout::{LayerLayout, TensorLayout};
 use crate::model::family::RopeLayout;
 use crate::model::rope::RopeSpec;
-use crate::model::weights::{FeedForward, Heads, Layer, LayerInput};
+use crate::model::spec::AttentionSpec;
+use crate::model::weights::{AttentionWeights, FeedForward, Heads, Layer, LayerInput};
 use greenroom_kernels::quant::{EXACT, OUTERMOST};
 use std::ops::Range;
 
@@ -84,59 +85,91 @@ impl Planner<'_> {
     }
 
     fn layer(&self, plan: &mut Plan, l: usize, weights: &Layer<GpuMatrix>) {
-        let (vectors, d) = (&self.vectors[l], self.spec.d_model);
-        let own = self.spec.layers[l].its_attention();
-        let width = self.input(plan, weights, vectors);
-        let mut contexts = (PassBuffer::Contexts, own.n_heads * own.v_dim);
-        if let Heads::Latent { spec: latent, k_b, .. } = &weights.its_attention().heads {
-            let (x, y) = ((PassBuffer::Products, width), (PassBuffer::Absorbed, own.n_heads * latent.rank));
-            self.by_head(plan, k_b, x, y, latent.nope + latent.rope);
+        let (vectors, spec) = (&self.vectors[l], &self.spec.layers[l]);
+        // Mixers side by side read the stream before either adds to it.
+        let recurrence = spec.recurrence.as_ref().zip(weights.recurrence.as_ref());
+        if let Some((own, weights)) = recurrence {
+            self.recurrence(plan, l, own, weights);
         }
-        self.heads(plan, l, width, weights);
-        let block = self.block(l);
-        if own.writes {
-            self.seal(plan, l, &block);
+        if let (Some(own), Some(weights)) = (&spec.attention, &weights.attention) {
+            let contexts = self.attention(plan, l, own, weights);
+            self.add(plan, &weights.output, contexts, vectors.post_norms[0], 1.0);
         }
-        self.attend(plan, l, &block);
-        self.combine(plan, l, weights.its_attention().sinks.is_some());
-        if let Heads::Latent { spec: latent, v_b, .. } = &weights.its_attention().heads {
-            let y = (PassBuffer::Expanded, own.n_heads * latent.value);
-            self.by_head(plan, v_b, contexts, y, own.v_dim);
-            contexts = y;
+        if let Some((own, weights)) = recurrence {
+            let given = (PassBuffer::Recurred, own.given());
+            self.add(plan, &weights.output, given, vectors.post_norms[0], 1.0);
         }
         // The last step of a layer scales the stream.
         let scale = if weights.input.is_some() { 1.0 } else { weights.scale };
-        self.add(plan, &weights.its_attention().output, contexts, vectors.post_norms[0], 1.0);
-        match weights.its_feed_forward() {
-            FeedForward::Dense(mlp) => {
+        match &weights.feed_forward {
+            Some(FeedForward::Dense(mlp)) => {
                 self.mlp_hidden(plan, mlp, PassBuffer::Hidden, vectors);
-                let hidden = (PassBuffer::Hidden, mlp.its_gate().n_out);
+                let hidden = (PassBuffer::Hidden, mlp.up.n_out);
                 self.add(plan, &mlp.down, hidden, vectors.post_norms[1], scale);
             }
-            FeedForward::Experts(mixture) => self.experts(plan, mixture, vectors, d),
-            FeedForward::Both(both) => self.both(plan, both, vectors, scale),
+            Some(FeedForward::Experts(mixture)) => self.experts(plan, mixture, vectors),
+            Some(FeedForward::Both(both)) => self.both(plan, both, vectors, scale),
+            None => {}
         }
         if let Some(input) = &weights.input {
             self.with_input(plan, l, input, weights.scale);
         }
     }
 
-    /// The products that queries, keys and values come from; width of their rows.
-    fn input(&self, plan: &mut Plan, weights: &Layer<GpuMatrix>, vectors: &LayerVectors) -> usize {
+    /// From the stream to contexts: where these are, and the width of a row.
+    fn attention(
+        &self,
+        plan: &mut Plan,
+        l: usize,
+        own: &AttentionSpec,
+        weights: &AttentionWeights<GpuMatrix>,
+    ) -> (PassBuffer, usize) {
+        let width = self.input(plan, weights, &self.vectors[l]);
+        let contexts = (PassBuffer::Contexts, own.n_heads * own.v_dim);
+        if let Heads::Latent { spec: latent, k_b, .. } = &weights.heads {
+            let (x, y) = ((PassBuffer::Products, width), (PassBuffer::Absorbed, own.n_heads * latent.rank));
+            self.by_head(plan, k_b, x, y, latent.nope + latent.rope);
+        }
+        self.heads(plan, l, own, width, weights);
+        let block = self.block(own);
+        if own.writes {
+            self.seal(plan, l, own, &block);
+        }
+        self.attend(plan, own, &block);
+        self.combine(plan, l, own, width, weights);
+        if let Heads::Latent { spec: latent, v_b, .. } = &weights.heads {
+            let y = (PassBuffer::Expanded, own.n_heads * latent.value);
+            self.by_head(plan, v_b, contexts, y, own.v_dim);
+            return y;
+        }
+        contexts
+    }
+
+    /// Products of the stream with matrices, in `PassBuffer::Products`; width of their rows.
+    pub(super) fn side_by_side<'a>(
+        &self,
+        plan: &mut Plan,
+        matrices: impl IntoIterator<Item = &'a GpuMatrix>,
+        norm: Option<u32>,
+    ) -> usize {
+        let mut width = 0;
+        let matrices = matrices.into_iter().map(|matrix| {
+            width += matrix.n_out;
+            (matrix, width - matrix.n_out)
+        });
+        let matrices: Vec<(&GpuMatrix, usize)> = matrices.collect();
         let stream = (PassBuffer::Stream, self.spec.d_model);
-        let input = &weights.its_attention().input;
-        let Heads::Latent { queries: Some((_, matrix)), .. } = &weights.its_attention().heads else {
-            let mut column = 0;
-            let input = input.iter().map(|matrix| {
-                let first = column;
-                column += matrix.n_out;
-                (matrix, first)
-            });
-            let input: Vec<(&GpuMatrix, usize)> = input.collect();
-            let width = column;
-            let products = Products::plain(input, stream, (PassBuffer::Products, width));
-            self.products(plan, Products { norm: vectors.norms[0], ..products });
-            return width;
+        let products = Products::plain(matrices, stream, (PassBuffer::Products, width));
+        self.products(plan, Products { norm, ..products });
+        width
+    }
+
+    /// The products that queries, keys and values come from, and gates of contexts; width of their rows.
+    fn input(&self, plan: &mut Plan, weights: &AttentionWeights<GpuMatrix>, vectors: &LayerVectors) -> usize {
+        let stream = (PassBuffer::Stream, self.spec.d_model);
+        let input = &weights.input;
+        let Heads::Latent { queries: Some((_, matrix)), .. } = &weights.heads else {
+            return self.side_by_side(plan, input.iter().chain(&weights.gate), vectors.norms[0]);
         };
         let width = matrix.n_out + input[1].n_out;
         let latent = (PassBuffer::Hidden, input[0].n_out);
@@ -149,16 +182,22 @@ impl Planner<'_> {
         width
     }
 
-    fn heads(&self, plan: &mut Plan, l: usize, width: usize, weights: &Layer<GpuMatrix>) {
+    fn heads(
+        &self,
+        plan: &mut Plan,
+        l: usize,
+        own: &AttentionSpec,
+        width: usize,
+        weights: &AttentionWeights<GpuMatrix>,
+    ) {
         let (spec, vectors) = (self.spec, &self.vectors[l]);
-        let own = spec.layers[l].its_attention();
         let layout = self.layout.layers[own.cache];
         let turned_before = |rope: usize| spec.ropes[..rope].iter().map(RopeSpec::n_rot).sum::<usize>();
         let (n_rot, latent) = (own.rope.map_or(0, |rope| spec.ropes[rope].n_rot()), own.latent);
         let norms = spec.family.head_norms;
         let [k_scales, q_scales, _] = vectors.shaping.unwrap_or_default();
-        let is_normed = matches!(weights.its_attention().heads, Heads::Plain { norms: Some(_), .. });
-        let normed_values = matches!(weights.its_attention().heads, Heads::Plain { value_norm: Some(_), .. });
+        let is_normed = matches!(weights.heads, Heads::Plain { norms: Some(_), .. });
+        let normed_values = matches!(weights.heads, Heads::Plain { value_norm: Some(_), .. });
         let constants = KernelConstants::default()
             .uint("N_HEADS", own.n_heads)
             .uint("N_KV_HEADS", own.n_kv_heads)
@@ -173,7 +212,7 @@ impl Planner<'_> {
             .flag("NORM_LAST", norms.is_some_and(|norms| norms.after_rope))
             .flag("TEMPERED", own.temperature.is_some())
             .flag("SHAPED", layout.k.shaped() && vectors.shaping.is_some())
-            .flag("VALUES_OF_KEYS", latent.is_none() && weights.its_attention().input.len() == 2)
+            .flag("VALUES_OF_KEYS", latent.is_none() && weights.input.len() == 2)
             .flag("NORMED_V", normed_values)
             .flag("ROTATED_K", layout.k.rotated)
             .flag("ROTATED_V", layout.v.rotated)
@@ -216,8 +255,8 @@ impl Planner<'_> {
     }
 
     /// The layout of a layer's share of a block.
-    fn block(&self, l: usize) -> KernelConstants {
-        let cache = self.spec.layers[l].its_attention().cache;
+    fn block(&self, own: &AttentionSpec) -> KernelConstants {
+        let cache = own.cache;
         let layout = self.layout.layers[cache];
         let format = BlockFormat::new(self.layout, self.layout.part_of(cache));
         let of = format.layers.iter().find(|layer| layer.layer == cache);
@@ -234,8 +273,8 @@ impl Planner<'_> {
             .levels()
     }
 
-    fn seal(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let cache = self.spec.layers[l].its_attention().cache;
+    fn seal(&self, plan: &mut Plan, l: usize, own: &AttentionSpec, block: &KernelConstants) {
+        let cache = own.cache;
         let layout = self.layout.layers[cache];
         let shaping = self.vectors[l].shaping.filter(|_| layout.k.shaped());
         let constants = block
@@ -243,7 +282,7 @@ impl Planner<'_> {
             .flag("SHAPED", shaping.is_some())
             .uint("ERRORS", if shaping.is_some() { layout.k.dim } else { 1 })
             .float("OUTERMOST_LEVEL", OUTERMOST);
-        let mut params = self.layer_params(l).to_vec();
+        let mut params = self.layer_params(own).to_vec();
         params.push(shaping.map_or(0, |[.., feedback]| feedback));
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
@@ -260,16 +299,15 @@ impl Planner<'_> {
     }
 
     /// Part of a layer, and words of its blocks, exact rows and open rows.
-    fn layer_params(&self, l: usize) -> [u32; 4] {
-        let cache = self.spec.layers[l].its_attention().cache;
+    fn layer_params(&self, own: &AttentionSpec) -> [u32; 4] {
+        let cache = own.cache;
         let layout = self.layout.layers[cache];
         let part = self.layout.part_of(cache) as u32;
         let [block, exact] = layer_bytes(layout);
         [part, (block / 4) as u32, (exact / 4) as u32, (layout.row_bytes() / 4) as u32]
     }
 
-    fn attend(&self, plan: &mut Plan, l: usize, block: &KernelConstants) {
-        let own = self.spec.layers[l].its_attention();
+    fn attend(&self, plan: &mut Plan, own: &AttentionSpec, block: &KernelConstants) {
         let layout = self.layout.layers[own.cache];
         let group = own.group();
         let tile_rows = self.tile_rows();
@@ -288,7 +326,7 @@ impl Planner<'_> {
             .float("CAP", own.soft_cap.unwrap_or(0.0));
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
-            plan.params(bytemuck::cast_slice(&self.layer_params(l))),
+            plan.params(bytemuck::cast_slice(&self.layer_params(own))),
             BufferRef::Scratch(PassBuffer::Tiles),
             BufferRef::Scratch(PassBuffer::Blocks),
             BufferRef::Scratch(PassBuffer::Queries),
@@ -303,25 +341,36 @@ impl Planner<'_> {
 
     /// Rows of a block that attend together, in every layer.
     pub(super) fn tile_rows(&self) -> usize {
-        let heads = self.spec.layers.iter().map(|layer| layer.its_attention().group()).max().unwrap_or(1);
+        let attention = self.spec.layers.iter().filter_map(|layer| layer.attention.as_ref());
+        let heads = attention.map(AttentionSpec::group).max().unwrap_or(1);
         if self.shape.lone { 1 } else { MAX_TILE_QUERIES / heads.min(MAX_TILE_QUERIES) }
     }
 
-    fn combine(&self, plan: &mut Plan, l: usize, sinks: bool) {
-        let own = self.spec.layers[l].its_attention();
+    fn combine(
+        &self,
+        plan: &mut Plan,
+        l: usize,
+        own: &AttentionSpec,
+        width: usize,
+        weights: &AttentionWeights<GpuMatrix>,
+    ) {
         let layout = self.layout.layers[own.cache];
         let constants = KernelConstants::default()
             .uint("N_HEADS", own.n_heads)
             .uint("V_DIM", own.v_dim)
             .uint("WINDOW", layout.window.unwrap_or(0))
             .flag("ROTATED_V", layout.v.rotated)
-            .flag("SINKS", sinks);
+            .flag("SINKS", weights.sinks.is_some())
+            .flag("GATED", weights.gate.is_some())
+            .uint("GATES", width - weights.gate.as_ref().map_or(0, |gate| gate.n_out))
+            .uint("WIDTH", width);
         let bindings = vec![
             BufferRef::Scratch(PassBuffer::Pass),
             plan.params(bytemuck::bytes_of(&self.vectors[l].sinks)),
             BufferRef::Vectors,
             BufferRef::Scratch(PassBuffer::Positions),
             BufferRef::Scratch(PassBuffer::Partials),
+            BufferRef::Scratch(PassBuffer::Products),
             BufferRef::Scratch(PassBuffer::Contexts),
         ];
         plan.push(

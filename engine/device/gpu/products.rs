@@ -18,6 +18,7 @@ pub(super) enum Epilogue {
     Store = 0,
     Add = 1,
     Gate = 2,
+    Activate = 3,
 }
 
 /// Which rows go through a matrix.
@@ -176,17 +177,17 @@ impl Planner<'_> {
         vectors: &LayerVectors,
     ) {
         let products =
-            Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.its_gate().n_out));
-        self.gated(plan, (mlp.its_gate(), &mlp.up), Products { norm: vectors.norms[1], ..products });
+            Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.up.n_out));
+        self.hidden(plan, mlp, Products { norm: vectors.norms[1], ..products });
     }
 
-    /// `act(gate x) · up x`: in one step where both matrices can join.
-    pub(super) fn gated<'a>(
-        &self,
-        plan: &mut Plan,
-        (gate, up): (&'a GpuMatrix, &'a GpuMatrix),
-        products: Products<'a>,
-    ) {
+    /// `act(gate x) · up x`, in one step where both matrices can join; without a gate `act(up x)`.
+    fn hidden<'a>(&self, plan: &mut Plan, mlp: &'a Mlp<GpuMatrix>, products: Products<'a>) {
+        let up = &mlp.up;
+        let Some(gate) = &mlp.gate else {
+            let epilogue = Epilogue::Activate;
+            return self.products(plan, Products { matrices: vec![(up, 0)], epilogue, ..products });
+        };
         if join(&[gate, up]) {
             return self
                 .products(plan, Products { matrices: vec![(gate, 0), (up, 0)], pair: true, ..products });
@@ -198,60 +199,75 @@ impl Planner<'_> {
 
     /// The feed-forward of experts, and of the shared expert: as further slots of a row where their matrices
     /// can be joined.
-    pub(super) fn experts(
-        &self,
-        plan: &mut Plan,
-        mixture: &Mixture<GpuMatrix>,
-        vectors: &LayerVectors,
-        d: usize,
-    ) {
+    pub(super) fn experts(&self, plan: &mut Plan, mixture: &Mixture<GpuMatrix>, vectors: &LayerVectors) {
         let (shape, experts, shared) = (mixture.spec, &mixture.experts[0], mixture.shared.as_ref());
-        let (stream, norm) = ((PassBuffer::Stream, d), vectors.norms[1]);
+        let (stream, norm) = ((PassBuffer::Stream, self.spec.d_model), vectors.norms[1]);
+        let factor = self.spec.residual_scale;
         let routers = [Some((&mixture.router, 0)), mixture.shared_gate.as_ref().map(|gate| (gate, shape.n))];
         let routers = routers.into_iter().flatten().collect();
         let scores = Products::plain(routers, stream, (PassBuffer::Scores, shape.n_scores()));
         self.products(plan, Products { norm, ..scores });
-        let [gate, up, down] = [experts.its_gate(), &experts.up, &experts.down];
+        let (down, latent) = (&experts.down, mixture.latent.as_ref());
         let mixture = Some(vectors.sent(shape));
         let slots = shared.filter(|mlp| {
-            mlp.its_gate().n_out % shape.d_ff == 0
-                && [mlp.its_gate(), &mlp.up, &mlp.down].iter().all(|matrix| matrix.bias.is_none())
-                && join(&[gate, up, mlp.its_gate(), &mlp.up])
+            let inputs = [experts.inputs(), mlp.inputs()].concat();
+            latent.is_none()
+                && mlp.up.n_out % shape.d_ff == 0
+                && mlp.inputs().into_iter().chain([&mlp.down]).all(|matrix| matrix.bias.is_none())
+                && join(&inputs)
                 && join(&[down, &mlp.down])
         });
-        let n_shared = slots.map_or(0, |mlp| mlp.its_gate().n_out / shape.d_ff);
+        let n_shared = slots.map_or(0, |mlp| mlp.up.n_out / shape.d_ff);
         let hidden = (PassBuffer::Hidden, shape.d_ff);
-        let sent = Products {
+        let of_stream = Products {
             norm,
             rows_of: RowsOf::Experts { shared: n_shared },
             mixture,
             ..Products::plain(vec![], stream, hidden)
         };
-        let mixed = Products {
+        let onto_stream = Products {
             epilogue: Epilogue::Add,
             rows_of: RowsOf::Mixed { shared: n_shared },
             mixture,
             gated: shape.gated_shared && n_shared > 0,
-            factor: self.spec.residual_scale,
+            factor,
             ..Products::plain(vec![(down, 0)], hidden, stream)
         };
         if let Some(mlp) = slots {
-            let matrices = [gate, up, mlp.its_gate(), &mlp.up].map(|matrix| (matrix, 0)).to_vec();
-            self.products(plan, Products { matrices, pair: true, ..sent });
+            let inputs = [experts.inputs(), mlp.inputs()].concat();
+            let matrices = inputs.into_iter().map(|matrix| (matrix, 0)).collect();
+            let pair = experts.gate.is_some();
+            let epilogue = if pair { Epilogue::Store } else { Epilogue::Activate };
+            self.products(plan, Products { matrices, pair, epilogue, ..of_stream });
             let matrices = vec![(down, 0), (&mlp.down, 0)];
-            return self.products(plan, Products { matrices, ..mixed });
+            return self.products(plan, Products { matrices, ..onto_stream });
         }
-        self.gated(plan, (gate, up), sent);
+        if let Some([to_latent, _]) = latent {
+            let (x, of_latent) = ((PassBuffer::Latent, shape.d_latent), of_stream);
+            let products = Products::plain(vec![(to_latent, 0)], stream, x);
+            self.products(plan, Products { norm, ..products });
+            let (x, x_stride) = x;
+            self.hidden(plan, experts, Products { x, x_stride, norm: None, ..of_latent });
+        } else {
+            self.hidden(plan, experts, of_stream);
+        }
         // What is shared reads the stream as the experts do: before they are added.
         if let Some(shared) = shared {
             self.mlp_hidden(plan, shared, PassBuffer::Shared, vectors);
         }
-        self.products(plan, mixed);
+        if let Some([_, from_latent]) = latent {
+            let y = (PassBuffer::MixedLatent, shape.d_latent);
+            let (epilogue, (y, y_stride)) = (Epilogue::Store, y);
+            self.products(plan, Products { y, y_stride, epilogue, factor: 1.0, ..onto_stream });
+            let products = Products::plain(vec![(from_latent, 0)], (y, y_stride), stream);
+            self.products(plan, Products { epilogue: Epilogue::Add, factor, ..products });
+        } else {
+            self.products(plan, onto_stream);
+        }
         if let Some(shared) = shared {
-            let x = (PassBuffer::Shared, shared.its_gate().n_out);
+            let x = (PassBuffer::Shared, shared.up.n_out);
             let products = Products::plain(vec![(&shared.down, 0)], x, stream);
             let (epilogue, gated) = (Epilogue::Add, shape.gated_shared);
-            let factor = self.spec.residual_scale;
             self.products(plan, Products { epilogue, gated, mixture, factor, ..products });
         }
     }
@@ -273,16 +289,15 @@ impl Planner<'_> {
         self.products(plan, Products { norm: Some(router_norm), ..scores });
         // Both sums begin with nothing, in buffers that the attention has left.
         self.mlp_hidden(plan, dense, PassBuffer::Shared, vectors);
-        let x = (PassBuffer::Shared, dense.its_gate().n_out);
+        let x = (PassBuffer::Shared, dense.up.n_out);
         self.products(plan, Products::plain(vec![(&dense.down, 0)], x, (PassBuffer::Out, d)));
         let sent = Some(vectors.sent(shape));
-        let [gate, up, down] =
-            [mixture.experts[0].its_gate(), &mixture.experts[0].up, &mixture.experts[0].down];
+        let experts = &mixture.experts[0];
         let hidden = (PassBuffer::Hidden, shape.d_ff);
         let rows_of = RowsOf::Experts { shared: 0 };
         let of_stream = Products::plain(vec![], stream, hidden);
-        self.gated(plan, (gate, up), Products { norm: Some(norm), rows_of, mixture: sent, ..of_stream });
-        let mixed = Products::plain(vec![(down, 0)], hidden, (PassBuffer::Mixed, d));
+        self.hidden(plan, experts, Products { norm: Some(norm), rows_of, mixture: sent, ..of_stream });
+        let mixed = Products::plain(vec![(&experts.down, 0)], hidden, (PassBuffer::Mixed, d));
         self.products(plan, Products { rows_of: RowsOf::Mixed { shared: 0 }, mixture: sent, ..mixed });
         self.norm_both(plan, [dense_norm, experts_norm], vectors.post_norms[1], scale);
     }
@@ -455,7 +470,7 @@ impl Planner<'_> {
                     Activation::Silu => 0,
                     Activation::Gelu => 1,
                     Activation::Clamped => 2,
-                    Activation::SquaredRelu => unreachable!("a feed-forward without a gate"),
+                    Activation::SquaredRelu => 3,
                 },
             );
         let table = if is_sent || products.gated { PassBuffer::Scores } else { PassBuffer::Wanted };

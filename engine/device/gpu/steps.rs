@@ -39,6 +39,10 @@ pub(super) enum BufferRef {
     Rows(usize),
     Blocks(usize),
     Exact(usize),
+    /// A recurrent layer's matrices, logged tokens, and sealed states.
+    Matrices(usize),
+    Log(usize),
+    Sealed(usize),
 }
 
 /// Memory of a pass, and what is known of it from outside.
@@ -50,6 +54,11 @@ pub(super) enum PassBuffer {
     Stream,
     /// Products with the matrices before attention.
     Products,
+    /// Tokens of recurrent layers after the convolution, `[walked tokens, channels + 2 n_heads]`; what those of
+    /// the pass read of matrices, `[rows, inner]`; and that normed and gated.
+    Convolved,
+    Read,
+    Recurred,
     /// Queries brought to a latent.
     Absorbed,
     Queries,
@@ -70,6 +79,9 @@ pub(super) enum PassBuffer {
     Projected,
     /// Scores of experts, and of what is shared where that has one.
     Scores,
+    /// What experts read and give, where that is a latent, `[rows, d_latent]`.
+    Latent,
+    MixedLatent,
     Logits,
     /// Temperatures of rows that are sampled, and the likeliest tokens of each.
     Temperatures,
@@ -85,6 +97,15 @@ pub(super) enum PassBuffer {
     Sealed,
     /// Rows whose logits are wanted.
     Wanted,
+    /// Of recurrent layers: each row's place in the log and number among the walked tokens; places of all
+    /// sequences' tokens; the walked ones' entries among these; the sequences; their seals; which of these
+    /// are kept.
+    Logged,
+    LogPlaces,
+    Walked,
+    Sequences,
+    Seals,
+    Kept,
 }
 
 /// Workgroups along one axis.
@@ -102,6 +123,11 @@ pub(super) enum Extent {
     Pieces,
     /// Blocks that are completed.
     Sealed,
+    /// Tokens that recurrent layers walk through.
+    Walked,
+    Sequences,
+    /// Sealed states that are kept.
+    Kept,
 }
 
 /// One dispatch.
@@ -144,6 +170,10 @@ pub(super) struct LayerVectors {
     /// Norm of what comes of the layer's own input.
     pub(super) input_norm: u32,
     pub(super) sinks: u32,
+    /// Of its recurrence: weights and bias of the convolution; biases, slopes and factors of the heads; norm.
+    pub(super) convolution: [u32; 2],
+    pub(super) state_heads: [u32; 3],
+    pub(super) state_norm: u32,
     /// Factors of keys and queries, and feedback; none before calibration.
     pub(super) shaping: Option<[u32; 3]>,
 }

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::device::{Pass, PassSpan};
 use crate::kv::layout::{BLOCK, Part};
 use crate::kv::table::Parts;
-use crate::model::spec::{AttentionSpec, ExpertSpec, FeedForwardSpec, LatentSpec};
+use crate::model::spec::{AttentionSpec, ExpertSpec, FeedForwardSpec, LatentSpec, RecurrenceSpec};
 
 /// What a pass tells the GPU of its tokens.
 pub(super) struct Tables {
@@ -18,6 +18,9 @@ pub(super) struct Tables {
     n_tiles: usize,
     n_sealed: usize,
     n_pieces: usize,
+    n_walked: usize,
+    n_sequences: usize,
+    n_kept: usize,
     pub(super) bytes: Vec<(PassBuffer, Vec<u8>)>,
 }
 
@@ -79,6 +82,10 @@ impl Gpu {
             }
             first_row += span.n;
         }
+        for seal in pass.spans.iter().filter_map(|span| span.state.as_ref()).flat_map(|of| &of.seals) {
+            seal.to.into_iter().for_each(|id| cache.place_block(id, Part::State, false));
+        }
+        let states = cache.log_tokens(pass);
         cache.grow()?;
         let (n_tiles, n_sealed) = (tiles[0].len() / 6, sealed[0].len() / 3);
         let split = shape.lone && n_pieces > 1;
@@ -118,8 +125,17 @@ impl Gpu {
             (PassBuffer::Sealed, words(&sealed.concat())),
             (PassBuffer::Wanted, words(&wanted)),
             (PassBuffer::Temperatures, floats(&temperatures)),
+            (PassBuffer::Logged, words(states.logged.as_flattened())),
+            (PassBuffer::LogPlaces, words(&states.places)),
+            (PassBuffer::Walked, words(&states.walked)),
+            (PassBuffer::Sequences, words(states.sequences.as_flattened())),
+            (PassBuffer::Seals, words(states.seals.as_flattened())),
+            (PassBuffer::Kept, words(states.kept.as_flattened())),
         ];
-        Ok(Tables { n_rows: first_row, n_wanted, n_tiles, n_sealed, n_pieces, bytes })
+        let [n_walked, n_sequences, n_kept] =
+            [states.walked.len(), states.sequences.len(), states.kept.len()];
+        let n_rows = first_row;
+        Ok(Tables { n_rows, n_wanted, n_tiles, n_sealed, n_pieces, n_walked, n_sequences, n_kept, bytes })
     }
 
     /// Takes places for the rows and blocks that a span writes; slots of its rows.
@@ -143,13 +159,20 @@ impl Gpu {
     pub(super) fn scratch_bytes(&self, tables: &Tables) -> Vec<(PassBuffer, u64)> {
         let (spec, rows) = (&self.spec, tables.n_rows);
         let attention = |of: &dyn Fn(&AttentionSpec) -> usize| {
-            rows * spec.layers.iter().map(|layer| of(layer.its_attention())).max().unwrap_or(0)
+            let attention = spec.layers.iter().filter_map(|layer| layer.attention.as_ref());
+            rows * attention.map(of).max().unwrap_or(0)
+        };
+        let recurrence = |of: &dyn Fn(&RecurrenceSpec) -> usize| {
+            spec.layers.iter().filter_map(|layer| layer.recurrence.as_ref()).map(of).max().unwrap_or(0)
         };
         let latent = |of: fn(LatentSpec) -> usize| {
             attention(&|own| own.latent.map_or(0, |latent| own.n_heads * of(latent)))
         };
         let input = |own: &AttentionSpec| match own.latent {
-            None => (own.n_heads + own.n_kv_heads) * own.k_dim + own.n_kv_heads * own.v_dim,
+            None => {
+                let gates = if spec.family.gated_attention { own.n_heads * own.v_dim } else { 0 };
+                (own.n_heads + own.n_kv_heads) * own.k_dim + own.n_kv_heads * own.v_dim + gates
+            }
             Some(LatentSpec { rank, nope, rope, .. }) => own.n_heads * (nope + rope) + rank + rope,
         };
         let experts = |of: fn(ExpertSpec) -> usize| {
@@ -168,7 +191,10 @@ impl Gpu {
         let beside = rows * beside.max().unwrap_or(0);
         let q_rank = attention(&|own| own.latent.map_or(0, |latent| latent.q_rank));
         let floats = [
-            (PassBuffer::Products, attention(&input)),
+            (PassBuffer::Products, attention(&input).max(rows * recurrence(&RecurrenceSpec::products))),
+            (PassBuffer::Convolved, tables.n_walked * recurrence(&RecurrenceSpec::mixed_width)),
+            (PassBuffer::Read, rows * recurrence(&RecurrenceSpec::inner)),
+            (PassBuffer::Recurred, rows * recurrence(&RecurrenceSpec::given)),
             (PassBuffer::Absorbed, latent(|latent| latent.rank)),
             (PassBuffer::Queries, attention(&|own| own.n_heads * own.k_dim)),
             (PassBuffer::Partials, attention(&|own| own.n_heads * tables.n_pieces * (own.v_dim + 4))),
@@ -180,6 +206,8 @@ impl Gpu {
             (PassBuffer::Hidden, q_rank.max(rows * dense.max().unwrap_or(0))),
             (PassBuffer::Shared, beside.max(experts(|experts| experts.shared_ff))),
             (PassBuffer::Scores, experts(|experts| experts.n_scores())),
+            (PassBuffer::Latent, experts(|experts| experts.d_latent)),
+            (PassBuffer::MixedLatent, experts(|experts| experts.d_latent)),
             (PassBuffer::Logits, tables.n_wanted * self.weights.n_vocab),
             (PassBuffer::Candidates, tables.n_wanted * CANDIDATE_WORDS),
         ];
@@ -200,6 +228,9 @@ impl Tables {
             Extent::Tiles => self.n_tiles,
             Extent::Pieces => self.n_pieces,
             Extent::Sealed => self.n_sealed,
+            Extent::Walked => self.n_walked,
+            Extent::Sequences => self.n_sequences,
+            Extent::Kept => self.n_kept,
         };
         n as u32
     }

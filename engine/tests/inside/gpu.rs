@@ -2,12 +2,13 @@
 
 use super::exactness::{self, Bench};
 use super::oracle::{self, BOUNDS, near};
+use super::{Numbers, states};
 use crate::device::gpu::{self, Gpu};
 use crate::device::reference::Reference;
 use crate::device::{Device, Output, Pass, measure};
 use crate::fixtures::{Dtype, RandomModel, SAME_AS_OTHERS};
 use crate::model::gguf::Gguf;
-use crate::{ErrorKind, KvChoice, KvFormat, ModelSource};
+use crate::{DeviceChoice, ErrorKind, KvChoice, KvFormat, ModelSource};
 use std::sync::Arc;
 
 /// Whether there is a GPU to test on. Where `GREENROOM_TEST_GPU` is set, as in CI, there must be one.
@@ -41,9 +42,7 @@ fn the_gpu_is_near_the_reference() {
         return;
     }
     // Each kind of layer once; the others are those that conformance has on a GPU.
-    // Recurrent layers run on the processor only.
-    let models = oracle::models().into_iter().filter(|(model, _)| model.recurrence.is_none());
-    let models = models.filter(|(_, name)| !SAME_AS_OTHERS.contains(name));
+    let models = oracle::models().into_iter().filter(|(_, name)| !SAME_AS_OTHERS.contains(name));
     for (i, (model, name)) in models.enumerate() {
         let [cpu, reference] = oracle::devices(&model);
         let mut gpu = load(&model);
@@ -91,6 +90,30 @@ fn the_gpu_is_exact() {
             }
             eprintln!("{} in {format:?}: {:.0?}", model.architecture, began.elapsed());
         }
+    }
+}
+
+/// Recurrent layers: in chunks, in steps and beside others; and, as the engine has them, extended, restored,
+/// forked, taken back, with guesses, with memory for some.
+#[test]
+fn states_on_the_gpu_are_exact() {
+    if !is_here("states_on_the_gpu_are_exact") {
+        return;
+    }
+    let device = DeviceChoice::Gpu(Some(gpu::list().remove(0).name));
+    for (i, model) in states::models().iter().enumerate() {
+        let began = std::time::Instant::now();
+        let bench = bench(model, KvFormat::Q4);
+        bench.check_chunks(&[if i == 0 { 255 } else { 300 }]);
+        bench.check_steps(&STEPS[1..2]);
+        bench.check_batches(2..=2);
+        if thorough() || i == 0 {
+            states::check_turns(model, &device, [true]);
+        }
+        if thorough() || i == 1 {
+            states::check_history(model, &device, Numbers(i as u64), if thorough() { 60 } else { 8 });
+        }
+        eprintln!("{}: {:.0?}", model.architecture, began.elapsed());
     }
 }
 
@@ -227,15 +250,44 @@ fn faults_are_seen() {
     ];
     let model =
         RandomModel { dtype: Dtype::Q8_0, d_model: 512, n_layers: 2, ..RandomModel::tiny_of("deepseek2", 7) };
-    let reference = Reference::load(&gguf_of(&model)).expect("a device");
+    check_faults(&model, &faults, [0.03, 0.06]);
+}
+
+/// The same in recurrent layers.
+#[test]
+fn faults_of_recurrent_layers_are_seen() {
+    if !is_here("faults_of_recurrent_layers_are_seen") {
+        return;
+    }
+    let faults = [
+        ("none", "", ""),
+        ("a convolution without its last input", "tap < TAPS; tap++", "tap + 1u < TAPS; tap++"),
+        ("inputs of the token before", "places[entry + tap + 1u - TAPS]", "places[entry + tap - TAPS]"),
+        ("queries as long as keys", "group.x < N_QUERIES", "false"),
+        ("decays and strengths swapped", "CHANNELS + 2u * head + 1u];", "CHANNELS + 2u * head];"),
+        ("another head's keys", "head % N_KEY_HEADS,", "(head + 1u) % N_KEY_HEADS,"),
+        ("what is there is not taken off", "change -= tree(turn + column);", ""),
+        ("gates that are not applied", "y *= silu(products[row * WIDTH + OUTER + first + i]);", ""),
+    ];
+    let model = RandomModel { dtype: Dtype::F32, ..RandomModel::tiny_of("qwen35", 7) };
+    check_faults(&model, &faults, [1e-4, 1e-3]);
+}
+
+/// `right`, and `wrong`: what is no fault is nearer to the reference, faults are farther.
+fn check_faults(
+    model: &RandomModel,
+    faults: &[(&'static str, &'static str, &'static str)],
+    [right_off, wrong_off]: [f64; 2],
+) {
+    let reference = Reference::load(&gguf_of(model)).expect("a device");
     const MAX_TRIES: usize = 8;
     let mut unseen = Vec::new();
-    for (name, right, wrong) in faults {
-        let mut gpu = load(&model);
+    for (name, right, wrong) in faults.iter().copied() {
+        let mut gpu = load(model);
         if !right.is_empty() {
             gpu.fault(right, wrong);
         }
-        let is_wrong = |off: f64| off.is_nan() || off > 0.06;
+        let is_wrong = |off: f64| off.is_nan() || off > wrong_off;
         let mut distance = off(&gpu, &reference, 21);
         // A missing barrier shows only where threads happen to run in another order.
         for _ in 0..if right.is_empty() { 0 } else { MAX_TRIES } {
@@ -245,7 +297,7 @@ fn faults_are_seen() {
             distance = off(&gpu, &reference, 21);
         }
         eprintln!("{name}: {distance:.5}");
-        let is_seen = if right.is_empty() { distance < 0.03 } else { is_wrong(distance) };
+        let is_seen = if right.is_empty() { distance < right_off } else { is_wrong(distance) };
         unseen.extend((!is_seen).then_some((name, distance)));
     }
     assert!(unseen.is_empty(), "{unseen:?}");

@@ -6,7 +6,7 @@ use super::plan::CANDIDATE_WORDS;
 use super::steps::{Extent, PassShape, Plan, Planner};
 use super::vectors_of;
 use super::weights::{GpuMatrix, Packer};
-use crate::fixtures::{self, Dtype, Experts, Latent, RandomModel};
+use crate::fixtures::{self, Dtype, Experts, Latent, RandomModel, RandomRecurrence};
 use crate::model::gguf::Gguf;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::Weights;
@@ -50,12 +50,10 @@ impl Outline {
 fn families() -> Vec<RandomModel> {
     let family = |name| {
         let tiny = RandomModel::tiny_of(name, 7);
-        let n_layers = if tiny.kinds.is_some() { tiny.n_layers } else { 2 };
+        let n_layers = if tiny.kinds.is_some() || tiny.recurrence.is_some() { tiny.n_layers } else { 2 };
         RandomModel { dtype: Dtype::Q8_0, n_layers, ..tiny }
     };
-    // Recurrent layers run on the processor only.
-    let all = fixtures::families().map(family);
-    let mut all: Vec<RandomModel> = all.filter(|model| model.recurrence.is_none()).collect();
+    let mut all: Vec<RandomModel> = fixtures::families().map(family).collect();
     all.push(RandomModel { n_layers: 6, window: 200, ..family("gemma3") });
     all.push(exactness::mixture_of_gemma4());
     all.push(RandomModel { dtype: Dtype::MXFP4, ..family("gpt-oss") });
@@ -133,6 +131,11 @@ fn shapes() -> Vec<(String, RandomModel)> {
             ..plain.clone()
         };
         all.push((format!("gpt-oss {size}"), RandomModel { architecture: "gpt-oss".into(), ..oss }));
+        let (heads, groups) = (16 * scale, 8 * scale);
+        let recurrence =
+            RandomRecurrence { layers: "rrra".into(), taps: 4, heads, value: 128, groups, key: 128 };
+        let hybrid = RandomModel { recurrence: Some(recurrence), ..plain.clone() };
+        all.push((format!("qwen35 {size}"), RandomModel { architecture: "qwen35".into(), ..hybrid }));
     }
     all
 }
@@ -146,19 +149,21 @@ fn a_token_is_few_dispatches_and_the_weights_once() {
     for (name, model) in shapes() {
         let outline = Outline::of(&model);
         let plan = outline.plan(KvFormat::Q4, PassShape { rows: 1, wanted: 1, lone: true, best: true });
-        // Blocks are sealed once in 256 tokens.
-        let runs = |step: &&super::Dispatch| !step.groups.contains(&Extent::Sealed);
+        // Blocks and states are sealed once in 256 tokens.
+        let is_rare = |extent: &Extent| matches!(extent, Extent::Sealed | Extent::Kept);
+        let runs = |step: &&super::Dispatch| !step.groups.iter().any(is_rare);
         let n = plan.steps.iter().filter(runs).count();
         let of_layer = |l| plan.steps.iter().filter(|step| runs(step) && step.layer == Some(l)).count();
         let per_layer = (0..outline.spec.layers.len()).map(of_layer).max().unwrap_or(0);
         let read: u64 = plan.steps.iter().map(|step| step.weight_bytes).sum();
         // Experts that are not used are not read; nor is the table of embeddings.
         let of_layer = |layer: &crate::model::weights::Layer<GpuMatrix>| {
-            let crate::model::weights::FeedForward::Experts(mixture) = layer.its_feed_forward() else {
+            let Some(crate::model::weights::FeedForward::Experts(mixture)) = &layer.feed_forward else {
                 return 0;
             };
             let one = &mixture.experts[0];
-            let of_one: u64 = [one.its_gate(), &one.up, &one.down].map(GpuMatrix::n_bytes).iter().sum();
+            let matrices = one.inputs().into_iter().chain([&one.down]);
+            let of_one: u64 = matrices.map(GpuMatrix::n_bytes).sum();
             of_one * (mixture.spec.n - mixture.spec.used) as u64
         };
         let unused: u64 = outline.weights.layers.iter().map(of_layer).sum();

@@ -8,7 +8,6 @@ use crate::kv::layout::BLOCK;
 use crate::*;
 use greenroom_kernels::Isa;
 use greenroom_kernels::recurrence::Sealed;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Every mixer: the delta rule with one way to share keys and the other, Mamba-2 in turn with attention,
@@ -18,14 +17,17 @@ pub(super) fn models() -> [RandomModel; 6] {
         .map(|family| RandomModel { context_length: 16_384, ..RandomModel::tiny_of(family, 3) })
 }
 
+#[derive(Clone, Copy)]
 struct Setting<'a> {
     folder: Option<&'a Path>,
     chunk: usize,
     drafts: bool,
     budget: u64,
+    device: &'a DeviceChoice,
 }
 
-const PLAIN: Setting<'static> = Setting { folder: None, chunk: 100, drafts: false, budget: 1 << 30 };
+const PLAIN: Setting<'static> =
+    Setting { folder: None, chunk: 100, drafts: false, budget: 1 << 30, device: &DeviceChoice::Cpu };
 
 fn engine(model: &RandomModel, setting: &Setting<'_>) -> Engine {
     let model = ModelSource::Bundled("tiny", model.bytes().leak());
@@ -35,6 +37,7 @@ fn engine(model: &RandomModel, setting: &Setting<'_>) -> Engine {
         cache_memory: setting.budget,
         prefill_chunk: setting.chunk,
         drafts: setting.drafts,
+        device: setting.device.clone(),
         ..EngineConfig::new(model)
     };
     Engine::open(config).unwrap()
@@ -99,24 +102,33 @@ fn turns() -> Vec<(String, usize)> {
 
 #[test]
 fn turns_extend_and_compute_nothing_again() {
-    for model in some(models(), 2) {
-        let control = engine(&model, &Setting { chunk: 37, ..PLAIN });
-        let folder = tempfile::tempdir().unwrap();
-        for (folder, restarts) in [(None, false), (Some(folder.path()), true)] {
-            let mut ours = engine(&model, &Setting { folder, ..PLAIN });
-            let mut talk = Talk::new("a");
-            for (turn, (text, most)) in turns().iter().enumerate() {
-                let request = talk.asks(text, *most);
-                let done = play_beside(&ours, &control, &request);
-                let Usage { kind, recomputed, reused, .. } = &done.usage;
-                let name = &model.architecture;
-                assert_eq!(*recomputed, 0, "{name}, turn {turn}: {:?}", done.usage);
-                assert!(turn == 0 || *kind == MatchKind::Extend && *reused > 0, "{name}, turn {turn}");
-                talk.goes_on(&request, &done);
-                if restarts {
-                    drop(ours);
-                    ours = engine(&model, &Setting { folder, ..PLAIN });
-                }
+    some(models(), 2).for_each(|model| check_turns(&model, &DeviceChoice::Cpu, [false, true]));
+}
+
+/// `restarts`: after each turn, or not.
+pub(super) fn check_turns(
+    model: &RandomModel,
+    device: &DeviceChoice,
+    restarts: impl IntoIterator<Item = bool>,
+) {
+    let plain = Setting { device, ..PLAIN };
+    let control = engine(model, &Setting { chunk: 37, ..plain });
+    let dir = tempfile::tempdir().unwrap();
+    for restarts in restarts {
+        let folder = restarts.then(|| dir.path());
+        let mut ours = engine(model, &Setting { folder, ..plain });
+        let mut talk = Talk::new("a");
+        for (turn, (text, most)) in turns().iter().enumerate() {
+            let request = talk.asks(text, *most);
+            let done = play_beside(&ours, &control, &request);
+            let Usage { kind, recomputed, reused, .. } = &done.usage;
+            let name = &model.architecture;
+            assert_eq!(*recomputed, 0, "{name}, turn {turn}: {:?}", done.usage);
+            assert!(turn == 0 || *kind == MatchKind::Extend && *reused > 0, "{name}, turn {turn}");
+            talk.goes_on(&request, &done);
+            if restarts {
+                drop(ours);
+                ours = engine(model, &Setting { folder, ..plain });
             }
         }
     }
@@ -277,55 +289,65 @@ fn turns_given_up_and_memories_without_room_change_nothing() {
 fn random_histories() {
     let steps = if is_deep() { 120 } else { 30 };
     for (n, model) in some(models(), 3).enumerate() {
-        let mut numbers = Numbers(n as u64);
-        let folder = tempfile::tempdir().unwrap();
-        let control = engine(&model, &PLAIN);
-        let setting = Setting { folder: Some(folder.path()), chunk: 90, drafts: true, budget: 4 << 20 };
-        let mut ours = engine(&model, &setting);
-        let mut talks: Vec<Talk> = (0..5).map(|i| Talk::new(&format!("agent {i}"))).collect();
-        let mut kinds = BTreeMap::<String, usize>::new();
-        for step in 0..steps {
-            let i = numbers.below(talks.len());
-            let mut parent = None;
-            match numbers.below(10) {
-                // Back to an earlier turn.
-                0 | 1 => {
-                    let n = talks[i].exchanges.len();
-                    talks[i].exchanges.truncate(numbers.below(n + 1));
-                }
-                // A new agent in this one's place, which knows what another one did at some turn.
-                2 => {
-                    let from = numbers.below(talks.len());
-                    parent = Some(SessionKey::new("r", &talks[from].agent));
-                    let mut fork = Talk { agent: format!("fork {step}"), ..talks[from].clone() };
-                    fork.exchanges.truncate(numbers.below(fork.exchanges.len() + 1));
-                    talks[i] = fork;
-                }
-                3 => {
-                    drop(ours);
-                    ours = engine(&model, &setting);
-                }
-                4 => {
-                    let mut given_up = ours.submit(talks[i].asks(&words("given up", 30), 90)).unwrap();
-                    for _ in 0..numbers.below(20) {
-                        let _ = given_up.blocking_next();
-                    }
-                }
-                _ => {}
-            }
-            let text = words("and then", numbers.below(40));
-            let mut request = talks[i].asks(&text, 1 + numbers.below(90));
-            request.sampling.seed = numbers.below(3) as u64;
-            request.parent = parent;
-            let done = play_beside(&ours, &control, &request);
-            *kinds.entry(format!("{:?}", done.usage.kind)).or_default() += 1;
-            talks[i].goes_on(&request, &done);
-            if talks[i].exchanges.len() > 8 {
-                talks[i] = Talk::new(&format!("agent {i} after {step}"));
-            }
-        }
-        assert!(kinds["Extend"] * 2 > steps, "{}: {kinds:?}", model.architecture);
+        let n_extended = check_history(&model, &DeviceChoice::Cpu, Numbers(n as u64), steps);
+        assert!(n_extended * 2 > steps, "{}: {n_extended} of {steps}", model.architecture);
     }
+}
+
+/// One of them; number of turns that extended what was there.
+pub(super) fn check_history(
+    model: &RandomModel,
+    device: &DeviceChoice,
+    mut numbers: Numbers,
+    steps: usize,
+) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let control = engine(model, &Setting { device, ..PLAIN });
+    let setting = Setting { folder: Some(folder.path()), chunk: 90, drafts: true, budget: 4 << 20, device };
+    let mut ours = engine(model, &setting);
+    let mut talks: Vec<Talk> = (0..5).map(|i| Talk::new(&format!("agent {i}"))).collect();
+    let mut n_extended = 0;
+    for step in 0..steps {
+        let i = numbers.below(talks.len());
+        let mut parent = None;
+        match numbers.below(10) {
+            // Back to an earlier turn.
+            0 | 1 => {
+                let n = talks[i].exchanges.len();
+                talks[i].exchanges.truncate(numbers.below(n + 1));
+            }
+            // A new agent in this one's place, which knows what another one did at some turn.
+            2 => {
+                let from = numbers.below(talks.len());
+                parent = Some(SessionKey::new("r", &talks[from].agent));
+                let mut fork = Talk { agent: format!("fork {step}"), ..talks[from].clone() };
+                fork.exchanges.truncate(numbers.below(fork.exchanges.len() + 1));
+                talks[i] = fork;
+            }
+            3 => {
+                drop(ours);
+                ours = engine(model, &setting);
+            }
+            4 => {
+                let mut given_up = ours.submit(talks[i].asks(&words("given up", 30), 90)).unwrap();
+                for _ in 0..numbers.below(20) {
+                    let _ = given_up.blocking_next();
+                }
+            }
+            _ => {}
+        }
+        let text = words("and then", numbers.below(40));
+        let mut request = talks[i].asks(&text, 1 + numbers.below(90));
+        request.sampling.seed = numbers.below(3) as u64;
+        request.parent = parent;
+        let done = play_beside(&ours, &control, &request);
+        n_extended += usize::from(done.usage.kind == MatchKind::Extend);
+        talks[i].goes_on(&request, &done);
+        if talks[i].exchanges.len() > 8 {
+            talks[i] = Talk::new(&format!("agent {i} after {step}"));
+        }
+    }
+    n_extended
 }
 
 #[test]

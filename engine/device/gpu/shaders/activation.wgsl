@@ -4,6 +4,12 @@ const SILU = 0u;
 const GELU = 1u;
 const CLAMPED = 2u;
 
+// Of a feed-forward without a gate: relu(x)².
+fn activated(x: f32) -> f32 {
+    let positive = max(x, 0.0);
+    return positive * positive;
+}
+
 fn gated(gate: f32, up: f32) -> f32 {
     if (ACTIVATION == GELU) {
         // The tanh form (Hendrycks & Gimpel 2016); a larger argument gives 1.

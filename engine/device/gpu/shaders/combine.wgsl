@@ -1,6 +1,7 @@
-// The context of one head of one row from its pieces: merged in order, divided by the sum of weights, rotated back.
+// The context of one head of one row from its pieces: merged in order, divided by the sum of weights, rotated back, gated.
 //
-// Constants in front: N_HEADS, V_DIM, WINDOW, ROTATED_V, SINKS.
+// Constants in front: N_HEADS, V_DIM, WINDOW, ROTATED_V, SINKS, GATED (by the sigmoid of products), GATES (the first column of these), WIDTH
+// (of a row of products).
 
 @group(0) @binding(0) var<uniform> pass_: Pass;
 // First of the heads' sinks among the vectors.
@@ -8,7 +9,8 @@
 @group(0) @binding(2) var<storage, read> vectors: array<f32>;
 @group(0) @binding(3) var<storage, read> positions: array<u32>;
 @group(0) @binding(4) var<storage, read> partials: array<f32>;
-@group(0) @binding(5) var<storage, read_write> contexts: array<f32>;
+@group(0) @binding(5) var<storage, read> products: array<f32>;
+@group(0) @binding(6) var<storage, read_write> contexts: array<f32>;
 
 const HEAD_THREADS = 64u;
 const STRIDE = V_DIM + 4u;
@@ -52,6 +54,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
     for (var i = thread; i < V_DIM; i += HEAD_THREADS) {
-        contexts[of_head * V_DIM + i] = head[i];
+        var context = head[i];
+        if (GATED) {
+            context /= 1.0 + exp(-products[row * WIDTH + GATES + group.x * V_DIM + i]);
+        }
+        contexts[of_head * V_DIM + i] = context;
     }
 }

@@ -63,6 +63,7 @@ struct Params {
 
 const ADD = 1u;
 const GATE = 2u;
+const ACTIVATE = 3u;
 
 const LANES = 8u;
 const OUTS = 32u;
@@ -294,6 +295,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 y[at] += result;
             } else if (EPILOGUE == GATE) {
                 y[at] = gated(result, y[at]);
+            } else if (EPILOGUE == ACTIVATE) {
+                y[at] = activated(result);
             } else {
                 y[at] = result;
             }
