@@ -128,7 +128,7 @@ def granite(file: File) -> dict[str, Any]:
         "attention_multiplier": file.value("attention.scale", config["head_dim"] ** -0.5),
         "embedding_multiplier": file.value("embedding_scale", 1.0),
         "residual_multiplier": file.value("residual_scale", 1.0),
-        "logits_scaling": file.value("logit_scale"),
+        "logits_scaling": file.value("logit_scale", 1.0),
     }
 
 
@@ -258,6 +258,95 @@ GEMMA4 = WHOLE | ATTENTION | HEAD_NORMS | FEED_FORWARD | {
 }
 
 
+RECURRENT = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_dt.bias": "mamba.dt_bias",
+    "ssm_a": "mamba.A_log",
+    "ssm_d": "mamba.D",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+}
+SHARED = {"ffn_gate": "shared_mlp.input_linear", "ffn_up": "shared_mlp.input_linear", "ffn_down": "shared_mlp.output_linear"}
+DELTA = {
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+
+
+def qwen35(file: File) -> dict[str, Any]:
+    config = common(file)
+    rotated = file.value("rope.dimension_count") / config["head_dim"]
+    config["rope_parameters"] |= {"partial_rotary_factor": rotated, "mrope_section": file.value("rope.dimension_sections")[:3]}
+    value = file.value("ssm.inner_size") // file.value("ssm.time_step_rank")
+    return config | {
+        "layer_types": [
+            "linear_attention" if file.has(f"blk.{i}.ssm_a") else "full_attention" for i in range(config["num_hidden_layers"])
+        ],
+        "linear_conv_kernel_dim": file.value("ssm.conv_kernel"),
+        "linear_key_head_dim": file.value("ssm.state_size"),
+        "linear_value_head_dim": value,
+        "linear_num_key_heads": file.value("ssm.group_count"),
+        "linear_num_value_heads": file.value("ssm.time_step_rank"),
+    }
+
+
+def granitehybrid(file: File) -> dict[str, Any]:
+    kv = file.value("attention.head_count_kv")
+    config = granite(file)
+    n_heads = file.value("ssm.time_step_rank")
+    inner = file.value("ssm.inner_size")
+    return config | {
+        "num_key_value_heads": max(kv),
+        "layer_types": ["attention" if n > 0 else "mamba" for n in kv],
+        "position_embedding_type": "rope" if file.value("rope.scaling.finetuned", True) else None,
+        "shared_intermediate_size": config["intermediate_size"],
+        "num_local_experts": 0,
+        "mamba_n_heads": n_heads,
+        "mamba_n_groups": file.value("ssm.group_count"),
+        "mamba_d_state": file.value("ssm.state_size"),
+        "mamba_d_head": inner // n_heads,
+        "mamba_d_conv": file.value("ssm.conv_kernel"),
+        "mamba_expand": inner // config["hidden_size"],
+    }
+
+
+def recurrent(file: File, stem: str, x: np.ndarray) -> np.ndarray:
+    """Decays are logarithms in transformers, and convolutions have an axis more."""
+    if stem == "ssm_a":
+        x = np.log(-x)
+    elif stem == "ssm_conv1d" and x.ndim == 2:
+        x = x[:, None]
+    return x.reshape(-1) if stem in ("ssm_a", "ssm_d", "ssm_norm") else x
+
+
+def delta(file: File, stem: str, x: np.ndarray) -> np.ndarray:
+    """Norms' weights are less by 1 in transformers; and heads of values that share a head of keys lie beside each other there, while
+    in files of qwen35 every n-th of them shares one."""
+    if stem.endswith("_norm") and stem != "ssm_norm":
+        return x - 1
+    n_keys, n_values = file.value("ssm.group_count"), file.value("ssm.time_step_rank")
+    keys = 2 * n_keys * file.value("ssm.state_size")
+
+    def beside(x: np.ndarray) -> np.ndarray:
+        return x.reshape(n_values // n_keys, n_keys, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+    if stem in ("attn_qkv", "ssm_conv1d"):
+        x = np.concatenate([x[:keys], beside(x[keys:])])
+    elif stem == "ssm_out":
+        x = beside(x.T).T
+    elif stem in ("attn_gate", "ssm_beta", "ssm_alpha", "ssm_a", "ssm_dt"):
+        x = beside(x)
+    return recurrent(file, stem, x)
+
+
 class Family(NamedTuple):
     """How a file is put into transformers' terms."""
 
@@ -266,6 +355,7 @@ class Family(NamedTuple):
     tensors: dict[str, str]
     neighbours: bool = False  # rows of a rotary pair in queries and keys are neighbours in files, half a head apart in transformers
     frequencies: str = "inv_freq"  # what `rope_freqs` divides
+    convert: Callable[[File, str, np.ndarray], np.ndarray] = lambda file, stem, x: x  # numbers of a tensor
 
 
 FAMILIES = {
@@ -275,7 +365,16 @@ FAMILIES = {
     "granite, unrotated": Family(
         "GraniteMoeHybridForCausalLM",
         granite_unrotated,
-        LLAMA | {"ffn_gate": "shared_mlp.input_linear", "ffn_up": "shared_mlp.input_linear", "ffn_down": "shared_mlp.output_linear"},
+        LLAMA | SHARED,
+    ),
+    "granitehybrid": Family(
+        "GraniteMoeHybridForCausalLM", granitehybrid, LLAMA | SHARED | RECURRENT, neighbours=True, convert=recurrent
+    ),
+    "qwen35": Family(
+        "Qwen3_5ForCausalLM",
+        qwen35,
+        WHOLE | ATTENTION | HEAD_NORMS | FEED_FORWARD | DELTA | {"post_attention_norm": "post_attention_layernorm"},
+        convert=delta,
     ),
     "glm4moe": Family(
         "Glm4MoeForCausalLM",
@@ -325,6 +424,7 @@ def load(file: File) -> transformers.PreTrainedModel:
             x = half_split(x, config["num_attention_heads" if stem == "attn_q" else "num_key_value_heads"])
         if stem == "attn_k_b":  # `[n_heads, rank, nope]`
             x = x.swapaxes(1, 2)
+        x = of.convert(file, stem or name, x)
         row = name if name in of.tensors else stem
         new = of.tensors[row] + ("" if row == name else f".{ending}")
         parts.setdefault(new if layer is None else f"model.layers.{layer}.{new}", {})[order.index(row)] = x
