@@ -14,6 +14,11 @@ pub(crate) struct Family {
     pub(crate) pre_norms: bool,
     /// Outputs of attention and feed-forward are normed.
     pub(crate) post_norms: bool,
+    /// Mixers and feed-forward read the same rows: the stream's, normed around their mean, before either adds to
+    /// it. So is the last norm.
+    pub(crate) parallel: bool,
+    /// `logit_scale` is a factor of logits, else what they are divided by.
+    pub(crate) logit_factor: bool,
     /// Tensor of the norm before the feed-forward.
     pub(crate) ffn_norm: &'static str,
     /// Values are normed, by no weights; where a layer has no matrix for them, they are its keys' products.
@@ -190,6 +195,8 @@ const LLAMA: Family = Family {
     activation: Activation::Silu,
     pre_norms: true,
     post_norms: false,
+    parallel: false,
+    logit_factor: false,
     ffn_norm: "ffn_norm",
     normed_values: false,
     scaled_layers: false,
@@ -267,7 +274,7 @@ const NEMOTRON_H: Family = Family {
 };
 
 /// Families that are served.
-pub(crate) static FAMILIES: [Family; 36] = [
+pub(crate) static FAMILIES: [Family; 37] = [
     LLAMA,
     Family { name: "qwen2", ..NEOX },
     Family {
@@ -349,6 +356,16 @@ pub(crate) static FAMILIES: [Family; 36] = [
         windows: Some(Windows { period: 4, size: None, rope: WindowRope::Same }),
         without_rope: WithoutRope::Global,
         ..NEOX
+    },
+    Family {
+        name: "cohere2",
+        parallel: true,
+        logit_factor: true,
+        ffn_norm: "attn_norm",
+        windows: Some(Windows { period: 4, size: None, rope: WindowRope::Same }),
+        without_rope: WithoutRope::Global,
+        routing: None,
+        ..LLAMA
     },
     Family { name: "ernie4_5", routing: None, ..LLAMA },
     Family { name: "ernie4_5-moe", ..LLAMA },

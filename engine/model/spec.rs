@@ -300,10 +300,13 @@ impl DecoderSpec {
         }
         let n_layers = n_layers - n_predicting;
         reader.refuse("attention.causal", &[Value::Bool(true)])?;
-        let norm_eps = reader.float("attention.layer_norm_rms_epsilon")?;
+        let keys = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
+        let keys = if family.parallel { [keys[1], keys[0]] } else { keys };
+        let norm_eps = reader.float(keys[0])?;
         // Nemotron's files may have the one of another norm, which they don't use, alone.
-        let other_eps = if family.ungated { reader.float("attention.layer_norm_epsilon")? } else { None };
-        let key = reader.key("attention.layer_norm_rms_epsilon");
+        let has_other = family.ungated || family.parallel;
+        let other_eps = if has_other { reader.float(keys[1])? } else { None };
+        let key = reader.key(keys[0]);
         let norm_eps = norm_eps.or(other_eps).ok_or_else(|| gguf.error(format!("`{key}` is missing")))?;
         let mixers = reader.mixers(n_layers)?;
         let mut attention = reader.attention(&mixers, d_model)?;
@@ -324,7 +327,10 @@ impl DecoderSpec {
             context_length: reader.needed("context_length")?,
             embedding_scale: reader.factor("embedding_scale")?.unwrap_or(root),
             residual_scale: reader.factor("residual_scale")?.unwrap_or(1.0),
-            logit_scale: reader.factor("logit_scale")?.map_or(1.0, |scale| 1.0 / scale),
+            logit_scale: reader.factor("logit_scale")?.map_or(1.0, |scale| match family.logit_factor {
+                true => scale,
+                false => 1.0 / scale,
+            }),
             logit_cap: reader.cap("final_logit_softcapping", family.soft_caps[1])?,
             d_per_layer: reader.positive("embedding_length_per_layer_input")?.unwrap_or(0),
             ropes,

@@ -149,6 +149,8 @@ GOLDENS: dict[str, dict[str, Any]] = {
         },
     },
     # With rotary embeddings, which its smaller models have.
+    "cohere2-1": {"seed": 1},
+    "cohere2-r": {"seed": 9} | REAL | {"n_layers": 5, "d_model": 256, "window": 300},
     "granitehybrid-2": {"seed": 2, "facts": {"rope.scaling.finetuned": True}},
     "nemotron_h-1": {"seed": 1},
     "nemotron_h_moe-1": {"seed": 1},

@@ -9,11 +9,16 @@ use crate::model::spec::DecoderSpec;
 use crate::model::weights::{Layer, LayerInput, PerLayerInputs};
 use crate::{Error, ErrorKind, Result};
 use greenroom_kernels::activations::Activations;
+use greenroom_kernels::LANES;
 use greenroom_kernels::floats::{Floats, reusing};
 use greenroom_kernels::linear::{linear, linear_onto};
 use greenroom_kernels::panel::Packed;
 use greenroom_kernels::pointwise::{gate, rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, soft_cap};
+use greenroom_kernels::threads::for_rows;
 use std::f32::consts::FRAC_1_SQRT_2;
+
+/// Floats of rows that a task centers, at least.
+const FLOATS_PER_TASK: usize = 1 << 14;
 
 impl Cpu {
     /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` records queries, keys and
@@ -40,11 +45,13 @@ impl Cpu {
             if pass.is_awaited.as_ref().is_some_and(|is_awaited| !is_awaited()) {
                 return Err(Error::new(ErrorKind::Closed, "the request was cancelled"));
             }
-            x = self.mixers(x, layer, weights, (&ropes, pass), cache, watch.as_deref_mut());
+            let shared = spec.family.parallel.then(|| centered(&x, d));
+            let input = (x, shared.as_deref());
+            x = self.mixers(input, layer, weights, (&ropes, pass), cache, watch.as_deref_mut());
             if let Some(feed_forward) = &weights.feed_forward {
                 let [_, norm] = weights.norms.each_ref().map(Option::as_deref);
                 x = self.added(weights.post_norms[1].as_deref(), &x, |residual| {
-                    self.feed_forward(feed_forward, &x, norm, residual)
+                    self.feed_forward(feed_forward, shared.as_deref().unwrap_or(&x), norm, residual)
                 });
             }
             if let (Some(input), Some(inputs)) = (&weights.input, &inputs) {
@@ -57,6 +64,7 @@ impl Cpu {
             return Ok(Output::Logits(Vec::new()));
         }
         let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &x[row * d..][..d]).copied().collect();
+        let rows = if spec.family.parallel { centered(&rows, d) } else { Floats::from(rows) };
         let hidden = rms_norm(self.isa, &rows, &self.weights.output_norm, spec.norm_eps);
         if pass.hidden {
             return Ok(Output::Hidden(hidden.into_vec()));
@@ -93,10 +101,11 @@ impl Cpu {
         out
     }
 
-    /// `x: [n_rows, d_model]` through a layer's mixers, side by side, with the norm before and the residual.
+    /// `x: [n_rows, d_model]` through a layer's mixers, side by side, with the norm before and the residual;
+    /// `input`: what they read, if that is not `x`.
     fn mixers(
         &self,
-        x: Floats,
+        (x, input): (Floats, Option<&[f32]>),
         layer: usize,
         weights: &Layer<Packed>,
         (ropes, pass): (&[Vec<Vec<f32>>], &Pass),
@@ -106,7 +115,8 @@ impl Cpu {
         let (isa, spec) = (self.isa, &self.spec.layers[layer]);
         let [norm, _] = weights.norms.each_ref().map(Option::as_deref);
         let after = weights.post_norms[0].as_deref();
-        let products = |input: &[&Packed]| linear(isa, &self.activations(&x, norm, input), input);
+        let rows = input.unwrap_or(&x);
+        let products = |input: &[&Packed]| linear(isa, &self.activations(rows, norm, input), input);
         let mut out = None;
         if let (Some(own), Some(weights)) = (spec.attention, &weights.attention) {
             let input: Vec<&Packed> = weights.input.iter().chain(&weights.gate).collect();
@@ -198,6 +208,23 @@ impl Cpu {
     pub(super) fn linear_onto(&self, x: &[f32], weights: &Packed, residual: &[f32]) -> Floats {
         linear_onto(self.isa, &Activations::new(self.isa, x, weights.k, &[weights]), weights, residual)
     }
+}
+
+/// Rows of `d` numbers less their mean: the norm of these is the rows' norm around it.
+fn centered(x: &[f32], d: usize) -> Floats {
+    let mut centered = Floats::copy(x);
+    for_rows([&mut centered], x.len() / d, FLOATS_PER_TASK.div_ceil(d), |_, [rows]| {
+        for row in rows.chunks_exact_mut(d) {
+            // Sixteen sums, so that they can be vectorized, in a fixed order.
+            let mut sums = [0f32; LANES];
+            for part in row.chunks(LANES) {
+                sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+            }
+            let mean = sums.iter().sum::<f32>() / d as f32;
+            row.iter_mut().for_each(|x| *x -= mean);
+        }
+    });
+    centered
 }
 
 /// Multiplies all numbers, unless the factor is 1.

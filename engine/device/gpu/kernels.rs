@@ -115,6 +115,9 @@ pub(super) static FINISH: KernelSource = KernelSource {
     bindings: &[Read, Read, Read, Read, Read, Read, Written],
 };
 
+pub(super) static CENTER: KernelSource =
+    KernelSource { name: "center", files: &[shader!("sum"), shader!("center")], bindings: &[Read, Written] };
+
 pub(super) static NORM: KernelSource = KernelSource {
     name: "norm",
     files: &[shader!("sum"), shader!("norm")],

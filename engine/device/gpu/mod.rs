@@ -372,7 +372,12 @@ impl Gpu {
         let stream =
             self.context.read("a pass", encoder, &[(&scratch.buffers[&PassBuffer::Stream], 0, n_bytes)])?;
         let stream: Vec<f32> = bytemuck::pod_collect_to_vec(&stream);
-        let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
+        let mut rows: Vec<f32> =
+            pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
+        for row in rows.chunks_exact_mut(d).filter(|_| self.spec.family.parallel) {
+            let mean = row.iter().sum::<f32>() / d as f32;
+            row.iter_mut().for_each(|x| *x -= mean);
+        }
         let norm = rms_norm(Isa::detect(), &rows, &self.weights.output_norm, self.spec.norm_eps);
         Ok(Output::Hidden(norm.into_vec()))
     }

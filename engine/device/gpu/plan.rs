@@ -26,13 +26,10 @@ impl Planner<'_> {
             plan.steps[first..].iter_mut().for_each(|step| step.layer = Some(l));
         }
         if self.shape.wanted > 0 {
-            let d = self.spec.d_model;
+            self.center(&mut plan);
             let output = &self.weights.output;
-            let products = Products::plain(
-                vec![(output, 0)],
-                (PassBuffer::Stream, d),
-                (PassBuffer::Logits, output.n_out),
-            );
+            let products =
+                Products::plain(vec![(output, 0)], self.rows(), (PassBuffer::Logits, output.n_out));
             let norm = Some(self.output_norm);
             let (factor, cap) = (self.spec.logit_scale, self.spec.logit_cap);
             self.products(&mut plan, Products { norm, rows_of: RowsOf::Wanted, factor, cap, ..products });
@@ -86,6 +83,7 @@ impl Planner<'_> {
 
     fn layer(&self, plan: &mut Plan, l: usize, weights: &Layer<GpuMatrix>) {
         let (vectors, spec) = (&self.vectors[l], &self.spec.layers[l]);
+        self.center(plan);
         // Mixers side by side read the stream before either adds to it.
         let recurrence = spec.recurrence.as_ref().zip(weights.recurrence.as_ref());
         if let Some((own, weights)) = recurrence {
@@ -158,8 +156,7 @@ impl Planner<'_> {
             (matrix, width - matrix.n_out)
         });
         let matrices: Vec<(&GpuMatrix, usize)> = matrices.collect();
-        let stream = (PassBuffer::Stream, self.spec.d_model);
-        let products = Products::plain(matrices, stream, (PassBuffer::Products, width));
+        let products = Products::plain(matrices, self.rows(), (PassBuffer::Products, width));
         self.products(plan, Products { norm, ..products });
         width
     }

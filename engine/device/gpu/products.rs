@@ -1,6 +1,6 @@
 //! The steps that multiply: which matrices share one, what is normed before and what becomes of the products.
 
-use super::kernels::{KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS};
+use super::kernels::{CENTER, KernelConstants, NORM, NORMS, PRODUCT, PRODUCT_FLOATS};
 use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::{GpuMatrix, GpuScheme, MatrixPart, OUTS};
 use crate::model::family::{Activation, Gating};
@@ -168,6 +168,22 @@ impl LayerVectors {
 }
 
 impl Planner<'_> {
+    /// The rows that mixers, feed-forwards and the last matrix read: of the stream, or what is centered of it.
+    pub(super) fn rows(&self) -> (PassBuffer, usize) {
+        let rows = if self.spec.family.parallel { PassBuffer::Centered } else { PassBuffer::Stream };
+        (rows, self.spec.d_model)
+    }
+
+    /// Centers the stream's rows, where the family has it.
+    pub(super) fn center(&self, plan: &mut Plan) {
+        if self.spec.family.parallel {
+            let constants =
+                KernelConstants::default().uint("THREADS", 256).uint("D_MODEL", self.spec.d_model);
+            let bindings = [PassBuffer::Stream, PassBuffer::Centered].map(BufferRef::Scratch).to_vec();
+            plan.push(&CENTER, constants, bindings, [Extent::Fixed(1), Extent::Rows(1), Extent::Fixed(1)]);
+        }
+    }
+
     /// The gated hidden numbers of a feed-forward.
     pub(super) fn mlp_hidden(
         &self,
@@ -176,8 +192,7 @@ impl Planner<'_> {
         hidden: PassBuffer,
         vectors: &LayerVectors,
     ) {
-        let products =
-            Products::plain(vec![], (PassBuffer::Stream, self.spec.d_model), (hidden, mlp.up.n_out));
+        let products = Products::plain(vec![], self.rows(), (hidden, mlp.up.n_out));
         self.hidden(plan, mlp, Products { norm: vectors.norms[1], ..products });
     }
 

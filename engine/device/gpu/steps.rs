@@ -50,8 +50,9 @@ pub(super) enum BufferRef {
 pub(super) enum PassBuffer {
     /// Figures.
     Pass,
-    /// The residual stream, `[rows, d_model]`.
+    /// The residual stream, `[rows, d_model]`, and its rows less their mean.
     Stream,
+    Centered,
     /// Products with the matrices before attention.
     Products,
     /// Tokens of recurrent layers after the convolution, `[walked tokens, channels + 2 n_heads]`; what those of

@@ -201,6 +201,7 @@ impl Gpu {
             (PassBuffer::Contexts, attention(&|own| own.n_heads * own.v_dim)),
             (PassBuffer::Expanded, latent(|latent| latent.value)),
             (PassBuffer::Out, rows * spec.d_model),
+            (PassBuffer::Centered, if spec.family.parallel { rows * spec.d_model } else { 0 }),
             (PassBuffer::Mixed, if beside > 0 { rows * spec.d_model } else { 0 }),
             (PassBuffer::Projected, rows * spec.layers.len() * spec.d_per_layer),
             (PassBuffer::Hidden, q_rank.max(rows * dense.max().unwrap_or(0))),

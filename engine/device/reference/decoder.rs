@@ -26,6 +26,11 @@ fn rms_norm(x: &Tensor, weight: &[f32], eps: f32) -> Result<Tensor> {
     x.broadcast_mul(&Tensor::new(weight, &HERE)?)
 }
 
+/// Rows less their mean.
+fn centered(x: &Tensor) -> Result<Tensor> {
+    x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)
+}
+
 /// Rotary embedding (Su et al. 2021) of elements `first ..` of the heads `x: [n, n_heads, dim]`; `tables[r]`:
 /// row r's cosines, then sines.
 fn apply_rope(x: &Tensor, first: usize, pairs: RopeLayout, tables: &[Vec<f32>]) -> Result<Tensor> {
@@ -91,6 +96,7 @@ impl Reference {
         let Some(_) = pass.wanted.first() else { return Ok(Output::Logits(Vec::new())) };
         let wanted: Vec<u32> = pass.wanted.iter().map(|row| *row as u32).collect();
         let x = x.index_select(&Tensor::new(wanted, &HERE)?, 0)?;
+        let x = if spec.family.parallel { centered(&x)? } else { x };
         let x = rms_norm(&x, &self.weights.output_norm, spec.norm_eps)?;
         if pass.hidden {
             return x.flatten_all()?.to_vec1().map(Output::Hidden);
@@ -127,7 +133,8 @@ impl Reference {
         let added = |out: &Tensor, at: usize, x: &Tensor| {
             (normed(out, &weights.post_norms[at])? * f64::from(self.spec.residual_scale))? + x
         };
-        let input = normed(x, &weights.norms[0])?;
+        let is_parallel = self.spec.family.parallel;
+        let input = normed(&if is_parallel { centered(x)? } else { x.clone() }, &weights.norms[0])?;
         let mut after = x.clone();
         if let (Some(own), Some(weights)) = (&spec.attention, &weights.attention) {
             let context = self.attention(&input, own, weights, pass, cache, watch.as_deref_mut())?;
@@ -160,6 +167,7 @@ impl Reference {
                 let mixed = self.mixed(&rms_norm(&after, &both.norm, eps)?, &scores, &both.experts)?;
                 (rms_norm(&dense, dense_norm, eps)? + rms_norm(&mixed, experts_norm, eps)?)?
             }
+            Some(plain) if is_parallel => self.feed_forward(&input, plain)?,
             Some(plain) => self.feed_forward(&normed(&after, &weights.norms[1])?, plain)?,
         };
         added(&out, 1, &after)
