@@ -318,7 +318,7 @@ impl Gpu {
         let shape = PassShape {
             rows: rows_of(pass.ids.len()),
             wanted: if pass.wanted.is_empty() || pass.hidden { 0 } else { rows_of(pass.wanted.len()) },
-            lone: pass.spans.iter().all(|span| span.n == 1),
+            lone: pass.spans.iter().all(|span| span.n <= 1),
             best: pass.best.is_some(),
         };
         let tables = self.tables(pass, shape, cache)?;

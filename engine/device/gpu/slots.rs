@@ -1,7 +1,5 @@
-//! Places in buffers: what is freed is taken again, and buffers grow by half.
-
-/// Slots that a buffer begins with.
-const INITIAL_SLOTS: u32 = 4;
+//! Places in buffers: what is freed is taken again, and buffers grow by a quarter, for a slot may be large (a
+//! state takes up to megabytes a layer).
 
 /// Equal places in the buffers of some layers.
 #[derive(Default)]
@@ -23,6 +21,6 @@ impl Slots {
 
     /// Slots that the buffers should have, if they have too few.
     pub(super) fn wanted(&self) -> Option<u32> {
-        (self.n > self.capacity).then(|| (self.n + self.n / 2).max(INITIAL_SLOTS))
+        (self.n > self.capacity).then(|| self.n + self.n / 4)
     }
 }
