@@ -24,7 +24,7 @@ macro_rules! goldens {
 }
 
 /// Names and texts, the first of each family first.
-const GOLDENS: [(&str, &str); 89] = goldens! {
+const GOLDENS: [(&str, &str); 91] = goldens! {
     "llama-seed1" "llama-seed2" "llama-seed3" "llama-4" "llama-5"
     "qwen2-1" "qwen2-2" "qwen2-3"
     "qwen3-1" "qwen3-2" "qwen3-3"
@@ -39,7 +39,7 @@ const GOLDENS: [(&str, &str); 89] = goldens! {
     "smollm3-1" "phi3-1" "phi3-2"
     "glm4-1" "glm4moe-1"
     "olmo2-1" "olmo2-2" "exaone4-1" "exaone4-2"
-    "ernie4_5-1" "ernie4_5-moe-1" "seed_oss-1" "hunyuan-dense-1" "minimax-m2-1"
+    "ernie4_5-1" "ernie4_5-moe-1" "seed_oss-1" "hunyuan-dense-1" "minimax-m2-1" "cohere2-1" "cohere2-r"
     "qwen2moe-r" "qwen3moe-r" "qwen3vl-r" "qwen3vlmoe-r" "gemma2-r" "gemma4-r" "deepseek2-r"
     "mistral3-r" "granite-r" "granitemoe-r" "smollm3-r" "phi3-r" "glm4-r" "glm4moe-r" "olmo2-r" "exaone4-r"
     "ernie4_5-r" "ernie4_5-moe-r" "seed_oss-r" "hunyuan-dense-r" "minimax-m2-r"
