@@ -201,7 +201,6 @@ impl Template<'_> {
     pub fn names(&self) -> Vec<String> {
         let template = self.jinja.env.template_from_named_str(self.program.name(), self.program.source());
         let names = template.map(|template| template.undeclared_variables(false)).unwrap_or_default();
-        let is_function = |name: &String| self.jinja.env.globals().any(|(function, _)| function == name);
         // minijinja passes over what is sliced. A name that is defined anywhere in the template is its own
         // there.
         let programs: Vec<_> = self.blocks.values().chain([&self.program]).collect();
@@ -209,7 +208,7 @@ impl Template<'_> {
         let looked_up = programs.iter().flat_map(|program| instructions::looked_up(program));
         let more = looked_up.filter(|name| !own.contains(name) && !IMPLICIT.contains(name));
         let names: BTreeSet<String> = names.into_iter().chain(more.map(str::to_string)).collect();
-        names.into_iter().filter(|name| !is_function(name)).collect()
+        names.into_iter().filter(|name| !is_function(&self.jinja.env, name)).collect()
     }
 }
 
@@ -247,8 +246,14 @@ impl Expression<'_> {
         let names = expression.map(|expression| expression.undeclared_variables(false)).unwrap_or_default();
         // minijinja passes over what is sliced; an expression defines nothing itself.
         let more = instructions::looked_up(&self.program).map(str::to_string);
-        names.into_iter().chain(more).collect::<BTreeSet<_>>().into_iter().collect()
+        let names: BTreeSet<String> = names.into_iter().chain(more).collect();
+        names.into_iter().filter(|name| !is_function(&self.jinja.env, name)).collect()
     }
+}
+
+/// True of a function of the environment.
+fn is_function(env: &Environment<'_>, name: &str) -> bool {
+    env.globals().any(|(function, _)| function == name)
 }
 
 /// Runs a program, and counts what it takes.

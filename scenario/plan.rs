@@ -5,7 +5,7 @@
 
 use super::hints::Hints;
 use super::template::{Expression, Template};
-use super::{AgentId, Assignment, CaseId, Choice, Form, PhaseId, Route, Scenario};
+use super::{AgentId, Assignment, CaseId, Chance, Choice, Form, PhaseId, Route, Scenario};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::BTreeMap;
@@ -284,8 +284,17 @@ impl Seeds {
 
     /// Seed of the turn `id`, or of its summary, whose path is given.
     pub fn of(&self, id: TurnId, path: &str) -> u64 {
+        turn_seed(self.root_at(id), path)
+    }
+
+    /// Roots of draws before the turn `id`.
+    pub fn chance(&self, id: TurnId) -> Chance {
+        Chance { here: self.root_at(id), first: self.root_at(TurnId(0)) }
+    }
+
+    fn root_at(&self, id: TurnId) -> u64 {
         let earlier = self.before.iter().find(|(before, _)| id < *before);
-        turn_seed(earlier.map_or(self.root, |(_, root)| *root), path)
+        earlier.map_or(self.root, |(_, root)| *root)
     }
 }
 

@@ -1,12 +1,13 @@
 //! The values of names in templates and expressions: variables, agents, phases and their results.
 
+use super::chance::{DRAWS, Draws};
 use super::language::Text;
 use super::results::{History, PhaseResults, Utterance, payoffs};
 use super::template::{
     AgentObject, ByKey, Expression, NAME, OUTER, Scope, Template, TemplateError, by_key, constants,
     environment, evaluate_in, number, plain, variables,
 };
-use super::{AgentId, PassId, Phase, PhaseId, Scenario};
+use super::{AgentId, PassId, Path, Phase, PhaseId, Scenario};
 use minijinja::value::{Object, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -68,7 +69,9 @@ pub fn render_stage(
     };
     context.insert("cast".into(), cast(&|_| true));
     context.insert("others".into(), cast(&|id| id != agent));
-    intermediate(scenario, &template.scope, &mut context)?;
+    intermediate(scenario, &template.scope, said, &mut context)?;
+    let place = place(scenario, &template.path, Some(phase), &format!("round {}", round.unwrap_or(0)));
+    context.extend(draws(said, &place));
     Ok(environment().template(NAME, &template.text)?.render(context)?)
 }
 
@@ -132,7 +135,7 @@ pub fn evaluate_with<'a>(
     said: &Arc<History>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
-    evaluate_in_context(scenario, variables(scenario), expression, said, names)
+    evaluate_in_context(scenario, variables(scenario), (expression, ""), said, names)
 }
 
 /// The same for one agent, which is `me`.
@@ -147,15 +150,17 @@ pub fn evaluate_for<'a>(
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
     let mut context = variables(scenario);
+    let of = scenario.agent(agent).key.as_str();
     let me = AgentObject::new(scenario.agent(agent), agent.0);
     context.insert("me".into(), Value::from_object(me));
-    evaluate_in_context(scenario, context, expression, said, names)
+    evaluate_in_context(scenario, context, (expression, of), said, names)
 }
 
+/// `of`: whose value it is, if each agent has one.
 fn evaluate_in_context<'a>(
     scenario: &Arc<Scenario>,
     mut context: BTreeMap<String, Value>,
-    expression: &Expression,
+    (expression, of): (&Expression, &str),
     said: &Arc<History>,
     names: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
 ) -> Result<serde_json::Value, TemplateError> {
@@ -165,11 +170,16 @@ fn evaluate_in_context<'a>(
     context.extend(played(scenario, at, n_known, said)?);
     let pass = expression.scope.pass.or_else(|| scenario.phase(at?).pass);
     context.extend(pass_names(scenario, pass).map(|(name, value)| (name.to_string(), plain(value))));
-    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
+    let names: BTreeMap<String, serde_json::Value> =
+        names.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+    let pass = expression.scope.pass.map_or(0, |pass| scenario.pass(pass).number);
+    let place = place(scenario, &expression.path, at, &format!("pass {pass} {names:?} of {of}"));
+    context.extend(names.into_iter().map(|(name, value)| (name, plain(value))));
     let verdict =
         expression.scope.verdict.map(|judge| plain(PhaseResults::new(scenario, judge, said).verdict()));
     context.extend(verdict.map(|verdict| ("verdict".to_string(), verdict)));
-    intermediate(scenario, &expression.scope, &mut context)?;
+    intermediate(scenario, &expression.scope, said, &mut context)?;
+    context.extend(draws(said, &place));
     evaluate_in(context, expression, [])
 }
 
@@ -178,14 +188,32 @@ fn stated(said: &History) -> impl Iterator<Item = (String, Value)> {
     said.state.iter().map(|(name, value)| (name.clone(), by_key(value)))
 }
 
-/// Adds the intermediate values that something uses, each computed with those before it.
+/// Where an expression or a text stands: its field, and which time of playing it. Other phases before it change
+/// nothing of that.
+fn place(scenario: &Scenario, path: &Path, phase: Option<PhaseId>, time: &str) -> String {
+    let path = path.to_string();
+    let Some(phase) = phase else { return format!("{path} {time}") };
+    let in_phase = path.rsplit_once("phases[").and_then(|(_, rest)| rest.split_once(']'));
+    format!("{}{} {time}", scenario.phase(phase).part, in_phase.map_or(path.as_str(), |(_, field)| field))
+}
+
+/// What can be drawn at a place, under its name.
+fn draws(said: &History, place: &str) -> Option<(String, Value)> {
+    Some((DRAWS.to_string(), Draws::at(said.chance?.here, place)))
+}
+
+/// Adds the intermediate values that something uses, each computed with those before it. What they draw is
+/// theirs, wherever they are used.
 fn intermediate(
     scenario: &Scenario,
     scope: &Scope,
+    said: &History,
     context: &mut BTreeMap<String, Value>,
 ) -> Result<(), TemplateError> {
     for index in &scope.lets {
         let (name, expression) = &scenario.lets[*index];
+        let drawn = said.chance.map(|chance| Draws::at(chance.first, &expression.path.to_string()));
+        context.extend(drawn.map(|drawn| (DRAWS.to_string(), drawn)));
         let value = environment().expression(&expression.text)?.value(context.clone())?;
         context.insert(name.clone(), value);
     }

@@ -318,6 +318,8 @@ pub struct Announcement {
 pub enum Topology {
     /// Each round, everybody once, in the order of `agents`; each hears those before.
     RoundRobin,
+    /// The same, but each round begins one agent later.
+    Rotating,
     /// Each round, all answer at once; they hear each other at the next round.
     Broadcast,
     /// Each round, the first of each pair speaks to the second, then the second to the first.
@@ -327,7 +329,12 @@ pub enum Topology {
     /// the order continues.
     Interrupt,
     /// Each round, the moderator chooses who speaks.
-    Moderated(AgentId),
+    Moderated {
+        /// The moderator.
+        by: AgentId,
+        /// True if that may be the one who spoke last.
+        again: bool,
+    },
     /// Each round, these turns in order.
     Script(Vec<ScriptTurn>),
 }
@@ -505,12 +512,7 @@ impl Scenario {
     pub fn template_hashes(&self) -> BTreeMap<String, String> {
         let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex().to_string();
         let systems = self.agents.iter().map(|agent| (agent.system_path.to_string(), hash(&agent.system)));
-        let stages = self.phases.iter().flat_map(|phase| {
-            let shared = [&phase.format, &phase.initial, &phase.initial_template];
-            let announced = phase.announcements.iter().map(|announcement| &announcement.text);
-            let opening = shared.into_iter().flatten().chain(phase.query());
-            opening.chain(phase.private.values()).chain(phase.asks()).chain(announced)
-        });
+        let stages = self.phases.iter().flat_map(Phase::templates);
         systems
             .chain(stages.map(|template| (names::recorded(&template.path), hash(&template.text))))
             .collect()
@@ -531,7 +533,8 @@ impl Phase {
     /// The speakers of the rounds: not observers, not the moderator.
     pub fn speakers(&self) -> Vec<AgentId> {
         let silent = |agent: &AgentId| {
-            self.observers.contains(agent) || matches!(&self.topology, Topology::Moderated(m) if m == agent)
+            self.observers.contains(agent)
+                || matches!(&self.topology, Topology::Moderated { by, .. } if by == agent)
         };
         self.agents.iter().copied().filter(|agent| !silent(agent)).collect()
     }
@@ -565,6 +568,14 @@ impl Phase {
     pub fn asks(&self) -> impl Iterator<Item = &Template> {
         let asked = self.choices().filter_map(|choice| choice.ask.as_deref());
         asked.chain(self.script().iter().filter_map(|turn| turn.ask.as_deref()))
+    }
+
+    /// All texts of the phase.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        let shared = [&self.format, &self.initial, &self.initial_template];
+        let announced = self.announcements.iter().map(|announcement| &announcement.text);
+        let opening = shared.into_iter().flatten().chain(self.query());
+        opening.chain(self.private.values()).chain(self.asks()).chain(announced)
     }
 
     /// All that changes the state in the phase.

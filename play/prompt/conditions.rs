@@ -3,7 +3,7 @@
 
 use super::memories::{Memories, PromptError};
 use greenroom_scenario::render::{holds, round_names};
-use greenroom_scenario::results::{History, Outcome, Utterance, tally};
+use greenroom_scenario::results::{Outcome, Utterance, tally};
 use greenroom_scenario::template::Expression;
 use greenroom_scenario::{Chosen, Condition, Horizon, PhaseId, Purpose, TurnId};
 
@@ -136,7 +136,7 @@ impl Memories {
     /// Everything said in a phase, except for votes after this attempt.
     pub(super) fn ballots_until(&self, phase: PhaseId, attempt: usize) -> Vec<Utterance> {
         let end = TurnId(self.plan.n_turns());
-        let said = History::before(&self.plan, &self.outcomes, &[phase], end);
+        let said = self.said_before(&[phase], end);
         let later =
             |line: &&Utterance| matches!(line.purpose, Purpose::Ballot { attempt: of, .. } if of > attempt);
         said.lines(phase).iter().filter(|line| !later(line)).cloned().collect()

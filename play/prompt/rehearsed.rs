@@ -107,9 +107,10 @@ impl Memories {
         Ok(self.opens(REHEARSAL, phase)? && self.has_round(REHEARSAL, phase, round)?)
     }
 
-    /// All that was said in some phases before a turn.
+    /// All that was said in some phases before a turn, and what is drawn there.
     pub fn said_before(&self, phases: &[PhaseId], end: TurnId) -> History {
-        History::before(&self.plan, &self.outcomes, phases, end)
+        let said = History::before(&self.plan, &self.outcomes, phases, end);
+        said.drawing(Some(self.seeds.chance(end)))
     }
 
     /// A text of the stage as one agent reads it, where these agents are present; `None`: all who can be.

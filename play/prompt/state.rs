@@ -20,7 +20,7 @@ impl Memories {
         uses_state: bool,
         known: Horizon,
     ) -> Result<Arc<History>, PromptError> {
-        let mut said = History::before(&self.plan, &self.outcomes, phases, known.turns);
+        let mut said = self.said_before(phases, known.turns);
         if uses_state {
             said.state = self.state(path, known.changes)?;
         }
@@ -68,7 +68,7 @@ impl Memories {
             return Ok(None);
         }
         let needed: Vec<PhaseId> = change.set.iter().flat_map(|each| each.value.needs()).collect();
-        let mut said = History::before(&self.plan, &self.outcomes, &needed, known.turns);
+        let mut said = self.said_before(&needed, known.turns);
         said.state = state.clone();
         let names: Vec<_> =
             round.into_iter().flat_map(|round| round_names(&self.scenario, phase, round)).collect();

@@ -7,6 +7,7 @@
 
 use super::chance::{Chance, rules};
 use super::strategies::{KnownPlay, Replies};
+use super::words::draws;
 use crate::prompt::{Evaluated, Memories, Recollections, Routing};
 use crate::walk::{Answers, walk};
 use anyhow::bail;
@@ -24,6 +25,8 @@ use std::sync::Arc;
 const MAX_WAYS: usize = 256;
 /// Minimum number of representative plays.
 const MIN_PLAYS: usize = 24;
+/// Seeds with which all ways are played, where something is drawn by chance.
+const N_SEEDS: u64 = 32;
 /// Steps of an expression or a text, apart from what it does: it is compiled, and names are found for it.
 const COMPILED_STEPS: u64 = 300;
 /// Turns that are scanned in one step, for what was said in some phases.
@@ -75,6 +78,8 @@ pub(super) struct Rehearsal {
     pub(super) announced: BTreeMap<PhaseId, Vec<Announced>>,
     /// What strategies replied.
     pub(super) replies: Replies,
+    /// Number of seeds to play with: several, where something is drawn by chance.
+    n_seeds: u64,
 }
 
 impl Rehearsal {
@@ -92,7 +97,8 @@ impl Rehearsal {
         }
         let announced = announced.into_iter().map(|(phase, all)| (phase, all.into_values().collect()));
         let (announced, replies) = (announced.collect(), Replies::default());
-        Self { announced, scenario, plan, turns, replies }
+        let rehearsal = Self { announced, scenario, plan, turns, replies, n_seeds: 1 };
+        Self { n_seeds: if rehearsal.draws() { N_SEEDS } else { 1 }, ..rehearsal }
     }
 
     /// These phases and all that decides about them.
@@ -119,6 +125,18 @@ impl Rehearsal {
         conditions.chain(voters).chain(open).chain(set)
     }
 
+    /// True if anything is drawn by chance.
+    fn draws(&self) -> bool {
+        let scenario = &self.scenario;
+        let phases = scenario.phases.iter().enumerate();
+        let in_phases = phases.flat_map(|(id, phase)| {
+            let texts = phase.templates().map(|template| template.text.as_str());
+            texts.chain(self.expressions(PhaseId(id)).map(|expression| expression.text.as_str()))
+        });
+        let named = scenario.lets.iter().chain(&scenario.outcomes).map(|(_, each)| each.text.as_str());
+        in_phases.chain(named).any(draws)
+    }
+
     /// Plays a piece within `most` steps; the first play always takes place.
     pub(super) fn play(
         &self,
@@ -136,13 +154,21 @@ impl Rehearsal {
         let n_ways = self.n_ways(piece);
         if n_ways <= MAX_WAYS {
             let mut chance = Chance::every();
-            self.play_once(piece, &excerpt, &mut chance, steps, look);
+            self.play_once(piece, &excerpt, (&mut chance, 0), steps, look);
             let each = (begin - steps.remaining()).max(1);
-            if each.saturating_mul(n_ways as u64) <= most.min(begin) {
-                while chance.next() {
-                    self.play_once(piece, &excerpt, &mut chance, steps, look);
+            if each.saturating_mul(n_ways as u64 * self.n_seeds) <= most.min(begin) {
+                for seed in 0..self.n_seeds {
+                    // What is drawn may open other ways.
+                    if seed > 0 {
+                        chance = Chance::every();
+                        self.play_once(piece, &excerpt, (&mut chance, seed), steps, look);
+                    }
+                    while chance.next() {
+                        self.play_once(piece, &excerpt, (&mut chance, seed), steps, look);
+                    }
                 }
-                return if steps.are_used_up() { Extent::Cut } else { Extent::Whole };
+                let all = if self.n_seeds == 1 { Extent::Whole } else { Extent::Sample };
+                return if steps.are_used_up() { Extent::Cut } else { all };
             }
         }
         let speakers: BTreeSet<_> =
@@ -156,7 +182,8 @@ impl Rehearsal {
             if at >= MIN_PLAYS && begin - steps.remaining() > most {
                 break;
             }
-            self.play_once(piece, &excerpt, &mut Chance::by(rule), steps, look);
+            let seed = at as u64 % self.n_seeds;
+            self.play_once(piece, &excerpt, (&mut Chance::by(rule), seed), steps, look);
         }
         extent
     }
@@ -190,7 +217,7 @@ impl Rehearsal {
                 && !open.into_iter().any(is_asked)
                 && !phase.asks().any(|ask| ask.quotes.contains(&turn.phase))
                 && phase.announcements.is_empty()
-                && matches!(phase.topology, Topology::RoundRobin | Topology::Broadcast)
+                && matches!(phase.topology, Topology::RoundRobin | Topology::Rotating | Topology::Broadcast)
         };
         let is_last = || piece.looks_back || turn.round >= phase.rounds || !plain();
         turn.purpose == Purpose::Floor
@@ -201,13 +228,13 @@ impl Rehearsal {
         &self,
         piece: &PhaseGroup,
         excerpt: &Excerpt,
-        chance: &mut Chance,
+        (chance, seed): (&mut Chance, u64),
         steps: &mut Steps,
         look: &mut Look<'_>,
     ) {
         let plan = &excerpt.plan;
         steps.spend((plan.n_turns() + self.scenario.phases.len()) as u64 / TURNS_A_STEP);
-        let memories = Memories::new(self.scenario.clone(), plan.clone(), BTreeMap::new(), 0);
+        let memories = Memories::new(self.scenario.clone(), plan.clone(), BTreeMap::new(), seed);
         let mut memories = memories.with_notes();
         let text = chance.pick(piece.texts.len().max(1), None);
         let (notes, taken) = (Vec::new(), taken());

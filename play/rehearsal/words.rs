@@ -34,6 +34,14 @@ pub(super) fn mentions(text: &str, words: &[&str]) -> bool {
     text.split(|c| !is_word(c)).any(|word| words.contains(&word))
 }
 
+/// Filters and functions that draw by chance.
+const DRAWING: &[&str] = &["shuffle", "sample", "choose", "weighted", "deal", "random", "randint"];
+
+/// True of code that may draw by chance.
+pub(super) fn draws(code: &str) -> bool {
+    mentions(code, DRAWING)
+}
+
 /// Words that agents may say: none, few, many, a number, and what the scenario itself quotes.
 pub(super) fn words(code: &[&str]) -> Vec<Arc<str>> {
     let mut words: Vec<Arc<str>> = ["a few words", "", "7"].map(Arc::from).to_vec();

@@ -4,7 +4,7 @@
 use super::Exit;
 use crate::scenario::names::others;
 use crate::scenario::schema::json_schema;
-use crate::scenario::template::FILTERS;
+use crate::scenario::template::{FILTERS, FUNCTIONS};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -369,6 +369,20 @@ assertions:
 
 /// The reference's section on templates and expressions, and on the names that they may use. Its last table
 /// is that of the filters.
+const CHANCE: &str = "
+### Chance
+
+The filters `shuffle`, `sample`, `choose`, `weighted` and `deal`, and two functions, draw at random. What they draw depends on the run's
+seed and on where they stand, and on nothing else: the same run draws it again, so does a replay, and everybody who reads a text reads the
+same. A fork keeps what was drawn before it.
+
+What a `let` draws is drawn once for the whole run: deal roles there. `set` draws at each change, a text of a round in each round. Nothing
+can be drawn in what is computed before the run: system texts, numbers of rounds, payoffs.
+
+| function | gives |
+|---|---|
+";
+
 const NAMES: &str = "\
 ## Templates and expressions
 
@@ -467,6 +481,10 @@ fn reference(schema: &Value) -> String {
     }
     out = out + "\n" + NAMES;
     for (name, what) in FILTERS {
+        let _ = writeln!(out, "| `{name}` | {what} |");
+    }
+    out += CHANCE;
+    for (name, what) in FUNCTIONS {
         let _ = writeln!(out, "| `{name}` | {what} |");
     }
     out

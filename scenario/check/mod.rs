@@ -544,6 +544,7 @@ impl Checker {
         let reserved = super::template::SYSTEM_NAMES.iter().chain(super::template::STAGE_NAMES);
         let judged = phases.iter().any(|phase| phase.is_judge);
         let reserved = reserved.chain(&["mine", "all", "outcome"]).chain(judged.then_some(&"verdict"));
+        let reserved = reserved.chain(super::template::FUNCTIONS.iter().map(|(name, _)| name));
         seen.extend(
             reserved.map(|name| (name.to_string(), ("a name reserved in templates", Span::default()))),
         );

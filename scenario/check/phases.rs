@@ -178,7 +178,7 @@ impl Checker {
             let message = "`fresh` has no effect here: no agent in this phase has a strategy";
             self.unused(&path.key("fresh"), message, "remove it");
         }
-        let moderated = matches!(phase.topology, Topology::Moderated(_));
+        let moderated = matches!(phase.topology, Topology::Moderated { .. });
         if moderated && speakers.len() < 2 {
             let message = "a moderator needs at least two agents to choose from";
             self.missing(&cast, message, "add an agent, or leave `order` out");

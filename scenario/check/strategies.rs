@@ -232,7 +232,7 @@ fn offered(agents: &[Agent], phase: &Phase, agent: AgentId) -> Vec<(String, Vec<
             let options = vec![option(false.into(), "I wait"), option(true.into(), "I cut in")];
             offered.push((place("where it may cut in, in"), options));
         }
-        Topology::Moderated(moderator) if *moderator == agent => {
+        Topology::Moderated { by, .. } if *by == agent => {
             let speakers = phase.speakers().into_iter().map(|id| &agents[id.0]);
             let options = speakers.map(|agent| option(agent.key.clone().into(), &agent.name)).collect();
             offered.push((place("where it gives the floor, in"), options));

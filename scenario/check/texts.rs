@@ -10,7 +10,7 @@ use crate::schema::WrittenTemplate;
 use crate::template::{
     self, Code, OUTER, PASS_NAMES, ROUND_NAMES, STAGE_NAMES, SYSTEM_NAMES, Scope, Template, TemplateError,
 };
-use crate::{AgentId, PayoffRule, Phase, PhaseId, Scenario};
+use crate::{AgentId, Chance, PayoffRule, Phase, PhaseId, Scenario};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use std::collections::BTreeSet;
@@ -271,7 +271,9 @@ impl Checker {
         if self.has_errors() {
             return scenario;
         }
-        let (nothing, mut steps) = (Arc::new(History::default()), Steps::default());
+        // Any draw will do.
+        let chance = Some(Chance { here: 0, first: 0 });
+        let (nothing, mut steps) = (Arc::new(History::default().drawing(chance)), Steps::default());
         let mut failed = BTreeSet::new();
         for (text, reading) in readings(&scenario) {
             if failed.contains(&text.path.to_string()) {

@@ -36,8 +36,13 @@ impl Checker {
             let message = "`moderator` has no effect here: it names the agent that gives the floor";
             self.unused(&path.key("moderator"), message, "remove it, or write `order: moderated`");
         }
+        if written.again.is_some() && given != Some(WhoSpeaks::Moderated) && !self.is_broken(&here) {
+            let message = "`again` has no effect here: it is about whom a moderator may name";
+            self.unused(&path.key("again"), message, "remove it, or write `order: moderated`");
+        }
         match given.unwrap_or(WhoSpeaks::RoundRobin) {
             WhoSpeaks::RoundRobin => Topology::RoundRobin,
+            WhoSpeaks::Rotating => Topology::Rotating,
             WhoSpeaks::Broadcast => Topology::Broadcast,
             WhoSpeaks::Interrupt => Topology::Interrupt,
             WhoSpeaks::Whisper => {
@@ -53,7 +58,7 @@ impl Checker {
             }
             WhoSpeaks::Moderated => {
                 match self.with_role(written.moderator.as_ref(), "moderator", cast, (path, &here)) {
-                    Some(moderator) => Topology::Moderated(moderator),
+                    Some(by) => Topology::Moderated { by, again: written.again.unwrap_or(true) },
                     None => Topology::RoundRobin,
                 }
             }

@@ -237,6 +237,10 @@ impl Compiler<'_> {
         id
     }
 
+    fn purpose(&self, turn: TurnId) -> Purpose {
+        self.graph[NodeIndex::new(turn.0)].purpose
+    }
+
     /// The condition of a choice whose options are not always open.
     fn can_choose(
         &self,
@@ -372,7 +376,7 @@ impl Compiler<'_> {
 
     fn ballots(&self, phase: PhaseId, attempt: usize) -> impl Iterator<Item = TurnId> {
         let is_ballot = move |id: &TurnId| {
-            let purpose = self.graph[NodeIndex::new(id.0)].purpose;
+            let purpose = self.purpose(*id);
             matches!(purpose, Purpose::Ballot { attempt: of, .. } if of == attempt)
         };
         self.spoken_in[phase.0].iter().copied().filter(is_ballot)

@@ -12,10 +12,10 @@ use std::sync::Arc;
 pub(crate) fn n_turns(phase: &Phase) -> usize {
     let n = phase.speakers().len();
     let (regular, each) = match &phase.topology {
-        Topology::RoundRobin | Topology::Broadcast => (n, 1),
+        Topology::RoundRobin | Topology::Rotating | Topology::Broadcast => (n, 1),
         Topology::Whisper(pairs) => (2 * pairs.len(), 1),
         Topology::Interrupt => (n, 2 * n.max(1) - 1),
-        Topology::Moderated(_) => (1, n + 1),
+        Topology::Moderated { .. } => (1, n + 1),
         Topology::Script(turns) => (turns.len(), 1),
     };
     let rounds = phase.rounds.saturating_add(super::votes::n_rounds_between(phase));
@@ -30,7 +30,12 @@ impl Compiler<'_> {
         let phase = scenario.phase(id);
         let speakers = phase.speakers();
         match &phase.topology {
-            Topology::RoundRobin => {
+            Topology::RoundRobin | Topology::Rotating => {
+                let mut speakers = speakers;
+                if phase.topology == Topology::Rotating && !speakers.is_empty() {
+                    let first = (round - 1) % speakers.len();
+                    speakers.rotate_left(first);
+                }
                 for speaker in take(&speakers, left) {
                     self.speak(id, round, *speaker, guard);
                 }
@@ -49,9 +54,11 @@ impl Compiler<'_> {
                 }
             }
             Topology::Interrupt => self.interruptible(id, round, take(&speakers, left), guard),
-            Topology::Moderated(moderator) => {
+            Topology::Moderated { by, again } => {
                 *left -= 1;
-                self.moderated(id, round, *moderator, &speakers, guard);
+                let is_floor = |turn: &&TurnId| self.purpose(**turn) == Purpose::Floor;
+                let before = self.spoken_in[id.0].iter().rfind(is_floor).filter(|_| !again).copied();
+                self.moderated(id, round, (*by, before), &speakers, guard);
             }
             Topology::Script(turns) => {
                 for (at, turn) in take(turns, left).iter().enumerate() {
@@ -141,12 +148,13 @@ impl Compiler<'_> {
         self.change(id, Trigger::Turn(said), &turn.set);
     }
 
-    /// The moderator chooses one of the speakers, aloud; only that one's turn takes place.
+    /// The moderator chooses one of the speakers, aloud; only that one's turn takes place. `before`: a choice
+    /// that is not made again.
     fn moderated(
         &mut self,
         id: PhaseId,
         round: usize,
-        moderator: AgentId,
+        (moderator, before): (AgentId, Option<TurnId>),
         speakers: &[AgentId],
         guard: &[Condition],
     ) {
@@ -155,6 +163,7 @@ impl Compiler<'_> {
             ChoiceOption { value: agent.key.clone().into(), text: agent.name.clone() }
         };
         let constraint = closed(self.scenario.phase(id), speakers.iter().map(option).collect());
+        let constraint = Constraint { except: before.into_iter().collect(), ..constraint };
         let draft = TurnDraft {
             cue: self.scenario.language.say(Text::Floor, &[("name", &self.scenario.agent(moderator).name)]),
             purpose: Purpose::Floor,

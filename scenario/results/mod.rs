@@ -11,7 +11,7 @@ pub use vote::{Tally, tally};
 
 use super::choice::{Chosen, text_of};
 use super::plan::{Audience, Plan, Purpose, Turn};
-use super::{AgentId, Choice, Phase, PhaseId, Scenario, TurnId};
+use super::{AgentId, Chance, Choice, Phase, PhaseId, Scenario, TurnId};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +51,8 @@ pub struct History {
     pub state: Arc<StateValues>,
     /// The agents present where it is read, if not all of the phase's cast are.
     pub present: Option<Arc<BTreeSet<AgentId>>>,
+    /// Roots of what is drawn where it is read; `None`: nothing can be.
+    pub chance: Option<Chance>,
 }
 
 /// The outcome of a turn.
@@ -95,6 +97,11 @@ impl History {
             }
         }
         said
+    }
+
+    /// The same, with roots of draws.
+    pub fn drawing(self, chance: Option<Chance>) -> Self {
+        Self { chance, ..self }
     }
 
     /// The lines of a phase.

@@ -122,6 +122,8 @@ pub struct WrittenPhase {
     pub fresh: Option<bool>,
     /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
     pub moderator: Option<Key>,
+    /// Whether the moderator may name the agent who spoke last again. Default: `true`.
+    pub again: Option<bool>,
     /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.
     pub coordinator: Option<Key>,
     /// Who votes: a list of keys, or an expression that returns one, evaluated before each vote. Default: all
@@ -236,6 +238,8 @@ pub struct WrittenInteraction {
 pub enum WhoSpeaks {
     /// In each round everybody speaks once, in order, and hears those who spoke before. The default.
     RoundRobin,
+    /// Like `round_robin`, but each round begins with the next in order: whoever spoke first speaks last.
+    Rotating,
     /// In each round all speak at once and do not hear each other until the next round.
     Broadcast,
     /// In each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they

@@ -3,9 +3,10 @@
 //! Keys of a mapping and items of a list may be agents themselves (`me`), which are replaced by their keys.
 
 use super::context::AgentObject;
+use crate::chance::Draws;
 use greenroom_jinja::Jinja;
 use minijinja::value::{Enumerator, Object, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +35,25 @@ pub const FILTERS: &[(&str, &str)] = &[
         "only",
         "the items of a list that are also in another list; the entries of a mapping with the given keys",
     ),
+    ("shuffle", "the items of a list, in a random order"),
+    ("sample", "some of a list's items, drawn without putting any back: `players | sample(3)`"),
+    ("choose", "one of a list's items, drawn at random"),
+    (
+        "weighted",
+        "one key of a mapping to numbers, drawn with chances in proportion to these: `{'rain': 3, 'sun': 1} \
+         | weighted`",
+    ),
+    (
+        "deal",
+        "a mapping from each agent of a list to one of the items, shuffled: `roles | deal(players)`; to a list \
+         of `n` of them: `cards | deal(players, 5)`",
+    ),
+];
+
+/// Functions by name, and what each gives.
+pub const FUNCTIONS: &[(&str, &str)] = &[
+    ("random", "a random number from 0 up to, but without, 1: `random() < 0.25`"),
+    ("randint", "a random whole number between two, either included: `randint(1, 6)`"),
 ];
 
 /// Adds the filters.
@@ -50,6 +70,84 @@ pub(super) fn added(jinja: Jinja) -> Jinja {
         .with_filter("with", with)
         .with_filter("without", |of: Value, those: Value| select(&of, &those, false))
         .with_filter("only", |of: Value, those: Value| select(&of, &those, true))
+        .with_filter("shuffle", |state: &State<'_, '_>, of: Value| {
+            let mut items = items(&of)?;
+            drawn(state, |draws| draws.shuffle(&mut items, usize::MAX))?;
+            Ok::<_, Error>(Value::from(items))
+        })
+        .with_filter("sample", sample)
+        .with_filter("choose", |state: &State<'_, '_>, of: Value| {
+            let mut one = sampled(state, &of, 1)?;
+            one.pop().ok_or_else(|| wrong("items to choose from", &of))
+        })
+        .with_filter("weighted", weighted)
+        .with_filter("deal", deal)
+        .with_function("random", |state: &State<'_, '_>| drawn(state, |draws| Value::from(draws.share())))
+        .with_function("randint", randint)
+}
+
+/// What is drawn at the place that is being computed.
+fn drawn<T>(state: &State<'_, '_>, draw: impl FnOnce(&Draws) -> T) -> Result<T, Error> {
+    let draws = Draws::of(state)?;
+    let draws = draws.downcast_object_ref::<Draws>();
+    Ok(draw(draws.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "nothing can be drawn here"))?))
+}
+
+/// `n` items of a list, in the order in which they are drawn.
+fn sampled(state: &State<'_, '_>, of: &Value, n: usize) -> Result<Vec<Value>, Error> {
+    let mut items = items(of)?;
+    if n > items.len() {
+        let message = format!("expected {n} items or more to draw from, found {}", items.len());
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    drawn(state, |draws| draws.shuffle(&mut items, n))?;
+    items.truncate(n);
+    Ok(items)
+}
+
+fn sample(state: &State<'_, '_>, of: Value, n: usize) -> Result<Value, Error> {
+    sampled(state, &of, n).map(Value::from)
+}
+
+fn weighted(state: &State<'_, '_>, of: Value) -> Result<Value, Error> {
+    let weights = numbers(&of)?;
+    let bad = weights.iter().find(|(_, weight)| !(0.0..f64::INFINITY).contains(weight));
+    if let Some((key, weight)) = bad {
+        let message = format!("the weight of `{key}` is {weight}, expected a number that is not negative");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+    let mut rest = drawn(state, Draws::share)? * total;
+    let key = weights.iter().find(|(_, weight)| {
+        rest -= weight;
+        rest < 0.0
+    });
+    // A sum may be rounded up: then the last one that has a chance.
+    let key = key.or(weights.iter().rfind(|(_, weight)| *weight > 0.0));
+    let (key, _) = key.ok_or_else(|| wrong("a mapping with a weight above 0", &of))?;
+    Ok(Value::from(key.as_str()))
+}
+
+fn deal(state: &State<'_, '_>, of: Value, to: Value, n: Option<usize>) -> Result<Value, Error> {
+    let to = items(&to)?;
+    let all = to.len().saturating_mul(n.unwrap_or(1));
+    let mut dealt = sampled(state, &of, all)?.into_iter();
+    let hand = |key: Value| {
+        let hand = match n {
+            None => dealt.next().unwrap_or_default(),
+            Some(n) => Value::from(dealt.by_ref().take(n).collect::<Vec<Value>>()),
+        };
+        (key_of(key), hand)
+    };
+    Ok(ByKey::value(to.into_iter().map(hand).collect()))
+}
+
+fn randint(state: &State<'_, '_>, least: i64, most: i64) -> Result<Value, Error> {
+    let n = most.checked_sub(least).and_then(|n| u64::try_from(n).ok()?.checked_add(1)).ok_or_else(|| {
+        let message = format!("expected the smaller number first, found {least} and {most}");
+        Error::new(ErrorKind::InvalidOperation, message)
+    })?;
+    Ok(Value::from(drawn(state, |draws| least + draws.below(n) as i64)?))
 }
 
 /// Values by key: looked up by key, by a number or truth value that is written like it, or by an agent

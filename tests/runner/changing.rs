@@ -235,7 +235,8 @@ impl Author<'_> {
         } else {
             self.line(depth, &format!("agents: [{}]", keys.join(", ")));
         }
-        let orders = ["round_robin", "turns", "broadcast", "interrupt", "moderated", "turns", "whisper"];
+        let orders =
+            ["round_robin", "turns", "broadcast", "interrupt", "moderated", "turns", "whisper", "rotating"];
         let order = self.dice.pick(&orders);
         let rounds = if id == 0 { 1 + self.dice.below(2) } else { self.dice.below(3) };
         self.line(depth, &format!("rounds: {rounds}"));
@@ -258,6 +259,9 @@ impl Author<'_> {
             "moderated" if keys.len() > 2 => {
                 self.line(depth, "order: moderated");
                 self.line(depth, &format!("moderator: {}", keys[0]));
+                if self.dice.in_ten(5) {
+                    self.line(depth, "again: false");
+                }
             }
             "moderated" => self.line(depth, "order: broadcast"),
             plain => self.line(depth, &format!("order: {plain}")),

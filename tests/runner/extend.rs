@@ -38,7 +38,8 @@ struct Phase {
 }
 
 const AGENTS: usize = 5;
-const TOPOLOGIES: [&str; 6] = ["round_robin", "broadcast", "whisper", "interrupt", "moderated", "turns"];
+const TOPOLOGIES: [&str; 7] =
+    ["round_robin", "rotating", "broadcast", "whisper", "interrupt", "moderated", "turns"];
 const CHOICES: [&str; 4] = [
     "choice: [x, y, z]",
     "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}, after {{ \

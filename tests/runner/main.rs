@@ -9,6 +9,7 @@ mod calls;
 mod case_seeds;
 mod cases;
 mod causes;
+mod chance;
 mod changing;
 mod ci;
 mod comparison;

@@ -360,3 +360,52 @@ phases:
     assert_eq!(codes(&open), []);
     assert_eq!(speakers(&open, "talk").len(), 12);
 }
+
+#[test]
+fn each_round_begins_with_the_next() {
+    let text = |order: &str| {
+        format!(
+            "id: turning\nagents: {{a0: {{}}, a1: {{}}, a2: {{}}}}\nphases: [{{name: p, agents: [a0, a1, a2], \
+             order: {order}, rounds: 4, max_turns: 11}}]"
+        )
+    };
+    let (turns, _) = played(&scenario(&text("rotating")), 1);
+    let speakers: Vec<&str> = turns.iter().filter_map(|(path, ..)| path.rsplit('/').next()).collect();
+    let rounds = [["a0", "a1", "a2"], ["a1", "a2", "a0"], ["a2", "a0", "a1"], ["a0", "a1", "a2"]];
+    assert_eq!(speakers, rounds.concat()[..11]);
+}
+
+/// The speaker of each round, by the moderator's choices.
+fn floors(again: &str, salt: u64) -> Vec<String> {
+    let text = format!(
+        "id: floors\nagents: {{m: {{}}, a0: {{}}, a1: {{}}, a2: {{}}}}\nphases: [{{name: p, agents: [m, a0, a1, a2], \
+         order: moderated, moderator: m, {again}rounds: 9}}]"
+    );
+    let answer = move |request: &Request| {
+        let Some(options) = &request.choice else { return Some("words".into()) };
+        let drawn = turn_seed(salt, &request.path) as usize % options.open.len();
+        Some(options.choice.options[options.open[drawn]].text.clone())
+    };
+    let (folder, backend) = (tempfile::tempdir().unwrap(), Arc::new(Scripted::new(answer)));
+    let scenario = scenario(&text);
+    let played = play(&scenario, backend, folder.path(), &RunOptions::default()).unwrap();
+    let transcript = Transcript::open(&played.transcript).unwrap();
+    replay(&scenario, &transcript, BTreeMap::new()).unwrap();
+    let turns = transcript.turns.into_iter().map(|turn| turn.record.path);
+    turns.filter(|path| !path.ends_with("/m")).collect()
+}
+
+#[test]
+fn a_moderator_may_not_name_the_last_speaker_again() {
+    let repeats = |again: &str| {
+        let runs = (0..20).map(|salt| floors(again, salt));
+        let speaker = |path: &String| path.rsplit('/').next().unwrap_or_default().to_string();
+        runs.map(|run| {
+            assert_eq!(run.len(), 9);
+            run.windows(2).filter(|two| speaker(&two[0]) == speaker(&two[1])).count()
+        })
+        .sum::<usize>()
+    };
+    assert_eq!(repeats("again: false, "), 0);
+    assert!(repeats("") > 20 && repeats("again: true, ") > 20);
+}

@@ -7,7 +7,7 @@ use crate::diagnostic::Span;
 use crate::scenario::names::others;
 use crate::scenario::schema::COLORS;
 use crate::scenario::template::{
-    EXPRESSION_NAMES, FILTERS, PASS_NAMES, PHASE_FIELDS, ROUND_NAMES, STAGE_NAMES,
+    EXPRESSION_NAMES, FILTERS, FUNCTIONS, PASS_NAMES, PHASE_FIELDS, ROUND_NAMES, STAGE_NAMES,
 };
 use crate::scenario::{Path, PathStep, text_of};
 use lsp_types::{
@@ -187,6 +187,10 @@ fn code(document: &Document, cursor: &Cursor, before: &str) -> Vec<CompletionOff
     for agent in agents(document, tree) {
         offers.push(CompletionOffer::new(agent, CompletionItemKind::VARIABLE, "The name of an agent."));
     }
+    let functions = FUNCTIONS.iter();
+    offers.extend(
+        functions.map(|(name, about)| CompletionOffer::new(*name, CompletionItemKind::FUNCTION, *about)),
+    );
     let fixed = [EXPRESSION_NAMES, STAGE_NAMES, ROUND_NAMES, PASS_NAMES].concat();
     offers.extend(fixed.into_iter().map(|name| CompletionOffer::new(name, CompletionItemKind::KEYWORD, "")));
     if matches!(
