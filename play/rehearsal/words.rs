@@ -1,7 +1,7 @@
 //! Replies in a rehearsal: words that code depends on, and the description of a course of play.
 
 use greenroom_scenario::results::History;
-use greenroom_scenario::template::Code;
+use greenroom_scenario::template::{Code, DRAWING};
 use greenroom_scenario::{AgentId, Chosen, PhaseId, Purpose, Scenario, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,9 +33,6 @@ pub(super) fn mentions(text: &str, words: &[&str]) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     text.split(|c| !is_word(c)).any(|word| words.contains(&word))
 }
-
-/// Filters and functions that draw by chance.
-const DRAWING: &[&str] = &["shuffle", "sample", "choose", "weighted", "deal", "random", "randint"];
 
 /// True of code that may draw by chance.
 pub(super) fn draws(code: &str) -> bool {

@@ -56,6 +56,9 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("randint", "a random whole number between two, either included: `randint(1, 6)`"),
 ];
 
+/// Those of both that draw by chance.
+pub const DRAWING: &[&str] = &["shuffle", "sample", "choose", "weighted", "deal", "random", "randint"];
+
 /// Adds the filters.
 pub(super) fn added(jinja: Jinja) -> Jinja {
     jinja
@@ -282,6 +285,8 @@ fn select(of: &Value, those: &Value, is_among: bool) -> Result<Value, Error> {
 #[cfg(test)]
 mod tests {
     use super::super::environment;
+    use super::*;
+    use crate::chance::DRAWS;
     use minijinja::context;
 
     #[test]
@@ -311,5 +316,28 @@ mod tests {
             assert_eq!(json.as_deref(), Some(expected), "{code}");
         }
         assert!(environment().expression("3 | ranking").and_then(|code| code.value(names)).is_err());
+    }
+
+    /// What is listed as drawing by chance needs a place to draw at, and nothing else does.
+    #[test]
+    fn what_draws_is_listed() {
+        let all = FILTERS.iter().chain(FUNCTIONS).map(|(name, _)| *name);
+        for name in all {
+            let code = match name {
+                "random" => "random()".to_string(),
+                "randint" => "randint(1, 6)".to_string(),
+                "deal" => "['a'] | deal(['b'])".to_string(),
+                "sample" => "['a'] | sample(1)".to_string(),
+                "with" => "{'a': 1} | with('b', 2)".to_string(),
+                "without" | "only" => format!("['a'] | {name}('a')"),
+                "shuffle" | "choose" | "counts" | "plurality" => format!("['a'] | {name}"),
+                "sum_by_key" => "[{'a': 1}] | sum_by_key".to_string(),
+                name => format!("{{'a': 1}} | {name}"),
+            };
+            let value = |names| environment().expression(&code).and_then(|code| code.value(names));
+            let draws = BTreeMap::from([(DRAWS.to_string(), Draws::at(0, "here"))]);
+            assert!(value(Value::from(draws)).is_ok(), "{code}");
+            assert_eq!(value(context! {}).is_err(), DRAWING.contains(&name), "{code}");
+        }
     }
 }

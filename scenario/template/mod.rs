@@ -16,7 +16,7 @@ pub(super) use context::{
 pub use context::{evaluate_alone, evaluator, render_system};
 pub use explain::remedy;
 pub(super) use filters::ByKey;
-pub use filters::{FILTERS, FUNCTIONS};
+pub use filters::{DRAWING, FILTERS, FUNCTIONS};
 pub use lines::FIRST_RULES;
 pub use lines::keep_lines;
 

@@ -19,6 +19,7 @@ use crate::scoring::self_check::calibration_root;
 use crate::store::inventory::Folder;
 use crate::store::{Found, Store, StoreLocation};
 use crate::text::prefix::{Segment, SegmentKind};
+use crate::text::tokenizer::{After, Tokenizer};
 use crate::{
     CacheSource, Conversation, Engine, EngineConfig, ErrorKind, KvChoice, KvFormat, MatchKind, ModelSource,
     Request, Retention, SessionKey,
@@ -104,19 +105,25 @@ impl Bench {
     ) -> Self {
         let bytes: &'static [u8] = model.bytes().leak();
         let gguf = Arc::new(Gguf::open(&ModelSource::Bundled("random", bytes)).expect("a model"));
-        let mut device = open(&gguf);
-        let tokens: Vec<u32> = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
+        let tokens = (0..N as u32).map(|i| i.wrapping_mul(2_654_435_761) % 260).collect();
+        Self::of(open(&gguf), model.clone(), tokens, format)
+    }
+
+    /// A trained model's file, and a text of its own.
+    pub(crate) fn of_file(path: &Path, text: &str, format: KvFormat) -> Self {
+        let gguf = Arc::new(Gguf::open(&ModelSource::Path(path.to_owned())).expect("a model"));
+        let tokenizer = Tokenizer::from_gguf(&gguf).expect("a tokenizer");
+        let mut tokens = tokenizer.encode_template(text, After::Special).expect("ids");
+        tokens.truncate(N);
+        let device = Cpu::load(&gguf, Isa::detect(), &mut |_, _| {}).expect("a device");
+        Self::of(Box::new(device), RandomModel::tiny(0), tokens, format)
+    }
+
+    fn of(mut device: Box<dyn Device>, model: RandomModel, tokens: Vec<u32>, format: KvFormat) -> Self {
         device.calibrate(&measure(&*device, &tokens).expect("a calibration"));
         let layout = Arc::new(device.spec().kv_layout(&KvChoice::Uniform(format)).expect("a layout"));
         let context = CacheContext::of_test(layout);
-        Self {
-            device: Arc::from(device),
-            context,
-            tokens,
-            format,
-            model: model.clone(),
-            reference: OnceLock::new(),
-        }
+        Self { device: Arc::from(device), context, tokens, format, model, reference: OnceLock::new() }
     }
 
     /// Has its states sealed in another format.
