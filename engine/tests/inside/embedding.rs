@@ -48,7 +48,8 @@ fn embeddings_are_near_the_reference() {
 
 #[test]
 fn chunks_instruction_sets_and_threads_change_no_bit() {
-    for model in some(exactness::models(), 3) {
+    // Each kind of cache once: what an embedding has of its own is the end of a pass.
+    for model in exactness::models().into_iter().step_by(5) {
         let bench = |isa| Bench::with(&model, KvFormat::F16, isa);
         let ids = &tokens()[..300];
         let whole = embedded(&bench(Isa::SCALAR).device, ids, ids.len());
