@@ -2,12 +2,12 @@
 
 use super::kernels::{CONVOLVE, FINISH, KEEP, KernelConstants, LOG, WALK};
 use super::states::log_words;
-use super::steps::{BufferRef, Extent, PassBuffer, Plan, Planner};
+use super::steps::{BufferRef, Extent, LayerVectors, PassBuffer, Plan, Planner};
 use super::weights::GpuMatrix;
 use crate::kv::format::StateFormat;
 use crate::model::family::RecurrentMixer;
 use crate::model::spec::RecurrenceSpec;
-use crate::model::weights::RecurrenceWeights;
+use crate::model::weights::{RecurrenceWeights, StateHeads};
 use greenroom_kernels::LANES;
 use greenroom_kernels::recurrence::Sealed;
 
@@ -46,118 +46,107 @@ impl Planner<'_> {
         weights: &RecurrenceWeights<GpuMatrix>,
     ) {
         let vectors = &self.vectors[l];
-        let RecurrenceSpec { mixer, channels, n_heads, n_key_heads, k_dim, v_dim, .. } = *own;
         let width = self.side_by_side(plan, weights.input.iter(), vectors.norms[0]);
-        let scratch = BufferRef::Scratch;
-        let constants = KernelConstants::default()
-            .uint(
-                "MIXER",
-                match mixer {
-                    RecurrentMixer::Delta { .. } => 0,
-                    RecurrentMixer::Mamba2 => 1,
-                    RecurrentMixer::ShortConvolution => 2,
-                },
-            )
-            .uint("CHANNELS", channels)
-            .uint("N_HEADS", n_heads)
-            .uint("K_DIM", k_dim.max(1))
-            .uint("V_DIM", v_dim.max(1))
-            .uint("INNER", own.inner())
-            .uint("VALUES", own.values().start)
-            .uint("WIDTH", width)
-            .uint("LOG_WORDS", log_words(own.layout()));
+        let constants = shape(own, width);
+        put_in_log(plan, vectors, own, &constants);
+        self.convolve(plan, vectors, own, weights, &constants);
+        let of_state = self.state(own, &constants);
+        if own.n_heads > 0 {
+            self.walk(plan, own, &of_state);
+        }
+        keep(plan, own, of_state);
+        self.finish(plan, vectors, own, weights.heads.as_ref(), constants);
+    }
+
+    /// What kernels know of a layer's share of a sealed state.
+    fn state(&self, own: &RecurrenceSpec, constants: &KernelConstants) -> KernelConstants {
         let format = &StateFormat::new(self.layout).layers[own.state];
         let word = |byte: usize| (byte - format.inputs.start) / 4;
-        let of_state = constants
-            .clone()
-            .uint("STATE_WORDS", word(format.scales.end))
-            .uint("ELEMENTS", word(format.elements.start))
-            .uint("SCALES", word(format.scales.start));
-        let words = |n: usize| Extent::Fixed(n.div_ceil(64));
-        let is_delta = matches!(mixer, RecurrentMixer::Delta { .. });
+        let constants = constants.clone().uint("STATE_WORDS", word(format.scales.end));
+        constants.uint("ELEMENTS", word(format.elements.start)).uint("SCALES", word(format.scales.start))
+    }
 
-        let bindings = vec![
-            plan.params(bytemuck::cast_slice(&vectors.state_heads)),
-            BufferRef::Vectors,
-            scratch(PassBuffer::Products),
-            scratch(PassBuffer::Logged),
-            BufferRef::Log(own.state),
-        ];
-        let groups = [words(channels / 2 + n_heads), Extent::Rows(1), Extent::Fixed(1)];
-        plan.push(&LOG, constants.clone(), bindings, groups);
-
-        let n_normed = if is_delta { 2 * n_key_heads } else { 0 };
-        let bindings = vec![
-            plan.params(bytemuck::cast_slice(&vectors.convolution)),
-            BufferRef::Vectors,
-            scratch(PassBuffer::Walked),
-            scratch(PassBuffer::LogPlaces),
-            BufferRef::Log(own.state),
-            scratch(PassBuffer::Convolved),
-        ];
-        let convolve = constants
+    fn convolve(
+        &self,
+        plan: &mut Plan,
+        vectors: &LayerVectors,
+        own: &RecurrenceSpec,
+        weights: &RecurrenceWeights<GpuMatrix>,
+        constants: &KernelConstants,
+    ) {
+        let n_normed = if is_delta(own) { 2 * own.n_key_heads } else { 0 };
+        let constants = constants
             .clone()
             .uint("THREADS", 64)
             .uint("TAPS", own.taps)
-            .uint("N_QUERIES", n_key_heads)
+            .uint("N_QUERIES", own.n_key_heads)
             .uint("N_NORMED", n_normed)
             .flag("BIASED", weights.convolution_bias.is_some())
             .float("EPS", self.spec.norm_eps);
-        let rest = (own.mixed_width() - n_normed * k_dim).div_ceil(64);
-        let groups = [Extent::Fixed(n_normed + rest), Extent::Walked, Extent::Fixed(1)];
-        plan.push(&CONVOLVE, convolve, bindings, groups);
-
-        if n_heads > 0 {
-            let (queries, keys) =
-                if is_delta { (0, own.key_width()) } else { (own.inner() + own.key_width(), own.inner()) };
-            let walk = of_state
-                .clone()
-                .uint("N_KEY_HEADS", n_key_heads)
-                .flag("GROUPED", mixer != RecurrentMixer::Delta { grouped: false })
-                .uint("ROWS", k_dim.div_ceil(SLICES))
-                .uint("QUERIES", queries)
-                .uint("KEYS", keys)
-                .uint(
-                    "FORMAT",
-                    match self.layout.sealed {
-                        Sealed::F32 => 0,
-                        Sealed::F16 => 1,
-                        Sealed::Q8 => 2,
-                    },
-                );
-            let bindings = vec![
-                scratch(PassBuffer::Sequences),
-                scratch(PassBuffer::Seals),
-                scratch(PassBuffer::Convolved),
-                BufferRef::Matrices(own.state),
-                BufferRef::Sealed(own.state),
-                scratch(PassBuffer::Read),
-            ];
-            let tiles = Extent::Fixed(own.inner() / LANES);
-            plan.push(&WALK, walk, bindings, [tiles, Extent::Sequences, Extent::Fixed(1)]);
-        }
-
-        let n_inputs = own.taps - 1;
         let bindings = vec![
-            scratch(PassBuffer::Kept),
-            scratch(PassBuffer::LogPlaces),
+            plan.params(bytemuck::cast_slice(&vectors.convolution)),
+            BufferRef::Vectors,
+            BufferRef::Scratch(PassBuffer::Walked),
+            BufferRef::Scratch(PassBuffer::LogPlaces),
             BufferRef::Log(own.state),
-            BufferRef::Sealed(own.state),
+            BufferRef::Scratch(PassBuffer::Convolved),
         ];
-        let groups = [words(n_inputs * channels / 2), Extent::Kept, Extent::Fixed(1)];
-        plan.push(&KEEP, of_state.uint("N_INPUTS", n_inputs), bindings, groups);
+        let rest = (own.mixed_width() - n_normed * own.k_dim).div_ceil(64);
+        plan.push(
+            &CONVOLVE,
+            constants,
+            bindings,
+            [Extent::Fixed(n_normed + rest), Extent::Walked, Extent::Fixed(1)],
+        );
+    }
 
-        let heads = weights.heads.as_ref();
-        let (n_groups, group) = match mixer {
-            RecurrentMixer::Delta { .. } => (n_heads, v_dim),
-            RecurrentMixer::Mamba2 => (n_key_heads, own.inner() / n_key_heads),
-            RecurrentMixer::ShortConvolution => (1, channels),
+    fn walk(&self, plan: &mut Plan, own: &RecurrenceSpec, of_state: &KernelConstants) {
+        let (queries, keys) = match is_delta(own) {
+            true => (0, own.key_width()),
+            false => (own.inner() + own.key_width(), own.inner()),
         };
-        let outer = if mixer == RecurrentMixer::Mamba2 { 0 } else { channels };
-        let finish = constants
+        let format = match self.layout.sealed {
+            Sealed::F32 => 0,
+            Sealed::F16 => 1,
+            Sealed::Q8 => 2,
+        };
+        let constants = of_state
+            .clone()
+            .uint("N_KEY_HEADS", own.n_key_heads)
+            .flag("GROUPED", own.mixer != RecurrentMixer::Delta { grouped: false })
+            .uint("ROWS", own.k_dim.div_ceil(SLICES))
+            .uint("QUERIES", queries)
+            .uint("KEYS", keys)
+            .uint("FORMAT", format);
+        let bindings = vec![
+            BufferRef::Scratch(PassBuffer::Sequences),
+            BufferRef::Scratch(PassBuffer::Seals),
+            BufferRef::Scratch(PassBuffer::Convolved),
+            BufferRef::Matrices(own.state),
+            BufferRef::Sealed(own.state),
+            BufferRef::Scratch(PassBuffer::Read),
+        ];
+        let tiles = Extent::Fixed(own.inner() / LANES);
+        plan.push(&WALK, constants, bindings, [tiles, Extent::Sequences, Extent::Fixed(1)]);
+    }
+
+    fn finish(
+        &self,
+        plan: &mut Plan,
+        vectors: &LayerVectors,
+        own: &RecurrenceSpec,
+        heads: Option<&StateHeads>,
+        constants: KernelConstants,
+    ) {
+        let (n_groups, group) = match own.mixer {
+            RecurrentMixer::Delta { .. } => (own.n_heads, own.v_dim),
+            RecurrentMixer::Mamba2 => (own.n_key_heads, own.inner() / own.n_key_heads),
+            RecurrentMixer::ShortConvolution => (1, own.channels),
+        };
+        let constants = constants
             .uint("THREADS", 256)
             .uint("GROUP", group)
-            .uint("OUTER", outer)
+            .uint("OUTER", if own.mixer == RecurrentMixer::Mamba2 { 0 } else { own.channels })
             .uint("OUT_WIDTH", own.given())
             .flag("NORMED", heads.is_some_and(|heads| heads.norm.is_some()))
             .flag("SKIPS", heads.is_some_and(|heads| heads.skip.is_some()))
@@ -165,12 +154,65 @@ impl Planner<'_> {
         let bindings = vec![
             plan.params(bytemuck::cast_slice(&[vectors.state_norm, vectors.state_heads[2]])),
             BufferRef::Vectors,
-            scratch(PassBuffer::Logged),
-            scratch(PassBuffer::Products),
-            scratch(PassBuffer::Convolved),
-            scratch(PassBuffer::Read),
-            scratch(PassBuffer::Recurred),
+            BufferRef::Scratch(PassBuffer::Logged),
+            BufferRef::Scratch(PassBuffer::Products),
+            BufferRef::Scratch(PassBuffer::Convolved),
+            BufferRef::Scratch(PassBuffer::Read),
+            BufferRef::Scratch(PassBuffer::Recurred),
         ];
-        plan.push(&FINISH, finish, bindings, [Extent::Fixed(n_groups), Extent::Rows(1), Extent::Fixed(1)]);
+        let groups = [Extent::Fixed(n_groups), Extent::Rows(1), Extent::Fixed(1)];
+        plan.push(&FINISH, constants, bindings, groups);
     }
+}
+
+fn is_delta(own: &RecurrenceSpec) -> bool {
+    matches!(own.mixer, RecurrentMixer::Delta { .. })
+}
+
+/// What all kernels of a layer know of it; `width`: of its products.
+fn shape(own: &RecurrenceSpec, width: usize) -> KernelConstants {
+    let mixer = match own.mixer {
+        RecurrentMixer::Delta { .. } => 0,
+        RecurrentMixer::Mamba2 => 1,
+        RecurrentMixer::ShortConvolution => 2,
+    };
+    KernelConstants::default()
+        .uint("MIXER", mixer)
+        .uint("CHANNELS", own.channels)
+        .uint("N_HEADS", own.n_heads)
+        .uint("K_DIM", own.k_dim.max(1))
+        .uint("V_DIM", own.v_dim.max(1))
+        .uint("INNER", own.inner())
+        .uint("VALUES", own.values().start)
+        .uint("WIDTH", width)
+        .uint("LOG_WORDS", log_words(own.layout()))
+}
+
+/// Workgroups of 64 threads.
+fn by_64(n: usize) -> Extent {
+    Extent::Fixed(n.div_ceil(64))
+}
+
+fn put_in_log(plan: &mut Plan, vectors: &LayerVectors, own: &RecurrenceSpec, constants: &KernelConstants) {
+    let bindings = vec![
+        plan.params(bytemuck::cast_slice(&vectors.state_heads)),
+        BufferRef::Vectors,
+        BufferRef::Scratch(PassBuffer::Products),
+        BufferRef::Scratch(PassBuffer::Logged),
+        BufferRef::Log(own.state),
+    ];
+    let groups = [by_64(own.channels / 2 + own.n_heads), Extent::Rows(1), Extent::Fixed(1)];
+    plan.push(&LOG, constants.clone(), bindings, groups);
+}
+
+fn keep(plan: &mut Plan, own: &RecurrenceSpec, of_state: KernelConstants) {
+    let n_inputs = own.taps - 1;
+    let bindings = vec![
+        BufferRef::Scratch(PassBuffer::Kept),
+        BufferRef::Scratch(PassBuffer::LogPlaces),
+        BufferRef::Log(own.state),
+        BufferRef::Sealed(own.state),
+    ];
+    let groups = [by_64(n_inputs * own.channels / 2), Extent::Kept, Extent::Fixed(1)];
+    plan.push(&KEEP, of_state.uint("N_INPUTS", n_inputs), bindings, groups);
 }

@@ -3,7 +3,6 @@
 
 use super::exactness::{self, Bench};
 use super::oracle;
-use super::some;
 use crate::device::Device;
 use crate::fixtures::RandomModel;
 use crate::scoring::embedding::Pooling;
