@@ -201,7 +201,7 @@ fn replies_are_the_same_whatever_a_draft_model_guesses() {
             let drafted = with_draft_model(&model, draft, cache_memory).unwrap();
             let (mut n_right, mut n) = (0, 0);
             let requests = requests().into_iter().zip(&expected).enumerate();
-            for (i, (request, expected)) in requests.take(if is_deep() { 36 } else { 12 }) {
+            for (i, (request, expected)) in requests.take(if is_deep() { usize::MAX } else { 12 }) {
                 let found = said(&drafted, request.clone());
                 let ids = |(done, text): &(Completion, String)| {
                     (done.ids.clone(), done.digest.clone(), text.clone())

@@ -111,7 +111,7 @@ fn states_on_the_gpu_are_exact() {
             states::check_turns(model, &device, [true]);
         }
         if thorough() || i == 0 {
-            states::check_history(model, &device, Numbers(i as u64), if thorough() { 60 } else { 8 });
+            states::check_history(model, &device, Numbers(i as u64), if thorough() { 60 } else { 6 });
         }
         eprintln!("{}: {:.0?}", model.architecture, began.elapsed());
     }
