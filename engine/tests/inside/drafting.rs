@@ -216,11 +216,11 @@ fn replies_are_the_same_whatever_a_draft_model_guesses() {
             }
             right.push((n_right, n));
         }
-        let wrong = |of: usize| right[of].1 - right[of].0;
-        // Shares of all cases; those of a part are further off.
-        let (factor, tenths) = if is_deep() { (3, 8) } else { (2, 7) };
-        assert!(wrong(0) * factor < wrong(1), "right of all guesses: {right:?}");
-        assert!(right[0].0 * 10 > right[0].1 * tenths, "right of all guesses: {right:?}");
+        // How often it guesses depends on what a guess costs at the time; how often it is right does not.
+        let wrong = |of: usize| (right[of].1 - right[of].0) as f64 / right[of].1.max(1) as f64;
+        eprintln!("right of all guesses: {right:?}");
+        assert!(right[1].1 == 0 || wrong(0) * 1.5 < wrong(1), "right of all guesses: {right:?}");
+        assert!(wrong(0) < 0.3, "right of all guesses: {right:?}");
     }
 }
 
