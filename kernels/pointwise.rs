@@ -55,6 +55,23 @@ pub fn rms_norm_onto(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32, base: &[
     });
 }
 
+/// Rows of `x: [n_rows, n]` less their mean: the RMS norm of these is the rows' norm around it (Ba et al. 2016,
+/// without a bias). Sums are of sixteen lanes, in order.
+pub fn centered(x: &[f32], n: usize) -> Floats {
+    let mut out = Floats::copy(x);
+    for_rows(&mut out, n, |_, rows| {
+        for row in rows.chunks_exact_mut(n) {
+            let mut sums = [0f32; LANES];
+            for part in row.chunks(LANES) {
+                sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+            }
+            let mean = sums.iter().sum::<f32>() / n as f32;
+            row.iter_mut().for_each(|x| *x -= mean);
+        }
+    });
+    out
+}
+
 /// See [`rms_norm`].
 pub(super) struct RmsNorm<'a> {
     pub(super) rows: &'a mut [f32],

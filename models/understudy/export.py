@@ -36,6 +36,20 @@ def vocabulary(path: Path) -> tuple[list[str], list[str]]:
     return tokens, merges
 
 
+def add_vocabulary(w: gguf.GGUFWriter, tokens: list[str], merges: list[str]) -> None:
+    """The tokenizer, and the chat template."""
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("qwen2")
+    w.add_token_list(tokens)
+    w.add_token_types([gguf.TokenType.CONTROL if t in SPECIAL else gguf.TokenType.NORMAL for t in tokens])
+    w.add_token_merges(merges)
+    w.add_bos_token_id(tokens.index(SPECIAL[0]))
+    w.add_pad_token_id(tokens.index(SPECIAL[0]))
+    w.add_eos_token_id(tokens.index(SPECIAL[2]))
+    w.add_add_bos_token(False)
+    w.add_chat_template(CHATML)
+
+
 def export(checkpoint: Path, tokenizer: Path, out: Path) -> None:
     """Write to a temporary file, then rename, so that readers never see half a model."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=False)
@@ -61,16 +75,7 @@ def export(checkpoint: Path, tokenizer: Path, out: Path) -> None:
     w.add_vocab_size(c["vocab"])
     w.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     w.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("qwen2")
-    w.add_token_list(tokens)
-    w.add_token_types([gguf.TokenType.CONTROL if t in SPECIAL else gguf.TokenType.NORMAL for t in tokens])
-    w.add_token_merges(merges)
-    w.add_bos_token_id(tokens.index(SPECIAL[0]))
-    w.add_pad_token_id(tokens.index(SPECIAL[0]))
-    w.add_eos_token_id(tokens.index(SPECIAL[2]))
-    w.add_add_bos_token(False)
-    w.add_chat_template(CHATML)
+    add_vocabulary(w, tokens, merges)
     q8 = gguf.GGMLQuantizationType.Q8_0
     for name, t in weights.items():
         a = t.float().numpy().astype(np.float32)

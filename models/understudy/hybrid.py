@@ -17,7 +17,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from export import CHATML, SPECIAL, vocabulary
+from export import SPECIAL, add_vocabulary, vocabulary
 from tokenizers import Tokenizer
 from train import Batches, schedule
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
@@ -113,14 +113,7 @@ def export(model: Qwen3_5ForCausalLM, tokenizer: Path, out: Path) -> None:
     w.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
     w.add_full_attention_interval(4)
     w.add_vocab_size(config.vocab_size)
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("qwen2")
-    w.add_token_list(tokens)
-    w.add_token_types([gguf.TokenType.CONTROL if t in SPECIAL else gguf.TokenType.NORMAL for t in tokens])
-    w.add_token_merges(merges)
-    w.add_eos_token_id(tokens.index(SPECIAL[2]))
-    w.add_add_bos_token(False)
-    w.add_chat_template(CHATML)
+    add_vocabulary(w, tokens, merges)
     for name, parameter in model.named_parameters():
         x = parameter.detach().numpy().astype(np.float32)
         whole, _, ending = name.rpartition(".")

@@ -8,17 +8,14 @@ use crate::model::calibration::Measured;
 use crate::model::spec::DecoderSpec;
 use crate::model::weights::{Layer, LayerInput, PerLayerInputs};
 use crate::{Error, ErrorKind, Result};
-use greenroom_kernels::LANES;
 use greenroom_kernels::activations::Activations;
 use greenroom_kernels::floats::{Floats, reusing};
 use greenroom_kernels::linear::{linear, linear_onto};
 use greenroom_kernels::panel::Packed;
-use greenroom_kernels::pointwise::{gate, rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, soft_cap};
-use greenroom_kernels::threads::for_rows;
+use greenroom_kernels::pointwise::{
+    centered, gate, rms_norm, rms_norm_in_place, rms_norm_onto, sigmoid, soft_cap,
+};
 use std::f32::consts::FRAC_1_SQRT_2;
-
-/// Floats of rows that a task centers, at least.
-const FLOATS_PER_TASK: usize = 1 << 14;
 
 impl Cpu {
     /// Runs a pass, see [`Device::run`](crate::device::Device::run); `watch` records queries, keys and
@@ -208,23 +205,6 @@ impl Cpu {
     pub(super) fn linear_onto(&self, x: &[f32], weights: &Packed, residual: &[f32]) -> Floats {
         linear_onto(self.isa, &Activations::new(self.isa, x, weights.k, &[weights]), weights, residual)
     }
-}
-
-/// Rows of `d` numbers less their mean: the norm of these is the rows' norm around it.
-fn centered(x: &[f32], d: usize) -> Floats {
-    let mut centered = Floats::copy(x);
-    for_rows([&mut centered], x.len() / d, FLOATS_PER_TASK.div_ceil(d), |_, [rows]| {
-        for row in rows.chunks_exact_mut(d) {
-            // Sixteen sums, so that they can be vectorized, in a fixed order.
-            let mut sums = [0f32; LANES];
-            for part in row.chunks(LANES) {
-                sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-            }
-            let mean = sums.iter().sum::<f32>() / d as f32;
-            row.iter_mut().for_each(|x| *x -= mean);
-        }
-    });
-    centered
 }
 
 /// Multiplies all numbers, unless the factor is 1.

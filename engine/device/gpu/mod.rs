@@ -38,7 +38,9 @@ use crate::{Error, KvChoice, Result};
 use cache::{BoundPlan, GpuCache};
 use context::Context;
 pub(crate) use context::list;
-use greenroom_kernels::{Isa, pointwise::rms_norm, shaping::Shaping};
+use greenroom_kernels::floats::Floats;
+use greenroom_kernels::pointwise::{centered, rms_norm};
+use greenroom_kernels::{Isa, shaping::Shaping};
 use half::f16;
 use kernels::Kernels;
 use plan::CANDIDATE_WORDS;
@@ -372,12 +374,8 @@ impl Gpu {
         let stream =
             self.context.read("a pass", encoder, &[(&scratch.buffers[&PassBuffer::Stream], 0, n_bytes)])?;
         let stream: Vec<f32> = bytemuck::pod_collect_to_vec(&stream);
-        let mut rows: Vec<f32> =
-            pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
-        for row in rows.chunks_exact_mut(d).filter(|_| self.spec.family.parallel) {
-            let mean = row.iter().sum::<f32>() / d as f32;
-            row.iter_mut().for_each(|x| *x -= mean);
-        }
+        let rows: Vec<f32> = pass.wanted.iter().flat_map(|row| &stream[row * d..][..d]).copied().collect();
+        let rows = if self.spec.family.parallel { centered(&rows, d) } else { Floats::from(rows) };
         let norm = rms_norm(Isa::detect(), &rows, &self.weights.output_norm, self.spec.norm_eps);
         Ok(Output::Hidden(norm.into_vec()))
     }

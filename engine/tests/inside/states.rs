@@ -386,7 +386,7 @@ fn rounded_states_are_near_those_in_f32() {
 
 /// The same on a trained model and a text: `models/understudy/hybrid.py` makes one.
 #[test]
-#[ignore = "for looking at: GREENROOM_HYBRID=FILE.gguf GREENROOM_TEXT=FILE.txt"]
+#[ignore = "a measurement: GREENROOM_HYBRID=FILE.gguf GREENROOM_TEXT=FILE.txt cargo test -p greenroom-engine --lib -- --ignored --nocapture rounded_states_of"]
 fn rounded_states_of_a_trained_model() {
     let path = |name| std::path::PathBuf::from(std::env::var_os(name).expect(name));
     let text = std::fs::read_to_string(path("GREENROOM_TEXT")).expect("a text");
