@@ -62,6 +62,9 @@ struct RunBody {
     seed: u64,
     max_tokens: Option<usize>,
     model: Option<String>,
+    /// True if no turn begins before the run is resumed or stepped.
+    #[serde(default)]
+    paused: bool,
 }
 
 /// A run that is to be played.
@@ -125,7 +128,7 @@ impl RunBody {
             let text =
                 std::str::from_utf8(bytes).map_err(|_| Refusal::request("the scenario is not UTF-8"))?;
             let (scenario, variables) = (text.to_string(), Map::new());
-            Self { scenario, variables, seed: 0, max_tokens: None, model: None }
+            Self { scenario, variables, seed: 0, max_tokens: None, model: None, paused: false }
         } else {
             body::read(bytes)?
         };
@@ -155,12 +158,16 @@ impl RunBody {
 
     fn options(&self, models: BTreeMap<String, String>) -> RunOptions {
         let given = Hints { max_tokens: self.max_tokens, ..Hints::default() };
+        let control = Control::remote(false);
+        if self.paused {
+            control.pause();
+        }
         RunOptions {
             seed: self.seed,
             max_tokens: self.max_tokens.unwrap_or(MAX_TOKENS as usize),
             given: given.names().map(str::to_string).collect(),
             models,
-            control: Control::remote(false),
+            control,
             ..RunOptions::default()
         }
     }
