@@ -10,79 +10,79 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Adds the [`Hints`] that a scenario can set to a struct of the schema. (`serde(flatten)` would lose the
-/// places of mistakes.)
-macro_rules! with_hints {
-    ($(#[$attribute:meta])* pub struct $name:ident { $($fields:tt)* }) => {
-        $(#[$attribute])*
-        pub struct $name {
-            $($fields)*
-            /// The model that answers: a name under `models`. For this field and those below, a turn's
-            /// setting takes precedence, then its phase's, the agent's and the scenario's. A memory belongs
-            /// to one model, so an agent with a permanent memory has the same model in all phases.
-            pub model: Option<String>,
-            /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7.
-            /// `--temperature` overrides it.
-            #[schemars(with = "Option<f64>", extend("minimum" = 0))]
-            pub temperature: Option<f32>,
-            /// Sample from the smallest set of tokens that reaches this probability. `--top-p` overrides it.
-            #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
-            pub top_p: Option<f32>,
-            /// Sample from this many of the most likely tokens; 0: from all. `--top-k` overrides it.
-            #[schemars(with = "Option<u64>")]
-            pub top_k: Option<usize>,
-            /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p`
-            /// overrides it.
-            #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
-            pub min_p: Option<f32>,
-            /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty`
-            /// overrides it.
-            #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
-            pub repetition_penalty: Option<f32>,
-            /// Maximum number of tokens in a reply. `--max-tokens` overrides it.
-            #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
-            pub max_tokens: Option<usize>,
-            /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the
-            /// default), `low`, `medium` or `high`. A switch without levels treats everything except `none`
-            /// as on; a model that always reasons is stopped at once by `none`. The agent remembers its
-            /// reasoning; others don't hear it. Choices (`choice`) and replies with a fixed form are made
-            /// without reasoning.
-            pub reasoning: Option<$crate::hints::Reasoning>,
-            /// Maximum number of tokens of reasoning before a reply; then the model is made to speak. They do
-            /// not count towards `max_tokens`. Default: 256 for `low`, 512 for `medium`, 1024 for `high`.
-            #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
-            pub reasoning_budget: Option<usize>,
-            /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the
-            /// reply would go on as a script, that is before a cue, and at the beginning of a line before a
-            /// bracket, the name of a speaker with a colon, or a copy of a text that the agent has read.
-            /// `none`: nowhere else, for analysts and minutes, whose replies list names.
-            pub stops: Option<$crate::hints::Stops>,
-        }
-
-        impl $name {
-            /// Takes out its reply settings.
-            pub fn hints(&mut self) -> $crate::hints::Hints {
-                $crate::hints::Hints {
-                    model: self.model.take(),
-                    temperature: self.temperature.take(),
-                    top_p: self.top_p.take(),
-                    top_k: self.top_k.take(),
-                    min_p: self.min_p.take(),
-                    repetition_penalty: self.repetition_penalty.take(),
-                    max_tokens: self.max_tokens.take(),
-                    reasoning: self.reasoning.take(),
-                    reasoning_budget: self.reasoning_budget.take(),
-                    stops: self.stops.take(),
-                    repetition_window: None,
-                    dry_multiplier: None,
-                    dry_base: None,
-                    dry_allowed_length: None,
-                }
-            }
-        }
-    };
+/// How replies are sampled, limited and ended. The settings of a turn take precedence over those of its
+/// phase, these over the agent's, and these over the scenario's.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "Sampling", deny_unknown_fields)]
+pub struct WrittenSampling {
+    /// How randomly tokens are sampled; 0 is greedy. Default: the model's own temperature, or 0.7.
+    /// `--temperature` overrides it.
+    #[schemars(with = "Option<f64>", extend("minimum" = 0))]
+    pub temperature: Option<f32>,
+    /// Sample from the smallest set of tokens that reaches this probability. `--top-p` overrides it.
+    #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
+    pub top_p: Option<f32>,
+    /// Sample from this many of the most likely tokens; 0: from all. `--top-k` overrides it.
+    #[schemars(with = "Option<u64>")]
+    pub top_k: Option<usize>,
+    /// Do not sample tokens less likely than this fraction of the most likely one. `--min-p` overrides it.
+    #[schemars(with = "Option<f64>", extend("minimum" = 0, "maximum" = 1))]
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens already used in the reply; 1 is off. `--repetition-penalty` overrides it.
+    #[schemars(with = "Option<f64>", extend("exclusiveMinimum" = 0))]
+    pub repetition_penalty: Option<f32>,
+    /// Maximum number of tokens in a reply. `--max-tokens` overrides it.
+    #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
+    pub max_tokens: Option<usize>,
+    /// How much a model reasons before a reply, if its chat template has a switch for it: `none` (the
+    /// default), `low`, `medium` or `high`. A switch without levels treats everything except `none` as on; a
+    /// model that always reasons is stopped at once by `none`. The agent remembers its reasoning; others don't
+    /// hear it. Replies with a fixed `answer` are made without reasoning.
+    pub reasoning: Option<Reasoning>,
+    /// Maximum number of tokens of reasoning before a reply; then the model is made to speak. They do not
+    /// count towards `max_tokens`. Default: 256 for `low`, 512 for `medium`, 1024 for `high`.
+    #[schemars(with = "Option<u64>", extend("minimum" = 1, "maximum" = u32::MAX))]
+    pub reasoning_budget: Option<usize>,
+    /// Where replies end besides their own end and `max_tokens`. `script` (the default): where the reply would
+    /// go on as a script, that is before a cue, and at the beginning of a line before a bracket, the name of a
+    /// speaker with a colon, or a copy of a text that the agent has read. `none`: nowhere else, for analysts
+    /// and minutes, whose replies list names.
+    pub stops: Option<Stops>,
 }
-pub(super) use with_hints;
+
+impl Hints {
+    /// The reply settings that stand together in a file.
+    pub fn written(model: Option<String>, sampling: Option<WrittenSampling>) -> Self {
+        let WrittenSampling {
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            repetition_penalty,
+            max_tokens,
+            reasoning,
+            reasoning_budget,
+            stops,
+        } = sampling.unwrap_or_default();
+        Self {
+            model,
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            repetition_penalty,
+            max_tokens,
+            reasoning,
+            reasoning_budget,
+            stops,
+            repetition_window: None,
+            dry_multiplier: None,
+            dry_base: None,
+            dry_allowed_length: None,
+        }
+    }
+}
 
 /// How much an agent reasons before it replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

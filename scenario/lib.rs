@@ -17,7 +17,6 @@ pub mod files;
 mod form;
 pub mod hints;
 pub mod language;
-pub mod names;
 mod older;
 pub mod papers;
 mod parse;
@@ -48,6 +47,7 @@ pub use excerpt::Excerpt;
 pub use form::{Form, MAX_AGAIN};
 pub use greenroom_yaml::{NodePlace, Path, PathStep, Tree, diagnostic, parse, repeated_key};
 pub use hints::{Given, Hints, Reasoning, Stops};
+pub use older::{Migrated, Older, migrate};
 pub use plan::{
     Announced, Audience, Change, Condition, Constraint, Edge, Horizon, Input, Plan, Purpose, RoutePoint,
     Seeds, TimelineId, Trigger, Turn, TurnId, turn_seed,

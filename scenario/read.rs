@@ -1,7 +1,6 @@
 //! Reads a scenario's YAML into [`Written`]: mistakes of type and unknown keys are collected, all of them,
 //! with their places.
 
-use super::names::others;
 use super::schema::{Written, json_schema};
 use greenroom_yaml::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
 use greenroom_yaml::{ExpectedValue, FoundValue, NodeReader, Path, PathStep, Tree, Wrong};
@@ -77,13 +76,7 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     };
     let message = format!("{place} has no field `{key}`");
     let diagnostic = Diagnostic::error("unknown-key", path.to_string(), tree.key(&path), message);
-    // A name that is accepted too is suggested by the first one, where it is nearest.
-    let first = |name: &str| others().find(|(other, _)| *other == name).map(|(_, first)| first);
-    let suggestion = match suggestion(&key, known.iter().map(String::as_str)) {
-        Some(Suggestion::Near(name)) => Some(Suggestion::Near(first(name).unwrap_or(name))),
-        _ => suggestion(&key, known.iter().map(String::as_str).filter(|name| first(name).is_none())),
-    };
-    match suggestion {
+    match suggestion(&key, known.iter().map(String::as_str)) {
         Some(suggestion) => {
             let meant = match &suggestion {
                 Suggestion::Near(name) => vec![(*name).to_string()],
@@ -122,17 +115,21 @@ pub fn typed(tree: &Tree, path: &[PathStep]) -> Typed {
     let (mut at, mut declared, mut way) = (root, root, Vec::new());
     let mut place = "a scenario";
     for (at_step, step) in path.iter().enumerate() {
+        let forms = forms(root, at);
         let next = match step {
-            PathStep::Key(key) => at.get("properties").and_then(|fields| fields.get(key)),
-            PathStep::Index(_) => at.get("items"),
+            PathStep::Key(key) => forms.iter().find_map(|form| form.get("properties")?.get(key)),
+            PathStep::Index(_) => forms.iter().find_map(|form| form.get("items")),
         };
         // Only a field determines its content: a user-defined name does not, even if it is that of a field.
         place = match step {
             PathStep::Key(key) if next.is_some() => named(key, place).unwrap_or(place),
             _ => place,
         };
-        let Some(next) = next.or_else(|| at.get("additionalProperties")) else { break };
-        (at, declared) = (resolved(root, next), next);
+        let others = || forms.iter().filter_map(|form| form.get("additionalProperties"));
+        let Some(next) = next.or_else(|| others().find(|of| **of != false)).or_else(|| others().next()) else {
+            break;
+        };
+        (at, declared) = (next, next);
         way.push(next);
         // Of the two parts a scenario has, a block is the one with phases.
         let here = Path(path[..=at_step].to_vec());
@@ -144,7 +141,7 @@ pub fn typed(tree: &Tree, path: &[PathStep]) -> Typed {
             at = &root["$defs"]["Block"];
         }
     }
-    Typed { place, declared, of: at, known: way.len(), way }
+    Typed { place, declared, of: resolved(root, at), known: way.len(), way }
 }
 
 /// What is in a field, as text; `None`: a part of what the field is in.
@@ -156,17 +153,29 @@ fn named(field: &str, around: &str) -> Option<&'static str> {
         "models" => "a remote engine",
         "phases" => "a phase",
         "turns" => "a turn",
-        "interactions" => "an interaction",
-        "choice" | "parse_choice" => "a choice",
+        "say" => "an item of `say`",
+        "answer" => "an answer",
+        "vote" => "a vote",
+        "sampling" => "a `sampling`",
         "memory" => "a memory",
         "route" => "a route",
-        "reply" => "a reply",
-        "grammar" => "a grammar",
         "assertions" => "an assertion",
         "judge" => "a judge",
         "share" if around == "an assertion" => "a share of runs",
         _ => return None,
     })
+}
+
+/// The forms of a type, with references resolved: several of a union.
+fn forms(root: &'static serde_json::Value, at: &'static serde_json::Value) -> Vec<&'static serde_json::Value> {
+    if let Some(forms_of) = at.get("anyOf").and_then(|any| any.as_array()) {
+        return forms_of.iter().flat_map(|form| forms(root, form)).collect();
+    }
+    let name = at.get("$ref").and_then(|of| of.as_str()?.strip_prefix("#/$defs/"));
+    match name.and_then(|name| root.get("$defs")?.get(name)) {
+        Some(next) => forms(root, next),
+        None => vec![at],
+    }
 }
 
 /// A type with its references resolved; of a union, the form that has fields.
@@ -196,9 +205,8 @@ fn diagnose(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 "Keep" => "way to keep memories",
                 "WhoSpeaks" => "speaking order",
                 "DebateFormat" => "debate format",
-                "DecisionMode" => "decision mode",
-                "InteractionKind" => "kind of interaction",
-                "WhoHears" => "audience",
+                "VoteRule" => "rule of a vote",
+                "Moment" => "moment",
                 "Reasoning" => "reasoning level",
                 "Stops" => "way to end replies",
                 "Normalize" => "normalization of options",
@@ -287,13 +295,31 @@ fn expectation(path: &Path, expected: ExpectedValue, found: &FoundValue) -> (&'s
             "an expression that must be true",
             "e.g. `- game.invalid == 0` or `- { that: game.invalid == 0, why: … }`",
         ),
-        (ExpectedValue::Named("WrittenChoice" | "Options"), _) => (
+        (ExpectedValue::Named("Options"), _) => (
             "a list of options, or a mapping from results to the texts that are said",
-            "e.g. `choice: [talk, silent]`",
+            "e.g. `one_of: [talk, silent]`",
         ),
+        (ExpectedValue::Named("WrittenAnswer"), _) => (
+            "a list of options, or a mapping with `one_of`, `schema`, `regex` or `lark`",
+            "e.g. `answer: [talk, silent]`",
+        ),
+        (ExpectedValue::Named("WrittenAudience"), _) => (
+            "`all`, `nobody`, agents, or a mapping from agents to those who hear them",
+            "e.g. `to: nobody`, or `to: { ben: ann }`",
+        ),
+        (ExpectedValue::Named("WrittenSays"), _) => (
+            "texts by agent, or a list of texts",
+            "e.g. `say: { ann: You are rich. }`, or `say: [{ at: round_end, text: Night falls. }]`",
+        ),
+        (ExpectedValue::Named("WrittenSets"), _) => {
+            ("a mapping from names to expressions, or a list of such mappings", "e.g. `set: { pot: pot + 1 }`")
+        }
+        (ExpectedValue::Named("WrittenVote"), _) => {
+            ("a mapping: a vote", "e.g. `vote: { rule: majority, answer: [stay, leave] }`")
+        }
         (ExpectedValue::Named("Scalar"), _) => (
             "a string, a number, true or false",
-            "write options with texts as a mapping: `choice: { talk: I talk, silent: I stay silent }`",
+            "write options with texts as a mapping: `one_of: { talk: I talk, silent: I stay silent }`",
         ),
         (ExpectedValue::Named("WrittenStrategy"), _) => (
             "a strategy: `tit_for_tat`, `grim`, `human`, `{always: X}`, `{random: p}`, `{list: [X, Y]}`, \
@@ -302,8 +328,7 @@ fn expectation(path: &Path, expected: ExpectedValue, found: &FoundValue) -> (&'s
         ),
         (
             ExpectedValue::Named(
-                "Lifecycle" | "Keep" | "WhoSpeaks" | "DebateFormat" | "DecisionMode" | "InteractionKind"
-                | "WhoHears" | "Normalize",
+                "Lifecycle" | "Keep" | "WhoSpeaks" | "DebateFormat" | "VoteRule" | "Moment" | "Normalize",
             ),
             _,
         ) => ("a word", "`greenroom schema --format markdown` lists the words"),

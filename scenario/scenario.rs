@@ -114,6 +114,8 @@ pub struct Agent {
     pub system_path: Path,
     /// The lifetime of its memory.
     pub lifecycle: Lifecycle,
+    /// True if it only listens.
+    pub is_silent: bool,
     /// Colour on a terminal.
     pub color: Option<Color>,
     /// The strategy that answers instead of the model.
@@ -227,9 +229,9 @@ pub struct Phase {
     pub route: Option<Arc<Route>>,
     /// The agents who can vote, where not all who speak do, and an expression for those of them who do.
     pub voters: Option<Voters>,
-    /// True if choices are heard by nobody, and the result of a vote is not announced.
-    pub secret: bool,
-    /// True if no agent hears it.
+    /// True if the result of its vote is not announced.
+    pub is_secret_vote: bool,
+    /// True if no agent hears what is said in it.
     pub is_unheard: bool,
     /// True of the question to a judge, after all that the cast plays.
     pub is_judge: bool,
@@ -237,14 +239,18 @@ pub struct Phase {
     pub observers: Vec<AgentId>,
     /// The order of speaking.
     pub topology: Topology,
-    /// The edges between agents.
-    pub interactions: Vec<Interaction>,
+    /// Those who whisper, and to whom.
+    pub whispers: BTreeMap<AgentId, Vec<AgentId>>,
+    /// Those who hear the whispers of others, and whose.
+    pub overhears: Vec<(AgentId, Vec<AgentId>)>,
     /// The condition for playing it.
     pub when: Option<Expression>,
     /// The condition for ending it before its last round.
     pub until: Option<Expression>,
     /// The choice that every turn, or the decision, makes.
     pub choice: Option<Arc<Choice>>,
+    /// The question of every turn that is no choice.
+    pub ask: Option<Arc<Template>>,
     /// The form of every turn's reply.
     pub form: Option<Arc<Form>>,
     /// How it decides.
@@ -253,10 +259,8 @@ pub struct Phase {
     pub format: Option<Template>,
     /// Opening for everybody.
     pub initial: Option<Template>,
-    /// Opening rendered for each agent that has no private one.
-    pub initial_template: Option<Template>,
-    /// Private openings.
-    pub private: BTreeMap<AgentId, Template>,
+    /// What some read besides when it opens.
+    pub openings: Vec<(Vec<AgentId>, Template)>,
     /// Lines of the stage before and after rounds.
     pub announcements: Vec<Announcement>,
     /// Changes of the state after each round.
@@ -352,7 +356,7 @@ pub struct ScriptTurn {
     pub choice: Option<Arc<Choice>>,
     /// The form of its reply.
     pub form: Option<Arc<Form>>,
-    /// The agents who hear it; empty: as interactions say.
+    /// The agents to whom it is whispered; empty: as in the phase.
     pub to: Vec<AgentId>,
     /// True if no agent hears it, false if others do; none: as in the phase.
     pub is_unheard: Option<bool>,
@@ -369,29 +373,6 @@ pub struct Assignment {
     pub name: String,
     /// The value.
     pub value: Expression,
-}
-
-/// An edge between agents of a phase.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interaction {
-    /// The agent who speaks or, with [`InteractionKind::Observe`], listens.
-    pub from: AgentId,
-    /// The agents concerned.
-    pub to: Vec<AgentId>,
-    /// Its meaning.
-    pub kind: InteractionKind,
-}
-
-/// What an edge between agents means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum InteractionKind {
-    /// Everybody hears what `from` says.
-    Public,
-    /// Only `to` hears what `from` says.
-    Whisper,
-    /// `from` hears what `to` says, whispers too.
-    Observe,
 }
 
 /// The payoff of a phase's choices.
@@ -514,7 +495,7 @@ impl Scenario {
         let systems = self.agents.iter().map(|agent| (agent.system_path.to_string(), hash(&agent.system)));
         let stages = self.phases.iter().flat_map(Phase::templates);
         systems
-            .chain(stages.map(|template| (names::recorded(&template.path), hash(&template.text))))
+            .chain(stages.map(|template| (template.path.to_string(), hash(&template.text))))
             .collect()
     }
 }
@@ -539,43 +520,30 @@ impl Phase {
         self.agents.iter().copied().filter(|agent| !silent(agent)).collect()
     }
 
-    /// The audience of an agent, by the interactions.
+    /// Who hears an agent.
     pub fn audience(&self, speaker: AgentId) -> Audience {
-        let of =
-            |kind| self.interactions.iter().filter(move |edge| edge.kind == kind && edge.from == speaker);
-        let mut whispered: Vec<AgentId> = Vec::new();
-        for to in of(InteractionKind::Whisper).flat_map(|edge| &edge.to) {
-            if !whispered.contains(to) {
-                whispered.push(*to);
-            }
-        }
-        if whispered.is_empty() || of(InteractionKind::Public).next().is_some() {
-            return Audience::All;
-        }
-        self.whisper(speaker, &whispered)
+        self.whispers.get(&speaker).map_or(Audience::All, |to| self.whisper(speaker, to))
     }
 
     /// A whisper to some, and who overhears it.
     pub fn whisper(&self, speaker: AgentId, to: &[AgentId]) -> Audience {
-        let overhears =
-            |edge: &&Interaction| edge.kind == InteractionKind::Observe && edge.to.contains(&speaker);
-        let observers = self.interactions.iter().filter(overhears).map(|edge| edge.from);
-        let by = observers.filter(|other| *other != speaker && !to.contains(other)).collect();
+        let others = self.overhears.iter().filter(|(_, of)| of.contains(&speaker)).map(|(by, _)| *by);
+        let by = others.filter(|other| *other != speaker && !to.contains(other)).collect();
         Audience::Whisper { to: to.to_vec(), by }
     }
 
     /// All templates and expressions of the phase that are read before or during its turns.
     pub fn asks(&self) -> impl Iterator<Item = &Template> {
-        let asked = self.choices().filter_map(|choice| choice.ask.as_deref());
+        let asked = self.choices().filter_map(|choice| choice.ask.as_deref()).chain(self.ask.as_deref());
         asked.chain(self.script().iter().filter_map(|turn| turn.ask.as_deref()))
     }
 
     /// All texts of the phase.
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
-        let shared = [&self.format, &self.initial, &self.initial_template];
+        let shared = [&self.format, &self.initial];
         let announced = self.announcements.iter().map(|announcement| &announcement.text);
         let opening = shared.into_iter().flatten().chain(self.query());
-        opening.chain(self.private.values()).chain(self.asks()).chain(announced)
+        opening.chain(self.openings.iter().map(|(_, text)| text)).chain(self.asks()).chain(announced)
     }
 
     /// All that changes the state in the phase.
@@ -619,11 +587,9 @@ impl Phase {
 
     /// The templates that make up an agent's opening, in the order in which it reads them.
     pub fn opening(&self, agent: AgentId) -> impl Iterator<Item = (Opening, &Template)> {
-        let private = self.private.get(&agent);
-        let for_each = if private.is_some() { None } else { self.initial_template.as_ref() };
-        let shared = if for_each.is_some() { None } else { self.initial.as_ref() };
-        let shared = shared.or(for_each).map(|template| (Opening::Phase, template));
-        let private = private.map(|template| (Opening::Private, template));
+        let shared = self.initial.as_ref().map(|template| (Opening::Phase, template));
+        let private = self.openings.iter().filter(move |(to, _)| to.contains(&agent));
+        let private = private.map(|(_, template)| (Opening::Private, template));
         let format = self.format.as_ref().map(|template| (Opening::Format, template));
         shared.into_iter().chain(private).chain(format)
     }
@@ -634,7 +600,7 @@ impl Phase {
 pub enum Opening {
     /// The text that everybody reads.
     Phase,
-    /// The text that one agent alone reads.
+    /// A text that some read.
     Private,
     /// The debate format.
     Format,

@@ -137,9 +137,6 @@ impl<'a> NodeReader<'a> {
             Data::Leaf(Leaf::Number(_)) => &["Number", "That"],
             Data::Leaf(Leaf::Bool(_)) => &["Truth", "That"],
             Data::Seq(_) => &["List", "Many"],
-            Data::Map(entries) if entries.iter().any(|entry| entry.is("options")) => {
-                &["Long", "Texts", "Phase"]
-            }
             Data::Map(entries) if entries.iter().any(|entry| entry.is("phases") || entry.is("repeat")) => {
                 &["Block", "Texts", "Long"]
             }

@@ -12,10 +12,12 @@ mod edit;
 mod explain;
 mod path;
 mod place;
+mod rewrite;
 mod scalar;
 mod tree;
 
 pub use deserialize::{ExpectedValue, FoundValue, NodeReader, Wrong};
+pub use edit::{Piece, Taken};
 pub use path::{Path, PathStep};
 pub use place::NodePlace;
 pub use scalar::{Leaf, plain};

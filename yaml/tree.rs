@@ -29,6 +29,30 @@ pub(super) struct Node {
     /// A literal block scalar (`|`) keeps its lines, so a line of its text is a line of the file.
     pub(super) literal: bool,
     pub(super) data: Data,
+    /// The byte in the file where it begins: of a block scalar its `|` or `>`.
+    pub(super) start: usize,
+    /// The byte in the file where a collection ends, or the next token begins.
+    pub(super) end: usize,
+    /// Where it comes from.
+    pub(super) origin: Origin,
+}
+
+/// Where a node comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// It stands in the file.
+    #[default]
+    File,
+    /// It stands in the file with other entries or items.
+    Changed,
+    /// It is not in the file; its span is that of what it follows from.
+    Made,
+}
+
+impl Node {
+    fn read(span: Span, literal: bool, data: Data) -> Self {
+        Self { span, literal, data, start: span.start, end: span.end, origin: Origin::File }
+    }
 }
 
 /// The content of a value; other values by their numbers.
@@ -42,10 +66,8 @@ pub(super) enum Data {
 /// A key and its value.
 #[derive(Clone, Debug)]
 pub(super) struct MapEntry {
-    /// The key's text; of a field with several names, the one that the program knows it by.
+    /// The key's text.
     pub(super) key: String,
-    /// The name that is in the file, where it is another.
-    written: Option<String>,
     /// The key, read as a value.
     pub(super) kind: std::sync::Arc<Data>,
     pub(super) span: Span,
@@ -56,7 +78,7 @@ impl MapEntry {
     /// An entry that is not in the file; `span` is what it follows from.
     pub(super) fn new(key: &str, span: Span, node: usize) -> Self {
         let kind = std::sync::Arc::new(Data::Leaf(Leaf::Text(key.to_string())));
-        Self { key: key.to_string(), written: None, kind, span, node }
+        Self { key: key.to_string(), kind, span, node }
     }
 
     pub(super) fn is(&self, key: &str) -> bool {
@@ -203,47 +225,54 @@ impl Tree {
     /// elsewhere stays as it is. False: there is no such field.
     pub fn rename(&mut self, list: &Path, index: usize, from: &str, to: Option<&str>) -> bool {
         let Some((list, item)) = self.find(list).zip(self.find(&list.index(index))) else { return false };
-        let (span, Data::Map(entries)) = (self.nodes[item].span, &self.nodes[item].data) else {
-            return false;
-        };
+        let Node { span, start, end, data: Data::Map(entries), .. } = &self.nodes[item] else { return false };
+        let (span, start, end) = (*span, *start, *end);
         if !entries.iter().any(|entry| entry.is(from)) {
             return false;
         }
         let mut entries = entries.clone();
         entries.retain(|entry| !entry.is(to.unwrap_or(from)));
         for entry in entries.iter_mut().filter(|entry| entry.is(from)) {
-            entry.written = Some(std::mem::replace(&mut entry.key, to.unwrap_or_default().to_string()));
+            entry.key = to.unwrap_or_default().to_string();
         }
         let copy = self.nodes.len();
-        self.nodes.push(Node { span, literal: false, data: Data::Map(entries) });
+        self.nodes.push(Node {
+            span,
+            literal: false,
+            data: Data::Map(entries),
+            start,
+            end,
+            origin: Origin::Changed,
+        });
         if let Data::Seq(items) = &mut self.nodes[list].data {
             items[index] = copy;
         }
         true
     }
 
-    /// A path with the names that are in the file.
-    pub fn as_written(&self, path: &Path) -> Path {
-        let (mut written, mut at) = (path.clone(), self.root);
-        for step in &mut written.0 {
-            let next = match (at.map(|node| &self.nodes[node].data), &step) {
-                (Some(Data::Map(entries)), PathStep::Key(key)) => entries.iter().find(|entry| entry.is(key)),
-                (Some(Data::Seq(items)), PathStep::Index(index)) => {
-                    at = items.get(*index).copied();
-                    continue;
-                }
-                _ => None,
-            };
-            at = next.map(|entry| entry.node);
-            if let Some(name) = next.and_then(|entry| entry.written.clone()) {
-                *step = PathStep::Key(name);
-            }
-        }
-        written
-    }
-
     pub(super) fn data_mut(&mut self, node: usize) -> &mut Data {
         &mut self.nodes[node].data
+    }
+
+    /// A node of the file has other entries than it has there.
+    pub(super) fn changed(&mut self, node: usize) {
+        if self.nodes[node].origin == Origin::File {
+            self.nodes[node].origin = Origin::Changed;
+        }
+    }
+
+    pub(super) fn origin(&self, node: usize) -> Origin {
+        self.nodes[node].origin
+    }
+
+    /// The byte in the file where a value begins.
+    pub(super) fn start(&self, node: usize) -> usize {
+        self.nodes[node].start
+    }
+
+    /// The byte in the file where a collection ends, or the next token begins.
+    pub(super) fn end(&self, node: usize) -> usize {
+        self.nodes[node].end
     }
 
     pub(super) fn push(&mut self, node: Node) -> usize {
@@ -361,7 +390,11 @@ impl<'a> Builder<'a> {
                     return self.take_key(PendingKey { text: text.into_owned(), kind: data, span });
                 }
                 let literal = style == ScalarStyle::Literal;
-                let node = self.add(Node { span, literal, data }, span)?;
+                let start = match style {
+                    ScalarStyle::Literal | ScalarStyle::Folded => self.header(span.start),
+                    _ => span.start,
+                };
+                let node = self.add(Node { start, ..Node::read(span, literal, data) }, span)?;
                 self.anchors.insert(anchor, (node, 1));
             }
             Event::Alias(anchor) => {
@@ -384,6 +417,7 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(OpenCollection { node, anchor, n_before, .. }) = self.open.pop() {
+                    self.tree.nodes[node].end = span.end;
                     self.merge(node)?;
                     self.anchors.insert(anchor, (node, self.n_values - n_before));
                 }
@@ -391,6 +425,13 @@ impl<'a> Builder<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Where the header of a block scalar begins whose text begins at a byte.
+    fn header(&self, text: usize) -> usize {
+        let before = self.text[..text].trim_end();
+        let line = before.rfind('\n').map_or(0, |at| at + 1);
+        before[line..].rfind(" #").map_or(before, |comment| &before[..line + comment]).rfind(['|', '>']).unwrap_or(text)
     }
 
     fn waits_for_key(&self) -> bool {
@@ -447,7 +488,7 @@ impl<'a> Builder<'a> {
             return Err(wrong(span, message, "a scenario needs about six levels"));
         }
         let n_before = self.n_values;
-        let node = self.add(Node { span, literal: false, data }, span)?;
+        let node = self.add(Node::read(span, false, data), span)?;
         self.open.push(OpenCollection { node, key: None, anchor, n_before });
         Ok(())
     }
@@ -477,13 +518,7 @@ impl<'a> Builder<'a> {
                     // Of keys that appear twice the first counts.
                     (Data::Map(entries), Some(key)) if !entries.iter().any(|entry| entry.is(&key.text)) => {
                         let PendingKey { text, kind, span } = key;
-                        entries.push(MapEntry {
-                            key: text,
-                            written: None,
-                            kind: kind.into(),
-                            span,
-                            node: id,
-                        });
+                        entries.push(MapEntry { key: text, kind: kind.into(), span, node: id });
                     }
                     (Data::Seq(items), _) => items.push(id),
                     _ => {}

@@ -527,7 +527,7 @@ impl Memories {
     ) -> PromptError {
         PromptError::Template {
             path: path.to_string(),
-            place: self.scenario.tree.as_written(place).to_string(),
+            place: place.to_string(),
             line: error.line,
             message: error.message,
         }

@@ -205,7 +205,7 @@ impl Memories {
             (_, None) => language.say(Text::Undecided, &[("counts", &counts)]),
         };
         let text = format!("[{text}]");
-        let origin = phase.path.key("decision_mode").to_string();
+        let origin = phase.path.key("vote").to_string();
         Some(Event::Stage { kind: StageKind::Vote, text, origin, phase: phase.part.clone() })
     }
 

@@ -4,7 +4,6 @@
 use crate::prompt::Memories;
 use crate::tools::Toolbox;
 use crate::transcript::{AgentRecord, Cause, Drift, Header, PROGRAM};
-use greenroom_scenario::names::recorded;
 use greenroom_scenario::{Path, Scenario, ToolKind, ToolSpec};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -157,7 +156,7 @@ impl Place {
     /// Of a field.
     pub fn of(scenario: &Scenario, field: &Path) -> Self {
         let (file, line, _) = scenario.sources.place(scenario.tree.key(field));
-        Self { file: file.to_string(), line, field: scenario.tree.as_written(field).to_string() }
+        Self { file: file.to_string(), line, field: field.to_string() }
     }
 }
 
@@ -243,8 +242,12 @@ fn prompt(scenario: &Scenario, header: &Header, drift: &Drift) -> Option<Place> 
         let announced = phase.announcements.iter().map(|announcement| &announcement.text);
         phase.opening(agent).map(|(_, text)| text).chain(phase.query()).chain(phase.asks()).chain(announced)
     });
-    let changed = |path: &str| hashes.get(path) != header.templates.get(path);
-    if let Some(found) = read.find(|template| changed(&recorded(&template.path))) {
+    // In an earlier edition a text stood elsewhere.
+    let changed = |path: &Path| {
+        let hash = hashes.get(&path.to_string());
+        !header.templates.values().any(|recorded| Some(recorded) == hash)
+    };
+    if let Some(found) = read.find(|template| changed(&template.path)) {
         return Some(Place::of(scenario, &found.path));
     }
     variable(scenario, header)

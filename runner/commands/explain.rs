@@ -310,5 +310,5 @@ fn place(scenario: &Scenario, copy: Option<&Path>, field: &str) -> String {
     // In a run's own copy, by the path within it.
     let copied = copy.and_then(|root| Path::new(name).strip_prefix(root).ok());
     let name = copied.map_or_else(|| name.into(), Path::to_string_lossy);
-    format!("{}, {name}:{line}", scenario.tree.as_written(&path))
+    format!("{}, {name}:{line}", path)
 }

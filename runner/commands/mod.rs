@@ -30,6 +30,7 @@ mod import;
 mod lsp;
 mod machine;
 mod merge;
+mod migrate;
 mod models;
 mod new;
 mod play;
@@ -102,6 +103,7 @@ enum Command {
     Merge(merge::Args),
     Explain(explain::Args),
     Import(import::Args),
+    Migrate(migrate::Args),
     Replay(replay::Args),
     Report(report::Args),
     Review(review::Args),
@@ -123,7 +125,7 @@ pub fn main() -> ExitCode {
 
 /// The commands, grouped by task.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Write a scenario", &["new", "check", "graph", "schema", "import", "lsp"]),
+    ("Write a scenario", &["new", "check", "graph", "schema", "import", "migrate", "lsp"]),
     ("Play a scenario", &["run", "fork", "merge"]),
     ("Inspect what happened", &["explain", "report", "diff"]),
     ("Test with recordings", &["replay", "review"]),
@@ -205,6 +207,7 @@ impl Command {
             Self::Merge(args) => merge::run(args),
             Self::Explain(args) => explain::run(args),
             Self::Import(args) => import::run(args),
+            Self::Migrate(args) => migrate::run(args),
             Self::Replay(args) => replay::run(args),
             Self::Report(args) => report::run(args),
             Self::Review(args) => review::run(args),

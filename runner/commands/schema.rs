@@ -2,7 +2,6 @@
 //! from the Rust types.
 
 use super::Exit;
-use crate::scenario::names::others;
 use crate::scenario::schema::json_schema;
 use crate::scenario::template::{FILTERS, FUNCTIONS};
 use serde_json::Value;
@@ -59,7 +58,7 @@ id: tea
 title: Tea for two
 variables: { town: Lindholm }
 models: { quick: understudy }
-temperature: 0.8
+sampling: { temperature: 0.8 }
 agents:
   ada: { display_name: Ada, model: quick, system_prompt: \"You are Ada, a botanist of {{ town }}.\" }
   rolf: { display_name: Rolf }
@@ -104,7 +103,7 @@ agents:
 models:
   small: understudy
   big: { remote: 'http://127.0.0.1:8080', api: greenroom }
-agents: { ann: { model: small }, ben: { model: big }, cas: {}, mod: { role: moderator } }
+agents: { ann: { model: small }, ben: { model: big }, cas: {}, mod: {} }
 ",
     },
     Section {
@@ -149,13 +148,11 @@ phases:
     agents: [ann, ben, cas]
     rounds: 3
     prompt: The three meet at the well.
-    private_prompts:
-      ben: Only you know this, {{ me }}. The well is dry.
+    say: { ben: \"Only you know this, {{ me }}. The well is dry.\" }
   - name: vote
     agents: [ann, ben, cas]
     rounds: 0
-    decision_mode: majority_vote
-    choice: [dig, leave]
+    vote: { rule: majority, answer: [dig, leave] }
   - name: digging
     agents: [ann, ben]
     when: vote.decision == 'dig'
@@ -192,8 +189,7 @@ phases:
       - name: vote
         agents: alive
         rounds: 0
-        decision_mode: majority_vote
-        choice: { options: alive | without(me), ask: Who leaves? }
+        vote: { rule: majority, answer: alive | without(me), ask: Who leaves? }
         set: { alive: alive | without(vote.decision) }
 ",
     },
@@ -207,70 +203,62 @@ phases:
   - name: haggle
     agents: [ann, ben]
     turns:
-      - { agent: ann, ask: What do you offer?, choice: [5, 10, 20], temperature: 1.2 }
-      - { agent: ben, ask: Is it enough?, choice: { true: I take it, false: I want more } }
+      - { agent: ann, ask: What do you offer?, answer: [5, 10, 20], sampling: { temperature: 1.2 } }
+      - { agent: ben, ask: Is it enough?, answer: { one_of: { true: I take it, false: I want more } } }
       - { agent: ann, when: not haggle.choices.ben, to: ben }
     until: haggle.choices.ben
     rounds: 4
 ",
     },
     Section {
-        of: "Announcement",
-        heading: "An announcement",
-        place: "`phases[n].announce[n]`",
-        word: "announcement",
+        of: "Says",
+        heading: "What else is said",
+        place: "`phases[n].say`",
+        word: "texts",
         example: "\
 phases:
   - name: pot
     agents: [ann, ben]
     order: broadcast
     rounds: 5
-    choice: { options: [0, 5, 10], ask: \"Day {{ round }} of {{ rounds }}. How much do you put in?\" }
-    announce:
-      - { after: \"Ann put in {{ pot.choices.ann }}, Ben {{ pot.choices.ben }}. You have {{ payoffs[me] }} so far.\" }
-      - { before: \"You hear that it may be the last day.\", to: ann }
+    ask: Day {{ round }} of {{ rounds }}. How much do you put in?
+    answer: [0, 5, 10]
+    say:
+      - { to: ann, text: You are rich. }
+      - { at: round_start, to: ann, text: You hear that it may be the last day. }
+      - at: round_end
+        text: Ann put in {{ pot.choices.ann }}, Ben {{ pot.choices.ben }}. You have {{ payoffs[me] }} so far.
 payoff:
   phase: pot
   each: 10 - mine + all | sum * 3 / 4
 ",
     },
     Section {
-        of: "Interaction",
-        heading: "An interaction",
-        place: "`phases[n].interactions[n]`",
-        word: "interaction",
+        of: "Audience",
+        heading: "An audience",
+        place: "`phases[n].to`",
+        word: "audience",
         example: "\
 phases:
-  - name: dinner
-    agents: [ann, ben, cas]
-    rounds: 2
-    interactions:
-      - { from: ben, to: ann, kind: whisper }
-      - { from: cas, to: ben, kind: observe }
+  - { name: dinner, agents: [ann, ben, cas], rounds: 2, to: { ben: ann }, overhears: { cas: ben } }
+  - { name: notes, agents: [ann, ben], prompt: Write down what you think., to: nobody }
 ",
     },
     Section {
-        of: "Choice",
-        heading: "A choice",
-        place: "`choice` and `parse_choice`, of a phase or a turn",
-        word: "choice",
+        of: "Answer",
+        heading: "An answer",
+        place: "`answer`, of a phase, a turn, a vote or a judge",
+        word: "answer",
         example: "\
 phases:
-  - { name: one, agents: [ann], choice: [stay, leave] }
-  - { name: two, agents: [ann], choice: { stay: We stay, leave: We leave } }
-  - { name: three, agents: [ann], choice: { options: [1, 2, 3], shuffle: true, ask: How many days? } }
-",
-    },
-    Section {
-        of: "Reply",
-        heading: "A reply",
-        place: "`reply`, of a phase or a turn",
-        word: "reply",
-        example: "\
-phases:
+  - { name: one, agents: [ann], answer: [stay, leave] }
+  - { name: two, agents: [ann], answer: { one_of: { stay: We stay, leave: We leave } } }
+  - { name: three, agents: [ann], ask: How many days?, answer: { one_of: [1, 2, 3], shuffle: true } }
+  - { name: guests, agents: [ann], ask: How many guests?, answer: { regex: \"[1-9][0-9]? guests\" } }
+  - { name: bill, agents: [ann], ask: Who pays?, answer: { lark: 'start: (\"Ann\" | \"Ben\") \" pays.\"' } }
   - name: market
     agents: [ann, ben]
-    reply:
+    answer:
       schema:
         type: object
         properties:
@@ -283,18 +271,51 @@ outcome:
 ",
     },
     Section {
-        of: "Grammar",
-        heading: "A grammar",
-        place: "`grammar`, of a phase or a turn",
-        word: "grammar",
+        of: "Vote",
+        heading: "A vote",
+        place: "`phases[n].vote`",
+        word: "vote",
         example: "\
+state: { elders: [ann, ben] }
 phases:
-  - name: verdict
+  - { name: plan, agents: [ann, ben, cas], vote: { rule: ranked, answer: [dig, leave, wait] } }
+  - { name: trial, agents: [ann, ben, cas], vote: { rule: consensus, answer: [guilty, free], attempts: 5 } }
+  - name: exile
+    agents: [ann, ben, cas]
+    rounds: 0
+    vote: { rule: majority, answer: [cas, nobody], ask: Who leaves the village?, by: elders, secret: true }
+  - { name: order, agents: [ann, ben, cas], vote: { rule: leader, by: ann, answer: [march, rest] } }
+",
+    },
+    Section {
+        of: "Set",
+        heading: "Changes of the state",
+        place: "`phases[n].set`",
+        word: "changes of the state",
+        example: "\
+state: { pot: 10, days: 0 }
+phases:
+  - name: pot_luck
     agents: [ann, ben]
-    turns:
-      - { agent: ann, ask: How many guests?, grammar: { regex: \"[1-9][0-9]? guests\" } }
-      - { agent: ben, ask: Who pays?, grammar: { lark: 'start: (\"Ann\" | \"Ben\") \" pays.\"' } }
-outcome: { answer: verdict.replies.ann }
+    order: broadcast
+    rounds: 3
+    answer: [0, 1, 2]
+    set:
+      - { after: round, pot: pot - pot_luck.choices.values() | sum }
+      - { days: days + 3 }
+",
+    },
+    Section {
+        of: "Sampling",
+        heading: "A sampling",
+        place: "`sampling`, of a scenario, an agent, a phase, a turn or a judge",
+        word: "sampling",
+        example: "\
+sampling: { max_tokens: 80 }
+agents:
+  ann: { sampling: { temperature: 1.2, top_p: 0.9 } }
+  ben: {}
+  cas: {}
 ",
     },
     Section {
@@ -304,7 +325,7 @@ outcome: { answer: verdict.replies.ann }
         word: "payoff",
         example: "\
 phases:
-  - { name: nights, agents: [ann, ben], order: broadcast, rounds: 3, choice: [share, take] }
+  - { name: nights, agents: [ann, ben], order: broadcast, rounds: 3, answer: [share, take] }
 payoff:
   phase: nights
   unit: melons
@@ -327,7 +348,7 @@ agents:
   eve: { strategy: { script: { talk/1/eve: Good morning., game/1/eve: share, game/2/eve: take } } }
 phases:
   - { name: talk, agents: [dan, eve] }
-  - { name: game, agents: [ann, ben, cas, dan, eve], order: broadcast, rounds: 2, choice: [share, take] }
+  - { name: game, agents: [ann, ben, cas, dan, eve], order: broadcast, rounds: 2, answer: [share, take] }
 ",
     },
     Section {
@@ -361,7 +382,7 @@ assertions:
         word: "judge",
         example: "\
 assertions:
-  - judge: { ask: Did both keep their word?, choice: [kept, broken] }
+  - judge: { ask: Did both keep their word?, answer: [kept, broken] }
     that: verdict == 'kept'
 ",
     },
@@ -412,15 +433,15 @@ each item whether its loop is written `{% for … %}` or `{%- for … %}`. `-` i
 | `phase` | has `name`, `label`, `rounds` (as planned) | templates of phases |
 | `cast`, `others` | the agents present; the same without the reader | templates of phases |
 | an earlier phase's name; `phases.NAME` | its results, below | templates of phases, expressions |
-| the phase's own name | its results so far | `ask`, `announce`, `until`, `set`, a turn's `when` |
-| `round`, `rounds` | the round, from 1; the maximum number of rounds; your own names take precedence | `ask`, `announce`, `until`, a turn's `when` |
+| the phase's own name | its results so far | `ask`, `say` around rounds, `until`, `set`, a turn's `when` |
+| `round`, `rounds` | the round, from 1; the maximum number of rounds; your own names take precedence | `ask`, `say` around rounds, `until`, a turn's `when` |
 | a name in the `state` | its value at that point | templates of phases, expressions; not in system texts, nor in anything computed before the run |
 | a name under `let` | its value, computed there | where everything that it uses is known |
 | `pass`, `passes` | the number of the block's pass, from 1; the maximum number | in a block |
 | `payoffs.AGENT` | the sum of the agent's payoffs so far; null: no payoff could be computed | where the payoff's phase is known |
 | `outcome.NAME` | an outcome above this one | outcomes, assertions |
 | `verdict` | what the judge chose or replied | `that` beside a `judge` |
-| `me` | who chooses | `open` and `options` of a choice |
+| `me` | who chooses | `open` and `one_of` of an answer |
 | `mine`, `others`, `all` | choices of one round | `payoff.each` |
 
 ### Results of a phase
@@ -431,18 +452,18 @@ each item whether its loop is written `{% for … %}` or `{%- for … %}`. `-` i
 | `PHASE.rounds` | rounds that were played |
 | `PHASE.choices.AGENT` | the agent's latest choice; null: none, or invalid |
 | `PHASE.history.AGENT` | all its choices, oldest first |
-| `PHASE.votes.OPTION` | how often the option was chosen in any turn; with a `decision_mode`, in the last vote, and in a ranking for the first place |
-| `PHASE.decision` | what a `decision_mode` decided; null: nothing |
+| `PHASE.votes.OPTION` | how often the option was chosen in any turn; with a `vote`, in the last one, and in a ranking for the first place |
+| `PHASE.decision` | what the `vote` decided; null: nothing |
 | `PHASE.tied` | whether there was a tie, so that nothing was decided |
 | `PHASE.invalid` | choices that match no option, and replies that do not have the required form |
 | `PHASE.said.AGENT` | everything that the agent said, one line each |
-| `PHASE.replies.AGENT` | the value of the agent's latest reply with a form: its JSON value, e.g. `market.replies.ann.price`, or its text for a `grammar`; null: none, or invalid |
+| `PHASE.replies.AGENT` | the value of the agent's latest reply with a form: its JSON value, e.g. `market.replies.ann.price`, or its text for a `regex` or a `lark`; null: none, or invalid |
 | `PHASE.reply_history.AGENT` | all these values, oldest first |
 | `PHASE.calls.AGENT` | the agent's tool calls, oldest first, each with `tool`, `arguments`, `result` and `failed` |
 | `JUDGE.verdict` | what a judge chose or replied, by the judge's name; null: nothing valid |
 | `PHASE.messages[AGENT]` | the phase as that agent heard it; `${PHASE.messages[AGENT]}` is the same |
 
-`AGENT` is a key, `OPTION` a result as written in `choice`. In brackets, write the key in quotes, a number without them (`quiz.votes[4]`), or an agent: `talk.messages['ann']`,
+`AGENT` is a key, `OPTION` a result as written in `answer`. In brackets, write the key in quotes, a number without them (`quiz.votes[4]`), or an agent: `talk.messages['ann']`,
 `talk.choices[me]`, `payoffs[me]`; `messages` has only this form. Between `${` and `}`, write the key without quotes. Agents who speak at once
 (`broadcast`, votes) do not see each other's answers in their questions.
 
@@ -497,20 +518,11 @@ fn fields(out: &mut String, schema: &Value, of: &Value) {
     let is_needed = |name: &str| required.contains(&name);
     let mut all: Vec<_> = of["properties"].as_object().into_iter().flatten().collect();
     all.sort_by_key(|(name, _)| !is_needed(name));
-    let is_phase = of["properties"]["prompt"].is_object();
-    let other_names = |name: &str| -> Vec<&str> {
-        others().filter(|(_, first)| is_phase && *first == name).map(|(other, _)| other).collect()
-    };
-    for (name, field) in
-        all.into_iter().filter(|(name, _)| !is_phase || others().all(|(other, _)| other != *name))
-    {
+    for (name, field) in all {
         let needed = if is_needed(name) { ", required" } else { "" };
-        let also: Vec<String> =
-            other_names(name).into_iter().rev().map(|other| format!("`{other}`")).collect();
-        let also = if also.is_empty() { String::new() } else { format!(" Also: {}.", also.join(", ")) };
         let _ = writeln!(
             out,
-            "- **`{name}`** ({}{needed}): {}{also}",
+            "- **`{name}`** ({}{needed}): {}",
             kind(field),
             text(field).replace('\n', "\n  ")
         );

@@ -193,5 +193,5 @@ fn place(sources: &ReportSources, scenario: &Scenario, field: &str) -> String {
     let is_main = name == scenario.sources.main().name;
     let name = if is_main { &sources.transcript.header.record.scenario.path } else { name };
     let name = std::path::Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy());
-    format!("{}, {name}:{line}", scenario.tree.as_written(&path))
+    format!("{}, {name}:{line}", path)
 }

@@ -17,7 +17,7 @@ const CODE: [&str; 6] = ["Template", "Text", "Expression", "Assertion", "Cast", 
 
 /// Types in the schema in which all texts have errors of their own: options and fixed answers are rendered,
 /// texts of the stage have placeholders, and a grammar has its own syntax.
-const WHOLE: [&str; 4] = ["Choice", "Strategies", "Language", "Grammar"];
+const WHOLE: [&str; 3] = ["Answer", "Strategies", "Language"];
 
 /// What a text with braces is.
 enum Standing {
@@ -158,7 +158,7 @@ impl Checker {
 /// The fields that hold a JSON Schema, as they are declared.
 fn schemas() -> [&'static Value; 2] {
     let types = &json_schema().as_value()["$defs"];
-    [&types["Reply"]["properties"]["schema"], &types["LongTool"]["properties"]["arguments"]]
+    [&types["LongAnswer"]["properties"]["schema"], &types["LongTool"]["properties"]["arguments"]]
 }
 
 /// True of the declaration of a field with one of these types.

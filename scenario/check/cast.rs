@@ -1,5 +1,6 @@
 //! Checks the cast: keys, names, lifecycles.
 
+use super::topology::{ALL, NOBODY};
 use super::{Checker, is_identifier};
 use crate::schema::WrittenAgent;
 use crate::{Agent, Lifecycle};
@@ -60,8 +61,13 @@ impl Checker {
             let plain = super::phases::identifier_from(&key);
             self.push(found.help(format!("for example `{plain}`; `display_name` may be any text")));
         }
-        let hints = written.hints();
-        let hints = self.hints(hints, path);
+        let hints = self.hints(written.model.take(), written.sampling.take(), path);
+        if [ALL, NOBODY].contains(&key.as_str()) {
+            let span = self.tree.key(path);
+            let message = format!("`{key}` says who hears something in `to`, so no agent can have this key");
+            let found = Diagnostic::error("bad-name", path.to_string(), span, message);
+            self.push(found.help("rename it; `display_name` may be any text"));
+        }
         let name = self.known_text(written.display_name.take(), &path.key("display_name"));
         let name = name.unwrap_or_else(|| key.clone());
         let name = name.trim().to_string();
@@ -83,6 +89,7 @@ impl Checker {
             system: String::new(),
             system_path: path.key("system_prompt"),
             lifecycle: written.lifecycle.unwrap_or(Lifecycle::Permanent),
+            is_silent: written.speaks == Some(false),
             color,
             strategy: written.strategy.and_then(|given| self.strategy(given, &path.key("strategy"))),
             memory,

@@ -3,11 +3,11 @@
 use super::Checker;
 use crate::choice::{Choice, ChoiceMethod, ChoiceOption, Decision, text_of};
 use crate::schema::{
-    DecisionMode, Key, LongChoice, Normalize, Options, Scalar, Texts, WrittenChoice, WrittenExpression,
-    WrittenPhase,
+    Key, LongAnswer, Normalize, Options, Scalar, Texts, VoteRule, WrittenAnswer, WrittenCast,
+    WrittenExpression, WrittenVote,
 };
-use crate::template;
-use crate::{Agent, AgentId, PhaseId};
+use crate::template::{self, Template};
+use crate::{Agent, AgentId, Form, PhaseId, Voters};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Severity};
 use serde_json::Value;
@@ -25,52 +25,101 @@ const MAX_ATTEMPTS: usize = 100;
 const MIN_UNEQUAL_LENGTH: usize = 24;
 const MIN_UNEQUAL_RATIO: usize = 4;
 
+/// What a reply may be.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) choice: Option<Arc<Choice>>,
+    pub(super) form: Option<Arc<Form>>,
+}
+
+/// How a phase decides, and between what.
+#[derive(Default)]
+pub(super) struct Vote {
+    pub(super) choice: Option<Arc<Choice>>,
+    pub(super) decision: Option<Decision>,
+    pub(super) voters: Option<Voters>,
+    pub(super) is_secret: bool,
+}
+
+const EXAMPLE: &str = "e.g. `answer: [talk, silent]`";
+
 impl Checker {
-    /// The choice that `choice` or `parse_choice` describes.
-    pub(super) fn choice(
+    /// The form that `answer` gives to replies; of a choice, `ask` is the question.
+    pub(super) fn answer(
         &mut self,
-        decode: Option<WrittenChoice>,
-        parse: Option<WrittenChoice>,
+        written: Option<WrittenAnswer>,
+        ask: Option<Arc<Template>>,
         path: &Path,
         phase: PhaseId,
-    ) -> Option<Arc<Choice>> {
-        if decode.is_some() && parse.is_some() {
-            let message = "`choice` and `parse_choice` exclude each other: a reply is decoded or parsed";
-            self.error("contradiction", &path.key("parse_choice"), message).help =
-                Some("keep `choice`, unless the agent should answer in its own words".into());
-            return None;
+    ) -> Answer {
+        let path = path.key("answer");
+        let (long, at) = match written {
+            None => return Answer::default(),
+            Some(WrittenAnswer::List(options)) => {
+                (LongAnswer { one_of: Some(Options::List(options)), ..LongAnswer::default() }, path.clone())
+            }
+            Some(WrittenAnswer::Text(text)) => {
+                (LongAnswer { one_of: Some(Options::Text(text)), ..LongAnswer::default() }, path.clone())
+            }
+            Some(WrittenAnswer::Long(long)) => (*long, path.key("one_of")),
+        };
+        let kinds = [
+            ("one_of", long.one_of.is_some()),
+            ("schema", long.schema.is_some()),
+            ("regex", long.regex.is_some()),
+            ("lark", long.lark.is_some()),
+        ];
+        let given: Vec<&str> = kinds.iter().filter(|(_, is_given)| *is_given).map(|(kind, _)| *kind).collect();
+        if let [first, second, ..] = given[..] {
+            let message = format!("`{first}` and `{second}` exclude each other: a reply has one form");
+            self.error("contradiction", &path.key(second), message).help = Some("remove one of them".into());
+            return Answer::default();
         }
-        let (given, method, field) = match (decode, parse) {
-            (Some(given), _) => (given, ChoiceMethod::Decode, "choice"),
-            (_, Some(given)) => (given, ChoiceMethod::Parse, "parse_choice"),
-            _ => return None,
-        };
-        let path = path.key(field);
-        let (options, at, LongChoice { shuffle, normalize, ask, open, .. }) = match given {
-            WrittenChoice::List(options) => {
-                (Some(Options::List(options)), path.clone(), LongChoice::default())
+        if given.is_empty() {
+            if !kinds.iter().any(|(kind, _)| self.is_broken(&path.key(*kind))) {
+                let message = "an `answer` needs `one_of`, `schema`, `regex` or `lark`";
+                let help = "e.g. `answer: { one_of: { talk: I talk, silent: I stay silent } }`";
+                self.missing(&path, message, help);
             }
-            WrittenChoice::Texts(options) => {
-                (Some(Options::Texts(options)), path.clone(), LongChoice::default())
-            }
-            WrittenChoice::Text(text) => (Some(Options::Text(text)), path.clone(), LongChoice::default()),
-            WrittenChoice::Long(LongChoice { options, shuffle, normalize, ask, open }) => {
-                (options, path.key("options"), LongChoice { options: None, shuffle, normalize, ask, open })
-            }
-        };
+            return Answer::default();
+        }
+        let of_choices = [
+            ("open", long.open.is_some()),
+            ("shuffle", long.shuffle.is_some()),
+            ("normalize", long.normalize.is_some()),
+            ("free_text", long.free_text.is_some()),
+        ];
+        let idle = of_choices.into_iter().map(|(field, is_given)| (field, is_given, "one_of"));
+        for (field, _, of) in idle
+            .chain([("show", long.show.is_some(), "schema")])
+            .filter(|(_, is_given, of)| *is_given && given != [*of])
+        {
+            let message = format!("`{field}` has no effect here: it belongs to `{of}`");
+            self.unused(&path.key(field), &message, "remove it");
+        }
+        if long.one_of.is_some() {
+            return Answer { choice: self.choice(long, ask, (path, at), phase), form: None };
+        }
+        Answer { choice: None, form: self.form(long, &path) }
+    }
+
+    /// A choice: its settings are at the first path, its options at the second.
+    fn choice(
+        &mut self,
+        long: LongAnswer,
+        ask: Option<Arc<Template>>,
+        (path, at): (Path, Path),
+        phase: PhaseId,
+    ) -> Option<Arc<Choice>> {
+        let LongAnswer { one_of: options, open, shuffle, normalize, free_text, .. } = long;
+        let method = if free_text == Some(true) { ChoiceMethod::Parse } else { ChoiceMethod::Decode };
         let end = PhaseId(phase.0 + 1);
         let open = open.and_then(|open| self.expression(open, path.key("open"), end, OPEN_NAMES));
-        let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
-        if options.is_none() && !self.is_broken(&at) {
-            let message =
-                "a choice must be a list of options, or a mapping from results to the texts that are said";
-            self.error("type", &at, message).help = Some("e.g. `choice: [talk, silent]`".into());
-        }
         let is_of_agents = matches!(options, Some(Options::Text(_)));
         let (options, open) = match options? {
             Options::Text(text) => {
                 if open.is_some() {
-                    let message = "`options` is an expression that selects the open agents, so `open` can't \
+                    let message = "`one_of` is an expression that selects the open agents, so `open` can't \
                                    be used with it";
                     self.error("contradiction", &path.key("open"), message).help =
                         Some("keep one of the two".into());
@@ -78,7 +127,7 @@ impl Checker {
                 let n_before = self.found.len();
                 let open = self.expression(WrittenExpression::Text(text), at.clone(), end, OPEN_NAMES);
                 for found in self.found.iter_mut().skip(n_before) {
-                    let list = "write your own options as a list, e.g. `choice: [talk, silent]`";
+                    let list = "write your own options as a list, e.g. `answer: [talk, silent]`";
                     found.help = Some(format!("{list}; a text is read as an expression that returns agents"));
                 }
                 let open = open?;
@@ -95,11 +144,7 @@ impl Checker {
         if by_length && method == ChoiceMethod::Parse {
             let message =
                 "`normalize` has no effect here: the reply is searched for words, and no options are weighed";
-            self.unused(
-                &path.key("normalize"),
-                message,
-                "remove it, or write `choice` instead of `parse_choice`",
-            );
+            self.unused(&path.key("normalize"), message, "remove it, or remove `free_text`");
         }
         match method {
             ChoiceMethod::Decode if normalize.is_none() && !is_of_agents => self.like_lengths(&options, &at),
@@ -128,8 +173,8 @@ impl Checker {
             short.text, long.text
         );
         let span = self.tree.value(path);
-        let help = "write texts of similar length, or set `normalize` in the long form: `choice: \
-                    { options: …, normalize: length }`";
+        let help = "write texts of similar length, or set `normalize` in the long form: `answer: \
+                    { one_of: …, normalize: length }`";
         self.push(Diagnostic::warning("unequal-options", path.to_string(), span, message).help(help));
     }
 
@@ -143,7 +188,7 @@ impl Checker {
         // The first option with these words.
         let mut first: BTreeMap<Vec<String>, usize> = BTreeMap::new();
         let is_list = self.tree.find(&path.index(0)).is_some();
-        let remedy = "or write `choice` instead of `parse_choice`";
+        let remedy = "or remove `free_text`";
         for (n, option) in options.iter().enumerate() {
             let names = [words(&option.text), words(&text_of(&option.value))];
             let shared = names.iter().find_map(|name| Some((*first.get(name)?, name.clone())));
@@ -203,8 +248,8 @@ impl Checker {
         for (value, text, path) in written {
             let (Some(value), Some(text)) = (value, text) else {
                 if !self.is_broken(&path) {
-                    let help = "write options with texts as a mapping: `choice: \
-                                { talk: I talk, silent: I stay silent }`";
+                    let help = "write options with texts as a mapping: `answer: \
+                                { one_of: { talk: I talk, silent: I stay silent } }`";
                     self.error("type", &path, "an option must be a text, a number, true or false").help =
                         Some(help.into());
                 }
@@ -241,95 +286,85 @@ impl Checker {
         if sound && options.len() < 2 {
             let message =
                 format!("a choice needs at least two options; found {}", ["none", "one"][options.len()]);
-            self.error("bad-value", path, message).help = Some("e.g. `choice: [talk, silent]`".into());
+            self.error("bad-value", path, message).help = Some(EXAMPLE.into());
         }
         (sound && options.len() > 1).then_some(options)
     }
 
-    /// How a phase decides; the agent it needs is named or has the role.
-    pub(super) fn decision(
+    /// How a phase votes.
+    pub(super) fn vote(
         &mut self,
-        written: &WrittenPhase,
+        written: WrittenVote,
         cast: &[AgentId],
-        choice: Option<&Choice>,
         path: &Path,
-    ) -> Option<Decision> {
-        let here = path.key("decision_mode");
-        let mode = written.decision_mode.filter(|mode| *mode != DecisionMode::None);
-        let known = !self.is_broken(&here);
-        if known && written.attempts.is_some() && mode != Some(DecisionMode::Consensus) {
+        phase: PhaseId,
+    ) -> Option<Vote> {
+        let WrittenVote { rule, answer, ask, by, attempts, secret } = written;
+        let is_there = answer.is_some();
+        let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
+        let Answer { choice, form } = self.answer(answer, ask, path, phase);
+        let at = path.key("answer");
+        if !is_there {
+            self.missing(&at, "a vote needs `answer`: the options to decide between", "e.g. `answer: [stay, leave]`");
+        }
+        if form.is_some() {
+            let message = "a vote is between options, so its `answer` must be a list or `one_of`";
+            self.error("contradiction", &at, message).help = Some("e.g. `answer: [stay, leave]`".into());
+        }
+        let Some(rule) = rule else {
+            let message = "a vote needs `rule`: `majority`, `ranked`, `consensus` or `leader`";
+            self.missing(&path.key("rule"), message, "e.g. `rule: majority`");
+            return None;
+        };
+        if attempts.is_some() && rule != VoteRule::Consensus {
             let message = "`attempts` has no effect here: it limits the votes of a `consensus`";
-            self.unused(&path.key("attempts"), message, "remove it, or write `decision_mode: consensus`");
+            self.unused(&path.key("attempts"), message, "remove it, or write `rule: consensus`");
         }
-        if known && written.coordinator.is_some() && mode != Some(DecisionMode::CoordinatorDecides) {
-            let message = "`coordinator` has no effect here: it names the agent that decides alone";
-            let help = "remove it, or write `decision_mode: coordinator_decides`";
-            self.unused(&path.key("coordinator"), message, help);
+        let is_parsed = choice.as_ref().is_some_and(|choice| choice.method == ChoiceMethod::Parse);
+        if is_parsed && rule == VoteRule::Ranked {
+            let message = "a ranking is decoded, so it can't be in `free_text`";
+            self.error("contradiction", &at.key("free_text"), message).help = Some("remove `free_text`".into());
         }
-        let mode = mode?;
-        match choice {
-            None if written.choice.is_none() && written.parse_choice.is_none() => {
-                let message = format!("`{}` needs `choice`: the options to decide between", mode.word());
-                if !self.is_broken(&path.key("choice")) && !self.is_broken(&path.key("parse_choice")) {
-                    self.missing(&here, &message, "e.g. `choice: [stay, leave]`");
-                }
-            }
-            Some(Choice { method: ChoiceMethod::Parse, .. }) if mode == DecisionMode::RankedChoice => {
-                let message = "`ranked_choice` needs `choice`: a ranking is decoded, not parsed";
-                self.error("contradiction", &path.key("parse_choice"), message).help =
-                    Some("write `choice` instead of `parse_choice`".into());
-            }
-            _ => {}
-        }
-        Some(match mode {
-            DecisionMode::None => return None,
-            DecisionMode::MajorityVote => Decision::MajorityVote,
-            DecisionMode::RankedChoice => Decision::RankedChoice,
-            DecisionMode::Consensus => {
-                let attempts = self.count(written.attempts, &path.key("attempts")).unwrap_or(3);
+        let (decision, voters) = match rule {
+            VoteRule::Majority => (Decision::MajorityVote, self.voters(by, cast, path, phase)),
+            VoteRule::Ranked => (Decision::RankedChoice, self.voters(by, cast, path, phase)),
+            VoteRule::Consensus => {
+                let attempts = self.count(attempts, &path.key("attempts")).unwrap_or(3);
                 if attempts > MAX_ATTEMPTS {
                     let message = format!("a consensus can take at most {MAX_ATTEMPTS} votes");
                     self.error("bad-value", &path.key("attempts"), message).help =
                         Some("without `attempts` there are three votes".into());
                 }
-                Decision::Consensus { attempts: attempts.min(MAX_ATTEMPTS) }
+                let decision = Decision::Consensus { attempts: attempts.min(MAX_ATTEMPTS) };
+                (decision, self.voters(by, cast, path, phase))
             }
-            DecisionMode::CoordinatorDecides => Decision::Coordinator(self.with_role(
-                written.coordinator.as_ref(),
-                "coordinator",
-                cast,
-                (path, &here),
-            )?),
-        })
+            VoteRule::Leader => (Decision::Coordinator(self.leader(by, cast, path)?), None),
+        };
+        let is_secret = secret.unwrap_or(false);
+        choice.map(|choice| Vote { choice: Some(choice), decision: Some(decision), voters, is_secret })
     }
 
-    /// The agent that a phase names for a part, or the one of those present whose role it is.
-    pub(super) fn with_role(
-        &mut self,
-        given: Option<&Key>,
-        role: &'static str,
-        cast: &[AgentId],
-        (path, here): (&Path, &Path),
-    ) -> Option<AgentId> {
-        if let Some(Key(key)) = given {
-            let path = path.key(role);
-            let id = self.agent_id(key, &path)?;
-            self.present_here(id, key, cast, &path);
-            return Some(id);
-        }
-        let is = |id: &&AgentId| self.names.agents[id.0].role.eq_ignore_ascii_case(role);
-        let having: Vec<AgentId> = cast.iter().filter(is).copied().collect();
-        if let [one] = having.as_slice() {
-            return Some(*one);
-        }
-        let n_having = if having.is_empty() { "none".to_string() } else { having.len().to_string() };
-        let message = format!("{n_having} of the agents present have the role `{role}`; exactly one must");
-        if !self.is_broken(&path.key("agents")) {
-            let help = format!("name one with `{role}: KEY`, or give one agent `role: {role}`");
-            if !self.is_broken(&path.key(role)) {
-                self.missing(here, &message, &help);
+    /// The one who decides for all.
+    fn leader(&mut self, by: Option<WrittenCast>, cast: &[AgentId], path: &Path) -> Option<AgentId> {
+        let path = path.key("by");
+        let example = "e.g. `by: ann`";
+        let key = match by {
+            Some(WrittenCast::Text(key)) => key,
+            Some(WrittenCast::List(keys)) => match keys.into_iter().flatten().collect::<Vec<_>>().as_slice() {
+                [Key(key)] => key.clone(),
+                keys => {
+                    let message = format!("a leader is one agent, found {}", keys.len());
+                    self.error("bad-value", &path, message).help = Some(example.into());
+                    return None;
+                }
+            },
+            None => {
+                self.missing(&path, "the rule `leader` needs `by`: who decides for all", example);
+                return None;
             }
-        }
-        None
+        };
+        let id = self.agent_id(key.trim(), &path)?;
+        self.present_here(id, key.trim(), cast, &path);
+        Some(id)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Checker;
 use super::strategies::placed;
-use crate::schema::{WrittenGrammar, WrittenReply};
+use crate::schema::LongAnswer;
 use crate::{Agent, AgentId, Form, MAX_AGAIN, Phase, Strategy, Topology};
 use greenroom_grammar::{Grammar, Relaxed};
 use greenroom_yaml::Path;
@@ -11,36 +11,17 @@ use greenroom_yaml::diagnostic::Diagnostic;
 use serde_json::Value;
 use std::sync::Arc;
 
-const EXAMPLE: &str =
-    "e.g. `reply: { schema: { type: object, properties: { price: { type: integer } }, required: [price] } }`";
-
 impl Checker {
-    /// The form that `reply` or `grammar` describes; `chooses` is true where the same turns are choices.
-    pub(super) fn form(
-        &mut self,
-        reply: Option<WrittenReply>,
-        grammar: Option<WrittenGrammar>,
-        chooses: bool,
-        path: &Path,
-    ) -> Option<Arc<Form>> {
-        let field = if reply.is_some() { "reply" } else { "grammar" };
-        if reply.is_some() && grammar.is_some() {
-            let message = "`reply` and `grammar` exclude each other: a reply has one form";
-            self.error("contradiction", &path.key("grammar"), message).help =
-                Some("keep `reply` for JSON, `grammar` for anything else".into());
-            return None;
-        }
-        if chooses && (reply.is_some() || grammar.is_some()) {
-            let message = format!("`{field}` and a choice exclude each other: an option is the whole reply");
-            self.error("contradiction", &path.key(field), message).help =
-                Some("remove one of them; a schema can have an `enum`".into());
-            return None;
-        }
-        let (grammar, is_shown, path) = match (reply, grammar) {
-            (Some(reply), _) => self.of_schema(reply, &path.key("reply"))?,
-            (_, Some(grammar)) => self.of_grammar(grammar, &path.key("grammar"))?,
-            (None, None) => return None,
+    /// The form that an `answer` at a path describes, which is not a choice.
+    pub(super) fn form(&mut self, written: LongAnswer, path: &Path) -> Option<Arc<Form>> {
+        let LongAnswer { schema, show, regex, lark, .. } = written;
+        let (grammar, field) = match (schema, regex, lark) {
+            (Some(schema), ..) => (Grammar::json_schema(&schema), "schema"),
+            (_, Some(regex), _) => (Grammar::Regex(regex), "regex"),
+            (.., Some(lark)) => (Grammar::Lark(lark), "lark"),
+            (None, None, None) => return None,
         };
+        let (path, is_shown) = (path.key(field), field == "schema" && show.unwrap_or(true));
         let relaxed = self.relaxed(&grammar, &path)?;
         let then = format!("a reply that breaks it is asked for again, at most {MAX_AGAIN} times");
         self.left_out(&relaxed, &path, &then);
@@ -53,39 +34,6 @@ impl Checker {
             return None;
         }
         Some(Arc::new(form))
-    }
-
-    /// The grammar of a `reply`, whether others read it, and its place.
-    fn of_schema(&mut self, reply: WrittenReply, path: &Path) -> Option<(Grammar, bool, Path)> {
-        let Some(schema) = reply.schema else {
-            if !self.is_broken(&path.key("schema")) {
-                self.missing(path, "`reply` needs `schema`: the form of the reply", EXAMPLE);
-            }
-            return None;
-        };
-        Some((Grammar::json_schema(&schema), reply.show.unwrap_or(true), path.key("schema")))
-    }
-
-    /// The same of a `grammar`.
-    fn of_grammar(&mut self, written: WrittenGrammar, path: &Path) -> Option<(Grammar, bool, Path)> {
-        let (grammar, field) = match written {
-            WrittenGrammar { lark: Some(_), regex: Some(_) } => {
-                let message = "`lark` and `regex` exclude each other: a grammar is one of the two";
-                self.error("contradiction", &path.key("regex"), message).help =
-                    Some("remove one of them".into());
-                return None;
-            }
-            WrittenGrammar { lark: Some(lark), .. } => (Grammar::Lark(lark), "lark"),
-            WrittenGrammar { regex: Some(regex), .. } => (Grammar::Regex(regex), "regex"),
-            WrittenGrammar { lark: None, regex: None } => {
-                if !self.is_broken(&path.key("lark")) && !self.is_broken(&path.key("regex")) {
-                    let help = "e.g. `grammar: { regex: \"(yes|no), because [a-z ]{1,80}\" }`";
-                    self.missing(path, "`grammar` needs `lark` or `regex`", help);
-                }
-                return None;
-            }
-        };
-        Some((grammar, false, path.key(field)))
     }
 
     /// What can be enforced of a grammar; an error if it can't be used at all.

@@ -1,7 +1,7 @@
 //! Checks models and settings of replies, wherever they are.
 
 use super::{Checker, is_identifier};
-use crate::hints::{Hints, InvalidSetting};
+use crate::hints::{Hints, InvalidSetting, WrittenSampling};
 use crate::schema::{RemoteModel, WrittenModel};
 use crate::template::is_code;
 use crate::{Api, EngineAddress, Keep, Phase, Scenario, Turn};
@@ -102,12 +102,17 @@ impl Checker {
     }
 
     /// Settings that are together at a path, without those that are not valid.
-    pub(super) fn hints(&mut self, given: Hints, path: &Path) -> Hints {
-        let mut hints = given;
+    pub(super) fn hints(
+        &mut self,
+        model: Option<String>,
+        sampling: Option<WrittenSampling>,
+        path: &Path,
+    ) -> Hints {
+        let mut hints = Hints::written(model, sampling);
         hints.model = hints.model.filter(|name| self.has_model(name, &path.key("model")));
         for InvalidSetting { name, value, expected } in hints.take_invalid() {
             let message = format!("`{name}` is {value}, expected {expected}");
-            self.error("bad-value", &path.key(name), message).help =
+            self.error("bad-value", &path.key("sampling").key(name), message).help =
                 Some("leave the field out for the model's own value or the default".into());
         }
         hints
@@ -223,8 +228,8 @@ impl Checker {
 
     /// The first field below a path that gives a setting.
     fn set_at(&self, path: &Path, hints: &Hints) -> Option<Path> {
-        let is_set = |name: &&str| !hints.is_empty() && self.tree.find(&path.key(*name)).is_some();
-        Hints::of_scenarios().find(is_set).map(|name| path.key(name))
+        let fields = ["model", "sampling"].map(|name| path.key(name));
+        fields.into_iter().find(|field| !hints.is_empty() && self.tree.find(field).is_some())
     }
 
     /// The field that gives a turn a model other than its agent's.

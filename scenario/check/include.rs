@@ -3,7 +3,6 @@
 use super::types::exactly;
 use super::{Checker, ReadNamed};
 use crate::files::FileKind;
-use crate::hints::Hints;
 use crate::older;
 use crate::read;
 use crate::schema::Written;
@@ -136,13 +135,13 @@ impl Checker {
         let (mut tree, found) = Tree::read(&source, file);
         let unreadable = found.iter().any(|diagnostic| diagnostic.code == "yaml");
         self.found.extend(found);
-        self.found.extend(older::renew(&mut tree));
+        let renewed = older::renew(&mut tree);
+        self.found.extend(older::warning(&renewed));
         let theirs = if unreadable { None } else { read::read(&tree, &mut self.found) };
-        let Some(mut theirs) = theirs else {
+        let Some(theirs) = theirs else {
             self.names.partial = true;
             return;
         };
-        let hints = theirs.hints();
         let Written {
             id,
             title,
@@ -154,6 +153,8 @@ impl Checker {
             include,
             language,
             models,
+            model,
+            sampling,
             agents,
             phases,
             payoff,
@@ -161,8 +162,6 @@ impl Checker {
             assertions,
             ..
         } = theirs;
-        let is_set = |name: &&str| tree.find(&Path::default().key(*name)).is_some();
-        let set = Hints::of_scenarios().find(is_set).unwrap_or("model");
         let others = [
             ("id", id.is_some() || title.is_some() || description.is_some()),
             ("cases", cases.is_some()),
@@ -171,7 +170,8 @@ impl Checker {
             ("include", include.is_some()),
             ("language", language.is_some()),
             ("phases", phases.is_some()),
-            (set, !hints.is_empty()),
+            ("model", model.is_some()),
+            ("sampling", sampling.is_some()),
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
         ];
         for (field, _) in others.iter().filter(|(_, given)| *given) {

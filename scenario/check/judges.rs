@@ -2,6 +2,7 @@
 //! the cast is asked, an external agent is added for it. In all other respects they are phases, turns and
 //! agents.
 
+use super::choices::Answer;
 use super::{Checker, is_identifier, named};
 use crate::hints::Hints;
 use crate::language::Text;
@@ -38,7 +39,7 @@ impl Checker {
             if judges.len() == MAX_JUDGES {
                 let message = format!("more than {MAX_JUDGES} judges; at most {MAX_JUDGES} are allowed");
                 self.error("too-many", &path, message).help =
-                    Some("let a judge answer several questions in one `reply`".into());
+                    Some("let a judge answer several questions in one `schema`".into());
                 break;
             }
             let name = written.name.clone().unwrap_or_else(|| free_name(&taken));
@@ -71,8 +72,7 @@ impl Checker {
         for (at, judge) in judges.into_iter().enumerate() {
             let JudgeDeclaration { path, name, mut written } = judge;
             let id = PhaseId(first + at);
-            let hints = written.hints();
-            let hints = self.hints(hints, &path);
+            let hints = self.hints(written.model.take(), written.sampling.take(), &path);
             let member = written.agent.take();
             let turn = self.question(written, &path, id);
             let agent = match member {
@@ -93,22 +93,16 @@ impl Checker {
 
     /// What a judge is asked, and what it may answer.
     fn question(&mut self, written: WrittenJudge, path: &Path, id: PhaseId) -> Option<ScriptTurn> {
-        let WrittenJudge { ask, choice, reply, .. } = written;
+        let WrittenJudge { ask, answer, .. } = written;
         if ask.is_none() {
             let message = "a judge needs `ask`: the question";
             self.missing(&path.key("ask"), message, "e.g. `ask: Did both keep their promise?`");
         }
-        if choice.is_none()
-            && reply.is_none()
-            && !self.is_broken(&path.key("choice"))
-            && !self.is_broken(&path.key("reply"))
-        {
-            let message = "a judge needs `choice` or `reply`: the possible verdicts";
-            self.missing(path, message, "e.g. `choice: [kept, broken]`");
+        if answer.is_none() {
+            let message = "a judge needs `answer`: the possible verdicts";
+            self.missing(&path.key("answer"), message, "e.g. `answer: [kept, broken]`");
         }
-        let chooses = choice.is_some();
-        let choice = self.choice(choice, None, path, id);
-        let form = self.form(reply, None, chooses, path);
+        let Answer { choice, form } = self.answer(answer, None, path, id);
         let ask = self.template(ask, path.key("ask"), id).map(Arc::new);
         (choice.is_some() || form.is_some()).then(|| turn(ask, choice, form))
     }
@@ -137,6 +131,7 @@ impl Checker {
             system: self.language.text(Text::JudgeSystem).to_string(),
             system_path: path.clone(),
             lifecycle: Lifecycle::Ephemeral,
+            is_silent: false,
             color: None,
             strategy: None,
             memory: MemoryPolicy::default(),
@@ -191,21 +186,22 @@ fn phase(name: String, path: Path, agents: Vec<AgentId>, turns: Vec<ScriptTurn>,
         agents,
         cast: None,
         voters: None,
-        secret: false,
+        is_secret_vote: false,
         is_unheard: true,
         is_judge: true,
         observers: Vec::new(),
         topology: Topology::Script(turns),
-        interactions: Vec::new(),
+        whispers: BTreeMap::new(),
+        overhears: Vec::new(),
         when: None,
         until: None,
         choice: None,
+        ask: None,
         form: None,
         decision: None,
         format: None,
         initial: None,
-        initial_template: None,
-        private: BTreeMap::new(),
+        openings: Vec::new(),
         announcements: Vec::new(),
         set_each_round: Arc::default(),
         set: Arc::default(),

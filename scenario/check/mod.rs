@@ -36,7 +36,6 @@ pub use steps::Steps;
 
 use super::Case;
 use super::language::Language;
-use super::names;
 use super::older;
 use super::papers;
 use super::read;
@@ -63,25 +62,17 @@ pub struct Loaded {
     pub scenario: Option<Arc<Scenario>>,
     /// Errors and warnings.
     pub report: Report,
-    /// The names of fields that are in the file, where they are not the first ones.
-    names_there: names::WrittenNames,
 }
 
 impl Loaded {
     /// Adds mistakes that were found later; a scenario with an error can't be played.
-    pub fn with(self, mut found: Vec<Diagnostic>) -> Self {
-        let Self { scenario, report: Report { sources, mut diagnostics }, names_there } = self;
-        found.iter_mut().for_each(|found| names::as_written(found, &names_there));
+    pub fn with(self, found: Vec<Diagnostic>) -> Self {
+        let Self { scenario, report: Report { sources, mut diagnostics } } = self;
         diagnostics.extend(found);
-        Self::new(scenario, sources, diagnostics, names_there)
+        Self::new(scenario, sources, diagnostics)
     }
 
-    fn new(
-        scenario: Option<Arc<Scenario>>,
-        sources: Sources,
-        mut diagnostics: Vec<Diagnostic>,
-        names_there: names::WrittenNames,
-    ) -> Self {
+    fn new(scenario: Option<Arc<Scenario>>, sources: Sources, mut diagnostics: Vec<Diagnostic>) -> Self {
         if diagnostics.len() > MAX_REPORTED {
             let rest = diagnostics.split_off(MAX_REPORTED);
             let worst = rest.iter().map(|found| found.severity).min().unwrap_or(Severity::Warning);
@@ -99,7 +90,7 @@ impl Loaded {
         diagnostics.sort_by_key(|diagnostic| (diagnostic.span, diagnostic.severity));
         diagnostics.dedup();
         let report = Report { sources, diagnostics };
-        Self { scenario: scenario.filter(|_| report.n_errors() == 0), report, names_there }
+        Self { scenario: scenario.filter(|_| report.n_errors() == 0), report }
     }
 }
 
@@ -203,9 +194,9 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
         papers::put_cast(&mut tree, cast, &mut found);
     }
     let ending = if readable { papers::translate(&mut tree, &mut found) } else { None };
-    let names_there = names::rename(&mut tree, &mut found);
     let renewed = older::renew(&mut tree);
-    found.extend(renewed.into_iter().filter(|one| ending.is_none() || one.severity == Severity::Error));
+    // In the papers' format, names are no older than the rest.
+    found.extend(older::warning(&renewed).filter(|_| ending.is_none()));
     let written = if readable { read::read(&tree, &mut found) } else { None };
     let (names, broken, models) = Default::default();
     let language = Arc::default();
@@ -234,9 +225,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
         checker.read_tools(&mut written, read);
         checker.scenario(written, overrides)
     });
-    let (sources, mut diagnostics) = (checker.sources, checker.found);
-    diagnostics.iter_mut().for_each(|found| names::as_written(found, &names_there));
-    Loaded::new(scenario, sources, diagnostics, names_there)
+    Loaded::new(scenario, checker.sources, checker.found)
 }
 
 /// `k=v` of `--set`, the value typed as YAML types it.
@@ -406,14 +395,13 @@ impl Checker {
     fn scenario(&mut self, mut written: Written, overrides: &[(String, Value)]) -> Option<Arc<Scenario>> {
         let top = Path::default();
         let judges = self.judges(&mut written);
-        let hints = written.hints();
         let id = self.id(written.id.as_deref());
         self.language = self.language(written.language, &top.key("language"));
         let variables = self.names.values.clone();
         let models = self.models(written.models, &top.key("models"));
         let title = self.known_text(written.title, &top.key("title"));
         let description = self.known_text(written.description, &top.key("description"));
-        let hints = self.hints(hints, &top);
+        let hints = self.hints(written.model.take(), written.sampling.take(), &top);
         let embeddings = written.embeddings.filter(|name| self.has_model(name, &top.key("embeddings")));
         self.names.phases = named_in(&written.phases, &judges);
         let (mut agents, systems) = self.agents(written.agents, &top.key("agents"));

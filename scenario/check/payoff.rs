@@ -60,14 +60,13 @@ impl Checker {
                 continue;
             }
             let here = &phases[phase.0];
-            let unread = ["agents", "choice", "parse_choice", "decision_mode", "turns"];
+            let unread = ["agents", "answer", "vote", "turns"];
             if unread.iter().any(|field| self.is_broken(&here.path.key(*field))) {
                 return None;
             }
             if self.choosers(here).is_empty() {
-                let message = format!("no turn of `{name}` has a `choice`, so there is nothing to value");
-                let help = "add `choice: […]` without a `decision_mode` to the phase, or a `choice` to \
-                            single `turns`";
+                let message = format!("no turn of `{name}` is a choice, so there is nothing to value");
+                let help = "add `answer: […]` to the phase, or to single `turns`";
                 self.missing(&path, &message, help);
                 return None;
             }
@@ -239,7 +238,7 @@ impl Checker {
             let Some(option) = choice.find(key) else {
                 let names: Vec<String> = choice.options.iter().map(|option| text_of(&option.value)).collect();
                 let help = self.suggest(key, names.iter().map(String::as_str));
-                let help = help.unwrap_or("the options are in the phase's `choice`".into());
+                let help = help.unwrap_or("the options are in the phase's `answer`".into());
                 let span = self.tree.key(&here);
                 let message = format!("`{player}` has no option `{key}`");
                 self.push(Diagnostic::error("unknown-value", here.to_string(), span, message).help(help));

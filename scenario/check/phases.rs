@@ -1,15 +1,15 @@
 //! Checks the phases: who is present, what opens them, and how long they last.
 
-use super::topology::SECRET;
+use super::choices::{Answer, Vote};
+use super::state::SetAfter;
 use super::{Checker, is_identifier};
 use crate::compile::n_turns;
-use crate::schema::{WhoHears, WrittenCount, WrittenExpression, WrittenPhase, WrittenTemplate, json_schema};
-use crate::template::{ROUND_NAMES, Template, evaluate_in, plain_variables};
-use crate::{AgentId, ChoiceMethod, Phase, PhaseId, Topology};
+use crate::schema::{WrittenCount, WrittenExpression, WrittenPhase};
+use crate::template::{ROUND_NAMES, evaluate_in, plain_variables};
+use crate::{AgentId, Phase, PhaseId, ScriptTurn, Topology};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Span};
-use indexmap::IndexMap;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Maximum number of messages that all its agents together may hear.
 const MAX_HEARD: usize = 1_000_000;
@@ -50,29 +50,22 @@ impl Checker {
 
     pub(super) fn phase(&mut self, mut written: WrittenPhase, path: &Path, id: PhaseId) -> Phase {
         let name = self.phase_name(written.name.take(), path, id.0);
-        let hints = written.hints();
-        let hints = self.hints(hints, path);
+        let hints = self.hints(written.model.take(), written.sampling.take(), path);
         let (cast, present) = self.phase_cast(&mut written, path, id);
-        if written.interactions.as_ref().is_some_and(Vec::is_empty) {
-            let message = "`interactions` is empty: everybody present hears everything";
-            self.unused(&path.key("interactions"), message, SECRET);
+        let (openings, announcements) = self.said(written.say.take(), &cast, &path.key("say"), id);
+        let audience = self.audience(written.to.take(), &cast, &path.key("to"));
+        let overhears = self.overhears(written.overhears.take(), &cast, &path.key("overhears"));
+        let voted = written.vote.take().and_then(|vote| self.vote(vote, &cast, &path.key("vote"), id));
+        let ask = self.round_text(written.ask.take(), path.key("ask"), id).map(Arc::new);
+        let Answer { choice, form } = self.answer(written.answer.take(), ask.clone(), path, id);
+        let ask = ask.filter(|_| choice.is_none());
+        if choice.is_some() && voted.is_some() {
+            let message = "the turns of a phase choose, or it votes, not both";
+            self.error("contradiction", &path.key("answer"), message).help =
+                Some("use two phases, or give single `turns` their own `answer`".into());
         }
-        if written.announce.as_ref().is_some_and(Vec::is_empty) {
-            let message = "`announce` is empty";
-            self.unused(&path.key("announce"), message, "remove it, or add an announcement");
-        }
-        let announced = written.announce.take().unwrap_or_default();
-        let announcements = self.announcements(announced, &cast, &path.key("announce"), id);
-        let interactions = written.interactions.take().unwrap_or_default();
-        let interactions = self.interactions(interactions, &cast, &path.key("interactions"));
-        let (decode, parse) = (written.choice.clone(), written.parse_choice.clone());
-        let choice = self.choice(decode, parse, path, id);
-        let decision = self.decision(&written, &cast, choice.as_deref(), path);
-        let chooses = decision.is_none() && (written.choice.is_some() || written.parse_choice.is_some());
-        let form = self.form(written.reply.take(), written.grammar.take(), chooses, path);
-        let topology = self.topology(&mut written, &cast, &interactions, path, id);
+        let topology = self.topology(&mut written, &cast, path, id);
         let route = written.route.take();
-        let voters = self.voters(written.voters.take(), decision, &cast, path, id);
         let when = written.when.and_then(|given| self.expression(given, path.key("when"), id, &[]));
         let until = PhaseId(id.0 + 1);
         let until =
@@ -80,6 +73,8 @@ impl Checker {
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
         let rounds = written.rounds.take().map(|given| self.rounds(given, path.key("rounds")));
         let label = self.known_text(written.label.take(), &path.key("label"));
+        let SetAfter { round: set_each_round, phase: set } = self.sets(written.set, &path.key("set"), id);
+        let Vote { choice: of_vote, decision, voters, is_secret } = voted.unwrap_or_default();
         let mut phase = Phase {
             label: label.unwrap_or_else(|| name.clone()),
             part: name.clone(),
@@ -89,32 +84,29 @@ impl Checker {
             cast: present,
             route: None,
             voters,
-            secret: written.secret.unwrap_or(false),
-            is_unheard: written.hears == Some(WhoHears::None),
+            is_secret_vote: is_secret,
+            is_unheard: audience.is_none(),
             is_judge: false,
             topology,
-            interactions,
+            whispers: audience.unwrap_or_default(),
+            overhears,
             when,
             until,
-            choice,
+            choice: choice.or(of_vote),
+            ask,
             form,
-            decision: decision.filter(|_| written.choice.is_some() || written.parse_choice.is_some()),
+            decision,
             format: written.debate_format.and_then(|format| self.format(format, path, id)),
             initial: self.template(written.prompt, path.key("prompt"), id),
-            initial_template: self.template(
-                written.initial_prompt_template,
-                path.key("initial_prompt_template"),
-                id,
-            ),
-            private: self.private(written.private_prompts, &cast, path, id),
+            openings,
             announcements,
-            set_each_round: self.set(written.set_each_round, &path.key("set_each_round"), id, true),
-            set: self.set(written.set, &path.key("set"), id, false),
+            set_each_round,
+            set,
             rounds: 1,
             max_turns,
             fresh: written.fresh.unwrap_or(false),
             hints,
-            observers: self.observers(&cast),
+            observers: cast.iter().copied().filter(|agent| self.names.agents[agent.0].is_silent).collect(),
             agents: cast,
         };
         let each_round = n_turns(&Phase { max_turns: None, decision: None, ..phase.clone() }).max(1);
@@ -122,11 +114,6 @@ impl Checker {
         self.sensible(&phase, path);
         phase.route = route.and_then(|route| self.route(route, &phase, path, id));
         phase
-    }
-
-    fn observers(&self, cast: &[AgentId]) -> Vec<AgentId> {
-        let observes = |id: &&AgentId| self.names.agents[id.0].role.eq_ignore_ascii_case("observer");
-        cast.iter().filter(observes).copied().collect()
     }
 
     /// Rejects a phase in which nothing happens, or who speaks may not.
@@ -137,16 +124,16 @@ impl Checker {
             return;
         }
         if phase.rounds == 0 && !phase.announcements.is_empty() {
-            let message = "`announce` has no effect here: no rounds are played";
-            self.unused(&path.key("announce"), message, "remove it, or set `rounds`");
+            let message = "what is said around rounds has no effect here: no rounds are played";
+            self.unused(&path.key("say"), message, "remove it, or set `rounds`");
         }
         if phase.rounds == 0 && phase.decision.is_none() {
             return self.is_read(phase, path);
         }
         if speakers.is_empty() {
             let message =
-                "nobody speaks in this phase: all agents are observers, or only the moderator is left";
-            self.missing(&cast, message, "add an agent with another `role`");
+                "nobody speaks in this phase: all agents only listen, or only the moderator is left";
+            self.missing(&cast, message, "add an agent who speaks");
             return;
         }
         if let Topology::Script(turns) = &phase.topology {
@@ -154,20 +141,19 @@ impl Checker {
                 turns.iter().enumerate().filter(|(_, turn)| phase.observers.contains(&turn.agent))
             {
                 let key = &self.names.agents[turn.agent.0].key;
-                let message = format!("`{key}` is an observer, so it can't speak");
+                let message = format!("`{key}` only listens, so it can't have a turn");
                 self.error("contradiction", &path.key("turns").index(at).key("agent"), message).help =
-                    Some("give the agent another `role`, or remove the turn".into());
+                    Some("remove the turn, or the agent's `speaks: false`".into());
             }
         }
-        let all_own = !phase.script().is_empty() && phase.script().iter().all(|turn| turn.choice.is_some());
-        if let Some(choice) = phase.choice.as_ref().filter(|_| all_own && phase.decision.is_none()) {
-            let field = if choice.method == ChoiceMethod::Decode { "choice" } else { "parse_choice" };
-            let message = format!("`{field}` has no effect here: every turn has its own choice");
-            self.unused(
-                &path.key(field),
-                &message,
-                "remove it, or remove the choices of the turns that should use it",
-            );
+        let all_own = !phase.script().is_empty() && {
+            let has_own = |turn: &ScriptTurn| turn.choice.is_some() || turn.form.is_some();
+            phase.script().iter().all(has_own)
+        };
+        if all_own && (phase.choice.is_some() && phase.decision.is_none() || phase.form.is_some()) {
+            let message = "`answer` has no effect here: every turn has its own";
+            let help = "remove it, or remove the `answer` of the turns that should use it";
+            self.unused(&path.key("answer"), message, help);
         }
         if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
@@ -181,7 +167,7 @@ impl Checker {
         let moderated = matches!(phase.topology, Topology::Moderated { .. });
         if moderated && speakers.len() < 2 {
             let message = "a moderator needs at least two agents to choose from";
-            self.missing(&cast, message, "add an agent, or leave `order` out");
+            self.missing(&cast, message, "add an agent, or leave `moderator` out");
         }
     }
 
@@ -193,10 +179,8 @@ impl Checker {
                 Some("leave `rounds` out for one round, or write a `prompt`".into());
             return;
         }
-        let has = |method| phase.choice.as_ref().is_some_and(|choice| choice.method == method);
         let idle = [
-            ("choice", has(ChoiceMethod::Decode)),
-            ("parse_choice", has(ChoiceMethod::Parse)),
+            ("answer", phase.choice.is_some() || phase.form.is_some()),
             ("turns", !phase.script().is_empty()),
             ("until", phase.until.is_some()),
         ];
@@ -288,46 +272,6 @@ impl Checker {
             return None;
         }
         Some(usize::try_from(given).unwrap_or(usize::MAX))
-    }
-
-    fn private(
-        &mut self,
-        given: Option<IndexMap<String, Option<WrittenTemplate>>>,
-        cast: &[AgentId],
-        path: &Path,
-        phase: PhaseId,
-    ) -> BTreeMap<AgentId, Template> {
-        let (above, path) = (path, path.key("private_prompts"));
-        let mut private = BTreeMap::new();
-        for (key, text) in given.unwrap_or_default() {
-            let path = path.key(key.clone());
-            let Some(id) = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId) else {
-                self.unknown_private(&key, &path);
-                continue;
-            };
-            if !cast.contains(&id) && !self.is_broken(&above.key("agents")) {
-                let message = format!("`{key}` does not take part in this phase, so nobody reads this text");
-                let span = self.tree.key(&path);
-                let found = Diagnostic::error("absent-agent", path.to_string(), span, message);
-                self.push(found.help(format!("add `{key}` to the phase's `agents`, or remove the text")));
-            }
-            if let Some(template) = self.template(text, path, phase) {
-                private.insert(id, template);
-            }
-        }
-        private
-    }
-
-    fn unknown_private(&mut self, key: &str, path: &Path) {
-        let fields = json_schema().as_value()["$defs"]["Phase"]["properties"].as_object();
-        let span = self.tree.key(path);
-        if fields.is_some_and(|fields| fields.contains_key(key)) {
-            let message = format!("there is no agent `{key}`; it is a field of the phase");
-            let found = Diagnostic::error("unknown-agent", path.to_string(), span, message);
-            self.push(found.help("indent it like the phase's other fields"));
-        } else if !self.is_open(&["agents"]) {
-            self.unknown_agent(key, path, span);
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Checks who is present in a phase and who votes: keys, or an expression that gives them.
 
 use super::Checker;
-use crate::choice::Decision;
-use crate::schema::{DecisionMode, Key, Keys, WhoSpeaks, WrittenCast, WrittenExpression, WrittenPhase};
+use super::topology::{ALL, NOBODY};
+use crate::schema::{Key, Keys, VoteRule, WrittenAudience, WrittenCast, WrittenExpression, WrittenPhase, WrittenSays};
 use crate::template::{Expression, Scope, evaluate_in, plain_variables};
 use crate::{AgentId, PhaseId, Voters};
 use greenroom_yaml::Path;
@@ -73,18 +73,6 @@ impl Checker {
     /// True if only those present have a part in a phase. A variable may be set otherwise, so a part of
     /// somebody who is absent is not a mistake: then the cast stays open.
     fn is_cast_of(&self, written: &WrittenPhase, cast: &[AgentId]) -> bool {
-        let has_role = |role: &str| {
-            cast.iter().filter(|id| self.names.agents[id.0].role.eq_ignore_ascii_case(role)).count() == 1
-        };
-        if written.order == Some(WhoSpeaks::Moderated)
-            && written.moderator.is_none()
-            && !has_role("moderator")
-            || written.decision_mode == Some(DecisionMode::CoordinatorDecides)
-                && written.coordinator.is_none()
-                && !has_role("coordinator")
-        {
-            return false;
-        }
         let is_present = |key: &str| cast.iter().any(|id| self.names.agents[id.0].key == key);
         parts(written).into_iter().all(is_present)
     }
@@ -118,20 +106,11 @@ impl Checker {
     pub(super) fn voters(
         &mut self,
         given: Option<WrittenCast>,
-        decision: Option<Decision>,
         cast: &[AgentId],
         path: &Path,
         phase: PhaseId,
     ) -> Option<Voters> {
-        let (given, path) = (given?, path.key("voters"));
-        if !matches!(
-            decision,
-            Some(Decision::MajorityVote | Decision::RankedChoice | Decision::Consensus { .. })
-        ) {
-            let message = "`voters` has no effect here: the phase has no vote by several agents";
-            self.unused(&path, message, "remove it, or set a `decision_mode` such as `majority_vote`");
-            return None;
-        }
+        let (given, path) = (given?, path.key("by"));
         match given {
             WrittenCast::Text(text) => {
                 let end = PhaseId(phase.0 + 1);
@@ -147,14 +126,14 @@ impl Checker {
             WrittenCast::List(keys) => {
                 if keys.is_empty() {
                     let help = "leave it out to let all who speak vote";
-                    self.missing(&path, "`voters` is empty, so nothing would be decided", help);
+                    self.missing(&path, "`by` is empty, so nothing would be decided", help);
                 }
                 let mut agents = Vec::new();
                 for (at, key) in keys.into_iter().enumerate() {
                     let path = path.index(at);
                     let Some(id) = key.and_then(|Key(key)| self.member(&key, cast, &path)) else { continue };
                     if agents.contains(&id) {
-                        let message = format!("`{}` appears twice in `voters`", self.names.agents[id.0].key);
+                        let message = format!("`{}` appears twice in `by`", self.names.agents[id.0].key);
                         self.error("duplicate-name", &path, message).help = Some("remove one".into());
                         continue;
                     }
@@ -175,19 +154,38 @@ fn parts(written: &WrittenPhase) -> Vec<&str> {
             Some(Keys::Many(keys)) => keys.iter().flatten().map(String::as_str).collect(),
         }
     }
-    let one = [&written.moderator, &written.coordinator].into_iter().flatten();
     let turns = || written.turns.iter().flatten().flatten();
-    let edges = || written.interactions.iter().flatten().flatten();
-    let one = one.chain(turns().filter_map(|turn| turn.agent.as_ref()));
-    let one = one.chain(edges().filter_map(|edge| edge.from.as_ref()));
-    let voters = match &written.voters {
+    let one = written.moderator.iter().chain(turns().filter_map(|turn| turn.agent.as_ref()));
+    let pairs = written.pairs.iter().flatten().flatten().flatten().flatten();
+    let voters = match written.vote.as_ref().and_then(|vote| vote.by.as_ref()) {
         Some(WrittenCast::List(keys)) => keys.as_slice(),
         _ => &[],
     };
-    let one = one.chain(voters.iter().flatten()).map(|Key(key)| key.as_str());
-    let many = turns().map(|turn| turn.to.as_ref()).chain(edges().map(|edge| edge.to.as_ref()));
-    let many = many.chain(written.announce.iter().flatten().flatten().map(|announced| announced.to.as_ref()));
+    let leader = written.vote.as_ref().filter(|vote| vote.rule == Some(VoteRule::Leader));
+    let leader = leader.and_then(|vote| match &vote.by {
+        Some(WrittenCast::Text(key)) => Some(key.trim()),
+        _ => None,
+    });
+    let one = one.chain(pairs).chain(voters.iter().flatten()).map(|Key(key)| key.as_str()).chain(leader);
+    let many = turns().map(|turn| turn.to.as_ref());
+    let (private, said): (Vec<&str>, &[_]) = match &written.say {
+        None => Default::default(),
+        Some(WrittenSays::Long(private)) => (private.keys().map(String::as_str).collect(), &[]),
+        Some(WrittenSays::List(said)) => (Vec::new(), said),
+    };
+    let many = many.chain(said.iter().flatten().map(|said| said.to.as_ref()));
     let routes = written.route.iter().flat_map(|route| [route.among.as_ref(), route.otherwise.as_ref()]);
-    let private = written.private_prompts.iter().flat_map(|texts| texts.keys()).map(String::as_str);
-    one.chain(many.chain(routes).flat_map(of)).chain(private).collect()
+    let (speakers, audience): (Vec<&str>, Vec<&str>) = match &written.to {
+        None => Default::default(),
+        Some(WrittenAudience::One(key)) => (Vec::new(), vec![key]),
+        Some(WrittenAudience::Many(keys)) => (Vec::new(), keys.iter().flatten().map(String::as_str).collect()),
+        Some(WrittenAudience::Long(map)) => {
+            let of_each = map.values().flat_map(|to| of(to.as_ref()));
+            (map.keys().map(String::as_str).collect(), of_each.collect())
+        }
+    };
+    let others = written.overhears.iter().flatten();
+    let others = others.flat_map(|(key, whose)| std::iter::once(key.as_str()).chain(of(whose.as_ref())));
+    let named = one.chain(many.chain(routes).flat_map(of)).chain(speakers).chain(audience).chain(others).chain(private);
+    named.filter(|key| ![ALL, NOBODY].contains(key)).collect()
 }

@@ -3,7 +3,7 @@
 
 use super::{Checker, ReadNamed};
 use crate::files::FileKind;
-use crate::schema::{Written, WrittenAssertion, WrittenPart, WrittenReply};
+use crate::schema::{LongAnswer, Written, WrittenAnswer, WrittenAssertion, WrittenPart};
 use greenroom_yaml::diagnostic::{Diagnostic, Source, Span};
 use greenroom_yaml::{Path, repeated_key};
 use serde_json::Value;
@@ -13,15 +13,15 @@ impl Checker {
     /// Replaces names of files by their content; each file is read once.
     pub(super) fn read_schemas(&mut self, written: &mut Written, read: &ReadNamed<'_>) {
         let mut known: BTreeMap<String, Option<Value>> = BTreeMap::new();
-        for (reply, path) in replies(written) {
+        for (answer, path) in answers(written) {
             let path = path.key("schema");
-            let Some(Value::String(file)) = &reply.schema else { continue };
+            let Some(Value::String(file)) = &answer.schema else { continue };
             let file = file.clone();
-            reply.schema = match known.get(&file) {
+            answer.schema = match known.get(&file) {
                 Some(schema) => schema.clone(),
                 None => self.schema_of(&file, &path, read),
             };
-            known.insert(file, reply.schema.clone());
+            known.insert(file, answer.schema.clone());
         }
     }
 
@@ -62,16 +62,15 @@ impl Checker {
     }
 }
 
-/// All forms of replies, with their places.
-fn replies(written: &mut Written) -> Vec<(&mut WrittenReply, Path)> {
+/// All answers with settings, with their places.
+fn answers(written: &mut Written) -> Vec<(&mut LongAnswer, Path)> {
     let mut found = Vec::new();
     let top = Path::default();
     of_parts(written.phases.as_deref_mut().unwrap_or_default(), &top.key("phases"), &mut found);
     for (at, assertion) in written.assertions.iter_mut().flatten().enumerate() {
         let Some(WrittenAssertion::Long(assertion)) = assertion else { continue };
-        let reply = assertion.judge.as_mut().and_then(|judge| judge.reply.as_mut());
-        let path = top.key("assertions").index(at).key("judge").key("reply");
-        found.extend(reply.map(|reply| (reply, path)));
+        let path = top.key("assertions").index(at).key("judge");
+        found.extend(assertion.judge.as_mut().and_then(|judge| long(&mut judge.answer, path)));
     }
     found
 }
@@ -79,7 +78,7 @@ fn replies(written: &mut Written) -> Vec<(&mut WrittenReply, Path)> {
 fn of_parts<'w>(
     parts: &'w mut [Option<WrittenPart>],
     path: &Path,
-    found: &mut Vec<(&'w mut WrittenReply, Path)>,
+    found: &mut Vec<(&'w mut LongAnswer, Path)>,
 ) {
     for (at, part) in parts.iter_mut().enumerate() {
         let path = path.index(at);
@@ -88,13 +87,20 @@ fn of_parts<'w>(
                 of_parts(block.phases.as_deref_mut().unwrap_or_default(), &path.key("phases"), found);
             }
             Some(WrittenPart::Phase(phase)) => {
-                found.extend(phase.reply.as_mut().map(|reply| (reply, path.key("reply"))));
+                found.extend(long(&mut phase.answer, path.clone()));
                 for (n, turn) in phase.turns.iter_mut().flatten().enumerate() {
-                    let reply = turn.as_mut().and_then(|turn| turn.reply.as_mut());
-                    found.extend(reply.map(|reply| (reply, path.key("turns").index(n).key("reply"))));
+                    let path = path.key("turns").index(n);
+                    found.extend(turn.as_mut().and_then(|turn| long(&mut turn.answer, path)));
                 }
             }
             None => {}
         }
+    }
+}
+
+fn long(answer: &mut Option<WrittenAnswer>, path: Path) -> Option<(&mut LongAnswer, Path)> {
+    match answer {
+        Some(WrittenAnswer::Long(long)) => Some((long, path.key("answer"))),
+        _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Checks the state, what changes it, and intermediate values.
 
 use super::{Checker, is_identifier};
-use crate::schema::WrittenExpression;
+use crate::schema::{WrittenExpression, WrittenSet, WrittenSets};
 use crate::template::{Expression, ROUND_NAMES};
 use crate::{Assignment, PhaseId};
 use greenroom_yaml::Path;
@@ -19,11 +19,25 @@ pub(super) struct Intermediate {
     pub(super) value: Option<Expression>,
 }
 
+/// Changes of the state by the time at which they are made.
+pub(super) struct SetAfter {
+    pub(super) round: Arc<[Assignment]>,
+    pub(super) phase: Arc<[Assignment]>,
+}
+
+/// When the changes of a mapping are made.
+const AFTER: &str = "after";
+
 impl Checker {
     pub(super) fn state(&mut self, written: IndexMap<String, Value>, path: &Path) -> BTreeMap<String, Value> {
         let mut state = BTreeMap::new();
         for (name, mut value) in written {
-            if self.is_name(&name, &path.key(name.clone()), "something in the state") {
+            if name == AFTER {
+                let message = "`after` says when `set` changes the state, so nothing in it can have this name";
+                let path = path.key(AFTER);
+                let found = Diagnostic::error("bad-name", path.to_string(), self.tree.key(&path), message);
+                self.push(found.help("rename it"));
+            } else if self.is_name(&name, &path.key(name.clone()), "something in the state") {
                 value.sort_all_objects();
                 state.insert(name, value);
             }
@@ -54,6 +68,34 @@ impl Checker {
             self.push(Diagnostic::error("bad-name", path.to_string(), span, message).help(help));
         }
         fits
+    }
+
+    /// What `set` changes after a phase, and after each of its rounds.
+    pub(super) fn sets(&mut self, written: Option<WrittenSets>, path: &Path, phase: PhaseId) -> SetAfter {
+        let written: Vec<(WrittenSet, Path)> = match written {
+            None => Vec::new(),
+            Some(WrittenSets::Long(set)) => vec![(set, path.clone())],
+            Some(WrittenSets::List(sets)) => {
+                if sets.is_empty() {
+                    self.unused(path, "nothing is set here", "remove it, or write e.g. `{ pot: pot + 1 }`");
+                }
+                let sets = sets.into_iter().enumerate();
+                sets.filter_map(|(at, set)| Some((set?, path.index(at)))).collect()
+            }
+        };
+        let (mut round, mut after_phase) = (Vec::new(), Vec::new());
+        for (mut set, path) in written {
+            let after = set.shift_remove(AFTER).flatten().map(WrittenExpression::text);
+            let here = path.key(AFTER);
+            let is_round = match after {
+                None => Some(false),
+                Some(word) => self.word(&here, "moment", &word, &[("phase", false), ("round", true)]),
+            };
+            let Some(is_round) = is_round else { continue };
+            let set = self.set(Some(set), &path, phase, is_round);
+            if is_round { &mut round } else { &mut after_phase }.extend(set.iter().cloned());
+        }
+        SetAfter { round: round.into(), phase: after_phase.into() }
     }
 
     /// What `set` changes after a turn, a round or a phase; it may use what the phase itself came to.

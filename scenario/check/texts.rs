@@ -253,7 +253,7 @@ impl Checker {
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
         let of_rounds = ROUND_NAMES
             .contains(&name)
-            .then(|| "only texts of rounds can use it: `ask` and `announce`".into());
+            .then(|| "only texts of rounds can use it: `ask`, and `say` at `round_start` and `round_end`".into());
         let of_blocks =
             PASS_NAMES.contains(&name).then(|| "only texts in a block (`repeat`) can use it".into());
         let of_inner =

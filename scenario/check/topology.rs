@@ -1,99 +1,115 @@
 //! Checks who speaks when, and who hears whom.
 
 use super::Checker;
+use super::choices::Answer;
 use crate::schema::{
-    Key, Keys, WhoHears, WhoSpeaks, WrittenAnnouncement, WrittenInteraction, WrittenPhase, WrittenTurn,
+    Key, Keys, Moment, WhoSpeaks, WrittenAudience, WrittenPhase, WrittenSay, WrittenSays, WrittenTurn,
+    json_schema,
 };
-use crate::template::ROUND_NAMES;
-use crate::{AgentId, Announcement, Interaction, InteractionKind, PhaseId, ScriptTurn, Topology};
+use crate::template::{ROUND_NAMES, Template};
+use crate::{AgentId, Announcement, PhaseId, ScriptTurn, Topology};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
+use indexmap::IndexMap;
 use std::collections::BTreeMap;
 
-const EXAMPLE: &str = "e.g. `{ from: ann, to: ben, kind: whisper }`";
-
 /// The likely meaning of an empty list, and how to write it.
-pub(super) const SECRET: &str = "leave it out if everybody may hear; if nobody may hear, write `hears: none`";
+const SECRET: &str = "leave it out if everybody may hear; if nobody may hear, write `to: nobody`";
+/// Words for everybody present, and for nobody.
+pub(super) const ALL: &str = "all";
+pub(super) const NOBODY: &str = "nobody";
 
 impl Checker {
+    /// Who speaks when: exactly one of `order`, `pairs`, `moderator` and `turns`.
     pub(super) fn topology(
         &mut self,
         written: &mut WrittenPhase,
         cast: &[AgentId],
-        interactions: &[Interaction],
         path: &Path,
         phase: PhaseId,
     ) -> Topology {
-        let (here, given) = (path.key("order"), written.order);
+        let given = [
+            ("turns", written.turns.is_some()),
+            ("pairs", written.pairs.is_some()),
+            ("moderator", written.moderator.is_some()),
+            ("order", written.order.is_some()),
+        ];
+        let mut given = given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| field);
+        if let (Some(first), Some(second)) = (given.next(), given.next()) {
+            let message = format!("`{first}` sets who speaks when, so `{second}` can't be used with it");
+            self.error("contradiction", &path.key(second), message).help =
+                Some("remove one of the two".into());
+        }
+        if written.again.is_some() && written.moderator.is_none() && !self.is_broken(&path.key("moderator")) {
+            let message = "`again` has no effect here: it is about whom a moderator may name";
+            self.unused(&path.key("again"), message, "remove it, or name a `moderator`");
+        }
         if let Some(turns) = written.turns.take() {
-            if given.is_some() {
-                let message = "`turns` sets who speaks when, so `order` can't be used with it";
-                self.error("contradiction", &here, message).help = Some("remove one of the two".into());
-            }
             return Topology::Script(self.script(turns, cast, &path.key("turns"), phase));
         }
-        if written.moderator.is_some() && given != Some(WhoSpeaks::Moderated) && !self.is_broken(&here) {
-            let message = "`moderator` has no effect here: it names the agent that gives the floor";
-            self.unused(&path.key("moderator"), message, "remove it, or write `order: moderated`");
+        if let Some(pairs) = written.pairs.take() {
+            return Topology::Whisper(self.pairs(pairs, cast, &path.key("pairs")));
         }
-        if written.again.is_some() && given != Some(WhoSpeaks::Moderated) && !self.is_broken(&here) {
-            let message = "`again` has no effect here: it is about whom a moderator may name";
-            self.unused(&path.key("again"), message, "remove it, or write `order: moderated`");
+        if let Some(Key(key)) = written.moderator.take() {
+            return match self.member(&key, cast, &path.key("moderator")) {
+                Some(by) => Topology::Moderated { by, again: written.again.unwrap_or(true) },
+                None => Topology::RoundRobin,
+            };
         }
-        match given.unwrap_or(WhoSpeaks::RoundRobin) {
+        match written.order.unwrap_or(WhoSpeaks::RoundRobin) {
             WhoSpeaks::RoundRobin => Topology::RoundRobin,
             WhoSpeaks::Rotating => Topology::Rotating,
             WhoSpeaks::Broadcast => Topology::Broadcast,
             WhoSpeaks::Interrupt => Topology::Interrupt,
-            WhoSpeaks::Whisper => {
-                let pairs = self.pairs(interactions, &path.key("interactions"));
-                if pairs.is_empty() {
-                    let message = "a whisper phase needs `interactions`: who whispers to whom";
-                    if !self.is_broken(&path.key("interactions")) {
-                        let help = "e.g. `interactions: [{ from: ann, to: ben, kind: whisper }]`";
-                        self.missing(&here, message, help);
-                    }
-                }
-                Topology::Whisper(pairs)
-            }
-            WhoSpeaks::Moderated => {
-                match self.with_role(written.moderator.as_ref(), "moderator", cast, (path, &here)) {
-                    Some(by) => Topology::Moderated { by, again: written.again.unwrap_or(true) },
-                    None => Topology::RoundRobin,
-                }
-            }
         }
     }
 
     /// The pairs that whisper. A pair speaks both ways, so it is listed once.
-    fn pairs(&mut self, interactions: &[Interaction], path: &Path) -> Vec<(AgentId, AgentId)> {
+    fn pairs(
+        &mut self,
+        written: Vec<Option<Vec<Option<Key>>>>,
+        cast: &[AgentId],
+        path: &Path,
+    ) -> Vec<(AgentId, AgentId)> {
+        const EXAMPLE: &str = "e.g. `pairs: [[ann, ben], [ann, cas]]`";
+        if written.is_empty() {
+            self.missing(path, "`pairs` is empty: nobody speaks", EXAMPLE);
+        }
         let mut pairs: Vec<(AgentId, AgentId)> = Vec::new();
         let mut first: BTreeMap<[AgentId; 2], usize> = BTreeMap::new();
-        // Where one could not be read, the others are not where they seem to be.
-        let known = !self.is_broken(path);
-        for (at, edge) in
-            interactions.iter().enumerate().filter(|(_, edge)| edge.kind == InteractionKind::Whisper)
-        {
-            for to in &edge.to {
-                let mut both = [edge.from, *to];
-                both.sort_unstable();
-                if let Some(before) = first.get(&both).filter(|_| known) {
-                    let [one, other] = [edge.from, *to].map(|id| self.names.agents[id.0].key.clone());
-                    let message = format!(
-                        "`{one}` and `{other}` are already a pair, and a pair speaks both ways: this one is \
-                         not used"
-                    );
-                    let (here, before) = (path.index(at), self.tree.value(&path.index(*before)));
-                    let span = self.tree.value(&here);
-                    let found = Diagnostic::warning("duplicate-name", here.to_string(), span, message);
-                    self.push(found.related(before, "first defined here")).help = Some(
-                        "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`".into(),
-                    );
-                    continue;
-                }
-                first.insert(both, at);
-                pairs.push((edge.from, *to));
+        for (at, pair) in written.into_iter().enumerate() {
+            let (path, Some(pair)) = (path.index(at), pair) else { continue };
+            if pair.len() != 2 {
+                let message = format!("a pair has two agents, this one has {}", pair.len());
+                self.error("bad-value", &path, message).help = Some(EXAMPLE.into());
+                continue;
             }
+            let keys = pair.into_iter().enumerate();
+            let ids = keys.filter_map(|(n, key)| self.member(&key?.0, cast, &path.index(n)));
+            let ids: Vec<AgentId> = ids.collect();
+            let [from, to] = ids[..] else { continue };
+            let [one, other] = [from, to].map(|id| self.names.agents[id.0].key.clone());
+            if from == to {
+                let message = format!("`{one}` can't be paired with itself");
+                self.error("bad-value", &path, message).help = Some(EXAMPLE.into());
+                continue;
+            }
+            let mut both = [from, to];
+            both.sort_unstable();
+            if let Some(before) = first.get(&both) {
+                let message = format!(
+                    "`{one}` and `{other}` are already a pair, and a pair speaks both ways: this one is not used"
+                );
+                let parent = Path(path.0[..path.0.len() - 1].to_vec());
+                let (before, span) = (self.tree.value(&parent.index(*before)), self.tree.value(&path));
+                let found = Diagnostic::warning("duplicate-name", path.to_string(), span, message);
+                self.push(found.related(before, "first defined here")).help = Some(
+                    "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`".into(),
+                );
+                continue;
+            }
+            first.insert(both, at);
+            pairs.push((from, to));
         }
         pairs
     }
@@ -113,125 +129,172 @@ impl Checker {
         for (at, turn) in turns.into_iter().enumerate() {
             let path = path.index(at);
             let Some(mut turn) = turn else { continue };
-            let hints = turn.hints();
-            let hints = self.hints(hints, &path);
-            let WrittenTurn {
-                agent, ask, when, choice, parse_choice, reply, grammar, to, hears, set, ..
-            } = turn;
-            let form = self.form(reply, grammar, choice.is_some() || parse_choice.is_some(), &path);
+            let hints = self.hints(turn.model.take(), turn.sampling.take(), &path);
+            let WrittenTurn { agent, ask, when, answer, to, set, .. } = turn;
+            let Answer { choice, form } = self.answer(answer, None, &path, phase);
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
             let when = when.and_then(|given| self.expression(given, path.key("when"), end, ROUND_NAMES));
-            let choice = self.choice(choice, parse_choice, &path, phase);
-            let to = to.map_or(Vec::new(), |given| self.present(given, cast, &path.key("to")));
+            let (to, is_unheard) = match to {
+                None => (Vec::new(), None),
+                Some(Keys::One(word)) if word == ALL => (Vec::new(), Some(false)),
+                Some(Keys::One(word)) if word == NOBODY => (Vec::new(), Some(true)),
+                Some(to) => (self.present(to, cast, &path.key("to")), None),
+            };
             let set = self.set(set, &path.key("set"), phase, true);
             let Some(Key(agent)) = agent else {
                 self.missing(&path.key("agent"), "a turn needs `agent`: who speaks", "e.g. `agent: ann`");
                 continue;
             };
             if let Some(agent) = self.member(&agent, cast, &path.key("agent")) {
-                let is_unheard = hears.map(|hears| hears == WhoHears::None);
-                if is_unheard == Some(true) && !to.is_empty() {
-                    let message = "`to` has no effect here: nobody hears this turn";
-                    self.unused(&path.key("to"), message, "remove it, or remove `hears: none`");
-                }
                 script.push(ScriptTurn { agent, ask, when, choice, form, to, is_unheard, set, hints });
             }
         }
         script
     }
 
-    pub(super) fn announcements(
+    /// What the stage says besides the prompt: when the phase opens, with those who read it; and around rounds.
+    pub(super) fn said(
         &mut self,
-        written: Vec<Option<WrittenAnnouncement>>,
+        written: Option<WrittenSays>,
         cast: &[AgentId],
         path: &Path,
         phase: PhaseId,
-    ) -> Vec<Announcement> {
-        let mut announcements = Vec::new();
-        for (at, written) in written.into_iter().enumerate() {
-            let (path, Some(WrittenAnnouncement { before, after, to })) = (path.index(at), written) else {
+    ) -> (Vec<(Vec<AgentId>, Template)>, Vec<Announcement>) {
+        let (mut openings, mut announcements) = (Vec::new(), Vec::new());
+        let written = match written {
+            None => return Default::default(),
+            Some(WrittenSays::List(written)) => written,
+            Some(WrittenSays::Long(private)) => {
+                for (key, text) in private {
+                    let path = path.key(key.clone());
+                    let Some(to) = self.reader(&key, cast, &path) else { continue };
+                    openings.extend(self.template(text, path, phase).map(|text| (vec![to], text)));
+                }
+                return (openings, announcements);
+            }
+        };
+        if written.is_empty() {
+            self.unused(path, "`say` is empty", "remove it, or write e.g. `- { to: ann, text: … }`");
+        }
+        for (n, written) in written.into_iter().enumerate() {
+            let (path, Some(WrittenSay { at, to, text })) = (path.index(n), written) else { continue };
+            let to = match to {
+                None => cast.to_vec(),
+                Some(Keys::One(word)) if word == ALL => cast.to_vec(),
+                Some(to) => self.present(to, cast, &path.key("to")),
+            };
+            let Some(text) = text else {
+                let example = "e.g. `- { at: round_start, text: \"Round {{ round }} of {{ rounds }}.\" }`";
+                self.missing(&path.key("text"), "this needs `text`: what is read", example);
                 continue;
             };
-            let (field, text) = match (before, after) {
-                (Some(text), None) => ("before", text),
-                (None, Some(text)) => ("after", text),
-                (Some(_), Some(_)) => {
-                    let message = "an announcement is read `before` or `after` each round, not both";
-                    self.error("contradiction", &path.key("after"), message).help =
-                        Some("write two announcements".into());
-                    continue;
+            let here = path.key("text");
+            match at.unwrap_or_default() {
+                Moment::Start => openings.extend(self.template(Some(text), here, phase).map(|text| (to, text))),
+                at => {
+                    let is_after = at == Moment::RoundEnd;
+                    let text = self.round_text(Some(text), here, phase);
+                    announcements.extend(text.map(|text| Announcement { text, is_after, to }));
                 }
-                (None, None) => {
-                    let message = "an announcement needs `before` or `after`: its text";
-                    self.missing(
-                        &path,
-                        message,
-                        "e.g. `- { before: \"Round {{ round }} of {{ rounds }}.\" }`",
-                    );
-                    continue;
-                }
-            };
-            let to = to.map_or_else(|| cast.to_vec(), |given| self.present(given, cast, &path.key("to")));
-            if let Some(text) = self.round_text(Some(text), path.key(field), phase) {
-                announcements.push(Announcement { text, is_after: field == "after", to });
             }
         }
-        announcements
+        (openings, announcements)
     }
 
-    pub(super) fn interactions(
+    /// The reader of a private text, by its key.
+    fn reader(&mut self, key: &str, cast: &[AgentId], path: &Path) -> Option<AgentId> {
+        let fields = &json_schema().as_value()["$defs"];
+        let is_field = |of: &str| fields[of]["properties"].get(key).is_some();
+        if !self.names.has_agent(key) && (is_field("Phase") || is_field("Say")) {
+            let (of, help) = match is_field("Say") {
+                true => ("what is said", "write a list: `say: [{ at: round_end, text: … }]`"),
+                false => ("the phase", "indent it like the phase's other fields"),
+            };
+            let message = format!("there is no agent `{key}`; it is a field of {of}");
+            let span = self.tree.key(path);
+            self.push(Diagnostic::error("unknown-agent", path.to_string(), span, message).help(help));
+            return None;
+        }
+        self.member_named(key, cast, path)
+    }
+
+    /// Those who whisper in a phase, and to whom; `None`: nobody is heard.
+    pub(super) fn audience(
         &mut self,
-        written: Vec<Option<WrittenInteraction>>,
+        written: Option<WrittenAudience>,
         cast: &[AgentId],
         path: &Path,
-    ) -> Vec<Interaction> {
-        let mut edges: Vec<Interaction> = Vec::new();
-        for (at, edge) in written.into_iter().enumerate() {
-            let path = path.index(at);
-            let Some(WrittenInteraction { from, to, kind }) = edge else { continue };
-            let from = match from {
-                Some(Key(key)) => self.member(&key, cast, &path.key("from")),
-                None => {
-                    let message = "an interaction needs `from`: who speaks or, with `observe`, who listens";
-                    self.missing(&path.key("from"), message, EXAMPLE);
-                    None
+    ) -> Option<BTreeMap<AgentId, Vec<AgentId>>> {
+        let mut whispers = BTreeMap::new();
+        match written {
+            None => {}
+            Some(WrittenAudience::One(word)) if word == ALL => {}
+            Some(WrittenAudience::One(word)) if word == NOBODY => return None,
+            Some(WrittenAudience::Long(written)) => {
+                if written.is_empty() {
+                    self.unused(path, "`to` is empty: everybody present hears everything", SECRET);
                 }
-            };
-            if kind.is_none() {
-                let message = "an interaction needs `kind`: public, whisper or observe";
-                self.missing(&path.key("kind"), message, EXAMPLE);
-            }
-            let to = match to {
-                Some(to) => self.present(to, cast, &path.key("to")),
-                None if kind == Some(InteractionKind::Public) => cast.to_vec(),
-                None => {
-                    self.missing(&path.key("to"), "an interaction needs `to`: whom it concerns", EXAMPLE);
-                    continue;
+                for (key, to) in written {
+                    let path = path.key(key.clone());
+                    let (speaker, Some(to)) = (self.member_named(&key, cast, &path), to) else { continue };
+                    let to = self.present(to, cast, &path);
+                    let Some(speaker) = speaker else { continue };
+                    if to.contains(&speaker) {
+                        let message = format!("`{key}` can't whisper to itself");
+                        self.error("bad-value", &path, message).help =
+                            Some(format!("leave `{key}` out of the list"));
+                    }
+                    whispers.insert(speaker, to);
                 }
-            };
-            let (Some(from), Some(kind)) = (from, kind) else { continue };
-            if to.contains(&from) && kind != InteractionKind::Public {
-                let key = self.names.agents[from.0].key.clone();
-                let message = format!("`{key}` can't whisper to itself or observe itself");
-                self.error("bad-value", &path.key("to"), message).help =
-                    Some(format!("leave `{key}` out of `to`"));
             }
-            let mixed = |edge: &Interaction| {
-                edge.from == from
-                    && edge.kind != kind
-                    && ![edge.kind, kind].contains(&InteractionKind::Observe)
-            };
-            if edges.iter().any(mixed) {
-                let key = self.names.agents[from.0].key.clone();
-                let message = format!("`{key}` speaks in public and in whispers in one phase");
-                self.error("contradiction", &path, message).help =
-                    Some("use two phases, or `turns` with `to` on those that are whispered".into());
-            }
-            edges.push(Interaction { from, to, kind });
+            Some(WrittenAudience::One(key)) => whispers = self.to_some(Keys::One(key), cast, path),
+            Some(WrittenAudience::Many(keys)) => whispers = self.to_some(Keys::Many(keys), cast, path),
         }
-        edges
+        Some(whispers)
+    }
+
+    /// All whisper to the same agents; one who would be alone with itself speaks aloud.
+    fn to_some(&mut self, to: Keys, cast: &[AgentId], path: &Path) -> BTreeMap<AgentId, Vec<AgentId>> {
+        let to = self.present(to, cast, path);
+        let others = |speaker: &AgentId| to.iter().copied().filter(|other| other != speaker).collect();
+        let all = cast.iter().map(|speaker| (*speaker, others(speaker)));
+        all.filter(|(_, to): &(AgentId, Vec<AgentId>)| !to.is_empty()).collect()
+    }
+
+    /// Those who hear the whispers of others, and whose.
+    pub(super) fn overhears(
+        &mut self,
+        written: Option<IndexMap<String, Option<Keys>>>,
+        cast: &[AgentId],
+        path: &Path,
+    ) -> Vec<(AgentId, Vec<AgentId>)> {
+        let mut overhears = Vec::new();
+        for (key, of) in written.unwrap_or_default() {
+            let path = path.key(key.clone());
+            let (by, Some(of)) = (self.member_named(&key, cast, &path), of) else { continue };
+            let of = self.present(of, cast, &path);
+            let Some(by) = by else { continue };
+            if of.contains(&by) {
+                let message = format!("`{key}` can't overhear itself");
+                self.error("bad-value", &path, message).help = Some(format!("leave `{key}` out of the list"));
+            }
+            overhears.push((by, of));
+        }
+        overhears
+    }
+
+    /// An agent who must be present, named by a key of a mapping.
+    fn member_named(&mut self, key: &str, cast: &[AgentId], path: &Path) -> Option<AgentId> {
+        let Some(id) = self.names.agents.iter().position(|agent| agent.key == key).map(AgentId) else {
+            if !self.is_open(&["agents"]) {
+                let span = self.tree.key(path);
+                self.unknown_agent(key, path, span);
+            }
+            return None;
+        };
+        self.present_here(id, key, cast, path).then_some(id)
     }
 
     /// The agents that one key or a list of keys names, who must be present.

@@ -145,8 +145,8 @@ impl Unrolling<'_> {
         }
         let of_opening = [&mut phase.when, &mut phase.cast];
         of_opening.into_iter().flatten().for_each(|expression| self.expression(expression, opens, payoff));
-        let texts = [&mut phase.format, &mut phase.initial, &mut phase.initial_template];
-        for text in texts.into_iter().flatten().chain(phase.private.values_mut()) {
+        let texts = [&mut phase.format, &mut phase.initial].into_iter().flatten();
+        for text in texts.chain(phase.openings.iter_mut().map(|(_, text)| text)) {
             self.template(text, opens, payoff);
         }
         if let Some(route) = &mut phase.route {
@@ -169,13 +169,18 @@ impl Unrolling<'_> {
             for turn in turns {
                 turn.when.iter_mut().for_each(|when| self.expression(when, plays, payoff));
                 turn.choice = turn.choice.take().map(|choice| self.choice(&choice, plays, payoff));
-                turn.ask = turn.ask.take().map(|ask| {
-                    let mut ask = Template::clone(&ask);
-                    self.template(&mut ask, plays, payoff);
-                    Arc::new(ask)
-                });
+                turn.ask = self.ask(turn.ask.take(), plays, payoff);
             }
         }
+        phase.ask = self.ask(phase.ask.take(), plays, payoff);
+    }
+
+    fn ask(&self, ask: Option<Arc<Template>>, site: Site, payoff: &Option<Payoff>) -> Option<Arc<Template>> {
+        ask.map(|ask| {
+            let mut ask = Template::clone(&ask);
+            self.template(&mut ask, site, payoff);
+            Arc::new(ask)
+        })
     }
 
     /// Adds what decides about the state from a phase on that changes it.

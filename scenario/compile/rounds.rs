@@ -73,16 +73,12 @@ impl Compiler<'_> {
     fn regular(&self, id: PhaseId, speaker: AgentId, guard: &[Condition]) -> TurnDraft {
         let phase = self.scenario.phase(id);
         let choice = phase.choice.clone().filter(|_| phase.decision.is_none());
-        let audience = if phase.is_unheard || phase.secret && choice.is_some() {
-            Audience::Nobody
-        } else {
-            phase.audience(speaker)
-        };
+        let audience = if phase.is_unheard { Audience::Nobody } else { phase.audience(speaker) };
         TurnDraft {
             speaker,
             suffix: String::new(),
             cue: cue(self.scenario, speaker, &audience),
-            ask: None,
+            ask: phase.ask.clone(),
             guard: guard.to_vec(),
             purpose: if choice.is_some() { Purpose::Choice } else { Purpose::Speech },
             constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
@@ -124,17 +120,15 @@ impl Compiler<'_> {
             }
             None => regular,
         };
-        let is_secret = phase.secret && (own.is_some() || regular.constraint.is_some());
         let audience = match turn.is_unheard {
             Some(true) => Audience::Nobody,
-            _ if is_secret => Audience::Nobody,
             _ if !turn.to.is_empty() => phase.whisper(turn.agent, &turn.to),
             Some(false) => phase.audience(turn.agent),
             None => regular.audience.clone(),
         };
         let draft = TurnDraft {
             suffix: if before == 0 { String::new() } else { format!(".{}", before + 1) },
-            ask: turn.ask.clone(),
+            ask: turn.ask.clone().or_else(|| regular.ask.clone()),
             guard: guard.iter().cloned().chain(holds).collect(),
             purpose: if own.is_some() { Purpose::Choice } else { regular.purpose },
             constraint: own.or_else(|| regular.constraint.clone()),
@@ -168,6 +162,7 @@ impl Compiler<'_> {
             cue: self.scenario.language.say(Text::Floor, &[("name", &self.scenario.agent(moderator).name)]),
             purpose: Purpose::Floor,
             constraint: Some(constraint),
+            ask: None,
             ..self.regular(id, moderator, guard)
         };
         let floor = self.turn(id, round, draft);
@@ -203,6 +198,7 @@ impl Compiler<'_> {
                     ),
                     purpose: Purpose::Floor,
                     constraint: Some(closed(self.scenario.phase(id), options.to_vec())),
+                    ask: None,
                     guard: guard.iter().cloned().chain(once).collect(),
                     audience: Audience::Nobody,
                     ..self.regular(id, *other, guard)

@@ -60,7 +60,7 @@ impl Compiler<'_> {
                     cast[at].push(self.turn(id, round, TurnDraft { known, ..draft }));
                 }
             }
-            if !phase.secret {
+            if !phase.is_secret_vote {
                 self.happens(id, &phase.agents, Input::Vote(id, attempt));
             }
         }

@@ -13,7 +13,7 @@ mod pattern;
 pub use ending::{Display, Ending};
 
 use greenroom_yaml::diagnostic::Diagnostic;
-use greenroom_yaml::{Path, Tree};
+use greenroom_yaml::{Path, Piece, Tree};
 use serde_json::{Value, json};
 
 /// Rounds of a phase that names none.
@@ -51,9 +51,29 @@ pub(super) fn translate(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> Option<
     if !is_of_papers(tree) {
         return None;
     }
-    tree.take(&top, "format");
     let ending = ending::read(tree, found);
-    ["outcome", "payoff"].into_iter().for_each(|field| tree.take(&top, field));
+    for field in ["format", "outcome", "payoff"] {
+        tree.take(&top, field);
+    }
+    parts(tree, &ending, found);
+    Some(ending)
+}
+
+/// Brings all but the ending of a file of the papers' format to ours: with `format: papers` at its head it is
+/// still one of theirs.
+pub(super) fn convert(tree: &mut Tree) {
+    if is_of_papers(tree) {
+        let mut found = Vec::new();
+        let ending = ending::read(tree, &mut found);
+        parts(tree, &ending, &mut found);
+        let head = Piece::Value("papers".into(), None);
+        tree.insert(&Path::default(), 0, "format", head);
+    }
+}
+
+/// Agents and phases.
+fn parts(tree: &mut Tree, ending: &Ending, found: &mut Vec<Diagnostic>) {
+    let top = Path::default();
     if tree.json_at(&top.key("agents")).is_array() {
         tree.put(&top, "agents", &json!({}));
     }
@@ -70,9 +90,8 @@ pub(super) fn translate(tree: &mut Tree, found: &mut Vec<Diagnostic>) -> Option<
     }
     let phases = top.key("phases");
     for at in 0..tree.n_items(&phases) {
-        phase(tree, &phases.index(at), &cast, &ending, found);
+        phase(tree, &phases.index(at), &cast, ending, found);
     }
-    Some(ending)
 }
 
 fn is_of_papers(tree: &Tree) -> bool {

@@ -1,7 +1,7 @@
 //! Agents, their tools, memories and strategies, as written.
 
 use super::values::{Scalar, WrittenTemplate, WrittenText};
-use crate::hints::with_hints;
+use crate::hints::WrittenSampling;
 use crate::{Keep, Lifecycle};
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -9,7 +9,6 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-with_hints! {
 /// An agent, one of the cast. All fields are optional: `ann:` alone is an agent named "ann".
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -17,10 +16,10 @@ with_hints! {
 pub struct WrittenAgent {
     /// The name that others see. Default: the key.
     pub display_name: Option<WrittenText>,
-    /// What the agent is, in any words. Three words have an effect: an `observer` hears but does not speak, a
-    /// `moderator` gives the floor in `moderated` phases, and a `coordinator` decides if `decision_mode` is
-    /// `coordinator_decides`.
+    /// What the agent is, in any words, such as `innkeeper`.
     pub role: Option<WrittenText>,
+    /// Whether it speaks in the phases in which it is present. `false`: it only listens. Default: `true`.
+    pub speaks: Option<bool>,
     /// The system prompt. It is read once and never changes, so it can use variables, `me` and `role`, but
     /// nothing that happens during a run. Default: "You are NAME, ROLE."
     pub system_prompt: Option<WrittenTemplate>,
@@ -40,7 +39,12 @@ pub struct WrittenAgent {
     pub max_calls: Option<u64>,
     /// How its memory continues when the model's context is full.
     pub memory: Option<WrittenMemory>,
-}
+    /// The model that answers: a name under `models`. A turn's takes precedence, then its phase's, the agent's
+    /// and the scenario's. A memory belongs to one model, so an agent with a permanent memory has the same
+    /// model in all phases.
+    pub model: Option<String>,
+    /// How replies are sampled, limited and ended.
+    pub sampling: Option<WrittenSampling>,
 }
 
 /// A tool: a built-in tool by name, or one that is defined here.

@@ -11,7 +11,7 @@ mod results;
 mod values;
 
 use super::Api;
-use super::hints::with_hints;
+use super::hints::WrittenSampling;
 pub use agents::*;
 use indexmap::IndexMap;
 pub use phases::*;
@@ -23,7 +23,6 @@ use serde_json::Value;
 use std::sync::LazyLock;
 pub use values::*;
 
-with_hints! {
 /// Who takes part, and what happens, phase by phase.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -97,7 +96,12 @@ pub struct Written {
     /// Conditions that must be true at the end. If one is false, it is reported and the exit code is 1.
     #[schemars(with = "Option<Vec<WrittenAssertion>>")]
     pub assertions: Option<Vec<Option<WrittenAssertion>>>,
-}
+    /// The model that answers: a name under `models`. A turn's takes precedence, then its phase's, the agent's
+    /// and the scenario's. A memory belongs to one model, so an agent with a permanent memory has the same
+    /// model in all phases.
+    pub model: Option<String>,
+    /// How replies are sampled, limited and ended.
+    pub sampling: Option<WrittenSampling>,
 }
 
 /// A model.
@@ -168,7 +172,6 @@ pub enum WrittenLanguage {
 pub fn json_schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         let mut schema = schema_for!(Written);
-        super::names::add_to(&mut schema);
         super::language::add_to(&mut schema);
         // In the order of their names, whatever the features that other crates ask of serde_json.
         let mut value = schema.to_value();

@@ -1,11 +1,10 @@
 //! Phases, blocks of phases and their turns, as written.
 
-use super::replies::{WrittenChoice, WrittenGrammar, WrittenReply};
+use super::replies::WrittenAnswer;
 use super::values::{
     Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate, WrittenText,
 };
-use crate::InteractionKind;
-use crate::hints::with_hints;
+use crate::hints::WrittenSampling;
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -39,13 +38,16 @@ pub struct WrittenBlock {
     pub phases: Option<Vec<Option<WrittenPart>>>,
 }
 
-with_hints! {
 /// A scene: who is present, who speaks when, who hears it, and what results from it.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Phase", deny_unknown_fields, extend(
     "required" = ["name", "agents"],
-    "not" = { "anyOf": [{ "required": ["choice", "parse_choice"] }, { "required": ["order", "turns"] }] }
+    "not" = { "anyOf": [
+        { "required": ["order", "turns"] }, { "required": ["order", "pairs"] }, { "required": ["order", "moderator"] },
+        { "required": ["turns", "pairs"] }, { "required": ["turns", "moderator"] },
+        { "required": ["pairs", "moderator"] }
+    ] }
 ))]
 pub struct WrittenPhase {
     /// Short name, used in templates, expressions and paths: letters, digits and `_`.
@@ -58,87 +60,66 @@ pub struct WrittenPhase {
     /// speak in the order of `agents`. Agents who are not present neither speak nor hear.
     #[schemars(extend("minItems" = 1))]
     pub agents: Option<WrittenCast>,
+    /// The phase is only played if this is true when it would begin.
+    pub when: Option<WrittenExpression>,
     /// Picks the speakers by what they have read. Agents who are not picked neither speak nor hear.
     pub route: Option<WrittenRoute>,
-    /// Who speaks when.
+    /// Who speaks when. Instead of `order`, a phase may have `pairs`, a `moderator`, or `turns`.
     pub order: Option<WhoSpeaks>,
-    /// Rules of a debate, read by everybody when the phase opens.
-    pub debate_format: Option<DebateFormat>,
-    /// How the phase decides between the options of its `choice`: by a secret vote of all who speak, after
-    /// the rounds. The result is announced to all who are present.
-    pub decision_mode: Option<DecisionMode>,
-    /// What everybody reads when the phase opens. It is rendered for each agent: `me` is the reader. Under
-    /// the name `initial_prompt_template`, it is read only by agents without a private text, and replaces an
-    /// `initial_prompt` given as well.
-    pub prompt: Option<WrittenTemplate>,
-    /// Read instead of `initial_prompt` by agents without a private text.
-    pub initial_prompt_template: Option<WrittenTemplate>,
-    /// Private openings, by agent: what only that agent reads, right after `prompt`.
-    #[schemars(with = "Option<IndexMap<String, WrittenTemplate>>")]
-    pub private_prompts: Option<IndexMap<String, Option<WrittenTemplate>>>,
-    /// What the stage says before or after each round played, such as scores.
+    /// In each round the pairs of this list speak to each other, first the first of the two, then the other,
+    /// and only they hear it: `[[ann, ben], [ann, cas]]`.
+    #[schemars(with = "Option<Vec<(Key, Key)>>", extend("minItems" = 1))]
+    pub pairs: Option<Vec<Option<Vec<Option<Key>>>>>,
+    /// In each round this agent says who speaks.
+    pub moderator: Option<Key>,
+    /// Whether the moderator may name the agent who spoke last again. Default: `true`.
+    pub again: Option<bool>,
+    /// The order of turns, written out: each round plays this list.
     #[schemars(extend("minItems" = 1))]
-    pub announce: Option<Vec<Option<WrittenAnnouncement>>>,
-    /// Changes to the state after each round played: expressions by name, evaluated from top to bottom. They
-    /// can use the results of the phase so far, and `round`. Announcements after the round see the changes.
-    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
-    pub set_each_round: Option<IndexMap<String, Option<WrittenExpression>>>,
-    /// Changes to the state after the phase and its vote, if the phase is played.
-    #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
-    pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
+    pub turns: Option<Vec<Option<WrittenTurn>>>,
     /// Rounds to play. Default: 1, or as many as `max_turns` needs. With 0, nobody talks: all only vote, or
     /// only read the opening of the phase.
     pub rounds: Option<WrittenCount>,
     /// Maximum number of turns in the phase, not counting votes and the moderator's choices.
     #[schemars(extend("minimum" = 1))]
     pub max_turns: Option<u64>,
-    /// The order of turns, written out: each round plays this list. It replaces `order`.
-    #[schemars(extend("minItems" = 1))]
-    pub turns: Option<Vec<Option<WrittenTurn>>>,
-    /// Who hears whom. Default: everybody present hears everything.
-    pub interactions: Option<Vec<Option<WrittenInteraction>>>,
-    /// The phase is only played if this is true when it would begin.
-    pub when: Option<WrittenExpression>,
     /// The phase ends after the round in which this is true; `rounds` is the maximum. It can use the phase's
     /// own results, and `round`.
     pub until: Option<WrittenExpression>,
-    /// The options for the reply of every turn; with a `decision_mode`, the options that the phase decides
-    /// between. The model can reply with nothing else, and the log-probability of each option is recorded.
-    pub choice: Option<WrittenChoice>,
-    /// Like `choice`, but the agent answers in its own words, which are searched for the options. A reply is
-    /// `invalid` if it is not clear which option it chooses: it names none, or two, or one in a sentence with
-    /// a negation, or only in questions. Negations of many languages are known, also of those without spaces
-    /// between words. A number counts with its sign and decimals: `-1` does not choose `1`, and `3.5` does
-    /// not choose `3`.
-    pub parse_choice: Option<WrittenChoice>,
-    /// The form of every turn's reply: JSON that fits a schema. The model can reply with nothing else;
-    /// `replies` contains the values.
-    pub reply: Option<WrittenReply>,
-    /// Like `reply`, for a form that is not JSON.
-    pub grammar: Option<WrittenGrammar>,
+    /// Rules of a debate, read by everybody when the phase opens.
+    pub debate_format: Option<DebateFormat>,
+    /// What everybody reads when the phase opens. It is rendered for each agent: `me` is the reader.
+    pub prompt: Option<WrittenTemplate>,
+    /// What else is read in the phase, by some of those present or around each round.
+    pub say: Option<WrittenSays>,
+    /// What each speaker is asked before its reply. It can use what was said earlier in the phase, and `round`.
+    /// If a turn has an `ask` of its own, it is asked both, its own first, where it gives the phase's `answer`;
+    /// else only its own.
+    pub ask: Option<WrittenTemplate>,
+    /// The form of every turn's reply: a choice, or a text of a form.
+    pub answer: Option<WrittenAnswer>,
+    /// A secret vote after the rounds.
+    pub vote: Option<WrittenVote>,
+    /// Who hears what is said in the phase: `all` (everybody present, the default), `nobody` (only the speaker
+    /// remembers it), agents (all whisper to them), or a mapping from those who whisper to those who hear them:
+    /// `{ ben: ann, ann: [ben, cas] }`.
+    pub to: Option<WrittenAudience>,
+    /// Who hears the whispers of others, by agent: `{ cas: ben }` lets Cas hear whatever Ben says.
+    #[schemars(with = "Option<IndexMap<String, Keys>>")]
+    pub overhears: Option<IndexMap<String, Option<Keys>>>,
+    /// Changes to the state after the phase and its vote, if the phase is played; or, with `after: round`,
+    /// after each round played. A list holds changes of both kinds.
+    pub set: Option<WrittenSets>,
     /// Whether strategies start over: from each time this phase is played, in each pass of a block, the
     /// strategies of the agents who are present go only by what is said and chosen in it and after it.
     /// Default: `false`.
     pub fresh: Option<bool>,
-    /// Who gives the floor in a `moderated` phase. Default: the agent whose role is `moderator`.
-    pub moderator: Option<Key>,
-    /// Whether the moderator may name the agent who spoke last again. Default: `true`.
-    pub again: Option<bool>,
-    /// Who decides under `coordinator_decides`. Default: the agent whose role is `coordinator`.
-    pub coordinator: Option<Key>,
-    /// Who votes: a list of keys, or an expression that returns one, evaluated before each vote. Default: all
-    /// who speak.
-    #[schemars(extend("minItems" = 1))]
-    pub voters: Option<WrittenCast>,
-    /// Whether choices are secret: nobody hears what others choose in this phase, and the result of its vote
-    /// is not announced. Texts can reveal it later. Default: `false`.
-    pub secret: Option<bool>,
-    /// Who hears what is said in this phase. Default: as `interactions` say.
-    pub hears: Option<WhoHears>,
-    /// Maximum number of votes in a `consensus`. Default: 3.
-    #[schemars(extend("minimum" = 1, "maximum" = 100))]
-    pub attempts: Option<u64>,
-}
+    /// The model that answers: a name under `models`. A turn's takes precedence, then its phase's, the agent's
+    /// and the scenario's. A memory belongs to one model, so an agent with a permanent memory has the same
+    /// model in all phases.
+    pub model: Option<String>,
+    /// How replies are sampled, limited and ended.
+    pub sampling: Option<WrittenSampling>,
 }
 
 /// Picks the speakers when the phase opens: the agents who have read what is nearest to a query. Everything
@@ -168,69 +149,122 @@ pub struct WrittenRoute {
     pub otherwise: Option<Keys>,
 }
 
-with_hints! {
 /// One turn of a written-out order.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Turn", deny_unknown_fields, extend(
-    "required" = ["agent"],
-    "not" = { "required": ["choice", "parse_choice"] }
-))]
+#[schemars(rename = "Turn", deny_unknown_fields, extend("required" = ["agent"]))]
 pub struct WrittenTurn {
     /// Who speaks.
     pub agent: Option<Key>,
-    /// What the speaker is asked. It can use what was said earlier in the phase, and `round`.
-    pub ask: Option<WrittenTemplate>,
     /// The turn is only played if this is true. It can use what was said earlier in the phase, and `round`.
     pub when: Option<WrittenExpression>,
-    /// Like the phase's `choice`, for this turn. It counts as a choice of the phase: in `choices`, `history`,
-    /// `votes` and payoffs.
-    pub choice: Option<WrittenChoice>,
-    /// Like the phase's `parse_choice`, for this turn.
-    pub parse_choice: Option<WrittenChoice>,
-    /// Like the phase's `reply`, for this turn.
-    pub reply: Option<WrittenReply>,
-    /// Like the phase's `grammar`, for this turn.
-    pub grammar: Option<WrittenGrammar>,
-    /// Who hears it: a whisper. Default: as `interactions` say.
+    /// What the speaker is asked. It can use what was said earlier in the phase, and `round`.
+    pub ask: Option<WrittenTemplate>,
+    /// The form of the reply. A choice counts as one of the phase: in `choices`, `history`, `votes` and payoffs.
+    pub answer: Option<WrittenAnswer>,
+    /// Who hears it: `all`, `nobody`, or agents, to whom it is whispered. Default: as the phase's `to`.
     pub to: Option<Keys>,
-    /// `none`: nobody hears it. Default: as the phase's `hears`.
-    pub hears: Option<WhoHears>,
     /// Changes to the state after the turn, if it is played.
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
     pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
-}
+    /// The model that answers: a name under `models`. A turn's takes precedence, then its phase's, the agent's
+    /// and the scenario's. A memory belongs to one model, so an agent with a permanent memory has the same
+    /// model in all phases.
+    pub model: Option<String>,
+    /// How replies are sampled, limited and ended.
+    pub sampling: Option<WrittenSampling>,
 }
 
-/// What the stage says about a round. It can use `round`, `rounds` (the maximum number of rounds), and the
-/// results of the phase so far: its choices and votes, and `payoffs`. If the text is empty, nothing is read.
+/// What else the stage says in a phase: private texts by agent, read when the phase opens,
+/// `{ ann: You are rich. }`, or a list of texts.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Says", untagged)]
+pub enum WrittenSays {
+    /// Private texts.
+    Long(#[schemars(with = "IndexMap<String, WrittenTemplate>")] IndexMap<String, Option<WrittenTemplate>>),
+    /// Texts with their times and readers.
+    List(#[schemars(with = "Vec<WrittenSay>", extend("minItems" = 1))] Vec<Option<WrittenSay>>),
+}
+
+/// A text that the stage says, besides the `prompt`. Around rounds it can use `round`, `rounds` (the maximum number
+/// of rounds), and the results of the phase so far: its choices and votes, and `payoffs`. If the text is empty,
+/// nothing is read.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Announcement", deny_unknown_fields, extend(
-    "oneOf" = [{ "required": ["before"] }, { "required": ["after"] }]
-))]
-pub struct WrittenAnnouncement {
-    /// Read before each round.
-    pub before: Option<WrittenTemplate>,
-    /// Read after each round.
-    pub after: Option<WrittenTemplate>,
+#[schemars(rename = "Say", deny_unknown_fields, extend("required" = ["text"]))]
+pub struct WrittenSay {
+    /// When it is read. Default: `start`.
+    pub at: Option<Moment>,
     /// Who reads it. Default: everybody present.
     pub to: Option<Keys>,
+    /// What is read.
+    pub text: Option<WrittenTemplate>,
 }
 
-/// Who hears whom in a phase. An agent speaks in public or in whispers within one phase, not both; `to` in a
-/// written-out turn makes that one turn a whisper.
+/// When something is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// When the phase opens, after the `prompt`. The default.
+    #[default]
+    Start,
+    /// Before each round.
+    RoundStart,
+    /// After each round.
+    RoundEnd,
+}
+
+/// A vote: secret, all at once, after the rounds of the phase. The result is announced to all who are present.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Interaction", deny_unknown_fields, extend("required" = ["from", "kind"]))]
-pub struct WrittenInteraction {
-    /// Who speaks; with `observe`, who listens.
-    pub from: Option<Key>,
-    /// Whom it concerns. Optional if `kind` is `public`.
-    pub to: Option<Keys>,
-    /// What happens between them.
-    pub kind: Option<InteractionKind>,
+#[schemars(rename = "Vote", deny_unknown_fields, extend("required" = ["rule", "answer"]))]
+pub struct WrittenVote {
+    /// How the votes decide.
+    pub rule: Option<VoteRule>,
+    /// The options: an `answer` that is a choice.
+    pub answer: Option<WrittenAnswer>,
+    /// What the voters are asked. Default: only the options are listed.
+    pub ask: Option<WrittenTemplate>,
+    /// Who votes: a list of keys, or an expression that returns one, evaluated before each vote; for the rule
+    /// `leader` the key of one agent. Default: all who speak.
+    #[schemars(extend("minItems" = 1))]
+    pub by: Option<WrittenCast>,
+    /// Maximum number of votes for a `consensus`. Default: 3.
+    #[schemars(extend("minimum" = 1, "maximum" = 100))]
+    pub attempts: Option<u64>,
+    /// Whether the result stays secret: it is not announced. Texts can reveal it later. Default: `false`.
+    pub secret: Option<bool>,
 }
+
+/// Who hears what is said in a phase.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Audience", untagged)]
+pub enum WrittenAudience {
+    /// `all`, `nobody`, or a single agent.
+    One(String),
+    /// Several agents.
+    Many(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
+    /// By speaker.
+    Long(#[schemars(with = "IndexMap<String, Keys>")] IndexMap<String, Option<Keys>>),
+}
+
+/// Changes of the state: new values by name, evaluated from top to bottom, or a list of such mappings. A
+/// mapping may have `after`: `phase` (the default) or `round`. After a round, they can use the results of the
+/// phase so far, and `round`, and what is said at the end of the round sees them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Set", untagged)]
+pub enum WrittenSets {
+    /// After the phase, or after each round.
+    Long(#[schemars(with = "IndexMap<String, WrittenExpression>")] WrittenSet),
+    /// Both.
+    List(
+        #[schemars(with = "Vec<IndexMap<String, WrittenExpression>>", extend("minItems" = 1))]
+        Vec<Option<WrittenSet>>,
+    ),
+}
+
+/// New values by name, and `after`.
+pub type WrittenSet = IndexMap<String, Option<WrittenExpression>>;
 
 /// Who speaks when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -242,24 +276,9 @@ pub enum WhoSpeaks {
     Rotating,
     /// In each round all speak at once and do not hear each other until the next round.
     Broadcast,
-    /// In each round the pairs of `interactions` speak to each other, first `from`, then `to`, and only they
-    /// hear it. List each pair once.
-    Whisper,
     /// Like `round_robin`, but after each turn the agents who are not next are asked whether to cut in, each
     /// at most once per round. The first in order who wants to cut in speaks.
     Interrupt,
-    /// In each round the moderator says who speaks.
-    Moderated,
-}
-
-/// Who hears what is said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum WhoHears {
-    /// As set by `interactions`. The default.
-    All,
-    /// Nobody. Only the speaker remembers it.
-    None,
 }
 
 /// The rules of a debate.
@@ -283,33 +302,18 @@ pub enum DebateFormat {
     Parliamentary,
 }
 
-/// A way to decide.
+/// How votes decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum DecisionMode {
-    /// There is no vote. The default.
-    None,
+pub enum VoteRule {
     /// The option with the most votes; if several options tie, nothing is decided (`tied`).
-    MajorityVote,
+    Majority,
     /// All rank all options; the options with the fewest first places are removed until one has more than
     /// half. If the remaining options tie, nothing is decided (`tied`).
-    RankedChoice,
-    /// One agent chooses for all.
-    CoordinatorDecides,
+    Ranked,
     /// All must agree. Until they do, another round and another vote follow, up to `attempts` votes in total;
     /// once `max_turns` is reached, only votes follow.
     Consensus,
-}
-
-impl DecisionMode {
-    /// The word as written in a scenario.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::MajorityVote => "majority_vote",
-            Self::RankedChoice => "ranked_choice",
-            Self::CoordinatorDecides => "coordinator_decides",
-            Self::Consensus => "consensus",
-        }
-    }
+    /// One agent, `by`, chooses for all.
+    Leader,
 }

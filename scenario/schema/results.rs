@@ -1,8 +1,8 @@
 //! Payoffs, assertions and judges, as written.
 
-use super::replies::{WrittenChoice, WrittenReply};
+use super::replies::WrittenAnswer;
 use super::values::{Key, Matrix, NAME, PhaseNames, WrittenExpression, WrittenTemplate, WrittenText};
-use crate::hints::with_hints;
+use crate::hints::WrittenSampling;
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -82,15 +82,13 @@ pub struct WrittenShare {
     pub at_most: Option<f64>,
 }
 
-with_hints! {
 /// A question about what happened, and the form of the answer. It is asked in a turn after the last phase
 /// that nobody hears. A member of the cast answers from memory. Without `agent`, a judge from outside first
 /// reads everything that was said, including whispers and vote results.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "Judge", deny_unknown_fields, extend(
-    "required" = ["ask"],
-    "oneOf" = [{ "required": ["choice"] }, { "required": ["reply"] }]
+    "required" = ["ask", "answer"]
 ))]
 pub struct WrittenJudge {
     /// Short name: letters, digits and `_`. Outcomes and later assertions can use `NAME.verdict` like the
@@ -101,10 +99,12 @@ pub struct WrittenJudge {
     pub agent: Option<Key>,
     /// The question. It can use results, the state and variables.
     pub ask: Option<WrittenTemplate>,
-    /// The possible verdicts. The model can reply with nothing else, and the log-probability of each option
-    /// is recorded.
-    pub choice: Option<WrittenChoice>,
-    /// The form of the verdict: JSON that fits a schema.
-    pub reply: Option<WrittenReply>,
-}
+    /// The form of the verdict.
+    pub answer: Option<WrittenAnswer>,
+    /// The model that answers: a name under `models`. A turn's takes precedence, then its phase's, the agent's
+    /// and the scenario's. A memory belongs to one model, so an agent with a permanent memory has the same
+    /// model in all phases.
+    pub model: Option<String>,
+    /// How replies are sampled, limited and ended.
+    pub sampling: Option<WrittenSampling>,
 }

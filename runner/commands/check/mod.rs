@@ -212,7 +212,7 @@ fn twice(
     );
     let span = scenario.tree.text_line(&scenario.sources, &text.path, line);
     let found =
-        Diagnostic::warning("remembered", scenario.tree.as_written(&text.path).to_string(), span, message);
+        Diagnostic::warning("remembered", text.path.to_string(), span, message);
     found.help(
         "a permanent agent keeps what it heard; remove the quote, or give it only to agents who were absent",
     )

@@ -4,7 +4,6 @@ use super::cursor::{At, Cursor, cursors};
 use super::document::{Document, range};
 use super::names::{DECLARING, Forms, agents, in_braces, keys, phases, type_of};
 use crate::diagnostic::Span;
-use crate::scenario::names::others;
 use crate::scenario::schema::COLORS;
 use crate::scenario::template::{
     EXPRESSION_NAMES, FILTERS, FUNCTIONS, PASS_NAMES, PHASE_FIELDS, ROUND_NAMES, STAGE_NAMES,
@@ -77,7 +76,7 @@ fn fields(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
     let Some(of) = type_of(&cursor.tree, &around) else { return Vec::new() };
     let there = cursor.tree.keys_at(&around);
     if let Some(PathStep::Key(field)) = around.0.last()
-        && matches!(field.as_str(), "private_prompts" | "per_agent_prompt_templates")
+        && matches!(field.as_str(), "say" | "to" | "overhears")
     {
         let agents = agents(document, &cursor.tree).into_iter().filter(|key| !there.contains(key));
         let offer = |key: String| CompletionOffer {
@@ -87,9 +86,7 @@ fn fields(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
         return agents.map(offer).collect();
     }
     let Some(fields) = of.of.get("properties").and_then(Value::as_object) else { return Vec::new() };
-    // For a field with several names, the first is offered.
-    let is_first = |name: &str| others().all(|(other, _)| other != name);
-    let wanted = fields.iter().filter(|(name, _)| is_first(name) && !there.contains(name));
+    let wanted = fields.iter().filter(|(name, _)| !there.contains(name));
     let needed = of.of.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let mut offers: Vec<CompletionOffer> = wanted
         .map(|(name, field)| {

@@ -131,7 +131,7 @@ pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Optio
     let text = place.text.clone().unwrap_or_default();
     match steps[..] {
         ["agents", key] if place.is_key => return Some(Symbol::Agent(key.to_owned())),
-        [.., "private_prompts" | "per_agent_prompt_templates", key] if place.is_key => {
+        [.., "say" | "to" | "overhears", key] if place.is_key => {
             return Some(Symbol::Agent(key.to_owned()));
         }
         [.., "phases", "name"] if !place.is_key => return Some(Symbol::Phase(text)),
