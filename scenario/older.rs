@@ -77,6 +77,28 @@ pub(super) fn warning(found: &[Older]) -> Option<Diagnostic> {
     Some(found.help("`greenroom migrate FILE` rewrites the file"))
 }
 
+/// What a name of an earlier edition is called today, for one that could not be converted.
+pub(super) fn today(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "choice" | "reply" | "grammar" => "answer",
+        "parse_choice" => "answer: { one_of: …, free_text: true }",
+        "decision_mode" => "vote",
+        "coordinator" | "voters" => "vote: { by: … }",
+        "attempts" => "vote: { attempts: … }",
+        "interactions" => "to: { SPEAKER: HEARER }",
+        "hears" | "secret" => "to: nobody",
+        "private_prompts" | "per_agent_prompt_templates" | "announce" => "say",
+        "initial_prompt" | "initial_prompt_template" => "prompt",
+        "set_each_round" => "set: { after: round, … }",
+        "topology" => "order",
+        "auto_rounds" => "rounds",
+        "on_overflow" => "memory: { keep: summary }",
+        "moderated" => "moderator: KEY",
+        "whisper" => "pairs: [[KEY, KEY]]",
+        _ => SETTINGS.contains(&name).then_some("sampling: { … }")?,
+    })
+}
+
 struct Renewal<'t> {
     tree: &'t mut Tree,
     found: Vec<Older>,
@@ -173,17 +195,15 @@ impl Renewal<'_> {
 
     fn agent(&mut self, path: &Path) {
         self.sampling(path);
-        if let Some(taken) = self.take(path, "on_overflow", "memory")
+        let overflow = self.tree.json_at(&path.key("on_overflow"));
+        if overflow.is_null() || overflow == "fail" {
+            self.drop(path, "on_overflow");
+        } else if overflow == "summarize"
             && !self.has(path, "memory")
+            && let Some(taken) = self.take(path, "on_overflow", "memory")
         {
-            match self.tree.json_of(&taken) {
-                Value::String(word) if word == "fail" => {}
-                Value::String(word) if word == "summarize" => {
-                    let keep = Piece::Value("summary".into(), Some(taken.span));
-                    self.tree.insert(path, taken.at, "memory", Piece::Map(vec![("keep".into(), keep)]));
-                }
-                _ => self.tree.insert(path, taken.at, "on_overflow", Piece::Taken(taken)),
-            }
+            let keep = Piece::Value("summary".into(), Some(taken.span));
+            self.tree.insert(path, taken.at, "memory", Piece::Map(vec![("keep".into(), keep)]));
         }
         if self.is_of_role(path, "observer") && !self.has(path, "speaks") {
             self.note(path, "role: observer", "speaks: false");
@@ -447,6 +467,9 @@ impl Renewal<'_> {
 
     /// The form of a reply, and the question that stood in it.
     fn answer(&mut self, path: &Path) -> Option<OlderAnswer> {
+        if self.has(path, "answer") {
+            return None;
+        }
         for name in ["choice", "parse_choice"] {
             let here = path.key(name);
             let ask = self.tree.take(&here, "ask");
@@ -507,6 +530,9 @@ impl Renewal<'_> {
 
     /// A decision becomes a vote; true if there is one.
     fn vote(&mut self, path: &Path, is_secret: bool) -> bool {
+        if self.has(path, "vote") {
+            return true;
+        }
         let mode = self.tree.json_at(&path.key("decision_mode"));
         let rule = mode.as_str().and_then(|mode| RULES.iter().find(|(word, _)| *word == mode.trim()));
         let unused = |renewal: &mut Self| {

@@ -1,6 +1,7 @@
 //! Reads a scenario's YAML into [`Written`]: mistakes of type and unknown keys are collected, all of them,
 //! with their places.
 
+use super::older;
 use super::schema::{Written, json_schema};
 use greenroom_yaml::diagnostic::{Diagnostic, Suggestion, suggest, suggestion};
 use greenroom_yaml::{ExpectedValue, FoundValue, NodeReader, Path, PathStep, Tree, Wrong};
@@ -76,6 +77,10 @@ fn unknown_key(tree: &Tree, path: Path) -> Diagnostic {
     };
     let message = format!("{place} has no field `{key}`");
     let diagnostic = Diagnostic::error("unknown-key", path.to_string(), tree.key(&path), message);
+    if let Some(today) = older::today(&key) {
+        let found = format!("it is of an earlier edition and can't be converted here: write `{today}`");
+        return diagnostic.help(found);
+    }
     match suggestion(&key, known.iter().map(String::as_str)) {
         Some(suggestion) => {
             let meant = match &suggestion {
@@ -213,6 +218,9 @@ fn diagnose(tree: &Tree, path: &Path, wrong: Wrong) -> Diagnostic {
                 _ => "strategy",
             };
             let diagnostic = error("unknown-value", format!("`{found}` is not a valid {what}"));
+            if let Some(today) = older::today(&found) {
+                return diagnostic.help(format!("write `{today}` in place of it"));
+            }
             Diagnostic { help: suggest(&found, known.iter().copied()), ..diagnostic }
         }
         Wrong::Other(diagnostic) => {

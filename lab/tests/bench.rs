@@ -30,8 +30,12 @@ fn bench(stage: &Stage, args: &[&str]) -> Vec<Value> {
 
 /// Writes a scenario of two agents who read `prompt`; its path.
 fn two(stage: &Stage, prompt: &str) -> String {
-    let scenario = "id: two\nagents:\n  ann: {display_name: Ann, lifecycle: permanent}\n  ben: {display_name: Ben}\n\
-        phases: [{name: talk, agents: [ann, ben], topology: round_robin, initial_prompt: PROMPT, auto_rounds: 2}]\n";
+    let scenario = "id: two\n\
+        agents:\n\
+        \x20 ann: {display_name: Ann, lifecycle: permanent}\n\
+        \x20 ben: {display_name: Ben}\n\
+        phases: [{ name: talk, agents: [ann, ben], order: round_robin, prompt: PROMPT, rounds: 2 }]\n\
+        ";
     std::fs::write(stage.path("two.yaml"), scenario.replace("PROMPT", prompt.trim())).unwrap();
     stage.path("two.yaml").display().to_string()
 }

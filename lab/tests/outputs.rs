@@ -35,8 +35,10 @@ const COMMANDS: &[&str] = &[
     "simulate run",
 ];
 
-const SCENARIO: &str = "id: m\nagents: { ann: { lifecycle: permanent } }\n\
-    phases: [{ name: p, agents: [ann], initial_prompt: Say hello. }]\n";
+const SCENARIO: &str = "id: m\n\
+    agents: { ann: { lifecycle: permanent } }\n\
+    phases: [{ name: p, agents: [ann], prompt: Say hello. }]\n\
+    ";
 
 /// A folder with the commands' inputs.
 fn furnished() -> Stage {

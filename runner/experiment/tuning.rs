@@ -87,10 +87,11 @@ mod tests {
     use super::*;
     use crate::scenario::load;
 
-    const TEXT: &str = "variables: { top_p: 1 }\nmodels: { big: a.gguf, small: understudy }\n\
+    const TEXT: &str = "variables: { top_p: 1 }\n\
+                        models: { big: a.gguf, small: understudy }\n\
                         agents: { ann: { model: big } }\n\
-                        phases: [{ name: talk, agents: [ann], initial_prompt: '{{ top_p }}' }, \
-                        { name: ben, agents: [ann], initial_prompt: x }]\n";
+                        phases: [{ name: talk, agents: [ann], prompt: '{{ top_p }}' }, { name: ben, agents: [ann], prompt: x }]\n\
+                        ";
 
     #[test]
     fn settings_are_distinguished_from_variables() {

@@ -159,7 +159,8 @@ fn phase(tree: &mut Tree, path: &Path, cast: &[String], ending: &Ending, found: 
         Some(keys) => keys.iter().filter_map(Value::as_str).map(str::to_string).collect(),
         None => cast.to_vec(),
     };
-    interactions(tree, path, &written, &present);
+    channels(tree, path, found);
+    interactions(tree, path, &tree.json_at(path), &present);
     decision(tree, path, &written, &present, ending, found);
 }
 
@@ -167,6 +168,27 @@ fn phase(tree: &mut Tree, path: &Path, cast: &[String], ending: &Ending, found: 
 fn is_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.len() <= 30 && name.chars().all(is_plain)
+}
+
+/// Channels that there are; edges with another are left out.
+const CHANNELS: [&str; 3] = ["public", "whisper", "observe"];
+
+fn channels(tree: &mut Tree, path: &Path, found: &mut Vec<Diagnostic>) {
+    let list = path.key("interactions");
+    for at in (0..tree.n_items(&list)).rev() {
+        let edge = list.index(at);
+        for field in ["channel", "kind"] {
+            let here = edge.key(field);
+            let Some(word) = tree.json_at(&here).as_str().map(str::to_string) else { continue };
+            if !CHANNELS.contains(&word.as_str()) {
+                let message = format!("`{word}` is not a valid channel");
+                let error = Diagnostic::error("unknown-value", here.to_string(), tree.value(&here), message);
+                found.push(error.help("write `public`, `whisper` or `observe`"));
+                tree.drop_item(&list, at);
+                break;
+            }
+        }
+    }
 }
 
 /// Edges by our names. Of those who whisper somewhere in the phase, what is public is left out: the whisper

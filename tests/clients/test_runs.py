@@ -18,7 +18,7 @@ agents:
   ada: {system_prompt: You are Ada.}
   bob: {system_prompt: You are Bob.}
 phases:
-  - {name: talk, agents: [ada, bob], topology: round_robin, rounds: 2}
+  - { name: talk, agents: [ada, bob], order: round_robin, rounds: 2 }
 """
 PROGRAM = """
 tools:
@@ -97,7 +97,7 @@ CHOICE = """
 agents: {ada: {system_prompt: You are Ada.}, you: {strategy: human}}
 phases:
   - {name: talk, agents: [ada, you], prompt: "You meet."}
-  - {name: end, agents: [ada, you], choice: [left, right]}
+  - { name: end, agents: [ada, you], answer: [left, right] }
 """
 
 
@@ -125,7 +125,7 @@ def test_a_human_plays_by_requests(http: httpx.Client) -> None:
 SECRET = """
 agents: {you: {strategy: human}, sam: {strategy: human}}
 phases:
-  - {name: end, agents: [you, sam], order: broadcast, choice: [left, right]}
+  - { name: end, agents: [you, sam], order: broadcast, answer: [left, right] }
 """
 
 

@@ -7,7 +7,7 @@ use greenroom_engine::fixtures::RandomModel;
 const TEXT: &str = "id: calls
 models: { random: random.gguf }
 model: random
-temperature: 1.0
+sampling: { temperature: 1.0 }
 tools:
   sums: calculator
   roll: { built_in: dice, about: Rolls dice. }
@@ -26,7 +26,7 @@ phases:
     agents: [ann, cas]
     rounds: 8
     order: broadcast
-  - { name: end, agents: [ann, cas], choice: [left, right] }
+  - { name: end, agents: [ann, cas], answer: [left, right] }
 outcome:
   rolled: talk.calls.ann | length + apart.calls.ann | length
   heard: talk.calls.cas | length + apart.calls.cas | length

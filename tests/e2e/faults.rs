@@ -201,8 +201,11 @@ fn many_runs_do_not_run_out_of_files() {
     let stage = Stage::new();
     std::fs::write(
         stage.path("hello.yaml"),
-        "id: hello\nagents: {ann: {lifecycle: permanent}}\nphases:\n\
-         - {name: p, agents: [ann], initial_prompt: Say hello.}\n",
+        "id: hello\n\
+         agents: {ann: {lifecycle: permanent}}\n\
+         phases:\n\
+         - { name: p, agents: [ann], prompt: Say hello. }\n\
+         ",
     )
     .unwrap();
     let [scenario, out, cache] =

@@ -236,7 +236,7 @@ fn a_hostile_trace_is_summed_up_when_its_run_goes_on() {
 pub(super) const PLAYABLE: &str = "id: x
 agents: { ann: { strategy: { always: one } }, ben: { strategy: { always: two } } }
 phases:
-  - { name: p, agents: [ann, ben], auto_rounds: 2, choice: [one, two] }
+  - { name: p, agents: [ann, ben], rounds: 2, answer: [one, two] }
 ";
 
 /// Things that can be in the place of an expected file: their names, and the messages about them.

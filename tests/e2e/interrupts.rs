@@ -13,10 +13,10 @@ const SOON: Duration = Duration::from_secs(10);
 const HUMAN: &str = "id: human
 agents: {ann: {}, ben: {}, cy: {}, joe: {strategy: human}}
 phases:
-- {name: one, agents: [ann, ben, cy], topology: broadcast, auto_rounds: 2, initial_prompt: Talk.}
-- {name: ask, agents: [joe], initial_prompt: What do you say?}
-- {name: two, agents: [ann, ben], topology: broadcast, initial_prompt: Talk about the mill.}
-- {name: three, agents: [cy], initial_prompt: And you?}
+- { name: one, agents: [ann, ben, cy], order: broadcast, rounds: 2, prompt: Talk. }
+- { name: ask, agents: [joe], prompt: What do you say? }
+- { name: two, agents: [ann, ben], order: broadcast, prompt: Talk about the mill. }
+- { name: three, agents: [cy], prompt: And you? }
 ";
 
 /// A run to play, and what is done to it.

@@ -240,8 +240,8 @@ fn a_human_answers_at_the_terminal() {
 id: duel
 agents: {you: {display_name: You, strategy: human}, bot: {display_name: Bot, strategy: {always: scissors}}}
 phases:
-  - {name: hands, agents: [you, bot], topology: broadcast, auto_rounds: 2, choice: [rock, paper, scissors]}
-  - {name: words, agents: [you], initial_prompt: 'What do you say?'}
+  - { name: hands, agents: [you, bot], order: broadcast, rounds: 2, answer: [rock, paper, scissors] }
+  - { name: words, agents: [you], prompt: 'What do you say?' }
 ";
     std::fs::write(&file, text).unwrap();
     let (file, out) = (file.display().to_string(), stage.path("run").display().to_string());

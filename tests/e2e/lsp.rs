@@ -23,7 +23,7 @@ phases:
   - name: vote
     agents: [ann, cas]
     order: broadcast
-    choice: { yes: I agree, no: I do not }
+    answer: { one_of: { yes: I agree, no: I do not } }
     when: talk.rounds > 1
 outcome:
   agreed: vote.votes.yes

@@ -9,19 +9,19 @@ use std::path::PathBuf;
 const TEXT: &str = "id: two
 models: { qwen: random.gguf, again: ./random.gguf }
 agents:
-  ann: { display_name: Ann, model: qwen, temperature: 0.4 }
+  ann: { display_name: Ann, model: qwen, sampling: { temperature: 0.4 } }
   ben: { display_name: Ben }
-  cas: { display_name: Cas, model: again, lifecycle: ephemeral, max_tokens: 6 }
+  cas: { display_name: Cas, model: again, lifecycle: ephemeral, sampling: { max_tokens: 6 } }
 phases:
   - name: talk
     agents: [ann, ben, cas]
-    auto_rounds: 2
-    initial_prompt: The mill stands empty. Talk.
+    rounds: 2
+    prompt: The mill stands empty. Talk.
   - name: doors
     agents: [ann, ben]
-    topology: broadcast
-    temperature: 1.2
-    choice: [left, right]
+    order: broadcast
+    sampling: { temperature: 1.2 }
+    answer: [left, right]
 ";
 
 /// A stage with a model of another family and a scenario beside it.

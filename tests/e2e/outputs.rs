@@ -51,8 +51,10 @@ fn furnished() -> Stage {
     );
     write(
         "model.yaml",
-        "id: m\nagents: { ann: { lifecycle: permanent } }\n\
-         phases: [{ name: p, agents: [ann], initial_prompt: Say hello. }]\n",
+        "id: m\n\
+         agents: { ann: { lifecycle: permanent } }\n\
+         phases: [{ name: p, agents: [ann], prompt: Say hello. }]\n\
+         ",
     );
     let play = |args: &str| {
         let output = command(&stage, args, "made").stdout(Stdio::null()).output().unwrap();
@@ -237,8 +239,10 @@ fn a_run_that_is_complete_has_nothing_to_go_on_with() {
 #[test]
 fn humans_answer_one_run_after_the_other() {
     let stage = Stage::new();
-    let text = "id: h\nagents: { ann: { strategy: human } }\n\
-                phases: [{ name: p, agents: [ann], choice: [one, two], initial_prompt: Which? }]\n";
+    let text = "id: h\n\
+                agents: { ann: { strategy: human } }\n\
+                phases: [{ name: p, agents: [ann], answer: [one, two], prompt: Which? }]\n\
+                ";
     std::fs::write(stage.path("h.yaml"), text).unwrap();
     std::fs::write(stage.path("answers"), "neither\none\n".repeat(3)).unwrap();
     let answers = || File::open(stage.path("answers")).unwrap();

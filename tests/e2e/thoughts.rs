@@ -28,11 +28,9 @@ fn deepseek(stage: &Stage, tokens: &[&str]) -> String {
 
 const SCENARIO: &str = "
 agents: { ann: {}, ben: {} }
-temperature: 0
-reasoning: high
-reasoning_budget: 3
+sampling: { temperature: 0, reasoning: high, reasoning_budget: 3 }
 phases:
-  - { name: talk, agents: [ann, ben], rounds: 2, max_tokens: 5, prompt: Talk. }
+  - { name: talk, agents: [ann, ben], rounds: 2, sampling: { max_tokens: 5 }, prompt: Talk. }
 ";
 
 #[test]

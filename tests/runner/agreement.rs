@@ -267,8 +267,8 @@ agents: {ann: {}, ben: {}}
 phases:
   - name: talk
     agents: [ann, ben]
-    initial_prompt: 'The pot holds six, and pot.votes too; you have {{ payoffs[me] }}.'
-  - {name: pot, agents: [ann, ben], choice: [1, 2]}
+    prompt: 'The pot holds six, and pot.votes too; you have {{ payoffs[me] }}.'
+  - { name: pot, agents: [ann, ben], answer: [1, 2] }
 payoff: {phase: pot, each: mine}
 ";
     let report = load("x.yaml", text, &[]).report;
@@ -281,8 +281,10 @@ payoff: {phase: pot, each: mine}
 #[test]
 fn untried_cases_are_reported() {
     let mut text = String::from(
-        "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\nphases:\n\
-         - {name: v, agents: [a, b, c, d, e], choice: [x, y, z]}\n",
+        "agents: {a: {}, b: {}, c: {}, d: {}, e: {}}\n\
+         phases:\n\
+         - { name: v, agents: [a, b, c, d, e], answer: [x, y, z] }\n\
+         ",
     );
     for at in 0..600 {
         text += &format!("- {{name: p{at}, agents: [a], when: v.votes.x + {at} > v.history.a | length}}\n");

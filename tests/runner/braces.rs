@@ -255,7 +255,7 @@ phases:
   - name: talk
     label: '{% if p.age > 30 %}Elders{% else %}Youths{% endif %} talk'
     agents: [person, other]
-  - { name: pick, agents: [person], choice: { me: '{{ p.name }} it is', no: 'Not me' } }
+  - { name: pick, agents: [person], answer: { one_of: { me: '{{ p.name }} it is', no: 'Not me' } } }
 payoff: { phase: pick, unit: '{{ framing }}', each: 1 }
 assertions: [{ that: pick.invalid == 0, why: '{{ p.name }} chose.' }]
 ";
@@ -313,10 +313,10 @@ phases:
     agents: [{agent}, ben]
     model: '{HOLE}'
     label: '{HOLE}'
-    private_prompts:
+    say:
       {agent}: '{HOLE}'
       '{HOLE}': x
-    reply:
+    answer:
       schema:
         type: integer
         description: '{HOLE}'

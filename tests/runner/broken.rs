@@ -70,15 +70,13 @@ agents:
 phases:
   - name: talk
     agents: [ann, bne, mod]
-    topology: moderated
-    interactions: [{ from: ben, to: ann, kind: whisper }]
-    per_agent_prompt_templates: { ben: 'Talk about {{ topic }}.' }
+    moderator: mod
+    to: { ben: ann }
+    say: { ben: 'Talk about {{ topic }}.' }
   - name: vote
     agents: [ann, ben]
-    decision_mode: majority
-    attempts: 3
-    choice: [stay]
-    initial_prompt: 'Vote on {{ topic }}.'
+    vote: { rule: majority, answer: [stay] }
+    prompt: 'Vote on {{ topic }}.'
   - name: after
     agents: [ann]
     when: vote.decision = 'stay'
@@ -101,7 +99,7 @@ assertions: [outcome.left == 0]
 
 #[test]
 fn what_could_not_be_read_is_not_missing_too() {
-    let phases = "phases: [{ name: talk, agents: [ann, ben], initial_prompt: '{{ topic }} {{ ann }}' }]\n";
+    let phases = "phases: [{ name: talk, agents: [ann, ben], prompt: '{{ topic }} {{ ann }}' }]\n";
     let agents = "agents: { ann: {}, ben: {} }\n";
     for (text, codes) in [
         (format!("agents: [ann, ben]\nvariables: {{ topic: x }}\n{phases}"), vec!["type"]),
@@ -150,7 +148,7 @@ phases:
   - { name: talk, agents: [ann, ben] }
   - name: after
     agents: [ann]
-    initial_prompt: |
+    prompt: |
       It was said:
       ${talk.messages[ann]}
 ";

@@ -23,12 +23,12 @@ agents:
   toss: { strategy: { random: 0.5 } }
   ann: { display_name: Ann }
 phases:
-  - { name: coin, agents: [toss], choice: [heads, tails] }
+  - { name: coin, agents: [toss], answer: [heads, tails] }
   - name: pick
     agents: [ann]
-    choice: { options: [heads, tails], shuffle: true }
+    answer: { one_of: [heads, tails], shuffle: true }
     prompt: 'The word is {{ word }}, in {{ framing }} words.'
-  - { name: order, agents: [ann], choice: { options: [north, east, south], shuffle: true } }
+  - { name: order, agents: [ann], answer: { one_of: [north, east, south], shuffle: true } }
 ";
 
 fn written(rows: &str) -> tempfile::TempDir {

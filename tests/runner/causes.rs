@@ -110,7 +110,7 @@ agents:
   list: {strategy: {list: [take, share]}}
   parrot: {strategy: {always: Hello.}}
 phases:
-  - {name: game, agents: [ann, tit, dice, list], topology: broadcast, auto_rounds: 3, choice: [share, take]}
+  - { name: game, agents: [ann, tit, dice, list], order: broadcast, rounds: 3, answer: [share, take] }
   - {name: end, agents: [parrot]}
 ";
 
@@ -208,9 +208,10 @@ fn a_rules_altered_line_is_still_an_altered_line() {
 fn forks_and_rankings_of_rules_replay() {
     let dir = crate::play::checkout();
     for name in ["strategies", "rankings"] {
-        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: \
-                      {strategy: grim}}\nphases:\n- {name: vote, agents: [a, b, c, d], decision_mode: \
-                      ranked_choice, choice: {options: [x, y, z], shuffle: true}}\n";
+        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}
+phases:
+- { name: vote, agents: [a, b, c, d], vote: { rule: ranked, answer: { one_of: [x, y, z], shuffle: true } } }
+";
         let text = match name {
             "strategies" => std::fs::read_to_string(
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/strategies.yaml"),
@@ -299,7 +300,7 @@ phases:
   - {name: talk, agents: [bot]}
   - repeat: 2
     phases:
-      - {name: game, agents: [opp, tit], order: broadcast, choice: [share, take]}
+      - { name: game, agents: [opp, tit], order: broadcast, answer: [share, take] }
 ";
     // As recorded when strategies began again at each phase.
     let folder = crate::play::checkout();
@@ -342,7 +343,7 @@ fn a_vote_that_an_earlier_version_read_otherwise_is_not_called_altered() {
 id: votes
 agents: {ann: {}, ben: {}, cas: {}}
 phases:
-  - {name: vote, agents: [ann], parse_choice: [ben, cas]}
+  - { name: vote, agents: [ann], answer: { one_of: [ben, cas], free_text: true } }
 ";
     let folder = crate::play::checkout();
     let place = folder.path().join("votes.yaml");
@@ -409,7 +410,7 @@ fn options_that_are_errors_now_replay_where_they_were_recorded() {
 id: rating
 agents: {ann: {}, ben: {}}
 phases:
-  - {name: rate, agents: [ann, ben], parse_choice: [5, 5%, {more: +}]}
+  - { name: rate, agents: [ann, ben], answer: { one_of: [5, 5%, {more: +}], free_text: true } }
 ";
     let options = TEXT.replace("[5, 5%, {more: +}]", "{a: 5, b: 5%, more: +}");
     let first_rules = vec![("{% %}".to_string(), serde_json::Value::Null)];

@@ -22,20 +22,21 @@ state: {order: [], die: 0, weather: '', share: 0, out: a}
 phases:
   - name: night
     agents: [a, b, c, d]
-    topology: broadcast
+    order: broadcast
     rounds: 2
-    initial_prompt: 'You are the {{ roles[me] }}, with {{ cards[me] }}. The number is {{ randint(1, 1000000) }}.'
-    announce:
-      - {before: 'Round {{ round }}: {{ randint(1, 1000000) }}, again {{ randint(1, 1000000) }}.'}
-    set_each_round:
+    prompt: 'You are the {{ roles[me] }}, with {{ cards[me] }}. The number is {{ randint(1, 1000000) }}.'
+    say:
+      - { at: round_start, text: 'Round {{ round }}: {{ randint(1, 1000000) }}, again {{ randint(1, 1000000) }}.' }
+    set:
+      after: round
       order: players | shuffle
       die: randint(1, 6)
       weather: \"{'rain': 3, 'sun': 1, 'snow': 0} | weighted\"
       share: random()
   - name: pairs
     agents: players | sample(2)
-    initial_prompt: 'Two of you meet. {{ order }}, {{ die }}, {{ weather }}, {{ share }}.'
-  - {name: late, agents: [a, b, c, d], topology: broadcast, when: 'randint(1, 2) == 1', initial_prompt: '{{ roles }}'}
+    prompt: 'Two of you meet. {{ order }}, {{ die }}, {{ weather }}, {{ share }}.'
+  - { name: late, agents: [a, b, c, d], order: broadcast, when: 'randint(1, 2) == 1', prompt: '{{ roles }}' }
 ";
 
 /// What everybody reads, by the path of the turn.
@@ -139,7 +140,8 @@ fn what_is_computed_before_the_run_has_no_chance() {
         ("agents: {a: {system_prompt: '{{ random() }}'}, b: {}}\nphases: [{name: p, agents: [a, b]}]", "a"),
         ("agents: {a: {}, b: {}}\nphases: [{name: p, agents: [a, b], rounds: 'randint(1, 3)'}]", "rounds"),
         (
-            "agents: {a: {}, b: {}}\nphases: [{name: p, agents: [a, b], choice: [x, y]}]\n\
+            "agents: {a: {}, b: {}}\n\
+             phases: [{ name: p, agents: [a, b], answer: [x, y] }]\n\
              payoff: {phase: p, matrix: {x: {x: ['random()', 1], y: [0, 0]}, y: {x: [0, 0], y: [1, 1]}}}",
             "matrix",
         ),

@@ -308,7 +308,7 @@ impl Author<'_> {
             self.line(depth, "secret: true");
         }
         if self.dice.in_ten(2) {
-            self.line(depth, "temperature: 0.5");
+            self.line(depth, "sampling: { temperature: 0.5 }");
         }
         if decides {
             let modes = ["majority_vote", "consensus", "ranked_choice", "coordinator_decides"];
@@ -405,7 +405,7 @@ impl Author<'_> {
             fields.push("hears: none".into());
         }
         if self.dice.in_ten(2) {
-            fields.push("max_tokens: 30".into());
+            fields.push("sampling: { max_tokens: 30 }".into());
         }
         if asks == Asks::Words && !decides && !self.has_rules && self.dice.in_ten(2) {
             fields.push("grammar: {regex: '[a-z ]+ -?[0-9]*'}".into());
@@ -456,7 +456,7 @@ fn yaml(numbers: &[u16]) -> String {
     author.line(0, "agents:");
     let mut lasting = Vec::new();
     for id in 0..AGENTS {
-        let rule = if has_rules { "strategy: {random: 0.4}" } else { "max_tokens: 40" };
+        let rule = if has_rules { "strategy: {random: 0.4}" } else { "sampling: { max_tokens: 40 }" };
         let tools = "tools: [sums, diary, roll], max_calls: 2";
         let more = author.dice.pick(&["", "", "lifecycle: ephemeral", rule, "top_k: 3", tools]);
         if more != "lifecycle: ephemeral" && more != rule {

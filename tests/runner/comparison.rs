@@ -10,7 +10,7 @@ id: coin
 title: A coin <b>
 variables: {bias: 0.2}
 agents: {ann: {strategy: {random: 0.5}}, ben: {strategy: {random: 0.8}}}
-phases: [{name: toss, agents: [ann, ben], auto_rounds: 2, choice: [heads, tails]}]
+phases: [{ name: toss, agents: [ann, ben], rounds: 2, answer: [heads, tails] }]
 payoff: {phase: toss, unit: coins, each: \"3 if mine == 'heads' else 10 * bias\"}
 outcome: {heads: toss.votes.heads, biased: bias > 0.5}
 assertions: [toss.votes.heads > 1]

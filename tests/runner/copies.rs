@@ -9,7 +9,7 @@ const WELL: &str = "\
 id: well
 include: [../cast/people.yaml]
 agents: {tom: {strategy: {always: No.}}}
-phases: [{name: talk, agents: [mira, tom], auto_rounds: 2, initial_prompt: 'The {{ thing }} is low.'}]
+phases: [{ name: talk, agents: [mira, tom], rounds: 2, prompt: 'The {{ thing }} is low.' }]
 outcome: {rounds: talk.rounds}
 ";
 const PEOPLE: &str = "variables: {thing: well}\nagents: {mira: {strategy: {list: [Yes., Well.]}}}\n";

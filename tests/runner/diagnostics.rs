@@ -12,7 +12,7 @@ agents:
   a: {display_name: Ann}
   b: {display_name: Ben}
 phases:
-  - {name: one, agents: [a, b], initial_prompt: 'Talk about {{ topic }}.'}
+  - { name: one, agents: [a, b], prompt: 'Talk about {{ topic }}.' }
 ";
 
 /// Codes and lines of what is found in a text.

@@ -66,7 +66,7 @@ fn simultaneous_choices_are_shown_once_the_human_has_chosen() {
     let Shown { questions, page, .. } = shown(
         "agents: {ann: {strategy: {always: take}}, you: {strategy: human}, ben: {strategy: {always: take}}}
 phases:
-  - {name: game, agents: [ann, ben, you], order: broadcast, rounds: 2, choice: [share, take]}
+  - { name: game, agents: [ann, ben, you], order: broadcast, rounds: 2, answer: [share, take] }
 ",
     );
     assert_eq!(questions.len(), 2, "{page}");
@@ -92,9 +92,9 @@ phases:
   - {name: council, label: The secret council, agents: [ann, ben]}
   - name: yard
     agents: [ann, you, ben]
-    announce: [{before: 'For Ann alone.', to: ann}, {before: 'For all.'}, {after: 'For you.', to: you}]
+    say: [{ at: round_start, text: 'For Ann alone.', to: ann }, { at: round_start, text: 'For all.' }, { at: round_end, text: 'For you.', to: you }]
     turns: [{agent: ann, to: ben}, {agent: ann}, {agent: you}]
-  - {name: vote, agents: [ann, you, ben], rounds: 0, decision_mode: majority_vote, secret: true, choice: [stay, leave]}
+  - { name: vote, agents: [ann, you, ben], rounds: 0, vote: { rule: majority, answer: [stay, leave], secret: true } }
   - {name: end, agents: [you, ann]}
 ",
     );

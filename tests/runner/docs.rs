@@ -23,7 +23,7 @@ const HEAD: [(&str, &str); 2] = [
     ("agents:", "agents: { ann: {}, ben: {}, cas: {}, mod: { role: moderator } }\n"),
     (
         "phases:",
-        "phases: [{ name: game, agents: [ann, ben, cas], topology: broadcast, auto_rounds: 2, choice: [share, take] }]\n",
+        "phases: [{ name: game, agents: [ann, ben, cas], order: broadcast, rounds: 2, answer: [share, take] }]\n",
     ),
 ];
 
@@ -339,9 +339,9 @@ fn the_schema_takes_what_is_shipped() {
 fn the_schema_offers_the_words_that_are_understood() {
     let schema = serde_json::to_value(greenroom::scenario::schema::json_schema()).unwrap();
     let types = [
-        ("WhoSpeaks", "phases: [{name: game, agents: [ann, ben], topology: WORD}]\n"),
+        ("WhoSpeaks", "phases: [{ name: game, agents: [ann, ben], order: WORD }]\n"),
         ("DebateFormat", "phases: [{name: game, agents: [ann, ben], debate_format: WORD}]\n"),
-        ("DecisionMode", "phases: [{name: game, agents: [ann, ben], decision_mode: WORD}]\n"),
+        ("DecisionMode", "phases: [{ name: game, agents: [ann, ben], vote: { rule: WORD } }]\n"),
         (
             "InteractionKind",
             "phases: [{name: game, agents: [ann, ben], interactions: [{from: ann, to: ben, kind: WORD}]}]\n",

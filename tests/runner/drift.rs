@@ -51,7 +51,7 @@ fn a_recorded_reply_is_read_by_the_schema_of_today() {
     let file = "\
 agents: { ann: {}, ben: {} }
 phases:
-  - { name: bid, agents: [ann, ben], reply: { show: false, schema: { type: integer, minimum: 1, maximum: 100 } } }
+  - { name: bid, agents: [ann, ben], answer: { show: false, schema: { type: integer, minimum: 1, maximum: 100 } } }
 outcome: { sum: bid.replies.ann + bid.replies.ben }
 ";
     let path = folder.path().join("bid.yaml");

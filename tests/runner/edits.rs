@@ -20,10 +20,10 @@ agents:
   c: {display_name: Cas, lifecycle: ephemeral}
   r: {display_name: Rob, strategy: {always: Left}}
 phases:
-  - {name: one, agents: [a, b], auto_rounds: 2, initial_prompt: Begin.}
-  - {name: two, agents: [a, b, r], topology: broadcast, choice: {left: Left, right: Right}}
-  - {name: three, agents: [a, b, c], when: two.votes.left >= 2, initial_prompt: 'So it is left.'}
-  - {name: four, agents: [a, b, c], initial_prompt: 'The end.'}
+  - { name: one, agents: [a, b], rounds: 2, prompt: Begin. }
+  - { name: two, agents: [a, b, r], order: broadcast, answer: { one_of: {left: Left, right: Right} } }
+  - { name: three, agents: [a, b, c], when: two.votes.left >= 2, prompt: 'So it is left.' }
+  - { name: four, agents: [a, b, c], prompt: 'The end.' }
 outcome: {left: two.votes.left}
 ";
 

@@ -18,7 +18,7 @@ id: swept
 variables: {prize: 1, place: {name: barn}}
 agents: {a: {display_name: Ann}, b: {display_name: Ben}}
 phases:
-  - {name: talk, agents: [a, b], auto_rounds: 3, initial_prompt: 'For {{ prize }} gold in the {{ place.name }}.'}
+  - { name: talk, agents: [a, b], rounds: 3, prompt: 'For {{ prize }} gold in the {{ place.name }}.' }
 ";
 
 fn design(sweeps: &[&str], seeds: std::ops::Range<u64>) -> Design {

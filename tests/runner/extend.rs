@@ -95,7 +95,7 @@ fn phase() -> impl Strategy<Value = Phase> {
 
 /// Settings that any reply may have.
 const HINTS: [&str; 4] =
-    ["temperature: 0", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2", "reasoning: high"];
+    ["sampling: { temperature: 0 }", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2", "reasoning: high"];
 
 /// Ways to pick speakers.
 const ROUTES: [&str; 4] = [
@@ -119,8 +119,13 @@ const TOOLS: [&str; 3] = ["", ", tools: [sums, roll, diary]", ", tools: [diary, 
 /// A scenario with these phases; agent 4 is an observer if requested, agents with a strategy follow it.
 fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str, tools: &str) -> String {
     let mut out = String::from(
-        "id: random\nmodels: {big: understudy, small: understudy}\nmodel: big\ntop_p: 0.9\n\
-         tools: {sums: calculator, roll: {built_in: dice}, diary: notes}\nagents:\n",
+        "id: random\n\
+         models: {big: understudy, small: understudy}\n\
+         model: big\n\
+         sampling: { top_p: 0.9 }\n\
+         tools: {sums: calculator, roll: {built_in: dice}, diary: notes}\n\
+         agents:\n\
+         ",
     );
     for (id, ephemeral) in ephemeral.iter().enumerate() {
         let lifecycle = if *ephemeral { "ephemeral" } else { "permanent" };
@@ -404,7 +409,7 @@ proptest! {
 fn a_condition_sees_what_comes_before_it_and_not_what_has_finished() {
     let text = "
 id: before
-agents: {a: {}, b: {}, c: {role: observer}}
+agents: {a: {}, b: {}, c: { role: observer, speaks: false }}
 phases:
   - name: p
     agents: [a, b, c]

@@ -15,12 +15,12 @@ id: forked
 variables: {late: 1}
 agents: {a: {display_name: Ann}, b: {display_name: Ben}, c: {display_name: Cas, lifecycle: ephemeral}}
 phases:
-  - {name: one, agents: [a, b], auto_rounds: 2, initial_prompt: Begin.}
+  - { name: one, agents: [a, b], rounds: 2, prompt: Begin. }
   - name: two
     agents: [a, b]
-    topology: broadcast
-    choice: {options: {left: Left, right: Right}, shuffle: true}
-  - {name: three, agents: [a, b, c], initial_prompt: 'It is {{ late }} o clock.'}
+    order: broadcast
+    answer: { one_of: {left: Left, right: Right}, shuffle: true }
+  - { name: three, agents: [a, b, c], prompt: 'It is {{ late }} o clock.' }
 ";
 
 fn fork(run: &Path, at: &str, seed: u64) -> RunOptions {

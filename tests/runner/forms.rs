@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex};
 
 fn scenario(schema: &str) -> Arc<Scenario> {
     let text = format!(
-        "temperature: 0\nagents: {{ ann: {{}} }}\n\
-         phases: [{{ name: p, agents: [ann], prompt: Tag it., reply: {{ schema: {schema} }} }}]\n"
+        "sampling: {{ temperature: 0 }}\n\
+         agents: {{ ann: {{}} }}\n\
+         phases: [{{ name: p, agents: [ann], prompt: Tag it., answer: {{ schema: {schema} }} }}]\n\
+         "
     );
     let loaded = scenario::load("tags.yaml", &text, &[]);
     let report = loaded.report.render(false);
@@ -85,7 +87,7 @@ fn integers_keep_bounds_that_floats_would_round() {
 fn what_can_not_be_followed_is_found_by_check() {
     let report = |schema: &str| {
         let text = format!(
-            "agents: {{ ann: {{}} }}\nphases: [{{ name: p, agents: [ann], reply: {{ schema: {schema} }} }}]\n"
+            "agents: {{ ann: {{}} }}\nphases: [{{ name: p, agents: [ann], answer: {{ schema: {schema} }} }}]\n"
         );
         scenario::load("x.yaml", &text, &[]).report.render(false)
     };

@@ -318,7 +318,7 @@ phases:
   - repeat: 4
     phases:
       - {name: talk, agents: [opp, rule]}
-      - {name: game, agents: [opp, rule], order: broadcast, choice: [share, take]}
+      - { name: game, agents: [opp, rule], order: broadcast, answer: [share, take] }
 ";
     let paths = [1, 2, 3, 4].map(|pass| format!("game.{pass}/1/rule"));
     let paths = paths.each_ref().map(String::as_str);
@@ -333,8 +333,8 @@ fn a_list_says_its_items_in_order_over_phases_talk_and_choices_alike() {
 agents: {bot: {strategy: {list: [Good morning., take, leave]}}}
 phases:
   - {name: talk, agents: [bot]}
-  - {name: game, agents: [bot], choice: [share, take]}
-  - {name: vote, agents: [bot], choice: [stay, leave]}
+  - { name: game, agents: [bot], answer: [share, take] }
+  - { name: vote, agents: [bot], answer: [stay, leave] }
 ";
     let paths = ["talk/1/bot", "game/1/bot", "vote/1/bot"];
     assert_eq!(in_order(text, &paths), ["Good morning.", "take", "leave"]);
@@ -350,8 +350,8 @@ phases:
   - {name: talk, agents: [ann, bot]}
   - repeat: 2
     phases:
-      - {name: game, agents: [ann, bot], order: broadcast, choice: [share, take]}
-  - {name: vote, agents: [ann, bot], choice: [stay, leave]}
+      - { name: game, agents: [ann, bot], order: broadcast, answer: [share, take] }
+  - { name: vote, agents: [ann, bot], answer: [stay, leave] }
 ";
     let paths = [
         "talk/1/ann",
@@ -369,8 +369,8 @@ phases:
 fn what_a_script_can_not_say_is_found() {
     let phases = "phases:
   - {name: talk, agents: [ann, bot]}
-  - {name: game, agents: [ann, bot], rounds: 2, choice: [share, take]}
-  - {name: vote, agents: [ann, bot], choice: [stay, leave]}
+  - { name: game, agents: [ann, bot], rounds: 2, answer: [share, take] }
+  - { name: vote, agents: [ann, bot], answer: [stay, leave] }
 ";
     let cases: &[(&str, &[&str])] = &[
         // Another order than that of the phases.
@@ -410,14 +410,14 @@ fn what_a_script_can_not_say_is_found() {
 fn an_option_that_is_not_open_is_an_error_that_names_the_turn_and_the_options() {
     let text = |strategy: &str| {
         format!(
-            "agents: {{ann: {{}}, bot: {{strategy: {strategy}}}}}
+            "agents: {{ann: {{}}, bot: {{strategy: {{strategy}}}}}}
 state: {{left: [stay, leave, wait]}}
 phases:
   - name: vote
     agents: [ann, bot]
     rounds: 2
-    choice: {{ options: [stay, leave, wait], open: left }}
-    set_each_round: {{ left: \"['stay', 'wait']\" }}
+    answer: {{ one_of: [stay, leave, wait], open: left }}
+    set: {{ after: round, left: \"['stay', 'wait']\" }}
 "
         )
     };
@@ -430,10 +430,10 @@ phases:
     // What depends on the others is an error of the turn.
     let text = "agents: {ann: {}, bot: {strategy: {always: leave}}}
 phases:
-  - {name: first, agents: [ann], choice: [stay, leave]}
+  - { name: first, agents: [ann], answer: [stay, leave] }
   - name: vote
     agents: [bot]
-    choice: {options: [stay, leave, wait], open: \"['stay', 'leave'] if first.choices.ann == 'leave' else ['stay', 'wait']\"}
+    answer: { one_of: [stay, leave, wait], open: \"['stay', 'leave'] if first.choices.ann == 'leave' else ['stay', 'wait']\" }
 ";
     let loaded = load("vote.yaml", text, &[]);
     let report = loaded.report.render(false);

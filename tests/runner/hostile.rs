@@ -62,7 +62,7 @@ fn hostile_yaml_is_an_error_and_no_panic() {
         "<<: 1",
         "<<: [1, {a: b}]",
         "agents: {a: {color: '#12é'}}",
-        "phases: [{name: p, agents: [a], auto_rounds: 18446744073709551615}]",
+        "phases: [{ name: p, agents: [a], rounds: 18446744073709551615 }]",
         deep.as_str(),
         laughs.as_str(),
     ]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const TALK: &str = "
 agents: { ann: { display_name: Ann }, ben: { display_name: Ben } }
-phases: [{ name: talk, agents: [ann, ben], parse_choice: [gehen, bleiben] }]
+phases: [{ name: talk, agents: [ann, ben], answer: { one_of: [gehen, bleiben], free_text: true } }]
 outcome: { chosen: talk.choices.ann }
 ";
 

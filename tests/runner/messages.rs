@@ -20,18 +20,17 @@ agents:
 phases:
   - name: talk
     agents: [a, b]
-    auto_rounds: 2
+    rounds: 2
     until: talk.rounds > 5
-    initial_prompt: Talk about {{ topic }}.
+    prompt: Talk about {{ topic }}.
   - name: vote
     agents: [a, b]
-    auto_rounds: 0
-    decision_mode: majority_vote
-    choice: [stay, leave]
+    rounds: 0
+    vote: { rule: majority, answer: [stay, leave] }
   - name: report
     agents: [c, a]
     when: vote.decision == 'stay'
-    initial_prompt: |
+    prompt: |
       ${talk.messages[c]}
       {{ talk.said.a }}
       {{ talk.messages[me] }}
@@ -118,10 +117,15 @@ fn stops(scenario_text: &str) -> HashMap<String, Vec<String>> {
 #[test]
 fn replies_end_where_a_script_begins() {
     let stops = stops(
-        "agents: {a: {display_name: Ann}, b: {display_name: Ben}}\nphases:\n\
-         - {name: quay, agents: [a, b], initial_prompt: 'The quay is empty. Rain falls.', auto_rounds: \
-         2,\n   per_agent_prompt_templates: {b: 'Only you know, Ben: it sinks.'}}\n\
-         - {name: hall, agents: [a], initial_prompt: Short text}\n",
+        "agents: {a: {display_name: Ann}, b: {display_name: Ben}}\n\
+         phases:\n\
+         - { name: quay,\n\
+         \x20   agents: [a, b],\n\
+         \x20   prompt: 'The quay is empty. Rain falls.',\n\
+         \x20   rounds: 2,\n\
+         \x20   say: {b: 'Only you know, Ben: it sinks.'} }\n\
+         - { name: hall, agents: [a], prompt: Short text }\n\
+         ",
     );
     let ends = |path: &str, stop: &str| stops[path].iter().any(|other| other == stop);
     assert!(!ends("quay/1/a", " Ben:"), "a name within a line ends nothing");
@@ -138,11 +142,12 @@ fn replies_end_where_a_script_begins() {
 #[test]
 fn an_agent_a_phase_or_a_turn_can_do_without_stop_strings() {
     let stops = stops(
-        "agents: {a: {display_name: Ann, stops: none}, b: {display_name: Ben}}\n\
+        "agents: {a: { display_name: Ann, sampling: { stops: none } }, b: {display_name: Ben}}\n\
          phases:\n\
          - {name: quay, agents: [a, b], prompt: Talk.}\n\
-         - {name: hall, agents: [a, b], prompt: Talk., stops: none}\n\
-         - {name: inn, agents: [a, b], prompt: Talk., turns: [{agent: a, stops: script}, {agent: b}]}\n",
+         - { name: hall, agents: [a, b], prompt: Talk., sampling: { stops: none } }\n\
+         - {name: inn, agents: [a, b], prompt: Talk., turns: [{ agent: a, sampling: { stops: script } }, {agent: b}]}\n\
+         ",
     );
     let paths = ["quay/1/a", "quay/1/b", "hall/1/a", "hall/1/b", "inn/1/a", "inn/1/b"];
     assert_eq!(

@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex};
 const TEXT: &str = "
 id: two
 models: { big: a.gguf, small: b.gguf }
-temperature: 0.9
+sampling: { temperature: 0.9 }
 agents:
-  ann: { model: big, temperature: 0.2, top_k: 7 }
+  ann: { model: big, sampling: { temperature: 0.2, top_k: 7 } }
   ben: {}
   cas: { lifecycle: ephemeral, model: big }
 phases:
-  - { name: one, agents: [ann, ben, cas], top_p: 0.5, max_tokens: 33 }
+  - { name: one, agents: [ann, ben, cas], sampling: { top_p: 0.5, max_tokens: 33 } }
   - name: two
     agents: [ann, ben, cas]
     turns:
-      - { agent: ann, temperature: 0, choice: [left, right] }
+      - { agent: ann, sampling: { temperature: 0 }, answer: [left, right] }
       - { agent: ben }
       - { agent: cas, model: small }
 ";
@@ -133,18 +133,18 @@ fn the_closest_setting_counts() {
 fn reasoning_is_a_setting_like_the_others_and_stays_in_what_was_read() {
     let text = "
 id: two
-reasoning: low
-agents: { ann: { reasoning: high }, ben: {} }
+sampling: { reasoning: low }
+agents: { ann: { sampling: { reasoning: high } }, ben: {} }
 phases:
   - { name: one, agents: [ann, ben], prompt: Go. }
   - name: two
     agents: [ann, ben]
-    reasoning: medium
+    sampling: { reasoning: medium }
     turns:
-      - { agent: ann, choice: [left, right] }
+      - { agent: ann, answer: [left, right] }
       - { agent: ben }
-      - { agent: ann, reasoning: none, reply: { schema: { type: integer } } }
-      - { agent: ben, reasoning: none }
+      - { agent: ann, sampling: { reasoning: none }, answer: { schema: { type: integer } } }
+      - { agent: ben, sampling: { reasoning: none } }
   - { name: three, agents: [ann, ben] }
 ";
     let folder = tempfile::tempdir().unwrap();
@@ -196,7 +196,7 @@ fn the_command_line_counts_before_the_file() {
     assert_eq!(transcript.turns[0].record.hints.words(), "model big, top-p 0.5, top-k 7");
     // What the command line gave stays out of a replay: the file may say what it likes of it.
     replay(&scenario(TEXT), &transcript, BTreeMap::new()).unwrap();
-    replay(&scenario(&TEXT.replace("temperature: 0.2", "temperature: 0.6")), &transcript, BTreeMap::new())
+    replay(&scenario(&TEXT.replace("sampling: { temperature: 0.2 }", "sampling: { temperature: 0.6 }")), &transcript, BTreeMap::new())
         .unwrap();
     // A run is resumed with the settings that it began with, the given ones among them.
     let resume = RunOptions { resume: true, ..RunOptions::default() };
@@ -218,7 +218,7 @@ fn a_changed_setting_is_drift_at_its_line() {
     let own = drift("ann: { model: big, temperature: 0.2,", "ann: { model: big, temperature: 0.25,");
     assert_eq!((own.0.as_str(), own.1, own.2), ("one/1/ann", Some(2), Cause::Settings));
     assert!(own.3.contains("temperature 0.25"), "{}", own.3);
-    let turn = drift("temperature: 0, choice", "temperature: 1, choice");
+    let turn = drift("sampling: { temperature: \"0, choice\" }", "sampling: { temperature: \"1, choice\" }");
     assert_eq!((turn.0.as_str(), turn.1, turn.2), ("two/1/ann", Some(5), Cause::Settings));
     let all = drift("\ntemperature: 0.9", "\ntemperature: 0.8");
     assert_eq!((all.0.as_str(), all.1, all.2), ("header", Some(1), Cause::Settings));

@@ -9,13 +9,13 @@ agents: { ann: {}, ben: {}, mod: { role: moderator } }
 phases:
   - name: talk
     agents: [ann, ben, mod]
-    topology: moderated
-    auto_rounds: 2
-    initial_prompt: The gate.
-    per_agent_prompt_templates: { ben: 'Only you know, {{ me }}.' }
+    moderator: mod
+    rounds: 2
+    prompt: The gate.
+    say: { ben: 'Only you know, {{ me }}.' }
   - name: after
     agents: [ann, ben]
-    initial_prompt_template: 'It is over, {{ me }}.'
+    prompt: 'It is over, {{ me }}.'
 ";
 
 fn new() -> String {
@@ -70,7 +70,7 @@ fn a_message_names_the_field_in_the_file() {
             "{found:?}"
         );
     }
-    let zero = "agents: { ann: {} }\nphases: [{ name: p, agents: [ann], auto_rounds: 0 }]\n";
+    let zero = "agents: { ann: {} }\nphases: [{ name: p, agents: [ann], rounds: 0 }]\n";
     let found = reported(zero);
     assert!(found[0].2.contains("`auto_rounds`") && found[0].2.contains("`prompt`"), "{found:?}");
     let found = reported(&zero.replace("auto_rounds", "rounds"));

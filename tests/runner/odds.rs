@@ -131,8 +131,11 @@ const ROUNDS: usize = 50;
 
 fn doors() -> Arc<Scenario> {
     let text = format!(
-        "id: doors\nagents: {{ann: {{}}}}\nphases:\n- {{name: door, agents: [ann], auto_rounds: {ROUNDS}, \
-         choice: {{options: {{left: Left, right: Right}}}}}}\n"
+        "id: doors
+agents: {{ann: {{}}}}
+phases:
+- {{ name: door, agents: [ann], rounds: {ROUNDS}, answer: {{ one_of: {{left: Left, right: Right}} }} }}
+"
     );
     load("doors.yaml", &text, &[]).scenario.unwrap()
 }

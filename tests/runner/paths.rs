@@ -63,7 +63,7 @@ fn asserted(that: &str) -> Vec<(&'static str, Option<String>)> {
     let text = format!(
         "agents: {{ ann: {{}}, ben: {{}} }}
 phases:
-  - {{ name: vote, agents: [ann, ben], order: broadcast, choice: {{ stay: We stay, go: We go }} }}
+  - {{ name: vote, agents: [ann, ben], order: broadcast, answer: {{ one_of: {{ stay: We stay, go: We go }} }} }}
 assertions: [\"{that}\"]
 "
     );

@@ -31,14 +31,14 @@ agents:
 phases:
   - name: private
     agents: [a, b]
-    auto_rounds: 2
-    initial_prompt: Talk about {{ topic }}.
+    rounds: 2
+    prompt: Talk about {{ topic }}.
   - name: together
     agents: [c, a, b]
-    topology: broadcast
-    auto_rounds: 2
-    initial_prompt: All are here.
-    per_agent_prompt_templates:
+    order: broadcast
+    rounds: 2
+    prompt: All are here.
+    say:
       c: |
         You overheard:
         ${private.messages[a]}
@@ -183,7 +183,7 @@ fn a_broadcast_is_asked_all_at_once() {
     let text = "
 id: chorus
 agents: {a: {}, b: {}, c: {}}
-phases: [{name: chorus, agents: [a, b, c], topology: broadcast, auto_rounds: 2}]
+phases: [{ name: chorus, agents: [a, b, c], order: broadcast, rounds: 2 }]
 ";
     let folder = tempfile::tempdir().unwrap();
     let together = Together(echo(), tokio::sync::Barrier::new(3));

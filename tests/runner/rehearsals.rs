@@ -254,7 +254,7 @@ fn a_strategy_that_words_may_help_is_no_error() {
 agents: {{ann: {{}}, bob: {{strategy: {{always: leave}}}}}}
 phases:
   - {{name: talk, agents: [ann]}}
-  - {{name: go, agents: [bob], choice: {{options: [stay, leave], open: \"{open}\"}}}}
+  - {{ name: go, agents: [bob], answer: {{ one_of: [stay, leave], open: \"{open}\" }} }}
 "
         )
     };
@@ -277,7 +277,7 @@ agents: {{ann: {{}}, ben: {{}}}}
 phases:
   - repeat: 3
     phases:
-      - {{name: day, agents: [ann, ben], choice: [a, b]}}
+      - {{ name: day, agents: [ann, ben], answer: [a, b] }}
       - {{name: last, agents: [ann], when: {when}, prompt: The end.}}
 "
         )
@@ -328,7 +328,7 @@ fn questions_are_tried_in_all_rounds() {
             "
 agents: {{ann: {{}}}}
 variables: {{items: [one, two, three]}}
-phases: [{{name: q, agents: [ann], rounds: {rounds}, choice: {{options: [a, b], ask: '{{{{ items[round - 1] | upper }}}}'}}}}]
+phases: [{{ name: q, agents: [ann], rounds: {rounds}, ask: '{{{{ items[round - 1] | upper }}}}', answer: [a, b] }}]
 "
         )
     };

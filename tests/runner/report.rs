@@ -28,14 +28,14 @@ phases:
   - name: talk
     label: At the stall
     agents: [ann, ben, spy]
-    auto_rounds: 2
-    initial_prompt: The fish costs {{ price }}.
-    interactions: [{from: ben, to: [ann], kind: whisper}]
+    rounds: 2
+    prompt: The fish costs {{ price }}.
+    to: { ben: ann }
   - name: deal
     agents: [ann, ben]
-    topology: broadcast
-    choice: {take: I take it, leave: I leave it}
-    per_agent_prompt_templates: {ann: You are hungry.}
+    order: broadcast
+    answer: { one_of: {take: I take it, leave: I leave it} }
+    say: {ann: You are hungry.}
 payoff:
   phase: deal
   unit: coins
@@ -424,8 +424,10 @@ fn a_summarized_memory_starts_over() {
 /// Two agents who speak in turn for this many rounds.
 fn long(rounds: usize) -> String {
     format!(
-        "id: long\nagents: {{ann: {{}}, ben: {{}}}}\n\
-         phases: [{{name: talk, agents: [ann, ben], auto_rounds: {rounds}}}]\n"
+        "id: long\n\
+         agents: {{ann: {{}}, ben: {{}}}}\n\
+         phases: [{{ name: talk, agents: [ann, ben], rounds: {{rounds}} }}]\n\
+         "
     )
 }
 

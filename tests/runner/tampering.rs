@@ -12,25 +12,26 @@ use std::sync::Arc;
 
 const FILE: &str = "\
 id: ledger
-agents: { ann: { temperature: 0.5 }, ben: { top_k: 4 } }
+agents: { ann: { sampling: { temperature: 0.5 } }, ben: { sampling: { top_k: 4 } } }
 state: { pot: 0, asked: [] }
 phases:
   - repeat: 2
     phases:
       - name: bid
         agents: [ann, ben]
-        max_tokens: 50
+        sampling: { max_tokens: 50 }
         prompt: \"The pot holds {{ pot }}.\"
-        reply: { schema: { type: integer, minimum: 1, maximum: 99 } }
-        set_each_round:
-          pot: pot + bid.replies.ann + bid.replies.ben
-        set: { asked: \"asked + ['bid']\" }
+        answer: { schema: { type: integer, minimum: 1, maximum: 99 } }
+        set:
+          - after: round
+            pot: pot + bid.replies.ann + bid.replies.ben
+          - { asked: \"asked + ['bid']\" }
       - name: talk
         agents: [ann, ben]
         turns:
           - agent: ann
             set: { asked: \"asked + [pot]\" }
-          - { agent: ben, temperature: 0 }
+          - { agent: ben, sampling: { temperature: 0 } }
         set: { pot: pot + 1 }
 outcome: { pot: pot }
 ";

@@ -89,8 +89,10 @@ fn a_pipe_gets_a_line_a_message_in_plan_order() {
 fn a_human_is_asked_once_all_before_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let yaml = "agents: {ann: {}, you: {strategy: human}, sam: {strategy: human}}\n\
-                phases:\n- {name: quay, agents: [ann, you], auto_rounds: 2}\n\
-                - {name: deal, agents: [you, sam, ann], topology: broadcast, choice: [buy, leave]}\n";
+                phases:\n\
+                - { name: quay, agents: [ann, you], rounds: 2 }\n\
+                - { name: deal, agents: [you, sam, ann], order: broadcast, answer: [buy, leave] }\n\
+                ";
     std::fs::write(folder.path().join("boat.yaml"), yaml).unwrap();
     std::fs::write(folder.path().join("typed"), "How much?\nToo much.\nperhaps\n2\nbuy\n").unwrap();
     let shown = std::fs::File::create(folder.path().join("shown")).unwrap();
@@ -137,9 +139,10 @@ fn a_reply_that_is_cut_is_marked() {
 
 #[test]
 fn payoffs_stand_in_the_order_of_the_cast() {
-    let yaml = "agents: {zoe: {}, ann: {}}\nphases: \
-                [{name: game, agents: [zoe, ann], choice: [share, take]}]\n\
-                payoff: {phase: game, unit: coins, each: \"1 if mine == 'share' else 3\"}\n";
+    let yaml = "agents: {zoe: {}, ann: {}}\n\
+                phases: [{ name: game, agents: [zoe, ann], answer: [share, take] }]\n\
+                payoff: {phase: game, unit: coins, each: \"1 if mine == 'share' else 3\"}\n\
+                ";
     let scenario = scenario(yaml);
     let folder = tempfile::tempdir().unwrap();
     let backend = Scripted::lines([("game/1/zoe", "take"), ("game/1/ann", "share")]);
@@ -174,16 +177,18 @@ agents: {a: {display_name: Ann}, b: {display_name: Ben}, c: {display_name: Cas}}
 phases:
   - name: weeks
     agents: [a, b, c]
-    topology: broadcast
-    auto_rounds: 4
+    order: broadcast
+    rounds: 4
     until: round >= 2
-    choice: [keep, give]
-    announce:
-      - before: 'Week {{ round }} begins.'
-      - after: 'You kept {{ weeks.history[me] | length }} times, {{ me }}.'
-      - {after: 'Nobody gave.', to: [a, c]}
-  - {name: vote, agents: [a, b], decision_mode: majority_vote, choice: [stay, leave], initial_prompt: Vote.}
-  - {name: end, agents: [c, a], initial_prompt: 'It ends.'}
+    answer: [keep, give]
+    say:
+      - at: round_start
+        text: 'Week {{ round }} begins.'
+      - at: round_end
+        text: 'You kept {{ weeks.history[me] | length }} times, {{ me }}.'
+      - { at: round_end, text: 'Nobody gave.', to: [a, c] }
+  - { name: vote, agents: [a, b], vote: { rule: majority, answer: [stay, leave] }, prompt: Vote. }
+  - { name: end, agents: [c, a], prompt: 'It ends.' }
 ";
 
 #[test]

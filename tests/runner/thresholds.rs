@@ -23,7 +23,7 @@ cases: rows.csv
 variables: {{ right: true, bonus: 0 }}
 agents: {{ ann: {{ strategy: {{ always: a }} }}, ben: {{ strategy: {{ always: b }} }} }}
 phases:
-  - {{ name: game, agents: [ann, ben], order: broadcast, choice: [a, b] }}
+  - {{ name: game, agents: [ann, ben], order: broadcast, answer: [a, b] }}
 outcome:
   right: right
   score: none if not right else 2 + bonus

@@ -155,11 +155,11 @@ phases:
   - name: v
     agents: [ann, ben]
     turns:
-      - {agent: ann, choice: [a, b]}
-      - {agent: ben, parse_choice: [a, b]}
-      - {agent: ann, choice: [a, b]}
+      - { agent: ann, answer: [a, b] }
+      - { agent: ben, answer: { one_of: [a, b], free_text: true } }
+      - { agent: ann, answer: [a, b] }
     until: v.votes.a >= 2
-    auto_rounds: 3
+    rounds: 3
 payoff: {phase: v, matrix: {a: {a: [3, 3], b: [0, 5]}, b: {a: [5, 0], b: [1, 1]}}}
 outcome: {votes: v.votes.a + v.votes.b, worth: payoffs.ann + payoffs.ben}
 ";
@@ -181,8 +181,8 @@ phases:
   - name: split
     agents: [ann, ben]
     turns:
-      - {{agent: ann, choice: [3, 5]}}
-      - {{agent: ben, choice: {ben}}}
+      - {{ agent: ann, answer: [3, 5] }}
+      - {{ agent: ben, answer: {{ one_of: {{ben}} }} }}
 {more}payoff:
   phase: split
   matrix:
@@ -304,7 +304,7 @@ agents: { ann: {}, ben: {} }
 variables: { scale: { 1: no, 4: 'yes' }, words: [{ 2: two }] }
 state: { tally: { 4: 7 } }
 phases:
-  - { name: q, agents: [ann, ben], choice: { 1: disagree, 4: agree, 'true': sure } }
+  - { name: q, agents: [ann, ben], answer: { one_of: { 1: disagree, 4: agree, 'true': sure } } }
 outcome:
   dotted: q.votes.4
   bracketed: q.votes[4]
@@ -336,7 +336,7 @@ state: {{ alive: [ann, ben] }}
 phases:
   - {{ name: talk, agents: players, rounds: 3, {more} }}
   - {{ name: alone, agents: rest }}
-  - {{ name: vote, agents: [ann, ben, cas], voters: players, rounds: 0, choice: [x, y], decision_mode: majority_vote }}
+  - {{ name: vote, agents: [ann, ben, cas], rounds: 0, vote: {{ rule: majority, answer: [x, y], by: players }} }}
   - {{ name: night, agents: alive }}
 "
         )
@@ -378,8 +378,9 @@ fn each_round_begins_with_the_next() {
 /// The speaker of each round, by the moderator's choices.
 fn floors(again: &str, salt: u64) -> Vec<String> {
     let text = format!(
-        "id: floors\nagents: {{m: {{}}, a0: {{}}, a1: {{}}, a2: {{}}}}\nphases: [{{name: p, agents: [m, a0, a1, a2], \
-         order: moderated, moderator: m, {again}rounds: 9}}]"
+        "id: floors
+agents: {{m: {{}}, a0: {{}}, a1: {{}}, a2: {{}}}}
+phases: [{{ name: p, agents: [m, a0, a1, a2], moderator: m, {again}rounds: 9 }}]"
     );
     let answer = move |request: &Request| {
         let Some(options) = &request.choice else { return Some("words".into()) };

@@ -24,12 +24,12 @@ agents:
 phases:
   - name: talk
     agents: [a, b]
-    auto_rounds: 2
-    initial_prompt: There are two doors. Behind one is {{ prize }} gold.
+    rounds: 2
+    prompt: There are two doors. Behind one is {{ prize }} gold.
   - name: door
     agents: [a, b]
-    topology: broadcast
-    choice: {options: {left: Left, right: Right}}
+    order: broadcast
+    answer: { one_of: {left: Left, right: Right} }
 payoff:
   phase: door
   matrix:

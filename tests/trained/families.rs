@@ -20,11 +20,11 @@ fn two_families_in_600_megabytes_are_exact_resumable_and_restored() {
         "id: market
 models: {{ smol: {smol:?}, gemma: {gemma:?} }}
 agents:
-  ann: {{ display_name: Ann, model: smol, temperature: 0.3 }}
+  ann: {{ display_name: Ann, model: smol, sampling: {{ temperature: 0.3 }} }}
   ben: {{ display_name: Ben, model: gemma }}
 phases:
-  - {{ name: haggle, agents: [ann, ben], auto_rounds: 2, initial_prompt: Ann sells melons. Ben wants three. }}
-  - {{ name: deal, agents: [ann, ben], topology: broadcast, choice: [deal, no deal] }}
+  - {{ name: haggle, agents: [ann, ben], rounds: 2, prompt: Ann sells melons. Ben wants three. }}
+  - {{ name: deal, agents: [ann, ben], order: broadcast, answer: [deal, no deal] }}
 "
     );
     let file = folder.path().join("market.yaml");

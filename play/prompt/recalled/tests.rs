@@ -106,12 +106,12 @@ phases:
   - {name: talk, agents: [ben]}
   - repeat: 4
     phases:
-      - {name: game, agents: [ann, ben, cas, dan], order: broadcast, rounds: 2, choice: [share, take], when: here | length > 1}
+      - { name: game, agents: [ann, ben, cas, dan], order: broadcast, rounds: 2, answer: [share, take], when: here | length > 1 }
       - repeat: 2
         phases:
-          - {name: market, agents: [dan, ben, ann], rounds: 2, choice: [take, share], fresh: true, when: here | length > 2}
-      - {name: vote, agents: here, choice: [share, take], fresh: FRESH}
-  - {name: end, agents: [dan, cas, ann], choice: [share, take]}
+          - { name: market, agents: [dan, ben, ann], rounds: 2, answer: [take, share], fresh: true, when: here | length > 2 }
+      - { name: vote, agents: here, answer: [share, take], fresh: FRESH }
+  - { name: end, agents: [dan, cas, ann], answer: [share, take] }
 ";
 
 fn loaded(text: &str) -> (Arc<Scenario>, Plan) {
@@ -151,8 +151,8 @@ fn what_is_carried_forward_is_what_a_look_at_all_turns_says() {
 /// The most that a turn of a game of `n` rounds looks at, and the total of all turns.
 fn looked_at(strategy: &str, n_rounds: usize) -> (u64, u64) {
     let text = format!(
-        "agents: {{ann: {{strategy: {strategy}}}, ben: {{strategy: {strategy}}}}}
-phases: [{{name: game, agents: [ann, ben], order: broadcast, rounds: {n_rounds}, choice: [share, take]}}]"
+        "agents: {{ann: {{strategy: {{strategy}}}}, ben: {{strategy: {{strategy}}}}}}
+phases: [{{ name: game, agents: [ann, ben], order: broadcast, rounds: {n_rounds}, answer: [share, take] }}]"
     );
     let (scenario, plan) = loaded(&text);
     let plan = Arc::new(plan);

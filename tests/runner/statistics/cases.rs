@@ -21,8 +21,8 @@ cases: rows.csv
 variables: { word: x, hint: false }
 agents: { ann: {}, ben: {} }
 phases:
-  - { name: answer, agents: [ann, ben], order: broadcast, parse_choice: [right, wrong] }
-  - { name: rate, agents: [ann], choice: [1, 2, 3], when: answer.choices.ann == 'right' }
+  - { name: answer, agents: [ann, ben], order: broadcast, answer: { one_of: [right, wrong], free_text: true } }
+  - { name: rate, agents: [ann], answer: [1, 2, 3], when: answer.choices.ann == 'right' }
 payoff: { phase: answer, unit: points, each: \"1 if mine == 'right' else 0\" }
 outcome:
   solved: answer.choices.ann == 'right'

@@ -291,8 +291,8 @@ fn turns_that_were_skipped_and_replies_that_are_no_choice_are_counted() {
 id: game
 agents: { zoe: {}, ann: {} }
 phases:
-  - { name: game, agents: [zoe, ann], topology: broadcast, choice: [share, take] }
-  - { name: later, agents: [zoe], choice: [stay, leave], when: \"game.choices.zoe == 'share'\" }
+  - { name: game, agents: [zoe, ann], order: broadcast, answer: [share, take] }
+  - { name: later, agents: [zoe], answer: [stay, leave], when: \"game.choices.zoe == 'share'\" }
 payoff: { phase: game, unit: coins, each: \"1 if mine == 'share' else 0\" }
 ";
     let mut sample = sample(text, &[&[]], 20, |_, _| 0.5, "Yes.");

@@ -37,9 +37,9 @@ id: game
 variables: { stakes: { temptation: 5 }, round: 1 }
 agents: { zoe: {}, ann: {} }
 phases:
-  - { name: game, agents: [zoe, ann], topology: broadcast, auto_rounds: 3, choice: [share, take] }
+  - { name: game, agents: [zoe, ann], order: broadcast, rounds: 3, answer: [share, take] }
   - { name: talk, agents: [ann] }
-  - { name: vote, agents: [zoe, ann], auto_rounds: 0, decision_mode: majority_vote, choice: [stay, 'leave, now'] }
+  - { name: vote, agents: [zoe, ann], rounds: 0, vote: { rule: majority, answer: [stay, 'leave, now'] } }
 payoff:
   phase: game
   unit: coins
