@@ -1,6 +1,6 @@
 //! Checks the cast: keys, names, lifecycles.
 
-use super::topology::{ALL, NOBODY};
+use super::topology::NOBODY;
 use super::{Checker, is_identifier};
 use crate::schema::WrittenAgent;
 use crate::{Agent, Lifecycle};
@@ -62,7 +62,7 @@ impl Checker {
             self.push(found.help(format!("for example `{plain}`; `display_name` may be any text")));
         }
         let hints = self.hints(written.model.take(), written.sampling.take(), path);
-        if [ALL, NOBODY].contains(&key.as_str()) {
+        if key == NOBODY {
             let span = self.tree.key(path);
             let message = format!("`{key}` says who hears something in `to`, so no agent can have this key");
             let found = Diagnostic::error("bad-name", path.to_string(), span, message);
