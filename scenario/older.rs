@@ -241,13 +241,11 @@ impl Renewal<'_> {
         let chooses = ["choice", "parse_choice"].iter().any(|field| self.has(path, field));
         let votes = self.vote(path, is_secret);
         self.turns(path, is_secret, chooses && !votes);
-        if let Some(secret) = secret.filter(|_| chooses && !votes && !is_whispered && !self.has(path, "to")) {
-            self.tree.insert(path, secret.at, "to", Piece::Value("nobody".into(), Some(secret.span)));
-        }
         if let Some(answer) = self.answer(path) {
             self.put_answer(path, answer);
         }
-        self.audience(path);
+        let secret = secret.filter(|_| chooses && !votes && !is_whispered);
+        self.audience(path, secret);
         self.set_each_round(path);
         self.sampling(path);
     }
@@ -359,14 +357,13 @@ impl Renewal<'_> {
     }
 
     /// Who hears what is said in a phase.
-    fn audience(&mut self, path: &Path) {
+    fn audience(&mut self, path: &Path, secret: Option<Taken>) {
+        if self.has(path, "to") {
+            return;
+        }
         let hears = self.tree.json_at(&path.key("hears"));
-        let is_unheard = hears == "none";
-        if (is_unheard || hears == "all")
-            && let Some(taken) = self.take(path, "hears", "to")
-            && is_unheard
-            && !self.has(path, "to")
-        {
+        let taken = if hears == "none" || hears == "all" { self.take(path, "hears", "to") } else { None };
+        if let Some(taken) = secret.or(taken.filter(|_| hears == "none")) {
             let nobody = Piece::Value("nobody".into(), Some(taken.span));
             self.tree.insert(path, taken.at, "to", nobody);
         }
@@ -389,6 +386,9 @@ impl Renewal<'_> {
 
     /// What is read besides the prompt.
     fn say(&mut self, path: &Path) {
+        if self.has(path, "say") {
+            return;
+        }
         let private = path.key("private_prompts");
         let has_private = !self.tree.keys_at(&private).is_empty();
         let readers = self.tree.keys_at(&private);
@@ -460,9 +460,7 @@ impl Renewal<'_> {
             self.tree.item(&announced, n).map(Piece::Taken)
         }));
         self.take(path, "announce", "say");
-        if !self.has(path, "say") {
-            self.tree.insert(path, at, "say", Piece::List(said));
-        }
+        self.tree.insert(path, at, "say", Piece::List(said));
     }
 
     /// The form of a reply, and the question that stood in it.
@@ -620,6 +618,9 @@ impl Renewal<'_> {
     }
 
     fn set_each_round(&mut self, path: &Path) {
+        if self.tree.json_at(&path.key("set")).is_array() {
+            return;
+        }
         let Some(each) = self.take(path, "set_each_round", "set") else { return };
         // Its mapping stands where it will be while it gains a field.
         let after = self.tree.take(path, "set");

@@ -36,7 +36,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
                 return Ok(Exit::Invalid);
             }
         };
-        std::io::stdout().write_all(text.as_bytes()).context("can't write standard output")?;
+        print!("{text}");
         return Ok(Exit::Pass);
     }
     let (mut n_older, mut is_broken) = (0, false);

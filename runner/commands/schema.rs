@@ -301,7 +301,7 @@ phases:
     rounds: 3
     answer: [0, 1, 2]
     set:
-      - { after: round, pot: pot - pot_luck.choices.values() | sum }
+      - { after: round, pot: \"pot - pot_luck.choices.ann - pot_luck.choices.ben\" }
       - { days: days + 3 }
 ",
     },

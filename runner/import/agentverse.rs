@@ -133,7 +133,7 @@ fn phase(task: &Task, agents: &[DraftAgent], notes: &mut ImportNotes) -> DraftPh
     DraftPhase {
         name: TALK.to_string(),
         agents: agents.iter().map(|agent| agent.key.clone()).collect(),
-        order,
+        order: Some(order).filter(|order| *order != "moderated"),
         // The professor comes first: AgentVerse's order refers to it by index.
         moderator: (order == "moderated").then(|| agents[0].key.clone()),
         rounds: if max_turns.is_some() { None } else { Some(n_rounds) },

@@ -214,7 +214,7 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut ImportNotes) -> Vec<
             name,
             label,
             agents: keys,
-            order,
+            order: Some(order),
             rounds: rounds_there,
             max_turns,
             ..DraftPhase::default()
@@ -231,7 +231,7 @@ fn phases(arena: &Arena, agents: &[DraftAgent], notes: &mut ImportNotes) -> Vec<
         return vec![DraftPhase {
             name,
             agents: keys,
-            order,
+            order: Some(order),
             rounds: Some(n_rounds),
             ..DraftPhase::default()
         }];
@@ -268,16 +268,16 @@ fn written_out(
         name: format!("round_{round}"),
         label: Some(format!("Round {round}")),
         agents: players.to_vec(),
-        order,
+        order: Some(order),
         prompt: verdict.filter(|_| is_for_all),
-        private_prompts: each,
+        say: each,
         ..DraftPhase::default()
     };
     let comment = DraftPhase {
         name: format!("round_{round}_moderator"),
         label: Some(format!("Round {round}: {}", moderator.display_name)),
         agents: vec![moderator.key.clone()],
-        order: "round_robin",
+        order: Some("round_robin"),
         prompt: Some(format!("{{{{ round_{round}.messages[me] }}}}")),
         ..DraftPhase::default()
     };

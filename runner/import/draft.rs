@@ -34,14 +34,27 @@ pub(super) struct DraftAgent {
     pub(super) key: String,
     pub(super) display_name: String,
     pub(super) lifecycle: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) top_p: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "DraftSampling::is_empty")]
+    pub(super) sampling: DraftSampling,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) system_prompt: Option<String>,
+}
+
+/// Reply settings as they will be written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct DraftSampling {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u64>,
+}
+
+impl DraftSampling {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl DraftAgent {
@@ -52,12 +65,15 @@ impl DraftAgent {
         };
         let mut rest = fields.clone();
         let number = |field: &str| settings[field].as_f64().filter(|value| expected(field, *value).is_none());
-        (self.temperature, self.top_p) = (number("temperature"), number("top_p"));
-        self.max_tokens = number("max_tokens").and_then(|_| settings["max_tokens"].as_u64());
+        self.sampling = DraftSampling {
+            temperature: number("temperature"),
+            top_p: number("top_p"),
+            max_tokens: number("max_tokens").and_then(|_| settings["max_tokens"].as_u64()),
+        };
         for (field, is_taken) in [
-            ("temperature", self.temperature.is_some()),
-            ("top_p", self.top_p.is_some()),
-            ("max_tokens", self.max_tokens.is_some()),
+            ("temperature", self.sampling.temperature.is_some()),
+            ("top_p", self.sampling.top_p.is_some()),
+            ("max_tokens", self.sampling.max_tokens.is_some()),
         ] {
             if is_taken {
                 rest.shift_remove(field);
@@ -77,7 +93,8 @@ pub(super) struct DraftPhase {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) label: Option<String>,
     pub(super) agents: Vec<String>,
-    pub(super) order: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) order: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) moderator: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +104,7 @@ pub(super) struct DraftPhase {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt: Option<String>,
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
-    pub(super) private_prompts: IndexMap<String, String>,
+    pub(super) say: IndexMap<String, String>,
 }
 
 /// Remarks on what is left out or changed, each with its places; equal remarks on several places become one.
@@ -151,15 +168,13 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut ImportNotes) -> Resul
             );
         }
         let key = unique(&key(&display_name, at), "_", &mut keys);
-        let (temperature, top_p, max_tokens, system_prompt) = Default::default();
+        let (sampling, system_prompt) = Default::default();
         let lifecycle = "permanent";
         agents.push(DraftAgent {
             key,
             display_name,
             lifecycle,
-            temperature,
-            top_p,
-            max_tokens,
+            sampling,
             system_prompt,
         });
     }

@@ -1,7 +1,6 @@
 //! Checks the phases: who is present, what opens them, and how long they last.
 
 use super::choices::{Answer, Vote};
-use super::state::SetAfter;
 use super::{Checker, is_identifier};
 use crate::compile::n_turns;
 use crate::schema::{WrittenCount, WrittenExpression, WrittenPhase};
@@ -73,7 +72,7 @@ impl Checker {
         let max_turns = self.count(written.max_turns, &path.key("max_turns"));
         let rounds = written.rounds.take().map(|given| self.rounds(given, path.key("rounds")));
         let label = self.known_text(written.label.take(), &path.key("label"));
-        let SetAfter { round: set_each_round, phase: set } = self.sets(written.set, &path.key("set"), id);
+        let [set_each_round, set] = self.sets(written.set, &path.key("set"), id);
         let Vote { choice: of_vote, decision, voters, is_secret } = voted.unwrap_or_default();
         let mut phase = Phase {
             label: label.unwrap_or_else(|| name.clone()),

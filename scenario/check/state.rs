@@ -19,12 +19,6 @@ pub(super) struct Intermediate {
     pub(super) value: Option<Expression>,
 }
 
-/// Changes of the state by the time at which they are made.
-pub(super) struct SetAfter {
-    pub(super) round: Arc<[Assignment]>,
-    pub(super) phase: Arc<[Assignment]>,
-}
-
 /// When the changes of a mapping are made.
 const AFTER: &str = "after";
 
@@ -70,8 +64,13 @@ impl Checker {
         fits
     }
 
-    /// What `set` changes after a phase, and after each of its rounds.
-    pub(super) fn sets(&mut self, written: Option<WrittenSets>, path: &Path, phase: PhaseId) -> SetAfter {
+    /// What `set` changes after each round of a phase, and after the phase.
+    pub(super) fn sets(
+        &mut self,
+        written: Option<WrittenSets>,
+        path: &Path,
+        phase: PhaseId,
+    ) -> [Arc<[Assignment]>; 2] {
         let written: Vec<(WrittenSet, Path)> = match written {
             None => Vec::new(),
             Some(WrittenSets::Long(set)) => vec![(set, path.clone())],
@@ -95,7 +94,7 @@ impl Checker {
             let set = self.set(Some(set), &path, phase, is_round);
             if is_round { &mut round } else { &mut after_phase }.extend(set.iter().cloned());
         }
-        SetAfter { round: round.into(), phase: after_phase.into() }
+        [round.into(), after_phase.into()]
     }
 
     /// What `set` changes after a turn, a round or a phase; it may use what the phase itself came to.

@@ -20,8 +20,8 @@ fn scenario(stage: &Stage) -> PathBuf {
     };
     let text = format!(
         "id: mill\ntitle: The mill\nagents:\n\
-         {}{}phases:\n  - name: talk\n    topology: round_robin\n    agents: [ada, rolf]\n    auto_rounds: \
-         2\n    initial_prompt: Talk about the mill.\n",
+         {}{}phases:\n  - name: talk\n    order: round_robin\n    agents: [ada, rolf]\n    rounds: \
+         2\n    prompt: Talk about the mill.\n",
         agent("ada"),
         agent("rolf")
     );

@@ -165,8 +165,8 @@ impl Theatre {
         };
         let scenario = format!(
             "id: mill\ntitle: The mill\nagents:\n\
-             {}{}phases:\n  - {{name: talk, topology: round_robin, agents: [ada, rolf], auto_rounds: 2, \
-             initial_prompt: Talk about the mill.}}\n",
+             {}{}phases:\n  - {{name: talk, order: round_robin, agents: [ada, rolf], rounds: 2, \
+             prompt: Talk about the mill.}}\n",
             agent("ada"),
             agent("rolf")
         );

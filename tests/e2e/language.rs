@@ -217,7 +217,7 @@ fn a_full_context_is_summed_up_and_goes_on() {
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/overflow.yaml"));
     let long = rounds
         .unwrap()
-        .replace("auto_rounds: 8", "auto_rounds: 130")
+        .replace("rounds: 8", "rounds: 130")
         .replace("the third step", &"step by ".repeat(20));
     let file = stage.path("long.yaml");
     std::fs::write(&file, long).unwrap();

@@ -28,7 +28,7 @@ fn broadcast(stage: &Stage, sentences: usize) -> String {
     let phase = |name: &str| {
         let (agents, whispers) = (names.join(", "), whispers.join(", "));
         format!(
-            "- {{name: {name}, agents: [{agents}], topology: broadcast, initial_prompt: Talk., interactions: \
+            "- {{name: {name}, agents: [{agents}], order: broadcast, prompt: Talk., interactions: \
              [{whispers}]}}\n"
         )
     };

@@ -143,7 +143,7 @@ fn output_that_is_lost_is_an_error_and_a_reader_that_goes_away_is_none() {
 #[test]
 fn a_standard_error_that_is_full_ends_nothing() {
     let stage = furnished();
-    std::fs::write(stage.path("warned.yaml"), PLAYABLE.replace("auto_rounds: 2", "until: p.votes.one >= 1"))
+    std::fs::write(stage.path("warned.yaml"), PLAYABLE.replace("rounds: 2", "until: p.votes.one >= 1"))
         .unwrap();
     let warned = command(&stage, "graph warned.yaml", "").output().unwrap();
     assert!(said(&warned).contains("no-effect"), "{}", said(&warned));

@@ -22,19 +22,19 @@ const N_PLAYS: u64 = 12;
 /// A scenario with phases of many kinds, and an expression at one place of the last.
 fn text(first: &str, vote: &str, place: usize, code: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).unwrap();
-    let (mut fields, mut rest) = ("initial_prompt: The end.".to_string(), String::new());
+    let (mut fields, mut rest) = ("prompt: The end.".to_string(), String::new());
     match place {
-        0 => fields = format!("initial_prompt: {}", quoted(&format!("Now {{{{ {code} }}}}."))),
+        0 => fields = format!("prompt: {}", quoted(&format!("Now {{{{ {code} }}}}."))),
         1 => fields = format!("turns: [{{agent: ann, ask: {}}}]", quoted(&format!("{{{{ {code} }}}}?"))),
         2 => fields = format!("turns: [{{agent: ann}}, {{agent: ben, when: {}}}]", quoted(code)),
-        3 => fields = format!("auto_rounds: 3, until: {}", quoted(code)),
+        3 => fields = format!("rounds: 3, until: {}", quoted(code)),
         4 => fields = format!("when: {}", quoted(code)),
         5 => rest = format!("outcome: {{x: {}}}\n", quoted(code)),
-        6 => fields = format!("when: w.played, initial_prompt: {}", quoted(&format!("{{{{ {code} }}}}"))),
+        6 => fields = format!("when: w.played, prompt: {}", quoted(&format!("{{{{ {code} }}}}"))),
         _ => {
             let guarded =
                 format!("{{% if w.played and r.choices.ann is not none %}}{{{{ {code} }}}}{{% endif %}}");
-            fields = format!("initial_prompt: {}", quoted(&guarded));
+            fields = format!("prompt: {}", quoted(&guarded));
         }
     }
     format!(
@@ -43,12 +43,12 @@ variables: {{table: {{'0': a, '5': b, ann: c}}, five: 5}}
 agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}
 phases:
   - {{name: r, agents: [ann, ben], {first}}}
-  - {{name: v, agents: [ann, ben, cas], auto_rounds: 0, {vote}}}
-  - {{name: w, agents: [ann, cas], when: v.decision == 'ann', choice: [1, 2]}}
+  - {{name: v, agents: [ann, ben, cas], rounds: 0, {vote}}}
+  - {{name: w, agents: [ann, cas], when: v.decision == 'ann', answer: [1, 2]}}
   - name: t
     agents: [ann, ben]
-    auto_rounds: 2
-    turns: [{{agent: ann, choice: [1, 3]}}, {{agent: ben, when: t.choices.ann == 3, choice: [x, y]}}]
+    rounds: 2
+    turns: [{{agent: ann, answer: [1, 3]}}, {{agent: ben, when: t.choices.ann == 3, answer: [x, y]}}]
     until: t.votes.x > 0
   - {{name: end, agents: [ann, ben], {fields}}}
 payoff: {{phase: r, each: mine}}
@@ -57,17 +57,17 @@ payoff: {{phase: r, each: mine}}
 }
 
 const FIRST: [&str; 5] = [
-    "choice: [0, 5, 10]",
-    "parse_choice: [0, 5, 10]",
-    "choice: [0, 5], auto_rounds: 3",
-    "choice: [0, 5, 10], auto_rounds: 6, topology: broadcast",
-    "choice: [0, 5], auto_rounds: 3, until: r.choices.ben == 5",
+    "answer: [0, 5, 10]",
+    "answer: {one_of: [0, 5, 10], free_text: true}",
+    "answer: [0, 5], rounds: 3",
+    "answer: [0, 5, 10], rounds: 6, order: broadcast",
+    "answer: [0, 5], rounds: 3, until: r.choices.ben == 5",
 ];
 const VOTES: [&str; 4] = [
-    "decision_mode: majority_vote, choice: [ann, ben, nobody]",
-    "decision_mode: majority_vote, choice: [ann, ben]",
-    "decision_mode: consensus, attempts: 2, choice: [ann, ben]",
-    "decision_mode: ranked_choice, choice: [ann, ben, cas]",
+    "vote: {rule: majority, answer: [ann, ben, nobody]}",
+    "vote: {rule: majority, answer: [ann, ben]}",
+    "vote: {rule: consensus, attempts: 2, answer: [ann, ben]}",
+    "vote: {rule: ranked, answer: [ann, ben, cas]}",
 ];
 const VALUES: [&str; 22] = [
     "r.choices.ann",
@@ -234,8 +234,8 @@ fn forced_choices_are_not_null() {
 agents: {{ann: {{}}, ben: {{}}, cas: {{}}}}
 phases:
   - {{name: r1, agents: [ann, ben], {choice}}}
-  - {{name: v, agents: [ann, ben, cas], auto_rounds: 0, decision_mode: majority_vote, choice: [ann, ben]}}
-  - {{name: r2, agents: [ann, ben], initial_prompt: \"{prompt}\"}}
+  - {{name: v, agents: [ann, ben, cas], rounds: 0, vote: {{rule: majority, answer: [ann, ben]}}}}
+  - {{name: r2, agents: [ann, ben], prompt: \"{prompt}\"}}
 "
         )
     };
@@ -250,13 +250,13 @@ phases:
         "{{ agents[v.decision] }}",
         "{{ agents[v.decision].display_name }} with {{ v.votes[v.decision] }}",
     ] {
-        assert_eq!(codes("choice: [0, 5, 10]", prompt), [""; 0], "{prompt}");
-        assert_eq!(codes("choice: [0, 5, 10], auto_rounds: 20", prompt), [""; 0], "{prompt}");
+        assert_eq!(codes("answer: [0, 5, 10]", prompt), [""; 0], "{prompt}");
+        assert_eq!(codes("answer: [0, 5, 10], rounds: 20", prompt), [""; 0], "{prompt}");
     }
-    assert_eq!(codes("parse_choice: [0, 5, 10]", "{{ endow - r1.choices.ann }}"), ["may-fail"]);
-    assert_eq!(codes("parse_choice: [0, 5, 10]", "{{ r1.history.ann | sum }}"), ["may-fail"]);
-    assert_eq!(codes("choice: [0, 5, 10]", "{{ endow - r1.choices.cas }}"), ["template"]);
-    assert_eq!(codes("choice: [a, b]", "{{ endow - r1.choices.ann }}"), ["template"]);
+    assert_eq!(codes("answer: {one_of: [0, 5, 10], free_text: true}", "{{ endow - r1.choices.ann }}"), ["may-fail"]);
+    assert_eq!(codes("answer: {one_of: [0, 5, 10], free_text: true}", "{{ r1.history.ann | sum }}"), ["may-fail"]);
+    assert_eq!(codes("answer: [0, 5, 10]", "{{ endow - r1.choices.cas }}"), ["template"]);
+    assert_eq!(codes("answer: [a, b]", "{{ endow - r1.choices.ann }}"), ["template"]);
 }
 
 /// The name that is marked is the one in code, not the same word in the prose beside it.

@@ -32,33 +32,29 @@ fn around(of: &str) -> Option<(Value, &'static str)> {
             phase("turns", json!([{ "agent": "ann" }]));
             "/phases/0/turns/0"
         }
-        "Announcement" => {
-            phase("announce", json!([{}]));
-            "/phases/0/announce/0"
+        "Say" => {
+            phase("say", json!([{ "text": "Hush." }]));
+            "/phases/0/say/0"
         }
-        "Interaction" => {
-            phase("interactions", json!([{ "from": "ann", "to": "ben", "kind": "observe" }]));
-            "/phases/0/interactions/0"
+        "Vote" => {
+            phase("vote", json!({ "rule": "majority", "answer": ["stay", "leave"] }));
+            "/phases/0/vote"
+        }
+        "Sampling" => {
+            base["sampling"] = json!({ "temperature": 1 });
+            "/sampling"
         }
         "Route" => {
             base["phases"] =
                 json!([talk(), { "name": "asked", "agents": ["ann", "ben"], "route": { "query": "Who?" } }]);
             "/phases/1/route"
         }
-        "LongChoice" => {
-            phase("choice", json!({ "options": ["stay", "leave"] }));
-            "/phases/0/choice"
-        }
-        "Reply" => {
-            phase("reply", json!({ "schema": { "type": "integer" } }));
-            "/phases/0/reply"
-        }
-        "Grammar" => {
-            phase("grammar", json!({}));
-            "/phases/0/grammar"
+        "LongAnswer" => {
+            phase("answer", json!({ "one_of": ["stay", "leave"] }));
+            "/phases/0/answer"
         }
         "Payoff" => {
-            phase("choice", json!(["stay", "leave"]));
+            phase("answer", json!(["stay", "leave"]));
             base["payoff"] = json!({ "phase": "talk", "each": 1 });
             "/payoff"
         }
@@ -67,7 +63,7 @@ fn around(of: &str) -> Option<(Value, &'static str)> {
             "/assertions/0"
         }
         "Judge" => {
-            let judge = json!({ "ask": "Did they?", "choice": ["did", "did_not"] });
+            let judge = json!({ "ask": "Did they?", "answer": ["did", "did_not"] });
             base["assertions"] = json!([{ "that": "verdict == 'did'", "judge": judge }]);
             "/assertions/0/judge"
         }

@@ -75,7 +75,7 @@ phases:
     say: { ben: 'Talk about {{ topic }}.' }
   - name: vote
     agents: [ann, ben]
-    vote: { rule: majority, answer: [stay] }
+    vote: { rule: majorty, answer: [stay] }
     prompt: 'Vote on {{ topic }}.'
   - name: after
     agents: [ann]
@@ -91,8 +91,8 @@ assertions: [outcome.left == 0]
         ("unknown-key", 3),
         ("unknown-agent", 10),
         ("unknown-value", 16),
-        ("bad-value", 18),
-        ("expression", 22),
+        ("bad-value", 16),
+        ("expression", 20),
     ];
     assert_eq!(codes, six, "{}", report.render(false));
 }
@@ -120,7 +120,7 @@ fn what_could_not_be_read_is_not_missing_too() {
         ),
         (
             format!(
-                "{agents}phases: [{{ name: talk, agents: [ann], auto_rounds: -1, until: talk.played }}]\n"
+                "{agents}phases: [{{ name: talk, agents: [ann], rounds: -1, until: talk.played }}]\n"
             ),
             vec!["type"],
         ),

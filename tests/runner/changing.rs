@@ -2,6 +2,7 @@
 //! several phases, replies in a form, judges, languages, settings, tools. All that must hold of any scenario
 //! is held against each, in [`crate::extend::holds_of_any_run`].
 
+use crate::today;
 use crate::extend::{call, holds_of_any_run};
 use greenroom::backend::Request;
 use greenroom::rehearsal::load;
@@ -274,9 +275,16 @@ impl Author<'_> {
             let text = self.text(opens);
             self.line(depth, &format!("prompt: \"{text}\""));
         }
+        let mut has_say = false;
         if self.dice.in_ten(2) {
             let text = self.text(opens);
-            self.line(depth, &format!("private_prompts: {{{}: \"{text}\"}}", keys[0]));
+            let private = self.dice.in_ten(5);
+            let said = match private {
+                true => format!("private_prompts: {{{}: \"{text}\"}}", keys[0]),
+                false => format!("say: {{{}: \"{text}\", {}: Hush.}}", keys[0], keys[1]),
+            };
+            has_say = !private;
+            self.line(depth, &said);
         }
         if self.dice.in_ten(3) {
             let when = self.holds(opens);
@@ -294,7 +302,7 @@ impl Author<'_> {
             let set = self.set(over);
             self.line(depth, &format!("set: {set}"));
         }
-        if self.dice.in_ten(3) {
+        if self.dice.in_ten(3) && !has_say {
             let (before, after) = (self.text(plays), self.text(plays));
             self.line(
                 depth,
@@ -302,7 +310,17 @@ impl Author<'_> {
             );
         }
         if self.dice.in_ten(2) {
-            self.line(depth, "hears: none");
+            let (one, two) = (&keys[0], &keys[1]);
+            let audience = self.dice.pick(&[
+                "to: nobody".to_string(),
+                "hears: none".to_string(),
+                format!("to: [{one}, {two}]"),
+                format!("to: {{{one}: {two}}}, overhears: {{{two}: {one}}}"),
+            ]);
+            for field in audience.split(", over") {
+                let field = if field.starts_with("hears: {") { format!("over{field}") } else { field.into() };
+                self.line(depth, &field);
+            }
         }
         if self.dice.in_ten(2) && ![Asks::Words, Asks::Form].contains(&asks) {
             self.line(depth, "secret: true");
@@ -329,7 +347,7 @@ impl Author<'_> {
     fn choice(&mut self, (asks, decides): (Asks, bool), site: Site, keys: &[String]) -> Option<String> {
         let ask = self.text(site);
         Some(match asks {
-            Asks::Words => return None,
+            Asks::Words => return self.dice.in_ten(2).then(|| format!("ask: \"{ask}\"")),
             Asks::Numbers => match self.dice.below(2) {
                 0 => "choice: [0, 1, 2]".into(),
                 _ => {
@@ -431,6 +449,11 @@ fn blocks(dice: &mut Dice<'_>, n: usize) -> Vec<(usize, usize)> {
 
 /// A scenario by these numbers.
 fn yaml(numbers: &[u16]) -> String {
+    today(&older(numbers))
+}
+
+/// A scenario by these numbers, in the fields of several editions.
+pub(crate) fn older(numbers: &[u16]) -> String {
     let mut dice = Dice { numbers, at: 0 };
     let n = 2 + dice.below(4);
     let blocks = blocks(&mut dice, n);

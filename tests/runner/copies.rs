@@ -55,7 +55,7 @@ fn a_run_that_is_taken_elsewhere_has_all_it_needs() {
     let (out, err) = done(away.path(), &["replay", "moved"]);
     assert!(out.contains("nothing changed") && !out.contains("note:") && err.is_empty(), "{out}{err}");
     let (out, _) = done(away.path(), &["explain", "moved", "--agent", "mira", "--turn", "1"]);
-    assert!(out.contains("The river is low.") && out.contains("initial_prompt, plays/well.yaml:4)"), "{out}");
+    assert!(out.contains("The river is low.") && out.contains("prompt, plays/well.yaml:4)"), "{out}");
     done(away.path(), &["report", "moved"]);
     let page = fs::read_to_string(away.path().join("moved/report.html")).unwrap();
     assert!(page.contains("Who heard what") && !page.contains("was not found"));

@@ -82,7 +82,7 @@ fn variables_are_typed_and_can_be_set() {
 
 #[test]
 fn too_many_turns_are_refused_at_once() {
-    let text = SMALL.replace("agents: [a, b],", "agents: [a, b], auto_rounds: 99999999999,");
+    let text = SMALL.replace("agents: [a, b],", "agents: [a, b], rounds: 99999999999,");
     assert_eq!(codes(&text).iter().map(|(code, _)| *code).collect::<Vec<_>>(), ["too-long"]);
 }
 
@@ -93,13 +93,13 @@ fn a_small_file_that_means_much_is_refused_at_once() {
     let phase = |n: usize, more: &str| format!("phases: [{{name: p, agents: [{}]{more}}}]\n", cast(n));
     let list = format!("variables: {{x: &x [{}], y: [{}]}}\n", "1,".repeat(8000), "*x,".repeat(8000));
     let quoting =
-        |i: usize| format!("- {{name: p{i}, agents: [{}], initial_prompt: '{{{{ phases }}}}'}}\n", cast(10));
+        |i: usize| format!("- {{name: p{i}, agents: [{}], prompt: '{{{{ phases }}}}'}}\n", cast(10));
     let quoting: String = (0..500).map(quoting).collect();
     let long = |c: &str| c.repeat(30_000) + &"ab".repeat(30_000);
     for (text, code) in [
         (format!("agents:\n{}{list}{}", agents(1), phase(1, "")), "yaml"),
         (format!("agents:\n{}{}", agents(5000), phase(5000, "")), "too-many"),
-        (format!("agents:\n{}{}", agents(900), phase(900, ", auto_rounds: 11")), "too-long"),
+        (format!("agents:\n{}{}", agents(900), phase(900, ", rounds: 11")), "too-long"),
         (format!("agents:\n{}phases:\n{quoting}", agents(10)), "too-long"),
         (format!("agents:\n  ? {}\n  :\n{}", long("x"), phase(1, &format!(",{}", long("y")))), "bad-name"),
     ] {

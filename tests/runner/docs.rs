@@ -341,11 +341,8 @@ fn the_schema_offers_the_words_that_are_understood() {
     let types = [
         ("WhoSpeaks", "phases: [{ name: game, agents: [ann, ben], order: WORD }]\n"),
         ("DebateFormat", "phases: [{name: game, agents: [ann, ben], debate_format: WORD}]\n"),
-        ("DecisionMode", "phases: [{ name: game, agents: [ann, ben], vote: { rule: WORD } }]\n"),
-        (
-            "InteractionKind",
-            "phases: [{name: game, agents: [ann, ben], interactions: [{from: ann, to: ben, kind: WORD}]}]\n",
-        ),
+        ("VoteRule", "phases: [{ name: game, agents: [ann, ben], vote: { rule: WORD } }]\n"),
+        ("Moment", "phases: [{ name: game, agents: [ann, ben], say: [{ at: WORD, text: Hush. }] }]\n"),
         ("Lifecycle", "agents: {ann: {lifecycle: WORD}}\n"),
         ("Keep", "agents: {ann: {memory: {keep: WORD}}}\n"),
         ("Strategy", "agents: {ann: {strategy: WORD}}\n"),

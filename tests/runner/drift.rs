@@ -74,7 +74,7 @@ outcome: { sum: bid.replies.ann + bid.replies.ben }
     ] {
         std::fs::write(&path, file.replace("100", maximum)).unwrap();
         let (code, text) = replay(folder.path());
-        assert!(code == 3 && text.contains(reason) && text.contains("phases[0].reply.schema"), "{text}");
+        assert!(code == 3 && text.contains(reason) && text.contains("phases[0].answer.schema"), "{text}");
     }
 }
 

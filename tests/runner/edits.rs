@@ -135,7 +135,7 @@ fn an_added_line_is_read_once_by_whom_it_is_for() {
 #[test]
 fn a_line_nobody_came_to_read_is_carried_on() {
     let dir = crate::play::checkout();
-    let text = TEXT.replace("auto_rounds: 2", "auto_rounds: 2, until: true");
+    let text = TEXT.replace("rounds: 2", "rounds: 2, until: true");
     let file = dir.path().join("edited.yaml");
     std::fs::write(&file, &text).unwrap();
     let scenario = greenroom::scenario::open(&file, &[]).unwrap().scenario.unwrap();

@@ -2,6 +2,7 @@
 //! reply, nobody hears what was said where they were not, every run replays, and what is read never depends
 //! on who finished first.
 
+use crate::today;
 use crate::constructs::Noting;
 use crate::play::{Backwards, Shuffled, play, scenario};
 use greenroom::backend::{Backend, Request};
@@ -235,7 +236,7 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
             writeln!(out, "    per_agent_prompt_templates: {{{}: 'Only you: {quote}'}}", cast[0]).unwrap();
         }
     }
-    out
+    today(&out)
 }
 
 const REPLIES: [&str; 5] = [

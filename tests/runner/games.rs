@@ -131,7 +131,7 @@ fn write_parts(out: &mut String, parts: &[Part], indent: usize) {
                     .unwrap();
                 write!(out, ", rounds: {rounds}, fresh: {fresh}, when: {}", game.opens).unwrap();
                 if let Some(kind) = game.kind {
-                    write!(out, ", choice: [{}]", KINDS[kind].join(", ")).unwrap();
+                    write!(out, ", answer: [{}]", KINDS[kind].join(", ")).unwrap();
                 }
                 out.push_str("}\n");
             }
@@ -410,7 +410,7 @@ fn what_a_script_can_not_say_is_found() {
 fn an_option_that_is_not_open_is_an_error_that_names_the_turn_and_the_options() {
     let text = |strategy: &str| {
         format!(
-            "agents: {{ann: {{}}, bot: {{strategy: {{strategy}}}}}}
+            "agents: {{ann: {{}}, bot: {{strategy: {strategy}}}}}
 state: {{left: [stay, leave, wait]}}
 phases:
   - name: vote

@@ -72,14 +72,14 @@ fn hostile_yaml_is_an_error_and_no_panic() {
         phase(&format!("choice: {}", nested("[", "]")), ""),
         phase(&format!("choice: {}", nested("{a: ", "}")), ""),
         phase(&format!("choice: {{options: {}}}", nested("{options: ", "}")), ""),
-        phase("choice: [x, y]", &format!("payoff: {{phase: p, matrix: {}}}\n", nested("{x: ", "}"))),
-        phase("choice: [x, y]", &format!("payoff: {{phase: p, matrix: {}}}\n", nested("[", "]"))),
+        phase("answer: [x, y]", &format!("payoff: {{phase: p, matrix: {}}}\n", nested("{x: ", "}"))),
+        phase("answer: [x, y]", &format!("payoff: {{phase: p, matrix: {}}}\n", nested("[", "]"))),
         phase(&format!("turns: {}", nested("[", "]")), ""),
         phase(&format!("when: {}", nested("[", "]")), ""),
         phase(&format!("interactions: [{{from: a0, to: {}, kind: whisper}}]", nested("[", "]")), ""),
         phase("", &format!("assertions: {}\n", nested("[", "]"))),
         phase("", &format!("outcome: {}\n", nested("{a: ", "}"))),
-        phase("choice: [a, {b: c}]", ""),
+        phase("answer: [a, {b: c}]", ""),
         phase("choice: {options: {x: [y], z: {}}}", ""),
     ]);
     for key in odd_keys {
@@ -95,11 +95,11 @@ fn hostile_yaml_is_an_error_and_no_panic() {
         texts.push(block("turns", "x"));
         texts.push(block("interactions", "x"));
         texts.push(block("when", "x"));
-        texts.push(phase("choice: [x, y]", &format!("payoff:\n  phase: p\n  matrix:\n    {key}: 1\n")));
+        texts.push(phase("answer: [x, y]", &format!("payoff:\n  phase: p\n  matrix:\n    {key}: 1\n")));
         texts.push(phase("", &format!("payoff:\n  {key}: 1\n")));
         texts.push(phase("", &format!("assertions:\n-\n  {key}: 1\n")));
         texts.push(phase("", &format!("outcome:\n  {key}: p.nothing\n")));
-        texts.push(phase("initial_prompt: '{{ x }}'", &format!("variables:\n  {key}: [{{1: 2}}]\n")));
+        texts.push(phase("prompt: '{{ x }}'", &format!("variables:\n  {key}: [{{1: 2}}]\n")));
     }
     for text in texts {
         assert!(!found(&text).is_empty(), "{text:.200}");
@@ -112,9 +112,9 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
     let options = |n: usize| (0..n).map(|i| format!("o{i},")).collect::<String>();
     let chain = |link: &str| format!("1{}", link.repeat(20_000));
     for (text, code) in [
-        (phase(&format!("choice: [{}]", options(10_000)), ""), "too-many"),
+        (phase(&format!("answer: [{}]", options(10_000)), ""), "too-many"),
         (
-            phase("choice: [x, y]", "").replacen(
+            phase("answer: [x, y]", "").replacen(
                 "a0: {}",
                 &format!("a0: {{strategy: {{list: [{}]}}}}", list(100_000, "x")),
                 1,
@@ -122,7 +122,7 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
             "yaml",
         ),
         (
-            phase("choice: [x, y]", "").replacen(
+            phase("answer: [x, y]", "").replacen(
                 "a0: {}",
                 &format!("a0: {{strategy: {{list: [{}]}}}}", options(15_000)),
                 1,
@@ -131,7 +131,7 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
         ),
         (
             format!(
-                "{}phases: [{{name: p, agents: [{}], choice: [x, y]}}]\n\
+                "{}phases: [{{name: p, agents: [{}], answer: [x, y]}}]\n\
                  payoff: {{phase: p, matrix: {{x: 1}}}}\n",
                 agents(40),
                 cast(40)
@@ -140,32 +140,32 @@ fn what_would_take_all_memory_or_never_end_is_refused() {
         ),
         (
             phase(
-                "choice: [x, y]",
+                "answer: [x, y]",
                 &format!("payoff: {{phase: p, matrix: {{x: {{x: [{}]}}}}}}\n", list(15_000, "1")),
             ),
             "bad-value",
         ),
-        (phase("initial_prompt: '{{ range(10 ** 9) }}'", ""), "template"),
-        (phase("initial_prompt: \"{{ 'x' * 10 ** 9 }}\"", ""), "template"),
-        (phase("initial_prompt: \"{{ ['x'] * 10 ** 9 }}\"", ""), "template"),
-        (phase("initial_prompt: '{{ ([1] * 90000000) | list }}'", ""), "template"),
-        (phase("initial_prompt: \"{{ 'x' | indent(10 ** 15) }}\"", ""), "template"),
+        (phase("prompt: '{{ range(10 ** 9) }}'", ""), "template"),
+        (phase("prompt: \"{{ 'x' * 10 ** 9 }}\"", ""), "template"),
+        (phase("prompt: \"{{ ['x'] * 10 ** 9 }}\"", ""), "template"),
+        (phase("prompt: '{{ ([1] * 90000000) | list }}'", ""), "template"),
+        (phase("prompt: \"{{ 'x' | indent(10 ** 15) }}\"", ""), "template"),
         (
             phase(
-                "initial_prompt: \
+                "prompt: \
                  '{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}'",
                 "",
             ),
             "template",
         ),
-        (phase("initial_prompt: '{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}'", ""), "template"),
-        (phase(&format!("initial_prompt: '{{{{ {} }}}}'", chain("+1")), ""), "template"),
-        (phase(&format!("initial_prompt: '{{{{ {} }}}}'", chain("|abs")), ""), "template"),
-        (phase(&format!("initial_prompt: '{{{{ {} }}}}'", chain(".a")), ""), "template"),
-        (phase(&format!("initial_prompt: '{{{{ {}1 }}}}'", "not ".repeat(20_000)), ""), "template"),
-        (phase(&format!("initial_prompt: '{{{{ {}1 }}}}'", "(".repeat(20_000)), ""), "template"),
-        (phase(&format!("initial_prompt: '{}'", "{% if 1 %}".repeat(20_000)), ""), "template"),
-        (phase(&format!("initial_prompt: '{{% if 0 %}}{}'", "{% elif 0 %}".repeat(20_000)), ""), "template"),
+        (phase("prompt: '{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}'", ""), "template"),
+        (phase(&format!("prompt: '{{{{ {} }}}}'", chain("+1")), ""), "template"),
+        (phase(&format!("prompt: '{{{{ {} }}}}'", chain("|abs")), ""), "template"),
+        (phase(&format!("prompt: '{{{{ {} }}}}'", chain(".a")), ""), "template"),
+        (phase(&format!("prompt: '{{{{ {}1 }}}}'", "not ".repeat(20_000)), ""), "template"),
+        (phase(&format!("prompt: '{{{{ {}1 }}}}'", "(".repeat(20_000)), ""), "template"),
+        (phase(&format!("prompt: '{}'", "{% if 1 %}".repeat(20_000)), ""), "template"),
+        (phase(&format!("prompt: '{{% if 0 %}}{}'", "{% elif 0 %}".repeat(20_000)), ""), "template"),
         (phase(&format!("when: '{}'", chain("+1")), ""), "expression"),
         (phase(&format!("when: '{}'", chain(" and 1")), ""), "expression"),
         (phase(&format!("when: '{}'", chain(" if 1 else 1")), ""), "expression"),
@@ -194,7 +194,7 @@ const HOSTILE: &[&str] = &[
 fn what_made_minijinja_panic_is_an_error_wherever_it_is() {
     let base = format!("{}phases:\n- {{name: p, agents: [a0, a1]}}\n", agents(2));
     for code in HOSTILE {
-        let prompt = format!("{base}- {{name: q, agents: [a0], initial_prompt: \"{{{{ {code} }}}}\"}}\n");
+        let prompt = format!("{base}- {{name: q, agents: [a0], prompt: \"{{{{ {code} }}}}\"}}\n");
         assert_eq!(found(&prompt), ["template"], "{code}");
         for field in [
             format!("- {{name: q, agents: [a0], when: \"{code}\"}}\n"),
@@ -220,10 +220,10 @@ fn what_made_minijinja_panic_is_an_error_wherever_it_is() {
 #[test]
 fn what_is_only_long_ends() {
     let names = |n: usize| (0..n).map(|i| format!("x{i}{},", "y".repeat(90))).collect::<String>();
-    let quotes = |text: &str| phase(&format!("initial_prompt: \"{}\"", text.repeat(20_000)), "");
+    let quotes = |text: &str| phase(&format!("prompt: \"{}\"", text.repeat(20_000)), "");
     let votes = |n: usize, when: &str| {
         let mut text =
-            format!("{}phases:\n- {{name: v, agents: [{}], choice: [x, y, z]}}\n", agents(6), cast(6));
+            format!("{}phases:\n- {{name: v, agents: [{}], answer: [x, y, z]}}\n", agents(6), cast(6));
         for i in 0..n {
             writeln!(text, "- {{name: p{i}, agents: [a0], when: \"{when}\"}}").unwrap();
         }
@@ -236,7 +236,7 @@ fn what_is_only_long_ends() {
         }
         text += "phases:\n";
         for i in 0..n {
-            writeln!(text, "- {{name: p{i}, agents: [{}], initial_prompt: \"{prompt}\"}}", cast(900))
+            writeln!(text, "- {{name: p{i}, agents: [{}], prompt: \"{prompt}\"}}", cast(900))
                 .unwrap();
         }
         text
@@ -258,8 +258,8 @@ fn what_is_only_long_ends() {
         votes(1, "range(90000) | sort | length > 0 and v.choices.a0 == 'x'"),
         crowd(18, "{% for i in range(90000) %}{% endfor %}"),
         crowd(18, "{{ me }}"),
-        phase("choice: [x, y], auto_rounds: 4000, until: range(90000) | sort | length == p.rounds", ""),
-        phase("initial_prompt: '{{ long }}'", &format!("variables: {{long: {}}}\n", "x".repeat(1_000_000))),
+        phase("answer: [x, y], rounds: 4000, until: range(90000) | sort | length == p.rounds", ""),
+        phase("prompt: '{{ long }}'", &format!("variables: {{long: {}}}\n", "x".repeat(1_000_000))),
     ] {
         found(&text);
     }

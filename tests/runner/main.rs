@@ -34,8 +34,8 @@ mod import;
 mod languages;
 mod lines;
 mod messages;
+mod migrate;
 mod models;
-mod names;
 mod odds;
 mod papers;
 mod paths;
@@ -56,3 +56,10 @@ mod turns;
 mod verify;
 
 use greenroom_engine::fixtures::is_deep;
+
+/// A scenario of an earlier edition in today's language.
+fn today(text: &str) -> String {
+    let migrated = greenroom::scenario::migrate("older.yaml", text);
+    let migrated = migrated.unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)));
+    migrated.map_or_else(|| text.to_string(), |migrated| migrated.text)
+}

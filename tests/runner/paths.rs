@@ -9,10 +9,10 @@ fn reported(phases: &str) -> Vec<(&'static str, usize, String)> {
         "variables: {{ days: 3 }}
 agents: {{ ann: {{}}, ben: {{}}, cas: {{}} }}
 phases:
-  - {{ name: vote, agents: [ann, ben, cas], auto_rounds: 0, decision_mode: majority_vote, choice: {{ stay: We stay, go: We go }} }}
-  - {{ name: game, agents: [ann, ben], choice: [1, 2, 3] }}
-  - {{ name: loose, agents: [ann, ben], parse_choice: [1, 2, 3] }}
-  - {{ name: trip, agents: [ann, ben], when: vote.decision == 'go', choice: [1, 2] }}
+  - {{ name: vote, agents: [ann, ben, cas], rounds: 0, vote: {{ rule: majority, answer: {{ one_of: {{ stay: We stay, go: We go }} }} }} }}
+  - {{ name: game, agents: [ann, ben], answer: [1, 2, 3] }}
+  - {{ name: loose, agents: [ann, ben], answer: {{ one_of: [1, 2, 3], free_text: true }} }}
+  - {{ name: trip, agents: [ann, ben], when: vote.decision == 'go', answer: [1, 2] }}
 {phases}"
     );
     let report = load("x.yaml", &text, &[]).report;
@@ -136,9 +136,9 @@ fn possible_failures_are_reported_with_the_way_to_them() {
 fn counts_that_grow_with_rounds_are_not_tried() {
     let phases = |condition: &str| {
         format!(
-            "  - {{ name: long, agents: [ann, ben], auto_rounds: 5, choice: [x, y] }}\n  \
-               - {{ name: few, agents: [ann, ben], max_turns: 1, choice: [x, y] }}\n  \
-               - {{ name: listed, agents: [ann, ben], choice: [x, y], turns: [{{ agent: ben }}] }}\n  \
+            "  - {{ name: long, agents: [ann, ben], rounds: 5, answer: [x, y] }}\n  \
+               - {{ name: few, agents: [ann, ben], max_turns: 1, answer: [x, y] }}\n  \
+               - {{ name: listed, agents: [ann, ben], answer: [x, y], turns: [{{ agent: ben }}] }}\n  \
                - {{ name: end, agents: [ann], when: \"{condition}\" }}\n"
         )
     };
@@ -152,7 +152,7 @@ fn counts_that_grow_with_rounds_are_not_tried() {
 fn possibly_missing_values_are_reported_with_their_condition() {
     let prompt = |when: &str, text: &str| {
         reported(&format!(
-            "  - name: end\n    agents: [ann]\n{when}    initial_prompt: |\n      First.\n      {text}\n"
+            "  - name: end\n    agents: [ann]\n{when}    prompt: |\n      First.\n      {text}\n"
         ))
     };
     let missing = prompt("", "Ann took {{ trip.choices.ann }}.");

@@ -17,8 +17,8 @@ fn plan(phases: &str) -> (Arc<Scenario>, Plan) {
 #[test]
 fn graphs_look_as_before() {
     let (scenario, round) = plan(
-        "  - {name: one, agents: [a, b], auto_rounds: 2}\n  - {name: two, agents: [b, c], topology: \
-         broadcast, initial_prompt: '${one.messages[b]}'}\n",
+        "  - {name: one, agents: [a, b], rounds: 2}\n  - {name: two, agents: [b, c], topology: \
+         broadcast, prompt: '${one.messages[b]}'}\n",
     );
     insta::assert_snapshot!("dot", round.dot(&scenario));
     insta::assert_snapshot!("mermaid", round.mermaid(&scenario));
@@ -26,7 +26,7 @@ fn graphs_look_as_before() {
 
 #[test]
 fn a_broadcast_round_is_unheard_until_the_next() {
-    let (_, plan) = plan("  - {name: one, agents: [a, b, c], topology: broadcast, auto_rounds: 2}\n");
+    let (_, plan) = plan("  - {name: one, agents: [a, b, c], order: broadcast, rounds: 2}\n");
     let inputs: Vec<usize> = plan.order().map(|(_, turn)| turn.inputs.len()).collect();
     assert_eq!(inputs, [1, 1, 1, 2, 2, 2]);
     for (id, _) in plan.order().take(3) {
@@ -43,7 +43,7 @@ fn phases_with_disjoint_casts_do_not_wait_for_each_other() {
 #[test]
 fn quoting_a_phase_waits_for_all_of_it() {
     let (_, plan) = plan(
-        "  - {name: one, agents: [a, b], auto_rounds: 2}\n  - {name: two, agents: [c], initial_prompt: \
+        "  - {name: one, agents: [a, b], rounds: 2}\n  - {name: two, agents: [c], prompt: \
          '{{ one.messages.a }}'}\n",
     );
     let last = plan.order().last().unwrap().0;
@@ -56,9 +56,9 @@ fn max_turns_cuts_a_phase_short() {
         let (_, plan) = plan(&format!("  - {{name: one, agents: [a, b], {fields}}}\n"));
         plan.order().map(|(_, turn)| turn.path.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(counts("auto_rounds: 5, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
-    assert_eq!(counts("topology: round_robin, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
-    assert_eq!(counts("max_turns: 9, auto_rounds: 1"), ["one/1/a", "one/1/b"]);
+    assert_eq!(counts("rounds: 5, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
+    assert_eq!(counts("order: round_robin, max_turns: 3"), ["one/1/a", "one/1/b", "one/2/a"]);
+    assert_eq!(counts("max_turns: 9, rounds: 1"), ["one/1/a", "one/1/b"]);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_shipped_scenarios_have_the_turns_they_promise() {
 #[test]
 fn the_next_use_of_a_memory_is_known() {
     let (_, plan) =
-        plan("  - {name: one, agents: [a, c], auto_rounds: 2}\n  - {name: two, agents: [c, a]}\n");
+        plan("  - {name: one, agents: [a, c], rounds: 2}\n  - {name: two, agents: [c, a]}\n");
     let next: Vec<_> = plan.next_use.iter().map(|next| next.map(|turn| turn.0)).collect();
     // c is ephemeral: its second phase is another memory.
     assert_eq!(next, [Some(2), Some(3), Some(5), None, None, None]);
@@ -85,8 +85,8 @@ fn the_next_use_of_a_memory_is_known() {
 /// Recordings hold the hash: it changes with all that a turn is and waits for, and with nothing else.
 #[test]
 fn a_plans_hash_changes_with_each_part_of_a_turn() {
-    let phases = "- {name: one, agents: [a, b, c], initial_prompt: Hi.}
-- {name: two, agents: [a, b, c], when: \"true\", choice: [yes, no]}";
+    let phases = "- {name: one, agents: [a, b, c], prompt: Hi.}
+- {name: two, agents: [a, b, c], when: \"true\", answer: [yes, no]}";
     let (_, plan) = plan(phases);
     let (speech, choice) = (TurnId(0), TurnId(3));
     let changed = |id: TurnId, change: &dyn Fn(&mut Turn)| {

@@ -77,11 +77,11 @@ const SETS: [&str; 6] = [
     "n: 6 // (4 - n)",
 ];
 const DAYS: [&str; 5] = [
-    "rounds: 1, decision_mode: consensus, attempts: 3, choice: [a, b]",
-    "rounds: 0, decision_mode: majority_vote, choice: [a, b]",
-    "rounds: 2, choice: [a, b]",
-    "rounds: 3, choice: [a, b], until: day.choices.ann == 'a'",
-    "order: broadcast, choice: [a, b]",
+    "rounds: 1, vote: {rule: consensus, attempts: 3, answer: [a, b]}",
+    "rounds: 0, vote: {rule: majority, answer: [a, b]}",
+    "rounds: 2, answer: [a, b]",
+    "rounds: 3, answer: [a, b], until: day.choices.ann == 'a'",
+    "order: broadcast, answer: [a, b]",
 ];
 const OPEN: [&str; 5] = [
     "['a', 'b']",
@@ -105,13 +105,13 @@ fn scenario_text(parts: &Parts) -> String {
     let indent = if *nested { "    " } else { "" };
     let open = quoted(open);
     let each_round =
-        if each_round.is_empty() { String::new() } else { format!(", set_each_round: {}", set(each_round)) };
+        if each_round.is_empty() { String::new() } else { format!(", set: {{after: round, {}", &set(each_round)[1..]) };
     let inner = format!(
         "{indent}  - repeat: {repeat}
 {indent}    until: {until}
 {indent}    phases:
 {indent}      - {{name: day, agents: [ann, ben], {day}{each_round}}}
-{indent}      - {{name: pick, agents: [ann, ben], {order}choice: {{options: [a, b, c], open: {open}}}, set: {set}}}
+{indent}      - {{name: pick, agents: [ann, ben], {order}answer: {{one_of: [a, b, c], open: {open}}}, set: {set}}}
 {indent}      - {{name: maybe, agents: [ben], when: {inside}, prompt: {text}}}
 ",
         until = quoted(&in_block(until)),
@@ -214,7 +214,7 @@ fn rounds_that_are_not_played_count_for_nothing() {
 agents: {{ann: {{{strategy}}}, ben: {{{strategy}}}}}
 state: {{n: 0}}
 phases:
-  - {{name: jury, agents: [ann, ben], rounds: 1, decision_mode: consensus, attempts: 3, choice: [guilty, free], set_each_round: {{n: n + 1}}}}
+  - {{name: jury, agents: [ann, ben], rounds: 1, vote: {{rule: consensus, attempts: 3, answer: [guilty, free]}}, set: {{after: round, n: n + 1}}}}
   - {{name: after, agents: [ann, ben], {more}}}
 "
         )
@@ -236,7 +236,7 @@ fn open_options_do_not_depend_on_simultaneous_choices() {
             "
 agents: {{ann: {{strategy: {{always: a}}}}, ben: {{strategy: grim}}}}
 phases:
-  - {{name: pick, agents: [ann, ben], {order}choice: {{options: [a, b], open: \"['a', 'b'] | without(pick.choices.ann)\"}}}}
+  - {{name: pick, agents: [ann, ben], {order}answer: {{one_of: [a, b], open: \"['a', 'b'] | without(pick.choices.ann)\"}}}}
   - {{name: after, agents: [ann, ben], when: pick.choices.ann == pick.choices.ben, prompt: The same.}}
 "
         )

@@ -288,7 +288,7 @@ fn a_run_that_fits_no_more_tells_the_cause_first() {
     let document = parse(&page);
     let banner = text_of(with_class(&document, "caveat")[0]);
     assert!(banner.contains("no longer matches its scenario: the phase's prompt changed"), "{banner}");
-    assert!(banner.contains("deal/1/ann") && banner.contains("per_agent_prompt_templates.ann"), "{banner}");
+    assert!(banner.contains("deal/1/ann") && banner.contains("say.ann"), "{banner}");
     assert_eq!(text_of(with_class(&document, "was")[0]), "− You are hungry.");
     assert_eq!(text_of(with_class(&document, "now")[0]), "+ You are not hungry.");
     assert!(with_class(&document, "graph").is_empty(), "a graph of another plan would mislead");
@@ -426,7 +426,7 @@ fn long(rounds: usize) -> String {
     format!(
         "id: long\n\
          agents: {{ann: {{}}, ben: {{}}}}\n\
-         phases: [{{ name: talk, agents: [ann, ben], rounds: {{rounds}} }}]\n\
+         phases: [{{ name: talk, agents: [ann, ben], rounds: {rounds} }}]\n\
          "
     )
 }

@@ -102,7 +102,7 @@ fn lines_of_the_state_are_guarded() {
         (
             |lines| lines[3] = lines[3].replacen("\"pot\":", "\"pot\":1", 1),
             "4 bid.1/1",
-            "phases[0].set_each_round.pot",
+            "phases[0].set[0].pot",
         ),
         (
             |lines| lines[6] = lines[6].replacen("[\"bid\"", "[\"bud\"", 1),

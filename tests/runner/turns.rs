@@ -1,6 +1,7 @@
 //! Turns of a written-out order: a choice on a single turn counts as one of the phase; and every turn of any
 //! plan has a path, and so a seed, of its own.
 
+use crate::today;
 use crate::constructs::Noting;
 use crate::play::{play, scenario};
 use greenroom::backend::{Request, Scripted};
@@ -45,7 +46,7 @@ fn listed(speakers: &[usize], choice: &str, at_turns: bool, rounds: usize, until
     let on_turn = if at_turns { format!(", {choice}") } else { String::new() };
     let on_phase = if at_turns { String::new() } else { format!("    {choice}\n") };
     let turns: Vec<String> = speakers.iter().map(|id| format!("{{agent: a{id}{on_turn}}}")).collect();
-    format!(
+    let text = format!(
         "id: listed
 agents: {{a0: {{}}, a1: {{}}, a2: {{}}, a3: {{strategy: {{list: [x, y, y]}}}}, a4: {{strategy: tit_for_tat}}}}
 phases:
@@ -60,7 +61,8 @@ outcome: {{votes: p.votes, choices: p.choices, history: p.history, worth: payoff
 assertions: [p.votes.x >= p.votes.y]
 ",
         turns.join(", ")
-    )
+    );
+    today(&text)
 }
 
 proptest! {
@@ -130,7 +132,7 @@ proptest! {
             }
         }
         // Many are refused: somebody absent, a pair listed twice, nobody to moderate.
-        if let Some(scenario) = load("paths.yaml", &text, &[]).scenario {
+        if let Some(scenario) = load("paths.yaml", &today(&text), &[]).scenario {
             let plan = scenario.plan();
             let paths: BTreeSet<&str> = plan.order().map(|(_, turn)| turn.path.as_str()).collect();
             prop_assert_eq!(paths.len(), plan.n_turns(), "{}", text);
@@ -182,7 +184,7 @@ phases:
     agents: [ann, ben]
     turns:
       - {{ agent: ann, answer: [3, 5] }}
-      - {{ agent: ben, answer: {{ one_of: {{ben}} }} }}
+      - {{ agent: ben, answer: {{ one_of: {ben} }} }}
 {more}payoff:
   phase: split
   matrix:
@@ -200,7 +202,7 @@ outcome:
     assert_eq!(footer.outcomes[0].value, 1);
     let reported = codes(&ultimatum("['yes', 'no', later]", ""));
     assert_eq!(reported.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), ["missing"; 2], "{reported:?}");
-    let reported = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, choice: [again, enough]}\n"));
+    let reported = codes(&ultimatum("['yes', 'no']", "      - {agent: ann, answer: [again, enough]}\n"));
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert_eq!((reported[0].0, reported[0].1), ("contradiction", 12));
     assert!(reported[0].2.contains("the turns of `ann` in `split` have different options"), "{reported:?}");
@@ -215,23 +217,16 @@ fn replies_heard_by_all_by_mistake_are_reported() {
         )
     };
     for (fields, code) in [
-        ("interactions: []", "no-effect"), // played, with a warning of what it means
-        ("interactions: [{from: ann, to: [], kind: whisper}]", "missing"),
-        ("interactions: [{from: ann, to: [], kind: observe}]", "missing"),
+        ("to: {}", "no-effect"), // played, with a warning of what it means
+        ("to: []", "missing"),
+        ("to: {ann: []}", "missing"),
+        ("overhears: {ann: []}", "missing"),
         ("turns: [{agent: ann, to: []}]", "missing"),
         ("turns: [{agent: ann, to: [ben, ben]}]", "duplicate-name"),
-        ("topology: whisper, interactions: [{from: ann, to: [ben, ben], kind: whisper}]", "duplicate-name"),
-        (
-            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, \
-             {from: ben, to: ann, kind: whisper}]",
-            "duplicate-name",
-        ),
-        (
-            "topology: whisper, interactions: [{from: ann, to: ben, kind: whisper}, \
-             {from: ann, to: [cas, ben], kind: whisper}]",
-            "duplicate-name",
-        ),
-        ("choice: [x, y], turns: [{agent: ann, choice: [x, z]}]", "no-effect"),
+        ("pairs: [[ann, ben], [ann, ben]]", "duplicate-name"),
+        ("pairs: [[ann, ben], [ben, ann]]", "duplicate-name"),
+        ("pairs: [[ann, ben], [ann, cas], [ann, ben]]", "duplicate-name"),
+        ("answer: [x, y], turns: [{agent: ann, answer: [x, z]}]", "no-effect"),
     ] {
         let reported = codes(&phase(fields));
         assert_eq!(
@@ -241,37 +236,10 @@ fn replies_heard_by_all_by_mistake_are_reported() {
         );
     }
     for fields in [
-        "interactions: [{from: ann, to: ben, kind: whisper}, {from: ben, to: ann, kind: whisper}]",
+        "to: {ann: ben, ben: ann}",
         "turns: [{agent: ann, to: ben}, {agent: ben, to: ann}, {agent: ann, to: ben}]",
     ] {
         assert_eq!(codes(&phase(fields)), [], "{fields}");
-    }
-}
-
-/// Files with words of earlier versions are played as today's words say it.
-#[test]
-fn older_words_are_read() {
-    let file = |order: &str, agent: &str, top: &str| {
-        let phase = format!("{{name: p, agents: [ann, ben]{order}, max_turns: 3}}");
-        format!(
-            "id: x\nagents: {{ann: {{display_name: Ann{agent}}}, ben: {{}}}}\nphases:\n  - {phase}\n  \
-             - {{repeat: 2, phases: [{{name: q, agents: [ann, ben]{order}}}]}}\n{top}"
-        )
-    };
-    for (older, today, n) in [
-        (file(", topology: turn_by_turn", "", ""), file("", "", ""), 2),
-        (file(", order: turn_by_turn", "", ""), file(", order: round_robin", "", ""), 2),
-        (file("", ", on_overflow: summarize", ""), file("", ", memory: {keep: summary}", ""), 1),
-        (file("", ", on_overflow: fail", ""), file("", "", ""), 1),
-        (file("", ", on_overflow:", ""), file("", "", ""), 1),
-        (file("", "", "ui: {layout: [columns]}\n"), file("", "", ""), 1),
-        (file("", "", "ui:\n"), file("", "", ""), 1),
-    ] {
-        let told = codes(&older);
-        assert_eq!(told.iter().map(|(code, ..)| *code).collect::<Vec<_>>(), vec!["older"; n], "{told:?}");
-        let (one, other) = (scenario(&older), scenario(&today));
-        assert_eq!(one.plan().hash(), other.plan().hash(), "{older}");
-        assert_eq!(one.agents[0].memory, other.agents[0].memory, "{older}");
     }
 }
 
@@ -279,9 +247,9 @@ fn older_words_are_read() {
 fn a_consensus_talks_no_more_than_it_may() {
     let consensus = |fields: &str| {
         let text = format!(
-            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{role: moderator}}}}\n\
-             phases:\n  - {{name: p, agents: [a, b, m], choice: [x, y], decision_mode: consensus, attempts: \
-             4, {fields}}}\n"
+            "id: c\nagents: {{a: {{}}, b: {{}}, m: {{}}}}\n\
+             phases:\n  - {{name: p, agents: [a, b, m], vote: {{rule: consensus, answer: [x, y], attempts: \
+             4}}, {fields}}}\n"
         );
         let scenario = scenario(&text);
         let plan = scenario.plan();
@@ -289,12 +257,12 @@ fn a_consensus_talks_no_more_than_it_may() {
             plan.order().filter(|(_, turn)| matches!(turn.purpose, greenroom::scenario::Purpose::Speech));
         (talk.count(), plan.order().filter(|(_, turn)| turn.path.ends_with(".vote")).count())
     };
-    assert_eq!(consensus("auto_rounds: 1"), (12, 12));
-    assert_eq!(consensus("auto_rounds: 1, max_turns: 7"), (7, 12));
-    assert_eq!(consensus("auto_rounds: 2, max_turns: 2"), (2, 12));
-    assert_eq!(consensus("auto_rounds: 0"), (0, 12));
+    assert_eq!(consensus("rounds: 1"), (12, 12));
+    assert_eq!(consensus("rounds: 1, max_turns: 7"), (7, 12));
+    assert_eq!(consensus("rounds: 2, max_turns: 2"), (2, 12));
+    assert_eq!(consensus("rounds: 0"), (0, 12));
     // A moderated round is one turn, of one of two.
-    assert_eq!(consensus("topology: moderated, auto_rounds: 1, max_turns: 2"), (4, 8));
+    assert_eq!(consensus("moderator: m, rounds: 1, max_turns: 2"), (4, 8));
 }
 
 #[test]
@@ -356,7 +324,7 @@ phases:
     let hash = |text: &str| scenario(text).plan().hash();
     assert_eq!(hash(&text("")), hash(&listed));
     // Somebody who is absent may still have a part: another value may name them.
-    let open = text("private_prompts: { dealer: Deal. }");
+    let open = text("say: { dealer: Deal. }");
     assert_eq!(codes(&open), []);
     assert_eq!(speakers(&open, "talk").len(), 12);
 }

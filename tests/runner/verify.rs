@@ -93,7 +93,7 @@ fn whatever_changes_is_named_with_its_line() {
         ("[prize, prize]", "[prize, 5]", ProblemKind::Drift, "payoff", 15),
         ("payoffs.a + payoffs.b", "payoffs.a - payoffs.b", ProblemKind::Drift, "outcome.gold", 21),
         ("door.invalid == 0", "door.invalid == 1", ProblemKind::Assertion, "assertions[0]", 23),
-        ("agents: [a, b]\n    auto", "agents: [a, z]\n    auto", ProblemKind::Invalid, "unknown-agent", 8),
+        ("agents: [a, b]\n    rounds", "agents: [a, z]\n    rounds", ProblemKind::Invalid, "unknown-agent", 8),
     ];
     for (from, to, kind, at, line) in edits {
         assert!(DOORS.contains(from), "{from}");
@@ -232,7 +232,7 @@ fn what_is_pending_goes_when_the_recording_fits_again() {
     assert!(review("--reject").1.contains("0 accepted, 1 rejected, 0 left") && !new.exists());
     // A turn that nobody recorded can't be carried over: the drift is reported, and why there is nothing to
     // accept.
-    write(&folder, &DOORS.replace("auto_rounds: 2", "auto_rounds: 3"));
+    write(&folder, &DOORS.replace("rounds: 2", "rounds: 3"));
     let verdict = judged(&folder);
     assert_eq!((verdict.pending, new.exists()), (None, false));
     assert!(verdict.notes.iter().any(|note| note.contains("only a model")), "{:?}", verdict.notes);

@@ -24,15 +24,15 @@ fn shown(phase: &str, more: &str) -> (String, Vec<String>, Vec<String>) {
 #[test]
 fn a_choice_counts_alike_on_a_phase_and_on_its_turns() {
     let more = "payoff: { phase: split, each: \"1 if mine == 'x' else 0\" }\noutcome: { x: split.votes.x }\n";
-    let of_phase = shown("choice: [x, y], turns: [{ agent: ann }, { agent: ben }]", more);
-    let of_turns = shown("turns: [{ agent: ann, choice: [x, y] }, { agent: ben, choice: [x, y] }]", more);
+    let of_phase = shown("answer: [x, y], turns: [{ agent: ann }, { agent: ben }]", more);
+    let of_turns = shown("turns: [{ agent: ann, answer: [x, y] }, { agent: ben, answer: [x, y] }]", more);
     assert_eq!(of_phase.2.len(), 2);
     assert_eq!(of_phase, of_turns);
 }
 
 #[test]
 fn agents_with_options_of_their_own_choose_together() {
-    let turns = "turns: [{ agent: ann, choice: [3, 5] }, { agent: ben, choice: [take, leave] }]";
+    let turns = "turns: [{ agent: ann, answer: [3, 5] }, { agent: ben, answer: [take, leave] }]";
     let (table, names, _) = shown(
         turns,
         "payoff: { phase: split, matrix: { 3: { take: [7, 3], leave: [0, 0] }, 5: \

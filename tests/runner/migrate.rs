@@ -1,0 +1,214 @@
+//! Scenarios of earlier editions mean today what they meant: read as they are, and rewritten by `migrate`.
+
+use crate::changing;
+use greenroom::rehearsal::load;
+use greenroom::scenario::{Scenario, migrate};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn scenario(name: &str, text: &str) -> Arc<Scenario> {
+    let loaded = load(name, text, &[]);
+    loaded.scenario.unwrap_or_else(|| panic!("{text}\n{}", loaded.report.render(false)))
+}
+
+/// Each older way to say something, and today's.
+const PAIRS: &[(&str, &str)] = &[
+    ("topology: broadcast", "order: broadcast"),
+    ("order: turn_by_turn", "order: round_robin"),
+    ("auto_rounds: 2", "rounds: 2"),
+    ("initial_prompt: Hi.", "prompt: Hi."),
+    ("initial_prompt_template: Hi.", "prompt: Hi."),
+    ("per_agent_prompt_templates: { ann: Psst. }", "say: { ann: Psst. }"),
+    ("private_prompts: { ann: Psst. }", "say: { ann: Psst. }"),
+    (
+        "initial_prompt_template: Hi., private_prompts: { ann: Psst. }",
+        "say: [{ to: [ben, mod], text: Hi. }, { to: ann, text: Psst. }]",
+    ),
+    (
+        "announce: [{ before: Dawn., to: ann }, { after: Dusk. }]",
+        "say: [{ at: round_start, text: Dawn., to: ann }, { at: round_end, text: Dusk. }]",
+    ),
+    (
+        "private_prompts: { ann: Psst. }, announce: [{ after: Dusk. }]",
+        "say: [{ to: ann, text: Psst. }, { at: round_end, text: Dusk. }]",
+    ),
+    ("choice: [x, y]", "answer: [x, y]"),
+    ("choice: { x: I say x, y: I say y }", "answer: { one_of: { x: I say x, y: I say y } }"),
+    ("choice: alive", "answer: alive"),
+    ("choice: { options: [x, y], ask: Which? }", "ask: Which?, answer: [x, y]"),
+    ("choice: { options: [x, y], shuffle: true }", "answer: { one_of: [x, y], shuffle: true }"),
+    ("parse_choice: [x, y]", "answer: { one_of: [x, y], free_text: true }"),
+    (
+        "parse_choice: { options: [x, y], open: \"['x']\" }",
+        "answer: { one_of: [x, y], open: \"['x']\", free_text: true }",
+    ),
+    ("reply: { schema: { type: integer }, show: false }", "answer: { schema: { type: integer }, show: false }"),
+    ("grammar: { regex: '[ab]' }", "answer: { regex: '[ab]' }"),
+    ("decision_mode: none, coordinator: ann", "rounds: 1"),
+    ("decision_mode: majority_vote, choice: [x, y]", "vote: { rule: majority, answer: [x, y] }"),
+    (
+        "decision_mode: ranked_choice, choice: { options: [x, y, z], ask: Which? }, voters: [ann]",
+        "vote: { rule: ranked, answer: [x, y, z], ask: Which?, by: [ann] }",
+    ),
+    (
+        "decision_mode: consensus, attempts: 2, choice: [x, y], secret: true",
+        "vote: { rule: consensus, answer: [x, y], attempts: 2, secret: true }",
+    ),
+    (
+        "decision_mode: coordinator_decides, coordinator: ben, choice: [x, y]",
+        "vote: { rule: leader, answer: [x, y], by: ben }",
+    ),
+    ("decision_mode: coordinator_decides, choice: [x, y]", "vote: { rule: leader, answer: [x, y], by: mod }"),
+    (
+        "decision_mode: majority_vote, choice: [x, y], reply: { schema: { type: integer } }",
+        "vote: { rule: majority, answer: [x, y] }, answer: { schema: { type: integer } }",
+    ),
+    ("order: moderated", "moderator: mod"),
+    ("order: moderated, moderator: ben, again: false", "moderator: ben, again: false"),
+    (
+        "order: whisper, interactions: [{ from: ann, to: [ben, mod], kind: whisper }, { from: mod, to: ben, kind: observe }]",
+        "pairs: [[ann, ben], [ann, mod]], overhears: { mod: ben }",
+    ),
+    (
+        "interactions: [{ from: ann, to: ben, kind: whisper }, { from: ben, kind: public }]",
+        "to: { ann: ben }",
+    ),
+    ("hears: none", "to: nobody"),
+    ("hears: all", "to: all"),
+    ("secret: true, choice: [x, y]", "answer: [x, y], to: nobody"),
+    ("secret: true", "to: all"),
+    (
+        "secret: true, turns: [{ agent: ann, choice: [x, y], to: ben }, { agent: ben }]",
+        "turns: [{ agent: ann, answer: [x, y], to: nobody }, { agent: ben }]",
+    ),
+    (
+        "secret: true, choice: [x, y], turns: [{ agent: ann, to: ben }, { agent: ben, reply: { schema: { type: integer } } }]",
+        "answer: [x, y], to: nobody, turns: [{ agent: ann }, { agent: ben, answer: { schema: { type: integer } } }]",
+    ),
+    (
+        "hears: none, turns: [{ agent: ann, hears: all }, { agent: ben, to: ann }]",
+        "to: nobody, turns: [{ agent: ann, to: all }, { agent: ben, to: ann }]",
+    ),
+    ("rounds: 2, set_each_round: { n: n + 1 }", "rounds: 2, set: { after: round, n: n + 1 }"),
+    (
+        "rounds: 2, set_each_round: { n: n + 1 }, set: { n: 0 }",
+        "rounds: 2, set: [{ after: round, n: n + 1 }, { n: 0 }]",
+    ),
+    ("temperature: 0.5, max_tokens: 9", "sampling: { temperature: 0.5, max_tokens: 9 }"),
+    ("stops: none", "sampling: { stops: none }"),
+];
+
+fn with_phase(fields: &str) -> String {
+    format!(
+        "id: older\nstate: {{ n: 0, alive: [ann, ben] }}\n\
+         agents: {{ ann: {{}}, ben: {{}}, mod: {{ role: moderator }} }}\n\
+         phases:\n  - {{ name: first, agents: [ann, ben] }}\n  \
+         - {{ name: p, agents: [ann, ben, mod], {fields} }}\n"
+    )
+    .replace("role: moderator", if fields.contains("coordinator") { "role: coordinator" } else { "role: moderator" })
+}
+
+/// What a plan hash leaves out.
+fn content(scenario: &Scenario) -> String {
+    let phases = scenario.phases.iter().map(|phase| {
+        let openings: Vec<(&str, &Vec<_>)> =
+            phase.openings.iter().map(|(to, text)| (text.text.as_str(), to)).collect();
+        let initial = phase.initial.as_ref().map(|text| &text.text);
+        let set = |set: &[greenroom::scenario::Assignment]| {
+            set.iter().map(|each| format!("{} = {}", each.name, each.value.text)).collect::<Vec<_>>()
+        };
+        format!("{initial:?} {openings:?} {:?} {:?}", set(&phase.set_each_round), set(&phase.set))
+    });
+    let hints = scenario.plan().order().map(|(_, turn)| turn.hints.words()).collect::<Vec<_>>();
+    format!("{:?} {hints:?} {:?}", phases.collect::<Vec<_>>(), scenario.hints)
+}
+
+#[test]
+fn older_fields_mean_what_todays_mean() {
+    for (older, today) in PAIRS {
+        let (older, today) = (with_phase(older), with_phase(today));
+        let loaded = load("x.yaml", &older, &[]);
+        assert!(loaded.report.diagnostics.iter().all(|found| found.code == "older"), "{older}");
+        assert_eq!(loaded.report.diagnostics.len(), 1, "{older}");
+        let (one, other) = (scenario("x.yaml", &older), scenario("x.yaml", &today));
+        assert_eq!(one.plan().hash(), other.plan().hash(), "{older}");
+        assert_eq!(content(&one), content(&other), "{older}");
+        let migrated = migrate("x.yaml", &older).unwrap_or_else(|report| panic!("{}", report.render(false)));
+        let migrated = migrated.unwrap_or_else(|| panic!("{older} is up to date")).text;
+        let third = scenario("x.yaml", &migrated);
+        assert_eq!((third.plan().hash(), content(&third)), (one.plan().hash(), content(&one)), "{migrated}");
+        assert!(migrate("x.yaml", &migrated).unwrap_or_else(|_| None).is_none(), "{migrated}");
+        let report = load("x.yaml", &migrated, &[]).report;
+        assert!(report.diagnostics.iter().all(|found| found.code != "older"), "{}", report.render(false));
+    }
+}
+
+#[test]
+fn what_was_older_is_one_warning() {
+    let report = load("x.yaml", &with_phase("topology: broadcast, auto_rounds: 2, choice: [x, y]"), &[]).report;
+    let [found] = &report.diagnostics[..] else { panic!("{}", report.render(false)) };
+    assert_eq!(found.message, "`topology`, `auto_rounds` and `choice` are names of an earlier edition, read as today's");
+    assert_eq!(found.help.as_deref(), Some("`greenroom migrate FILE` rewrites the file"));
+}
+
+/// All scenario files that an earlier edition or its papers left.
+fn files() -> Vec<PathBuf> {
+    let folders = ["tests/compat/0.1.0", "tests/papers", "fuzz/seeds/scenario", "tests/fixtures/import"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
+    let files = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "yaml")).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn files_of_earlier_editions_keep_their_plans() {
+    let mut n_played = 0;
+    for file in files() {
+        let (name, text) = (file.display().to_string(), std::fs::read_to_string(&file).unwrap());
+        let Some(before) = load(&name, &text, &[]).scenario else { continue };
+        let Ok(Some(migrated)) = migrate(&name, &text) else { continue };
+        let after = scenario(&name, &migrated.text);
+        assert_eq!(before.plan().hash(), after.plan().hash(), "{}", migrated.text);
+        assert_eq!(content(&before), content(&after), "{}", migrated.text);
+        assert!(migrate(&name, &migrated.text).unwrap_or_else(|_| None).is_none(), "{}", migrated.text);
+        n_played += 1;
+    }
+    assert!(n_played > 10, "{n_played}");
+}
+
+#[test]
+fn a_hundred_random_scenarios_keep_their_plans() {
+    let mut state = 7u64;
+    let mut n_older = 0;
+    for _ in 0..100 {
+        let numbers: Vec<u16> = (0..400)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 48) as u16
+            })
+            .collect();
+        let text = changing::older(&numbers);
+        let migrated = migrate("x.yaml", &text).unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)));
+        let Some(migrated) = migrated else { continue };
+        let (Some(before), after) = (load("x.yaml", &text, &[]).scenario, load("x.yaml", &migrated.text, &[])) else {
+            continue;
+        };
+        let after = after.scenario.unwrap_or_else(|| panic!("{}\n{}", migrated.text, after.report.render(false)));
+        assert_eq!(before.plan().hash(), after.plan().hash(), "{}", migrated.text);
+        assert_eq!(content(&before), content(&after), "{}", migrated.text);
+        n_older += 1;
+    }
+    assert!(n_older > 50, "{n_older}");
+}
+
+#[test]
+fn what_repeats_by_anchors_is_refused_where_it_would_change() {
+    let text = "agents: { ann: {}, ben: {} }\nphases:\n  \
+                - { name: one, agents: [ann, ben], private_prompts: { ann: Psst. }, announce: &a [{ after: Dusk. }] }\n  \
+                - { name: two, agents: [ann, ben], announce: *a }\n";
+    let Err(report) = migrate("x.yaml", text) else { panic!("it was rewritten") };
+    assert!(report.render(false).contains("error[anchor]"), "{}", report.render(false));
+    assert_eq!(scenario("x.yaml", text).plan().n_turns(), 4);
+}
