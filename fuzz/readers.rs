@@ -7,7 +7,7 @@
 use greenroom::prompt::{Memories, OpenOptions, SampledReply};
 use greenroom::rehearsal::load;
 use greenroom::replay::{origin, replay};
-use greenroom::scenario::{Scenario, parse_override};
+use greenroom::scenario::{Loaded, Scenario, migrate, parse_override};
 use greenroom::transcript::{Drift, Transcript};
 use greenroom_engine::{Conversation, Exchange, KvChoice, KvFormat, ReplyContent, probes};
 use std::collections::BTreeMap;
@@ -100,6 +100,12 @@ pub fn scenario(bytes: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(bytes).map_err(words)?;
     let _ = parse_override(text);
     let loaded = load("scenario.yaml", text, &[]);
+    // Rewritten in today's language, it is read as the same.
+    if let Ok(Some(migrated)) = migrate("scenario.yaml", text) {
+        let again = load("scenario.yaml", &migrated.text, &[]);
+        let plan = |loaded: &Loaded| loaded.scenario.as_ref().map(|scenario| scenario.plan().hash());
+        assert_eq!(plan(&loaded), plan(&again), "{}", migrated.text);
+    }
     loaded.report.render(true);
     let scenario = loaded.scenario.ok_or_else(|| loaded.report.render(false))?;
     scenario.template_hashes();

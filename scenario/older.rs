@@ -314,7 +314,8 @@ impl Renewal<'_> {
                 Value::Null if edge["kind"] == "public" => Vec::new(),
                 _ => return None,
             };
-            let kind = edge["kind"].as_str().filter(|kind| ["public", "whisper", "observe"].contains(kind))?;
+            let kind =
+                edge["kind"].as_str().filter(|kind| ["public", "whisper", "observe"].contains(kind))?;
             let known = edge.as_object()?.keys().all(|key| ["from", "to", "kind"].contains(&key.as_str()));
             known.then_some(Edge { from: edge["from"].as_str()?.into(), to, kind: kind.into() })
         };
@@ -398,7 +399,8 @@ impl Renewal<'_> {
                     Value::Array(keys) => keys.iter().filter_map(Value::as_str).map(str::to_string).collect(),
                     _ => self.tree.keys_at(&Path::default().key("agents")),
                 };
-                let others: Vec<String> = present.iter().filter(|key| !readers.contains(key)).cloned().collect();
+                let others: Vec<String> =
+                    present.iter().filter(|key| !readers.contains(key)).cloned().collect();
                 let those: Vec<String> = present.into_iter().filter(|key| readers.contains(key)).collect();
                 let mut said = Vec::new();
                 // Only those with a private text read the prompt for all.
@@ -456,9 +458,10 @@ impl Renewal<'_> {
             self.rename(path, "announce", "say");
             return;
         }
-        said.extend((0..self.tree.n_items(&announced)).filter_map(|n| {
-            self.tree.item(&announced, n).map(Piece::Taken)
-        }));
+        said.extend(
+            (0..self.tree.n_items(&announced))
+                .filter_map(|n| self.tree.item(&announced, n).map(Piece::Taken)),
+        );
         self.take(path, "announce", "say");
         self.tree.insert(path, at, "say", Piece::List(said));
     }
@@ -470,8 +473,9 @@ impl Renewal<'_> {
         }
         for name in ["choice", "parse_choice"] {
             let here = path.key(name);
-            let ask = self.tree.take(&here, "ask");
+            // Without `options`, all keys are results.
             let is_long = self.has(&here, "options");
+            let ask = if is_long { self.tree.take(&here, "ask") } else { None };
             if let Some(options) = self.tree.take(&here, "options") {
                 self.tree.insert(&here, options.at, "one_of", Piece::Taken(options));
             }
@@ -597,7 +601,8 @@ impl Renewal<'_> {
             }
             let hears = self.tree.json_at(&turn.key("hears"));
             let is_nobody = hears == "none" || is_secret && (has_choice || phase_chooses && !has_form);
-            let taken = if hears == "none" || hears == "all" { self.take(&turn, "hears", "to") } else { None };
+            let taken =
+                if hears == "none" || hears == "all" { self.take(&turn, "hears", "to") } else { None };
             let is_here = !self.has(&turn, "to");
             // Where the phase as a whole is heard by nobody, its turns need not say so.
             let is_said = hears == "none" || !phase_chooses || !is_here;

@@ -131,7 +131,8 @@ pub fn typed(tree: &Tree, path: &[PathStep]) -> Typed {
             _ => place,
         };
         let others = || forms.iter().filter_map(|form| form.get("additionalProperties"));
-        let Some(next) = next.or_else(|| others().find(|of| **of != false)).or_else(|| others().next()) else {
+        let Some(next) = next.or_else(|| others().find(|of| **of != false)).or_else(|| others().next())
+        else {
             break;
         };
         (at, declared) = (next, next);
@@ -172,7 +173,10 @@ fn named(field: &str, around: &str) -> Option<&'static str> {
 }
 
 /// The forms of a type, with references resolved: several of a union.
-fn forms(root: &'static serde_json::Value, at: &'static serde_json::Value) -> Vec<&'static serde_json::Value> {
+fn forms(
+    root: &'static serde_json::Value,
+    at: &'static serde_json::Value,
+) -> Vec<&'static serde_json::Value> {
     if let Some(forms_of) = at.get("anyOf").and_then(|any| any.as_array()) {
         return forms_of.iter().flat_map(|form| forms(root, form)).collect();
     }
@@ -319,9 +323,10 @@ fn expectation(path: &Path, expected: ExpectedValue, found: &FoundValue) -> (&'s
             "texts by agent, or a list of texts",
             "e.g. `say: { ann: You are rich. }`, or `say: [{ at: round_end, text: Night falls. }]`",
         ),
-        (ExpectedValue::Named("WrittenSets"), _) => {
-            ("a mapping from names to expressions, or a list of such mappings", "e.g. `set: { pot: pot + 1 }`")
-        }
+        (ExpectedValue::Named("WrittenSets"), _) => (
+            "a mapping from names to expressions, or a list of such mappings",
+            "e.g. `set: { pot: pot + 1 }`",
+        ),
         (ExpectedValue::Named("WrittenVote"), _) => {
             ("a mapping: a vote", "e.g. `vote: { rule: majority, answer: [stay, leave] }`")
         }

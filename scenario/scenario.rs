@@ -494,9 +494,7 @@ impl Scenario {
         let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex().to_string();
         let systems = self.agents.iter().map(|agent| (agent.system_path.to_string(), hash(&agent.system)));
         let stages = self.phases.iter().flat_map(Phase::templates);
-        systems
-            .chain(stages.map(|template| (template.path.to_string(), hash(&template.text))))
-            .collect()
+        systems.chain(stages.map(|template| (template.path.to_string(), hash(&template.text)))).collect()
     }
 }
 

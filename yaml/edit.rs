@@ -123,7 +123,17 @@ impl Tree {
                 (Data::Seq(items.into_iter().map(|(_, node)| node).collect()), span)
             }
         };
-        (span, self.push(Node { span, literal: false, data, start: span.start, end: span.end, origin: Origin::Made }))
+        (
+            span,
+            self.push(Node {
+                span,
+                literal: false,
+                data,
+                start: span.start,
+                end: span.end,
+                origin: Origin::Made,
+            }),
+        )
     }
 
     /// Takes an item out of the list at a path.

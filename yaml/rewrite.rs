@@ -116,7 +116,9 @@ impl Writer<'_> {
             Origin::Changed => self.made(node, at),
             Origin::File => {
                 let written = self.as_read(node)?;
-                if at.is_flow && matches!(self.tree.data(node), Data::Leaf(Leaf::Text(_))) && ends_in_brackets(&written)
+                if at.is_flow
+                    && matches!(self.tree.data(node), Data::Leaf(Leaf::Text(_)))
+                    && ends_in_brackets(&written)
                 {
                     return Some(quoted(self.tree, node));
                 }
@@ -154,7 +156,8 @@ impl Writer<'_> {
         if self.is_flow(node) {
             let at = Layout { is_flow: true, ..at };
             let fields = entries.iter().map(|entry| self.field(entry, at)).collect::<Option<Vec<_>>>()?;
-            let is_long = at.indent + fields.iter().map(|field| field.chars().count() + 2).sum::<usize>() > WIDTH;
+            let is_long =
+                at.indent + fields.iter().map(|field| field.chars().count() + 2).sum::<usize>() > WIDTH;
             if is_long && self.text[start..end].contains('\n') {
                 let pad = " ".repeat(at.indent);
                 return Some(format!("{{ {} }}", fields.join(&format!(",\n{pad}"))));
@@ -167,9 +170,8 @@ impl Writer<'_> {
             let mut comments = Vec::new();
             // Those above the mapping's first line are part of what it is in.
             self.comments(entry, start, &mut comments);
-            let comments = comments.into_iter().map(|line| {
-                if line.is_empty() { line } else { format!("{pad}{line}") }
-            });
+            let comments =
+                comments.into_iter().map(|line| if line.is_empty() { line } else { format!("{pad}{line}") });
             lines.extend(comments);
             lines.push(format!("{pad}{}", self.field(entry, at)?));
         }
@@ -314,7 +316,8 @@ fn json(text: &str) -> String {
 /// True of a plain text that brackets would end or split.
 fn ends_in_brackets(text: &str) -> bool {
     let is_quoted = text.starts_with(['"', '\'']);
-    !is_quoted && (text.contains([',', '[', ']', '{', '}', '\n']) || text.contains(": ") || text.contains(" #"))
+    !is_quoted
+        && (text.contains([',', '[', ']', '{', '}', '\n']) || text.contains(": ") || text.contains(" #"))
 }
 
 /// A scalar as it can stand anywhere.

@@ -431,7 +431,11 @@ impl<'a> Builder<'a> {
     fn header(&self, text: usize) -> usize {
         let before = self.text[..text].trim_end();
         let line = before.rfind('\n').map_or(0, |at| at + 1);
-        before[line..].rfind(" #").map_or(before, |comment| &before[..line + comment]).rfind(['|', '>']).unwrap_or(text)
+        before[line..]
+            .rfind(" #")
+            .map_or(before, |comment| &before[..line + comment])
+            .rfind(['|', '>'])
+            .unwrap_or(text)
     }
 
     fn waits_for_key(&self) -> bool {

@@ -520,12 +520,8 @@ fn fields(out: &mut String, schema: &Value, of: &Value) {
     all.sort_by_key(|(name, _)| !is_needed(name));
     for (name, field) in all {
         let needed = if is_needed(name) { ", required" } else { "" };
-        let _ = writeln!(
-            out,
-            "- **`{name}`** ({}{needed}): {}",
-            kind(field),
-            text(field).replace('\n', "\n  ")
-        );
+        let _ =
+            writeln!(out, "- **`{name}`** ({}{needed}): {}", kind(field), text(field).replace('\n', "\n  "));
         if section(field).is_none() {
             words(out, resolved(schema, named(field).unwrap_or(field)), "  ");
         }

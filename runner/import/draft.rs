@@ -170,13 +170,7 @@ pub(super) fn cast(names: &[(String, String)], notes: &mut ImportNotes) -> Resul
         let key = unique(&key(&display_name, at), "_", &mut keys);
         let (sampling, system_prompt) = Default::default();
         let lifecycle = "permanent";
-        agents.push(DraftAgent {
-            key,
-            display_name,
-            lifecycle,
-            sampling,
-            system_prompt,
-        });
+        agents.push(DraftAgent { key, display_name, lifecycle, sampling, system_prompt });
     }
     Ok(agents)
 }

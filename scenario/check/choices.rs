@@ -69,7 +69,8 @@ impl Checker {
             ("regex", long.regex.is_some()),
             ("lark", long.lark.is_some()),
         ];
-        let given: Vec<&str> = kinds.iter().filter(|(_, is_given)| *is_given).map(|(kind, _)| *kind).collect();
+        let given: Vec<&str> =
+            kinds.iter().filter(|(_, is_given)| *is_given).map(|(kind, _)| *kind).collect();
         if let [first, second, ..] = given[..] {
             let message = format!("`{first}` and `{second}` exclude each other: a reply has one form");
             self.error("contradiction", &path.key(second), message).help = Some("remove one of them".into());
@@ -305,7 +306,11 @@ impl Checker {
         let Answer { choice, form } = self.answer(answer, ask, path, phase);
         let at = path.key("answer");
         if !is_there {
-            self.missing(&at, "a vote needs `answer`: the options to decide between", "e.g. `answer: [stay, leave]`");
+            self.missing(
+                &at,
+                "a vote needs `answer`: the options to decide between",
+                "e.g. `answer: [stay, leave]`",
+            );
         }
         if form.is_some() {
             let message = "a vote is between options, so its `answer` must be a list or `one_of`";
@@ -323,7 +328,8 @@ impl Checker {
         let is_parsed = choice.as_ref().is_some_and(|choice| choice.method == ChoiceMethod::Parse);
         if is_parsed && rule == VoteRule::Ranked {
             let message = "a ranking is decoded, so it can't be in `free_text`";
-            self.error("contradiction", &at.key("free_text"), message).help = Some("remove `free_text`".into());
+            self.error("contradiction", &at.key("free_text"), message).help =
+                Some("remove `free_text`".into());
         }
         let (decision, voters) = match rule {
             VoteRule::Majority => (Decision::MajorityVote, self.voters(by, cast, path, phase)),
@@ -350,14 +356,16 @@ impl Checker {
         let example = "e.g. `by: ann`";
         let key = match by {
             Some(WrittenCast::Text(key)) => key,
-            Some(WrittenCast::List(keys)) => match keys.into_iter().flatten().collect::<Vec<_>>().as_slice() {
-                [Key(key)] => key.clone(),
-                keys => {
-                    let message = format!("a leader is one agent, found {}", keys.len());
-                    self.error("bad-value", &path, message).help = Some(example.into());
-                    return None;
+            Some(WrittenCast::List(keys)) => {
+                match keys.into_iter().flatten().collect::<Vec<_>>().as_slice() {
+                    [Key(key)] => key.clone(),
+                    keys => {
+                        let message = format!("a leader is one agent, found {}", keys.len());
+                        self.error("bad-value", &path, message).help = Some(example.into());
+                        return None;
+                    }
                 }
-            },
+            }
             None => {
                 self.missing(&path, "the rule `leader` needs `by`: who decides for all", example);
                 return None;

@@ -2,7 +2,9 @@
 
 use super::Checker;
 use super::topology::{ALL, NOBODY};
-use crate::schema::{Key, Keys, VoteRule, WrittenAudience, WrittenCast, WrittenExpression, WrittenPhase, WrittenSays};
+use crate::schema::{
+    Key, Keys, VoteRule, WrittenAudience, WrittenCast, WrittenExpression, WrittenPhase, WrittenSays,
+};
 use crate::template::{Expression, Scope, evaluate_in, plain_variables};
 use crate::{AgentId, PhaseId, Voters};
 use greenroom_yaml::Path;
@@ -178,7 +180,9 @@ fn parts(written: &WrittenPhase) -> Vec<&str> {
     let (speakers, audience): (Vec<&str>, Vec<&str>) = match &written.to {
         None => Default::default(),
         Some(WrittenAudience::One(key)) => (Vec::new(), vec![key]),
-        Some(WrittenAudience::Many(keys)) => (Vec::new(), keys.iter().flatten().map(String::as_str).collect()),
+        Some(WrittenAudience::Many(keys)) => {
+            (Vec::new(), keys.iter().flatten().map(String::as_str).collect())
+        }
         Some(WrittenAudience::Long(map)) => {
             let of_each = map.values().flat_map(|to| of(to.as_ref()));
             (map.keys().map(String::as_str).collect(), of_each.collect())
@@ -186,6 +190,11 @@ fn parts(written: &WrittenPhase) -> Vec<&str> {
     };
     let others = written.overhears.iter().flatten();
     let others = others.flat_map(|(key, whose)| std::iter::once(key.as_str()).chain(of(whose.as_ref())));
-    let named = one.chain(many.chain(routes).flat_map(of)).chain(speakers).chain(audience).chain(others).chain(private);
+    let named = one
+        .chain(many.chain(routes).flat_map(of))
+        .chain(speakers)
+        .chain(audience)
+        .chain(others)
+        .chain(private);
     named.filter(|key| ![ALL, NOBODY].contains(key)).collect()
 }

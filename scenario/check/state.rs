@@ -27,7 +27,8 @@ impl Checker {
         let mut state = BTreeMap::new();
         for (name, mut value) in written {
             if name == AFTER {
-                let message = "`after` says when `set` changes the state, so nothing in it can have this name";
+                let message =
+                    "`after` says when `set` changes the state, so nothing in it can have this name";
                 let path = path.key(AFTER);
                 let found = Diagnostic::error("bad-name", path.to_string(), self.tree.key(&path), message);
                 self.push(found.help("rename it"));

@@ -251,9 +251,9 @@ impl Checker {
         let agents = self.names.agents.iter().map(|agent| agent.key.as_str());
         let fixed = SYSTEM_NAMES.iter().chain(STAGE_NAMES).copied();
         let help = self.suggest(name, variables.chain(agents).chain(phases).chain(fixed));
-        let of_rounds = ROUND_NAMES
-            .contains(&name)
-            .then(|| "only texts of rounds can use it: `ask`, and `say` at `round_start` and `round_end`".into());
+        let of_rounds = ROUND_NAMES.contains(&name).then(|| {
+            "only texts of rounds can use it: `ask`, and `say` at `round_start` and `round_end`".into()
+        });
         let of_blocks =
             PASS_NAMES.contains(&name).then(|| "only texts in a block (`repeat`) can use it".into());
         let of_inner =

@@ -104,7 +104,8 @@ impl Checker {
                 let (before, span) = (self.tree.value(&parent.index(*before)), self.tree.value(&path));
                 let found = Diagnostic::warning("duplicate-name", path.to_string(), span, message);
                 self.push(found.related(before, "first defined here")).help = Some(
-                    "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`".into(),
+                    "remove one; to let them speak more often, raise `rounds`, or write `turns` with `to`"
+                        .into(),
                 );
                 continue;
             }
@@ -192,7 +193,9 @@ impl Checker {
             };
             let here = path.key("text");
             match at.unwrap_or_default() {
-                Moment::Start => openings.extend(self.template(Some(text), here, phase).map(|text| (to, text))),
+                Moment::Start => {
+                    openings.extend(self.template(Some(text), here, phase).map(|text| (to, text)))
+                }
                 at => {
                     let is_after = at == Moment::RoundEnd;
                     let text = self.round_text(Some(text), here, phase);

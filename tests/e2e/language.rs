@@ -215,10 +215,8 @@ fn a_full_context_is_summed_up_and_goes_on() {
     let stage = Stage::new();
     let rounds =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/overflow.yaml"));
-    let long = rounds
-        .unwrap()
-        .replace("rounds: 8", "rounds: 130")
-        .replace("the third step", &"step by ".repeat(20));
+    let long =
+        rounds.unwrap().replace("rounds: 8", "rounds: 130").replace("the third step", &"step by ".repeat(20));
     let file = stage.path("long.yaml");
     std::fs::write(&file, long).unwrap();
     let (file, out) = (file.display().to_string(), stage.path("run").display().to_string());

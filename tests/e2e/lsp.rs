@@ -232,7 +232,7 @@ fn names_and_fields_are_completed() {
             .for_each(|word| assert!(offered.iter().any(|other| other == word), "{word}: {offered:?}"));
     };
     let offered = editor.offered(&SCENARIO.replace("    rounds: 2\n", "    rounds: 2\n    ¦\n"));
-    has(&offered, &["until", "choice", "order"]);
+    has(&offered, &["until", "answer", "order"]);
     assert!(!offered.contains(&"rounds".to_owned()), "it is there");
     has(&editor.offered(&SCENARIO.replace("[ann, bob, cas]", "[ann, b¦]")), &["ann", "bob", "cas"]);
     has(&editor.offered(&SCENARIO.replace("order: broadcast", "order: ¦")), &["round_robin", "broadcast"]);

@@ -20,6 +20,7 @@ const COMMANDS: &[&str] = &[
     "fork run --at p/2/ann --out OUT --threads 1",
     "explain run --agent ann",
     "import arena.json",
+    "migrate --check x.yaml two-doors.yaml",
     "replay run whole.jsonl",
     "report run -o OUT",
     "review",

@@ -253,8 +253,14 @@ phases:
         assert_eq!(codes("answer: [0, 5, 10]", prompt), [""; 0], "{prompt}");
         assert_eq!(codes("answer: [0, 5, 10], rounds: 20", prompt), [""; 0], "{prompt}");
     }
-    assert_eq!(codes("answer: {one_of: [0, 5, 10], free_text: true}", "{{ endow - r1.choices.ann }}"), ["may-fail"]);
-    assert_eq!(codes("answer: {one_of: [0, 5, 10], free_text: true}", "{{ r1.history.ann | sum }}"), ["may-fail"]);
+    assert_eq!(
+        codes("answer: {one_of: [0, 5, 10], free_text: true}", "{{ endow - r1.choices.ann }}"),
+        ["may-fail"]
+    );
+    assert_eq!(
+        codes("answer: {one_of: [0, 5, 10], free_text: true}", "{{ r1.history.ann | sum }}"),
+        ["may-fail"]
+    );
     assert_eq!(codes("answer: [0, 5, 10]", "{{ endow - r1.choices.cas }}"), ["template"]);
     assert_eq!(codes("answer: [a, b]", "{{ endow - r1.choices.ann }}"), ["template"]);
 }

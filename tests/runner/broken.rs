@@ -119,9 +119,7 @@ fn what_could_not_be_read_is_not_missing_too() {
             vec!["type"],
         ),
         (
-            format!(
-                "{agents}phases: [{{ name: talk, agents: [ann], rounds: -1, until: talk.played }}]\n"
-            ),
+            format!("{agents}phases: [{{ name: talk, agents: [ann], rounds: -1, until: talk.played }}]\n"),
             vec!["type"],
         ),
         (

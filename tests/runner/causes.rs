@@ -208,7 +208,8 @@ fn a_rules_altered_line_is_still_an_altered_line() {
 fn forks_and_rankings_of_rules_replay() {
     let dir = crate::play::checkout();
     for name in ["strategies", "rankings"] {
-        let ranked = "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}
+        let ranked =
+            "agents: {a: {}, b: {strategy: {always: y}}, c: {strategy: {random: 0.3}}, d: {strategy: grim}}
 phases:
 - { name: vote, agents: [a, b, c, d], vote: { rule: ranked, answer: { one_of: [x, y, z], shuffle: true } } }
 ";

@@ -2,8 +2,8 @@
 //! several phases, replies in a form, judges, languages, settings, tools. All that must hold of any scenario
 //! is held against each, in [`crate::extend::holds_of_any_run`].
 
-use crate::today;
 use crate::extend::{call, holds_of_any_run};
+use crate::today;
 use greenroom::backend::Request;
 use greenroom::rehearsal::load;
 use greenroom::scenario::{ChoiceMethod, turn_seed};

@@ -2,9 +2,9 @@
 //! reply, nobody hears what was said where they were not, every run replays, and what is read never depends
 //! on who finished first.
 
-use crate::today;
 use crate::constructs::Noting;
 use crate::play::{Backwards, Shuffled, play, scenario};
+use crate::today;
 use greenroom::backend::{Backend, Request};
 use greenroom::prompt::PromptError;
 use greenroom::replay::replay;
@@ -95,8 +95,12 @@ fn phase() -> impl Strategy<Value = Phase> {
 }
 
 /// Settings that any reply may have.
-const HINTS: [&str; 4] =
-    ["sampling: { temperature: 0 }", "top_k: 5, max_tokens: 9", "min_p: 0.1, repetition_penalty: 1.2", "reasoning: high"];
+const HINTS: [&str; 4] = [
+    "sampling: { temperature: 0 }",
+    "top_k: 5, max_tokens: 9",
+    "min_p: 0.1, repetition_penalty: 1.2",
+    "reasoning: high",
+];
 
 /// Ways to pick speakers.
 const ROUTES: [&str; 4] = [

@@ -236,8 +236,7 @@ fn what_is_only_long_ends() {
         }
         text += "phases:\n";
         for i in 0..n {
-            writeln!(text, "- {{name: p{i}, agents: [{}], prompt: \"{prompt}\"}}", cast(900))
-                .unwrap();
+            writeln!(text, "- {{name: p{i}, agents: [{}], prompt: \"{prompt}\"}}", cast(900)).unwrap();
         }
         text
     };

@@ -35,6 +35,7 @@ const PAIRS: &[(&str, &str)] = &[
     ("choice: [x, y]", "answer: [x, y]"),
     ("choice: { x: I say x, y: I say y }", "answer: { one_of: { x: I say x, y: I say y } }"),
     ("choice: alive", "answer: alive"),
+    ("choice: { x: I say x, ask: I ask }", "answer: { one_of: { x: I say x, ask: I ask } }"),
     ("choice: { options: [x, y], ask: Which? }", "ask: Which?, answer: [x, y]"),
     ("choice: { options: [x, y], shuffle: true }", "answer: { one_of: [x, y], shuffle: true }"),
     ("parse_choice: [x, y]", "answer: { one_of: [x, y], free_text: true }"),
@@ -42,7 +43,10 @@ const PAIRS: &[(&str, &str)] = &[
         "parse_choice: { options: [x, y], open: \"['x']\" }",
         "answer: { one_of: [x, y], open: \"['x']\", free_text: true }",
     ),
-    ("reply: { schema: { type: integer }, show: false }", "answer: { schema: { type: integer }, show: false }"),
+    (
+        "reply: { schema: { type: integer }, show: false }",
+        "answer: { schema: { type: integer }, show: false }",
+    ),
     ("grammar: { regex: '[ab]' }", "answer: { regex: '[ab]' }"),
     ("decision_mode: none, coordinator: ann", "rounds: 1"),
     ("decision_mode: majority_vote, choice: [x, y]", "vote: { rule: majority, answer: [x, y] }"),
@@ -105,7 +109,10 @@ fn with_phase(fields: &str) -> String {
          phases:\n  - {{ name: first, agents: [ann, ben] }}\n  \
          - {{ name: p, agents: [ann, ben, mod], {fields} }}\n"
     )
-    .replace("role: moderator", if fields.contains("coordinator") { "role: coordinator" } else { "role: moderator" })
+    .replace(
+        "role: moderator",
+        if fields.contains("coordinator") { "role: coordinator" } else { "role: moderator" },
+    )
 }
 
 /// What a plan hash leaves out.
@@ -145,9 +152,13 @@ fn older_fields_mean_what_todays_mean() {
 
 #[test]
 fn what_was_older_is_one_warning() {
-    let report = load("x.yaml", &with_phase("topology: broadcast, auto_rounds: 2, choice: [x, y]"), &[]).report;
+    let report =
+        load("x.yaml", &with_phase("topology: broadcast, auto_rounds: 2, choice: [x, y]"), &[]).report;
     let [found] = &report.diagnostics[..] else { panic!("{}", report.render(false)) };
-    assert_eq!(found.message, "`topology`, `auto_rounds` and `choice` are names of an earlier edition, read as today's");
+    assert_eq!(
+        found.message,
+        "`topology`, `auto_rounds` and `choice` are names of an earlier edition, read as today's"
+    );
     assert_eq!(found.help.as_deref(), Some("`greenroom migrate FILE` rewrites the file"));
 }
 
@@ -157,7 +168,8 @@ fn files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
     let files = entries.map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "yaml")).collect();
+    let mut files: Vec<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|end| end == "yaml")).collect();
     files.sort();
     files
 }
@@ -190,12 +202,16 @@ fn a_hundred_random_scenarios_keep_their_plans() {
             })
             .collect();
         let text = changing::older(&numbers);
-        let migrated = migrate("x.yaml", &text).unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)));
+        let migrated =
+            migrate("x.yaml", &text).unwrap_or_else(|report| panic!("{text}\n{}", report.render(false)));
         let Some(migrated) = migrated else { continue };
-        let (Some(before), after) = (load("x.yaml", &text, &[]).scenario, load("x.yaml", &migrated.text, &[])) else {
+        let (Some(before), after) =
+            (load("x.yaml", &text, &[]).scenario, load("x.yaml", &migrated.text, &[]))
+        else {
             continue;
         };
-        let after = after.scenario.unwrap_or_else(|| panic!("{}\n{}", migrated.text, after.report.render(false)));
+        let after =
+            after.scenario.unwrap_or_else(|| panic!("{}\n{}", migrated.text, after.report.render(false)));
         assert_eq!(before.plan().hash(), after.plan().hash(), "{}", migrated.text);
         assert_eq!(content(&before), content(&after), "{}", migrated.text);
         n_older += 1;

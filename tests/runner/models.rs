@@ -171,8 +171,7 @@ phases:
         ]
     );
     assert_eq!(transcript.turns[0].record.hints.words(), "reasoning high");
-    let changed =
-        text.replace("{ reasoning: medium }", "{ reasoning: high }");
+    let changed = text.replace("{ reasoning: medium }", "{ reasoning: high }");
     let error = replay(&scenario(&changed), &transcript, BTreeMap::new()).unwrap_err();
     let drift = error.downcast_ref::<Drift>().unwrap_or_else(|| panic!("{error:#}"));
     assert_eq!((&*drift.recorded, &*drift.now), ("reasoning medium", "reasoning high"));

@@ -75,8 +75,7 @@ fn the_shipped_scenarios_have_the_turns_they_promise() {
 
 #[test]
 fn the_next_use_of_a_memory_is_known() {
-    let (_, plan) =
-        plan("  - {name: one, agents: [a, c], rounds: 2}\n  - {name: two, agents: [c, a]}\n");
+    let (_, plan) = plan("  - {name: one, agents: [a, c], rounds: 2}\n  - {name: two, agents: [c, a]}\n");
     let next: Vec<_> = plan.next_use.iter().map(|next| next.map(|turn| turn.0)).collect();
     // c is ephemeral: its second phase is another memory.
     assert_eq!(next, [Some(2), Some(3), Some(5), None, None, None]);

@@ -104,8 +104,11 @@ fn scenario_text(parts: &Parts) -> String {
     let in_block = |code: &str| if *nested { code.to_string() } else { code.replace("outer.", "") };
     let indent = if *nested { "    " } else { "" };
     let open = quoted(open);
-    let each_round =
-        if each_round.is_empty() { String::new() } else { format!(", set: {{after: round, {}", &set(each_round)[1..]) };
+    let each_round = if each_round.is_empty() {
+        String::new()
+    } else {
+        format!(", set: {{after: round, {}", &set(each_round)[1..])
+    };
     let inner = format!(
         "{indent}  - repeat: {repeat}
 {indent}    until: {until}

@@ -1,9 +1,9 @@
 //! Turns of a written-out order: a choice on a single turn counts as one of the phase; and every turn of any
 //! plan has a path, and so a seed, of its own.
 
-use crate::today;
 use crate::constructs::Noting;
 use crate::play::{play, scenario};
+use crate::today;
 use greenroom::backend::{Request, Scripted};
 use greenroom::rehearsal::load;
 use greenroom::replay::replay;

@@ -93,7 +93,13 @@ fn whatever_changes_is_named_with_its_line() {
         ("[prize, prize]", "[prize, 5]", ProblemKind::Drift, "payoff", 15),
         ("payoffs.a + payoffs.b", "payoffs.a - payoffs.b", ProblemKind::Drift, "outcome.gold", 21),
         ("door.invalid == 0", "door.invalid == 1", ProblemKind::Assertion, "assertions[0]", 23),
-        ("agents: [a, b]\n    rounds", "agents: [a, z]\n    rounds", ProblemKind::Invalid, "unknown-agent", 8),
+        (
+            "agents: [a, b]\n    rounds",
+            "agents: [a, z]\n    rounds",
+            ProblemKind::Invalid,
+            "unknown-agent",
+            8,
+        ),
     ];
     for (from, to, kind, at, line) in edits {
         assert!(DOORS.contains(from), "{from}");

@@ -151,7 +151,7 @@ fn what_is_carried_forward_is_what_a_look_at_all_turns_says() {
 /// The most that a turn of a game of `n` rounds looks at, and the total of all turns.
 fn looked_at(strategy: &str, n_rounds: usize) -> (u64, u64) {
     let text = format!(
-        "agents: {{ann: {{strategy: {{strategy}}}}, ben: {{strategy: {{strategy}}}}}}
+        "agents: {{ann: {{strategy: {strategy}}}, ben: {{strategy: {strategy}}}}}
 phases: [{{ name: game, agents: [ann, ben], order: broadcast, rounds: {n_rounds}, answer: [share, take] }}]"
     );
     let (scenario, plan) = loaded(&text);

@@ -211,8 +211,7 @@ fn twice(
         known * (max_tokens + SLACK)
     );
     let span = scenario.tree.text_line(&scenario.sources, &text.path, line);
-    let found =
-        Diagnostic::warning("remembered", text.path.to_string(), span, message);
+    let found = Diagnostic::warning("remembered", text.path.to_string(), span, message);
     found.help(
         "a permanent agent keeps what it heard; remove the quote, or give it only to agents who were absent",
     )
