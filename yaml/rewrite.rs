@@ -60,9 +60,9 @@ impl Writer<'_> {
             return start + own.trim_end().len();
         }
         // The parser ends a block where the next token begins.
-        let is_text = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
+        let is_text = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
         let lines: Vec<&str> = own.split_inclusive('\n').collect();
-        let kept = lines.iter().rposition(|line| is_text(&line)).map_or(0, |last| last + 1);
+        let kept = lines.iter().rposition(|line| is_text(line)).map_or(0, |last| last + 1);
         let own = lines[..kept].iter().map(|line| line.len()).sum::<usize>();
         let own = start + self.text[start..start + own].trim_end().len();
         own.max(below.unwrap_or(0))

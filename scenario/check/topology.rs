@@ -252,14 +252,14 @@ impl Checker {
                     whispers.insert(speaker, to);
                 }
             }
-            Some(WrittenAudience::One(key)) => whispers = self.to_some(Keys::One(key), cast, path),
-            Some(WrittenAudience::Many(keys)) => whispers = self.to_some(Keys::Many(keys), cast, path),
+            Some(WrittenAudience::One(key)) => whispers = self.whispered_to(Keys::One(key), cast, path),
+            Some(WrittenAudience::Many(keys)) => whispers = self.whispered_to(Keys::Many(keys), cast, path),
         }
         Some(whispers)
     }
 
     /// All whisper to the same agents; one who would be alone with itself speaks aloud.
-    fn to_some(&mut self, to: Keys, cast: &[AgentId], path: &Path) -> BTreeMap<AgentId, Vec<AgentId>> {
+    fn whispered_to(&mut self, to: Keys, cast: &[AgentId], path: &Path) -> BTreeMap<AgentId, Vec<AgentId>> {
         let to = self.present(to, cast, path);
         let others = |speaker: &AgentId| to.iter().copied().filter(|other| other != speaker).collect();
         let all = cast.iter().map(|speaker| (*speaker, others(speaker)));
