@@ -82,14 +82,14 @@ impl Grammar {
     }
 
     /// A short text that is in the grammar, if one is found without looking back: what closes something is
-    /// taken before what opens or continues.
+    /// taken before what opens or continues; a number ends as soon as it may.
     pub fn example(&self) -> Option<String> {
         let mut matcher = compiled(self, Spacing::Any).ok()?;
         let mut text = Vec::new();
         while !matcher.may_end().ok()? {
             let mask = matcher.mask().ok()?;
             let letters = (b'a'..=b'z').chain(b'!'..=b'~').chain(b' '..=b' ').chain(0..=255);
-            let mut bytes = br#""}]1,:"#.iter().copied().chain(letters);
+            let mut bytes = br#""}],1:"#.iter().copied().chain(letters);
             let next = bytes.find(|byte| mask.allows(u32::from(*byte)))?;
             matcher.take(u32::from(next)).ok()?;
             text.push(next);

@@ -172,6 +172,7 @@ impl Bytes {
         self.list(set.iter(), |bytes, assignment| {
             bytes.text(&assignment.name);
             bytes.text(&assignment.value.text);
+            assignment.each.iter().for_each(|each| bytes.text(&each.text));
         });
     }
 

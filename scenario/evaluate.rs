@@ -24,9 +24,26 @@ pub fn assigned(
     names: &[(&str, Value)],
 ) -> Result<Arc<StateValues>, (Path, TemplateError)> {
     let mut said = Arc::new(said.clone());
-    for Assignment { name, value } in assignments {
+    for Assignment { name, each, value } in assignments {
         let failed = |error| (value.path.clone(), error);
-        let found = evaluate_with(scenario, value, &said, names.iter().cloned()).map_err(failed)?;
+        let found = match each {
+            None => evaluate_with(scenario, value, &said, names.iter().cloned()).map_err(failed)?,
+            Some(each) => {
+                let agents = present(scenario, each, &said, names);
+                let agents = agents.map_err(|error| (each.path.clone(), error))?;
+                let mut entries = said.state.get(name).cloned().unwrap_or_default();
+                for agent in agents {
+                    // Each knows the state before all of them.
+                    let found = evaluate_for(scenario, value, agent, &said, names.iter().cloned());
+                    let found = found.map_err(failed)?;
+                    if let Value::Object(entries) = &mut entries {
+                        entries.insert(scenario.agent(agent).key.clone(), found);
+                    }
+                }
+                entries.sort_all_objects();
+                entries
+            }
+        };
         let declared = scenario.state.get(name).map_or("anything", kind);
         if declared != "anything" && declared != kind(&found) {
             let message =

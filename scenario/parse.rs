@@ -1,4 +1,4 @@
-//! `parse_choice`: a reply in words, read as one of several options.
+//! Replies in free text: words, read as one of several options.
 //!
 //! Ambiguous replies are invalid, not guessed. A reply chooses an option if it names that one, no other, in
 //! no sentence with a negation, and not only in questions or in words of doubt. `Not A. B it is.` and

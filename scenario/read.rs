@@ -166,7 +166,7 @@ fn named(field: &str, around: &str) -> Option<&'static str> {
         "memory" => "a memory",
         "route" => "a route",
         "assertions" => "an assertion",
-        "judge" => "a judge",
+        "judge" | "judges" => "a judge",
         "share" if around == "an assertion" => "a share of runs",
         _ => return None,
     })

@@ -108,6 +108,8 @@ pub struct Agent {
     pub name: String,
     /// The agent's role; may be empty.
     pub role: String,
+    /// What else is known of it, by name.
+    pub traits: Arc<BTreeMap<String, serde_json::Value>>,
     /// The system text as rendered: constant for the whole run.
     pub system: String,
     /// The path of the system text in the file.
@@ -371,8 +373,17 @@ pub struct ScriptTurn {
 pub struct Assignment {
     /// Its name.
     pub name: String,
+    /// The agents whose entries of a mapping are changed, with `me` for each; none: the whole value is.
+    pub each: Option<Expression>,
     /// The value.
     pub value: Expression,
+}
+
+impl Assignment {
+    /// The expressions that it evaluates.
+    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        self.each.iter().chain([&self.value])
+    }
 }
 
 /// The payoff of a phase's choices.

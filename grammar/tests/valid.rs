@@ -508,3 +508,22 @@ proptest! {
         }
     }
 }
+
+/// A number ends as soon as it may, so an object with one goes on to its next key.
+#[test]
+fn an_example_is_found_of_objects_with_numbers() {
+    let schema = serde_json::json!({
+        "type": "object",
+        "properties": { "a": { "type": "integer" }, "b": { "type": "array", "items": { "type": "number" }, "minItems": 2 },
+            "c": { "type": "string" } },
+        "required": ["a", "b", "c"], "additionalProperties": false,
+    });
+    let grammar = greenroom_grammar::Grammar::json_schema(&schema);
+    let example = grammar.example().expect("one is found");
+    let value: serde_json::Value = serde_json::from_str(&example).expect("it is JSON");
+    assert!(
+        value["a"].is_number() && value["b"].as_array().is_some_and(|items| items.len() == 2),
+        "{example}"
+    );
+    grammar.accepts(&example).expect("it is in the grammar");
+}

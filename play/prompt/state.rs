@@ -6,7 +6,8 @@ use crate::transcript::StateRecord;
 use greenroom_scenario::evaluate::assigned;
 use greenroom_scenario::render::round_names;
 use greenroom_scenario::results::{History, Outcome, StateValues};
-use greenroom_scenario::{Change, Horizon, PhaseId, Trigger, TurnId};
+use greenroom_scenario::template::Expression;
+use greenroom_scenario::{Assignment, Change, Horizon, PhaseId, Trigger, TurnId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -67,15 +68,16 @@ impl Memories {
         if !takes_place {
             return Ok(None);
         }
-        let needed: Vec<PhaseId> = change.set.iter().flat_map(|each| each.value.needs()).collect();
+        let needed: Vec<PhaseId> =
+            change.set.iter().flat_map(Assignment::expressions).flat_map(Expression::needs).collect();
         let mut said = self.said_before(&needed, known.turns);
         said.state = state.clone();
         let names: Vec<_> =
             round.into_iter().flat_map(|round| round_names(&self.scenario, phase, round)).collect();
         let state = assigned(&self.scenario, &change.set, &said, &names);
-        for each in change.set.iter() {
-            let error = state.as_ref().err().filter(|(place, _)| *place == each.value.path);
-            self.note_evaluated(&each.value, error.map(|(_, error)| error));
+        for expression in change.set.iter().flat_map(Assignment::expressions) {
+            let error = state.as_ref().err().filter(|(place, _)| *place == expression.path);
+            self.note_evaluated(expression, error.map(|(_, error)| error));
             if error.is_some() {
                 break;
             }

@@ -10,7 +10,7 @@
 //! let text = "
 //! agents: {ann: {}, ben: {}}
 //! phases:
-//!   - {name: vote, agents: [ann, ben], rounds: 0, decision_mode: majority_vote, choice: [stay, leave]}
+//!   - {name: vote, agents: [ann, ben], rounds: 0, vote: {rule: majority, answer: [stay, leave]}}
 //!   - {name: end, agents: [ann, ben], when: vote.decision == 'left', prompt: They leave.}
 //! ";
 //! let loaded = greenroom_play::rehearsal::load("vote.yaml", text, &[]);

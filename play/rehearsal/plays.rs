@@ -12,6 +12,7 @@ use crate::prompt::{Evaluated, Memories, Recollections, Routing};
 use crate::walk::{Answers, walk};
 use anyhow::bail;
 use greenroom_jinja::taken;
+use greenroom_scenario::Assignment;
 use greenroom_scenario::template::Expression;
 use greenroom_scenario::{
     Announced, ChoiceMethod, Chosen, Excerpt, Input, PhaseId, Plan, Purpose, Scenario, Steps, Topology, Turn,
@@ -121,7 +122,7 @@ impl Rehearsal {
         let conditions = conditions.chain(phase.script().iter().flat_map(|turn| &turn.when));
         let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
         let open = phase.choices().filter_map(|choice| choice.open.as_ref());
-        let set = phase.sets().map(|assignment| &assignment.value);
+        let set = phase.sets().flat_map(Assignment::expressions);
         conditions.chain(voters).chain(open).chain(set)
     }
 

@@ -25,7 +25,7 @@ pub use write::{Recorder, same_settings};
 /// Version of the format.
 pub const FORMAT: u32 = 2;
 /// Version of the rules that a recording depends on besides its format: which line breaks of templates stay,
-/// what strategies remember, and what `parse_choice` reads in a reply. Headers of version 1 don't name it.
+/// what strategies remember, and what is read in a reply in free text. Headers of version 1 don't name it.
 pub const RULES: u32 = 2;
 
 /// The rules of a recording of a scenario, as its header has them.

@@ -293,7 +293,7 @@ phases:
         place: "`phases[n].set`",
         word: "changes of the state",
         example: "\
-state: { pot: 10, days: 0 }
+state: { pot: 10, purse: { ann: 5, ben: 5 } }
 phases:
   - name: pot_luck
     agents: [ann, ben]
@@ -302,7 +302,7 @@ phases:
     answer: [0, 1, 2]
     set:
       - { after: round, pot: \"pot - pot_luck.choices.ann - pot_luck.choices.ben\" }
-      - { days: days + 3 }
+      - { after: round, each: \"['ann', 'ben']\", purse: \"purse[me] + pot_luck.choices[me]\" }
 ",
     },
     Section {
@@ -378,9 +378,15 @@ assertions:
     Section {
         of: "Judge",
         heading: "A judge",
-        place: "`assertions[n].judge`",
+        place: "`judges.NAME`, or `assertions[n].judge`",
         word: "judge",
         example: "\
+judges:
+  clarity: { ask: How clearly did Ann speak?, answer: [1, 2, 3, 4, 5] }
+  tone:
+    ask: Grade the tone of each.
+    answer: { schema: { type: object, properties: { ann: { type: integer }, ben: { type: integer } }, required: [ann, ben], additionalProperties: false } }
+outcome: { clarity: clarity.verdict, rude: tone.verdict.ben < 3 }
 assertions:
   - judge: { ask: Did both keep their word?, answer: [kept, broken] }
     that: verdict == 'kept'

@@ -13,7 +13,7 @@
 //! let text = "
 //! id: coin
 //! agents: {ann: {}, ben: {}}
-//! phases: [{name: toss, agents: [ann, ben], choice: [heads, tails]}]
+//! phases: [{name: toss, agents: [ann, ben], answer: [heads, tails]}]
 //! outcome: {equal: toss.choices.ann == toss.choices.ben}
 //! ";
 //! let scenario = scenario::load("coin.yaml", text, &[]).scenario.expect("no mistakes");
@@ -55,6 +55,7 @@ mod measures;
 mod observations;
 mod plots;
 mod pooled;
+mod states;
 mod subject;
 mod summary;
 mod table;

@@ -3,20 +3,23 @@
 //! | table | a row is | columns after the key |
 //! |---|---|---|
 //! | `runs` | a run | `complete`, `turns`, `skipped`, `choices`, `invalid`, `failed_assertions`, `decision.PHASE`, `payoff.AGENT` (sum over the rounds), `outcome.NAME`, `hash` (of the transcript) |
-//! | `turns` | a turn that was played | `path`, `phase`, `round`, `agent`, `purpose`, `spoken`, `n_tokens`, `stop` |
-//! | `choices` | a choice that was made | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `option`, `invalid`, `logprob`, `share`, `mass` |
-//! | `options` | an option of such a choice | `path`, `phase`, `round`, `agent`, `purpose`, `attempt`, `rank`, `position` (as listed), `option`, `text`, `logprob`, `share`, `chosen` |
+//! | `turns` | a turn that was played | `path`, `phase`, `pass`, `round`, `agent`, `purpose`, `spoken`, `n_tokens`, `stop` |
+//! | `choices` | a choice that was made | `path`, `phase`, `pass`, `round`, `agent`, `purpose`, `attempt`, `rank`, `option`, `invalid`, `logprob`, `share`, `mass` |
+//! | `options` | an option of such a choice | `path`, `phase`, `pass`, `round`, `agent`, `purpose`, `attempt`, `rank`, `position` (as listed), `option`, `text`, `logprob`, `share`, `chosen` |
 //! | `payoffs` | what a round was worth to an agent | `phase`, `round`, `agent`, `choice`, `payoff`, `unit` |
+//! | `state` | a value of the state, or an agent's entry of a mapping by agent: those before the first turn, and each that was set; there is none without a state | `path`, `phase`, `pass`, `round`, `variable`, `agent`, `value`, `number` (if it is one) |
 //!
-//! The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table
+//! `pass` is the number of the pass of the innermost block. The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table
 //! of their own, since a list within a cell would have to be parsed before it could be used. `logprob` is the
 //! model's own, at temperature 1. `share` is the probability with which the option was drawn, at the
 //! temperature of its turn; `mass` that of any of the options, at temperature 1, among all that the model
 //! might have said. Both are null where a strategy or a human chose.
 
 use super::observations::{Observed, observe};
+use super::states::{StateValue, state_values};
 use super::table::{ColumnKind, Table, Values};
 use super::{Run, Sample};
+use crate::scenario::PhaseId;
 use crate::scenario::results::PayoffRound;
 use crate::scenario::text_of;
 use crate::transcript::{Footer, Odds, OptionRecord};
@@ -28,7 +31,7 @@ pub struct Tables(pub Vec<Table>);
 
 /// Columns that swept variables could be taken for; a variable of such a name is `variable.NAME` in every
 /// table.
-const COLUMNS: [&str; 30] = [
+const COLUMNS: [&str; 34] = [
     "cell",
     "seed",
     "run",
@@ -41,6 +44,7 @@ const COLUMNS: [&str; 30] = [
     "hash",
     "path",
     "phase",
+    "pass",
     "round",
     "agent",
     "purpose",
@@ -59,18 +63,23 @@ const COLUMNS: [&str; 30] = [
     "choice",
     "payoff",
     "unit",
+    "variable",
+    "value",
+    "number",
 ];
 
 /// Makes the tables of a sample.
 pub fn tables(sample: &Sample) -> Tables {
     let observed = observe(sample);
-    Tables(vec![
+    let mut tables = vec![
         runs(sample),
         turns(sample, &observed),
         choices(sample, &observed),
         options(sample, &observed),
         payoffs(sample),
-    ])
+    ];
+    tables.extend(sample.runs.iter().any(|run| !run.scenario.state.is_empty()).then(|| states(sample)));
+    Tables(tables)
 }
 
 impl Tables {
@@ -144,6 +153,8 @@ fn placed(name: &'static str, sample: &Sample, rows: &[&Observed<'_>]) -> Table 
     let purpose = |row: &&Observed<'_>| row.place.as_ref().map(|place| place.word());
     table.add("path", Values::texts(rows.iter().map(|row| Some(row.record.path.as_str()))));
     table.add("phase", Values::texts(rows.iter().map(|row| row.phase())));
+    let pass = |row: &&Observed<'_>| pass(row.run, row.place.as_ref()?.phase);
+    table.add("pass", Values::counts(rows.iter().map(pass)));
     table.add("round", Values::counts(rows.iter().map(round)));
     table.add("agent", Values::texts(rows.iter().map(|row| Some(row.record.agent.as_str()))));
     table.add("purpose", Values::texts(rows.iter().map(purpose)));
@@ -217,6 +228,29 @@ fn options(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     table.add("logprob", Values::Float(options.iter().map(logprob).collect()));
     table.add("share", Values::Float(shares));
     table.add("chosen", Values::Bool(chosen));
+    table
+}
+
+/// The number of the innermost pass in which a phase is played.
+fn pass(run: &Run, phase: PhaseId) -> Option<usize> {
+    let pass = run.scenario.phase(phase).pass?;
+    Some(run.scenario.pass(pass).number)
+}
+
+fn states(sample: &Sample) -> Table {
+    let rows = state_values(sample);
+    let runs: Vec<&Run> = rows.iter().map(|row| row.run).collect();
+    let mut table = keyed("state", sample, &runs);
+    let phase = |row: &StateValue<'_>| Some(row.run.scenario.phase(row.phase?).name.clone());
+    table.add("path", Values::texts(rows.iter().map(|row| row.path)));
+    table.add("phase", Values::texts(rows.iter().map(phase)));
+    table.add("pass", Values::counts(rows.iter().map(|row| pass(row.run, row.phase?))));
+    table.add("round", Values::counts(rows.iter().map(|row| row.round)));
+    table.add("variable", Values::texts(rows.iter().map(|row| Some(row.variable))));
+    table.add("agent", Values::texts(rows.iter().map(|row| row.agent)));
+    let text = |row: &StateValue<'_>| (!row.value.is_null()).then(|| text_of(row.value));
+    table.add("value", Values::texts(rows.iter().map(text)));
+    table.add("number", Values::Float(rows.iter().map(|row| row.value.as_f64()).collect()));
     table
 }
 

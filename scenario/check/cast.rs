@@ -7,6 +7,12 @@ use crate::{Agent, Lifecycle};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
 use indexmap::IndexMap;
+use std::collections::BTreeMap;
+
+/// The agent itself, in its texts.
+const ME: &str = "me";
+/// Attributes that every agent has.
+const ATTRIBUTES: [&str; 4] = ["key", "display_name", "name", "role"];
 
 /// Maximum number of agents of a scenario: templates name all of them, for each of them.
 const MAX_AGENTS: usize = 1_000;
@@ -62,6 +68,15 @@ impl Checker {
             self.push(found.help(format!("for example `{plain}`; `display_name` may be any text")));
         }
         let hints = self.hints(written.model.take(), written.sampling.take(), path);
+        // Its own texts may use them.
+        let others = written.traits.as_ref().map(|traits| {
+            let traits = traits.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            let others = (self.names.variables.clone(), self.names.values.clone());
+            self.names.variables.push(ME.into());
+            self.names.values.insert(ME.into(), serde_json::Value::Object(traits));
+            others
+        });
+        let traits = self.traits(written.traits.take(), path);
         if key == NOBODY {
             let span = self.tree.key(path);
             let message = format!("`{key}` says who hears something in `to`, so no agent can have this key");
@@ -77,6 +92,9 @@ impl Checker {
                 Some("put a longer description into `role` or `system_prompt`".into());
         }
         let role = self.known_text(written.role.take(), &path.key("role"));
+        if let Some(others) = others {
+            (self.names.variables, self.names.values) = others;
+        }
         let memory = self.memory(written.memory.take(), path);
         let is_played_by_rule = written.strategy.is_some();
         let (tools, max_calls) =
@@ -88,6 +106,7 @@ impl Checker {
             role: role.unwrap_or_default().trim().to_string(),
             system: String::new(),
             system_path: path.key("system_prompt"),
+            traits: traits.into(),
             lifecycle: written.lifecycle.unwrap_or(Lifecycle::Permanent),
             is_silent: written.speaks == Some(false),
             color,
@@ -98,5 +117,37 @@ impl Checker {
             max_calls,
             is_outside: false,
         }
+    }
+
+    fn traits(
+        &mut self,
+        written: Option<IndexMap<String, serde_json::Value>>,
+        path: &Path,
+    ) -> BTreeMap<String, serde_json::Value> {
+        let mut traits = BTreeMap::new();
+        for (name, mut value) in written.unwrap_or_default() {
+            let path = path.key("traits").key(name.clone());
+            // Columns that name agents have been read.
+            if ATTRIBUTES.contains(&name.as_str()) {
+                if self.tree.find(&path).is_some() {
+                    let message = format!("every agent has `{name}` already, so it can't be a trait");
+                    let span = self.tree.key(&path);
+                    let found = Diagnostic::error("bad-name", path.to_string(), span, message);
+                    self.push(found.help("rename it"));
+                }
+                continue;
+            }
+            if !is_identifier(&name) {
+                let message =
+                    format!("`{name}` is not a valid name for a trait: use letters, digits and `_`");
+                let span = self.tree.key(&path);
+                let found = Diagnostic::error("bad-name", path.to_string(), span, message);
+                self.push(found.help(format!("for example `{}`", super::phases::identifier_from(&name))));
+                continue;
+            }
+            value.sort_all_objects();
+            traits.insert(name, value);
+        }
+        traits
     }
 }

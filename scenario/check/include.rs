@@ -158,6 +158,7 @@ impl Checker {
             agents,
             phases,
             payoff,
+            judges,
             outcome,
             assertions,
             ..
@@ -173,6 +174,7 @@ impl Checker {
             ("model", model.is_some()),
             ("sampling", sampling.is_some()),
             ("payoff", payoff.is_some() || outcome.is_some() || assertions.is_some()),
+            ("judges", judges.is_some()),
         ];
         for (field, _) in others.iter().filter(|(_, given)| *given) {
             let span = tree.key(&Path::default().key(*field));

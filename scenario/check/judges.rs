@@ -27,22 +27,33 @@ pub(super) struct JudgeDeclaration {
 }
 
 impl Checker {
-    /// The judges of all assertions, each with a name; they are taken out.
+    /// All judges, each with a name, those beside assertions last; they are taken out.
     pub(super) fn judges(&mut self, written: &mut Written) -> Vec<JudgeDeclaration> {
         let mut taken = taken_names(written);
-        let mut judges: Vec<JudgeDeclaration> = Vec::new();
-        let assertions = written.assertions.iter_mut().flatten().enumerate();
-        for (at, assertion) in assertions {
+        let mut found: Vec<(Option<String>, Box<WrittenJudge>, Path)> = Vec::new();
+        let top = Path::default();
+        for (name, judge) in written.judges.take().unwrap_or_default() {
+            let (path, Some(mut judge)) = (top.key("judges").key(&*name), judge) else { continue };
+            if judge.name.take().is_some() {
+                let message = "`name` has no effect here: the judge's name is its key";
+                self.unused(&path.key("name"), message, "remove it");
+            }
+            found.push((Some(name), judge, path));
+        }
+        for (at, assertion) in written.assertions.iter_mut().flatten().enumerate() {
             let Some(WrittenAssertion::Long(assertion)) = assertion else { continue };
-            let Some(written) = assertion.judge.take() else { continue };
-            let path = Path::default().key("assertions").index(at).key("judge");
+            let Some(judge) = assertion.judge.take() else { continue };
+            found.push((judge.name.clone(), judge, top.key("assertions").index(at).key("judge")));
+        }
+        let mut judges: Vec<JudgeDeclaration> = Vec::new();
+        for (name, written, path) in found {
             if judges.len() == MAX_JUDGES {
                 let message = format!("more than {MAX_JUDGES} judges; at most {MAX_JUDGES} are allowed");
                 self.error("too-many", &path, message).help =
                     Some("let a judge answer several questions in one `schema`".into());
                 break;
             }
-            let name = written.name.clone().unwrap_or_else(|| free_name(&taken));
+            let name = name.unwrap_or_else(|| free_name(&taken));
             if let Some(first) = judges.iter().find(|other| other.name == name) {
                 let first = self.tree.value(&first.path.key("name"));
                 let message = format!("two judges are named `{name}`");
@@ -128,6 +139,7 @@ impl Checker {
             key: name.to_string(),
             name: self.language.text(Text::Judge).to_string(),
             role: String::new(),
+            traits: Arc::default(),
             system: self.language.text(Text::JudgeSystem).to_string(),
             system_path: path.clone(),
             lifecycle: Lifecycle::Ephemeral,

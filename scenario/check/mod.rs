@@ -16,6 +16,7 @@ mod language;
 mod memory;
 mod parts;
 mod payoff;
+mod personas;
 mod phases;
 mod present;
 mod routes;
@@ -89,6 +90,12 @@ impl Loaded {
         diagnostics.retain(|found| found.code != "type" || !unknown.contains(&found.path));
         diagnostics.sort_by_key(|diagnostic| (diagnostic.span, diagnostic.severity));
         diagnostics.dedup();
+        // A mistake in what all agents of a table have is one mistake.
+        diagnostics.dedup_by(|one, other| {
+            let same = one.span == other.span && one.code == other.code && one.span.end > 0;
+            let is_agents = |found: &Diagnostic| found.path.starts_with("agents.");
+            same && one.path != other.path && is_agents(one) && is_agents(other)
+        });
         let report = Report { sources, diagnostics };
         Self { scenario: scenario.filter(|_| report.n_errors() == 0), report }
     }
@@ -219,6 +226,7 @@ fn load_with(name: &str, text: &str, overrides: &[(String, Value)], read: &ReadN
     };
     let scenario = written.and_then(|mut written| {
         checker.include(&mut written, read);
+        checker.read_personas(&mut written, read);
         checker.read_cases(&mut written, overrides, read);
         checker.known_variables(&written, overrides);
         checker.read_schemas(&mut written, read);
@@ -290,6 +298,8 @@ struct Names {
     /// The position of each phase, and the blocks around it, by their indices.
     places: Vec<Path>,
     state: Vec<String>,
+    /// The state's values before the first turn.
+    initial: BTreeMap<String, Value>,
     lets: Vec<state::Intermediate>,
     /// The phase whose choices have payoffs.
     payoff: Vec<PhaseId>,
@@ -315,7 +325,7 @@ impl Names {
         let index = |name: &String| phases.iter().position(|phase| phase == name).map(PhaseId);
         let payoff = valued.into_iter().filter_map(index).collect();
         let (names, agents) = (variables.keys().cloned().collect(), agents.to_vec());
-        let (state, lets) = Default::default();
+        let (state, lets, initial) = Default::default();
         Self {
             variables: names,
             values: variables.clone(),
@@ -323,6 +333,7 @@ impl Names {
             phases,
             places,
             state,
+            initial,
             lets,
             payoff,
             partial,
@@ -412,6 +423,7 @@ impl Checker {
         self.names.add_judges(&judges);
         let state = self.state(written.state.unwrap_or_default(), &top.key("state"));
         self.names.state = state.keys().cloned().collect();
+        self.names.initial = state.clone();
         self.intermediate(written.lets.unwrap_or_default(), &top.key("let"));
         let (mut phases, blocks) = self.phases(written.phases, &top.key("phases"));
         let payoff = self.payoff(written.payoff, &phases, &top.key("payoff"));

@@ -67,6 +67,10 @@ fn answers(written: &mut Written) -> Vec<(&mut LongAnswer, Path)> {
     let mut found = Vec::new();
     let top = Path::default();
     of_parts(written.phases.as_deref_mut().unwrap_or_default(), &top.key("phases"), &mut found);
+    for (name, judge) in written.judges.iter_mut().flatten() {
+        let path = top.key("judges").key(name.clone());
+        found.extend(judge.as_mut().and_then(|judge| long(&mut judge.answer, path)));
+    }
     for (at, assertion) in written.assertions.iter_mut().flatten().enumerate() {
         let Some(WrittenAssertion::Long(assertion)) = assertion else { continue };
         let path = top.key("assertions").index(at).key("judge");

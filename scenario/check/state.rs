@@ -19,8 +19,9 @@ pub(super) struct Intermediate {
     pub(super) value: Option<Expression>,
 }
 
-/// When the changes of a mapping are made.
+/// When the changes of a mapping are made, and for which agents.
 const AFTER: &str = "after";
+const EACH: &str = "each";
 
 impl Checker {
     pub(super) fn state(&mut self, written: IndexMap<String, Value>, path: &Path) -> BTreeMap<String, Value> {
@@ -110,10 +111,28 @@ impl Checker {
         if written.is_empty() {
             self.unused(path, "nothing is set here", "remove it, or write e.g. `{ pot: pot + 1 }`");
         }
+        let end = PhaseId(phase.0 + 1);
+        let mut written = written;
+        let each = written.shift_remove(EACH).flatten();
         let more = if in_round { ROUND_NAMES } else { &[] };
+        let each = each.and_then(|each| self.expression(each, path.key(EACH), end, more));
+        let more = match (&each, in_round) {
+            (None, _) => more,
+            (Some(_), true) => &["me", "round", "rounds"],
+            (Some(_), false) => &["me"],
+        };
         let mut set = Vec::new();
         for (name, value) in written {
             let path = path.key(name.clone());
+            let initial = self.names.initial.get(&name);
+            if each.is_some() && initial.is_some_and(|value| !value.is_object() && !value.is_null()) {
+                let message = format!("`{name}` is no mapping by agent, so `each` can't change its entries");
+                let span = self.tree.key(&path);
+                let found = Diagnostic::error("type", path.to_string(), span, message);
+                let help = format!("declare it as one, e.g. `state: {{ {name}: {{ ann: 0, ben: 0 }} }}`");
+                self.push(found.help(help));
+                continue;
+            }
             if !self.names.state.contains(&name) && !self.is_open(&["state"]) {
                 let span = self.tree.key(&path);
                 let message = format!("`{name}` is not in the state, so it can't be set");
@@ -124,8 +143,8 @@ impl Checker {
                 self.push(Diagnostic::error("unknown-state", path.to_string(), span, message).help(help));
                 continue;
             }
-            let value = value.and_then(|value| self.expression(value, path, PhaseId(phase.0 + 1), more));
-            set.extend(value.map(|value| Assignment { name, value }));
+            let value = value.and_then(|value| self.expression(value, path, end, more));
+            set.extend(value.map(|value| Assignment { name, each: each.clone(), value }));
         }
         set.into()
     }

@@ -196,7 +196,8 @@ impl Unrolling<'_> {
             let pass = &self.passes[pass.0];
             pass.when.iter().chain(&pass.until).collect::<Vec<_>>()
         });
-        let all = phase.sets().map(|each| &each.value).chain(conditions).chain(of_turns).chain(of_passes);
+        let all =
+            phase.sets().flat_map(Assignment::expressions).chain(conditions).chain(of_turns).chain(of_passes);
         let needed: Vec<PhaseId> =
             all.flat_map(Expression::needs).filter(|needed| *needed <= id).chain([id]).collect();
         self.decides.extend(needed);
@@ -216,7 +217,9 @@ impl Unrolling<'_> {
 
     fn set(&self, set: &mut Arc<[Assignment]>, site: Site, payoff: &Option<Payoff>) {
         let mut assignments: Vec<Assignment> = set.to_vec();
-        assignments.iter_mut().for_each(|each| self.expression(&mut each.value, site, payoff));
+        for each in &mut assignments {
+            each.each.iter_mut().chain([&mut each.value]).for_each(|of| self.expression(of, site, payoff));
+        }
         *set = assignments.into();
     }
 

@@ -181,7 +181,7 @@ table! {
     Speakers "speakers" []:
         "You, User, Assistant, Narrator", "Du, Nutzer, Assistent, Erzähler, User, Assistant",
         "Toi, Utilisateur, Assistant, Narrateur, User", "Tú, Usuario, Asistente, Narrador, User, Assistant";
-    /// Words that negate what `parse_choice` finds in their sentence; `*` matches a beginning or an end.
+    /// Words that negate the option found in their sentence, in free text; `*` matches a beginning or an end.
     Negations "negations" []:
         "not no never neither nor cannot without refuse instead *n't",
         "nicht nie niemals nein kein keine keinen keinem keiner keines keinesfalls weder ohne statt anstatt \

@@ -1,6 +1,6 @@
 //! Agents, their tools, memories and strategies, as written.
 
-use super::values::{Scalar, WrittenTemplate, WrittenText};
+use super::values::{NAME, Scalar, WrittenTemplate, WrittenText};
 use crate::hints::WrittenSampling;
 use crate::{Keep, Lifecycle};
 use indexmap::IndexMap;
@@ -14,7 +14,18 @@ use serde_json::Value;
 #[serde(default)]
 #[schemars(rename = "Agent", deny_unknown_fields)]
 pub struct WrittenAgent {
-    /// The name that others see. Default: the key.
+    /// A table of agents: this entry becomes an agent for each row, and its key, such as `voters`, names the
+    /// list of their keys in expressions. It is a `.csv` file whose first line names columns, or a `.jsonl`
+    /// file with one object per line, with a path relative to the scenario. All other fields hold for each of
+    /// them, and may use the columns as `me.COLUMN`.
+    #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
+    pub from: Option<String>,
+    /// With `from`, the column that the agents' keys are made of. Default: `key`.
+    pub key: Option<String>,
+    /// What else is known of the agent, by name: texts use it as `me.NAME` or `agents.KEY.NAME`.
+    #[schemars(extend("propertyNames" = { "pattern": NAME }))]
+    pub traits: Option<IndexMap<String, Value>>,
+    /// The name that others see. Default: the key; with `from`, the column `display_name` or `name`.
     pub display_name: Option<WrittenText>,
     /// What the agent is, in any words, such as `innkeeper`.
     pub role: Option<WrittenText>,

@@ -88,6 +88,12 @@ pub struct Written {
     pub phases: Option<Vec<Option<WrittenPart>>>,
     /// What the choices of one phase are worth to the players.
     pub payoff: Option<WrittenPayoff>,
+    /// Judges by name: questions about what happened, asked after all phases. Outcomes and assertions can use
+    /// `NAME.verdict`. A judge whose verdict decides one assertion may stand beside it instead (`judge`).
+    #[schemars(
+        with = "Option<IndexMap<String, WrittenJudge>>", extend("propertyNames" = { "pattern": NAME })
+    )]
+    pub judges: Option<IndexMap<String, Option<Box<WrittenJudge>>>>,
     /// Results to compute at the end, by name. A result can use those above it, as `outcome.NAME`.
     #[schemars(
         with = "Option<IndexMap<String, WrittenExpression>>", extend("propertyNames" = { "pattern": NAME })

@@ -164,7 +164,7 @@ pub struct WrittenTurn {
     pub answer: Option<WrittenAnswer>,
     /// Who hears it: `all`, `nobody`, or agents, to whom it is whispered. Default: as the phase's `to`.
     pub to: Option<Keys>,
-    /// Changes to the state after the turn, if it is played.
+    /// Changes to the state after the turn, if it is played; `each` as in a phase.
     #[schemars(with = "Option<IndexMap<String, WrittenExpression>>")]
     pub set: Option<IndexMap<String, Option<WrittenExpression>>>,
     /// The model that answers: a name under `models`. A turn's takes precedence, then its phase's, the agent's
@@ -250,7 +250,9 @@ pub enum WrittenAudience {
 
 /// Changes of the state: new values by name, evaluated from top to bottom, or a list of such mappings. A
 /// mapping may have `after`: `phase` (the default) or `round`. After a round, they can use the results of the
-/// phase so far, and `round`, and what is said at the end of the round sees them.
+/// phase so far, and `round`, and what is said at the end of the round sees them. With `each`, an expression
+/// that returns agent keys, the values are those of these agents, in mappings by agent: an expression is
+/// evaluated for each of them as `me`, and all of them see the mapping as it was before.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Set", untagged)]
 pub enum WrittenSets {

@@ -91,8 +91,9 @@ pub struct WrittenShare {
     "required" = ["ask", "answer"]
 ))]
 pub struct WrittenJudge {
-    /// Short name: letters, digits and `_`. Outcomes and later assertions can use `NAME.verdict` like the
-    /// result of a phase. Default: `judge`, or the first unused name of `judge_2`, `judge_3`, ….
+    /// Short name of a judge beside an assertion: letters, digits and `_`. Outcomes and later assertions can
+    /// use `NAME.verdict` like the result of a phase. Default: `judge`, or the first unused name of `judge_2`,
+    /// `judge_3`, ….
     #[schemars(extend("pattern" = NAME))]
     pub name: Option<String>,
     /// The member of the cast who is asked. Default: a judge from outside.

@@ -111,12 +111,13 @@ pub(crate) struct AgentObject {
     key: String,
     name: String,
     role: String,
+    traits: Arc<BTreeMap<String, serde_json::Value>>,
 }
 
 impl AgentObject {
     pub(crate) fn new(agent: &Agent, id: usize) -> Self {
         let (key, name, role) = (agent.key.clone(), agent.name.clone(), agent.role.clone());
-        Self { id: AgentId(id), key, name, role }
+        Self { id: AgentId(id), key, name, role, traits: agent.traits.clone() }
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -134,7 +135,7 @@ impl Object for AgentObject {
             "key" => Some(self.key.clone().into()),
             "display_name" | "name" => Some(self.name.clone().into()),
             "role" => Some(self.role.clone().into()),
-            _ => None,
+            other => self.traits.get(other).map(by_key),
         }
     }
 

@@ -130,7 +130,7 @@ fn many_rows_are_read_soon_and_too_many_are_refused() {
     assert_eq!(opened(folder.path(), &[]).cases.as_ref().map(Vec::len), Some(10_000));
     let folder = written("csv", &rows(10_001));
     let report = open(&folder.path().join("market.yaml"), &[]).unwrap().report.render(false);
-    assert!(report.contains("rows.csv:10002:1") && report.contains("more than 10000 cases"), "{report}");
+    assert!(report.contains("rows.csv:10002:1") && report.contains("more than 10000 rows"), "{report}");
 }
 
 /// Text of the characters that mean something in tables and objects.

@@ -152,6 +152,10 @@ impl Author<'_> {
 
     /// A mapping of assignments, each in quotes.
     fn set(&mut self, site: Site) -> String {
+        if self.dice.in_ten(2) {
+            let (agents, number) = (self.agents(site), self.number(site));
+            return format!("{{each: \"{agents}\", m: \"(m[me] + {number}) % 7\"}}");
+        }
         let mut set = Vec::new();
         for at in 0..1 + self.dice.below(3) {
             let number = self.number(site);

@@ -15,6 +15,7 @@ mod ci;
 mod comparison;
 mod constructs;
 mod copies;
+mod data;
 mod diagnostics;
 mod discreet;
 mod docs;

@@ -1,9 +1,10 @@
-//! Pictures of a sample: choices by round, payoffs, joint choices. One self-contained SVG each, as wide as a
+//! Pictures of a sample: choices by round, payoffs, joint choices, the state over time. One self-contained SVG each, as wide as a
 //! phone makes legible, readable on light and on dark paper.
 
 mod choices;
 mod joint;
 mod payoffs;
+mod states;
 
 use super::{CellSummary, InCell, Sample, Summary};
 use crate::drawing::{Axes, Panel, Sheet, line};
@@ -17,7 +18,7 @@ use svg::node::element::Line;
 const MAX_PANELS: usize = 24;
 
 /// Draws what there is to draw, of each cell, or of each condition where cases are pooled, as `choices.svg`,
-/// `payoffs.svg` and `joint.svg`, into a folder that is made if it is not there, and returns their paths.
+/// `payoffs.svg`, `joint.svg` and `state.svg`, into a folder that is made if it is not there, and returns their paths.
 ///
 /// # Errors
 /// The folder or a file can't be written.
@@ -39,6 +40,7 @@ pub fn pictures(sample: &Sample, summary: &Summary) -> Vec<(&'static str, String
         ("choices", choices::sheet(summary)),
         ("payoffs", payoffs::sheet(sample, summary)),
         ("joint", joint::sheet(summary)),
+        ("state", states::sheet(sample, summary)),
     ];
     sheets.into_iter().filter_map(|(name, sheet)| Some((name, sheet?.draw()))).collect()
 }

@@ -91,7 +91,7 @@ impl FileValue {
     }
 }
 
-const EMPTY: &str = "a table begins with a line that names variables; one row per case follows";
+const EMPTY: &str = "a table begins with a line that names its columns; rows follow";
 
 /// Rows of a table whose first line names the columns, `most` of them.
 pub(in crate::check) fn csv(text: &str, most: usize) -> Rows {
@@ -136,7 +136,7 @@ pub(in crate::check) fn csv(text: &str, most: usize) -> Rows {
         }
     }
     if records.len() == 1 {
-        found.fault("missing", range(0), "the file of cases has no rows".into(), EMPTY);
+        found.fault("missing", range(0), "the table has no rows".into(), EMPTY);
     }
     for (at, record) in records.iter().enumerate().skip(1) {
         if at > most {
@@ -232,7 +232,7 @@ impl Rows {
         let mut row = FileRow { cells: Vec::new(), start, end };
         for (column, value) in entries {
             if cells.insert(column.clone(), row.cells.len()).is_some() {
-                let message = format!("`{column}` appears twice in this case");
+                let message = format!("`{column}` appears twice in this row");
                 self.fault("duplicate-name", (start, end), message, "remove one of them");
                 continue;
             }
@@ -242,7 +242,7 @@ impl Rows {
     }
 
     fn too_many(&mut self, most: usize, place: (usize, usize)) {
-        let message = format!("more than {most} cases; at most {most} are allowed");
+        let message = format!("more than {most} rows; at most {most} are allowed");
         self.fault("too-many", place, message, "split the file");
     }
 
