@@ -42,6 +42,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod agreement;
 mod bootstrap;
 mod clustered;
 #[cfg(test)]
@@ -62,6 +63,7 @@ mod table;
 mod tables;
 mod thresholds;
 
+pub use agreement::Agreement;
 pub use groups::CASE;
 pub use interval::{CONFIDENCE, Estimate, IntervalMethod, signed};
 pub use plots::{pictures, plots};

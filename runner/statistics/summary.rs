@@ -1,11 +1,13 @@
 //! Figures of a sample with their intervals, by cell, and how cells differ from the first one. Where cells
 //! are cases, they are not compared, but pooled.
 
+use super::agreement::{Agreement, agreements};
 use super::bootstrap::{self, Contribution, MeanKind};
 use super::clustered;
 use super::groups::{Cluster, Groups};
 use super::interval::{CONFIDENCE, Estimate};
 use super::measures::{Measure, Measures};
+use super::observations::observe;
 use super::subject::Subject;
 use super::thresholds::{Threshold, thresholds};
 use super::{Run, Sample};
@@ -31,6 +33,9 @@ pub struct Summary {
     /// The assertions that need only a share of runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<Threshold>,
+    /// How far judges who choose between the same options agree, over all runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agreement: Vec<Agreement>,
     /// The same with all cases of a condition pooled, if the sample has cases: its cells are the combinations
     /// of the values that cases do not give.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,6 +186,7 @@ pub fn summarize(sample: &Sample) -> Summary {
         shown.estimate(subject, cell).cloned()
     });
     summary.assertions = checked;
+    summary.agreement = agreements(&observe(sample));
     summary
 }
 
@@ -209,7 +215,14 @@ impl Grouped<'_> {
             Figure { name, subject: subject.clone(), cells }
         });
         let figures = figures.collect();
-        Summary { confidence: CONFIDENCE, cells: self.cells(), figures, assertions: Vec::new(), pooled: None }
+        Summary {
+            confidence: CONFIDENCE,
+            cells: self.cells(),
+            figures,
+            assertions: Vec::new(),
+            agreement: Vec::new(),
+            pooled: None,
+        }
     }
 
     fn cells(&self) -> Vec<CellSummary> {

@@ -5,8 +5,8 @@ use super::scale::{FigureStyle, number, shortened};
 use super::tables::{TableRow, counted, row, table};
 use crate::diagnostic::printable;
 use crate::statistics::{
-    AgentOption, AgentQuestion, CellSummary, Estimate, Figure, InCell, IntervalMethod, Rounds, Subject,
-    Summary,
+    AgentOption, AgentQuestion, Agreement, CellSummary, Estimate, Figure, InCell, IntervalMethod, Rounds,
+    Subject, Summary,
 };
 use crate::transcript::Odds;
 use console::{Style, truncate_str};
@@ -24,6 +24,7 @@ pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
     page.cells();
     page.results();
     page.section("Assertions over many runs", pooled::assertions(summary, group), 1);
+    page.section("Agreement of judges", agreement(&summary.agreement), 1);
     page.choices();
     page.joint(Rounds::Last, "last round");
     page.joint(Rounds::All, "all rounds");
@@ -31,6 +32,22 @@ pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
         page.section(&title, rows, 1);
     }
     page.text.clone() + &page.legend() + &places(files)
+}
+
+/// How far judges agree.
+fn agreement(panels: &[Agreement]) -> Vec<TableRow> {
+    let figure = |value: Option<f64>| value.map_or_else(|| "-".to_string(), |value| format!("{value:.3}"));
+    let of = |panel: &Agreement| {
+        let scale = if panel.is_interval { "interval" } else { "nominal" };
+        row([
+            ("", panel.judges.join(", ")),
+            ("runs", panel.runs.to_string()),
+            ("scale", scale.to_string()),
+            ("Krippendorff's alpha", figure(panel.alpha)),
+            ("Cohen's kappa", if panel.judges.len() == 2 { figure(panel.kappa) } else { String::new() }),
+        ])
+    };
+    panels.iter().map(of).collect()
 }
 
 /// Files by folder, those that differ by their endings alone in one line.
