@@ -5,6 +5,7 @@ use greenroom_grammar::MAX_BYTES;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 /// Default number of calls that an agent may make in one turn.
@@ -32,7 +33,7 @@ pub enum ToolKind {
     BuiltIn(BuiltIn, ToolSpec),
     /// A program that reads its arguments as JSON and writes its result.
     Command(ToolProgram, ToolSpec),
-    /// A server of the Model Context Protocol, on its standard input and output. It lists its own tools.
+    /// A server of the Model Context Protocol. It lists its own tools.
     Server(ToolServer),
 }
 
@@ -70,12 +71,35 @@ pub struct ToolProgram {
 /// A server of tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolServer {
-    /// The program and its arguments.
-    pub line: Vec<String>,
+    /// Where it is.
+    pub address: ServerAddress,
     /// Those of its tools that can be called; `None`: all.
     pub only: Option<Vec<String>>,
-    /// Seconds that a call may take.
+    /// Seconds that a request may take.
     pub timeout: u64,
+}
+
+/// Where a server of tools is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddress {
+    /// A program and its arguments; messages go through its standard input and output.
+    Program(Vec<String>),
+    /// A URL that messages are posted to.
+    Http {
+        /// The URL.
+        url: String,
+        /// Names of headers, each with the environment variable that holds its value.
+        headers: Vec<(String, String)>,
+    },
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program(line) => f.write_str(&line.join(" ")),
+            Self::Http { url, .. } => f.write_str(url),
+        }
+    }
 }
 
 /// The description of a tool for models.

@@ -6,8 +6,8 @@
 
 mod built_in;
 mod calculator;
+mod mcp;
 mod program;
-mod server;
 mod streams;
 
 use anyhow::bail;
@@ -16,9 +16,9 @@ use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_scenario::language::Text;
 use greenroom_scenario::tools::too_large;
 use greenroom_scenario::{Agent, Scenario, Tool, ToolId, ToolKind, ToolSpec};
+use mcp::ServerClient;
 pub use program::end_all;
 use serde_json::Value;
-use server::ServerClient;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,11 +125,11 @@ impl Toolbox {
         toolbox
     }
 
-    /// The programs that agents may call, as command lines.
+    /// The programs and servers that agents may call, as command lines and URLs.
     pub fn outside(scenario: &Scenario) -> Vec<String> {
         let lines = called(scenario).filter_map(|(_, tool)| match &tool.kind {
             ToolKind::Command(command, _) => Some(command.line.join(" ")),
-            ToolKind::Server(server) => Some(server.line.join(" ")),
+            ToolKind::Server(server) => Some(server.address.to_string()),
             ToolKind::BuiltIn(..) => None,
         });
         lines.collect()
@@ -138,7 +138,7 @@ impl Toolbox {
     /// The tools with their programs, which start in `folder`.
     ///
     /// # Errors
-    /// A server can't be started, does not list its tools, or an agent has too many.
+    /// A server can't be started or reached, does not list its tools, or an agent has too many.
     pub async fn open(scenario: &Scenario, folder: &Path) -> anyhow::Result<Self> {
         let mut toolbox = Self { folder: Some(folder.to_path_buf()), ..Self::at_rest(scenario) };
         for (at, tool) in called(scenario) {
@@ -159,6 +159,16 @@ impl Toolbox {
             }
         }
         Ok(toolbox)
+    }
+
+    /// Ends the sessions of servers elsewhere. Programs end with this value.
+    pub async fn close(&self) {
+        // All are told at once: one that does not answer keeps the others from nothing.
+        let closing: Vec<_> = self.servers.values().filter_map(ServerClient::close).collect();
+        for closed in closing {
+            // Nothing depends on whether it succeeds.
+            let _ = closed.await;
+        }
     }
 
     /// True if programs may be called.

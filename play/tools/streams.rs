@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Bytes of a program's standard error that are kept.
 const MAX_ERROR: usize = 64 << 10;
@@ -30,6 +30,8 @@ struct Output {
     line: String,
     /// The last line that can't be a message.
     stray: Option<String>,
+    /// True if a line was longer than a message may be.
+    is_too_long: bool,
     /// True if something was not UTF-8 since it was last asked.
     is_odd: bool,
 }
@@ -47,16 +49,38 @@ impl ServerStreams {
         self.is_heard.store(true, Ordering::Relaxed);
     }
 
-    /// Passes a server's output on as UTF-8, to its end.
-    pub(super) async fn pass_on(&self, mut from: impl AsyncRead + Unpin, mut to: DuplexStream) {
+    /// Reads a server's output to its end, and hands over each line as UTF-8; one of more than `most` bytes
+    /// is left out.
+    pub(super) async fn hear(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        most: usize,
+        mut take: impl FnMut(&str),
+    ) {
         let (mut piece, mut text) = (vec![0; 8 << 10], Utf8::default());
+        let (mut line, mut is_too_long) = (String::new(), false);
         while let Ok(n @ 1..) = from.read(&mut piece).await {
             let said = text.of(&piece[..n]);
             self.look(&said, std::mem::take(&mut text.is_odd));
-            if to.write_all(said.as_bytes()).await.is_err() {
-                break;
+            for part in said.split_inclusive('\n') {
+                is_too_long |= line.len() + part.len() > most;
+                if !is_too_long {
+                    line.push_str(part);
+                }
+                if part.ends_with('\n') {
+                    if std::mem::take(&mut is_too_long) {
+                        self.note_too_long();
+                    } else {
+                        take(&line);
+                    }
+                    line.clear();
+                }
             }
         }
+    }
+
+    fn note_too_long(&self) {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).is_too_long = true;
     }
 
     /// Looks for lines that are not messages, which begin as an object or a list.
@@ -84,6 +108,9 @@ impl ServerStreams {
     /// The last line of output that was no message, as the end of a reason; nothing if there was none.
     pub(super) fn stray(&self) -> String {
         let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        if output.is_too_long {
+            return "; it wrote a message that is too long".to_string();
+        }
         let stray = output.stray.as_ref();
         stray.map_or_else(String::new, |line| format!("; it wrote a line that is not a message: `{line}`"))
     }
@@ -103,6 +130,12 @@ impl ServerStreams {
             last.map_or_else(String::new, |line| format!("; the last line of its standard error: `{line}`"));
         format!("({status}){last}")
     }
+}
+
+/// The first non-empty line of a text, shortened, without control characters.
+pub(super) fn first_line(text: &str) -> Option<String> {
+    let first = text.lines().find(|line| !line.trim().is_empty())?.trim();
+    Some(first.chars().filter(|c| !c.is_control()).take(MAX_QUOTED).collect())
 }
 
 /// The last non-empty line of a text, shortened.

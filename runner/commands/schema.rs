@@ -593,6 +593,8 @@ fn kind(field: &Value) -> String {
             "Expression" => "[expression](#templates-and-expressions)",
             "Count" => "whole number, or [expression](#templates-and-expressions) over variables",
             "Options" => "list or mapping",
+            "McpServer" => "list: text, or a URL",
+            "VariableName" => "name of an environment variable",
             _ => "word",
         }
         .to_string();

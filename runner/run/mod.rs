@@ -139,7 +139,8 @@ pub async fn perform(
         () = &mut stop => return Ok(not_begun(folder, &plan)),
         toolbox = open_tools(scenario, options) => toolbox?,
     };
-    let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, Arc::new(toolbox))?;
+    let toolbox = Arc::new(toolbox);
+    let (mut stage, known) = stage(scenario, &plan, backend.clone(), folder, options, toolbox.clone())?;
     let mut watch = Discreet::new(scenario, &plan, watch);
     let played = match stage.follow(known, &mut watch) {
         Ok(()) => stage.play(&mut watch, &options.control, stop).await,
@@ -152,6 +153,7 @@ pub async fn perform(
     let on_record = stage.written();
     let on_record = on_record.map(|turn| (turn.path.as_str(), scenario.agent(turn.speaker).key.as_str()));
     let wall_ms = started.elapsed().as_secs_f64() * 1e3;
+    toolbox.close().await;
     let mut summary = CostSummary::count(scenario, &stage.trace, on_record, wall_ms);
     let since = |now| now - traffic.unwrap_or_default();
     summary.cache.objects = backend.traffic().map(since);
@@ -185,7 +187,7 @@ async fn open_tools(scenario: &Scenario, options: &RunOptions) -> anyhow::Result
     }
     if !options.allow_tools {
         bail!(
-            "agents may call programs: {}. Check what they do, then allow them with --allow-tools",
+            "agents may call programs or servers: {}. Check what they do, then allow them with --allow-tools",
             outside.join(", ")
         );
     }

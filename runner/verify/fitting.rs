@@ -64,6 +64,7 @@ impl Fitting<'_> {
             }
             false => Toolbox::recorded(self.scenario, &header.tools),
         };
+        let toolbox = Arc::new(toolbox);
         let settings = Settings {
             sampling: header.sampling.clone(),
             max_tokens: header.max_tokens,
@@ -71,12 +72,14 @@ impl Fitting<'_> {
             models,
             embeddings,
             retrievals,
-            toolbox: Arc::new(toolbox),
+            toolbox: toolbox.clone(),
             ..Settings::default()
         };
         let name = format!("verify {}", self.file.display());
         let mut stage = Stage::new(self.memories(), own, settings, recorder, Trace::in_memory(&name));
-        stage.play(&mut Unwatched, &Control::default(), std::future::pending()).await
+        let played = stage.play(&mut Unwatched, &Control::default(), std::future::pending()).await;
+        toolbox.close().await;
+        played
     }
 
     /// The models that answer for it: `model` for the scenario's own, where that names none, and those that

@@ -27,6 +27,7 @@ mod state;
 mod steps;
 mod strategies;
 mod texts;
+mod tool_servers;
 mod tools;
 mod topology;
 mod types;

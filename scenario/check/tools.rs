@@ -4,7 +4,7 @@ use super::cases::rows::{FileCell, FileValue, Rows, csv, jsonl};
 use super::{Checker, ReadNamed, is_identifier};
 use crate::files::FileKind;
 use crate::schema::{LongTool, Written, WrittenTool};
-use crate::tools::{LookupTable, MAX_CALLS, ToolProgram, ToolServer, too_large};
+use crate::tools::{LookupTable, MAX_CALLS, ToolProgram, too_large};
 use crate::{Agent, BuiltIn, Tool, ToolId, ToolKind, ToolSpec};
 use greenroom_grammar::{Grammar, MAX_BYTES};
 use greenroom_yaml::Path;
@@ -117,6 +117,7 @@ impl Checker {
             ("key", written.key.is_some(), "lookup"),
             ("arguments", written.arguments.is_some(), "command"),
             ("only", written.only.is_some(), "mcp"),
+            ("headers", written.headers.is_some(), "mcp"),
         ] {
             if is_there && kind != of {
                 let message = format!("`{field}` has no effect here: it belongs to `{of}`");
@@ -286,19 +287,8 @@ impl Checker {
         Some(ToolKind::Command(ToolProgram { line: line?, timeout }, spec))
     }
 
-    fn server(&mut self, written: LongTool, has_about: bool, path: &Path) -> Option<ToolKind> {
-        let line = self.line(written.mcp, &path.key("mcp"));
-        let timeout = self.timeout(written.timeout, &path.key("timeout"));
-        if has_about {
-            let message = "`about` has no effect here: a server describes its own tools";
-            self.unused(&path.key("about"), message, "remove it");
-        }
-        let only = written.only.map(|only| only.into_iter().flatten().collect());
-        Some(ToolKind::Server(ToolServer { line: line?, only, timeout }))
-    }
-
     /// A program and its arguments.
-    fn line(&mut self, written: Option<Vec<Option<String>>>, path: &Path) -> Option<Vec<String>> {
+    pub(super) fn line(&mut self, written: Option<Vec<Option<String>>>, path: &Path) -> Option<Vec<String>> {
         let written = written?;
         let line: Vec<String> = written.iter().flatten().cloned().collect();
         if line.first().is_none_or(|program| program.trim().is_empty()) {
@@ -309,7 +299,7 @@ impl Checker {
         (line.len() == written.len()).then_some(line)
     }
 
-    fn timeout(&mut self, written: Option<u64>, path: &Path) -> u64 {
+    pub(super) fn timeout(&mut self, written: Option<u64>, path: &Path) -> u64 {
         let (usual, most) = TIMEOUT;
         let seconds = written.unwrap_or(usual);
         if seconds == 0 || seconds > most {

@@ -69,8 +69,8 @@ pub enum WrittenTool {
     Long(Box<LongTool>),
 }
 
-/// A tool: exactly one of `built_in`, `lookup`, `command` and `mcp`. Programs and servers run with the rights
-/// of the user who plays the scenario, and only if `--allow-tools` permits them.
+/// A tool: exactly one of `built_in`, `lookup`, `command` and `mcp`. Programs run with the rights of the user
+/// who plays the scenario. They and servers are used only if `--allow-tools` permits them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields)]
@@ -88,9 +88,13 @@ pub struct LongTool {
     /// standard error is the reason.
     #[schemars(extend("minItems" = 1))]
     pub command: Option<Vec<Option<String>>>,
-    /// A Model Context Protocol server: a program and its arguments. Its tools are named `NAME_TOOL`.
-    #[schemars(extend("minItems" = 1))]
-    pub mcp: Option<Vec<Option<String>>>,
+    /// A Model Context Protocol server: a program and its arguments, or a URL. Its tools are named
+    /// `NAME_TOOL`. Both need `--allow-tools`.
+    pub mcp: Option<WrittenServer>,
+    /// HTTP headers that are sent to a server with a URL: the name of each, and the environment variable that
+    /// contains its value, e.g. `{ Authorization: MCP_TOKEN }`. A secret never stands in the file.
+    #[schemars(with = "Option<IndexMap<String, VariableName>>")]
+    pub headers: Option<IndexMap<String, Option<String>>>,
     /// The server's tools that may be called. Default: all.
     pub only: Option<Vec<Option<String>>>,
     /// What the tool does, in a sentence that agents read. Required for a `command`.
@@ -98,10 +102,29 @@ pub struct LongTool {
     /// JSON Schema of a `command`'s arguments, an object. The model's calls are constrained to it.
     #[schemars(with = "Value")]
     pub arguments: Option<Value>,
-    /// Maximum duration of a call to a program, in seconds. Default: 10.
+    /// Maximum duration of a call to a program, or of a request to a server, in seconds. Default: 10.
     #[schemars(range(min = 1, max = 600))]
     pub timeout: Option<u64>,
 }
+
+/// A Model Context Protocol server.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "McpServer", untagged)]
+pub enum WrittenServer {
+    /// A program and its arguments. It is started in this file's folder, and reads and writes messages.
+    List(#[schemars(with = "Vec<String>", extend("minItems" = 1))] Vec<Option<String>>),
+    /// The URL of a server that speaks the protocol over HTTP, e.g. `https://example.com/mcp`.
+    Text(
+        #[schemars(regex(pattern = r"^https?://[^/@\s]+(/\S*)?$"))]
+        String,
+    ),
+}
+
+/// The name of an environment variable.
+#[derive(JsonSchema)]
+#[schemars(rename = "VariableName")]
+#[allow(dead_code, reason = "only a description")]
+struct VariableName(#[schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))] String);
 
 /// A full memory continues in a new epoch, which begins with the system prompt and what is kept. A piece is a
 /// message that the agent has heard or said, or a paragraph of what the stage has told it. Each piece that is

@@ -93,6 +93,7 @@ const UNSEEN: &[&str] = &[
     "tool_command_no_arguments",
     "tool_arguments_no_object",
     "tool_server_name",
+    "tool_server_header_own",
     "tool_of_a_rule",
     "schema_no_file",
     "schema_no_json",
