@@ -75,7 +75,7 @@ impl Panel {
         let units: Vec<Unit> = units.values().map(of).collect();
         let numbers: Option<Vec<f64>> = options.iter().map(Value::as_f64).collect();
         let distance = |one: usize, other: usize| match &numbers {
-            Some(numbers) => (numbers[one] - numbers[other]).powi(2),
+            Some(numbers) => square(numbers[one] - numbers[other]),
             None => f64::from(u8::from(one != other)),
         };
         let runs = units.iter().filter(|unit| unit.iter().flatten().count() > 1).count();
@@ -83,6 +83,10 @@ impl Panel {
         let kappa = if judges.len() == 2 { kappa(&units, options.len()) } else { None };
         Agreement { judges, runs, is_interval: numbers.is_some(), alpha, kappa }
     }
+}
+
+fn square(value: f64) -> f64 {
+    value * value
 }
 
 /// One minus the observed disagreement, divided by that of verdicts drawn from all at random.
@@ -136,7 +140,7 @@ mod tests {
     #[test]
     fn alpha_is_that_of_the_article() {
         let names = alpha(&units(), 5, |one, other| f64::from(u8::from(one != other))).unwrap();
-        let numbers = alpha(&units(), 5, |one, other| (one as f64 - other as f64).powi(2)).unwrap();
+        let numbers = alpha(&units(), 5, |one, other| square(one as f64 - other as f64)).unwrap();
         assert!((names - 0.743).abs() < 0.0005 && (numbers - 0.849).abs() < 0.0005, "{names}, {numbers}");
     }
 
