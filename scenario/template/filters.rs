@@ -35,6 +35,7 @@ pub const FILTERS: &[(&str, &str)] = &[
         "only",
         "the items of a list that are also in another list; the entries of a mapping with the given keys",
     ),
+    ("keys_with", "the keys of a mapping that have a value: `place | keys_with('market')`"),
     ("shuffle", "the items of a list, in a random order"),
     ("sample", "some of a list's items, drawn without putting any back: `players | sample(3)`"),
     ("choose", "one of a list's items, drawn at random"),
@@ -73,6 +74,7 @@ pub(super) fn added(jinja: Jinja) -> Jinja {
         .with_filter("with", with)
         .with_filter("without", |of: Value, those: Value| select(&of, &those, false))
         .with_filter("only", |of: Value, those: Value| select(&of, &those, true))
+        .with_filter("keys_with", keys_with)
         .with_filter("shuffle", |state: &State<'_, '_>, of: Value| {
             let mut items = items(&of)?;
             drawn(state, |draws| draws.shuffle(&mut items, usize::MAX))?;
@@ -242,6 +244,19 @@ fn ranking(of: Value) -> Result<Value, Error> {
     Ok(numbers.into_iter().map(|(key, _)| Value::from(key)).collect())
 }
 
+fn keys_with(of: Value, value: Value) -> Result<Value, Error> {
+    if of.kind() != ValueKind::Map {
+        return Err(wrong("a mapping", &of));
+    }
+    let (mut keys, value) = (Vec::new(), plain(value));
+    for key in of.try_iter()? {
+        if plain(of.get_item(&key)?) == value {
+            keys.push(plain(key));
+        }
+    }
+    Ok(Value::from(keys))
+}
+
 fn sum_by_key(of: Value) -> Result<Value, Error> {
     let mut sums: BTreeMap<String, f64> = BTreeMap::new();
     for mapping in items(&of)? {
@@ -306,6 +321,10 @@ mod tests {
             ("scores | ranking", r#"["ben","cas","ann"]"#),
             ("[scores, {'ann': 1, 'dan': 0.5}] | sum_by_key", r#"{"ann":4,"ben":5,"cas":5,"dan":0.5}"#),
             ("scores | with('ann', 9)", r#"{"ann":9,"ben":5,"cas":5}"#),
+            ("votes | keys_with('ben')", r#"["ann","cas"]"#),
+            ("scores | keys_with(5)", r#"["ben","cas"]"#),
+            ("{'ann': true, 'ben': false} | keys_with(true)", r#"["ann"]"#),
+            ("votes | keys_with(none)", r#"["dan"]"#),
             ("alive | without('ben')", r#"["ann","cas"]"#),
             ("alive | without(none)", r#"["ann","ben","cas"]"#),
             ("alive | only(['cas', 'ann', 'dan'])", r#"["ann","cas"]"#),
@@ -329,6 +348,7 @@ mod tests {
                 "deal" => "['a'] | deal(['b'])".to_string(),
                 "sample" => "['a'] | sample(1)".to_string(),
                 "with" => "{'a': 1} | with('b', 2)".to_string(),
+                "keys_with" => "{'a': 1} | keys_with(1)".to_string(),
                 "without" | "only" => format!("['a'] | {name}('a')"),
                 "shuffle" | "choose" | "counts" | "plurality" => format!("['a'] | {name}"),
                 "sum_by_key" => "[{'a': 1}] | sum_by_key".to_string(),
