@@ -350,6 +350,8 @@ pub enum Topology {
 pub struct ScriptTurn {
     /// The speaker.
     pub agent: AgentId,
+    /// Its number among the agents who may have this turn, of whom one does; 0: the first, or the only one.
+    pub variant: usize,
     /// The question to the speaker.
     pub ask: Option<Arc<Template>>,
     /// The condition for playing the turn.

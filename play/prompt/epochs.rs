@@ -137,8 +137,8 @@ impl Memories {
         let n_events = past.events().len();
         let from = self.unanswered.get(&of).map_or(n_events, |turn| turn.begin);
         let epoch = past.begin_epoch(from, with);
-        if let Some(Unanswered { begin, is_new_epoch: is_anew, .. }) = self.unanswered.get_mut(&of) {
-            *is_anew = true;
+        if let Some(Unanswered { begin, is_new_epoch, .. }) = self.unanswered.get_mut(&of) {
+            *is_new_epoch = true;
             *begin = epoch.events().len() - (n_events - from);
         }
         self.timelines.insert(of, epoch);

@@ -178,7 +178,7 @@ impl HumanSeat for Control {
     fn ask(&self, question: Question) -> BoxFuture<'_, anyhow::Result<String>> {
         let (answer, answered) = oneshot::channel();
         if self.0.is_remote {
-            // At once: whoever is shown the question may answer it.
+            // At once: anybody who is shown the question may answer it.
             *self.asked() = Some((question.clone(), answer));
         }
         let open = OpenQuestion(self);

@@ -212,7 +212,7 @@ phases:
     },
     Section {
         of: "Says",
-        heading: "What else is said",
+        heading: "Texts of the stage",
         place: "`phases[n].say`",
         word: "texts",
         example: "\

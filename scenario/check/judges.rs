@@ -176,6 +176,7 @@ fn free_name(taken: &BTreeSet<String>) -> String {
 fn turn(ask: Option<Arc<Template>>, choice: Option<Arc<Choice>>, form: Option<Arc<Form>>) -> ScriptTurn {
     ScriptTurn {
         agent: AgentId(0),
+        variant: 0,
         ask,
         when: None,
         choice,

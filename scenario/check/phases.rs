@@ -123,7 +123,7 @@ impl Checker {
             return;
         }
         if phase.rounds == 0 && !phase.announcements.is_empty() {
-            let message = "what is said around rounds has no effect here: no rounds are played";
+            let message = "texts before and after rounds have no effect here: no rounds are played";
             self.unused(&path.key("say"), message, "remove it, or set `rounds`");
         }
         if phase.rounds == 0 && phase.decision.is_none() {

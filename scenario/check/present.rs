@@ -76,7 +76,7 @@ impl Checker {
     /// somebody who is absent is not a mistake: then the cast stays open.
     fn is_cast_of(&self, written: &WrittenPhase, cast: &[AgentId]) -> bool {
         let is_present = |key: &str| cast.iter().any(|id| self.names.agents[id.0].key == key);
-        parts(written).into_iter().all(is_present)
+        parts(written).into_iter().all(|key| !self.names.has_agent(key) || is_present(key))
     }
 
     fn everybody(&self) -> Vec<AgentId> {

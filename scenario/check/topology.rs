@@ -1,12 +1,12 @@
 //! Checks who speaks when, and who hears whom.
 
-use super::Checker;
 use super::choices::Answer;
+use super::{Checker, is_identifier};
 use crate::schema::{
-    Key, Keys, Moment, WhoSpeaks, WrittenAudience, WrittenPhase, WrittenSay, WrittenSays, WrittenTurn,
-    json_schema,
+    Key, Keys, Moment, WhoSpeaks, WrittenAudience, WrittenExpression, WrittenPhase, WrittenSay, WrittenSays,
+    WrittenTurn, json_schema,
 };
-use crate::template::{ROUND_NAMES, Template};
+use crate::template::{Expression, ROUND_NAMES, Template};
 use crate::{AgentId, Announcement, PhaseId, ScriptTurn, Topology};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::Diagnostic;
@@ -136,6 +136,7 @@ impl Checker {
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
+            let given = when.clone();
             let when = when.and_then(|given| self.expression(given, path.key("when"), end, ROUND_NAMES));
             let (to, is_unheard) = match to {
                 None => (Vec::new(), None),
@@ -148,11 +149,64 @@ impl Checker {
                 self.missing(&path.key("agent"), "a turn needs `agent`: who speaks", "e.g. `agent: ann`");
                 continue;
             };
-            if let Some(agent) = self.member(&agent, cast, &path.key("agent")) {
-                script.push(ScriptTurn { agent, ask, when, choice, form, to, is_unheard, set, hints });
+            let turn = ScriptTurn {
+                agent: AgentId(0),
+                variant: 0,
+                ask,
+                when,
+                choice,
+                form,
+                to,
+                is_unheard,
+                set,
+                hints,
+            };
+            if !self.is_chosen_in_play(&agent) {
+                let agent = self.member(&agent, cast, &path.key("agent"));
+                script.extend(agent.map(|agent| ScriptTurn { agent, ..turn }));
+                continue;
             }
+            let speakers = self.speaker_in_play(&agent, given, cast, &path, phase).into_iter().enumerate();
+            let of =
+                |(variant, (agent, when))| ScriptTurn { agent, variant, when: Some(when), ..turn.clone() };
+            script.extend(speakers.map(of));
         }
         script
+    }
+
+    /// True of an expression for an agent: not a key, and no word that is only misspelled.
+    fn is_chosen_in_play(&self, agent: &str) -> bool {
+        let agent = agent.trim();
+        let is_value = self.names.state.iter().chain(&self.names.variables).any(|name| name == agent)
+            || self.names.lets.iter().any(|known| known.name == agent);
+        !self.names.has_agent(agent) && (is_value || !is_identifier(agent))
+    }
+
+    /// A turn whose speaker an expression decides is a turn of each agent present, played only by that one.
+    fn speaker_in_play(
+        &mut self,
+        agent: &str,
+        when: Option<WrittenExpression>,
+        cast: &[AgentId],
+        path: &Path,
+        phase: PhaseId,
+    ) -> Vec<(AgentId, Expression)> {
+        let (end, here) = (PhaseId(phase.0 + 1), path.key("agent"));
+        // Alone first, so that its mistakes are reported once and as they are written.
+        let alone = WrittenExpression::Text(agent.to_string());
+        if self.expression(alone, here.clone(), end, ROUND_NAMES).is_none() {
+            return Vec::new();
+        }
+        let when = when.map(WrittenExpression::text);
+        let turns = cast.iter().filter_map(|id| {
+            let is_theirs = format!("({agent}) == '{}'", self.names.agents[id.0].key);
+            let condition = match &when {
+                Some(when) => format!("({when}) and {is_theirs}"),
+                None => is_theirs,
+            };
+            Some((*id, self.expression(WrittenExpression::Text(condition), here.clone(), end, ROUND_NAMES)?))
+        });
+        turns.collect()
     }
 
     /// What the stage says besides the prompt: when the phase opens, with those who read it; and around rounds.

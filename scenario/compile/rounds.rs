@@ -61,9 +61,16 @@ impl Compiler<'_> {
                 self.moderated(id, round, (*by, before), &speakers, guard);
             }
             Topology::Script(turns) => {
+                let mut variants: Vec<Condition> = Vec::new();
                 for (at, turn) in take(turns, left).iter().enumerate() {
                     let before = turns[..at].iter().filter(|other| other.agent == turn.agent).count();
-                    self.scripted(id, round, turn, before, guard);
+                    if turn.variant == 0 {
+                        variants.clear();
+                    }
+                    // What one of them sets must not give the same turn to another.
+                    let guard: Vec<Condition> = guard.iter().chain(&variants).cloned().collect();
+                    let played = self.scripted(id, round, turn, before, &guard);
+                    variants.push(Condition::NotPlayed(played));
                 }
             }
         }
@@ -108,7 +115,14 @@ impl Compiler<'_> {
         self.deliver(turn);
     }
 
-    fn scripted(&mut self, id: PhaseId, round: usize, turn: &ScriptTurn, before: usize, guard: &[Condition]) {
+    fn scripted(
+        &mut self,
+        id: PhaseId,
+        round: usize,
+        turn: &ScriptTurn,
+        before: usize,
+        guard: &[Condition],
+    ) -> TurnId {
         let phase = self.scenario.phase(id);
         let regular = self.regular(id, turn.agent, guard);
         let holds = turn.when.iter().map(|when| Condition::Holds(when.clone()));
@@ -140,6 +154,7 @@ impl Compiler<'_> {
         let said = self.turn(id, round, draft);
         self.deliver(said);
         self.change(id, Trigger::Turn(said), &turn.set);
+        said
     }
 
     /// The moderator chooses one of the speakers, aloud; only that one's turn takes place. `before`: a choice

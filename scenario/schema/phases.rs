@@ -154,7 +154,8 @@ pub struct WrittenRoute {
 #[serde(default)]
 #[schemars(rename = "Turn", deny_unknown_fields, extend("required" = ["agent"]))]
 pub struct WrittenTurn {
-    /// Who speaks.
+    /// Who speaks: a key, or an expression that returns one, such as the name of a value in the state. If it
+    /// returns nobody who is present, the turn is not played.
     pub agent: Option<Key>,
     /// The turn is only played if this is true. It can use what was said earlier in the phase, and `round`.
     pub when: Option<WrittenExpression>,
@@ -274,7 +275,7 @@ pub type WrittenSet = IndexMap<String, Option<WrittenExpression>>;
 pub enum WhoSpeaks {
     /// In each round everybody speaks once, in order, and hears those who spoke before. The default.
     RoundRobin,
-    /// Like `round_robin`, but each round begins with the next in order: whoever spoke first speaks last.
+    /// Like `round_robin`, but each round begins with the next agent, and the one who spoke first speaks last.
     Rotating,
     /// In each round all speak at once and do not hear each other until the next round.
     Broadcast,

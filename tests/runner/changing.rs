@@ -413,7 +413,11 @@ impl Author<'_> {
 
     /// A turn that is written out.
     fn turn(&mut self, keys: &[String], asks: Asks, decides: bool, site: Site) -> String {
-        let mut fields = vec![format!("agent: {}", self.dice.pick(keys))];
+        let agent = match self.dice.in_ten(2) {
+            true => format!("\"({} + ['{}'])[0]\"", self.agents(site), keys[0]),
+            false => self.dice.pick(keys).clone(),
+        };
+        let mut fields = vec![format!("agent: {agent}")];
         if self.dice.in_ten(4) {
             fields.push(format!("ask: \"{}\"", self.text(site)));
         }

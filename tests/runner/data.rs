@@ -139,3 +139,44 @@ assertions:
     assert!(transcript.turns[3].record.delta.contains("Was it clear? 2"));
     replay(&scenario, &transcript, BTreeMap::new()).unwrap();
 }
+
+/// A turn may be that of an agent whom the state names: that one alone acts, and all hear it.
+#[test]
+fn a_turn_is_played_by_the_agent_that_an_expression_returns() {
+    let text = "
+agents: { ann: {}, ben: {}, cas: {} }
+state: { leader: ben, nobody_leads: null }
+phases:
+  - name: talk
+    agents: [ann, ben, cas]
+    rounds: 2
+    turns:
+      - { agent: leader, ask: 'Who leads next, {{ me }}?', answer: [ann, ben, cas], set: { leader: 'talk.choices[leader]' } }
+      - { agent: leader, when: round == 2 }
+      - { agent: nobody_leads }
+      - { agent: \"['ann', 'cas'][round - 1]\" }
+outcome: { leader: leader }
+";
+    let loaded = load("x.yaml", text, &[]);
+    let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
+    let folder = tempfile::tempdir().unwrap();
+    let says =
+        Scripted::new(|request| Some(if request.path.ends_with("ben") { "cas" } else { "ann" }.into()));
+    let played = play(&scenario, Arc::new(says), folder.path(), &RunOptions::default()).unwrap();
+    let transcript = Transcript::open(&played.transcript).unwrap();
+    let paths: Vec<&str> = transcript.turns.iter().map(|turn| turn.record.path.as_str()).collect();
+    assert_eq!(paths, ["talk/1/ben", "talk/1/ann.4", "talk/2/cas", "talk/2/ann.2", "talk/2/cas.4"]);
+    assert!(
+        transcript.turns[1].record.delta.contains("ben: cas"),
+        "all hear it: {}",
+        transcript.turns[1].record.delta
+    );
+    let End::Complete(footer) = played.end else { panic!("it was stopped") };
+    assert_eq!(footer.outcomes[0].value, "ann");
+    replay(&scenario, &transcript, BTreeMap::new()).unwrap();
+    // A word that is neither a key nor a value is a mistake in writing.
+    let misspelled = load("x.yaml", &text.replace("agent: nobody_leads", "agent: bne"), &[]).report;
+    assert_eq!(misspelled.diagnostics[0].code, "unknown-agent", "{}", misspelled.render(false));
+    let fails = load("x.yaml", &text.replace("agent: nobody_leads", "agent: leader + 1"), &[]).report;
+    assert_eq!(fails.diagnostics.len(), 1, "{}", fails.render(false));
+}
