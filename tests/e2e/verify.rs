@@ -23,7 +23,7 @@ fn replay(stage: &Stage, run: &Path, more: &[&str]) -> (i32, String) {
 fn what_is_committed_replays_scores_and_plays_again() {
     let stage = Stage::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (folder, n) in [("scenarios/recordings", 9), ("examples/ci/recordings", 1)] {
+    for (folder, n) in [("scenarios/recordings", 14), ("examples/ci/recordings", 1)] {
         for how in crate::some([&[][..], &["--score"], &["--rerun"]], 2) {
             let (code, text) = replay(&stage, &root.join(folder), how);
             assert_eq!(code, 0, "{folder} {how:?}: {text}");

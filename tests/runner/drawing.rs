@@ -86,8 +86,9 @@ fn the_shipped_scenarios_are_drawn() {
         if file.extension().is_none_or(|kind| kind != "yaml") {
             continue;
         }
-        let (scenario, plan) = scenario(&std::fs::read_to_string(file).unwrap());
-        check(&scenario, &plan);
+        let loaded = greenroom::rehearsal::open(&file, &[]).unwrap();
+        let scenario = loaded.scenario.unwrap_or_else(|| panic!("{}", loaded.report.render(false)));
+        check(&scenario, scenario.plan());
     }
 }
 
