@@ -23,13 +23,13 @@ fn broadcast(stage: &Stage, sentences: usize) -> String {
     let agents: String = (0..N_AGENTS).map(agent).collect();
     // Each tells another one alone: else all would read all.
     let names: Vec<String> = (0..N_AGENTS).map(|i| format!("a{i}")).collect();
-    let whisper = |i: usize| format!("{{kind: whisper, from: a{i}, to: a{}}}", (i + 1) % N_AGENTS);
+    let whisper = |i: usize| format!("a{i}: a{}", (i + 1) % N_AGENTS);
     let whispers: Vec<String> = (0..N_AGENTS).map(whisper).collect();
     let phase = |name: &str| {
         let (agents, whispers) = (names.join(", "), whispers.join(", "));
         format!(
-            "- {{name: {name}, agents: [{agents}], order: broadcast, prompt: Talk., interactions: \
-             [{whispers}]}}\n"
+            "- {{name: {name}, agents: [{agents}], order: broadcast, prompt: Talk., to: \
+             {{{whispers}}}}}\n"
         )
     };
     let text = format!("id: crowd\nagents:\n{agents}phases:\n{}{}", phase("once"), phase("again"));

@@ -134,14 +134,12 @@ fn drawn(seed: u64) -> String {
         let form = if is_open { below(2) } else { below(4) };
         match form {
             _ if is_vote => {
-                phases += "    rounds: 0\n    decision_mode: majority_vote\n    choice: [stay, leave]\n";
+                phases += "    rounds: 0\n    vote: { rule: majority, answer: [stay, leave] }\n";
             }
             2 => {
-                phases += "    order: whisper\n    interactions:\n";
-                for pair in keys.windows(2) {
-                    writeln!(phases, "      - {{from: {}, to: {}, kind: whisper}}", pair[0], pair[1])
-                        .unwrap();
-                }
+                let pairs: Vec<String> =
+                    keys.windows(2).map(|pair| format!("[{}]", pair.join(", "))).collect();
+                writeln!(phases, "    pairs: [{}]", pairs.join(", ")).unwrap();
             }
             3 => {
                 let (a, b, c) = (keys[0], keys[1], keys[2]);
@@ -154,7 +152,7 @@ fn drawn(seed: u64) -> String {
                 let order = ["round_robin", "broadcast"][order];
                 writeln!(phases, "    order: {order}\n    rounds: {}", 1 + below(2)).unwrap();
                 if below(4) == 0 {
-                    phases += "    hears: none\n";
+                    phases += "    to: nobody\n";
                 }
             }
         }

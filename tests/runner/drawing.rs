@@ -18,7 +18,7 @@ fn talk(n: usize, topology: &str, rounds: usize) -> (Arc<Scenario>, Plan) {
     let agents: Vec<String> = names.iter().map(|name| format!("{name}: {{}}")).collect();
     let (agents, names) = (agents.join(", "), names.join(", "));
     scenario(&format!(
-        "agents: {{{agents}}}\nphases: [{{name: t, agents: [{names}], topology: {topology}, auto_rounds: \
+        "agents: {{{agents}}}\nphases: [{{name: t, agents: [{names}], order: {topology}, rounds: \
          {rounds}}}]"
     ))
 }

@@ -76,7 +76,7 @@ fn hostile_yaml_is_an_error_and_no_panic() {
         phase("answer: [x, y]", &format!("payoff: {{phase: p, matrix: {}}}\n", nested("[", "]"))),
         phase(&format!("turns: {}", nested("[", "]")), ""),
         phase(&format!("when: {}", nested("[", "]")), ""),
-        phase(&format!("interactions: [{{from: a0, to: {}, kind: whisper}}]", nested("[", "]")), ""),
+        phase(&format!("to: {{a0: {}}}", nested("[", "]")), ""),
         phase("", &format!("assertions: {}\n", nested("[", "]"))),
         phase("", &format!("outcome: {}\n", nested("{a: ", "}"))),
         phase("answer: [a, {b: c}]", ""),
@@ -93,7 +93,7 @@ fn hostile_yaml_is_an_error_and_no_panic() {
         texts.push(block("per_agent_prompt_templates", "x"));
         texts.push(block("choice", "x"));
         texts.push(block("turns", "x"));
-        texts.push(block("interactions", "x"));
+        texts.push(block("say", "x"));
         texts.push(block("when", "x"));
         texts.push(phase("answer: [x, y]", &format!("payoff:\n  phase: p\n  matrix:\n    {key}: 1\n")));
         texts.push(phase("", &format!("payoff:\n  {key}: 1\n")));

@@ -51,7 +51,7 @@ fn what_is_right_validates() {
 }
 
 /// Mistakes that no schema can see: of names, of templates and expressions, of numbers that depend on each
-/// other. `auto_rounds: 0` is right before a vote.
+/// other. `rounds: 0` is right before a vote.
 const UNSEEN: &[&str] = &[
     "each_of_a_number",
     "each_of_nobody",

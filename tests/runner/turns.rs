@@ -53,9 +53,9 @@ phases:
   - name: p
     agents: [a0, a1, a2, a3, a4]
     turns: [{}]
-    auto_rounds: {rounds}
+    rounds: {rounds}
     until: {until}
-{on_phase}  - {{name: after, agents: [a0], when: p.votes.y > 1, initial_prompt: '{{{{ p.votes.x }}}} to {{{{ p.votes.y }}}}'}}
+{on_phase}  - {{name: after, agents: [a0], when: p.votes.y > 1, prompt: '{{{{ p.votes.x }}}} to {{{{ p.votes.y }}}}'}}
 payoff: {{phase: p, each: \"(2 if mine == 'x' else 1) + others | select('eq', mine) | list | length\"}}
 outcome: {{votes: p.votes, choices: p.choices, history: p.history, worth: payoffs, invalid: p.invalid}}
 assertions: [p.votes.x >= p.votes.y]
@@ -71,7 +71,7 @@ proptest! {
     fn a_choice_counts_alike_on_a_phase_and_on_its_turns(
         speakers in proptest::collection::vec(0..5usize, 1..6),
         choice in proptest::sample::select(vec![
-            "choice: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: \
+            "answer: [x, y]", "parse_choice: [x, y, z]", "choice: {options: {x: I say x, y: I say y}, ask: \
                                                           Which?}",
         ]),
         rounds in 2..5usize,
@@ -106,7 +106,7 @@ proptest! {
                         {}}\nphases:\n".to_string();
         for at in 0..phases {
             writeln!(
-                text, "  - name: p{at}\n    agents: [{}]\n    auto_rounds: {rounds}", names.join(", ")
+                text, "  - name: p{at}\n    agents: [{}]\n    rounds: {rounds}", names.join(", ")
             ).unwrap();
             writeln!(text, "    choice: [x, y, z]\n    decision_mode: {decision}").unwrap();
             if decision == "coordinator_decides" {
@@ -128,7 +128,7 @@ proptest! {
                 "whisper" => writeln!(
                     text, "    topology: whisper\n    interactions: [{}]", edges.join(", ")
                 ).unwrap(),
-                _ => writeln!(text, "    topology: {topology}").unwrap(),
+                _ => writeln!(text, "    order: {topology}").unwrap(),
             }
         }
         // Many are refused: somebody absent, a pair listed twice, nobody to moderate.
