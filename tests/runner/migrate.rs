@@ -1,6 +1,7 @@
 //! Scenarios of earlier editions mean today what they meant: read as they are, and rewritten by `migrate`.
 
 use crate::changing;
+use crate::drift::greenroom_with;
 // What depends on a course of play is not tried here: it is no matter of the fields.
 use greenroom::scenario::load;
 use greenroom::scenario::{Scenario, migrate};
@@ -228,4 +229,33 @@ fn what_repeats_by_anchors_is_refused_where_it_would_change() {
     let Err(report) = migrate("x.yaml", text) else { panic!("it was rewritten") };
     assert!(report.render(false).contains("error[anchor]"), "{}", report.render(false));
     assert_eq!(scenario("x.yaml", text).plan().n_turns(), 4);
+}
+
+#[test]
+fn the_command_rewrites_files_and_says_what_it_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let older = "# A file.\nagents: { ann: {}, ben: {} } # two\ntemperature: 0.5\nphases:\n  \
+                 - { name: p, agents: [ann, ben], choice: [x, y] } # one\n";
+    let today = "# A file.\nagents: { ann: {}, ben: {} } # two\nsampling: { temperature: 0.5 }\nphases:\n  \
+                 - { name: p, agents: [ann, ben], answer: [x, y] } # one\n";
+    for (name, text) in [("a.yaml", older), ("b.yaml", today), ("c.yaml", "agents: [\n")] {
+        std::fs::write(at(name), text).unwrap();
+    }
+    let migrate = |args: &[&str]| greenroom_with(folder.path(), &[&["migrate"], args].concat(), &[]);
+    let (code, text) = migrate(&["--check", "a.yaml", "b.yaml"]);
+    assert!(
+        code == 3 && text.contains("a.yaml: is of an earlier edition") && text.contains("b.yaml: up to date"),
+        "{text}"
+    );
+    assert_eq!(std::fs::read_to_string(at("a.yaml")).unwrap(), older);
+    let (code, text) = migrate(&["a.yaml", "b.yaml", "c.yaml"]);
+    assert!(code == 2 && text.contains("temperature → sampling, choice → answer (5 lines, now 5)"), "{text}");
+    assert!(text.contains("c.yaml:2:1: error[yaml]"), "{text}");
+    for name in ["a.yaml", "b.yaml"] {
+        assert_eq!(std::fs::read_to_string(at(name)).unwrap(), today, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left behind");
+    let (code, text) = migrate(&["-", "a.yaml"]);
+    assert!(code != 0 && text.contains("`-` stands alone"), "{text}");
 }
