@@ -56,8 +56,16 @@ impl Writer<'_> {
             return below.unwrap_or(start);
         }
         let own = &self.text[start..self.tree.end(node).max(start)];
-        if self.is_flow(node) {
+        if matches!(self.tree.data(node), Data::Leaf(_)) {
             return start + own.trim_end().len();
+        }
+        if self.is_flow(node) {
+            // The parser may end it behind the comment that follows.
+            let is_comment = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
+            let from = below.unwrap_or(start).saturating_sub(start);
+            let closing = own.match_indices(['}', ']']).map(|(at, _)| at + 1).filter(|at| *at > from);
+            let closed = closing.into_iter().find(|at| own[*at..].split('\n').all(is_comment));
+            return start + closed.unwrap_or(own.trim_end().len());
         }
         // The parser ends a block where the next token begins.
         let is_text = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
@@ -403,7 +411,7 @@ phases:
 
     rest: x
 
-  - { name: two, texts: { ann: yes }, of: none }
+  - { name: two, texts: { ann: yes }, of: none } # {last}
 # The end.
 ";
 
