@@ -27,10 +27,16 @@ impl Checker {
     pub(super) fn state(&mut self, written: IndexMap<String, Value>, path: &Path) -> BTreeMap<String, Value> {
         let mut state = BTreeMap::new();
         for (name, mut value) in written {
-            if name == AFTER {
-                let message =
-                    "`after` says when `set` changes the state, so nothing in it can have this name";
-                let path = path.key(AFTER);
+            let meaning = match &*name {
+                AFTER => Some("when"),
+                EACH => Some("for which agents"),
+                _ => None,
+            };
+            if let Some(meaning) = meaning {
+                let message = format!(
+                    "`{name}` says {meaning} `set` changes the state, so nothing in it can have this name"
+                );
+                let path = path.key(name);
                 let found = Diagnostic::error("bad-name", path.to_string(), self.tree.key(&path), message);
                 self.push(found.help("rename it"));
             } else if self.is_name(&name, &path.key(name.clone()), "something in the state") {
@@ -108,12 +114,12 @@ impl Checker {
         in_round: bool,
     ) -> Arc<[Assignment]> {
         let Some(written) = written else { return Arc::default() };
+        let mut written = written;
+        let each = written.shift_remove(EACH).flatten();
         if written.is_empty() {
             self.unused(path, "nothing is set here", "remove it, or write e.g. `{ pot: pot + 1 }`");
         }
         let end = PhaseId(phase.0 + 1);
-        let mut written = written;
-        let each = written.shift_remove(EACH).flatten();
         let more = if in_round { ROUND_NAMES } else { &[] };
         let each = each.and_then(|each| self.expression(each, path.key(EACH), end, more));
         let more = match (&each, in_round) {

@@ -19,6 +19,26 @@ const SECRET: &str = "leave it out if everybody may hear; if nobody may hear, wr
 pub(super) const ALL: &str = "all";
 pub(super) const NOBODY: &str = "nobody";
 
+/// A field that lists agents, and what is said of an empty one.
+struct AgentList {
+    field: &'static str,
+    empty: &'static str,
+    help: &'static str,
+}
+
+const LISTENERS: AgentList =
+    AgentList { field: "to", empty: ", so everybody present would hear it", help: SECRET };
+const READERS: AgentList = AgentList {
+    field: "to",
+    empty: ": nobody would read it",
+    help: "leave it out if everybody present reads it, or remove the text",
+};
+const OVERHEARD: AgentList = AgentList {
+    field: "overhears",
+    empty: " here: nobody is overheard",
+    help: "name those whose whispers are heard, or remove it",
+};
+
 impl Checker {
     /// Who speaks when: exactly one of `order`, `pairs`, `moderator` and `turns`.
     pub(super) fn topology(
@@ -142,7 +162,7 @@ impl Checker {
                 None => (Vec::new(), None),
                 Some(Keys::One(word)) if word == ALL => (Vec::new(), Some(false)),
                 Some(Keys::One(word)) if word == NOBODY => (Vec::new(), Some(true)),
-                Some(to) => (self.present(to, cast, &path.key("to")), None),
+                Some(to) => (self.present(to, cast, &path.key("to"), &LISTENERS), None),
             };
             let set = self.set(set, &path.key("set"), phase, true);
             let Some(Key(agent)) = agent else {
@@ -238,7 +258,7 @@ impl Checker {
             let to = match to {
                 None => cast.to_vec(),
                 Some(Keys::One(word)) if word == ALL => cast.to_vec(),
-                Some(to) => self.present(to, cast, &path.key("to")),
+                Some(to) => self.present(to, cast, &path.key("to"), &READERS),
             };
             let Some(text) = text else {
                 let example = "e.g. `- { at: round_start, text: \"Round {{ round }} of {{ rounds }}.\" }`";
@@ -296,13 +316,9 @@ impl Checker {
                 for (key, to) in written {
                     let path = path.key(key.clone());
                     let (speaker, Some(to)) = (self.member_named(&key, cast, &path), to) else { continue };
-                    let to = self.present(to, cast, &path);
+                    let to = self.present(to, cast, &path, &LISTENERS);
                     let Some(speaker) = speaker else { continue };
-                    if to.contains(&speaker) {
-                        let message = format!("`{key}` can't whisper to itself");
-                        self.error("bad-value", &path, message).help =
-                            Some(format!("leave `{key}` out of the list"));
-                    }
+                    self.others(&to, speaker, "whisper to", &path);
                     whispers.insert(speaker, to);
                 }
             }
@@ -314,7 +330,7 @@ impl Checker {
 
     /// All whisper to the same agents; one who would be alone with itself speaks aloud.
     fn whispered_to(&mut self, to: Keys, cast: &[AgentId], path: &Path) -> BTreeMap<AgentId, Vec<AgentId>> {
-        let to = self.present(to, cast, path);
+        let to = self.present(to, cast, path, &LISTENERS);
         let others = |speaker: &AgentId| to.iter().copied().filter(|other| other != speaker).collect();
         let all = cast.iter().map(|speaker| (*speaker, others(speaker)));
         all.filter(|(_, to): &(AgentId, Vec<AgentId>)| !to.is_empty()).collect()
@@ -331,15 +347,21 @@ impl Checker {
         for (key, of) in written.unwrap_or_default() {
             let path = path.key(key.clone());
             let (by, Some(of)) = (self.member_named(&key, cast, &path), of) else { continue };
-            let of = self.present(of, cast, &path);
+            let of = self.present(of, cast, &path, &OVERHEARD);
             let Some(by) = by else { continue };
-            if of.contains(&by) {
-                let message = format!("`{key}` can't overhear itself");
-                self.error("bad-value", &path, message).help = Some(format!("leave `{key}` out of the list"));
-            }
+            self.others(&of, by, "overhear", &path);
             overhears.push((by, of));
         }
         overhears
+    }
+
+    /// Nobody is in a list of its own.
+    fn others(&mut self, listed: &[AgentId], id: AgentId, verb: &str, path: &Path) {
+        if listed.contains(&id) {
+            let key = self.names.agents[id.0].key.clone();
+            let message = format!("`{key}` can't {verb} itself");
+            self.error("bad-value", path, message).help = Some(format!("leave `{key}` out of the list"));
+        }
     }
 
     /// An agent who must be present, named by a key of a mapping.
@@ -355,20 +377,22 @@ impl Checker {
     }
 
     /// The agents that one key or a list of keys names, who must be present.
-    fn present(&mut self, given: Keys, cast: &[AgentId], path: &Path) -> Vec<AgentId> {
+    fn present(&mut self, given: Keys, cast: &[AgentId], path: &Path, list: &AgentList) -> Vec<AgentId> {
         let keys = match given {
             Keys::One(key) => return self.member(&key, cast, path).into_iter().collect(),
             Keys::Many(keys) => keys,
         };
         if keys.is_empty() {
-            self.missing(path, "`to` is empty, so everybody present would hear it", SECRET);
+            let message = format!("`{}` is empty{}", list.field, list.empty);
+            self.missing(path, &message, list.help);
         }
         let mut present: Vec<AgentId> = Vec::new();
         for (at, key) in keys.into_iter().enumerate() {
             let (path, Some(key)) = (path.index(at), key) else { continue };
             let Some(id) = self.member(&key, cast, &path) else { continue };
             if present.contains(&id) {
-                let message = format!("`{key}` appears twice in `to`: the second one is not used");
+                let message =
+                    format!("`{key}` appears twice in `{}`: the second one is not used", list.field);
                 let span = self.tree.value(&path);
                 let found = Diagnostic::warning("duplicate-name", path.to_string(), span, message);
                 self.push(found.help("remove one"));

@@ -66,6 +66,7 @@ const UNSEEN: &[&str] = &[
     "pairs_of_one",
     "say_field_as_agent",
     "state_named_after",
+    "state_named_each",
     "to_itself",
     "to_word",
     "vote_and_answer",
