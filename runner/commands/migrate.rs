@@ -4,7 +4,7 @@ use super::Exit;
 use crate::files::{self, FileKind};
 use crate::scenario::{self, Migrated, Older};
 use anyhow::{Context as _, bail};
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Rewrite scenarios of earlier editions in today's language
@@ -53,7 +53,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             Ok(Some(Migrated { text: new, changes })) => {
                 n_older += 1;
                 if !args.check {
-                    rewrite(file, &new).with_context(|| format!("can't write {shown}"))?;
+                    // What a link leads to is rewritten, and the link stays.
+                    let file = std::fs::canonicalize(file);
+                    files::replace(&file.with_context(|| format!("can't write {shown}"))?, &new)?;
                 }
                 let (before, after) = (text.lines().count(), new.lines().count());
                 let done = if args.check { "is of an earlier edition" } else { "rewritten" };
@@ -66,16 +68,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         (_, true) => Exit::Drift,
         _ => Exit::Pass,
     })
-}
-
-/// Puts a text in a file's place, whole or not at all.
-fn rewrite(file: &Path, text: &str) -> anyhow::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(folder)?;
-    new.write_all(text.as_bytes())?;
-    new.as_file().set_permissions(std::fs::metadata(file)?.permissions())?;
-    new.persist(file)?;
-    Ok(())
 }
 
 /// What changed, each kind once, with how often.

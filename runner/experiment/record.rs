@@ -120,12 +120,7 @@ impl ExperimentRecord {
         }
         std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
         let text = serde_json::to_string_pretty(self)? + "\n";
-        let new = tempfile::NamedTempFile::new_in(folder);
-        let mut new = new.with_context(|| format!("can't write {shown}"))?;
-        std::io::Write::write_all(&mut new, text.as_bytes())
-            .with_context(|| format!("can't write {shown}"))?;
-        new.persist(&file).with_context(|| format!("can't write {shown}"))?;
-        Ok(())
+        files::replace(&file, text)
     }
 
     /// A description of the first thing that an earlier record has and this one lacks.

@@ -5,6 +5,7 @@
 //! says so (`carried`), for no model has read these texts. In CI nothing is written.
 
 use super::find::plain;
+use crate::files;
 use crate::transcript::Transcript;
 use anyhow::Context as _;
 use std::ffi::OsStr;
@@ -63,12 +64,7 @@ pub(super) fn write(
 ) -> Option<String> {
     let file = pending_file(recording);
     let written = text.and_then(|text| {
-        let can_not = || format!("can't write {}", file.display());
-        let folder = recording.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut new =
-            tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(can_not)?;
-        std::io::Write::write_all(&mut new, text.as_bytes()).with_context(can_not)?;
-        new.persist(&file).with_context(can_not)?;
+        files::replace(&file, text)?;
         Ok(file.display().to_string())
     });
     match written {

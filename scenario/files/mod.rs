@@ -211,6 +211,26 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
     written.with_context(|| format!("can't write {}", path.display()))
 }
 
+/// Writes a file, whole or not at all, in the place of what is there: a link is replaced, not followed. The
+/// permissions of a regular file stay.
+///
+/// # Errors
+/// The file and the system's message.
+pub fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    let replaced = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut new = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+        new.write_all(bytes.as_ref())?;
+        if let Ok(before) = std::fs::symlink_metadata(path)
+            && before.is_file()
+        {
+            new.as_file().set_permissions(before.permissions())?;
+        }
+        new.persist(path).map(drop).map_err(|error| error.error)
+    };
+    replaced().with_context(|| format!("can't write {}", path.display()))
+}
+
 /// Writes to what a person named, which may be a pipe or a device: `/dev/stdout`, `>(less)`.
 ///
 /// # Errors
@@ -359,5 +379,22 @@ mod tests {
         assert_eq!(message("zero"), "it is a device; expected a regular file");
         assert!(head(&at("zero"), 4).is_err());
         assert_eq!(head(&at("small"), 2).unwrap(), b"te");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_replaced_file_keeps_its_permissions_and_a_link_is_not_followed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("old"), "old").unwrap();
+        std::fs::set_permissions(at("old"), PermissionsExt::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(at("old"), at("link")).unwrap();
+        replace(&at("link"), "by the link").unwrap();
+        assert_eq!(std::fs::read_to_string(at("old")).unwrap(), "old");
+        replace(&at("old"), "new").unwrap();
+        assert_eq!(std::fs::read_to_string(at("old")).unwrap(), "new");
+        assert_eq!(std::fs::metadata(at("old")).unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(replace(&at("none/new"), "").unwrap_err().to_string().contains("can't write"));
     }
 }

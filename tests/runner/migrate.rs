@@ -256,6 +256,14 @@ fn the_command_rewrites_files_and_says_what_it_changed() {
         assert_eq!(std::fs::read_to_string(at(name)).unwrap(), today, "{name}");
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left behind");
+    #[cfg(unix)]
+    {
+        std::fs::write(at("a.yaml"), older).unwrap();
+        std::os::unix::fs::symlink(at("a.yaml"), at("link.yaml")).unwrap();
+        assert_eq!(migrate(&["link.yaml"]).0, 0);
+        assert!(std::fs::symlink_metadata(at("link.yaml")).unwrap().is_symlink(), "a link stays one");
+        assert_eq!(std::fs::read_to_string(at("a.yaml")).unwrap(), today);
+    }
     let (code, text) = migrate(&["-", "a.yaml"]);
     assert!(code != 0 && text.contains("`-` stands alone"), "{text}");
 }
