@@ -362,12 +362,15 @@ fn indent_of_line(text: &str, at: usize) -> usize {
 /// A text whose lines after the first are moved from one column to another.
 fn shifted(text: &str, from: usize, to: usize) -> String {
     let mut lines = text.split('\n');
-    let first = lines.next().unwrap_or("").to_string();
-    lines.fold(first, |text, line| {
+    let mut moved = lines.next().unwrap_or("").to_string();
+    for line in lines {
         let words = line.trim_start_matches(' ');
         let indent = if words.is_empty() { 0 } else { (line.len() - words.len() + to).saturating_sub(from) };
-        format!("{text}\n{}{words}", " ".repeat(indent))
-    })
+        moved.push('\n');
+        moved.extend(std::iter::repeat_n(' ', indent));
+        moved.push_str(words);
+    }
+    moved
 }
 
 /// The comment that follows a value on its line, with the blanks before it.

@@ -297,9 +297,16 @@ pub fn migrate(name: &str, text: &str) -> Result<Option<Migrated>, Report> {
     match tree.rewritten(text) {
         Some(text) => Ok(Some(Migrated { text, changes })),
         None => {
-            let message = "this has to change, and the file repeats parts by anchors (`&`, `*`, `<<`)";
+            let message = match text.contains(['&', '*']) {
+                true => "this has to change, and the file repeats parts by anchors (`&`, `*`, `<<`)",
+                false => "this has to change, and the text around it can't be kept as it is",
+            };
             let found = Diagnostic::error("anchor", first.path.to_string(), first.span, message);
-            let diagnostics = vec![found.help("write the repeated parts out, then run this command again")];
+            let help = match text.contains(['&', '*']) {
+                true => "write the repeated parts out, then run this command again".to_string(),
+                false => format!("change it by hand: `{}` is `{}` today", first.name, first.now),
+            };
+            let diagnostics = vec![found.help(help)];
             Err(Report { sources, diagnostics })
         }
     }

@@ -337,7 +337,7 @@ const REFUSED: &str = "connection refused; check that the server is running";
 fn refusal(body: &[u8]) -> Option<String> {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     let message = value.as_ref().and_then(|value| {
-        ["/error/message", "/message", "/error"].iter().find_map(|at| value.pointer(at)?.as_str())
+        ["/error/message", "/message", "/error", "/detail"].iter().find_map(|at| value.pointer(at)?.as_str())
     });
     first_line(&message.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed))
 }

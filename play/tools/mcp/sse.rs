@@ -36,10 +36,10 @@ impl<R: BufRead> Events<R> {
             }
             if let Some(more) = line.strip_prefix(b"data:") {
                 let more = more.strip_prefix(b" ").unwrap_or(more);
-                data = Some(match data {
-                    Some(before) => [&before[..], b"\n", more].concat(),
-                    None => more.to_vec(),
-                });
+                if let Some(data) = &mut data {
+                    data.push(b'\n');
+                }
+                data.get_or_insert_default().extend_from_slice(more);
             } else if line.is_empty() {
                 data = None;
             }
