@@ -27,6 +27,7 @@ use crate::lookup::Lookup;
 use crate::outcome;
 use crate::prompt::{Asked, Directions, Memories, Routing};
 use crate::tools;
+use crate::tools::cut_call;
 use crate::trace::{Trace, TurnTrace};
 use crate::transcript::{Footer, InterTurnRecord, Recorder, RouteRecord, TurnRecord};
 use crate::walk::{follow, record_reply};
@@ -401,6 +402,7 @@ impl Stage {
             form: asked.form.clone(),
             tools: self.settings.toolbox.offer(&self.scenario, agent),
             may_call: asked.may_call,
+            must_call: asked.must_call.clone(),
             n_calls: asked.n_calls,
             max_calls: self.memories.max_calls(asked.id),
             follow: None,
@@ -441,7 +443,9 @@ impl Stage {
         else {
             return self.fail(id, anyhow::anyhow!("{}: answered twice", self.plan.turn(id).path));
         };
-        if let Some(call) = reply.call.take().filter(|_| asked.may_call) {
+        // What is no call where one has to be made is a failed one.
+        let missing = asked.must_call.as_ref().map(|_| cut_call());
+        if let Some(call) = reply.call.take().filter(|_| asked.may_call).or(missing) {
             return self.call(asked, reply, call, answers, run_loop);
         }
         let is_summary = asked.is_summary;

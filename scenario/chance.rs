@@ -25,6 +25,13 @@ pub(crate) struct Draws {
     n: AtomicU64,
 }
 
+/// The numbers below `n` in the random order of a place.
+pub fn drawn_order(root: u64, place: &str, n: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    Draws::new(root, place).shuffle(&mut order, n);
+    order
+}
+
 /// Name of the draws in a context; nothing in a scenario can be called that.
 pub(crate) const DRAWS: &str = "draws of the place";
 

@@ -27,6 +27,8 @@ pub struct Choice {
     pub ask: Option<Arc<Template>>,
     /// The results that are open, where not all are.
     pub open: Option<Expression>,
+    /// The number of options that are picked, one after the other.
+    pub n_picks: usize,
 }
 
 /// One option.
@@ -143,6 +145,7 @@ mod tests {
             by_length: false,
             ask: None,
             open: None,
+            n_picks: 1,
         }
     }
 

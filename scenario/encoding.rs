@@ -97,6 +97,7 @@ impl Bytes {
             self.text(form.text());
             self.variant(u64::from(form.is_shown));
         }
+        turn.call.iter().for_each(|call| self.text(call));
     }
 
     fn input(&mut self, input: Input) {
@@ -145,9 +146,22 @@ impl Bytes {
                 self.number(turn.0);
                 self.number(*option);
             }
+            Condition::Played(turn) => {
+                self.variant(11);
+                self.number(turn.0);
+            }
             Condition::NotPlayed(turn) => {
                 self.variant(4);
                 self.number(turn.0);
+            }
+            Condition::Drawn(place) => {
+                self.variant(9);
+                self.number(*place);
+            }
+            Condition::Paired(first, second, pairs) => {
+                self.variant(10);
+                [first.0, second.0].into_iter().for_each(|n| self.number(n));
+                self.text(&pairs.text);
             }
             Condition::Present => self.variant(6),
             Condition::Votes => self.variant(7),
@@ -195,7 +209,7 @@ impl Bytes {
 
     fn constraint(&mut self, constraint: &Constraint) {
         let Constraint { choice, except } = constraint;
-        let Choice { path: _, options, method, shuffle, by_length, ask, open } = choice.as_ref();
+        let Choice { path: _, options, method, shuffle, by_length, ask, open, n_picks } = choice.as_ref();
         self.list(options.iter(), |bytes, option| {
             bytes.text(&option.value.to_string());
             bytes.text(&option.text);
@@ -212,6 +226,9 @@ impl Bytes {
         self.list(except.iter(), |bytes, turn| bytes.number(turn.0));
         if *by_length {
             self.text("normalize: length");
+        }
+        if *n_picks > 1 {
+            self.number(*n_picks);
         }
     }
 

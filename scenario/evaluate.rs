@@ -91,6 +91,39 @@ pub fn present(
     keys.into_iter().map(agent).collect()
 }
 
+/// The pairs that an expression gives: lists of two agents' keys. One who is left over has a list of its
+/// own, and no turn.
+///
+/// # Errors
+/// The expression fails, gives something else, or an agent twice.
+pub fn pairs(
+    scenario: &Arc<Scenario>,
+    expression: &Expression,
+    said: &Arc<History>,
+    names: &[(&str, Value)],
+) -> Result<Vec<(AgentId, AgentId)>, TemplateError> {
+    let value = evaluate_with(scenario, expression, said, names.iter().cloned())?;
+    let wrong = |message: String| TemplateError { kind: TemplateFault::Other, message, line: 1 };
+    let expected = |found: &Value| {
+        wrong(format!("expected a list of pairs such as [['ann', 'ben']], found {}", text_of(found)))
+    };
+    let (mut pairs, mut seen) = (Vec::new(), BTreeSet::new());
+    for pair in value.as_array().ok_or_else(|| expected(&value))? {
+        let keys = pair.as_array().filter(|pair| (1..=2).contains(&pair.len()));
+        let agent = |key: &Value| key.as_str().and_then(|key| scenario.agent_by_key(key));
+        let agents: Option<Vec<AgentId>> = keys.and_then(|keys| keys.iter().map(agent).collect());
+        let agents = agents.ok_or_else(|| expected(&value))?;
+        if let Some(twice) = agents.iter().find(|agent| !seen.insert(**agent)) {
+            let key = &scenario.agent(*twice).key;
+            return Err(wrong(format!("`{key}` is in more than one pair of a round: {}", text_of(&value))));
+        }
+        if let [one, other] = agents[..] {
+            pairs.push((one, other));
+        }
+    }
+    Ok(pairs)
+}
+
 impl Choice {
     /// The options that are open to an agent, by index; their results are those that `open` gives. What is
     /// not an option is not open.

@@ -88,6 +88,7 @@ impl Points {
     fn turn(&self, turn: &Turn) -> Turn {
         let guard = turn.guard.iter().map(|condition| match condition {
             Condition::Chose(id, option) => Condition::Chose(self.id(*id), *option),
+            Condition::Played(id) => Condition::Played(self.id(*id)),
             Condition::NotPlayed(id) => Condition::NotPlayed(self.id(*id)),
             other => other.clone(),
         });

@@ -62,6 +62,8 @@ pub struct Turn {
     pub constraint: Option<Constraint>,
     /// The form of the reply.
     pub form: Option<Arc<Form>>,
+    /// The tool that the speaker has to call before it replies.
+    pub call: Option<Arc<str>>,
     /// The purpose of the reply.
     pub purpose: Purpose,
     /// The agents who hear it.
@@ -135,10 +137,16 @@ pub enum Condition {
     Holds(Expression),
     /// That turn took place and was this option.
     Chose(TurnId, usize),
+    /// That turn took place.
+    Played(TurnId),
     /// That turn did not take place.
     NotPlayed(TurnId),
     /// No vote of the phase before this attempt was unanimous.
     Undecided(PhaseId, usize),
+    /// The speaker has this place, from 0, in the order drawn for the round.
+    Drawn(usize),
+    /// This expression pairs the first of the two with the second, in this round.
+    Paired(AgentId, AgentId, Arc<Expression>),
     /// The speaker is present in the phase.
     Present,
     /// The speaker is one of the phase's voters.

@@ -55,9 +55,10 @@ pub fn render_stage(
     let n_known = phase.0 + usize::from(round.is_some());
     context.extend(played(scenario, Some(phase), n_known, said)?);
     let here = scenario.phase(phase);
-    let names = round.into_iter().flat_map(|round| round_names(scenario, phase, round));
-    let names = names.chain(pass_names(scenario, here.pass));
-    context.extend(names.map(|(name, value)| (name.to_string(), plain(value))));
+    let of_round = round.into_iter().flat_map(|round| round_names(scenario, phase, round));
+    let of_round = of_round.map(|(name, value)| (name as &str, value));
+    let names: Vec<(&str, serde_json::Value)> = of_round.chain(pass_names(scenario, here.pass)).collect();
+    context.extend(names.into_iter().map(|(name, value)| (name.to_string(), plain(value))));
     context.insert("phase".into(), phase_constants(here));
     for (id, other) in scenario.cast() {
         context.insert(other.key.clone(), Value::from_object(AgentObject::new(other, id.0)));
@@ -85,17 +86,22 @@ pub fn round_names(
     free(scenario, [("round", round), ("rounds", scenario.phase(phase).rounds.max(round))])
 }
 
-/// Values of [`PASS_NAMES`](super::template::PASS_NAMES) and [`OUTER`] in a pass of a block; a scenario's own
-/// names come first.
+/// Values of [`PASS_NAMES`](super::template::PASS_NAMES), of [`OUTER`] and of the items of blocks in a pass; a
+/// scenario's own names come first.
 pub fn pass_names(
     scenario: &Scenario,
     pass: Option<PassId>,
-) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
+) -> impl Iterator<Item = (&str, serde_json::Value)> {
+    let around = std::iter::successors(pass, |pass| scenario.pass(*pass).within);
+    let items = around.filter_map(|pass| scenario.pass(pass).item.as_deref());
+    let items = items.flat_map(|item| item.values.iter().map(|(name, value)| (name.as_str(), value.clone())));
     let pass = pass.map(|pass| scenario.pass(pass));
     let outer = pass.and_then(|pass| pass.within).map(|outer| scenario.pass(outer));
     let outer = outer.map(|outer| (OUTER, serde_json::json!({ "pass": outer.number, "passes": outer.of })));
     let own = pass.into_iter().flat_map(|pass| free(scenario, [("pass", pass.number), ("passes", pass.of)]));
-    own.chain(outer.filter(|(name, _)| is_free(scenario, name)))
+    let own: Vec<(&str, serde_json::Value)> =
+        own.chain(outer.filter(|(name, _)| is_free(scenario, name))).collect();
+    own.into_iter().chain(items)
 }
 
 /// Numbers by names that a scenario has not taken itself.
@@ -244,7 +250,11 @@ fn played(
     let visible = scenario.visible(at, n_known, said).into_iter();
     let mut context: BTreeMap<String, Value> =
         visible.map(|(name, id)| (name.to_string(), object(id))).collect();
-    context.insert("phases".into(), Value::from_object(PhasesByName(context.clone())));
+    let parts = scenario.phases.iter().enumerate().take(n_known).filter(|(_, phase)| phase.pass.is_some());
+    let mut by_name: BTreeMap<String, Value> =
+        parts.map(|(id, phase)| (phase.part.clone(), object(PhaseId(id)))).collect();
+    by_name.extend(context.clone());
+    context.insert("phases".into(), Value::from_object(PhasesByName(by_name)));
     let known =
         scenario.payoff.as_ref().is_some_and(|payoff| payoff.phases.iter().any(|phase| said.has(*phase)));
     if let Some(payoffs) = known.then(|| payoffs(scenario, said)).transpose()?.flatten() {

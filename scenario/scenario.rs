@@ -198,6 +198,8 @@ pub struct Pass {
     pub number: usize,
     /// The number of passes that there can be.
     pub of: usize,
+    /// What it is played for, in a block for each item of a list.
+    pub item: Option<Arc<Item>>,
     /// The pass of another block that contains it.
     pub within: Option<PassId>,
     /// The pass before it, of the same block.
@@ -208,6 +210,22 @@ pub struct Pass {
     pub when: Option<Expression>,
     /// The condition for its being the last.
     pub until: Option<Expression>,
+}
+
+impl Pass {
+    /// Its number, or its item, in the names of phases.
+    pub fn part(&self) -> String {
+        self.item.as_ref().map_or_else(|| self.number.to_string(), |item| item.part.clone())
+    }
+}
+
+/// An item of the list that a block is played for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// How it stands in the names of phases.
+    pub part: String,
+    /// Its value by the name that the block gives it; its parts, where it gives several.
+    pub values: BTreeMap<String, serde_json::Value>,
 }
 
 /// One phase, in a block in one pass.
@@ -255,6 +273,8 @@ pub struct Phase {
     pub ask: Option<Arc<Template>>,
     /// The form of every turn's reply.
     pub form: Option<Arc<Form>>,
+    /// The tool that is called in every turn before the reply.
+    pub call: Option<Arc<str>>,
     /// How it decides.
     pub decision: Option<Decision>,
     /// Text of the debate format.
@@ -326,10 +346,15 @@ pub enum Topology {
     RoundRobin,
     /// The same, but each round begins one agent later.
     Rotating,
+    /// The same, but each round is in an order of its own, drawn from the run's seed.
+    Random,
     /// Each round, all answer at once; they hear each other at the next round.
     Broadcast,
     /// Each round, the first of each pair speaks to the second, then the second to the first.
     Whisper(Vec<(AgentId, AgentId)>),
+    /// The same for the pairs that an expression gives at the beginning of the round; an agent is in one at
+    /// most.
+    Matched(Arc<Expression>),
     /// As round_robin; after each turn everybody else but the next in order is asked, all at once, whether to
     /// cut in, unless they have done so in this round; the first in order who wants to speaks next, once, and
     /// the order continues.
@@ -360,6 +385,8 @@ pub struct ScriptTurn {
     pub choice: Option<Arc<Choice>>,
     /// The form of its reply.
     pub form: Option<Arc<Form>>,
+    /// The tool that is called before it.
+    pub call: Option<Arc<str>>,
     /// The agents to whom it is whispered; empty: as in the phase.
     pub to: Vec<AgentId>,
     /// True if no agent hears it, false if others do; none: as in the phase.
@@ -368,6 +395,13 @@ pub struct ScriptTurn {
     pub set: Arc<[Assignment]>,
     /// Settings of its reply.
     pub hints: Hints,
+}
+
+impl ScriptTurn {
+    /// True if it has an `answer` of its own.
+    pub fn has_answer(&self) -> bool {
+        self.choice.is_some() || self.form.is_some() || self.call.is_some()
+    }
 }
 
 /// A new value of something in the state.
@@ -517,6 +551,37 @@ impl Phase {
         self.cast.is_some() || self.route.is_some()
     }
 
+    /// Leaves out all agents but these, who are present whatever happens.
+    pub(crate) fn keep(&mut self, present: &[AgentId]) {
+        let is_here = |agent: &AgentId| present.contains(agent);
+        self.cast = None;
+        self.agents.retain(is_here);
+        self.observers.retain(is_here);
+        self.openings.iter_mut().for_each(|(to, _)| to.retain(is_here));
+        self.announcements.iter_mut().for_each(|said| said.to.retain(is_here));
+        self.whispers.retain(|speaker, _| is_here(speaker));
+        self.overhears.retain(|(by, _)| is_here(by));
+        if let Some(voters) = &mut self.voters {
+            voters.agents.retain(is_here);
+        }
+        match &mut self.topology {
+            Topology::Whisper(pairs) => pairs.retain(|(one, other)| is_here(one) && is_here(other)),
+            Topology::Script(turns) => {
+                // The first that is left of the agents who may have a turn is its first variant.
+                let mut is_first = true;
+                turns.retain_mut(|turn| {
+                    is_first |= turn.variant == 0;
+                    let is_kept = is_here(&turn.agent);
+                    if is_kept && std::mem::take(&mut is_first) {
+                        turn.variant = 0;
+                    }
+                    is_kept
+                });
+            }
+            _ => {}
+        }
+    }
+
     /// The query that its speakers are picked by.
     pub fn query(&self) -> Option<&Template> {
         self.route.as_ref().map(|route| &route.query)
@@ -568,6 +633,14 @@ impl Phase {
         match &self.topology {
             Topology::Script(turns) => turns,
             _ => &[],
+        }
+    }
+
+    /// The expression for its pairs, where one gives them.
+    pub fn matched(&self) -> Option<&Expression> {
+        match &self.topology {
+            Topology::Matched(pairs) => Some(pairs),
+            _ => None,
         }
     }
 

@@ -103,10 +103,11 @@ impl From<Request> for engine::Request {
             constraint: constraint(request.choice, request.follow),
             by_length: is_by_length,
             grammar: request.form.map(|form| Arc::new(form.enforced().clone())),
-            calls: match request.may_call {
-                true => engine::ToolChoice::Allowed,
-                false if request.n_calls > 0 => engine::ToolChoice::Forbidden,
-                false => engine::ToolChoice::Never,
+            calls: match request.must_call {
+                Some(tool) => engine::ToolChoice::Named(tool.as_ref().into()),
+                None if request.may_call => engine::ToolChoice::Allowed,
+                None if request.n_calls > 0 => engine::ToolChoice::Forbidden,
+                None => engine::ToolChoice::Never,
             },
             parallel_tool_calls: false,
             logprobs: None,

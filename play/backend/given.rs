@@ -33,6 +33,7 @@ pub fn given(request: Request, text: &str) -> anyhow::Result<Request> {
         by_length: false,
         ask: None,
         open: None,
+        n_picks: 1,
     });
     let options = OpenOptions { choice, open: vec![0], ranked: Vec::new() };
     let strategy = request.strategy.as_ref().map(|_| Strategy::Always(text.to_string()));

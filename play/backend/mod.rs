@@ -147,6 +147,8 @@ pub struct Request {
     pub tools: Option<Arc<ToolOffer>>,
     /// True if the reply may be a call of one instead.
     pub may_call: bool,
+    /// The tool that it has to be a call of.
+    pub must_call: Option<Arc<str>>,
     /// The calls that the agent has made in this turn.
     pub n_calls: usize,
     /// Most calls that it may make in it.

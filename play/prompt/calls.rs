@@ -11,6 +11,7 @@ use crate::transcript::{CallRecord, call_of};
 use greenroom_engine::Call;
 use greenroom_scenario::language::Text;
 use greenroom_scenario::{BuiltIn, Purpose, ToolId, ToolKind, TurnId};
+use std::sync::Arc;
 
 /// A call that was made instead of a reply.
 #[derive(Clone, Debug)]
@@ -39,8 +40,19 @@ impl Memories {
         let agent = self.scenario.agent(turn.speaker);
         let is_speech = turn.purpose == Purpose::Speech && turn.constraint.is_none() && turn.form.is_none();
         let is_asked = agent.strategy.is_none() && !self.scenario.phase(turn.phase).is_judge;
-        let calls = is_speech && is_asked && !agent.tools.is_empty() && self.given_reply(id).is_none();
-        if calls { agent.max_calls } else { 0 }
+        let is_drawn = is_asked && self.given_reply(id).is_none();
+        match &turn.call {
+            _ if !is_drawn || agent.tools.is_empty() => 0,
+            _ if is_speech => agent.max_calls,
+            Some(_) => 1,
+            None => 0,
+        }
+    }
+
+    /// The tool that the next reply to a turn has to be a call of.
+    pub(super) fn must_call(&self, id: TurnId) -> Option<Arc<str>> {
+        let call = self.plan.turn(id).call.clone();
+        call.filter(|_| self.n_calls(id) == 0 && self.max_calls(id) > 0)
     }
 
     /// True if the next reply to a turn may be a call.
@@ -56,7 +68,10 @@ impl Memories {
     /// Result of a call that needs no program: built-in, unknown tool or truncated; `None`: it needs one.
     pub fn builtin_result(&self, asked: &Asked, call: &Call) -> Option<tools::CallOutcome> {
         if *call == cut_call() {
-            return Some(Err("the call was too long and broke off".to_string()));
+            return Some(Err(match &asked.must_call {
+                Some(tool) => format!("this was no complete call of `{tool}`"),
+                None => "the call was too long and broke off".to_string(),
+            }));
         }
         let Some(tool) = self.tool(asked.id, &call.tool) else {
             return Some(Err(format!("there is no tool `{}`", call.tool)));
@@ -86,7 +101,7 @@ impl Memories {
         let mut timeline = self.look(of).cloned().unwrap_or_else(|| self.born(of));
         timeline.push(self.lived(asked, made).0);
         let conversation = self.folded(asked.id, timeline.events());
-        Ok(Asked { conversation, n_calls: asked.n_calls + 1, ..asked.clone() })
+        Ok(Asked { conversation, n_calls: asked.n_calls + 1, must_call: None, ..asked.clone() })
     }
 
     /// A call as its speaker lives through it and as it is recorded, and the path of its line.

@@ -5,7 +5,7 @@ use super::memories::{Memories, PromptError};
 use greenroom_scenario::render::{holds, round_names};
 use greenroom_scenario::results::{Outcome, Utterance, tally};
 use greenroom_scenario::template::Expression;
-use greenroom_scenario::{Chosen, Condition, Horizon, PhaseId, Purpose, TurnId};
+use greenroom_scenario::{Chosen, Condition, Horizon, PhaseId, Purpose, TurnId, drawn_order};
 
 impl Memories {
     /// Returns whether all conditions of a turn hold. Everything that they depend on must have been played or
@@ -33,7 +33,19 @@ impl Memories {
                     let chosen = Some(Chosen::Option(*option));
                     matches!(&self.outcomes[asked.0], Outcome::Said { choice, .. } if *choice == chosen)
                 }
+                Condition::Played(other) => matches!(self.outcomes[other.0], Outcome::Said { .. }),
                 Condition::NotPlayed(other) => self.outcomes[other.0] == Outcome::Skipped,
+                Condition::Drawn(place) => {
+                    let phase = self.scenario.phase(turn.phase);
+                    let speakers = phase.speakers();
+                    let begin = self.plan.begin_of(turn.phase, turn.round).turns;
+                    let at = format!("{}/{}", phase.part, turn.round);
+                    let order = drawn_order(self.seeds.chance(begin).here, &at, speakers.len());
+                    order.get(*place).is_some_and(|nth| speakers[*nth] == turn.speaker)
+                }
+                Condition::Paired(one, other, pairs) => {
+                    self.paired(turn, pairs)?.iter().any(|pair| *pair == (*one, *other))
+                }
                 Condition::Present => self.is_present(&turn.path, turn.phase, turn.speaker)?,
                 Condition::Votes => self.votes(turn)?,
                 Condition::CanChoose => {

@@ -42,6 +42,7 @@ impl Memories {
             path,
             n_calls,
             may_call,
+            must_call: None,
             recalled,
         })
     }

@@ -79,6 +79,8 @@ pub struct Asked {
     pub n_calls: usize,
     /// True if the reply may be a call of a tool instead.
     pub may_call: bool,
+    /// The tool that it has to be a call of; it is no choice and has no form then.
+    pub must_call: Option<Arc<str>>,
     /// What the speaker's strategy remembers, if it has one.
     pub recalled: Recalled,
 }
@@ -213,7 +215,7 @@ impl Memories {
         });
         let timelines: BTreeMap<TimelineId, Timeline> = brought.collect();
         let recollections = Recollections::of_earlier(&timelines);
-        let settled = Memo::new(scenario.phases.len(), scenario.passes.len());
+        let settled = Memo::new(&scenario, &plan);
         let (initial, states) = (Arc::new(scenario.state.clone()), States::new(plan.changes.len()));
         let (unanswered, sent, missed, decided) = Default::default();
         Self {
@@ -294,9 +296,11 @@ impl Memories {
         let seeded_by = if n_calls == 0 { path.clone() } else { call_of(&path, n_calls) };
         let (conversation, seed) = (self.conversation(id)?, self.seeds.of(id, &seeded_by));
         let heard = self.unanswered.get(&turn.timeline);
-        let choice = heard.and_then(|turn| turn.choice.clone());
+        let must_call = self.must_call(id);
+        let is_reply = must_call.is_none();
+        let choice = heard.and_then(|turn| turn.choice.clone()).filter(|_| is_reply);
         let recalled = heard.map(|turn| turn.recalled.clone()).unwrap_or_default();
-        let (form, may_call) = (turn.form.clone(), self.may_call(id));
+        let (form, may_call) = (turn.form.clone().filter(|_| is_reply), self.may_call(id));
         Ok(Asked {
             id,
             path,
@@ -307,6 +311,7 @@ impl Memories {
             form,
             n_calls,
             may_call,
+            must_call,
             recalled,
         })
     }

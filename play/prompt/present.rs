@@ -2,12 +2,12 @@
 //! evaluated with what is known at that point.
 
 use super::memories::{Memories, PromptError};
-use greenroom_scenario::evaluate::present;
+use greenroom_scenario::evaluate::{pairs, present};
 use greenroom_scenario::render::round_names;
-use greenroom_scenario::template::Expression;
+use greenroom_scenario::template::{Expression, TemplateError, TemplateFault};
 use greenroom_scenario::{AgentId, Choice, PassId, PhaseId, Purpose, Turn, TurnId};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl Memories {
     /// Returns whether an agent who can be present in a phase is.
@@ -71,6 +71,36 @@ impl Memories {
         let Some(among) = voters.filter(|_| !self.is_made_up) else { return Ok(true) };
         let found = self.agents_by(turn, among)?;
         Ok(found.contains(&turn.speaker))
+    }
+
+    /// The pairs of a turn's round.
+    pub(super) fn paired(
+        &self,
+        turn: &Turn,
+        expression: &Expression,
+    ) -> Result<Arc<[(AgentId, AgentId)]>, PromptError> {
+        let (phase, round) = (turn.phase, turn.round);
+        let memo = self.settled.pairs.get(&(phase, round));
+        if let Some(known) = memo.and_then(OnceLock::get) {
+            return Ok(known.clone());
+        }
+        let known = self.plan.begin_of(phase, round);
+        let said = self.history_at(&turn.path, &expression.phases, expression.scope.state, known)?;
+        let names: Vec<_> = round_names(&self.scenario, phase, round).collect();
+        let (here, cast) = (self.scenario.phase(phase), self.cast(&turn.path, phase)?);
+        let found = pairs(&self.scenario, expression, &said, &names).and_then(|pairs| {
+            let is_here = |agent: &AgentId| {
+                here.speakers().contains(agent) && cast.as_ref().is_none_or(|cast| cast.contains(agent))
+            };
+            let absent = pairs.iter().flat_map(|(one, other)| [one, other]).find(|agent| !is_here(agent));
+            absent.map_or(Ok(pairs.clone()), |absent| {
+                let key = &self.scenario.agent(*absent).key;
+                let message = format!("`{key}` is in a pair, but does not speak in this phase");
+                Err(TemplateError { kind: TemplateFault::Other, message, line: 1 })
+            })
+        });
+        let found: Arc<[_]> = self.evaluated(&turn.path, expression, found)?.into();
+        Ok(memo.map_or(found.clone(), |memo| memo.get_or_init(|| found).clone()))
     }
 
     fn agents_by(&self, turn: &Turn, among: &Expression) -> Result<BTreeSet<AgentId>, PromptError> {

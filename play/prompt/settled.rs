@@ -1,9 +1,9 @@
 //! What is computed once, whenever something first asks for it, and never changes: the state after each
-//! change, who is present in each phase, which passes of blocks are played.
+//! change, who is present in each phase, which passes of blocks are played, which pairs speak in a round.
 
-use greenroom_scenario::AgentId;
 use greenroom_scenario::results::StateValues;
-use std::collections::BTreeSet;
+use greenroom_scenario::{AgentId, PhaseId, Plan, Scenario};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 /// The state after each change that has been computed; what is in it never changes.
@@ -21,13 +21,18 @@ impl States {
 pub(super) struct Memo {
     pub(super) casts: Vec<OnceLock<Arc<BTreeSet<AgentId>>>>,
     pub(super) passes: Vec<OnceLock<bool>>,
+    /// For each round of a phase whose pairs an expression gives.
+    pub(super) pairs: BTreeMap<(PhaseId, usize), OnceLock<Arc<[(AgentId, AgentId)]>>>,
 }
 
 impl Memo {
-    pub(super) fn new(n_phases: usize, n_passes: usize) -> Self {
+    pub(super) fn new(scenario: &Scenario, plan: &Plan) -> Self {
+        let is_matched = |id: PhaseId| scenario.phase(id).matched().is_some();
+        let rounds = plan.begins.keys().filter(|(phase, _)| is_matched(*phase));
         Self {
-            casts: (0..n_phases).map(|_| OnceLock::new()).collect(),
-            passes: (0..n_passes).map(|_| OnceLock::new()).collect(),
+            casts: scenario.phases.iter().map(|_| OnceLock::new()).collect(),
+            passes: scenario.passes.iter().map(|_| OnceLock::new()).collect(),
+            pairs: rounds.map(|at| (*at, OnceLock::new())).collect(),
         }
     }
 }

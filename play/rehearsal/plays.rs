@@ -119,6 +119,7 @@ impl Rehearsal {
     pub(super) fn expressions(&self, id: PhaseId) -> impl Iterator<Item = &Expression> {
         let phase = self.scenario.phase(id);
         let conditions = self.scenario.opens_if(id).chain(&phase.until).chain(&phase.cast);
+        let conditions = conditions.chain(phase.matched());
         let conditions = conditions.chain(phase.script().iter().flat_map(|turn| &turn.when));
         let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
         let open = phase.choices().filter_map(|choice| choice.open.as_ref());
@@ -135,7 +136,8 @@ impl Rehearsal {
             texts.chain(self.expressions(PhaseId(id)).map(|expression| expression.text.as_str()))
         });
         let named = scenario.lets.iter().chain(&scenario.outcomes).map(|(_, each)| each.text.as_str());
-        in_phases.chain(named).any(draws)
+        scenario.phases.iter().any(|phase| phase.topology == Topology::Random)
+            || in_phases.chain(named).any(draws)
     }
 
     /// Plays a piece within `most` steps; the first play always takes place.
@@ -218,7 +220,10 @@ impl Rehearsal {
                 && !open.into_iter().any(is_asked)
                 && !phase.asks().any(|ask| ask.quotes.contains(&turn.phase))
                 && phase.announcements.is_empty()
-                && matches!(phase.topology, Topology::RoundRobin | Topology::Rotating | Topology::Broadcast)
+                && matches!(
+                    phase.topology,
+                    Topology::RoundRobin | Topology::Rotating | Topology::Random | Topology::Broadcast
+                )
         };
         let is_last = || piece.looks_back || turn.round >= phase.rounds || !plain();
         turn.purpose == Purpose::Floor

@@ -99,8 +99,13 @@ fn of_phase<'s>(scenario: &'s Scenario, id: PhaseId, trials: &mut Vec<Trial<'s>>
     let looks_back = |template: &Template| !template.quotes.is_empty() || template.scope.state;
     let voters = phase.voters.iter().filter_map(|voters| voters.among.as_ref());
     let open = phase.choices().filter_map(|choice| choice.open.as_ref());
-    let worked =
-        phase.cast.iter().chain(voters).chain(open).chain(phase.sets().flat_map(Assignment::expressions));
+    let worked = phase
+        .cast
+        .iter()
+        .chain(phase.matched())
+        .chain(voters)
+        .chain(open)
+        .chain(phase.sets().flat_map(Assignment::expressions));
     trials.extend(worked.map(|each| Trial::of_expression(scenario, TrialSubject::Worked(each, id), each)));
     trials.extend(
         phase.when.iter().map(|when| Trial::of_expression(scenario, TrialSubject::When(when, id), when)),

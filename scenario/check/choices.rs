@@ -7,7 +7,7 @@ use crate::schema::{
     WrittenExpression, WrittenVote,
 };
 use crate::template::{self, Template};
-use crate::{Agent, AgentId, Form, PhaseId, Voters};
+use crate::{Agent, AgentId, Form, PhaseId, Tool, ToolId, ToolKind, Voters};
 use greenroom_yaml::Path;
 use greenroom_yaml::diagnostic::{Diagnostic, Severity};
 use serde_json::Value;
@@ -30,6 +30,8 @@ const MIN_UNEQUAL_RATIO: usize = 4;
 pub(super) struct Answer {
     pub(super) choice: Option<Arc<Choice>>,
     pub(super) form: Option<Arc<Form>>,
+    /// The tool that is called before it.
+    pub(super) call: Option<Arc<str>>,
 }
 
 /// How a phase decides, and between what.
@@ -53,7 +55,7 @@ impl Checker {
         phase: PhaseId,
     ) -> Answer {
         let path = path.key("answer");
-        let (long, at) = match written {
+        let (mut long, at) = match written {
             None => return Answer::default(),
             Some(WrittenAnswer::List(options)) => {
                 (LongAnswer { one_of: Some(Options::List(options)), ..LongAnswer::default() }, path.clone())
@@ -61,10 +63,14 @@ impl Checker {
             Some(WrittenAnswer::Text(text)) => {
                 (LongAnswer { one_of: Some(Options::Text(text)), ..LongAnswer::default() }, path.clone())
             }
-            Some(WrittenAnswer::Long(long)) => (*long, path.key("one_of")),
+            Some(WrittenAnswer::Long(long)) => {
+                let at = path.key(if long.some_of.is_some() { "some_of" } else { "one_of" });
+                (*long, at)
+            }
         };
         let kinds = [
             ("one_of", long.one_of.is_some()),
+            ("some_of", long.some_of.is_some()),
             ("schema", long.schema.is_some()),
             ("regex", long.regex.is_some()),
             ("lark", long.lark.is_some()),
@@ -76,9 +82,13 @@ impl Checker {
             self.error("contradiction", &path.key(second), message).help = Some("remove one of them".into());
             return Answer::default();
         }
+        let call = long.call.take().map(Arc::from);
+        if given.is_empty() && call.is_some() {
+            return Answer { call, ..Answer::default() };
+        }
         if given.is_empty() {
             if !kinds.iter().any(|(kind, _)| self.is_broken(&path.key(*kind))) {
-                let message = "an `answer` needs `one_of`, `schema`, `regex` or `lark`";
+                let message = "an `answer` needs `one_of`, `some_of`, `schema`, `regex`, `lark` or `call`";
                 let help = "e.g. `answer: { one_of: { talk: I talk, silent: I stay silent } }`";
                 self.missing(&path, message, help);
             }
@@ -90,18 +100,76 @@ impl Checker {
             ("normalize", long.normalize.is_some()),
             ("free_text", long.free_text.is_some()),
         ];
-        let idle = of_choices.into_iter().map(|(field, is_given)| (field, is_given, "one_of"));
+        let is_choice = given == ["one_of"] || given == ["some_of"];
+        let idle = of_choices.into_iter().map(|(field, is_given)| (field, is_given && !is_choice, "one_of"));
         for (field, _, of) in idle
-            .chain([("show", long.show.is_some(), "schema")])
-            .filter(|(_, is_given, of)| *is_given && given != [*of])
+            .chain([
+                ("show", long.show.is_some() && given != ["schema"], "schema"),
+                ("size", long.size.is_some() && given != ["some_of"], "some_of"),
+            ])
+            .filter(|(_, is_idle, _)| *is_idle)
         {
             let message = format!("`{field}` has no effect here: it belongs to `{of}`");
             self.unused(&path.key(field), &message, "remove it");
         }
-        if long.one_of.is_some() {
-            return Answer { choice: self.choice(long, ask, (path, at), phase), form: None };
+        if is_choice {
+            return Answer { choice: self.choice(long, ask, (path, at), phase), form: None, call };
         }
-        Answer { choice: None, form: self.form(long, &path) }
+        Answer { choice: None, form: self.form(long, &path), call }
+    }
+
+    /// Rejects calls and sets in the answer of a ballot or a verdict.
+    pub(super) fn is_one_reply(&mut self, answer: &Answer, what: &str, path: &Path) {
+        let is_set = answer.choice.as_ref().is_some_and(|choice| choice.n_picks > 1);
+        let given = [("call", answer.call.is_some()), ("some_of", is_set)];
+        for (field, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+            let message = format!("{what} can't have `{field}`: it is one reply");
+            self.error("contradiction", &path.key("answer").key(field), message).help =
+                Some("put it into the `answer` of a phase or a turn".into());
+        }
+    }
+
+    /// The number of options that are picked.
+    fn size(&mut self, size: Option<u64>, n_options: usize, path: &Path) -> usize {
+        let Some(size) = size else {
+            if !self.is_broken(&path.key("size")) {
+                let message = "`some_of` needs `size`: how many options are picked";
+                self.missing(&path.key("size"), message, "e.g. `answer: { some_of: players, size: 2 }`");
+            }
+            return 1;
+        };
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        if size < 2 || size > n_options {
+            let message = format!("`size` is {size}, expected 2 to {n_options}, the number of options");
+            self.error("bad-value", &path.key("size"), message).help =
+                Some("use `one_of` to have one option chosen".into());
+            return 1;
+        }
+        size
+    }
+
+    /// Rejects a call of a tool that there is not, or that a speaker does not have.
+    pub(super) fn can_call(&mut self, call: &str, speakers: &[AgentId], path: &Path) {
+        let path = path.key("answer").key("call");
+        let is_named = |tool: &Tool| match tool.kind {
+            ToolKind::Server(_) => call.strip_prefix(&tool.key).is_some_and(|rest| rest.starts_with('_')),
+            _ => tool.key == call,
+        };
+        let Some(id) = self.tools.iter().position(is_named).map(ToolId) else {
+            let known: Vec<String> = self.tools.iter().map(|tool| tool.key.clone()).collect();
+            let help = self.suggest(call, known.iter().map(String::as_str));
+            self.error("unknown-tool", &path, format!("there is no tool `{call}`")).help =
+                Some(help.unwrap_or_else(|| "declare it under `tools:`".into()));
+            return;
+        };
+        let agent = |agent: &AgentId| &self.names.agents[agent.0];
+        let lacks = |of: &Agent| of.strategy.is_none() && !of.tools.contains(&id);
+        if let Some(without) = speakers.iter().map(agent).find(|agent| lacks(agent)) {
+            let (key, tool) = (without.key.clone(), self.tools[id.0].key.clone());
+            let message = format!("`{key}` has to call `{call}` here, but may not");
+            self.error("contradiction", &path, message).help =
+                Some(format!("add `{tool}` to the `tools` of `{key}`"));
+        }
     }
 
     /// A choice: its settings are at the first path, its options at the second.
@@ -112,7 +180,12 @@ impl Checker {
         (path, at): (Path, Path),
         phase: PhaseId,
     ) -> Option<Arc<Choice>> {
-        let LongAnswer { one_of: options, open, shuffle, normalize, free_text, .. } = long;
+        let LongAnswer { one_of, some_of, size, open, shuffle, normalize, free_text, .. } = long;
+        let (options, is_set) = (one_of.or(some_of.clone()), some_of.is_some());
+        if is_set && free_text == Some(true) {
+            let message = "options are picked one by one, so `free_text` can't be used with `some_of`";
+            self.error("contradiction", &path.key("free_text"), message).help = Some("remove it".into());
+        }
         let method = if free_text == Some(true) { ChoiceMethod::Parse } else { ChoiceMethod::Decode };
         let end = PhaseId(phase.0 + 1);
         let open = open.and_then(|open| self.expression(open, path.key("open"), end, OPEN_NAMES));
@@ -152,8 +225,9 @@ impl Checker {
             ChoiceMethod::Parse => self.distinct(&options, &at, is_of_agents),
             _ => {}
         }
+        let n_picks = if is_set { self.size(size, options.len(), &path) } else { 1 };
         let shuffle = shuffle.unwrap_or(false);
-        Some(Arc::new(Choice { path, options, method, shuffle, by_length, ask, open }))
+        Some(Arc::new(Choice { path, options, method, shuffle, by_length, ask, open, n_picks }))
     }
 
     /// Warns of options of very unequal length: each token makes a text less likely, whatever it says.
@@ -303,7 +377,9 @@ impl Checker {
         let WrittenVote { rule, answer, ask, by, attempts, secret } = written;
         let is_there = answer.is_some();
         let ask = self.round_text(ask, path.key("ask"), phase).map(Arc::new);
-        let Answer { choice, form } = self.answer(answer, ask, path, phase);
+        let answer = self.answer(answer, ask, path, phase);
+        self.is_one_reply(&answer, "a vote", path);
+        let Answer { choice, form, .. } = answer;
         let at = path.key("answer");
         if !is_there {
             self.missing(

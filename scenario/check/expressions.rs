@@ -88,8 +88,18 @@ impl Checker {
             || self.is_pass_name(path, name)
     }
 
-    /// True for a name of passes inside a block or in a block's condition; for `outer` in a nested block.
+    /// True for a name of passes inside a block or in a block's condition; for `outer` in a nested block; for
+    /// the name of an item in a block that is played for each.
     pub(super) fn is_pass_name(&self, path: &Path, name: &str) -> bool {
+        let is_inside = |block: &Path| {
+            path.0
+                .strip_prefix(block.0.as_slice())
+                .is_some_and(|rest| matches!(rest.first(), Some(PathStep::Key(field)) if field != "for"))
+        };
+        let mut around = self.names.items.iter().filter(|(block, _)| is_inside(block));
+        if around.any(|(_, names)| names.iter().any(|known| known == name)) {
+            return true;
+        }
         // `phases`, an index; in a block, its field and so on.
         let in_lists = path.0.chunks(2).take_while(
             |steps| matches!(steps, [PathStep::Key(list), PathStep::Index(_)] if list == "phases"),

@@ -113,7 +113,9 @@ impl Checker {
             let message = "a judge needs `answer`: the possible verdicts";
             self.missing(&path.key("answer"), message, "e.g. `answer: [kept, broken]`");
         }
-        let Answer { choice, form } = self.answer(answer, None, path, id);
+        let answer = self.answer(answer, None, path, id);
+        self.is_one_reply(&answer, "a judge", path);
+        let Answer { choice, form, .. } = answer;
         let ask = self.template(ask, path.key("ask"), id).map(Arc::new);
         (choice.is_some() || form.is_some()).then(|| turn(ask, choice, form))
     }
@@ -181,6 +183,7 @@ fn turn(ask: Option<Arc<Template>>, choice: Option<Arc<Choice>>, form: Option<Ar
         when: None,
         choice,
         form,
+        call: None,
         to: Vec::new(),
         is_unheard: None,
         set: Arc::default(),
@@ -211,6 +214,7 @@ fn phase(name: String, path: Path, agents: Vec<AgentId>, turns: Vec<ScriptTurn>,
         choice: None,
         ask: None,
         form: None,
+        call: None,
         decision: None,
         format: None,
         initial: None,

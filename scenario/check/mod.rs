@@ -11,6 +11,7 @@ mod fields;
 mod forms;
 mod hints;
 mod include;
+mod items;
 mod judges;
 mod language;
 mod memory;
@@ -302,6 +303,8 @@ struct Names {
     /// The state's values before the first turn.
     initial: BTreeMap<String, Value>,
     lets: Vec<state::Intermediate>,
+    /// The names of the items of each block that is played for each of a list, by its place.
+    items: Vec<(Path, Vec<String>)>,
     /// The phase whose choices have payoffs.
     payoff: Vec<PhaseId>,
     /// True if there may be more that could not be read.
@@ -326,7 +329,7 @@ impl Names {
         let index = |name: &String| phases.iter().position(|phase| phase == name).map(PhaseId);
         let payoff = valued.into_iter().filter_map(index).collect();
         let (names, agents) = (variables.keys().cloned().collect(), agents.to_vec());
-        let (state, lets, initial) = Default::default();
+        let (state, lets, items, initial) = Default::default();
         Self {
             variables: names,
             values: variables.clone(),
@@ -336,6 +339,7 @@ impl Names {
             state,
             initial,
             lets,
+            items,
             payoff,
             partial,
         }

@@ -95,13 +95,23 @@ impl Checker {
                 Some("repeat its phases in one of the two outer blocks".into());
             return;
         }
-        let WrittenBlock { repeat, until, when, phases: parts } = written;
+        let WrittenBlock { repeat, items, until, when, phases: parts } = written;
         let begin = PhaseId(phases.len());
+        if items.is_some() && repeat.is_some() {
+            let message = "a block is played a number of times (`repeat`) or for each item of a list (`for`)";
+            self.error("contradiction", &path.key("for"), message).help =
+                Some("remove one of the two".into());
+        }
+        let is_over_items = items.is_some();
+        let items = items.map(|items| self.items(&items, &path.key("for"))).unwrap_or_default();
+        let names = items.first().map(|item| item.values.keys().cloned().collect());
+        self.names.items.extend(names.map(|names| (path.clone(), names)));
         let when = when.and_then(|when| self.expression(when, path.key("when"), begin, &[]));
         let n_passes = match repeat {
             Some(repeat) => self.rounds(repeat, path.key("repeat")),
+            None if is_over_items => items.len().max(1),
             None => {
-                let message = "a block needs `repeat`: the maximum number of passes";
+                let message = "a block needs `repeat`, the maximum number of passes, or `for`";
                 self.missing(&path.key("repeat"), message, "e.g. `repeat: 5`; `until` may end it earlier");
                 1
             }
@@ -120,6 +130,7 @@ impl Checker {
             within,
             phases: begin.0..begin.0,
             n_passes: n_passes.max(1),
+            items,
             when,
             until: None,
         });

@@ -1,5 +1,5 @@
-//! Agents from a table: an entry of `agents` with `from` becomes one agent for each row, and its key names the
-//! list of their keys.
+//! Entries that are several agents: one with `from` becomes an agent for each row of a table, one with `count`
+//! so many of a kind. The entry's key names the list of their keys.
 
 use super::cases::rows::{FileCell, FileRow, FileValue, RowFault, Rows, csv, jsonl};
 use super::phases::identifier_from;
@@ -21,6 +21,9 @@ const NAMES: [&str; 2] = ["display_name", "name"];
 /// The column with their roles.
 const ROLE: &str = "role";
 
+/// What texts call an agent's number among those of its kind.
+const NUMBER: &str = "n";
+
 /// The table of one entry.
 struct Table {
     /// What all its agents have.
@@ -38,15 +41,26 @@ impl Checker {
         let top = Path::default().key("agents");
         for (group, agent) in agents {
             let path = top.key(group.clone());
-            let Some(from) = agent.as_ref().and_then(|agent| agent.from.clone()) else {
+            let (from, count) =
+                agent.as_ref().map_or((None, None), |agent| (agent.from.clone(), agent.count));
+            if from.is_none() && count.is_none() {
                 if agent.as_ref().is_some_and(|agent| agent.key.is_some()) {
                     let message = "`key` has no effect here: it names a column of the table in `from`";
                     self.unused(&path.key("key"), message, "remove it, or name the table");
                 }
                 cast.insert(group, agent);
                 continue;
+            }
+            let rows = match (from, count) {
+                (Some(_), Some(_)) => {
+                    let message = "agents come from a table (`from`), or are so many of a kind (`count`)";
+                    self.error("contradiction", &path.key("count"), message).help =
+                        Some("remove one of the two".into());
+                    None
+                }
+                (Some(from), None) => self.table(&from, &path.key("from"), read),
+                (None, count) => self.counted(&group, count.unwrap_or_default(), &path.key("count")),
             };
-            let rows = self.table(&from, &path.key("from"), read);
             let taken = self.tree.take(&top, &group);
             let (Some((rows, file)), Some(taken)) = (rows, taken) else {
                 // Nothing is known of its agents.
@@ -64,6 +78,27 @@ impl Checker {
             variables.insert(group, keys.into());
         }
         written.agents = Some(cast);
+    }
+
+    /// Rows of so many agents of a kind, as if a table had them.
+    fn counted(&mut self, group: &str, count: u64, path: &Path) -> Option<(Rows, usize)> {
+        if !(1..=MAX_ROWS as u64).contains(&count) {
+            let message = format!("`count` is {count}, expected 1 to {MAX_ROWS} agents");
+            self.error("bad-value", path, message).help = Some("e.g. `guests: { count: 3 }`".into());
+            return None;
+        }
+        let Span { file, start, end } = self.tree.value(path);
+        let cell = |column: &str, value: Value| {
+            let (column, value) = (column.to_string(), FileValue::Json(value));
+            FileCell { column, value, start, end }
+        };
+        let row = |n: u64| {
+            let name = ("name", format!("{group} {n}").into());
+            let cells = [(KEY, format!("{group}_{n}").into()), name, (NUMBER, n.into())];
+            let cells = cells.into_iter().map(|(column, value)| cell(column, value)).collect();
+            FileRow { cells, start, end }
+        };
+        Some((Rows { rows: (1..=count).map(row).collect(), columns: Vec::new(), faults: Vec::new() }, file))
     }
 
     /// The rows of a table, and its index among the sources.

@@ -2,7 +2,7 @@
 
 use super::choices::{Answer, Vote};
 use super::{Checker, is_identifier};
-use crate::compile::n_turns;
+use crate::compile::{n_each_round, n_turns};
 use crate::schema::{WrittenCount, WrittenExpression, WrittenPhase};
 use crate::template::{ROUND_NAMES, evaluate_in, plain_variables};
 use crate::{AgentId, Phase, PhaseId, ScriptTurn, Topology};
@@ -34,8 +34,10 @@ impl Checker {
             // A turn with conditions or a question of its own looks back on what these name, each time.
             let script = phase.script().iter().flat_map(|turn| &turn.when).flat_map(|when| when.needs());
             let script = script.map(n_quoted).fold(asked, usize::saturating_add).saturating_mul(phase.rounds);
+            let matched = phase.matched().into_iter().flat_map(|pairs| pairs.needs()).map(n_quoted);
+            let matched = matched.fold(0, usize::saturating_add).saturating_mul(n_turns);
             let barrier = if phase.until.is_some() { n_turns.saturating_mul(phase.agents.len()) } else { 0 };
-            read.saturating_add(script).saturating_add(barrier)
+            [script, matched, barrier].into_iter().fold(read, usize::saturating_add)
         };
         let judges = phases.iter().filter(|phase| phase.is_judge).count();
         let judged = phases.iter().map(n_turns).fold(0, usize::saturating_add).saturating_mul(judges);
@@ -56,7 +58,7 @@ impl Checker {
         let overhears = self.overhears(written.overhears.take(), &cast, &path.key("overhears"));
         let voted = written.vote.take().and_then(|vote| self.vote(vote, &cast, &path.key("vote"), id));
         let ask = self.round_text(written.ask.take(), path.key("ask"), id).map(Arc::new);
-        let Answer { choice, form } = self.answer(written.answer.take(), ask.clone(), path, id);
+        let Answer { choice, form, call } = self.answer(written.answer.take(), ask.clone(), path, id);
         let ask = ask.filter(|_| choice.is_none());
         if choice.is_some() && voted.is_some() {
             let message = "the turns of a phase choose, or it votes, not both";
@@ -94,6 +96,7 @@ impl Checker {
             choice: choice.or(of_vote),
             ask,
             form,
+            call,
             decision,
             format: written.debate_format.and_then(|format| self.format(format, path, id)),
             initial: self.template(written.prompt, path.key("prompt"), id),
@@ -108,8 +111,18 @@ impl Checker {
             observers: cast.iter().copied().filter(|agent| self.names.agents[agent.0].is_silent).collect(),
             agents: cast,
         };
-        let each_round = n_turns(&Phase { max_turns: None, decision: None, ..phase.clone() }).max(1);
+        let each_round = n_each_round(&phase).0.max(1);
         phase.rounds = rounds.unwrap_or_else(|| max_turns.map_or(1, |most| most.div_ceil(each_round)));
+        if let Some(call) = &phase.call {
+            let own = |agent: &AgentId| match &phase.topology {
+                Topology::Script(turns) => {
+                    turns.iter().any(|turn| turn.agent == *agent && !turn.has_answer())
+                }
+                _ => true,
+            };
+            let speakers: Vec<AgentId> = phase.speakers().into_iter().filter(own).collect();
+            self.can_call(call, &speakers, path);
+        }
         self.sensible(&phase, path);
         phase.route = route.and_then(|route| self.route(route, &phase, path, id));
         phase
@@ -145,14 +158,21 @@ impl Checker {
                     Some("remove the turn, or the agent's `speaks: false`".into());
             }
         }
-        let all_own = !phase.script().is_empty() && {
-            let has_own = |turn: &ScriptTurn| turn.choice.is_some() || turn.form.is_some();
-            phase.script().iter().all(has_own)
-        };
-        if all_own && (phase.choice.is_some() && phase.decision.is_none() || phase.form.is_some()) {
+        let all_own = !phase.script().is_empty() && { phase.script().iter().all(ScriptTurn::has_answer) };
+        if all_own
+            && (phase.choice.is_some() && phase.decision.is_none()
+                || phase.form.is_some()
+                || phase.call.is_some())
+        {
             let message = "`answer` has no effect here: every turn has its own";
             let help = "remove it, or remove the `answer` of the turns that should use it";
             self.unused(&path.key("answer"), message, help);
+        }
+        if phase.matched().is_some() && phase.max_turns.is_some() {
+            let message =
+                "`max_turns` can't be used with `pairs` of an expression, which sets how many speak";
+            self.error("contradiction", &path.key("max_turns"), message).help =
+                Some("set the number of `rounds`".into());
         }
         if phase.until.is_some() && phase.rounds < 2 && !self.is_broken(&path.key("rounds")) {
             let message = "`until` has no effect here: it ends a phase of several rounds early";
@@ -179,7 +199,7 @@ impl Checker {
             return;
         }
         let idle = [
-            ("answer", phase.choice.is_some() || phase.form.is_some()),
+            ("answer", phase.choice.is_some() || phase.form.is_some() || phase.call.is_some()),
             ("turns", !phase.script().is_empty()),
             ("until", phase.until.is_some()),
         ];

@@ -3,7 +3,8 @@
 use super::Checker;
 use super::topology::{ALL, NOBODY};
 use crate::schema::{
-    Key, Keys, VoteRule, WrittenAudience, WrittenCast, WrittenExpression, WrittenPhase, WrittenSays,
+    Key, Keys, VoteRule, WrittenAudience, WrittenCast, WrittenExpression, WrittenPairs, WrittenPhase,
+    WrittenSays,
 };
 use crate::template::{Expression, Scope, evaluate_in, plain_variables};
 use crate::{AgentId, PhaseId, Voters};
@@ -158,7 +159,11 @@ fn parts(written: &WrittenPhase) -> Vec<&str> {
     }
     let turns = || written.turns.iter().flatten().flatten();
     let one = written.moderator.iter().chain(turns().filter_map(|turn| turn.agent.as_ref()));
-    let pairs = written.pairs.iter().flatten().flatten().flatten().flatten();
+    let pairs = match &written.pairs {
+        Some(WrittenPairs::List(pairs)) => pairs.as_slice(),
+        _ => &[],
+    };
+    let pairs = pairs.iter().flatten().flatten().flatten();
     let voters = match written.vote.as_ref().and_then(|vote| vote.by.as_ref()) {
         Some(WrittenCast::List(keys)) => keys.as_slice(),
         _ => &[],

@@ -3,8 +3,8 @@
 use super::choices::Answer;
 use super::{Checker, is_identifier};
 use crate::schema::{
-    Key, Keys, Moment, WhoSpeaks, WrittenAudience, WrittenExpression, WrittenPhase, WrittenSay, WrittenSays,
-    WrittenTurn, json_schema,
+    Key, Keys, Moment, WhoSpeaks, WrittenAudience, WrittenExpression, WrittenPairs, WrittenPhase, WrittenSay,
+    WrittenSays, WrittenTurn, json_schema,
 };
 use crate::template::{Expression, ROUND_NAMES, Template};
 use crate::{AgentId, Announcement, PhaseId, ScriptTurn, Topology};
@@ -68,7 +68,7 @@ impl Checker {
             return Topology::Script(self.script(turns, cast, &path.key("turns"), phase));
         }
         if let Some(pairs) = written.pairs.take() {
-            return Topology::Whisper(self.pairs(pairs, cast, &path.key("pairs")));
+            return self.pairs(pairs, cast, &path.key("pairs"), phase);
         }
         if let Some(Key(key)) = written.moderator.take() {
             return match self.member(&key, cast, &path.key("moderator")) {
@@ -79,13 +79,26 @@ impl Checker {
         match written.order.unwrap_or(WhoSpeaks::RoundRobin) {
             WhoSpeaks::RoundRobin => Topology::RoundRobin,
             WhoSpeaks::Rotating => Topology::Rotating,
+            WhoSpeaks::Random => Topology::Random,
             WhoSpeaks::Broadcast => Topology::Broadcast,
             WhoSpeaks::Interrupt => Topology::Interrupt,
         }
     }
 
-    /// The pairs that whisper. A pair speaks both ways, so it is listed once.
-    fn pairs(
+    /// The pairs that whisper: a list, or an expression for one.
+    fn pairs(&mut self, written: WrittenPairs, cast: &[AgentId], path: &Path, phase: PhaseId) -> Topology {
+        match written {
+            WrittenPairs::List(written) => Topology::Whisper(self.listed_pairs(written, cast, path)),
+            WrittenPairs::Text(text) => {
+                let (text, end) = (WrittenExpression::Text(text), PhaseId(phase.0 + 1));
+                let pairs = self.expression(text, path.clone(), end, ROUND_NAMES);
+                pairs.map_or(Topology::RoundRobin, |pairs| Topology::Matched(pairs.into()))
+            }
+        }
+    }
+
+    /// A pair speaks both ways, so it is listed once.
+    fn listed_pairs(
         &mut self,
         written: Vec<Option<Vec<Option<Key>>>>,
         cast: &[AgentId],
@@ -152,7 +165,7 @@ impl Checker {
             let Some(mut turn) = turn else { continue };
             let hints = self.hints(turn.model.take(), turn.sampling.take(), &path);
             let WrittenTurn { agent, ask, when, answer, to, set, .. } = turn;
-            let Answer { choice, form } = self.answer(answer, None, &path, phase);
+            let Answer { choice, form, call } = self.answer(answer, None, &path, phase);
             let ask = self.round_text(ask, path.key("ask"), phase).map(std::sync::Arc::new);
             // What was said in this phase before the turn may decide about it.
             let end = PhaseId(phase.0 + 1);
@@ -176,6 +189,7 @@ impl Checker {
                 when,
                 choice,
                 form,
+                call,
                 to,
                 is_unheard,
                 set,
@@ -183,8 +197,14 @@ impl Checker {
             };
             if !self.is_chosen_in_play(&agent) {
                 let agent = self.member(&agent, cast, &path.key("agent"));
+                if let (Some(agent), Some(call)) = (agent, &turn.call) {
+                    self.can_call(call, &[agent], &path);
+                }
                 script.extend(agent.map(|agent| ScriptTurn { agent, ..turn }));
                 continue;
+            }
+            if let Some(call) = &turn.call {
+                self.can_call(call, cast, &path);
             }
             let speakers = self.speaker_in_play(&agent, given, cast, &path, phase).into_iter().enumerate();
             let of =

@@ -2,9 +2,11 @@
 //! among them, and what they depend on beyond that is computed: what the state has come to, and which passes
 //! were played.
 
-use crate::template::{Expression, Scope, Template};
-use crate::{Assignment, Choice, Content, Pass, PassId, Payoff, Phase, PhaseId, Topology};
-use std::collections::BTreeSet;
+use crate::template::{Expression, Scope, Template, evaluate_in, plain_variables};
+use crate::{
+    AgentId, Assignment, Choice, Content, Decision, Item, Pass, PassId, Payoff, Phase, PhaseId, Topology,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,6 +19,8 @@ pub(super) struct BlockDeclaration {
     pub(super) phases: Range<usize>,
     /// Maximum number of its passes.
     pub(super) n_passes: usize,
+    /// What each pass is played for; empty: it is only repeated.
+    pub(super) items: Vec<Arc<Item>>,
     pub(super) when: Option<Expression>,
     pub(super) until: Option<Expression>,
 }
@@ -43,6 +47,9 @@ pub(super) fn unroll(scenario: &mut Content, blocks: &[BlockDeclaration]) {
         let (mut phase, of) = (unrolling.phases[id].clone(), unrolling.of[id]);
         unrolling.name(&mut phase, of);
         unrolling.phase(&mut phase, PhaseId(id), &scenario.payoff);
+        if unrolling.chain(phase.pass).into_iter().any(|pass| unrolling.passes[pass.0].item.is_some()) {
+            phase = unrolling.narrowed(phase, scenario);
+        }
         unrolling.phases[id] = phase;
         unrolling.ends(id, &scenario.payoff);
     }
@@ -93,14 +100,15 @@ impl Unrolling<'_> {
                 at += 1;
                 continue;
             };
-            let BlockDeclaration { phases, n_passes, when, until, .. } = self.blocks[inner].clone();
+            let BlockDeclaration { phases, n_passes, items, when, until, .. } = self.blocks[inner].clone();
             let mut before = None;
             for number in 1..=n_passes {
                 let id = PassId(self.passes.len());
                 let (begin, when) = (self.phases.len(), when.clone().filter(|_| number == 1));
                 let (within, until) = (pass, until.clone());
                 let range = begin..begin;
-                self.passes.push(Pass { number, of: n_passes, within, before, phases: range, when, until });
+                let (of, item, phases_here) = (n_passes, items.get(number - 1).cloned(), range);
+                self.passes.push(Pass { number, of, item, within, before, phases: phases_here, when, until });
                 self.block_of.push(inner);
                 self.emit(phases.clone(), Some(inner), Some(id));
                 self.passes[id.0].phases.end = self.phases.len();
@@ -120,16 +128,49 @@ impl Unrolling<'_> {
 
     /// Names a phase in a block after its passes.
     fn name(&self, phase: &mut Phase, of: usize) {
-        let numbers =
-            self.chain(phase.pass).into_iter().rev().map(|pass| self.passes[pass.0].number.to_string());
-        let numbers: Vec<String> = numbers.collect();
+        let passes: Vec<&Pass> =
+            self.chain(phase.pass).into_iter().rev().map(|pass| &self.passes[pass.0]).collect();
         let written = &self.written[of];
         phase.part = written.name.clone();
-        if !numbers.is_empty() {
-            let numbers = numbers.join(".");
-            phase.part = format!("{}.{numbers}", written.name);
-            phase.label = format!("{} {numbers}", written.label);
+        if !passes.is_empty() {
+            let parts: Vec<String> = passes.iter().map(|pass| pass.part()).collect();
+            let parts = parts.join(".");
+            let is_of_items = passes.iter().any(|pass| pass.item.is_some());
+            phase.part = format!("{}.{parts}", written.name);
+            phase.label = format!("{}{} {parts}", written.label, if is_of_items { ":" } else { "" });
         }
+    }
+
+    /// A phase of the agents alone that its `agents` gives, where that depends on variables and items alone:
+    /// phases that share nobody are played at the same time.
+    fn narrowed(&self, mut phase: Phase, scenario: &Content) -> Phase {
+        let is_fixed = |cast: &&Expression| {
+            let Scope { lets, state, payoffs, waits, .. } = &cast.scope;
+            !state && !payoffs && lets.is_empty() && waits.is_empty() && cast.phases.is_empty()
+        };
+        let has_one = matches!(phase.topology, Topology::Moderated { .. }) || phase.route.is_some();
+        let has_leader = matches!(phase.decision, Some(Decision::Coordinator(_)));
+        let Some(cast) = phase.cast.as_ref().filter(is_fixed).filter(|_| !has_one && !has_leader) else {
+            return phase;
+        };
+        let items = self.chain(phase.pass).into_iter().rev().filter_map(|pass| {
+            let pass = &self.passes[pass.0];
+            Some(pass.item.as_ref()?.values.clone())
+        });
+        let names: BTreeMap<String, serde_json::Value> = items.flatten().collect();
+        let names = names.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        // What can't be worked out yet, such as a draw, is worked out when the phase opens.
+        let Ok(serde_json::Value::Array(keys)) =
+            evaluate_in(plain_variables(&scenario.variables), cast, names)
+        else {
+            return phase;
+        };
+        let id = |key: &serde_json::Value| {
+            scenario.agents.iter().position(|agent| *key == agent.key.as_str()).map(AgentId)
+        };
+        let Some(present) = keys.iter().map(id).collect::<Option<Vec<AgentId>>>() else { return phase };
+        phase.keep(&present);
+        phase
     }
 
     fn phase(&mut self, phase: &mut Phase, id: PhaseId, payoff: &Option<Payoff>) {
@@ -157,6 +198,9 @@ impl Unrolling<'_> {
         set.into_iter().for_each(|set| self.set(set, plays, payoff));
         if let Topology::Script(turns) = &mut phase.topology {
             turns.iter_mut().for_each(|turn| self.set(&mut turn.set, plays, payoff));
+        }
+        if let Topology::Matched(pairs) = &mut phase.topology {
+            self.expression(Arc::make_mut(pairs), plays, payoff);
         }
         self.decides_by(phase, id);
         phase.until.iter_mut().for_each(|until| self.expression(until, plays, payoff));
@@ -188,7 +232,7 @@ impl Unrolling<'_> {
         if phase.sets().next().is_none() {
             return;
         }
-        let conditions = phase.when.iter().chain(&phase.until).chain(&phase.cast);
+        let conditions = phase.when.iter().chain(&phase.until).chain(&phase.cast).chain(phase.matched());
         let of_turns = phase.script().iter().filter_map(|turn| turn.when.as_ref());
         let passes = self.chain(phase.pass);
         let passes = passes.into_iter().flat_map(|pass| self.up_to(pass).collect::<Vec<_>>());

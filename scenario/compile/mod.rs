@@ -17,7 +17,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub(super) use rounds::n_turns;
+pub(super) use rounds::{n_each_round, n_turns};
 pub(super) use votes::n_rounds_between;
 
 /// Unrolls a scenario.
@@ -82,6 +82,8 @@ struct TurnDraft {
     guard: Vec<Condition>,
     constraint: Option<Constraint>,
     form: Option<Arc<Form>>,
+    /// The tool to call first.
+    call: Option<Arc<str>>,
     purpose: Purpose,
     audience: Audience,
     /// All that its texts know of, where it is not all before the turn.
@@ -186,6 +188,7 @@ impl Compiler<'_> {
             mut guard,
             constraint,
             form,
+            call,
             purpose,
             audience,
             known,
@@ -214,6 +217,7 @@ impl Compiler<'_> {
             guard,
             // A speaker whose turn is a choice, or gives the floor, says only that.
             form: form.filter(|_| constraint.is_none()),
+            call,
             constraint,
             purpose,
             audience,
@@ -369,7 +373,13 @@ impl Compiler<'_> {
                 last_round.chain(said_in(&mut others.filter(|_| *round == 2))).collect()
             }
             Condition::Holds(expression) => said_in(&mut expression.needs()),
-            Condition::Chose(id, _) | Condition::NotPlayed(id) => vec![*id],
+            Condition::Drawn(_) => Vec::new(),
+            Condition::Paired(_, _, pairs) => {
+                let begin =
+                    self.begins.get(&(turn.phase, turn.round)).map_or(turn.known.turns, |at| at.turns);
+                said_in(&mut pairs.needs()).into_iter().filter(|id| *id < begin).collect()
+            }
+            Condition::Chose(id, _) | Condition::Played(id) | Condition::NotPlayed(id) => vec![*id],
             Condition::Undecided(id, attempt) => self.ballots(*id, attempt - 1).collect(),
         }
     }

@@ -3,24 +3,32 @@
 use super::{Compiler, TurnDraft};
 use crate::choice::{Choice, ChoiceMethod, ChoiceOption};
 use crate::hints::Hints;
-use crate::language::Text;
+use crate::language::{Language, Text};
 use crate::plan::{Audience, Condition, Constraint, Purpose, Trigger, TurnId};
 use crate::{AgentId, Phase, PhaseId, Scenario, ScriptTurn, Topology};
 use std::sync::Arc;
 
 /// Number of turns that a phase unrolls into, without unrolling it; those that may be skipped count.
 pub(crate) fn n_turns(phase: &Phase) -> usize {
+    let (regular, each) = n_each_round(phase);
+    let rounds = phase.rounds.saturating_add(super::votes::n_rounds_between(phase));
+    let talk = rounds.saturating_mul(regular).min(phase.max_turns.unwrap_or(usize::MAX));
+    let each = each.saturating_mul(phase.choices().map(|choice| choice.n_picks).max().unwrap_or(1));
+    talk.saturating_mul(each).saturating_add(super::votes::n_ballots(phase, phase.speakers().len()))
+}
+
+/// Number of turns of a round, as `max_turns` counts them, and how many of the plan each of them is.
+pub(crate) fn n_each_round(phase: &Phase) -> (usize, usize) {
     let n = phase.speakers().len();
-    let (regular, each) = match &phase.topology {
+    match &phase.topology {
         Topology::RoundRobin | Topology::Rotating | Topology::Broadcast => (n, 1),
+        Topology::Random => (n, n),
         Topology::Whisper(pairs) => (2 * pairs.len(), 1),
+        Topology::Matched(_) => (2 * n * n.saturating_sub(1), 1),
         Topology::Interrupt => (n, 2 * n.max(1) - 1),
         Topology::Moderated { .. } => (1, n + 1),
         Topology::Script(turns) => (turns.len(), 1),
-    };
-    let rounds = phase.rounds.saturating_add(super::votes::n_rounds_between(phase));
-    let talk = rounds.saturating_mul(regular).min(phase.max_turns.unwrap_or(usize::MAX));
-    talk.saturating_mul(each).saturating_add(super::votes::n_ballots(phase, n))
+    }
 }
 
 impl Compiler<'_> {
@@ -44,13 +52,32 @@ impl Compiler<'_> {
                 let known = Some(self.horizon());
                 let drafts = take(&speakers, left).iter().map(|speaker| self.regular(id, *speaker, guard));
                 let drafts: Vec<_> = drafts.map(|draft| TurnDraft { known, ..draft }).collect();
-                let turns: Vec<_> = drafts.into_iter().map(|draft| self.turn(id, round, draft)).collect();
+                let turns: Vec<_> =
+                    drafts.into_iter().flat_map(|draft| self.turns(id, round, draft)).collect();
                 turns.into_iter().for_each(|turn| self.deliver(turn));
+            }
+            Topology::Random => {
+                let n_places = take(&speakers, left).len();
+                for (place, speaker) in (0..n_places).flat_map(|at| speakers.iter().map(move |of| (at, *of)))
+                {
+                    let guard: Vec<_> = guard.iter().cloned().chain([Condition::Drawn(place)]).collect();
+                    let suffix = format!(".{}", place + 1);
+                    self.say(id, round, TurnDraft { suffix, ..self.regular(id, speaker, &guard) });
+                }
+            }
+            Topology::Matched(pairs) => {
+                let all = speakers.iter().flat_map(|one| speakers.iter().map(move |other| (*one, *other)));
+                for (one, other) in all.filter(|(one, other)| one != other) {
+                    let paired = Condition::Paired(one, other, pairs.clone());
+                    let guard: Vec<_> = guard.iter().cloned().chain([paired]).collect();
+                    self.whisper(id, round, (one, other), "", &guard);
+                    self.whisper(id, round, (other, one), ".2", &guard);
+                }
             }
             Topology::Whisper(pairs) => {
                 let both: Vec<_> = pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
                 for (speaker, listener) in take(&both, left) {
-                    self.whisper(id, round, *speaker, *listener, guard);
+                    self.whisper(id, round, (*speaker, *listener), "", guard);
                 }
             }
             Topology::Interrupt => self.interruptible(id, round, take(&speakers, left), guard),
@@ -90,6 +117,7 @@ impl Compiler<'_> {
             purpose: if choice.is_some() { Purpose::Choice } else { Purpose::Speech },
             constraint: choice.map(|choice| Constraint { choice, except: Vec::new() }),
             form: phase.form.clone(),
+            call: phase.call.clone(),
             audience,
             known: None,
             hints: Hints::default(),
@@ -97,22 +125,67 @@ impl Compiler<'_> {
     }
 
     fn speak(&mut self, id: PhaseId, round: usize, speaker: AgentId, guard: &[Condition]) -> TurnId {
-        let draft = self.regular(id, speaker, guard);
-        let turn = self.turn(id, round, draft);
-        self.deliver(turn);
-        turn
+        self.say(id, round, self.regular(id, speaker, guard))
     }
 
-    fn whisper(&mut self, id: PhaseId, round: usize, speaker: AgentId, to: AgentId, guard: &[Condition]) {
+    /// A turn that others hear at once; the first, where several options are picked.
+    fn say(&mut self, id: PhaseId, round: usize, draft: TurnDraft) -> TurnId {
+        let turns = self.turns(id, round, draft);
+        turns.iter().for_each(|turn| self.deliver(*turn));
+        turns[0]
+    }
+
+    /// A turn; one for each option that it picks.
+    fn turns(&mut self, id: PhaseId, round: usize, draft: TurnDraft) -> Vec<TurnId> {
+        let picks = draft.constraint.as_ref().filter(|constraint| constraint.choice.n_picks > 1);
+        let Some(choice) = picks.map(|constraint| constraint.choice.clone()) else {
+            return vec![self.turn(id, round, draft)];
+        };
+        let (cue, speaker, audience, known) =
+            (draft.cue.clone(), draft.speaker, draft.audience.clone(), draft.known);
+        let (suffix, hints) = (draft.suffix.clone(), draft.hints.clone());
+        let cue = |language: &Language, rank| format!("{cue} {}", language.ordinal(rank));
+        let scenario = self.scenario;
+        let first = TurnDraft { cue: cue(&scenario.language, 1), ..draft };
+        let mut picked = vec![self.turn(id, round, first)];
+        let later = Arc::new(Choice { ask: None, ..Choice::clone(&choice) });
+        for rank in 2..=choice.n_picks {
+            let draft = TurnDraft {
+                speaker,
+                suffix: format!("{suffix}.pick-{rank}"),
+                cue: cue(&scenario.language, rank),
+                ask: None,
+                guard: vec![Condition::Played(picked[0])],
+                constraint: Some(Constraint { choice: later.clone(), except: picked.clone() }),
+                form: None,
+                call: None,
+                purpose: Purpose::Choice,
+                audience: audience.clone(),
+                known,
+                hints: hints.clone(),
+            };
+            picked.push(self.turn(id, round, draft));
+        }
+        picked
+    }
+
+    /// `nth`: the end of the path, where the same two speak in another order as well.
+    fn whisper(
+        &mut self,
+        id: PhaseId,
+        round: usize,
+        (speaker, to): (AgentId, AgentId),
+        nth: &str,
+        guard: &[Condition],
+    ) {
         let audience = self.scenario.phase(id).whisper(speaker, &[to]);
         let draft = TurnDraft {
-            suffix: format!(".to-{}", self.scenario.agent(to).key),
+            suffix: format!(".to-{}{nth}", self.scenario.agent(to).key),
             cue: cue(self.scenario, speaker, &audience),
             audience,
             ..self.regular(id, speaker, guard)
         };
-        let turn = self.turn(id, round, draft);
-        self.deliver(turn);
+        self.say(id, round, draft);
     }
 
     fn scripted(
@@ -142,6 +215,7 @@ impl Compiler<'_> {
         };
         let draft = TurnDraft {
             suffix: if before == 0 { String::new() } else { format!(".{}", before + 1) },
+            call: turn.call.clone().or_else(|| regular.call.clone().filter(|_| !turn.has_answer())),
             ask: turn.ask.clone().or_else(|| regular.ask.clone()),
             guard: guard.iter().cloned().chain(holds).collect(),
             purpose: if own.is_some() { Purpose::Choice } else { regular.purpose },
@@ -151,10 +225,11 @@ impl Compiler<'_> {
             hints: turn.hints.clone(),
             ..regular
         };
-        let said = self.turn(id, round, draft);
-        self.deliver(said);
-        self.change(id, Trigger::Turn(said), &turn.set);
-        said
+        let turns = self.turns(id, round, draft);
+        turns.iter().for_each(|turn| self.deliver(*turn));
+        // What it sets knows all that it picked.
+        self.change(id, Trigger::Turn(turns[0]), &turn.set);
+        turns[0]
     }
 
     /// The moderator chooses one of the speakers, aloud; only that one's turn takes place. `before`: a choice
@@ -177,6 +252,7 @@ impl Compiler<'_> {
             cue: self.scenario.language.say(Text::Floor, &[("name", &self.scenario.agent(moderator).name)]),
             purpose: Purpose::Floor,
             constraint: Some(constraint),
+            call: None,
             ask: None,
             ..self.regular(id, moderator, guard)
         };
@@ -213,6 +289,7 @@ impl Compiler<'_> {
                     ),
                     purpose: Purpose::Floor,
                     constraint: Some(closed(self.scenario.phase(id), options.to_vec())),
+                    call: None,
                     ask: None,
                     guard: guard.iter().cloned().chain(once).collect(),
                     audience: Audience::Nobody,
@@ -227,8 +304,7 @@ impl Compiler<'_> {
                 let wants = [Condition::Chose(asked, 1)].into_iter().chain(sooner);
                 let guard: Vec<_> = guard.iter().cloned().chain(wants).collect();
                 let draft = TurnDraft { suffix: format!(".cuts-{key}"), ..self.regular(id, other, &guard) };
-                let turn = self.turn(id, round, draft);
-                self.deliver(turn);
+                let turn = self.say(id, round, draft);
                 first.push(turn);
                 cut_in.push((other, turn));
             }
@@ -254,6 +330,7 @@ fn closed(phase: &Phase, options: Vec<ChoiceOption>) -> Constraint {
         by_length: false,
         ask: None,
         open: None,
+        n_picks: 1,
     };
     Constraint { choice: Arc::new(choice), except: Vec::new() }
 }

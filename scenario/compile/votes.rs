@@ -81,13 +81,7 @@ impl Compiler<'_> {
         let among = phase.voters.as_ref().and_then(|voters| voters.among.as_ref());
         let votes = among.map(|_| Condition::Votes);
         let language = &self.scenario.language;
-        let place = match (ranks, rank) {
-            (1, _) => None,
-            (_, 1) => Some(language.text(Text::First).to_string()),
-            (_, 2) => Some(language.text(Text::Second).to_string()),
-            (_, 3) => Some(language.text(Text::Third).to_string()),
-            (_, n) => Some(language.say(Text::Nth, &[("n", &n.to_string())])),
-        };
+        let place = (ranks > 1).then(|| language.ordinal(rank));
         TurnDraft {
             speaker: voter,
             suffix: if ranks == 1 { ".vote".to_string() } else { format!(".vote-{rank}") },
@@ -100,6 +94,7 @@ impl Compiler<'_> {
             guard: guard.iter().cloned().chain(votes).collect(),
             constraint: choice.map(|choice| Constraint { choice, except: sooner.to_vec() }),
             form: None,
+            call: None,
             purpose: Purpose::Ballot { attempt, rank },
             audience: Audience::Nobody,
             known: None,

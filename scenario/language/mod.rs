@@ -120,6 +120,16 @@ impl Language {
         ROWS[text as usize].name
     }
 
+    /// The place of a choice among those that an agent makes one after the other, from 1.
+    pub fn ordinal(&self, rank: usize) -> String {
+        match rank {
+            1 => self.text(Text::First).to_string(),
+            2 => self.text(Text::Second).to_string(),
+            3 => self.text(Text::Third).to_string(),
+            n => self.say(Text::Nth, &[("n", &n.to_string())]),
+        }
+    }
+
     /// A text with its values.
     pub fn say(&self, text: Text, values: &[(&str, &str)]) -> String {
         let (mut out, mut rest) = (String::new(), self.text(text));

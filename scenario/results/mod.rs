@@ -32,6 +32,8 @@ pub struct Utterance {
     pub purpose: Purpose,
     /// The choice that it made, and what was chosen.
     pub choice: Option<(Arc<Choice>, Chosen)>,
+    /// True of one more pick, after those of the speaker's turns before it.
+    pub is_next_pick: bool,
     /// The value of a reply that has a form; null: it is not in it.
     pub value: Option<Value>,
     /// The calls of tools before it.
@@ -140,6 +142,10 @@ impl Utterance {
             audience: turn.audience.clone(),
             purpose: turn.purpose,
             choice: turn.constraint.as_ref().map(|constraint| constraint.choice.clone()).zip(chosen),
+            is_next_pick: turn
+                .constraint
+                .as_ref()
+                .is_some_and(|constraint| turn.purpose == Purpose::Choice && !constraint.except.is_empty()),
             value: None,
             calls: Vec::new(),
         }
@@ -159,6 +165,16 @@ impl Utterance {
         })
     }
 
+    /// The same; several picks are one list.
+    fn picked(&self) -> Option<Picked> {
+        let (value, (choice, _)) = (self.chosen()?, self.choice.as_ref()?);
+        Some(match choice.n_picks {
+            1 => Picked::All(value),
+            _ if self.is_next_pick => Picked::Next(value),
+            _ => Picked::All(Value::Array(vec![value])),
+        })
+    }
+
     /// The same by its number, if it is valid.
     fn chosen_option(&self) -> Option<(&Arc<Choice>, usize)> {
         match self.choice.as_ref().filter(|_| self.counts())? {
@@ -171,6 +187,12 @@ impl Utterance {
     fn counts(&self) -> bool {
         matches!(self.purpose, Purpose::Choice | Purpose::Ballot { rank: 1, .. })
     }
+}
+
+/// A choice, or one more pick of the choice before it.
+enum Picked {
+    All(Value),
+    Next(Value),
 }
 
 /// The results of a phase, as templates and expressions see them.
@@ -248,11 +270,20 @@ impl<'a> PhaseResults<'a> {
     }
 
     pub(crate) fn choices(&self) -> BTreeMap<String, Value> {
-        self.by_agent(Utterance::chosen, |latest, value| *latest = value)
+        self.by_agent(Utterance::picked, |latest, picked| match picked {
+            Picked::All(value) => *latest = value,
+            Picked::Next(value) => latest.as_array_mut().into_iter().for_each(|all| all.push(value.clone())),
+        })
     }
 
     pub(crate) fn history(&self) -> BTreeMap<String, Vec<Value>> {
-        self.by_agent(Utterance::chosen, Vec::push)
+        self.by_agent(Utterance::picked, |all: &mut Vec<Value>, picked| match picked {
+            Picked::All(value) => all.push(value),
+            Picked::Next(value) => {
+                let latest = all.last_mut().and_then(Value::as_array_mut);
+                latest.into_iter().for_each(|latest| latest.push(value.clone()));
+            }
+        })
     }
 
     pub(crate) fn said(&self) -> BTreeMap<String, String> {

@@ -20,6 +20,11 @@ pub struct WrittenAgent {
     /// them, and may use the columns as `me.COLUMN`.
     #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
     pub from: Option<String>,
+    /// So many agents of one kind: this entry becomes the agents `KEY_1`, `KEY_2` and so on, and its key, such as
+    /// `guests`, names the list of their keys in expressions. All other fields hold for each of them, and may
+    /// use its number as `me.n`.
+    #[schemars(extend("minimum" = 1, "maximum" = 1000))]
+    pub count: Option<u64>,
     /// With `from`, the column that the agents' keys are made of. Default: `key`.
     pub key: Option<String>,
     /// What else is known of the agent, by name: texts use it as `me.NAME` or `agents.KEY.NAME`.

@@ -2,7 +2,7 @@
 
 use super::replies::WrittenAnswer;
 use super::values::{
-    Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate, WrittenText,
+    FOR, Key, Keys, NAME, WrittenCast, WrittenCount, WrittenExpression, WrittenTemplate, WrittenText,
 };
 use crate::hints::WrittenSampling;
 use indexmap::IndexMap;
@@ -19,16 +19,27 @@ pub enum WrittenPart {
     Block(WrittenBlock),
 }
 
-/// Phases that are played in order, repeatedly. A block may contain blocks, but no deeper nesting. In its
-/// texts and conditions, `pass` is the number of the pass and `passes` the maximum number of passes; the name
-/// of a phase refers to its latest pass. In a block inside another block, `outer.pass` and `outer.passes` are
-/// those of the outer block.
+/// Phases that are played in order, repeatedly: a number of times (`repeat`), or once for each item of a list
+/// (`for`). A block may contain blocks, but no deeper nesting. In its texts and conditions, `pass` is the
+/// number of the pass and `passes` the maximum number of passes; the name of a phase refers to its latest
+/// pass, and `phases['NAME.PASS']` to a certain one, such as `phases['talk.2']` or `phases['talk.market']`. In a
+/// block inside another block, `outer.pass` and `outer.passes` are those of the outer block.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "Block", deny_unknown_fields, extend("required" = ["repeat", "phases"]))]
+#[schemars(rename = "Block", deny_unknown_fields, extend(
+    "required" = ["phases"],
+    "oneOf" = [{ "required": ["repeat"] }, { "required": ["for"] }]
+))]
 pub struct WrittenBlock {
     /// Maximum number of times the phases are played.
     pub repeat: Option<WrittenCount>,
+    /// Plays the phases once for each item of a list: `NAME in LIST`, such as `place in places` or
+    /// `one, other in couples`, where the list is an expression over variables. Texts and expressions in the
+    /// block use the item by its name. If the casts of the passes are known before the run and share nobody,
+    /// the passes are played at the same time.
+    #[serde(rename = "for")]
+    #[schemars(extend("pattern" = FOR))]
+    pub items: Option<String>,
     /// The block ends after the pass in which this is true; `pass` is the number of that pass.
     pub until: Option<WrittenExpression>,
     /// The block is only played if this is true when it would begin; `pass` is 1.
@@ -67,9 +78,10 @@ pub struct WrittenPhase {
     /// Who speaks when. Instead of `order`, a phase may have `pairs`, a `moderator`, or `turns`.
     pub order: Option<WhoSpeaks>,
     /// In each round the pairs of this list speak to each other, first the first of the two, then the other,
-    /// and only they hear it: `[[ann, ben], [ann, cas]]`.
-    #[schemars(with = "Option<Vec<(Key, Key)>>", extend("minItems" = 1))]
-    pub pairs: Option<Vec<Option<Vec<Option<Key>>>>>,
+    /// and only they hear it: `[[ann, ben], [ann, cas]]`. Or an expression that returns such a list at the
+    /// beginning of each round, in which nobody is in two pairs: `players | shuffle | batch(2)` pairs them at
+    /// random. An agent left over, alone in its list, does not speak in that round.
+    pub pairs: Option<WrittenPairs>,
     /// In each round this agent says who speaks.
     pub moderator: Option<Key>,
     /// Whether the moderator may name the agent who spoke last again. Default: `true`.
@@ -120,6 +132,16 @@ pub struct WrittenPhase {
     pub model: Option<String>,
     /// How replies are sampled, limited and ended.
     pub sampling: Option<WrittenSampling>,
+}
+
+/// Pairs of agents, or an expression that returns them.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Pairs", untagged)]
+pub enum WrittenPairs {
+    /// Pairs of keys.
+    List(#[schemars(with = "Vec<(Key, Key)>", extend("minItems" = 1))] Vec<Option<Vec<Option<Key>>>>),
+    /// An expression.
+    Text(String),
 }
 
 /// Picks the speakers when the phase opens: the agents who have read what is nearest to a query. Everything
@@ -277,6 +299,8 @@ pub enum WhoSpeaks {
     RoundRobin,
     /// Like `round_robin`, but each round begins with the next agent, and the one who spoke first speaks last.
     Rotating,
+    /// Like `round_robin`, but each round is in an order of its own, drawn from the run's seed.
+    Random,
     /// In each round all speak at once and do not hear each other until the next round.
     Broadcast,
     /// Like `round_robin`, but after each turn the agents who are not next are asked whether to cut in, each

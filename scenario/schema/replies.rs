@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// The form of a reply. The model can reply with nothing else. In its short forms a choice: a list of options,
 /// `[share, take]`, or an expression that returns agent keys, such as the name of a list in the state. Else a
-/// mapping with exactly one of `one_of`, `schema`, `regex` and `lark`. A reply that the token limit cuts off is
+/// mapping with one of `one_of`, `some_of`, `schema`, `regex` and `lark`, or with `call`, or with both. A reply that the token limit cuts off is
 /// `invalid`, and its value is null.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Answer", untagged)]
@@ -24,14 +24,33 @@ pub enum WrittenAnswer {
 /// A form of a reply, with settings.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(deny_unknown_fields, extend("oneOf" = [
-    { "required": ["one_of"] }, { "required": ["schema"] }, { "required": ["regex"] }, { "required": ["lark"] }
-]))]
+#[schemars(deny_unknown_fields, extend(
+    "anyOf" = [
+        { "required": ["one_of"] }, { "required": ["some_of", "size"] }, { "required": ["schema"] },
+        { "required": ["regex"] }, { "required": ["lark"] }, { "required": ["call"] }
+    ],
+    "not" = { "anyOf": [
+        { "required": ["one_of", "some_of"] }, { "required": ["one_of", "schema"] },
+        { "required": ["one_of", "regex"] }, { "required": ["one_of", "lark"] },
+        { "required": ["some_of", "schema"] }, { "required": ["some_of", "regex"] },
+        { "required": ["some_of", "lark"] }, { "required": ["schema", "regex"] },
+        { "required": ["schema", "lark"] }, { "required": ["regex", "lark"] }
+    ] }
+))]
 pub struct LongAnswer {
     /// Two or more options: a list, a mapping from results to the texts that are said, such as
     /// `{ share: I share, take: I take more }`, or an expression that returns agent keys: the options are
     /// these agents, by name. The log-probability of each option is recorded.
     pub one_of: Option<Options>,
+    /// As `one_of`, but the agent picks `size` different options, one after the other. In results its choice
+    /// is the list of them; if fewer are open, it is shorter.
+    pub some_of: Option<Options>,
+    /// How many options of `some_of` are picked.
+    #[schemars(extend("minimum" = 2, "maximum" = 100))]
+    pub size: Option<u64>,
+    /// The tool that the agent calls before it replies, by its name under `tools`; of an MCP server, by its
+    /// full name. The speakers must have it among their `tools`. The call is in the phase's `calls`.
+    pub call: Option<String>,
     /// Which options are open, evaluated at each turn: an expression that returns a list of results; `me` is
     /// the agent who chooses. A turn with no open options is not played. Default: all options.
     pub open: Option<WrittenExpression>,

@@ -145,5 +145,8 @@ impl WrittenExpression {
     }
 }
 
+/// `NAME in LIST`, `NAME, NAME in LIST`.
+pub(super) const FOR: &str = r"^\s*[A-Za-z_]\w*(\s*,\s*[A-Za-z_]\w*)*\s+in\s+\S";
+
 /// What a template can name.
 pub(super) const NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";

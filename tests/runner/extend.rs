@@ -39,8 +39,17 @@ struct Phase {
 }
 
 const AGENTS: usize = 5;
-const TOPOLOGIES: [&str; 7] =
-    ["round_robin", "rotating", "broadcast", "whisper", "interrupt", "moderated", "turns"];
+const TOPOLOGIES: [&str; 9] = [
+    "round_robin",
+    "rotating",
+    "random",
+    "broadcast",
+    "whisper",
+    "matched",
+    "interrupt",
+    "moderated",
+    "turns",
+];
 const CHOICES: [&str; 4] = [
     "choice: [x, y, z]",
     "choice: {options: {x: 'I say x', y: 'I say y'}, shuffle: true, ask: 'Which, {{ me }}, after {{ \
@@ -179,13 +188,18 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
                 let edges: Vec<String> = cast[1..].iter().map(edge).collect();
                 writeln!(out, "    topology: whisper\n    interactions: [{}]", edges.join(", ")).unwrap();
             }
+            "matched" => {
+                let all = cast.iter().map(|key| format!("'{key}'")).collect::<Vec<_>>().join(", ");
+                writeln!(out, "    pairs: \"[{all}] | shuffle | batch(2)\"").unwrap();
+            }
             "moderated" => writeln!(out, "    topology: moderated\n    moderator: {}", cast[0]).unwrap(),
             plain => writeln!(out, "    topology: {plain}").unwrap(),
         }
         // The first may moderate or decide; who forgets has read nothing that could be near.
         let among = phase.cast.iter().zip(&cast).skip(1).filter(|(id, _)| !ephemeral[**id]);
         let among: Vec<&str> = among.map(|(_, key)| key.as_str()).collect();
-        if let Some(route) = phase.route.filter(|_| among.len() > 1 && (at == 0 || phase.rounds > 0)) {
+        let is_routed = among.len() > 1 && (at == 0 || phase.rounds > 0) && topology != "matched";
+        if let Some(route) = phase.route.filter(|_| is_routed) {
             writeln!(
                 out,
                 "    route: {{{}, among: [{}]}}",
@@ -227,7 +241,7 @@ fn yaml(phases: &[Phase], ephemeral: &[bool], strategies: &[usize], memory: &str
             writeln!(out, "    until: \"p{at}.said.{} | length > 30 or p{at}.invalid > 0\"", cast[0])
                 .unwrap();
         }
-        if let Some(max) = phase.max_turns {
+        if let Some(max) = phase.max_turns.filter(|_| topology != "matched") {
             writeln!(out, "    max_turns: {max}").unwrap();
         }
         if let Some(format) = phase.format {

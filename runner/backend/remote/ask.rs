@@ -16,6 +16,8 @@ pub(super) struct RemoteRequest<'a> {
     pub(super) bounds: ReplyBounds<'a>,
     /// The tools that may be called, where prompts are messages.
     pub(super) tools: Option<&'a ToolOffer>,
+    /// The one that has to be called.
+    pub(super) must_call: Option<&'a str>,
     /// How much is thought before the reply; empty: not at all.
     pub(super) effort: &'static str,
     /// The same for all turns of one memory, for engines that keep prompts by a key.

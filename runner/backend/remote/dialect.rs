@@ -304,6 +304,9 @@ fn openai(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
             json!({ "type": "function", "function": function })
         });
         body["tools"] = tools.collect();
+        if let Some(name) = ask.must_call {
+            body["tool_choice"] = json!({ "type": "function", "function": { "name": name } });
+        }
     }
     let format = |schema: Value| {
         json!({
@@ -386,6 +389,9 @@ fn anthropic(ask: &RemoteRequest<'_>) -> anyhow::Result<Value> {
                 })
             })
             .collect();
+        if let Some(name) = ask.must_call {
+            body["tool_choice"] = json!({ "type": "tool", "name": name });
+        }
     }
     let format = |schema: Value| json!({ "format": { "type": "json_schema", "schema": schema } });
     match &ask.bounds {

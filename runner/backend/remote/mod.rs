@@ -157,6 +157,7 @@ impl RemoteBackend {
             max_tokens,
             bounds,
             tools: request.tools.as_deref().filter(|_| self.prompter.is_none() && request.may_call),
+            must_call: request.must_call.as_deref(),
             effort: effort(request.conversation.reasoning),
             key: &key,
             cold: request.cold,

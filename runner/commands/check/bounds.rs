@@ -66,19 +66,37 @@ fn bounds_until(
     last: PhaseId,
 ) -> anyhow::Result<BTreeMap<TimelineId, Bound>> {
     let plan = scenario.plan().clone();
-    // If one of several speaks, the worst case for each is to be that one.
-    let chosen = |turn: &Turn| turn.guard.iter().any(|condition| matches!(condition, Condition::Chose(..)));
-    if !plan.order().any(|(_, turn)| chosen(turn)) {
-        let played = |turn: &Turn| turn.phase <= last;
+    // If one of several speaks, the worst case for each is to be that one; if pairs do, to be in one.
+    let is_of_one = |condition: &Condition| matches!(condition, Condition::Chose(..) | Condition::Paired(..));
+    if !plan.order().any(|(_, turn)| turn.guard.iter().any(is_of_one)) {
+        let played = |turn: &Turn| turn.phase <= last && is_in_order(scenario, turn);
         return bounds_if(opened(scenario, &plan), prompter, max_tokens, played);
     }
     let mut worst = BTreeMap::new();
     for agent in (0..scenario.agents.len()).map(AgentId) {
-        let plays = |turn: &Turn| turn.phase <= last && (!chosen(turn) || turn.speaker == agent);
+        let plays = |turn: &Turn| {
+            let is_own = |condition: &Condition| match condition {
+                Condition::Chose(..) => turn.speaker == agent,
+                Condition::Paired(one, other, _) => {
+                    let speakers = scenario.phase(turn.phase).speakers();
+                    *one == agent && speakers.iter().find(|speaker| **speaker != agent) == Some(other)
+                }
+                _ => true,
+            };
+            turn.phase <= last && is_in_order(scenario, turn) && turn.guard.iter().all(is_own)
+        };
         let of = bounds_if(opened(scenario, &plan), prompter, max_tokens, plays)?;
         worst.extend(of.into_iter().filter(|(timeline, _)| timeline.agent == agent));
     }
     Ok(worst)
+}
+
+/// False of a turn that takes another place than its speaker's in a random order: each speaks once.
+fn is_in_order(scenario: &Scenario, turn: &Turn) -> bool {
+    turn.guard.iter().all(|condition| match condition {
+        Condition::Drawn(place) => scenario.phase(turn.phase).speakers().get(*place) == Some(&turn.speaker),
+        _ => true,
+    })
 }
 
 /// What each memory holds at the end if nothing takes place but what no condition decides about, without

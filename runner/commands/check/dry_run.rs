@@ -140,7 +140,13 @@ fn in_words(scenario: &Scenario, plan: &Plan, turn: &Turn, condition: &Condition
                 asked.constraint.as_ref().map(|constraint| &constraint.choice.options[*option].text);
             format!("{} is \"{}\"", asked.path, options.map_or("", String::as_str))
         }
+        Condition::Played(turn) => format!("{} is played", plan.turn(*turn).path),
         Condition::NotPlayed(turn) => format!("{} is skipped", plan.turn(*turn).path),
+        Condition::Drawn(place) => format!("drawn for place {} of the round", place + 1),
+        Condition::Paired(one, other, pairs) => {
+            let [one, other] = [one, other].map(|agent| &scenario.agent(*agent).key);
+            format!("{one} is paired with {other} ({})", pairs.text)
+        }
         Condition::Present if scenario.phase(turn.phase).route.is_some() => {
             "picked by the route, or always present".into()
         }
