@@ -4,14 +4,48 @@
 //! A change of the state is a function of the record, so nothing of it is taken on trust: a replay works it
 //! out again.
 
+use super::chance::{DRAWS, Draws};
 use super::choice::text_of;
 use super::render::{evaluate_for, evaluate_with};
 use super::results::{History, StateValues};
-use super::template::{Expression, TemplateError, TemplateFault};
-use super::{AgentId, Assignment, Choice, Path, Scenario};
+use super::template::{Expression, TemplateError, TemplateFault, evaluate_in, plain_variables};
+use super::{AgentId, Assignment, Chance, Choice, Path, Scenario};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The state before the first turn of a run.
+///
+/// # Errors
+/// The path of a value that can't be computed, or is of another type than with other seeds, and why.
+pub fn initial(scenario: &Scenario, chance: Chance) -> Result<StateValues, (Path, TemplateError)> {
+    let mut state = scenario.state.clone();
+    for (name, expression) in &scenario.computed {
+        let found = drawn_alone(&scenario.variables, expression, chance.first);
+        let found = found.and_then(|found| {
+            let declared = state.get(name).map_or("anything", kind);
+            if declared == kind(&found) {
+                return Ok(found);
+            }
+            let message =
+                format!("`{name}` is {declared} with other seeds, but this returns {}", kind(&found));
+            Err(TemplateError { kind: TemplateFault::Other, message, line: 1 })
+        });
+        state.insert(name.clone(), found.map_err(|error| (expression.path.clone(), error))?);
+    }
+    Ok(state)
+}
+
+/// The value of an expression over variables that may draw.
+pub(crate) fn drawn_alone(
+    variables: &BTreeMap<String, Value>,
+    expression: &Expression,
+    root: u64,
+) -> Result<Value, TemplateError> {
+    let mut context = plain_variables(variables);
+    context.insert(DRAWS.to_string(), Draws::at(root, &expression.path.to_string()));
+    evaluate_in(context, expression, [])
+}
 
 /// The state after some assignments, of which each sees those before it; `said` holds the state before them.
 ///

@@ -64,8 +64,10 @@ pub struct Content {
     /// The cases of its file, or that which it is played with; none where it names no file, or the file is
     /// not there.
     pub cases: Option<Vec<Case>>,
-    /// The state: its values before the first turn.
+    /// The state: its values before the first turn; where they are computed, for one seed.
     pub state: BTreeMap<String, serde_json::Value>,
+    /// The values among them that are computed when a run begins.
+    pub computed: Vec<(String, Expression)>,
     /// Intermediate values, by name; each may use those before it.
     pub lets: Vec<(String, Expression)>,
     /// The overrides: variables (`a`) or parts of them (`a.b`) and their values from outside, in the order

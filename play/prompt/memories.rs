@@ -19,11 +19,12 @@ use super::stops::StopStrings;
 use crate::thoughts::speech_of;
 use crate::timeline::{Event, Timeline};
 use crate::transcript::call_of;
+use greenroom_scenario::evaluate::initial;
 use greenroom_scenario::results::{History, Outcome, StateValues};
 use greenroom_scenario::template::TemplateError;
 use greenroom_scenario::{
-    AgentId, Choice, ChoiceMethod, Chosen, Form, Given, Hints, Input, Lifecycle, PhaseId, Plan, Reasoning,
-    Recalled, Scenario, Seeds, Stops, StrategyOffer, TimelineId, TurnId, turn_seed,
+    AgentId, Choice, ChoiceMethod, Chosen, Form, Given, Hints, Input, Lifecycle, Path, PhaseId, Plan,
+    Reasoning, Recalled, Scenario, Seeds, Stops, StrategyOffer, TimelineId, TurnId, turn_seed,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub struct Memories {
     pub(super) sent: BTreeMap<TimelineId, (Conversation, Arc<[u32]>)>,
     pub(super) outcomes: Vec<Outcome>,
     /// The state before the first turn.
-    pub(super) initial: Arc<StateValues>,
+    pub(super) initial: Result<Arc<StateValues>, (Path, TemplateError)>,
     pub(super) states: States,
     pub(super) settled: Memo,
     /// Inputs of turns that were skipped: they are read at the memory's next turn.
@@ -216,12 +217,14 @@ impl Memories {
         let timelines: BTreeMap<TimelineId, Timeline> = brought.collect();
         let recollections = Recollections::of_earlier(&timelines);
         let settled = Memo::new(&scenario, &plan);
-        let (initial, states) = (Arc::new(scenario.state.clone()), States::new(plan.changes.len()));
+        let seeds = seeds.into();
+        let initial = initial(&scenario, seeds.chance(TurnId(0))).map(Arc::new);
+        let states = States::new(plan.changes.len());
         let (unanswered, sent, missed, decided) = Default::default();
         Self {
             scenario,
             plan,
-            seeds: seeds.into(),
+            seeds,
             timelines,
             unanswered,
             sent,

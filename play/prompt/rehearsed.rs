@@ -8,6 +8,7 @@ use greenroom_scenario::render::{Reading, render_stage};
 use greenroom_scenario::results::{History, Outcome};
 use greenroom_scenario::template::{Expression, Template, TemplateError};
 use greenroom_scenario::{AgentId, Announced, Chosen, Horizon, PhaseId, TurnId};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -44,7 +45,12 @@ impl Memories {
     pub fn suppose(&mut self, id: TurnId, text: Arc<str>, choice: Option<Chosen>) {
         let value = self.plan.turn(id).form.as_ref().map(|form| form.example());
         let text = value.as_ref().map_or(text, |value| greenroom_scenario::text_of(value).into());
-        self.outcomes[id.0] = Outcome::Said { text, choice, value, calls: Vec::new() };
+        // Of a call that is made for certain, texts may use the result.
+        let call = self.plan.turn(id).call.iter();
+        let calls =
+            call.map(|tool| json!({ "tool": **tool, "arguments": {}, "result": "…", "failed": false }));
+        let calls = calls.filter(|_| self.max_calls(id) > 0).collect();
+        self.outcomes[id.0] = Outcome::Said { text, choice, value, calls };
     }
 
     /// The options that a turn may choose from, by index; none where it makes no choice.

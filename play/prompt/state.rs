@@ -31,10 +31,11 @@ impl Memories {
     /// The state after the first `n` changes of the plan.
     fn state(&self, path: &str, n_changes: usize) -> Result<Arc<StateValues>, PromptError> {
         let at = |index: usize| self.states.0.get(index).and_then(OnceLock::get).cloned();
-        let (mut done, mut state) = (0..n_changes)
+        let (mut done, state) = (0..n_changes)
             .rev()
-            .find_map(|index| Some((index + 1, at(index)?)))
+            .find_map(|index| Some((index + 1, Ok(at(index)?))))
             .unwrap_or_else(|| (0, self.initial.clone()));
+        let mut state = state.map_err(|(place, error)| self.failed(path, &place, error))?;
         let plan = self.plan.clone();
         for change in &plan.changes[done..n_changes] {
             if let Some(changed) = self.changed(path, change, &state)? {

@@ -106,6 +106,9 @@ impl Findings<'_> {
                 "a value in the state keeps the type of its first value; one that begins as null can become \
                  anything"
             }
+            TrialSubject::Worked(..) if path.ends_with("pairs") => {
+                "return a list of pairs, each agent in one of them, such as `players | batch(2)`"
+            }
             TrialSubject::Worked(..) => "return a list of keys, such as one in the `state`",
             _ => "a result that does not exist is null: test it with `is not none` first",
         };

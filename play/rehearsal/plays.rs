@@ -135,7 +135,12 @@ impl Rehearsal {
             let texts = phase.templates().map(|template| template.text.as_str());
             texts.chain(self.expressions(PhaseId(id)).map(|expression| expression.text.as_str()))
         });
-        let named = scenario.lets.iter().chain(&scenario.outcomes).map(|(_, each)| each.text.as_str());
+        let named = scenario
+            .lets
+            .iter()
+            .chain(&scenario.computed)
+            .chain(&scenario.outcomes)
+            .map(|(_, each)| each.text.as_str());
         scenario.phases.iter().any(|phase| phase.topology == Topology::Random)
             || in_phases.chain(named).any(draws)
     }

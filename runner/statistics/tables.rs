@@ -248,7 +248,7 @@ fn states(sample: &Sample) -> Table {
     table.add("round", Values::counts(rows.iter().map(|row| row.round)));
     table.add("variable", Values::texts(rows.iter().map(|row| Some(row.variable))));
     table.add("agent", Values::texts(rows.iter().map(|row| row.agent)));
-    let text = |row: &StateValue<'_>| (!row.value.is_null()).then(|| text_of(row.value));
+    let text = |row: &StateValue<'_>| (!row.value.is_null()).then(|| text_of(&row.value));
     table.add("value", Values::texts(rows.iter().map(text)));
     table.add("number", Values::Float(rows.iter().map(|row| row.value.as_f64()).collect()));
     table

@@ -142,6 +142,10 @@ impl Checker {
     }
 
     fn standing(&self, path: &Path, text: &str) -> Standing {
+        let is_computed = path.0.len() == 2 && super::state::code_of(text).is_some();
+        if path.0.first().and_then(PathStep::as_key) == Some("state") && is_computed {
+            return Standing::Code;
+        }
         if let Some("variables" | "state") = path.0.first().and_then(PathStep::as_key) {
             return Standing::Value;
         }

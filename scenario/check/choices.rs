@@ -140,9 +140,10 @@ impl Checker {
         };
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         if size < 2 || size > n_options {
-            let message = format!("`size` is {size}, expected 2 to {n_options}, the number of options");
+            let message =
+                format!("`size` is {size}, but there are {n_options} options: expected 2 to {n_options}");
             self.error("bad-value", &path.key("size"), message).help =
-                Some("use `one_of` to have one option chosen".into());
+                Some("to have one option chosen, use `one_of`".into());
             return 1;
         }
         size

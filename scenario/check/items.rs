@@ -13,12 +13,12 @@ use std::sync::Arc;
 const EXAMPLE: &str = "e.g. `for: place in places`, where `places` is a list under `variables`";
 
 impl Checker {
-    /// The items of `NAME in LIST`; none where something is wrong with it.
-    pub(super) fn items(&mut self, written: &str, path: &Path) -> Vec<Arc<Item>> {
+    /// The names and the items of `NAME in LIST`; no items where something is wrong with it.
+    pub(super) fn items(&mut self, written: &str, path: &Path) -> (Vec<String>, Vec<Arc<Item>>) {
         let Some((names, list)) = written.split_once(" in ") else {
             let message = format!("expected `NAME in LIST`, found `{}`", written.trim());
             self.error("bad-value", path, message).help = Some(EXAMPLE.into());
-            return Vec::new();
+            return Default::default();
         };
         let names: Vec<String> = names.split(',').map(|name| name.trim().to_string()).collect();
         for (at, name) in names.iter().enumerate() {
@@ -31,9 +31,9 @@ impl Checker {
                 None => continue,
             };
             self.error("bad-name", path, message).help = Some("choose another name".into());
-            return Vec::new();
+            return (names, Vec::new());
         }
-        let Some(values) = self.listed(list.trim(), path) else { return Vec::new() };
+        let Some(values) = self.listed(list.trim(), path) else { return (names, Vec::new()) };
         let mut items = Vec::new();
         for value in &values {
             let values = match (&names[..], value) {
@@ -45,7 +45,7 @@ impl Checker {
                     let message = format!("expected items of {} values each, found {value}", names.len());
                     self.error("bad-value", path, message).help =
                         Some("write as many names as an item has values".into());
-                    return Vec::new();
+                    return (names, Vec::new());
                 }
             };
             items.push((part(value), values));
@@ -57,7 +57,8 @@ impl Checker {
             let number = (at + 1).to_string();
             Arc::new(Item { part: part.filter(|_| are_names).unwrap_or(number), values })
         };
-        items.into_iter().enumerate().map(item).collect()
+        let items = items.into_iter().enumerate().map(item).collect();
+        (names, items)
     }
 
     /// The values of a list over variables.

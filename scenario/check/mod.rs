@@ -426,7 +426,7 @@ impl Checker {
         self.names = Names::new(&variables, &agents, &written.phases, &written.payoff);
         self.names.partial |= partial;
         self.names.add_judges(&judges);
-        let state = self.state(written.state.unwrap_or_default(), &top.key("state"));
+        let (state, computed) = self.state(written.state.unwrap_or_default(), &top.key("state"));
         self.names.state = state.keys().cloned().collect();
         self.names.initial = state.clone();
         self.intermediate(written.lets.unwrap_or_default(), &top.key("let"));
@@ -449,6 +449,7 @@ impl Checker {
             variables,
             cases: self.cases.take(),
             state,
+            computed,
             lets,
             overrides: overrides.iter().filter(|(name, _)| name != FIRST_RULES).cloned().collect(),
             by_first_rules: self.by_first_rules,

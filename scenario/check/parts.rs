@@ -103,9 +103,10 @@ impl Checker {
                 Some("remove one of the two".into());
         }
         let is_over_items = items.is_some();
-        let items = items.map(|items| self.items(&items, &path.key("for"))).unwrap_or_default();
-        let names = items.first().map(|item| item.values.keys().cloned().collect());
-        self.names.items.extend(names.map(|names| (path.clone(), names)));
+        let (names, items) = items.map(|items| self.items(&items, &path.key("for"))).unwrap_or_default();
+        if is_over_items {
+            self.names.items.push((path.clone(), names));
+        }
         let when = when.and_then(|when| self.expression(when, path.key("when"), begin, &[]));
         let n_passes = match repeat {
             Some(repeat) => self.rounds(repeat, path.key("repeat")),

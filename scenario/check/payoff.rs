@@ -144,6 +144,12 @@ impl Checker {
                 );
                 return None;
             }
+            if first.n_picks > 1 {
+                let message = "choices of several options (`some_of`) can't have a payoff";
+                self.error("contradiction", &first.path, message).help =
+                    Some("use `one_of`, or compute the result in `outcome`".into());
+                return None;
+            }
             choices.push(first.clone());
         }
         Some(choices)

@@ -1,6 +1,7 @@
 //! Checks the state, what changes it, and intermediate values.
 
 use super::{Checker, is_identifier};
+use crate::evaluate::{drawn_alone, kind};
 use crate::schema::{WrittenExpression, WrittenSet, WrittenSets};
 use crate::template::{Expression, ROUND_NAMES};
 use crate::{Assignment, PhaseId};
@@ -23,9 +24,24 @@ pub(super) struct Intermediate {
 const AFTER: &str = "after";
 const EACH: &str = "each";
 
+/// Seeds that a value computed when a run begins is tried with.
+const N_TRIED: u64 = 32;
+
+/// The expression of a text that is nothing else: `{{ EXPRESSION }}`.
+pub(super) fn code_of(text: &str) -> Option<&str> {
+    let inside = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
+    (!inside.contains("{{") && !inside.contains("}}")).then(|| inside.trim())
+}
+
 impl Checker {
-    pub(super) fn state(&mut self, written: IndexMap<String, Value>, path: &Path) -> BTreeMap<String, Value> {
-        let mut state = BTreeMap::new();
+    /// The state's first values, and those that are computed when a run begins: a text that is nothing but an
+    /// expression in braces.
+    pub(super) fn state(
+        &mut self,
+        written: IndexMap<String, Value>,
+        path: &Path,
+    ) -> (BTreeMap<String, Value>, Vec<(String, Expression)>) {
+        let (mut state, mut computed) = (BTreeMap::new(), Vec::new());
         for (name, mut value) in written {
             let meaning = match &*name {
                 AFTER => Some("when"),
@@ -40,11 +56,41 @@ impl Checker {
                 let found = Diagnostic::error("bad-name", path.to_string(), self.tree.key(&path), message);
                 self.push(found.help("rename it"));
             } else if self.is_name(&name, &path.key(name.clone()), "something in the state") {
+                if let Some(text) = value.as_str().and_then(code_of) {
+                    let (text, path) = (WrittenExpression::Text(text.to_string()), path.key(name.clone()));
+                    let expression = self.expression(text, path, PhaseId(0), &[]);
+                    value = expression.as_ref().map_or(Value::Null, |expression| self.sample(expression));
+                    computed.extend(expression.map(|expression| (name.clone(), expression)));
+                }
                 value.sort_all_objects();
                 state.insert(name, value);
             }
         }
-        state
+        (state, computed)
+    }
+
+    /// A value that a run may begin with. All seeds have to give values of one type, which this tries with
+    /// some.
+    fn sample(&mut self, expression: &Expression) -> Value {
+        let mut sample = Value::Null;
+        for root in 0..N_TRIED {
+            let message = match drawn_alone(&self.names.values, expression, root) {
+                Err(error) => error.message,
+                Ok(value) if root > 0 && kind(&value) != kind(&sample) => {
+                    format!("this is {} with one seed and {} with another", kind(&sample), kind(&value))
+                }
+                Ok(value) => {
+                    if root == 0 {
+                        sample = value;
+                    }
+                    continue;
+                }
+            };
+            self.error("expression", &expression.path, message).help =
+                Some("a value in the state keeps its type; it can use variables, and draw by chance".into());
+            break;
+        }
+        sample
     }
 
     /// Reads the intermediate values. Where one may be used depends on what it uses, which is checked where

@@ -195,7 +195,7 @@ impl Checker {
                 set,
                 hints,
             };
-            if !self.is_chosen_in_play(&agent) {
+            if !self.is_chosen_in_play(&agent, &path) {
                 let agent = self.member(&agent, cast, &path.key("agent"));
                 if let (Some(agent), Some(call)) = (agent, &turn.call) {
                     self.can_call(call, &[agent], &path);
@@ -215,10 +215,11 @@ impl Checker {
     }
 
     /// True of an expression for an agent: not a key, and no word that is only misspelled.
-    fn is_chosen_in_play(&self, agent: &str) -> bool {
+    fn is_chosen_in_play(&self, agent: &str, path: &Path) -> bool {
         let agent = agent.trim();
         let is_value = self.names.state.iter().chain(&self.names.variables).any(|name| name == agent)
-            || self.names.lets.iter().any(|known| known.name == agent);
+            || self.names.lets.iter().any(|known| known.name == agent)
+            || self.is_pass_name(path, agent);
         !self.names.has_agent(agent) && (is_value || !is_identifier(agent))
     }
 

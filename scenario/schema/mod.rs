@@ -49,8 +49,9 @@ pub struct Written {
     #[schemars(extend("pattern" = "\\.(csv|jsonl)$"))]
     pub cases: Option<String>,
     /// Values that change while the scenario is played, by name, with their initial value: a number, a text,
-    /// true or false, a list, or a mapping (for example by agent). `set` changes them; texts and expressions
-    /// use them like variables. A value keeps its type, unless it begins as null.
+    /// true or false, a list, or a mapping (for example by agent). A text that is nothing but `{{ EXPRESSION }}`
+    /// is computed when a run begins: it can use variables, and draw by chance. `set` changes the values; texts
+    /// and expressions use them like variables. A value keeps its type, unless it begins as null.
     #[schemars(extend("propertyNames" = { "pattern": NAME }))]
     pub state: Option<IndexMap<String, Value>>,
     /// Intermediate values, by name: expressions that texts and other expressions can use by name. An

@@ -25,10 +25,10 @@ pub enum WrittenAnswer {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(deny_unknown_fields, extend(
-    "anyOf" = [
+    "allOf" = [{ "anyOf": [
         { "required": ["one_of"] }, { "required": ["some_of", "size"] }, { "required": ["schema"] },
         { "required": ["regex"] }, { "required": ["lark"] }, { "required": ["call"] }
-    ],
+    ] }],
     "not" = { "anyOf": [
         { "required": ["one_of", "some_of"] }, { "required": ["one_of", "schema"] },
         { "required": ["one_of", "regex"] }, { "required": ["one_of", "lark"] },

@@ -18,7 +18,7 @@ agents: {a: {}, b: {}, c: {}, d: {}}
 let:
   roles: \"['wolf', 'seer', 'villager', 'villager'] | deal(players)\"
   cards: range(8) | list | deal(players, 2)
-state: {order: [], die: 0, weather: '', share: 0, out: a}
+state: {order: [], die: 0, weather: '', share: 0, out: a, luck: '{{ randint(1, 1000000) }}'}
 phases:
   - name: night
     agents: [a, b, c, d]
@@ -37,7 +37,9 @@ phases:
     agents: players | sample(2)
     prompt: 'Two of you meet. {{ order }}, {{ die }}, {{ weather }}, {{ share }}.'
   - { name: late, agents: [a, b, c, d], order: broadcast, when: 'randint(1, 2) == 1', prompt: '{{ roles }}' }
-  - { name: end, agents: [a], prompt: 'All were {{ roles }}.' }
+  - { name: ball, agents: players, pairs: players | shuffle | batch(2), rounds: 2 }
+  - { name: queue, agents: players, order: random, rounds: 2 }
+  - { name: end, agents: [a], prompt: 'All were {{ roles }}, with a luck of {{ luck }}.' }
 ";
 
 /// What everybody reads, by the path of the turn.
@@ -87,6 +89,7 @@ fn a_seed_draws_the_same_again_and_another_one_something_else() {
 fn each_place_has_draws_of_its_own() {
     let dir = crate::play::checkout();
     let (mut late, mut pairs, mut wolves) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut matchings, mut orders, mut lucks) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for seed in 0..30 {
         let read = played(&dir.path().join(seed.to_string()), &with_seed(seed));
         let of = |round: usize, agent: &str| read[&format!("night/{round}/{agent}")].as_str();
@@ -110,7 +113,32 @@ fn each_place_has_draws_of_its_own() {
         let text = read.iter().find(|(path, _)| path.starts_with("pairs/1/")).expect("a pair").1;
         assert!(!text.contains("snow"), "{text}");
         late.insert(read.keys().any(|path| path.starts_with("late/")));
+        // All are paired in both rounds, and all have one place in each order.
+        for round in 1..=2 {
+            let paths = |phase: &str| {
+                let begin = format!("{phase}/{round}/");
+                read.keys().filter_map(move |path| Some(path.strip_prefix(&begin)?.to_string()))
+            };
+            let mut matching: Vec<String> = paths("ball").filter(|path| !path.ends_with(".2")).collect();
+            let met: BTreeSet<char> =
+                matching.iter().flat_map(|path| path.chars().filter(|c| "abcd".contains(*c))).collect();
+            matching.iter_mut().for_each(|path| *path = path.replace(".to-", ""));
+            assert!(matching.len() == 2 && met.len() == 4, "{matching:?}");
+            matchings.insert((round, matching.join(" ")));
+            let order: Vec<(String, String)> = paths("queue")
+                .filter_map(|path| {
+                    path.split_once('.').map(|(agent, place)| (place.to_string(), agent.to_string()))
+                })
+                .collect();
+            let places: BTreeMap<String, String> = order.into_iter().collect();
+            assert_eq!(places.len(), 4, "{places:?}");
+            orders.insert((round, places.into_values().collect::<String>()));
+        }
+        lucks.insert(between(&read["end/1/a"], "a luck of ", ".").to_string());
     }
+    // Of 12 ordered pairs and 24 orders in each round.
+    assert!(matchings.len() > 15 && orders.len() > 25, "{matchings:?} {orders:?}");
+    assert!(lucks.len() > 25, "what the state begins with is drawn as well");
     assert_eq!((late.len(), wolves.len()), (2, 4), "a condition is true or false, anyone is the wolf");
     assert!(pairs.len() >= 5, "{pairs:?}");
 }
@@ -130,6 +158,8 @@ fn a_fork_keeps_what_was_drawn_before() {
         numbers.insert(between(&text(&after), "Round 2: ", ".").to_string());
         let roles = |read: &Read| between(&read["end/1/a"], "All were {", "}").to_string();
         assert_eq!(roles(&before), roles(&after), "roles are dealt once");
+        let luck = |read: &Read| between(&read["end/1/a"], "a luck of ", ".").to_string();
+        assert_eq!(luck(&before), luck(&after), "the state begins as it did");
     }
     assert_eq!(numbers.len(), 4, "what follows is drawn with another seed");
 }

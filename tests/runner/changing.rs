@@ -65,6 +65,10 @@ struct Author<'a> {
     valued: Vec<usize>,
     /// Rules may answer, so that no turn has a form.
     has_rules: bool,
+    /// All who are played by a model have tools, so that calls can be demanded.
+    has_calls: bool,
+    /// The name of what the outermost block is played for.
+    item: Option<&'static str>,
     out: String,
 }
 
@@ -103,7 +107,7 @@ impl Author<'_> {
             3 => format!("m.a{}", self.dice.below(AGENTS)),
             4 => "twice".into(),
             5 if site.round => "round".into(),
-            6 if self.phases[site.phase].block.is_some() => "pass".into(),
+            6 if self.phases[site.phase].block.is_some() => self.item.unwrap_or("pass").into(),
             7 if self.valued.first().is_some_and(|valued| *valued < site.phase) => {
                 let of = self.phases[self.valued[0]].cast[0];
                 format!("((payoffs.a{of} | default(0) or 0) | int)")
@@ -207,7 +211,15 @@ impl Author<'_> {
             };
             let (begin, over) = blocks[block];
             let repeat = 2 + self.dice.below(2);
-            self.line(depth, &format!("- repeat: {repeat}"));
+            if block == 0 && self.dice.in_ten(4) {
+                self.item = Some("item_of_pass");
+                self.line(
+                    depth,
+                    &format!("- for: item_of_pass, place in [[{repeat}, 'here'], [5, 'there']]"),
+                );
+            } else {
+                self.line(depth, &format!("- repeat: {repeat}"));
+            }
             if self.dice.in_ten(4) {
                 let until = self.holds(Site { phase: over - 1, own: true, round: false });
                 let until = if until.contains("pass") { "n > 9".into() } else { until };
@@ -240,8 +252,18 @@ impl Author<'_> {
         } else {
             self.line(depth, &format!("agents: [{}]", keys.join(", ")));
         }
-        let orders =
-            ["round_robin", "turns", "broadcast", "interrupt", "moderated", "turns", "whisper", "rotating"];
+        let orders = [
+            "round_robin",
+            "turns",
+            "broadcast",
+            "interrupt",
+            "moderated",
+            "turns",
+            "whisper",
+            "rotating",
+            "random",
+            "matched",
+        ];
         let order = self.dice.pick(&orders);
         let rounds = if id == 0 { 1 + self.dice.below(2) } else { self.dice.below(3) };
         self.line(depth, &format!("rounds: {rounds}"));
@@ -260,6 +282,12 @@ impl Author<'_> {
                     .collect();
                 self.line(depth, "order: whisper");
                 self.line(depth, &format!("interactions: [{}]", edges.join(", ")));
+            }
+            "matched" => {
+                let all = keys.iter().map(|key| format!("'{key}'")).collect::<Vec<_>>().join(", ");
+                // Of an open cast, somebody who is in a pair may not be here.
+                let pairs = if is_open { "[]".into() } else { format!("[{all}] | shuffle | batch(2)") };
+                self.line(depth, &format!("pairs: \"{pairs}\""));
             }
             "moderated" if keys.len() > 2 => {
                 self.line(depth, "order: moderated");
@@ -365,7 +393,13 @@ impl Author<'_> {
             },
             Asks::Agents => {
                 let agents = self.agents(site);
+                if !decides && self.dice.in_ten(3) {
+                    return Some(format!("answer: {{some_of: \"({agents}) | without(me)\", size: 2}}"));
+                }
                 format!("choice: {{options: \"({agents}) | without(me)\", ask: \"{ask}\", shuffle: true}}")
+            }
+            Asks::Texts if !decides && self.dice.in_ten(2) => {
+                "answer: {some_of: [plain, words, so], size: 2, shuffle: true}".into()
             }
             Asks::Texts => match self.dice.below(3) {
                 0 => "choice: {yes: 'I do', no: 'I do not'}".into(),
@@ -433,7 +467,11 @@ impl Author<'_> {
         if self.dice.in_ten(2) {
             fields.push("sampling: { max_tokens: 30 }".into());
         }
-        if asks == Asks::Words && !decides && !self.has_rules && self.dice.in_ten(2) {
+        if asks == Asks::Words && !decides && self.has_calls && self.dice.in_ten(4) {
+            fields.push(
+                self.dice.pick(&["answer: {call: sums}", "answer: {call: roll, regex: '[a-z ]+'}"]).into(),
+            );
+        } else if asks == Asks::Words && !decides && !self.has_rules && self.dice.in_ten(2) {
             fields.push("grammar: {regex: '[a-z ]+ -?[0-9]*'}".into());
         }
         fields.join(", ")
@@ -480,7 +518,9 @@ pub(crate) fn older(numbers: &[u16]) -> String {
     let phases: Vec<Phase> = (0..n).map(|id| phase(id, &mut dice)).collect();
     let valued = phases.iter().enumerate().filter(|(_, phase)| phase.asks == Asks::Numbers && !phase.decides);
     let valued: Vec<usize> = valued.map(|(id, _)| id).collect();
-    let mut author = Author { dice, phases, valued, has_rules, out: String::from("id: changing\n") };
+    let has_calls = !has_rules && dice.in_ten(5);
+    let (item, out) = (None, String::from("id: changing\n"));
+    let mut author = Author { dice, phases, valued, has_rules, has_calls, item, out };
     let language = author.dice.pick(&["en", "de", "es", "{base: fr, cue: 'À toi, {name}.'}"]);
     author.line(0, &format!("language: {language}"));
     author.line(0, "tools: {sums: calculator, roll: {built_in: dice}, diary: notes}");
@@ -490,6 +530,7 @@ pub(crate) fn older(numbers: &[u16]) -> String {
         let rule = if has_rules { "strategy: {random: 0.4}" } else { "sampling: { max_tokens: 40 }" };
         let tools = "tools: [sums, diary, roll], max_calls: 2";
         let more = author.dice.pick(&["", "", "lifecycle: ephemeral", rule, "top_k: 3", tools]);
+        let more = if has_calls { tools } else { more };
         if more != "lifecycle: ephemeral" && more != rule {
             lasting.push(id);
         }

@@ -167,14 +167,17 @@ fn blocks_are_played_for_each_item() {
 #[test]
 fn several_are_picked_and_calls_are_made() {
     insta::assert_snapshot!(described("sets.yaml", usize::MAX, |request| {
-        let call = |what: &str| Some(format!(r#"{{"tool": "sums", "arguments": {{"expression": "{what}"}}}}"#));
+        let call =
+            |what: &str| Some(format!(r#"{{"tool": "sums", "arguments": {{"expression": "{what}"}}}}"#));
         match (request.path.as_str(), &request.must_call) {
             ("price/1/ann", Some(_)) => call("3 * 4"),
             // Not a call: it fails, and the reply follows.
             ("price/1/ben", Some(_)) => Some("I don't reckon.".into()),
             (_, Some(_)) => call("1 / 0"),
             (path, None) if path.starts_with("price") => Some(r#"{"price": 12}"#.into()),
-            _ => option(request, &[("basket/1/ben", 2)]).or_else(|| Some(format!("words of {}", request.path))),
+            _ => {
+                option(request, &[("basket/1/ben", 2)]).or_else(|| Some(format!("words of {}", request.path)))
+            }
         }
     }));
 }

@@ -484,6 +484,7 @@ mod tests {
             max_tokens: 9,
             bounds,
             tools,
+            must_call: None,
             effort: "",
             key: "greenroom-1",
             cold: false,
