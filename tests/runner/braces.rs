@@ -205,10 +205,15 @@ fn no_field_keeps_braces_without_a_message() {
                     }
                     _ => object[field] = value.clone(),
                 }
-                for (other, it) in [("before", "after"), ("lark", "regex"), ("each", "matrix")] {
+                let exclusive =
+                    [("before", "after"), ("lark", "regex"), ("each", "matrix"), ("one_of", "some_of")];
+                for (other, it) in exclusive {
                     if field == it {
                         object.as_object_mut().unwrap().remove(other);
                     }
+                }
+                if field == "some_of" {
+                    object["size"] = json!(2);
                 }
                 let text = serde_json::to_string_pretty(&scenario).unwrap();
                 let loaded = load("s.yaml", &text, &[]);
