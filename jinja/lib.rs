@@ -31,11 +31,13 @@ mod code;
 mod foresee;
 mod guards;
 mod instructions;
+mod mentions;
 mod operands;
 mod values;
 
 pub use bounds::{Bound, line, taken};
 pub use instructions::Use;
+pub use mentions::{Mention, Word};
 
 use bounds::{MAX_STEPS, Meter, take};
 use minijinja::functions::Function;

@@ -36,7 +36,7 @@ pub mod tools;
 pub use cases::CASE;
 pub use cases::{Case, CaseId};
 pub use chance::{Chance, drawn_order};
-pub use check::{CAST, Steps, name_of, name_span, template_error};
+pub use check::{CAST, Steps, is_identifier, name_of, name_span, template_error};
 pub use check::{
     Loaded, Overrides, load, open, open_below, open_named, open_text, parse_cast, parse_override,
 };

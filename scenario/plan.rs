@@ -210,7 +210,7 @@ impl Audience {
 }
 
 /// A data dependency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Edge {
     /// The speaker's previous turn.
     Memory,

@@ -4,9 +4,10 @@
 //! parts below it replaced; a mapping that lost or gained fields is written entry by entry, each with the
 //! comments that belong to it. What moved is written at its new depth.
 
+use super::path::Path;
 use super::scalar::{Leaf, plain};
 use super::tree::{Data, MapEntry, Origin, Tree};
-use crate::diagnostic::Source;
+use crate::diagnostic::{Source, Span};
 
 /// Width up to which a new mapping or list is written on one line.
 const WIDTH: usize = 120;
@@ -24,6 +25,16 @@ impl Tree {
         let again = Source { name: String::new(), text: written };
         let (tree, found) = Self::read(&again, 0);
         (found.is_empty() && tree.json() == self.json()).then_some(again.text)
+    }
+
+    /// The place of a key and its value in `text`, without the comments and empty lines that follow; `None`:
+    /// there is no such key.
+    pub fn extent(&self, text: &str, path: &Path) -> Option<Span> {
+        let node = self.node(path)?;
+        let key = self.key(path);
+        let end = Writer { tree: self, text }.end(node);
+        // What an alias repeats ends before the key.
+        Some(Span { end: end.max(key.end), ..key })
     }
 }
 

@@ -175,8 +175,12 @@ impl Tree {
 
     /// The value at a path; `None`: there is none, or it is null.
     pub fn find(&self, path: &Path) -> Option<usize> {
-        let (n, _, node) = self.walk(path)?;
-        (n == path.0.len() && !matches!(self.nodes[node].data, Data::Leaf(Leaf::Null))).then_some(node)
+        self.node(path).filter(|node| !matches!(self.nodes[*node].data, Data::Leaf(Leaf::Null)))
+    }
+
+    /// The value at a path, null or not; `None`: there is none.
+    pub(super) fn node(&self, path: &Path) -> Option<usize> {
+        self.walk(path).filter(|(n, ..)| *n == path.0.len()).map(|(.., node)| node)
     }
 
     /// All texts among the values, with their paths, in the order of the file.

@@ -1,10 +1,11 @@
-//! Lines of the stage while a plan is played, as a viewer sees them: announcements, results of votes, lines
-//! that a fork added. Each is before the turn that comes next, once, no matter who reads it later.
+//! Lines of the stage while a plan is played, as a viewer sees them: announcements, results of votes, openings
+//! of phases in which nobody has a turn, lines that a fork added. Each is before the turn that comes next, once,
+//! no matter who reads it later.
 
 use super::memories::Memories;
 use crate::timeline::Event;
 use greenroom_scenario::{AgentId, Announced, Input, PhaseId, Plan, Purpose, TurnId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A line of the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ impl Directions {
                 ballots.insert((turn.phase, attempt), TurnId(id.0 + 1));
             }
         }
+        let spoken: BTreeSet<PhaseId> = plan.order().map(|(_, turn)| turn.phase).collect();
         let mut all = Self::default();
         let read = plan.order().map(|(_, turn)| (turn.speaker, &turn.inputs));
         let unread = plan.unread.iter().map(|(memory, inputs)| (memory.agent, inputs));
@@ -43,11 +45,20 @@ impl Directions {
                         Some(place) => *place,
                         None => continue,
                     },
+                    Input::Opening(phase) if !spoken.contains(phase) => plan.begin_of(*phase, 0).turns,
                     Input::Opening(_) | Input::Heard(_) | Input::Record(_) => continue,
                 };
                 all.add(place, *input, agent);
             }
         }
+        all
+    }
+
+    /// Only the openings of phases in which nobody has a turn.
+    pub fn of_silent_phases(plan: &Plan) -> Self {
+        let mut all = Self::of(plan);
+        let lines = all.0.values_mut();
+        lines.for_each(|lines| lines.retain(|(input, _)| matches!(input, Input::Opening(_))));
         all
     }
 
@@ -73,7 +84,8 @@ impl Memories {
                     let last = before.0.checked_sub(1).map(|last| self.plan.turn(TurnId(last)).round);
                     (*phase, last.unwrap_or(1))
                 }
-                Input::Opening(_) | Input::Heard(_) | Input::Record(_) => continue,
+                Input::Opening(phase) => (*phase, 1),
+                Input::Heard(_) | Input::Record(_) => continue,
             };
             // Texts by reader: readers of the same text are together.
             let mut texts: Vec<(String, Vec<AgentId>)> = Vec::new();

@@ -41,7 +41,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     match args.format {
         GraphFormat::Dot => print!("{}", printable(&plan.dot(&scenario))),
         GraphFormat::Mermaid => print!("{}", printable(&plan.mermaid(&scenario))),
-        GraphFormat::Svg => match drawing::svg(plan, &scenario) {
+        GraphFormat::Svg => match drawing::svg(plan, &scenario, None) {
             Some(picture) => print!("{picture}"),
             None => {
                 let (n_turns, most) = (plan.n_turns(), drawing::MAX_TURNS);

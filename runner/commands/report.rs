@@ -23,6 +23,9 @@ pub(super) struct Args {
     /// name with .html]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Draw all turns that were possible, not only those that were played
+    #[arg(long)]
+    all_turns: bool,
     #[command(flatten)]
     near: Whereabouts,
 }
@@ -43,7 +46,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     for caveat in &sources.caveats {
         eprintln!("note: {}: {}", caveat.title, crate::diagnostic::printable(&caveat.detail));
     }
-    let page = html(&sources)?;
+    let page = html(&sources, args.all_turns)?;
     files::write_to(&output, page)?;
     println!("{}", output.display());
     Ok(Exit::Pass)
@@ -63,7 +66,7 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
         let own = folder.join(&run.folder);
         let page = own.join(report::FILE);
         refuse_notes(&page, false)?;
-        files::write(&page, html(&ReportSources::open(&own, &search)?)?)?;
+        files::write(&page, html(&ReportSources::open(&own, &search)?, args.all_turns)?)?;
     }
     let n_planned = record.cells.len() * record.seeds.len();
     files::write_to(&output, comparison(&record.scenario, &sample, n_planned)?)?;

@@ -6,16 +6,17 @@
 
 use crate::scenario::{AgentId, Edge, PhaseId, Plan, TurnId};
 use petgraph::algo::tred;
-use petgraph::graph::NodeIndex;
+use petgraph::graph::{DiGraph, NodeIndex};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The places of a plan's turns, phases and edges.
+/// What each turn of a drawing needs of others in it, in plan order.
+type Needs = BTreeMap<TurnId, BTreeSet<(TurnId, Edge)>>;
+
+/// The places of turns, their phases and edges.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Column of each turn.
-    pub(super) columns: Vec<usize>,
-    /// Lane of each turn.
-    pub(super) lanes: Vec<usize>,
+    /// Column and lane of each turn.
+    pub(super) places: BTreeMap<TurnId, (usize, usize)>,
     /// Agents with a lane, from above.
     pub(super) agents: Vec<AgentId>,
     /// Phases with turns, in order.
@@ -49,44 +50,82 @@ impl Band {
 }
 
 impl Layout {
-    pub(super) fn new(plan: &Plan) -> Self {
-        let speakers: BTreeSet<AgentId> = plan.order().map(|(_, turn)| turn.speaker).collect();
+    /// The layout of some turns of a plan.
+    pub(super) fn new(plan: &Plan, turns: &BTreeSet<TurnId>) -> Self {
+        let needs = needs(plan, turns);
+        let speakers: BTreeSet<AgentId> = turns.iter().map(|id| plan.turn(*id).speaker).collect();
         let agents: Vec<AgentId> = speakers.into_iter().collect();
         let lane: BTreeMap<AgentId, usize> =
             agents.iter().enumerate().map(|(lane, id)| (*id, lane)).collect();
-        let lanes: Vec<usize> = plan.order().map(|(_, turn)| lane[&turn.speaker]).collect();
-        let (columns, bands) = columns(plan, &lanes);
-        let memories = plan.order().flat_map(|(to, _)| {
-            let needs = plan.needs(to).filter(|(_, edge)| *edge == Edge::Memory);
-            needs.map(move |(from, _)| (from, to))
+        let lanes = turns.iter().map(|id| (*id, lane[&plan.turn(*id).speaker])).collect();
+        let (columns, bands) = columns(plan, &needs, &lanes);
+        let memories = needs.iter().flat_map(|(to, needs)| {
+            let memory = needs.iter().filter(|(_, edge)| *edge == Edge::Memory);
+            memory.map(|(from, _)| (*from, *to))
         });
         let memories = memories.collect();
-        let links = links(plan, &columns);
-        Self { columns, lanes, agents, bands, memories, links }
+        let links = links(&needs, &columns);
+        let places = columns.iter().map(|(id, column)| (*id, (*column, lanes[id]))).collect();
+        Self { places, agents, bands, memories, links }
     }
 
     pub(super) fn n_columns(&self) -> usize {
-        self.columns.iter().max().map_or(0, |last| last + 1)
+        self.places.values().map(|(column, _)| column + 1).max().unwrap_or(0)
+    }
+
+    pub(super) fn column(&self, turn: TurnId) -> usize {
+        self.places.get(&turn).copied().unwrap_or_default().0
+    }
+
+    pub(super) fn lane(&self, turn: TurnId) -> usize {
+        self.places.get(&turn).copied().unwrap_or_default().1
     }
 }
 
-/// Phase by phase: the longest path, from the first column at which the phase's band is free of others.
-fn columns(plan: &Plan, lanes: &[usize]) -> (Vec<usize>, Vec<Band>) {
-    let mut phases: BTreeMap<PhaseId, Vec<TurnId>> = BTreeMap::new();
-    for (id, turn) in plan.order() {
-        phases.entry(turn.phase).or_default().push(id);
+/// What the turns need of each other. What a turn that is not among them would have read is read at the
+/// agent's next one; what waited for it waits for what it waited for.
+fn needs(plan: &Plan, turns: &BTreeSet<TurnId>) -> Needs {
+    let mut all: Needs = BTreeMap::new();
+    for (id, _) in plan.order() {
+        let mut needs = BTreeSet::new();
+        for (from, edge) in plan.needs(id) {
+            if turns.contains(&from) {
+                needs.insert((from, edge));
+                continue;
+            }
+            let before = all.get(&from).into_iter().flatten();
+            needs.extend(before.map(|(from, of)| match edge {
+                Edge::Memory => (*from, *of),
+                Edge::Hears | Edge::Decides => (*from, Edge::Decides),
+            }));
+        }
+        all.insert(id, needs);
     }
-    let mut columns = vec![0; plan.n_turns()];
+    all.retain(|id, _| turns.contains(id));
+    all
+}
+
+/// Phase by phase: the longest path, from the first column at which the phase's band is free of others.
+fn columns(
+    plan: &Plan,
+    needs: &Needs,
+    lanes: &BTreeMap<TurnId, usize>,
+) -> (BTreeMap<TurnId, usize>, Vec<Band>) {
+    let mut phases: BTreeMap<PhaseId, Vec<TurnId>> = BTreeMap::new();
+    for id in needs.keys() {
+        phases.entry(plan.turn(*id).phase).or_default().push(*id);
+    }
+    let mut columns: BTreeMap<TurnId, usize> = BTreeMap::new();
     let mut bands: Vec<Band> = Vec::new();
     for (phase, turns) in phases {
         let mut first = 0;
         let band = loop {
             for turn in &turns {
-                let after = plan.needs(*turn).map(|(from, _)| columns[from.0] + 1).max().unwrap_or(0);
-                columns[turn.0] = after.max(first);
+                let after = needs[turn].iter().filter_map(|(from, _)| Some(columns.get(from)? + 1)).max();
+                columns.insert(*turn, after.unwrap_or(0).max(first));
             }
-            let range = |of: &[usize]| {
-                let places = turns.iter().map(|turn| of[turn.0]);
+            let range = |of: &BTreeMap<TurnId, usize>| {
+                let places = turns.iter().map(|turn| of[turn]);
                 (places.clone().min().unwrap_or(0), places.max().unwrap_or(0))
             };
             let band = Band { phase, columns: range(&columns), lanes: range(lanes) };
@@ -102,27 +141,37 @@ fn columns(plan: &Plan, lanes: &[usize]) -> (Vec<usize>, Vec<Band>) {
 
 /// Links for what is heard, as few as tell it: an edge that a longer way implies is left out, and where
 /// several turns are heard by the same several, as after a broadcast, they meet in one link.
-fn links(plan: &Plan, columns: &[usize]) -> Vec<Link> {
-    let nodes: Vec<NodeIndex> = plan.graph.node_indices().collect();
-    let (sorted, _) = tred::dag_to_toposorted_adjacency_list::<_, u32>(&plan.graph, &nodes);
+fn links(needs: &Needs, columns: &BTreeMap<TurnId, usize>) -> Vec<Link> {
+    // Plan order is a topological order, so the sorted list has the graph's own indices.
+    let index: BTreeMap<TurnId, u32> = needs.keys().copied().zip(0..).collect();
+    let mut graph: DiGraph<(), ()> = DiGraph::with_capacity(needs.len(), 0);
+    for _ in needs.keys() {
+        graph.add_node(());
+    }
+    for (to, needs) in needs {
+        let from: BTreeSet<TurnId> = needs.iter().map(|(from, _)| *from).collect();
+        for from in from {
+            graph.add_edge(NodeIndex::from(index[&from]), NodeIndex::from(index[to]), ());
+        }
+    }
+    let nodes: Vec<NodeIndex> = graph.node_indices().collect();
+    let (sorted, _) = tred::dag_to_toposorted_adjacency_list::<_, u32>(&graph, &nodes);
     let (reduced, _) = tred::dag_transitive_reduction_closure(&sorted);
-    // Plan order is a topological order, so the sorted list has the plan's own indices.
-    let keeps = |from: TurnId, to: TurnId| reduced.contains_edge(from.0 as u32, to.0 as u32);
     let mut heard: BTreeMap<Vec<TurnId>, Vec<TurnId>> = BTreeMap::new();
     let mut links = Vec::new();
-    for (to, _) in plan.order() {
-        let kept: Vec<(TurnId, Edge)> = plan.needs(to).filter(|(from, _)| keeps(*from, to)).collect();
-        if kept.iter().all(|(_, edge)| *edge == Edge::Memory) {
+    for (to, needs) in needs {
+        let kept = || needs.iter().filter(|(from, _)| reduced.contains_edge(index[from], index[to]));
+        if kept().all(|(_, edge)| *edge == Edge::Memory) {
             continue;
         }
-        let mut from: Vec<TurnId> = kept.iter().map(|(from, _)| *from).collect();
-        from.sort_unstable();
-        let together = from.iter().all(|turn| columns[turn.0] == columns[from[0].0]);
+        let from: BTreeSet<TurnId> = kept().map(|(from, _)| *from).collect();
+        let from: Vec<TurnId> = from.into_iter().collect();
+        let together = from.iter().all(|turn| columns[turn] == columns[&from[0]]);
         if from.len() > 2 && together {
-            heard.entry(from).or_default().push(to);
+            heard.entry(from).or_default().push(*to);
         } else {
-            let hears = kept.into_iter().filter(|(_, edge)| *edge == Edge::Hears);
-            links.extend(hears.map(|(from, _)| Link { from: vec![from], to: vec![to] }));
+            let hears = kept().filter(|(_, edge)| *edge == Edge::Hears);
+            links.extend(hears.map(|(from, _)| Link { from: vec![*from], to: vec![*to] }));
         }
     }
     links.extend(heard.into_iter().map(|(from, to)| Link { from, to }));

@@ -1,13 +1,14 @@
 //! The plan of a scenario as a picture: a lane for each agent, a box for each turn, a band for each phase.
 //!
 //! Time runs to the right; turns in one column may run at the same time. Solid lines are memories, dashed
-//! ones what is heard.
+//! ones what is heard. The picture shows all turns that are possible, or those of a run.
 
 use super::ink::{color, fitted, plain, width};
 use super::layout::{Band, Layout, Link};
 use super::paper::paper;
 use super::shapes::{centred, line, rectangle, text, with_title};
 use crate::scenario::{Plan, Scenario, TurnId};
+use std::collections::BTreeSet;
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Rectangle};
 
@@ -36,21 +37,23 @@ const DARK: &str = "\
 .band { fill: #1d2129; stroke: #323845; } .halo { stroke: #1d2129; }
 .hears { stroke: #98a2b3; } .knot { fill: #98a2b3; }";
 
-/// The picture; `None` if the plan has more than [`MAX_TURNS`] turns.
+/// The picture of all turns that are possible, or of those that were `played`; `None` if there are more than
+/// [`MAX_TURNS`].
 ///
 /// ```
 /// use greenroom::{drawing, scenario};
 ///
 /// let text = "id: hello\nagents: {ann: {}, ben: {}}\nphases: [{name: talk, agents: [ann, ben]}]";
 /// let scenario = scenario::load("hello.yaml", text, &[]).scenario.expect("no mistakes");
-/// let svg = drawing::svg(scenario.plan(), &scenario).expect("two turns");
+/// let svg = drawing::svg(scenario.plan(), &scenario, None).expect("two turns");
 /// assert!(svg.starts_with("<svg"));
 /// ```
-pub fn svg(plan: &Plan, scenario: &Scenario) -> Option<String> {
-    if plan.n_turns() > MAX_TURNS {
+pub fn svg(plan: &Plan, scenario: &Scenario, played: Option<&BTreeSet<TurnId>>) -> Option<String> {
+    if played.map_or(plan.n_turns(), BTreeSet::len) > MAX_TURNS {
         return None;
     }
-    let layout = Layout::new(plan);
+    let turns = played.cloned().unwrap_or_else(|| plan.order().map(|(id, _)| id).collect());
+    let layout = Layout::new(plan, &turns);
     let names = layout.agents.iter().map(|id| width(&label(scenario.agent(*id).name.as_str()), SIZE + 1.0));
     let left = 24.0 + names.fold(60.0, f64::max) + 48.0;
     let page = PlanPage { plan, scenario, layout: &layout, xs: xs(&layout, left) };
@@ -75,10 +78,10 @@ struct PlanPage<'a> {
 fn xs(layout: &Layout, left: f64) -> Vec<f64> {
     let mut spans = vec![0; layout.n_columns()];
     for link in &layout.links {
-        let lanes = || link.from.iter().chain(&link.to).map(|turn| layout.lanes[turn.0]);
+        let lanes = || link.from.iter().chain(&link.to).map(|turn| layout.lane(*turn));
         let span = lanes().max().unwrap_or(0) - lanes().min().unwrap_or(0);
-        let after = link.from.iter().map(|turn| layout.columns[turn.0]);
-        let before = link.to.iter().map(|turn| layout.columns[turn.0].saturating_sub(1));
+        let after = link.from.iter().map(|turn| layout.column(*turn));
+        let before = link.to.iter().map(|turn| layout.column(*turn).saturating_sub(1));
         after.chain(before).for_each(|column| spans[column] = spans[column].max(span));
     }
     let gap = |span: usize| (GAP + 14.0 * span.saturating_sub(2) as f64).min(3.0 * GAP);
@@ -93,13 +96,15 @@ fn xs(layout: &Layout, left: f64) -> Vec<f64> {
 impl PlanPage<'_> {
     fn document(&self) -> Document {
         let title = plain(&self.scenario.title);
-        let counts = [
-            (self.plan.n_turns(), "turn"),
-            (self.layout.agents.len(), "agent"),
-            (self.layout.bands.len(), "phase"),
-        ];
-        let counts =
-            counts.map(|(n, noun)| format!("{n} {noun}{}", if n == 1 { "" } else { "s" })).join(", ");
+        let counted = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+        let (n_turns, n_possible) = (self.layout.places.len(), self.plan.n_turns());
+        let turns = match n_turns < n_possible {
+            true => format!("{n_turns} of {} possible", counted(n_possible, "turn")),
+            false => counted(n_turns, "turn"),
+        };
+        let others = [(self.layout.agents.len(), "agent"), (self.layout.bands.len(), "phase")];
+        let others = others.map(|(n, noun)| counted(n, noun)).join(", ");
+        let counts = format!("{turns}, {others}");
         let end = self.x(self.layout.n_columns().max(1) - 1) + BOX.0 + PAD;
         let right = (end + 20.0).max(width(&title, 18.0) + 40.0).max(520.0);
         let bottom = HEAD + self.layout.agents.len() as f64 * lane_height() + FOOT;
@@ -112,7 +117,7 @@ impl PlanPage<'_> {
         let picture = layout.links.iter().map(|link| self.link(link)).fold(picture, Document::add);
         let memories = layout.memories.iter().map(|(from, to)| self.memory(*from, *to));
         let picture = memories.fold(picture, Document::add);
-        let picture = self.plan.order().map(|(id, _)| self.turn(id)).fold(picture, Document::add);
+        let picture = layout.places.keys().map(|id| self.turn(*id)).fold(picture, Document::add);
         let picture = layout.bands.iter().map(|band| self.band_title(band)).fold(picture, Document::add);
         picture.add(legend(bottom - 18.0))
     }
@@ -124,7 +129,7 @@ impl PlanPage<'_> {
 
     /// Left edge and middle of a turn's box.
     fn place(&self, turn: TurnId) -> (f64, f64) {
-        (self.x(self.layout.columns[turn.0]), middle(self.layout.lanes[turn.0]))
+        (self.x(self.layout.column(turn)), middle(self.layout.lane(turn)))
     }
 
     fn color(&self, lane: usize) -> String {
@@ -163,7 +168,7 @@ impl PlanPage<'_> {
     fn turn(&self, id: TurnId) -> Group {
         let turn = self.plan.turn(id);
         let (x, y) = self.place(id);
-        let color = self.color(self.layout.lanes[id.0]);
+        let color = self.color(self.layout.lane(id));
         let rect = || rectangle((x, y - BOX.1 / 2.0), BOX).set("rx", 8);
         let middle = x + BOX.0 / 2.0;
         let name = fitted(&self.scenario.agent(turn.speaker).name, SIZE, BOX.0 - 8.0);
@@ -177,7 +182,7 @@ impl PlanPage<'_> {
 
     fn memory(&self, from: TurnId, to: TurnId) -> Line {
         let ((x, y), (end, _)) = (self.place(from), self.place(to));
-        let color = self.color(self.layout.lanes[from.0]);
+        let color = self.color(self.layout.lane(from));
         line((x + BOX.0, y), (end, y)).set("class", "memory").set("stroke", color).set("stroke-width", 3)
     }
 
@@ -188,10 +193,10 @@ impl PlanPage<'_> {
             (x + BOX.0, y)
         };
         if let ([from], [to]) = (link.from.as_slice(), link.to.as_slice()) {
-            return Group::new().add(self.dashed(right(from), *to, self.layout.columns[from.0]));
+            return Group::new().add(self.dashed(right(from), *to, self.layout.column(*from)));
         }
-        let column = self.layout.columns[link.from[0].0];
-        let all = || link.from.iter().chain(&link.to).map(|turn| self.layout.lanes[turn.0]);
+        let column = self.layout.column(link.from[0]);
+        let all = || link.from.iter().chain(&link.to).map(|turn| self.layout.lane(*turn));
         let lane = (all().min().unwrap_or(0) + all().max().unwrap_or(0)) / 2;
         // Between two lanes: on one of them it would look like a turn of that agent's.
         let knot = ((self.x(column) + BOX.0 + self.x(column + 1)) / 2.0, channel(lane));
@@ -204,11 +209,11 @@ impl PlanPage<'_> {
     /// To the next column straight through the gap; further along the channel below the hearer's lane.
     fn dashed(&self, from: (f64, f64), to: TurnId, column: usize) -> Path {
         let end = self.place(to);
-        if self.layout.columns[to.0] <= column + 1 {
+        if self.layout.column(to) <= column + 1 {
             return dashed(curve(from, end));
         }
-        let channel = channel(self.layout.lanes[to.0]);
-        let before = self.layout.columns[to.0] - 1;
+        let channel = channel(self.layout.lane(to));
+        let before = self.layout.column(to) - 1;
         let (first, last) = (self.x(column + 1), self.x(before) + BOX.0);
         let down = curve(from, (first, channel));
         let up = curve((last, channel), end);

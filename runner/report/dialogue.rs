@@ -4,7 +4,8 @@ use super::cast::CastIndex;
 use super::sources::ReportSources;
 use super::text;
 use crate::backend::StopReason;
-use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn};
+use crate::prompt::Direction;
+use crate::scenario::{AgentId, Audience, Purpose, Scenario, Turn, TurnId};
 use crate::timeline::{Event, StageKind};
 use crate::transcript::{CallRecord, ChoiceRecord, Odds, Recorded, Transcript, TurnRecord, is_summary};
 use serde::Serialize;
@@ -56,7 +57,17 @@ impl<'a> TurnLine<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct PhaseView {
     label: String,
+    /// What is read, where nobody has a turn.
+    lines: Vec<StageLine>,
     turns: Vec<Spoken>,
+}
+
+/// A text of the stage that some read.
+#[derive(Debug, Serialize)]
+struct StageLine {
+    /// Names of its readers; none: everybody who is present.
+    to: Vec<String>,
+    text: String,
 }
 
 /// A turn on the page.
@@ -122,7 +133,7 @@ pub(super) fn label(sources: &ReportSources, phase: &str) -> String {
 /// The dialogue.
 pub(super) fn scenes(sources: &ReportSources, cast: &CastIndex, lines: &[TurnLine<'_>]) -> Vec<PhaseView> {
     let mut shown = BTreeSet::new();
-    let scene = |lines: &[TurnLine<'_>]| {
+    let mut scene = |lines: &[TurnLine<'_>]| {
         let last = lines.iter().filter_map(TurnLine::round).max().unwrap_or(1);
         let mut round = None;
         let turns = lines.iter().map(|line| {
@@ -139,11 +150,38 @@ pub(super) fn scenes(sources: &ReportSources, cast: &CastIndex, lines: &[TurnLin
             spoken
         });
         PhaseView {
+            lines: Vec::new(),
             turns: turns.collect(),
             label: lines.first().map_or(String::new(), |l| label(sources, l.phase())),
         }
     };
-    lines.chunk_by(|one, next| one.phase() == next.phase()).map(scene).collect()
+    let mut silent = sources.silent.as_slice();
+    let mut scenes = Vec::new();
+    for lines in lines.chunk_by(|one, next| one.phase() == next.phase()) {
+        let first = lines.iter().find_map(|line| Some(sources.read.get(&line.record.path)?.turn));
+        let before = silent.partition_point(|(turn, _)| first.is_some_and(|first| *turn <= first));
+        scenes.extend(silent_scenes(sources, &silent[..before]));
+        silent = &silent[before..];
+        scenes.push(scene(lines));
+    }
+    scenes.extend(silent_scenes(sources, silent));
+    scenes
+}
+
+/// Phases in which nobody has a turn.
+fn silent_scenes(sources: &ReportSources, silent: &[(TurnId, Direction)]) -> Vec<PhaseView> {
+    let Some(scenario) = &sources.scenario else { return Vec::new() };
+    let line = |(_, line): &(TurnId, Direction)| StageLine {
+        to: line.to.iter().flatten().map(|id| scenario.agent(*id).name.clone()).collect(),
+        text: line.text.clone(),
+    };
+    let phases = silent.chunk_by(|(_, one), (_, next)| one.phase == next.phase);
+    let phases = phases.map(|lines| PhaseView {
+        label: scenario.phase(lines[0].1.phase).label.clone(),
+        lines: lines.iter().map(line).collect(),
+        turns: Vec::new(),
+    });
+    phases.collect()
 }
 
 /// Texts of the stage, shown once: openings that all share, results of votes, announcements.
@@ -152,9 +190,16 @@ fn directions<'a>(
     line: &TurnLine<'_>,
     shown: &mut BTreeSet<(&'a str, &'a str)>,
 ) -> Vec<String> {
+    let is_silent = |origin: &str| {
+        let scenario = sources.scenario.as_ref();
+        let silent = sources.silent.iter().filter_map(|(_, line)| Some(scenario?.phase(line.phase)));
+        silent.into_iter().any(|phase| phase.path.key("prompt").to_string() == origin)
+    };
     let read = sources.read.get(&line.record.path);
     let texts = read.into_iter().flat_map(|read| &read.events).filter_map(|event| match event {
-        Event::Stage { kind: StageKind::Opening, text, origin, .. } if origin.ends_with(".prompt") => {
+        Event::Stage { kind: StageKind::Opening, text, origin, .. }
+            if origin.ends_with(".prompt") && !is_silent(origin) =>
+        {
             Some((origin.as_str(), text.as_str()))
         }
         Event::Stage {

@@ -59,6 +59,8 @@ struct PageContext<'a> {
     particulars: Vec<(String, String)>,
     variables: Vec<(&'a str, String)>,
     graph: Option<Value>,
+    /// True if it shows turns that were not played, too.
+    all_turns: bool,
     scenes: Vec<dialogue::PhaseView>,
     views: Vec<views::AgentView>,
     hearing: Option<hearing::Hearing>,
@@ -67,26 +69,28 @@ struct PageContext<'a> {
     n_turns: usize,
 }
 
-/// The page. Identical runs with identical traces give identical pages.
+/// The page. Identical runs with identical traces give identical pages. Its picture of the plan shows the turns
+/// that were played, or all that were possible (`all_turns`).
 ///
 /// ```no_run
 /// use greenroom::report::{ReportSources, html};
 ///
 /// let sources = ReportSources::open("runs/gossip-1".as_ref(), &Default::default())?;
-/// std::fs::write("gossip.html", html(&sources)?)?;
+/// std::fs::write("gossip.html", html(&sources, false)?)?;
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 ///
 /// # Errors
 /// A built-in template fails, which is a bug.
-pub fn html(sources: &ReportSources) -> anyhow::Result<String> {
+pub fn html(sources: &ReportSources, all_turns: bool) -> anyhow::Result<String> {
     let header = &sources.transcript.header.record;
     let cast = CastIndex::new(sources);
     let lines = TurnLine::all(&sources.transcript);
     let turns: Vec<TurnLine<'_>> = lines.iter().filter(|line| !line.is_call).copied().collect();
     let scenario = sources.scenario.as_ref();
     let graph = sources.plan.as_ref().zip(scenario).and_then(|(plan, scenario)| {
-        let drawn = crate::drawing::svg(plan, scenario)?;
+        let played = (!all_turns).then(|| sources.played());
+        let drawn = crate::drawing::svg(plan, scenario, played.as_ref())?;
         Some(Value::from_safe_string(drawn))
     });
     let page = PageContext {
@@ -99,6 +103,7 @@ pub fn html(sources: &ReportSources) -> anyhow::Result<String> {
         particulars: results::particulars(sources),
         variables: header.variables.iter().map(|(name, v)| (name.as_str(), text::value(v))).collect(),
         graph,
+        all_turns,
         scenes: dialogue::scenes(sources, &cast, &turns),
         views: views::views(sources, &cast, &turns),
         hearing: hearing::hearing(sources, &cast, &turns),

@@ -8,6 +8,7 @@
 //! templates print is cleaned and escaped in one formatter, and the markup is well-formed XML.
 
 use crate::diff::diff_lines;
+use crate::prompt::{Direction, Directions, Memories};
 use crate::replay::{self, Search, brought_along, load_scenario, replay_watched};
 use crate::scenario::{Plan, Scenario, TimelineId, TurnId};
 use crate::timeline::{Event, Timeline};
@@ -29,6 +30,8 @@ pub struct ReportSources {
     pub(super) plan: Option<Arc<Plan>>,
     /// Events read at each turn, by path, as far as the recording fits the scenario.
     pub(super) read: BTreeMap<String, ReadEvents>,
+    /// What was read in phases in which nobody has a turn, each before a turn of the plan.
+    pub(super) silent: Vec<(TurnId, Direction)>,
     /// Timelines that agents have from an earlier run, by key.
     pub(super) brought: BTreeMap<String, Timeline>,
     pub(super) trace: Option<Traced>,
@@ -80,6 +83,12 @@ fn difference(recorded: &str, now: &str) -> Vec<(String, String)> {
 }
 
 impl ReportSources {
+    /// The turns of the plan that were played.
+    pub(super) fn played(&self) -> BTreeSet<TurnId> {
+        let turns = self.transcript.turns.iter().filter(|turn| !turn.record.is_aside());
+        turns.filter_map(|turn| Some(self.read.get(&turn.record.path)?.turn)).collect()
+    }
+
     /// Reads a run's transcript, and its scenario (looked for, if it is not given) and trace, if they are
     /// there.
     ///
@@ -89,8 +98,8 @@ impl ReportSources {
         let file = replay::transcript_file(run);
         let transcript = Transcript::open(&file)?;
         let trace = Traced::open(&file.with_file_name(trace::FILE));
-        let (plan, read, brought, caveats) = Default::default();
-        let mut sources = Self { transcript, scenario: None, plan, read, brought, trace, caveats };
+        let (plan, read, silent, brought, caveats) = Default::default();
+        let mut sources = Self { transcript, scenario: None, plan, read, silent, brought, trace, caveats };
         sources.incomplete();
         sources.carried();
         sources.find_scenario(&file, search)?;
@@ -169,7 +178,7 @@ impl ReportSources {
         }
         let plan = scenario.plan().clone();
         let recorded = self.transcript.turns.iter().map(|turn| turn.record.path.clone()).collect();
-        let mut watcher = Watcher { plan: &plan, recorded, known: BTreeMap::new(), read: BTreeMap::new() };
+        let mut watcher = Watcher::new(&plan, recorded);
         for (key, timeline) in &self.brought {
             let agent = scenario.agent_by_key(key).map(|agent| TimelineId { agent, phase: None });
             watcher.known.extend(agent.map(|id| (id, timeline.events().len())));
@@ -178,8 +187,12 @@ impl ReportSources {
             replay_watched(scenario, &self.transcript, self.brought.clone(), &mut |id, memories| {
                 let timeline = memories.look(plan.turn(id).timeline);
                 watcher.see(id, timeline.map(Timeline::events).unwrap_or_default());
+                watcher.direct(id, memories);
             });
-        self.read = watcher.read;
+        if let Ok(replayed) = &replayed {
+            watcher.direct(plan.end(), &replayed.memories);
+        }
+        (self.read, self.silent) = (watcher.read, watcher.silent);
         let Err(error) = replayed else {
             self.plan = Some(plan);
             return;
@@ -222,9 +235,29 @@ struct Watcher<'a> {
     /// Events of each memory that were there before.
     known: BTreeMap<TimelineId, usize>,
     read: BTreeMap<String, ReadEvents>,
+    directions: Directions,
+    /// The turns up to here were looked at for lines in `silent`.
+    n_directed: usize,
+    silent: Vec<(TurnId, Direction)>,
 }
 
-impl Watcher<'_> {
+impl<'a> Watcher<'a> {
+    fn new(plan: &'a Plan, recorded: BTreeSet<String>) -> Self {
+        let directions = Directions::of_silent_phases(plan);
+        let (known, read, n_directed, silent) = Default::default();
+        Self { plan, recorded, known, read, directions, n_directed, silent }
+    }
+
+    /// Notes what was read in silent phases before a turn.
+    fn direct(&mut self, until: TurnId, memories: &Memories) {
+        for id in (self.n_directed..=until.0).map(TurnId) {
+            let lines = memories.directions(&self.directions, id).into_iter();
+            let is_silent = |line: &Direction| self.plan.order().all(|(_, turn)| turn.phase != line.phase);
+            self.silent.extend(lines.filter(is_silent).map(|line| (id, line)));
+        }
+        self.n_directed = self.n_directed.max(until.0 + 1);
+    }
+
     fn see(&mut self, turn: TurnId, events: &[Event]) {
         let here = self.plan.turn(turn);
         let begins_epoch = self.recorded.contains(&summary_of(&here.path));

@@ -601,7 +601,7 @@ impl Checker {
 }
 
 /// Letters, digits and `_`, not starting with a digit: what a template can name.
-fn is_identifier(name: &str) -> bool {
+pub fn is_identifier(name: &str) -> bool {
     !name.starts_with(|c: char| c.is_ascii_digit())
         && !name.is_empty()
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -8,6 +8,7 @@ mod context;
 mod explain;
 mod filters;
 mod lines;
+mod mentions;
 
 pub use code::Code;
 pub(super) use context::{
@@ -19,9 +20,11 @@ pub(super) use filters::ByKey;
 pub use filters::{DRAWING, FILTERS, FUNCTIONS};
 pub use lines::FIRST_RULES;
 pub use lines::keep_lines;
+pub use mentions::mentions;
 
 use super::{PassId, PhaseId};
 use greenroom_jinja::{Bound, Jinja, Use};
+pub use greenroom_jinja::{Mention, Word};
 use greenroom_yaml::Path;
 use minijinja::UndefinedBehavior;
 use std::collections::BTreeSet;

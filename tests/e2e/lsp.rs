@@ -85,18 +85,24 @@ impl Editor {
         serde_json::from_slice(&body).unwrap()
     }
 
-    /// The result of a request; notifications in between are skipped.
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    /// The answer to a request; notifications in between are skipped.
+    fn answer(&mut self, method: &str, params: Value) -> Value {
         self.n += 1;
         let id = self.n;
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
         loop {
             let message = self.receive();
             if message["id"] == id {
-                assert_eq!(message["error"], Value::Null, "{message}");
-                return message["result"].clone();
+                return message;
             }
         }
+    }
+
+    /// The result of a request that can be answered.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let message = self.answer(method, params);
+        assert_eq!(message["error"], Value::Null, "{message}");
+        message["result"].clone()
     }
 
     /// The next diagnostics of the file.
@@ -119,15 +125,55 @@ impl Editor {
         );
     }
 
-    /// A request at the first place of a text.
-    fn at(&mut self, method: &str, near: &str) -> Value {
+    /// The parameters of a request at the end of the first place of a text.
+    fn place(&self, near: &str) -> Value {
         let at = self.text.find(near).unwrap_or_else(|| panic!("{near}")) + near.len() - 1;
         let before = &self.text[..at];
         let line = before.matches('\n').count();
         let character = before.rsplit('\n').next().unwrap().encode_utf16().count();
         let position = json!({ "line": line, "character": character });
-        let uri = self.uri.clone();
-        self.ask(method, json!({ "textDocument": { "uri": uri }, "position": position }))
+        json!({ "textDocument": { "uri": self.uri }, "position": position })
+    }
+
+    /// A request at such a place.
+    fn at(&mut self, method: &str, near: &str) -> Value {
+        let place = self.place(near);
+        self.ask(method, place)
+    }
+
+    /// The lines of the places that a name has.
+    fn references(&mut self, near: &str, with_definition: bool) -> Vec<u64> {
+        let mut params = self.place(near);
+        params["context"] = json!({ "includeDeclaration": with_definition });
+        let found = self.ask("textDocument/references", params);
+        found
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|place| place["range"]["start"]["line"].as_u64().unwrap())
+            .collect()
+    }
+
+    /// The text after a renaming, or the reason why not.
+    fn renamed(&mut self, near: &str, name: &str) -> Result<String, String> {
+        let mut params = self.place(near);
+        params["newName"] = json!(name);
+        let answer = self.answer("textDocument/rename", params);
+        if let Some(reason) = answer["error"]["message"].as_str() {
+            assert_eq!(answer["error"]["code"], -32803, "the request failed");
+            return Err(reason.to_owned());
+        }
+        let edits = answer["result"]["changes"][&self.uri].as_array().unwrap();
+        let byte = |at: &Value| {
+            let lines = self.text.split_inclusive('\n').take(at["line"].as_u64().unwrap() as usize);
+            lines.map(str::len).sum::<usize>() + at["character"].as_u64().unwrap() as usize
+        };
+        let mut places: Vec<(usize, usize)> =
+            edits.iter().map(|edit| (byte(&edit["range"]["start"]), byte(&edit["range"]["end"]))).collect();
+        places.sort_unstable();
+        let mut text = self.text.clone();
+        places.iter().rev().for_each(|(start, end)| text.replace_range(*start..*end, name));
+        Ok(text)
     }
 
     /// Labels of the completions at `¦` in the text.
@@ -272,7 +318,8 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
     };
     let vote = editor.hover("name: vote");
     assert!(0 < tokens(&talk) && tokens(&talk) < tokens(&vote), "{talk} {vote}");
-    assert_eq!(editor.hover("{{ stake"), "`variables.stake`\n\n```\n10\n```");
+    assert_eq!(editor.hover("{{ stake"), "`variables.stake`\n\n```\n10\n```\n\nDefined in line 3");
+    assert!(editor.hover("agents: [ann, bob, cas").ends_with("Defined in cast.yaml, line 3"));
     assert_eq!(editor.hover("The stake"), "");
     let own = editor.uri.clone();
     assert_eq!(editor.definition("agents: [ann"), (5, own.clone()));
@@ -282,6 +329,95 @@ fn hover_tells_of_fields_agents_and_phases_and_definitions_are_found() {
     let cast = url_of(&stage.path("cast.yaml"));
     assert_eq!(editor.definition("agents: [ann, bob, cas"), (2, cast.clone()));
     assert_eq!(editor.definition("include: [cast"), (0, cast));
+}
+
+/// Names and kinds of symbols, nested.
+fn outlined(symbols: &Value) -> String {
+    let one = |symbol: &Value| {
+        let [whole, name] = ["range", "selectionRange"].map(|field| &symbol[field]);
+        let start = |range: &Value| (range["start"]["line"].as_u64(), range["start"]["character"].as_u64());
+        let end = |range: &Value| (range["end"]["line"].as_u64(), range["end"]["character"].as_u64());
+        assert!(start(whole) <= start(name) && end(name) <= end(whole), "{symbol}");
+        let detail = symbol["detail"].as_str().map(|detail| format!("={detail}")).unwrap_or_default();
+        let below = match &symbol["children"] {
+            Value::Null => String::new(),
+            below => format!("({})", outlined(below)),
+        };
+        format!("{}{detail}{below}", symbol["name"].as_str().unwrap())
+    };
+    symbols.as_array().unwrap().iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn an_outline_lists_what_has_a_name() {
+    let stage = stage();
+    let text = SCENARIO.replace(
+        "  - name: vote\n",
+        "  - repeat: 2\n    phases: [{ name: rest, agents: [ann] }]\n  - name: vote\n",
+    );
+    let mut editor = Editor::open(&stage, "pot.yaml", &text);
+    let uri = editor.uri.clone();
+    let symbols = editor.ask("textDocument/documentSymbol", json!({ "textDocument": { "uri": uri } }));
+    assert_eq!(
+        outlined(&symbols),
+        "variables(stake=10) state(round_of=1) agents(ann=Ann bob=Bob) \
+         phases(talk=At the pot repeat 2(rest) vote) outcome(agreed=vote.votes.yes)"
+    );
+}
+
+#[test]
+fn names_are_found_and_renamed_wherever_they_stand() {
+    let stage = stage();
+    let text = SCENARIO
+        .replace("when: talk.rounds > 1", "when: talk.rounds > 1 and talk.said.ann and stake in [stake]");
+    let mut editor = Editor::open(&stage, "pot.yaml", &text);
+    assert_eq!(editor.references("agents: [ann", true), [5, 10, 14, 17]);
+    assert_eq!(editor.references("agents: [ann", false), [10, 14, 17]);
+    assert_eq!(editor.references("talk.rounds", false), Vec::<u64>::new(), "`rounds` is a field");
+    assert_eq!(editor.references("name: talk", false), [17, 17]);
+    assert_eq!(editor.references("agents: [ann, bob, cas", true), [10, 14]);
+    let kinds = editor.at("textDocument/documentHighlight", "{{ stake");
+    let kinds: Vec<u64> =
+        kinds.as_array().unwrap().iter().map(|found| found["kind"].as_u64().unwrap()).collect();
+    assert_eq!(kinds, [3, 2, 2, 2]);
+    let named = editor.at("textDocument/prepareRename", "{{ stake");
+    assert_eq!(
+        (&named["placeholder"], &named["range"]["start"]),
+        (&json!("stake"), &json!({ "line": 12, "character": 29 }))
+    );
+    assert_eq!(
+        editor.renamed("{{ stake", "pool").unwrap(),
+        text.replace("stake", "pool").replace("The pool", "The stake")
+    );
+    assert_eq!(editor.renamed("name: talk", "chat").unwrap(), text.replace("talk", "chat"));
+    assert_eq!(
+        editor.renamed("name: vote", "poll").unwrap(),
+        text.replace("name: vote", "name: poll").replace("vote.votes", "poll.votes")
+    );
+    assert_eq!(
+        editor.renamed("agents: [ann", "zoe").unwrap(),
+        text.replace("[ann", "[zoe").replace(" ann:", " zoe:").replace("said.ann", "said.zoe")
+    );
+    for (near, name, reason) in [
+        ("name: talk", "vote", "`vote` is already the name of a phase (line 14)"),
+        ("name: talk", "a talk", "`a talk` is not a valid name"),
+        ("agents: [ann, bob, cas", "dan", "`cas` is not defined in this file"),
+        ("include: [cast", "other", "`cast.yaml` is a file"),
+        ("The stake", "pool", "there is no name here"),
+    ] {
+        let found = editor.renamed(near, name).unwrap_err();
+        assert!(found.contains(reason), "{found}");
+    }
+}
+
+#[test]
+fn filters_and_functions_show_what_they_give() {
+    let stage = stage();
+    let text =
+        SCENARIO.replace("when: talk.rounds > 1", "when: talk.said | counts | length > 0 or random() < 2");
+    let mut editor = Editor::open(&stage, "pot.yaml", &text);
+    assert!(editor.hover("| counts").starts_with("**counts**: how often each item"));
+    assert!(editor.hover("or random").starts_with("**random**: a random number"));
 }
 
 #[test]

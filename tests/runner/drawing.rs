@@ -1,7 +1,7 @@
 //! Drawings of plans: valid, complete, nothing over anything else.
 
 use greenroom::drawing::{MAX_TURNS, svg};
-use greenroom::scenario::{Plan, Scenario, load};
+use greenroom::scenario::{Plan, Scenario, TurnId, load};
 use roxmltree::{Document, Node};
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn apart(rectangles: &[[f64; 4]]) {
 
 /// Checks what holds for every drawing; returns its SVG.
 fn check(scenario: &Scenario, plan: &Plan) -> String {
-    let text = svg(plan, scenario).unwrap();
+    let text = svg(plan, scenario, None).unwrap();
     let drawing = Document::parse(&text).unwrap();
     let boxes: Vec<_> = of_class(&drawing, "turn").iter().map(corners).collect();
     let bands: Vec<_> = of_class(&drawing, "band").iter().map(corners).collect();
@@ -68,6 +68,24 @@ fn check(scenario: &Scenario, plan: &Plan) -> String {
         }
     }
     text
+}
+
+/// What was not played is not drawn; a memory goes on over it.
+#[test]
+fn a_run_is_drawn_as_it_was_played() {
+    let (scenario, plan) = talk(3, "round_robin", 2);
+    let played = [0, 1, 3, 5].map(TurnId).into_iter().collect();
+    let text = svg(&plan, &scenario, Some(&played)).unwrap();
+    let drawing = Document::parse(&text).unwrap();
+    let boxes: Vec<_> = of_class(&drawing, "turn").iter().map(corners).collect();
+    assert_eq!(boxes.len(), played.len());
+    apart(&boxes);
+    assert!(boxes.windows(2).all(|two| two[0][2] < two[1][0]), "each waits for the one before it");
+    // The first speaker's two turns are joined, and nobody else had two.
+    assert_eq!(of_class(&drawing, "memory").len(), 1);
+    assert!(text.contains("4 of 6 turns possible, 3 agents, 1 phase"), "{text}");
+    let all = plan.order().map(|(id, _)| id).collect();
+    assert_eq!(svg(&plan, &scenario, Some(&all)), svg(&plan, &scenario, None));
 }
 
 #[test]
@@ -128,7 +146,7 @@ fn names_are_text() {
 #[test]
 fn what_nobody_could_read_is_not_drawn() {
     let (scenario, plan) = talk(2, "round_robin", MAX_TURNS / 2);
-    assert!(svg(&plan, &scenario).is_some());
+    assert!(svg(&plan, &scenario, None).is_some());
     let (scenario, plan) = talk(2, "round_robin", MAX_TURNS / 2 + 1);
-    assert_eq!(svg(&plan, &scenario), None);
+    assert_eq!(svg(&plan, &scenario, None), None);
 }

@@ -3,8 +3,10 @@
 use crate::changing;
 use crate::drift::greenroom_with;
 // What depends on a course of play is not tried here: it is no matter of the fields.
+use greenroom::diagnostic::Source;
 use greenroom::scenario::load;
-use greenroom::scenario::{Scenario, migrate};
+use greenroom::scenario::template::DRAWING;
+use greenroom::scenario::{Scenario, Tree, migrate};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -166,7 +168,13 @@ fn what_was_older_is_one_warning() {
 
 /// All scenario files that an earlier edition or its papers left.
 fn files() -> Vec<PathBuf> {
-    let folders = ["tests/compat/0.1.0", "tests/papers", "fuzz/seeds/scenario", "tests/fixtures/import"];
+    let folders = [
+        "tests/compat/0.1.0",
+        "tests/first-edition",
+        "tests/papers",
+        "fuzz/seeds/scenario",
+        "tests/fixtures/import",
+    ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
     let files = entries.map(|entry| entry.unwrap().path());
@@ -190,6 +198,45 @@ fn files_of_earlier_editions_keep_their_plans() {
         n_played += 1;
     }
     assert!(n_played > 10, "{n_played}");
+}
+
+/// Lines with more than a comment, and keys of mappings.
+fn size(text: &str) -> (usize, usize) {
+    let is_content = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
+    let source = Source { name: String::new(), text: text.to_owned() };
+    let keys = Tree::read(&source, 0).0.places().into_iter().filter(|place| place.is_key).count();
+    (text.lines().filter(is_content).count(), keys)
+}
+
+/// The same scenarios as the first edition had to say them, and the table that compares them.
+#[test]
+fn the_first_edition_said_the_same_at_greater_length() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let page = read("docs/coming-from.md");
+    let names = ["ultimatum", "avalon", "contract", "survey", "town"];
+    for name in names {
+        let (today, older) = (format!("scenarios/{name}.yaml"), format!("tests/first-edition/{name}.yaml"));
+        let (today, older) = ((read(&today), root.join(today)), (read(&older), root.join(older)));
+        let of_today = greenroom::rehearsal::open(&today.1, &[]).unwrap().scenario.unwrap();
+        let loaded = greenroom::rehearsal::open(&older.1, &[]).unwrap();
+        let found: Vec<&str> = loaded.report.diagnostics.iter().map(|found| found.code).collect();
+        assert_eq!(found, ["older"], "{}", loaded.report.render(false));
+        let of_older = loaded.scenario.unwrap();
+        assert_eq!(of_older.agents.len(), of_today.agents.len(), "{name}");
+        if name != "avalon" {
+            assert_eq!(of_older.plan().n_turns(), of_today.plan().n_turns(), "{name}");
+        }
+        for newer in ["each:", "from:", "judges:", "keys_with", "answer:", "say:", "vote:", "sampling:"] {
+            assert!(!older.0.contains(newer), "{name}: {newer}");
+        }
+        assert!(!DRAWING.iter().any(|draws| older.0.contains(&format!("| {draws}"))), "{name}");
+        let ((lines, fields), (lines_now, fields_now)) = (size(&older.0), size(&today.0));
+        let row = format!(
+            "| [`{name}`](../scenarios/{name}.yaml) | {lines}, now {lines_now} | {fields}, now {fields_now} |"
+        );
+        assert!(page.contains(&row), "{row}");
+    }
 }
 
 #[test]

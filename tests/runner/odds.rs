@@ -230,7 +230,8 @@ fn every_place_shows_the_share_at_the_runs_temperature() {
         std::fs::write(&scenario, doors().sources.main().text.as_bytes()).unwrap();
         let search =
             Search { scenario: Some(scenario), root: Some(folder.path().to_owned()), ..Search::default() };
-        let page = html(&ReportSources::open(&folder.path().join("seed-0"), &search).unwrap()).unwrap();
+        let page =
+            html(&ReportSources::open(&folder.path().join("seed-0"), &search).unwrap(), false).unwrap();
         let percent = format!("{:.1} %", permille / 10.0);
         assert!(
             page.contains(&percent) && page.contains("mass of all options under 0.1 %"),

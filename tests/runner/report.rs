@@ -106,7 +106,7 @@ fn trace(run: &Path, reason: Option<&str>) {
 }
 
 fn report(run: &Path) -> String {
-    html(&ReportSources::open(run, &Default::default()).unwrap()).unwrap()
+    html(&ReportSources::open(run, &Default::default()).unwrap(), false).unwrap()
 }
 
 /// Parses a page strictly: what is no XML has let something through.
@@ -475,4 +475,42 @@ fn the_command_writes_where_a_user_looks() {
     std::fs::remove_file(folder.path().join("market.yaml")).unwrap();
     let (code, text) = greenroom(&["report", "run", "-o", "x.html"]);
     assert!(code == 0 && text.contains("note: The scenario was not found"), "{text}");
+}
+
+/// Phases in which nobody has a turn are scenes, each text with its readers; the picture shows the turns that were
+/// played.
+#[test]
+fn what_was_only_read_is_shown_where_it_was_read() {
+    let text = "
+agents: { ann: { display_name: Ann }, ben: { display_name: Ben }, cas: { display_name: Cas } }
+phases:
+  - { name: night, label: Night, agents: [ann, ben, cas], rounds: 0, prompt: \"{{ 'You are a wolf' if me.key == 'ann' else 'You sleep' }}.\" }
+  - { name: never, agents: [ann, ben], when: 1 > 2, rounds: 0, prompt: Not read. }
+  - { name: day, label: Day, agents: [ann, ben, cas], prompt: The sun is up. }
+  - { name: vote, agents: [ann, ben], when: day.rounds > 1, prompt: Not played. }
+  - { name: end, label: The end, agents: [ben, cas], rounds: 0, prompt: All is over., say: { cas: You have won. } }
+";
+    let folder = tempfile::tempdir().unwrap();
+    let run = record(folder.path(), text, Arc::new(Scripted::new(|_| Some("Good day.".into()))));
+    let text = report(&run);
+    let page = parse(&text);
+    let is_shown = |node: &Node<'_, '_>| {
+        let class = node.attribute("class").unwrap_or_default();
+        node.tag_name().name() == "h3" || class == "readers" || class.starts_with("direction")
+    };
+    let scene = |scene: Node<'_, '_>| {
+        scene.descendants().filter(is_shown).map(text_of).collect::<Vec<_>>().join(" | ")
+    };
+    let scenes: Vec<String> = with_class(&page, "scene").into_iter().map(scene).collect();
+    assert_eq!(
+        scenes,
+        [
+            "Night | To Ann: | You are a wolf. | To Ben and Cas: | You sleep.",
+            "Day | The sun is up.",
+            "The end | All is over. | To Cas: | You have won.",
+        ]
+    );
+    assert_eq!(with_class(&page, "turn").len(), 3);
+    let all = html(&ReportSources::open(&run, &Default::default()).unwrap(), true).unwrap();
+    assert_eq!(with_class(&parse(&all), "turn").len(), 5);
 }

@@ -218,6 +218,35 @@ fn rounds_votes_and_announcements_are_shown_once_where_they_happen() {
     assert_eq!(watched(HARVEST, &again, &folder.path().join("run")), shown);
 }
 
+/// What is read in phases in which nobody speaks, with its readers; a last one too, but none that is not played.
+#[test]
+fn phases_without_speech_are_shown_with_what_is_read() {
+    let text = "
+agents: { a: { display_name: Ann }, b: { display_name: Ben }, c: { display_name: Cas } }
+phases:
+  - { name: night, agents: [a, b, c], rounds: 0, prompt: \"{{ 'You are a wolf' if me.key == 'a' else 'You sleep' }}.\" }
+  - { name: never, agents: [a, b], when: 1 > 2, rounds: 0, prompt: Not read. }
+  - { name: day, agents: [a, b], prompt: The sun is up. }
+  - { name: end, agents: [b, c], rounds: 0, prompt: All is over., say: { c: You have won. } }
+";
+    let folder = tempfile::tempdir().unwrap();
+    let shown = watched(text, &RunOptions::default(), &folder.path().join("run"));
+    let expected = "
+== night ==
+  * to Ann: You are a wolf.
+  * to Ben and Cas: You sleep.
+
+== day ==
+Ann: This is day/1/a.
+Ben: This is day/1/b.
+
+== end ==
+  * All is over.
+  * to Cas: You have won.
+";
+    assert_eq!(shown, expected, "{shown}");
+}
+
 #[test]
 fn tables_fit_their_width() {
     let head = ["figure", "which", "cell", "runs", "mean", "interval", "to cell 0"];

@@ -2,7 +2,7 @@
 
 use super::cursor::{At, Cursor, cursors};
 use super::document::{Document, range};
-use super::names::{DECLARING, Forms, agents, in_braces, keys, phases, type_of};
+use super::names::{CodeKind, DECLARING, Forms, agents, code_at, in_braces, keys, phases, type_of};
 use crate::diagnostic::Span;
 use crate::scenario::schema::COLORS;
 use crate::scenario::template::{
@@ -60,10 +60,11 @@ fn offers(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
         At::Key => fields(document, cursor),
         At::Value => values(document, cursor),
         At::Text(before) => {
-            let Some(of) = type_of(&cursor.tree, &cursor.path) else { return Vec::new() };
-            let forms = Forms::of(of.declared);
-            let is_code = forms.has(&["Expression", "Cast", "Count"])
-                || forms.has(&["Template", "Text"]) && in_braces(before);
+            let is_code = match code_at(&cursor.tree, &cursor.path) {
+                Some(CodeKind::Expression) => true,
+                Some(CodeKind::Template) => in_braces(before),
+                None => false,
+            };
             if is_code { code(document, cursor, before) } else { Vec::new() }
         }
     }
@@ -146,7 +147,7 @@ fn values(document: &Document, cursor: &Cursor) -> Vec<CompletionOffer> {
             ["true", "false"].map(|word| CompletionOffer::new(word, CompletionItemKind::KEYWORD, "")),
         );
     }
-    if forms.has(&["Expression"]) {
+    if code_at(&cursor.tree, &cursor.path) == Some(CodeKind::Expression) {
         offers.extend(code(document, cursor, ""));
     }
     offers

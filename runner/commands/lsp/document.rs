@@ -31,6 +31,12 @@ impl Document {
         Some(Self { uri: uri.clone(), path, text, report: None, scenario: None, published: Vec::new() })
     }
 
+    /// The same document with another text, which has been checked.
+    pub(super) fn with(&self, text: String, scenario: Option<Arc<Scenario>>) -> Self {
+        let (uri, path) = (self.uri.clone(), self.path.clone());
+        Self { uri, path, text, report: None, scenario, published: Vec::new() }
+    }
+
     /// Checks the text; returns the diagnostics by the address of their file. A YAML file without `phases` is
     /// not a scenario, and is ignored.
     pub(super) fn check(&mut self, root: Option<&Path>) -> BTreeMap<String, Vec<lsp_types::Diagnostic>> {

@@ -1,12 +1,15 @@
 //! Information about the name at a place: a field's meaning, an agent's memory, a phase's speakers and
 //! readers.
 
+use super::define::definition;
 use super::document::Document;
-use super::names::{Forms, Symbol, referent, type_of};
+use super::names::{Forms, Symbol, type_of};
+use super::occurrences::at;
 use crate::commands::check::bounds::at_most;
+use crate::scenario::template::{FILTERS, FUNCTIONS};
 use crate::scenario::{AgentId, Input, PhaseId, Scenario, Tree, TurnId};
 use crate::terminal::counted;
-use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};
+use lsp_types::{Hover, HoverContents, Location, MarkupContent, MarkupKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,13 +19,19 @@ const EXCERPT: usize = 400;
 /// Information about the name at a byte.
 pub(super) fn hover(document: &Document, offset: usize) -> Option<Hover> {
     let (tree, _) = Tree::read(&document.source(), 0);
-    let named = referent(document, &tree, offset);
+    let named = at(document, &tree, offset).map(|found| found.symbol);
     let known = match (&named, &document.scenario) {
+        (Some(Symbol::Filter(name)), _) => documented(FILTERS, name),
+        (Some(Symbol::Function(name)), _) => documented(FUNCTIONS, name),
         (Some(Symbol::Agent(key)), Some(scenario)) => agent(scenario, key),
         (Some(Symbol::Phase(name)), Some(scenario)) => phase(scenario, name),
         (Some(Symbol::Value(field, name)), Some(scenario)) => value(scenario, field, name),
         _ => None,
     };
+    let known = known.map(|text| match defined_at(document, offset) {
+        Some(place) => format!("{text}\n\nDefined in {place}"),
+        None => text,
+    });
     let text = known.or_else(|| {
         let place = tree.at(0, offset)?;
         let of = type_of(&tree, &place.path)?;
@@ -36,6 +45,23 @@ pub(super) fn hover(document: &Document, offset: usize) -> Option<Hover> {
     })?;
     let contents = HoverContents::Markup(MarkupContent { kind: MarkupKind::Markdown, value: text });
     Some(Hover { contents, range: None })
+}
+
+/// The meaning of a filter or a function.
+fn documented(of: &[(&str, &str)], name: &str) -> Option<String> {
+    let (name, about) = of.iter().find(|(known, _)| *known == name)?;
+    Some(format!("**{name}**: {about}"))
+}
+
+/// Where the name at a byte is defined: the file, if it is another one, and the line.
+fn defined_at(document: &Document, offset: usize) -> Option<String> {
+    let Location { uri, range } = definition(document, offset)?;
+    let line = format!("line {}", range.start.line + 1);
+    if uri == *document.uri() {
+        return Some(line);
+    }
+    let file = uri.path().segments().last().map(|name| name.to_string())?;
+    Some(format!("{file}, {line}"))
 }
 
 fn agent(scenario: &Arc<Scenario>, key: &str) -> Option<String> {

@@ -10,6 +10,9 @@ mod document;
 mod fix;
 mod hover;
 mod names;
+mod occurrences;
+mod outline;
+mod rename;
 mod wire;
 
 use super::{Exit, PathBounds};
@@ -20,11 +23,15 @@ use lsp_types::notification::{
     DidChangeTextDocument, DidCloseTextDocument, DidOpenTextDocument, DidSaveTextDocument, Notification as _,
     PublishDiagnostics,
 };
-use lsp_types::request::{CodeActionRequest, Completion, GotoDefinition, HoverRequest, Request as _};
+use lsp_types::request::{
+    CodeActionRequest, Completion, DocumentHighlightRequest, DocumentSymbolRequest, GotoDefinition,
+    HoverRequest, PrepareRenameRequest, References, Rename, Request as _,
+};
 use lsp_types::{
     CodeActionKind, CodeActionOptions, CodeActionParams, CodeActionProviderCapability, CompletionOptions,
     CompletionParams, DidChangeTextDocumentParams, DidCloseTextDocumentParams, DidOpenTextDocumentParams,
-    GotoDefinitionParams, HoverParams, HoverProviderCapability, OneOf, ServerCapabilities,
+    DocumentHighlightParams, DocumentSymbolParams, GotoDefinitionParams, HoverParams,
+    HoverProviderCapability, OneOf, ReferenceParams, RenameOptions, RenameParams, ServerCapabilities,
     TextDocumentPositionParams, TextDocumentSyncCapability, TextDocumentSyncKind, TextDocumentSyncOptions,
     Uri,
 };
@@ -74,6 +81,13 @@ fn capabilities() -> ServerCapabilities {
         }),
         hover_provider: Some(HoverProviderCapability::Simple(true)),
         definition_provider: Some(OneOf::Left(true)),
+        references_provider: Some(OneOf::Left(true)),
+        document_highlight_provider: Some(OneOf::Left(true)),
+        document_symbol_provider: Some(OneOf::Left(true)),
+        rename_provider: Some(OneOf::Right(RenameOptions {
+            prepare_provider: Some(true),
+            work_done_progress_options: Default::default(),
+        })),
         code_action_provider: Some(CodeActionProviderCapability::Options(fixes)),
         ..ServerCapabilities::default()
     }
@@ -199,6 +213,29 @@ impl LanguageServer<'_> {
             GotoDefinition::METHOD => read(params).map(|params: GotoDefinitionParams| {
                 json!(self.at(&params.text_document_position_params, define::definition).flatten())
             }),
+            References::METHOD => read(params).map(|params: ReferenceParams| {
+                let with_definition = params.context.include_declaration;
+                let found = |document: &Document, at| define::references(document, at, with_definition);
+                json!(self.at(&params.text_document_position, found).unwrap_or_default())
+            }),
+            DocumentHighlightRequest::METHOD => read(params).map(|params: DocumentHighlightParams| {
+                let found = self.at(&params.text_document_position_params, define::highlights);
+                json!(found.unwrap_or_default())
+            }),
+            DocumentSymbolRequest::METHOD => read(params).map(|params: DocumentSymbolParams| {
+                let document = self.documents.get(params.text_document.uri.as_str());
+                json!(document.map(outline::outline).unwrap_or_default())
+            }),
+            PrepareRenameRequest::METHOD => read(params).and_then(|at: TextDocumentPositionParams| {
+                self.at(&at, rename::prepare).transpose().map(|found| json!(found)).map_err(refused)
+            }),
+            Rename::METHOD => read(params).and_then(|params: RenameParams| {
+                let renamed = |document: &Document, at| {
+                    rename::rename(document, self.root.as_deref(), at, &params.new_name)
+                };
+                let changes = self.at(&params.text_document_position, renamed).transpose();
+                changes.map(|changes| json!(changes)).map_err(refused)
+            }),
             CodeActionRequest::METHOD => read(params).map(|params: CodeActionParams| {
                 let document = self.documents.get(params.text_document.uri.as_str());
                 json!(document.map(|document| fix::fixes(document, params.range)).unwrap_or_default())
@@ -217,6 +254,11 @@ impl LanguageServer<'_> {
         let document = self.documents.get(at.text_document.uri.as_str())?;
         Some(said(document, document.offset(at.position)))
     }
+}
+
+/// A request that can be read and not be done.
+fn refused(reason: String) -> (ErrorCode, String) {
+    (ErrorCode::RequestFailed, reason)
 }
 
 /// The parameters of a message, or the reason why they can't be read.

@@ -1,6 +1,5 @@
 //! The names of a scenario, and what the one at a place refers to.
 
-use super::cursor::word_at;
 use super::document::Document;
 use crate::scenario::read::{Typed, typed};
 use crate::scenario::schema::json_schema;
@@ -9,17 +8,72 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Something that has a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Symbol {
     Agent(String),
     Phase(String),
+    Judge(String),
     Model(String),
     Tool(String),
     /// A name for texts and expressions, and the field that declares it: `variables`, `state`, `let` or
     /// `outcome`.
     Value(&'static str, String),
+    /// A filter of the language.
+    Filter(String),
+    /// A function of the language.
+    Function(String),
     /// Another file.
     File(String),
+}
+
+impl Symbol {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Agent(name)
+            | Self::Phase(name)
+            | Self::Judge(name)
+            | Self::Model(name)
+            | Self::Tool(name)
+            | Self::Value(_, name)
+            | Self::Filter(name)
+            | Self::Function(name)
+            | Self::File(name) => name,
+        }
+    }
+
+    /// The kind, as a sentence says it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "an agent",
+            Self::Phase(_) => "a phase",
+            Self::Judge(_) => "a judge",
+            Self::Model(_) => "a model",
+            Self::Tool(_) => "a tool",
+            Self::Value("variables", _) => "a variable",
+            Self::Value("state", _) => "something in the state",
+            Self::Value("let", _) => "an intermediate value",
+            Self::Value(..) => "an outcome",
+            Self::Filter(_) => "a filter",
+            Self::Function(_) => "a function",
+            Self::File(_) => "a file",
+        }
+    }
+
+    /// The same with another name.
+    pub(super) fn renamed(&self, name: &str) -> Self {
+        let name = name.to_owned();
+        match self {
+            Self::Agent(_) => Self::Agent(name),
+            Self::Phase(_) => Self::Phase(name),
+            Self::Judge(_) => Self::Judge(name),
+            Self::Model(_) => Self::Model(name),
+            Self::Tool(_) => Self::Tool(name),
+            Self::Value(field, _) => Self::Value(field, name),
+            Self::Filter(_) => Self::Filter(name),
+            Self::Function(_) => Self::Function(name),
+            Self::File(_) => Self::File(name),
+        }
+    }
 }
 
 /// Fields that declare names for texts and expressions.
@@ -28,8 +82,7 @@ pub(super) const DECLARING: [&str; 4] = ["variables", "state", "let", "outcome"]
 /// Agents by key: those of the text, then those of files that the scenario includes.
 pub(super) fn agents(document: &Document, tree: &Tree) -> Vec<String> {
     let mut keys = tree.keys_at(&Path::default().key("agents"));
-    let included =
-        document.scenario.iter().flat_map(|scenario| scenario.agents.iter().map(|agent| &agent.key));
+    let included = document.scenario.iter().flat_map(|scenario| scenario.cast().map(|(_, agent)| &agent.key));
     keys.extend(included.cloned());
     let mut seen = BTreeSet::new();
     keys.retain(|key| seen.insert(key.clone()));
@@ -115,51 +168,34 @@ pub(super) fn in_braces(before: &str) -> bool {
     last(["{{", "{%", "${"]) > last(["}}", "%}", "}"])
 }
 
-/// What the name at a byte refers to.
-pub(super) fn referent(document: &Document, tree: &Tree, offset: usize) -> Option<Symbol> {
-    let place = tree.at(0, offset)?;
-    let steps: Vec<&str> = place
-        .path
-        .0
-        .iter()
-        .filter_map(|step| match step {
-            PathStep::Key(key) => Some(key.as_str()),
-            PathStep::Index(_) => None,
-        })
-        .collect();
-    let word = document.text.get(word_at(&document.text, offset)).unwrap_or_default().to_owned();
-    let text = place.text.clone().unwrap_or_default();
-    match steps[..] {
-        ["agents", key] if place.is_key => return Some(Symbol::Agent(key.to_owned())),
-        [.., "say" | "to" | "overhears", key] if place.is_key => {
-            return Some(Symbol::Agent(key.to_owned()));
-        }
-        [.., "phases", "name"] if !place.is_key => return Some(Symbol::Phase(text)),
-        ["include" | "cases"] if !place.is_key => return Some(Symbol::File(text)),
-        [.., "model"] | ["embeddings"] if !place.is_key => return Some(Symbol::Model(text)),
-        ["agents", _, "tools"] if !place.is_key => return Some(Symbol::Tool(text)),
-        _ if place.is_key => return None,
+/// The kind of code that a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeKind {
+    /// An expression.
+    Expression,
+    /// A text with code in braces.
+    Template,
+}
+
+/// The kind of code that a value at a path is; `None`: it is none.
+pub(super) fn code_at(tree: &Tree, path: &Path) -> Option<CodeKind> {
+    let keys = keys_of(path);
+    match keys[..] {
+        ["variables" | "state", ..] | ["phases", .., "set", "after"] => return None,
+        ["payoff", "matrix", ..] => return Some(CodeKind::Expression),
+        // Their texts may use variables.
+        ["agents", _, "strategy", ..] => return Some(CodeKind::Template),
         _ => {}
     }
-    let forms = Forms::of(type_of(tree, &place.path)?.declared);
-    if forms.has(&["PhaseNames"]) {
-        return Some(Symbol::Phase(word));
+    let forms = Forms::of(type_of(tree, path)?.declared);
+    let is_turns = matches!(keys[..], ["phases", .., "agent"]);
+    if forms.has(&["Expression", "Cast", "Count", "Answer", "Options"]) || is_turns && forms.has(&["Key"]) {
+        return Some(CodeKind::Expression);
     }
-    let agents = agents(document, tree);
-    if forms.has(&["Key", "Keys", "Cast"]) && agents.contains(&text) {
-        return Some(Symbol::Agent(text));
-    }
-    let line = &document.text[..offset];
-    let is_code = forms.has(&["Expression", "Cast", "Options", "Count"])
-        || forms.has(&["Template", "Text"]) && in_braces(&line[place.span.start.min(line.len())..]);
-    if !is_code {
-        return None;
-    }
-    if phases(tree).iter().any(|phase| phase.text.as_ref() == Some(&word)) {
-        return Some(Symbol::Phase(word));
-    }
-    if let Some(field) = DECLARING.into_iter().find(|field| keys(tree, field).contains(&word)) {
-        return Some(Symbol::Value(field, word));
-    }
-    agents.contains(&word).then_some(Symbol::Agent(word))
+    forms.has(&["Template", "Text", "Scalar"]).then_some(CodeKind::Template)
+}
+
+/// The keys of a path.
+pub(super) fn keys_of(path: &Path) -> Vec<&str> {
+    path.0.iter().filter_map(PathStep::as_key).collect()
 }
