@@ -13,7 +13,7 @@ use serde_json::Value;
 const LITERAL: &str = "for braces that stay in the text, write `{{ '{{' }}`";
 
 /// Types in the schema whose texts are templates or expressions: these have errors of their own.
-const CODE: [&str; 6] = ["Template", "Text", "Expression", "Assertion", "Cast", "Count"];
+const CODE: [&str; 7] = ["Template", "Text", "Expression", "Assertion", "Cast", "Count", "Pairs"];
 
 /// Types in the schema in which all texts have errors of their own: options and fixed answers are rendered,
 /// texts of the stage have placeholders, and a grammar has its own syntax.

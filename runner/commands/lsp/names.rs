@@ -181,7 +181,10 @@ pub(super) enum CodeKind {
 pub(super) fn code_at(tree: &Tree, path: &Path) -> Option<CodeKind> {
     let keys = keys_of(path);
     match keys[..] {
+        // A text of the state may be computed when a run begins.
+        ["state", _] if matches!(path.0.last(), Some(PathStep::Key(_))) => return Some(CodeKind::Template),
         ["variables" | "state", ..] | ["phases", .., "set", "after"] => return None,
+        ["phases", .., "for"] => return Some(CodeKind::Expression),
         ["payoff", "matrix", ..] => return Some(CodeKind::Expression),
         // Their texts may use variables.
         ["agents", _, "strategy", ..] => return Some(CodeKind::Template),
@@ -189,7 +192,9 @@ pub(super) fn code_at(tree: &Tree, path: &Path) -> Option<CodeKind> {
     }
     let forms = Forms::of(type_of(tree, path)?.declared);
     let is_turns = matches!(keys[..], ["phases", .., "agent"]);
-    if forms.has(&["Expression", "Cast", "Count", "Answer", "Options"]) || is_turns && forms.has(&["Key"]) {
+    if forms.has(&["Expression", "Cast", "Count", "Pairs", "Answer", "Options"])
+        || is_turns && forms.has(&["Key"])
+    {
         return Some(CodeKind::Expression);
     }
     forms.has(&["Template", "Text", "Scalar"]).then_some(CodeKind::Template)

@@ -52,6 +52,7 @@ pub(super) fn occurrences(document: &Document, tree: &Tree) -> Vec<Occurrence> {
         agents: agents(document, tree).into_iter().collect(),
         phases: phases(tree).into_iter().filter_map(|phase| phase.text).collect(),
         judges: judges.chain(unnamed).collect(),
+        tools: keys(tree, "tools"),
         values: values
             .flat_map(|field| keys(tree, field).into_iter().map(move |name| (name, field)))
             .collect(),
@@ -82,6 +83,7 @@ struct Finder<'a> {
     agents: BTreeSet<String>,
     phases: BTreeSet<String>,
     judges: BTreeSet<String>,
+    tools: Vec<String>,
     /// Variables, the state and intermediate values by name, with the field that declares them.
     values: BTreeMap<String, &'static str>,
     /// The variables, and the state's initial values.
@@ -192,6 +194,7 @@ impl Finder<'_> {
             | ["assertions", "judge", "model"] => Some(Symbol::Model(name)),
             ["phases", .., "model"] if !keys.contains(&"answer") => Some(Symbol::Model(name)),
             ["agents", _, "tools"] => Some(Symbol::Tool(name)),
+            ["phases", .., "answer", "call"] if self.tools.contains(&name) => Some(Symbol::Tool(name)),
             ["payoff", "phase"] => Some(Symbol::Phase(name)),
             ["payoff", "players"]
             | ["judges", _, "agent"]
@@ -212,6 +215,11 @@ impl Finder<'_> {
             return self.whole(place, symbol, Role::Use);
         }
         match code_at(self.tree, &place.path) {
+            // Names of items are declared before the list.
+            Some(CodeKind::Expression) if keys.last() == Some(&"for") => {
+                let list = text.find(" in ").map_or(0, |at| at + " in ".len());
+                self.code(place, &format!("{}{}", " ".repeat(list), &text[list..]), true);
+            }
             Some(CodeKind::Expression) => self.code(place, text, true),
             Some(CodeKind::Template) if is_code(text) => self.code(place, text, false),
             _ if matches!(keys[..], ["variables" | "state", ..]) => {
@@ -265,6 +273,12 @@ impl Finder<'_> {
             put(self, word, symbol);
             return self.results(place, fields);
         }
+        // A phase of a certain pass: `phases['talk.2']`.
+        let of_pass = |word: &Word| {
+            let (phase, _) = word.text.split_once('.')?;
+            let at = word.at.start..word.at.start + phase.len();
+            Some(Word { text: phase.to_owned(), at })
+        };
         if let Some(field) = self.values.get(name).copied() {
             self.put(place, word.at.clone(), Symbol::Value(field, name.to_owned()), Role::Use);
             return self.fields(place, fields, self.data_of(field, name).cloned().as_ref());
@@ -274,6 +288,8 @@ impl Finder<'_> {
         }
         match (name, fields) {
             ("phases", [phase, rest @ ..]) => {
+                let of_pass = of_pass(phase);
+                let phase = of_pass.as_ref().unwrap_or(phase);
                 if let Some(symbol) = self.result(&phase.text) {
                     put(self, phase, symbol);
                 }
