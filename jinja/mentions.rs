@@ -336,14 +336,14 @@ mod tests {
         let found = Jinja::new(UndefinedBehavior::Strict).mentions(source, is_expression);
         let shown = found.iter().map(|mention| match mention {
             Mention::Name(words) => joined(words),
-            Mention::Field(word) => format!(".{}", joined(&[word.clone()])),
+            Mention::Field(word) => format!(".{}", joined(std::slice::from_ref(word))),
             Mention::Texts { texts, beside, .. } if beside.is_empty() => format!("'{}'", joined(texts)),
             Mention::Texts { texts, beside, .. } => {
                 format!("'{}' beside {}", joined(texts), beside.join("."))
             }
-            Mention::Filter(word) => format!("|{}", joined(&[word.clone()])),
-            Mention::Test(word) => format!("is {}", joined(&[word.clone()])),
-            Mention::Own(word) => format!("own {}", joined(&[word.clone()])),
+            Mention::Filter(word) => format!("|{}", joined(std::slice::from_ref(word))),
+            Mention::Test(word) => format!("is {}", joined(std::slice::from_ref(word))),
+            Mention::Own(word) => format!("own {}", joined(std::slice::from_ref(word))),
         });
         shown.collect::<Vec<_>>().join(", ")
     }

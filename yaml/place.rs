@@ -155,7 +155,7 @@ mod tests {
             "\"an \\\n   ann\"",
             "an\n    ü\n\n    ann",
             "|\n    an\n      ü ann\n",
-            "|2 # ann\n    an\n   \"ann",
+            "|1 # ann\n    an\n   \"ann",
             ">-\n    an ü\n\n    ann\n",
             "&a \"an ann\"",
             "&a |- # ann\n    an ann\n",
@@ -165,5 +165,12 @@ mod tests {
             assert_eq!(found(value, "ann"), Some(("ann".to_owned(), expected)), "{value}");
         }
         assert_eq!(found("\"\\x61nn\"", "ann"), None);
+        // A block with an anchor after another block.
+        assert_eq!(found("&a |-\n    an ann\n  c: >\n    d", "ann"), Some(("ann".to_owned(), 21)));
+        let source = "c: >\n  d\na:\n  b: &a |-\n    an ann\n";
+        let source = Source { name: String::new(), text: source.to_owned() };
+        let places = Tree::read(&source, 0).0.places();
+        let place = places.iter().find(|place| place.text.as_deref() == Some("an ann")).unwrap();
+        assert_eq!(place.word(&source.text, 3..6).map(|span| span.start), source.text.find("ann"));
     }
 }

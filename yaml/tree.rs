@@ -431,15 +431,14 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Where the header of a block scalar begins whose text begins at a byte.
+    /// Where the header of a block scalar begins whose text begins at a byte; there, if an anchor does.
     fn header(&self, text: usize) -> usize {
         let before = self.text[..text].trim_end();
         let line = before.rfind('\n').map_or(0, |at| at + 1);
-        before[line..]
-            .rfind(" #")
-            .map_or(before, |comment| &before[..line + comment])
-            .rfind(['|', '>'])
-            .unwrap_or(text)
+        let comment = before[line..].rfind(" #").map_or(before.len(), |at| line + at);
+        let header =
+            before[..comment].trim_end_matches(|c: char| c.is_whitespace() || "+-123456789".contains(c));
+        if header.ends_with(['|', '>']) { header.len() - 1 } else { text }
     }
 
     fn waits_for_key(&self) -> bool {

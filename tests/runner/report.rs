@@ -490,9 +490,11 @@ phases:
   - { name: vote, agents: [ann, ben], when: day.rounds > 1, prompt: Not played. }
   - { name: end, label: The end, agents: [ben, cas], rounds: 0, prompt: All is over., say: { cas: You have won. } }
 ";
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::play::checkout();
     let run = record(folder.path(), text, Arc::new(Scripted::new(|_| Some("Good day.".into()))));
-    let text = report(&run);
+    let sources = ReportSources::open(&run, &Default::default()).unwrap();
+    assert_eq!(sources.caveats, []);
+    let text = html(&sources, false).unwrap();
     let page = parse(&text);
     let is_shown = |node: &Node<'_, '_>| {
         let class = node.attribute("class").unwrap_or_default();
@@ -511,6 +513,6 @@ phases:
         ]
     );
     assert_eq!(with_class(&page, "turn").len(), 3);
-    let all = html(&ReportSources::open(&run, &Default::default()).unwrap(), true).unwrap();
+    let all = html(&sources, true).unwrap();
     assert_eq!(with_class(&parse(&all), "turn").len(), 5);
 }

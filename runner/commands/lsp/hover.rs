@@ -60,7 +60,7 @@ fn defined_at(document: &Document, offset: usize) -> Option<String> {
     if uri == *document.uri() {
         return Some(line);
     }
-    let file = uri.path().segments().last().map(|name| name.to_string())?;
+    let file = uri.path().segments().next_back().map(|name| name.to_string())?;
     Some(format!("{file}, {line}"))
 }
 

@@ -40,7 +40,7 @@ const STRATEGIES: [&str; 4] = ["always", "random", "list", "script"];
 
 /// All occurrences of names in a document, in the order of the text.
 pub(super) fn occurrences(document: &Document, tree: &Tree) -> Vec<Occurrence> {
-    let judges = tree.places().into_iter().filter(|place| is_judge_name(place));
+    let judges = tree.places().into_iter().filter(is_judge_name);
     let judges = judges.filter_map(|place| place.text).chain(keys(tree, "judges"));
     // Judges without a name have one all the same.
     let unnamed = document.scenario.iter().flat_map(|scenario| &scenario.phases);

@@ -96,13 +96,12 @@ fn renamable(
             Role::Definition | Role::Use => {}
             Role::Possible => {
                 return Err(format!(
-                    "line {line} has `{name}` as a text, which may be the agent or not: change it there first, \
-                     or rename by hand"
+                    "the text `{name}` in line {line} may mean the agent or something else: rename by hand"
                 ));
             }
             Role::Escaped => {
                 return Err(format!(
-                    "line {line} has `{name}` in a text with escapes: write it without them"
+                    "`{name}` is in a text with escapes in line {line}: write the text without them first"
                 ));
             }
         }
@@ -319,7 +318,7 @@ phases:
             ("stake", "one", "`one` would mean something else in line 10"),
             ("money", "round", "`round` already stands in line 11"),
             ("stake", "true", "`true`"),
-            ("ann", "dot", "line 1 has `ann` as a text"),
+            ("ann", "dot", "the text `ann` in line 1 may mean the agent"),
             ("cas", "nobody", "with the name `nobody`, `check` reports"),
             ("prompt", "x", "there is no name here"),
         ] {
