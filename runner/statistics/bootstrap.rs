@@ -55,7 +55,7 @@ impl Contribution {
         Self { sum: self.sum + other.sum, n: self.n + other.n }
     }
 
-    fn minus(self, other: Self) -> Self {
+    pub(super) fn minus(self, other: Self) -> Self {
         Self { sum: self.sum - other.sum, n: self.n - other.n }
     }
 

@@ -6,7 +6,9 @@
 
 use super::bootstrap::{Contribution, MeanKind, difference, mean};
 use super::clustered;
+use super::comparisons::{Sides, needed};
 use super::interval::Estimate;
+use std::collections::BTreeMap;
 
 /// Numbers in [0, 1), the same every time.
 struct Random(blake3::OutputReader);
@@ -366,6 +368,49 @@ fn figures_over_cases_hold_the_truth_as_often_as_they_say() {
             assert!((0.93..=0.97).contains(&coverage), "{}, {n} cases: {coverage}", set.name);
         }
     }
+}
+
+/// Cases of two conditions whose means differ by `shift`: by case, three runs on either side.
+fn shifted(random: &mut Random, n: usize, shift: f64) -> [BTreeMap<usize, Contribution>; 2] {
+    let mut sides = [BTreeMap::new(), BTreeMap::new()];
+    for case in 0..n {
+        let level = random.next();
+        for (side, more) in sides.iter_mut().zip([shift, 0.0]) {
+            let sum = 3.0 * (level + more + random.next() - 0.5);
+            side.insert(case, Contribution { sum, n: 3.0 });
+        }
+    }
+    sides
+}
+
+#[test]
+fn tests_find_what_is_not_there_in_five_of_a_hundred_data_sets() {
+    let mut random = Random::new("no difference");
+    for (n, is_paired) in [(12, true), (30, true), (20, false)] {
+        let mut found = 0;
+        for _ in 0..600 {
+            let [here, mut there] = shifted(&mut random, n, 0.0);
+            if !is_paired {
+                there = shifted(&mut random, n, 0.0)[1].iter().map(|(at, part)| (at + n, *part)).collect();
+            }
+            let p = Sides::new(&here, &there).p("no difference").unwrap();
+            found += usize::from(p <= 0.05);
+        }
+        assert!((15..=45).contains(&found), "{n} cases: {found} of 600");
+    }
+}
+
+#[test]
+fn as_many_cases_as_are_needed_show_the_difference_in_eighty_of_a_hundred_data_sets() {
+    let mut random = Random::new("a difference");
+    // The difference of two even numbers in [-0.5, 0.5) has a variance of 1/6.
+    let n = needed(20, 1.0 / 6.0 / 20.0, 0.2, 0.05).unwrap();
+    let shows = |random: &mut Random| {
+        let [here, there] = shifted(random, n, 0.2);
+        Sides::new(&here, &there).p("a difference").is_some_and(|p| p <= 0.05)
+    };
+    let found = (0..500).filter(|_| shows(&mut random)).count();
+    assert!((375..=425).contains(&found), "{n} cases: {found} of 500");
 }
 
 #[test]

@@ -367,8 +367,11 @@ impl Overview<'_> {
         if n > 0 {
             let corrected =
                 if n > 1 { format!(" Holm: corrected for {n} comparisons.") } else { String::new() };
-            let divided =
-                if has_unpaired { format!(", or without pairs all {all} divided") } else { String::new() };
+            let divided = if has_unpaired {
+                format!(" (without pairs: if all {all} were divided at random)")
+            } else {
+                String::new()
+            };
             lines.push(format!(
                 "p: how often the difference would be as great if the results of {each} were exchanged at \
                  random{divided}.{corrected}"
