@@ -4,8 +4,8 @@
 use super::matrix::{Matrix, matrices, page_of};
 use super::{MARK, environment, text};
 use crate::statistics::{
-    ByCase, CaseRow, Cell, Estimate, Figure, Grouping, InCell, IntervalMethod, Rounds, Run, Sample, Subject,
-    Summary, by_case, pictures, signed, summarize_by,
+    ByCase, CaseRow, Cell, Estimate, Figure, Grouping, InCell, Rounds, Run, Sample, Subject, Summary,
+    by_case, pictures, signed, summarize_by,
 };
 use crate::transcript::Footer;
 use anyhow::Context as _;
@@ -331,7 +331,7 @@ fn differences(summary: &Summary) -> Vec<DifferenceRow> {
             name: name(figure),
             cell: cell_name(summary, cell.cell),
             to: cell_name(summary, comparison.to),
-            pairs: (estimate.method != IntervalMethod::Unpaired).then_some(estimate.n),
+            pairs: (comparison.pairs > 0).then_some(comparison.pairs),
             value: estimate.value.map_or("–".to_string(), |value| signed(value, scaled(value, is_rate))),
             interval: interval(estimate),
             unpaired: comparison.unpaired.as_ref().map_or(String::new(), interval),

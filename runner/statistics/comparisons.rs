@@ -41,6 +41,8 @@ const MANY: usize = 1_000;
 pub struct Comparison {
     /// Index of the condition that it is compared with.
     pub to: usize,
+    /// Cases, or seeds where there are no cases, that both conditions have; 0: `estimate` is unpaired.
+    pub pairs: usize,
     /// The difference of the means, paired by case, or by seed where there are no cases; unpaired if the
     /// conditions have fewer than two of them in common.
     #[serde(flatten)]
@@ -114,6 +116,15 @@ pub(super) fn unpaired(here: &Estimate, there: &Estimate) -> Option<Estimate> {
         low: Some(value - libm::hypot(below, other_above)),
         high: Some(value + libm::hypot(above, other_below)),
         method: IntervalMethod::Unpaired,
+    })
+}
+
+/// The same, without an interval where either side has none.
+pub(super) fn apart(here: &Estimate, there: &Estimate) -> Estimate {
+    unpaired(here, there).unwrap_or_else(|| {
+        let lacking = if here.low.is_none() { here } else { there };
+        let value = here.value.zip(there.value).map(|(here, there)| here - there);
+        Estimate::bare(here.n + there.n, value, lacking.method)
     })
 }
 

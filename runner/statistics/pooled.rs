@@ -2,7 +2,7 @@
 //!
 //! | table | a row is | columns after the swept variables |
 //! |---|---|---|
-//! | `figures` | a figure over all cases of a condition | `figure`, `kind`, `cases`, `runs`, `missing`, `observations`, `count`, `value`, `low`, `high`, `method`, and for the difference to the condition `compared_with` `difference`, `difference_low`, `difference_high`, `difference_method`, `unpaired_low`, `unpaired_high`, `p`, `p_holm`, `p_bh`, `needed` |
+//! | `figures` | a figure over all cases of a condition | `figure`, `kind`, `cases`, `runs`, `missing`, `observations`, `count`, `value`, `low`, `high`, `method`, and for the difference to the condition `compared_with` `pairs`, `difference`, `difference_low`, `difference_high`, `difference_method`, `unpaired_low`, `unpaired_high`, `p`, `p_holm`, `p_bh`, `needed` |
 //! | `cases` | a figure of one case in a condition | `case`, `figure`, `kind`, `runs`, `missing`, `observations`, `count`, `value` |
 //!
 //! Both begin with `condition`, its name.
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 /// Columns of either table that swept variables could be taken for; a variable of such a name is
 /// `variable.NAME`.
-const COLUMNS: [&str; 24] = [
+const COLUMNS: [&str; 25] = [
     "condition",
     "case",
     "figure",
@@ -39,6 +39,7 @@ const COLUMNS: [&str; 24] = [
     "difference_high",
     "difference_method",
     "compared_with",
+    "pairs",
     "unpaired_low",
     "unpaired_high",
     "p",
@@ -189,6 +190,7 @@ fn figures(pooled: &Summary) -> Table {
         |of: fn(&Comparison) -> Option<f64>| Values::Float(differences().map(|found| of(found?)).collect());
     let to = |of: Option<&Comparison>| Some(pooled.cells.get(of?.to)?.name.as_str());
     table.add("compared_with", Values::texts(differences().map(to)));
+    table.add("pairs", Values::counts(differences().map(|of| Some(of?.pairs))));
     table.add("difference", difference(|of| of.estimate.value));
     table.add("difference_low", difference(|of| of.estimate.low));
     table.add("difference_high", difference(|of| of.estimate.high));

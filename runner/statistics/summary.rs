@@ -360,15 +360,16 @@ impl Grouped<'_> {
             let sum: f64 = parts.values().map(|part| part.sum).sum();
             let difference = self.groups.reference(*cell).filter(|_| compared).and_then(|to| {
                 let sides = Sides::new(parts, by_cell.get(&to)?);
-                let unpaired = comparisons::unpaired(&estimates[cell], &estimates[&to]);
-                let paired = self.difference(name, &sides.pairs, measure.kind);
-                let (estimate, unpaired) = match unpaired {
-                    Some(unpaired) if !sides.are_paired() => (unpaired, None),
-                    unpaired => (paired, unpaired),
+                let (here, there) = (&estimates[cell], &estimates[&to]);
+                let (pairs, estimate, unpaired) = if sides.are_paired() {
+                    let paired = self.difference(name, &sides.pairs, measure.kind);
+                    (sides.pairs.len(), paired, comparisons::unpaired(here, there))
+                } else {
+                    (0, comparisons::apart(here, there), None)
                 };
                 let variance = sides.variance();
                 let (p, p_holm, p_bh, needed) = (None, None, None, None);
-                Some(Comparison { to, estimate, unpaired, p, p_holm, p_bh, needed, variance })
+                Some(Comparison { to, pairs, estimate, unpaired, p, p_holm, p_bh, needed, variance })
             });
             let [all, with] = n_runs.get(cell).copied().unwrap_or_default();
             InCell {

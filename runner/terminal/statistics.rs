@@ -185,11 +185,13 @@ impl Overview<'_> {
             let rows = found.into_iter().map(|(figure, cell, comparison)| {
                 let (scale, estimate) = (FigureStyle::of(cell), &comparison.estimate);
                 let (group, name) = named(&figure.subject);
-                let is_unpaired = estimate.method == IntervalMethod::Unpaired;
                 let mut texts = row([
                     ("", group.to_string()),
                     ("", shortened(&name)),
-                    ("pairs", if is_unpaired { "-".to_string() } else { estimate.n.to_string() }),
+                    (
+                        "pairs",
+                        if comparison.pairs == 0 { "-".to_string() } else { comparison.pairs.to_string() },
+                    ),
                     ("difference", scale.signed(estimate)),
                     ("interval", scale.interval(estimate)),
                 ]);
@@ -351,13 +353,13 @@ impl Overview<'_> {
             false => ("runs with equal seeds", "a seed", "runs", "More runs: those of each condition"),
         };
         let mut lines = Vec::new();
-        if has(&|of| of.estimate.method != IntervalMethod::Unpaired) {
+        if has(&|of| of.pairs > 0) {
             lines.push(format!(
                 "Differences are between {pairs}; for rates, in percentage points. Unpaired: the interval if \
                  conditions had nothing in common."
             ));
         }
-        let has_unpaired = has(&|of| of.estimate.method == IntervalMethod::Unpaired);
+        let has_unpaired = has(&|of| of.pairs == 0);
         if has_unpaired {
             lines.push(format!(
                 "Without pairs, differences are between different {all}; for rates, in percentage points."

@@ -326,7 +326,9 @@ fn figures_are_grouped_by_choices_and_columns() {
     let by_word = summarize_by(&sample, &words);
     let points = &figure(by_word.shown(), "payoff ann").cells;
     assert_eq!((points.len(), by_word.shown().cells[3].name.as_str()), (4, "word=word3"));
-    assert!(points[1].difference.as_ref().is_some_and(|of| of.estimate.low.is_none()), "one case each");
+    let apart = points[1].difference.as_ref().unwrap();
+    let gap = points[1].estimate.value.unwrap() - points[0].estimate.value.unwrap();
+    assert_eq!((apart.pairs, apart.p, apart.estimate.value), (0, None, Some(gap)), "one case each");
 }
 
 #[test]
