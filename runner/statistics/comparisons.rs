@@ -56,9 +56,9 @@ pub struct Comparison {
     pub p_holm: Option<f64>,
     /// The same by Benjamini and Hochberg.
     pub p_bh: Option<f64>,
-    /// Cases, or runs of each condition where there are none, that would show the difference with a
-    /// probability of 80 % at the level of 5 %, corrected for the number of comparisons. Null: the difference
-    /// is 0, or does not vary.
+    /// Cases, or runs of each condition where there are none (without pairs: those of both together), that
+    /// would show the difference with a probability of 80 % at the level of 5 %, corrected for the number of
+    /// comparisons. Null: the difference is 0, or does not vary.
     pub needed: Option<usize>,
     /// Variance of the difference with the cases that there are; null: it does not vary.
     #[serde(skip)]

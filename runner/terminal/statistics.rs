@@ -381,9 +381,10 @@ impl Overview<'_> {
         }
         if has(&|of| of.needed.is_some()) {
             let corrected = if n > 1 { ", corrected" } else { "" };
+            let both = if has_unpaired { " (without pairs: of both together)" } else { "" };
             lines.push(format!(
-                "{more} that a difference as great as this needs for 80 % power (p below 0.05{corrected}, in 80 \
-                 of 100 experiments)."
+                "{more}{both} that a difference as great as this needs for 80 % power (p below \
+                 0.05{corrected}, in 80 of 100 experiments)."
             ));
         }
         lines
