@@ -1,5 +1,6 @@
 //! `greenroom merge`: joins the parts of an experiment that several machines have played.
 
+use super::grouping::GroupingArgs;
 use super::{Exit, Whereabouts, repeat};
 use crate::experiment;
 use anyhow::bail;
@@ -19,6 +20,8 @@ pub(super) struct Args {
     #[arg(long)]
     partial: bool,
     #[command(flatten)]
+    grouping: GroupingArgs,
+    #[command(flatten)]
     near: Whereabouts,
     /// Print only the folder
     #[arg(long, short)]
@@ -35,9 +38,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             first.display()
         );
     }
+    let search = args.near.into();
+    let (_, part) = experiment::read(&args.parts[0], &search)?;
+    let grouping =
+        args.grouping.of(part.runs.iter().map(|run| &*run.scenario)).map_err(anyhow::Error::msg)?;
     let n = experiment::merge(&args.parts, &args.out)?;
-    let (_, sample) = experiment::read(&args.out, &args.near.into())?;
-    let holds = repeat::count(&sample, &args.out, args.quiet)?;
+    let (_, sample) = experiment::read(&args.out, &search)?;
+    let holds = repeat::count(&sample, &grouping, &args.out, args.quiet)?;
     if !args.quiet {
         println!("\n{n} runs: {}", args.out.display());
     }

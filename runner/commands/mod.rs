@@ -26,6 +26,7 @@ mod diff;
 mod explain;
 mod fork;
 mod graph;
+mod grouping;
 mod import;
 mod lsp;
 mod machine;
@@ -95,7 +96,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Check(check::Args),
     New(new::Args),
     Graph(graph::Args),
@@ -199,7 +200,7 @@ fn print_clap_error(shown: &clap::Error) -> u8 {
 impl Command {
     fn run(self) -> anyhow::Result<Exit> {
         match self {
-            Self::Run(args) => run::run(args),
+            Self::Run(args) => run::run(*args),
             Self::Check(args) => check::run(args),
             Self::New(args) => new::run(args),
             Self::Graph(args) => graph::run(args),

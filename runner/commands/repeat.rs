@@ -5,7 +5,9 @@ use super::machine::Machine;
 use super::play::{own, played as played_by};
 use super::stop::stopped;
 use crate::experiment::{self, Design, EndedRun, PlayedCounts, Shard, play as play_design, transcripts};
-use crate::statistics::{Cell, Run, Sample, Summary, plots, pooled_tables, summarize, tables};
+use crate::statistics::{
+    Cell, Grouping, Run, Sample, Summary, figure_tables, plots, scripts, summarize_by, tables_by,
+};
 use crate::terminal::{failure, is_fancy, output, statistics, too_few};
 use crate::transcript::{AssertionRecord, Footer, Transcript};
 use indexmap::IndexMap;
@@ -14,69 +16,79 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Plays the unplayed runs of a design into `folder`, and writes its tables.
-pub(super) fn play(
-    design: &Design,
-    machine: &Machine,
-    folder: &Path,
-    jobs: usize,
-    quiet: bool,
-    go_on: &str,
-) -> anyhow::Result<Exit> {
-    let cells = design.cells.iter();
-    let models = cells.flat_map(|cell| {
-        let swept = cell.tuning.models().cloned();
-        played_by(&cell.scenario, &design.options).into_iter().chain(swept)
-    });
-    let new_folder = machine.new_folder();
-    let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
-    let began = Instant::now();
-    // A bar would be drawn over the question to a human.
-    let bar = bar(design.runs().count(), quiet || design.has_humans());
-    let mut on_step = |step: &EndedRun| {
-        if let Some(error) = &step.error {
-            bar.suspend(|| eprintln!("{}: {error:#}", folder.join(&step.folder).display()));
-        }
-        bar.inc(1);
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let played = runtime.block_on(play_design(design, backend, folder, jobs, &mut on_step, stopped()));
-    runtime.shutdown_background();
-    bar.finish_and_clear();
-    let played = played?;
-    if played.stopped {
-        eprintln!("stopped; {go_on}");
-        return Ok(Exit::Stopped);
-    }
-    let took = duration_text(&played, began.elapsed().as_secs_f64());
-    let sample = sample(design, folder)?;
-    let holds = match design.shard {
-        None => count(&sample, folder, quiet)?,
-        Some(Shard { number, of }) => {
-            if quiet {
-                println!("{}", folder.display());
-            } else {
-                println!(
-                    "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out \
-                     FOLDER"
-                );
+/// An experiment to play.
+pub(super) struct Experiment {
+    pub(super) design: Design,
+    /// What its figures are over.
+    pub(super) grouping: Grouping,
+    pub(super) folder: PathBuf,
+    /// Runs to play at once.
+    pub(super) jobs: usize,
+    pub(super) quiet: bool,
+    /// How to continue it.
+    pub(super) go_on: String,
+}
+
+impl Experiment {
+    /// Plays its unplayed runs into its folder, and writes its tables.
+    pub(super) fn play(self, machine: &Machine) -> anyhow::Result<Exit> {
+        let Self { design, grouping, folder, jobs, quiet, go_on } = self;
+        let (design, folder) = (&design, folder.as_path());
+        let cells = design.cells.iter();
+        let models = cells.flat_map(|cell| {
+            let swept = cell.tuning.models().cloned();
+            played_by(&cell.scenario, &design.options).into_iter().chain(swept)
+        });
+        let new_folder = machine.new_folder();
+        let backend = Arc::new(machine.pool(&models.collect(), &own(&design.options), quiet)?);
+        let began = Instant::now();
+        // A bar would be drawn over the question to a human.
+        let bar = bar(design.runs().count(), quiet || design.has_humans());
+        let mut on_step = |step: &EndedRun| {
+            if let Some(error) = &step.error {
+                bar.suspend(|| eprintln!("{}: {error:#}", folder.join(&step.folder).display()));
             }
-            hold(&sample)
+            bar.inc(1);
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let played = runtime.block_on(play_design(design, backend, folder, jobs, &mut on_step, stopped()));
+        runtime.shutdown_background();
+        bar.finish_and_clear();
+        let played = played?;
+        if played.stopped {
+            eprintln!("stopped; {go_on}");
+            return Ok(Exit::Stopped);
         }
-    };
-    if !quiet {
-        println!("\n{took}: {}", folder.display());
-        if let Some(memories) = new_folder.filter(|memories| memories.exists()) {
-            println!("{}", machine.introduce_memories(&memories));
+        let took = duration_text(&played, began.elapsed().as_secs_f64());
+        let sample = sample(design, folder)?;
+        let holds = match design.shard {
+            None => count(&sample, &grouping, folder, quiet)?,
+            Some(Shard { number, of }) => {
+                if quiet {
+                    println!("{}", folder.display());
+                } else {
+                    println!(
+                        "part {number} of {of}; when all parts are played, run: greenroom merge PART… --out \
+                     FOLDER"
+                    );
+                }
+                hold(&sample)
+            }
+        };
+        if !quiet {
+            println!("\n{took}: {}", folder.display());
+            if let Some(memories) = new_folder.filter(|memories| memories.exists()) {
+                println!("{}", machine.introduce_memories(&memories));
+            }
         }
+        Ok(if !played.failed.is_empty() {
+            Exit::Environment
+        } else if !holds {
+            Exit::AssertionFailed
+        } else {
+            Exit::Pass
+        })
     }
-    Ok(if !played.failed.is_empty() {
-        Exit::Environment
-    } else if !holds {
-        Exit::AssertionFailed
-    } else {
-        Exit::Pass
-    })
 }
 
 /// The complete runs of a design.
@@ -95,12 +107,18 @@ fn sample(design: &Design, folder: &Path) -> anyhow::Result<Sample> {
 
 /// Writes tables, figures and plots next to the runs; prints the figures. False: an assertion failed in a
 /// run.
-pub(super) fn count(sample: &Sample, folder: &Path, quiet: bool) -> anyhow::Result<bool> {
-    let mut files = tables(sample).write(folder)?;
-    let summary = summarize(sample);
-    files.extend(pooled_tables(&summary).write(folder)?);
+pub(super) fn count(
+    sample: &Sample,
+    grouping: &Grouping,
+    folder: &Path,
+    quiet: bool,
+) -> anyhow::Result<bool> {
+    let mut files = tables_by(sample, grouping).write(folder)?;
+    let summary = summarize_by(sample, grouping);
+    files.extend(figure_tables(&summary).write(folder)?);
     files.push(summary.write(folder)?);
     files.extend(plots(sample, &summary, folder)?);
+    files.extend(scripts(&summary, folder)?);
     if quiet {
         println!("{}", folder.display());
         output::flush();
@@ -122,7 +140,7 @@ fn failures(sample: &Sample, summary: &Summary) -> String {
     }
     let line = |(first, n)| failure(first, Some((n, footers.len())), is_fancy());
     let of_many = summary.assertions.iter().filter(|assertion| !assertion.holds());
-    let of_many = of_many.map(|assertion| too_few(assertion, summary.shown(), is_fancy()));
+    let of_many = of_many.map(|assertion| too_few(assertion, is_fancy()));
     failed.into_values().map(line).chain(of_many).collect()
 }
 

@@ -1,5 +1,6 @@
 //! `greenroom report`: a run as one page for a browser.
 
+use super::grouping::GroupingArgs;
 use super::{Exit, Whereabouts};
 use crate::experiment;
 use crate::files;
@@ -27,12 +28,17 @@ pub(super) struct Args {
     #[arg(long)]
     all_turns: bool,
     #[command(flatten)]
+    grouping: GroupingArgs,
+    #[command(flatten)]
     near: Whereabouts,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     if args.run.join(experiment::FILE).exists() {
         return of_experiment(args);
+    }
+    if let Some(flag) = args.grouping.given() {
+        bail!("{} is a single run; {flag} groups the figures of an experiment", args.run.display());
     }
     let given = args.output.is_some();
     let output = args.output.unwrap_or_else(|| beside(&transcript_file(&args.run)));
@@ -62,6 +68,8 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
     if sample.runs.is_empty() {
         bail!("{} has no complete run yet; continue with greenroom run … --resume", folder.display());
     }
+    let grouping =
+        args.grouping.of(sample.runs.iter().map(|run| &*run.scenario)).map_err(anyhow::Error::msg)?;
     for run in &sample.runs {
         let own = folder.join(&run.folder);
         let page = own.join(report::FILE);
@@ -69,7 +77,7 @@ fn of_experiment(args: Args) -> anyhow::Result<Exit> {
         files::write(&page, html(&ReportSources::open(&own, &search)?, args.all_turns)?)?;
     }
     let n_planned = record.cells.len() * record.seeds.len();
-    files::write_to(&output, comparison(&record.scenario, &sample, n_planned)?)?;
+    files::write_to(&output, comparison(&record.scenario, &sample, &grouping, n_planned)?)?;
     println!("{}", output.display());
     Ok(Exit::Pass)
 }

@@ -2,11 +2,13 @@
 
 use super::casting;
 use super::claimed::Claimed;
+use super::grouping::GroupingArgs;
 use super::machine::Machine;
 use super::play::Performance;
+use super::repeat::Experiment;
 use super::resume::{self, Resumed, resumed};
 use super::sampling::SamplingArgs;
-use super::{Exit, PathBounds, open_scenario, repeat};
+use super::{Exit, PathBounds, open_scenario};
 use crate::diagnostic::printable;
 use crate::experiment::{self, CASE, Design, Sweep, Tuning, Variant, combinations, parse_sweep};
 use crate::replay::transcript_file;
@@ -57,6 +59,8 @@ pub(super) struct Args {
     /// folders
     #[arg(long, value_name = "K/N", requires = "out")]
     shard: Option<experiment::Shard>,
+    #[command(flatten)]
+    grouping: GroupingArgs,
     /// Runs to play at once; the results do not depend on it [default: 4; 1 if a human plays]
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -173,6 +177,10 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
             eprintln!("error: --shard needs several runs; add --repeat or --sweep");
             return Ok(Exit::Invalid);
         }
+        if let Some(flag) = args.grouping.given() {
+            eprintln!("error: {flag} needs several runs; add --repeat or --sweep");
+            return Ok(Exit::Invalid);
+        }
         refuse_other(&folder, transcript::FILE, experiment::FILE, args.resume)?;
         let control = if args.watch.is_some() { Control::remote(true) } else { Control::default() };
         let performance = Performance {
@@ -193,7 +201,22 @@ pub(super) fn run(mut args: Args) -> anyhow::Result<Exit> {
         eprintln!("error: a human can play in only one run at a time; remove --jobs");
         return Ok(Exit::Invalid);
     }
-    repeat::play(&design, &args.machine, &folder, usize::from(args.jobs.unwrap_or(4)), args.quiet, &go_on)
+    let grouping = match args.grouping.of(design.cells.iter().map(|cell| &*cell.scenario)) {
+        Ok(grouping) => grouping,
+        Err(mistake) => {
+            eprintln!("error: {mistake}");
+            return Ok(Exit::Invalid);
+        }
+    };
+    let experiment = Experiment {
+        design,
+        grouping,
+        folder,
+        jobs: usize::from(args.jobs.unwrap_or(4)),
+        quiet: args.quiet,
+        go_on,
+    };
+    experiment.play(&args.machine)
 }
 
 /// What the random numbers of an experiment of cases depend on: as in the runs that are in its folder

@@ -74,7 +74,7 @@ pub fn judge(folder: &Path, search: &Search, judged: &[Verdict]) -> Vec<Verdict>
     }
     for threshold in &summary.assertions {
         let of_cell = |cell| {
-            let mut verdict = threshold_verdict(&file, &record, &sample, summary.shown(), (threshold, cell));
+            let mut verdict = threshold_verdict(&file, &record, &sample, (threshold, cell));
             // Of a part of an experiment it is not known yet.
             verdict.problems.retain(|_| lacking == 0);
             verdict
@@ -110,11 +110,9 @@ fn threshold_verdict(
     file: &str,
     record: &ExperimentRecord,
     sample: &Sample,
-    summary: &Summary,
     (threshold, cell): (&Threshold, &AssertionCount),
 ) -> Verdict {
-    let values = summary.cells.get(cell.cell).map(|cell| cell.label()).filter(|label| !label.is_empty());
-    let values = values.map_or_else(String::new, |values| format!(" ({values})"));
+    let values = cell.condition.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     let of = format!("`{}` in {} of runs{values}", threshold.that, threshold.share);
     let mut verdict = blank(file.to_string(), Some(record.scenario.clone()), of);
     verdict.figures.push(cell.words());
@@ -153,7 +151,7 @@ fn line(pooled: &Summary, figure: &Figure, cell: &InCell) -> String {
     let interval = low
         .zip(*high)
         .map_or_else(String::new, |(low, high)| format!(" [{}, {}]", number(low), number(high)));
-    let values = pooled.cells.get(cell.cell).map(|cell| cell.label()).filter(|label| !label.is_empty());
-    let values = values.map_or_else(String::new, |values| format!(" ({values})"));
+    let name = pooled.cells.get(cell.cell).map(|cell| &cell.name).filter(|_| pooled.cells.len() > 1);
+    let values = name.map_or_else(String::new, |name| format!(" ({name})"));
     format!("{}{values}: {value}{interval}, {n} cases, {} runs", figure.name, pooled.runs_in_words(cell))
 }

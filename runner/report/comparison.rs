@@ -1,10 +1,11 @@
-//! The report of an experiment: cells side by side, their differences with intervals, plots, and links to the
-//! runs.
+//! The report of an experiment: conditions side by side, their differences with intervals and tests, plots, and
+//! links to the runs.
 
+use super::matrix::{Matrix, matrices, page_of};
 use super::{MARK, environment, text};
 use crate::statistics::{
-    ByCase, CaseRow, Figure, InCell, Rounds, Run, Sample, Subject, Summary, by_case, pictures, signed,
-    summarize,
+    ByCase, CaseRow, Cell, Estimate, Figure, Grouping, InCell, Rounds, Run, Sample, Subject, Summary,
+    by_case, pictures, signed, summarize_by,
 };
 use crate::transcript::Footer;
 use anyhow::Context as _;
@@ -24,15 +25,21 @@ struct ComparisonPage {
     n_runs: usize,
     n_missing: usize,
     confidence: String,
-    /// The word for what figures are grouped by: cell, or condition where cases are pooled.
-    group: &'static str,
     cells: Vec<CellView>,
+    /// True if figures are pooled over cases.
+    pools_cases: bool,
     /// Figures left out because some rounds have no payoff.
     rounds_without_payoff: usize,
     /// Assertions that need a share of runs.
     assertions: Vec<ThresholdRow>,
     /// Tables of figures; empty ones are not shown.
     tables: Vec<FigureTable>,
+    /// How conditions differ.
+    differences: Vec<DifferenceRow>,
+    /// Differences that were tested.
+    comparisons: usize,
+    /// Each outcome of each run, by case and condition.
+    matrices: Vec<Matrix>,
     /// Each case, where there are cases.
     cases: Option<Cases>,
     plots: Vec<Plot>,
@@ -42,7 +49,7 @@ struct ComparisonPage {
 
 #[derive(Debug, Serialize)]
 struct CellView {
-    label: String,
+    name: String,
     cases: Option<usize>,
     runs: usize,
     choices: usize,
@@ -66,18 +73,32 @@ struct FigureRow {
 
 #[derive(Debug, Serialize)]
 struct FigureView {
-    cell: usize,
+    cell: String,
     /// Cases, where they are pooled.
     cases: Option<usize>,
     /// Runs, e.g. `9 of 12` if the others have no value.
     runs: String,
     value: String,
     interval: String,
-    /// The difference from cell 0; empty for that cell.
-    difference: String,
-    difference_interval: String,
-    /// True if the interval of the difference excludes zero.
+}
+
+/// The difference of a figure between two conditions.
+#[derive(Debug, Serialize)]
+struct DifferenceRow {
+    name: String,
+    cell: String,
+    to: String,
+    /// Cases or seeds that both have; null: the difference is unpaired.
+    pairs: Option<usize>,
+    value: String,
+    interval: String,
+    unpaired: String,
+    /// The p-value, and the same corrected by Holm and by Benjamini and Hochberg.
+    p: [String; 3],
+    /// True if the corrected p-value is below 5 %.
     differs: bool,
+    /// Cases, or runs of each condition, that are missing for 80 % power.
+    more: String,
 }
 
 /// An assertion that needs a share of runs, in a cell.
@@ -85,7 +106,7 @@ struct FigureView {
 struct ThresholdRow {
     that: String,
     why: Option<String>,
-    cell: usize,
+    cell: Option<String>,
     words: String,
     required: String,
     holds: bool,
@@ -95,13 +116,15 @@ struct ThresholdRow {
 #[derive(Debug, Serialize)]
 struct Cases {
     names: Vec<String>,
+    /// True if there are several conditions.
+    has_conditions: bool,
     rows: Vec<CaseView>,
 }
 
 #[derive(Debug, Serialize)]
 struct CaseView {
     case: String,
-    condition: usize,
+    condition: Option<String>,
     runs: usize,
     values: Vec<String>,
 }
@@ -117,7 +140,7 @@ struct Plot {
 struct RunRow {
     /// Its case, if it is played with one.
     case: Option<String>,
-    cell: usize,
+    condition: String,
     seed: u64,
     turns: usize,
     outcomes: Vec<String>,
@@ -131,8 +154,13 @@ struct RunRow {
 ///
 /// # Errors
 /// A built-in template fails, which is a bug.
-pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result<String> {
-    let summary = summarize(sample);
+pub fn comparison(
+    id: &str,
+    sample: &Sample,
+    grouping: &Grouping,
+    n_planned: usize,
+) -> anyhow::Result<String> {
+    let summary = summarize_by(sample, grouping);
     let shown = summary.shown();
     let scenario = sample.runs.first().map(|run| &run.scenario);
     let mut outcomes: Vec<String> = Vec::new();
@@ -156,14 +184,17 @@ pub fn comparison(id: &str, sample: &Sample, n_planned: usize) -> anyhow::Result
         n_runs: sample.runs.len(),
         n_missing: n_planned.saturating_sub(sample.runs.len()),
         confidence: text::number(100.0 * summary.confidence),
-        group: if shown.pools_cases() { "condition" } else { "cell" },
         cells: cells(shown),
+        pools_cases: shown.pools_cases(),
         rounds_without_payoff: shown.cells.iter().map(|cell| cell.rounds_without_payoff).sum(),
         assertions: thresholds(&summary),
         tables: tables(shown),
+        differences: differences(shown),
+        comparisons: shown.comparisons,
+        matrices: matrices(sample),
         cases: by_case.as_ref().map(cases),
         plots: pictures(sample, &summary).into_iter().map(plot).collect(),
-        runs: sample.runs.iter().map(|run| run_row(run, &outcomes, case_of(run))).collect(),
+        runs: sample.runs.iter().map(|run| run_row(sample, run, &outcomes, case_of(run))).collect(),
         outcomes,
     };
     let environment = environment()?;
@@ -178,10 +209,12 @@ fn footer(run: &Run) -> Option<&Footer> {
 }
 
 fn cells(summary: &Summary) -> Vec<CellView> {
-    let cell = |cell: &crate::statistics::CellSummary| {
-        let label = cell.label();
-        let label = if label.is_empty() { "all runs".to_string() } else { label };
-        CellView { label, cases: cell.cases, runs: cell.runs, choices: cell.choices, invalid: cell.invalid }
+    let cell = |cell: &crate::statistics::CellSummary| CellView {
+        name: cell.name.clone(),
+        cases: cell.cases,
+        runs: cell.runs,
+        choices: cell.choices,
+        invalid: cell.invalid,
     };
     summary.cells.iter().map(cell).collect()
 }
@@ -214,7 +247,8 @@ fn row(summary: &Summary, figure: &Figure) -> FigureRow {
 
 fn name(figure: &Figure) -> String {
     match &figure.subject {
-        Subject::Payoff { agent, unit } => format!("payoff of {agent}, {unit}"),
+        Subject::Payoff { agent: Some(agent), unit } => format!("payoff of {agent}, {unit}"),
+        Subject::Payoff { agent: None, unit } => format!("payoff, {unit}"),
         Subject::Choice(asked) => asked.to_string(),
         Subject::Joint { phase, agents, choices, .. } => {
             let choices: Vec<&str> =
@@ -240,7 +274,7 @@ fn thresholds(summary: &Summary) -> Vec<ThresholdRow> {
         let of_cell = |cell: &crate::statistics::AssertionCount| ThresholdRow {
             that: threshold.that.clone(),
             why: threshold.why.clone(),
-            cell: cell.cell,
+            cell: cell.condition.clone(),
             words: cell.words(),
             required: threshold.share.to_string(),
             holds: cell.holds,
@@ -258,28 +292,56 @@ fn cases(by_case: &ByCase<'_>) -> Cases {
             None => "–".to_string(),
         };
         let values = row.figures.iter().map(of_figure).collect();
-        CaseView { case: row.case.clone(), condition: row.condition, runs: row.runs, values }
+        CaseView { case: row.case.clone(), condition: row.condition_name.clone(), runs: row.runs, values }
     };
     let names = by_case.figures.iter().map(|figure| name(figure)).collect();
-    Cases { names, rows: by_case.rows.iter().map(of_case).collect() }
+    let has_conditions = by_case.rows.iter().any(|row| row.condition_name.is_some());
+    Cases { names, has_conditions, rows: by_case.rows.iter().map(of_case).collect() }
 }
 
 fn entry(summary: &Summary, cell: &InCell) -> FigureView {
     let is_rate = cell.count.is_some();
-    let difference = cell.difference.as_ref();
     FigureView {
-        cell: cell.cell,
+        cell: cell_name(summary, cell.cell),
         cases: summary.pools_cases().then_some(cell.estimate.n),
         runs: summary.runs_in_words(cell),
         value: value(cell),
         interval: cell.estimate.interval(|end| scaled(end, is_rate)),
-        difference: difference
-            .and_then(|of| of.value)
-            .map_or(String::new(), |value| signed(value, scaled(value, is_rate))),
-        difference_interval: difference.map_or(String::new(), |of| of.interval(|end| scaled(end, is_rate))),
-        differs: difference
-            .is_some_and(|of| of.low.zip(of.high).is_some_and(|(low, high)| low > 0.0 || high < 0.0)),
     }
+}
+
+fn cell_name(summary: &Summary, cell: usize) -> String {
+    summary.cells.get(cell).map_or(String::new(), |cell| cell.name.clone())
+}
+
+/// How figures differ between conditions.
+fn differences(summary: &Summary) -> Vec<DifferenceRow> {
+    let of_cell = |figure: &Figure, cell: &InCell| {
+        let (comparison, is_rate) = (cell.difference.as_ref()?, cell.count.is_some());
+        let estimate = &comparison.estimate;
+        let interval = |of: &Estimate| of.interval(|end| scaled(end, is_rate));
+        let probability = |p: Option<f64>| match p {
+            None => "–".to_string(),
+            Some(p) if p < 0.001 => "< 0.001".to_string(),
+            Some(p) => format!("{p:.3}"),
+        };
+        let more = comparison.needed.map(|needed| needed.saturating_sub(estimate.n));
+        let more = more.map_or("–".to_string(), |more| text::thousands(more as u64));
+        Some(DifferenceRow {
+            name: name(figure),
+            cell: cell_name(summary, cell.cell),
+            to: cell_name(summary, comparison.to),
+            pairs: (comparison.pairs > 0).then_some(comparison.pairs),
+            value: estimate.value.map_or("–".to_string(), |value| signed(value, scaled(value, is_rate))),
+            interval: interval(estimate),
+            unpaired: comparison.unpaired.as_ref().map_or(String::new(), interval),
+            p: [comparison.p, comparison.p_holm, comparison.p_bh].map(probability),
+            differs: comparison.p_holm.is_some_and(|p| p < 0.05),
+            more,
+        })
+    };
+    let figures = summary.compared_figures().into_iter();
+    figures.flat_map(|figure| figure.cells.iter().filter_map(move |cell| of_cell(figure, cell))).collect()
 }
 
 /// A value rounded for display; rates in per cent.
@@ -287,7 +349,7 @@ fn scaled(value: f64, is_rate: bool) -> String {
     if is_rate { format!("{:.0}", 100.0 * value) } else { text::number((value * 1e3).round() / 1e3) }
 }
 
-fn run_row(run: &Run, outcomes: &[String], of_case: Option<&CaseRow<'_>>) -> RunRow {
+fn run_row(sample: &Sample, run: &Run, outcomes: &[String], of_case: Option<&CaseRow<'_>>) -> RunRow {
     let footer = footer(run);
     let outcome = |name: &String| {
         let found = footer.and_then(|footer| footer.outcomes.iter().find(|outcome| outcome.name == *name));
@@ -295,13 +357,13 @@ fn run_row(run: &Run, outcomes: &[String], of_case: Option<&CaseRow<'_>>) -> Run
     };
     RunRow {
         case: of_case.map(|row| row.case.clone()),
-        cell: of_case.map_or(run.cell, |row| row.condition),
+        condition: sample.cells.get(run.cell).map_or(String::new(), Cell::condition),
         seed: run.seed,
         turns: footer.map_or(0, |footer| footer.turns),
         outcomes: outcomes.iter().map(outcome).collect(),
         holds: footer
             .filter(|footer| footer.assertions.iter().any(|assertion| assertion.share.is_none()))
             .map(Footer::holds),
-        report: format!("{}/{}", run.folder.replace('\\', "/"), super::FILE),
+        report: page_of(run),
     }
 }

@@ -12,6 +12,7 @@ mod cost;
 mod dialogue;
 mod hearing;
 mod making;
+mod matrix;
 mod results;
 mod sources;
 mod text;

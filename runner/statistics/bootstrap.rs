@@ -55,7 +55,7 @@ impl Contribution {
         Self { sum: self.sum + other.sum, n: self.n + other.n }
     }
 
-    fn minus(self, other: Self) -> Self {
+    pub(super) fn minus(self, other: Self) -> Self {
         Self { sum: self.sum - other.sum, n: self.n - other.n }
     }
 
@@ -164,7 +164,7 @@ fn quantile(sorted: &[f64], level: f64) -> f64 {
 
 /// Indices below a bound, equally likely, from a name: the same on every machine and in whatever order
 /// figures come.
-struct Draws {
+pub(super) struct Draws {
     bytes: blake3::OutputReader,
     buffer: [u8; 1024],
     at: usize,
@@ -172,13 +172,13 @@ struct Draws {
 }
 
 impl Draws {
-    fn new(name: &str, bound: usize) -> Self {
+    pub(super) fn new(name: &str, bound: usize) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("greenroom 2026 bootstrap");
         hasher.update(name.as_bytes());
         Self { bytes: hasher.finalize_xof(), buffer: [0; 1024], at: 1024, bound: bound as u64 }
     }
 
-    fn next(&mut self) -> usize {
+    pub(super) fn next(&mut self) -> usize {
         if self.at == self.buffer.len() {
             self.bytes.fill(&mut self.buffer);
             self.at = 0;

@@ -6,7 +6,9 @@
 
 use super::bootstrap::{Contribution, MeanKind, difference, mean};
 use super::clustered;
+use super::comparisons::{Sides, needed};
 use super::interval::Estimate;
+use std::collections::BTreeMap;
 
 /// Numbers in [0, 1), the same every time.
 struct Random(blake3::OutputReader);
@@ -248,7 +250,7 @@ fn case(random: &mut Random, easy: f64) -> f64 {
     if random.next() < easy { 0.8 + 0.2 * random.next() } else { 0.4 * random.next() }
 }
 
-const DATA_SETS: [DataSet; 6] = [
+const DATA_SETS: [DataSet; 10] = [
     DataSet {
         name: "half easy, 4 runs",
         truth: 0.55,
@@ -296,6 +298,43 @@ const DATA_SETS: [DataSet; 6] = [
             [runs(r, p, 4), runs(r, 0.9 * p, 4)]
         },
     },
+    DataSet {
+        name: "ten agents of each case",
+        truth: 0.5,
+        kind: MeanKind::Rate,
+        case: |r| {
+            let p = r.next();
+            [runs(r, p, 10), NONE]
+        },
+    },
+    DataSet {
+        name: "skewed means",
+        truth: 1.0,
+        kind: MeanKind::Mean,
+        case: |r| [Contribution { sum: -3.0 * libm::log(1.0 - r.next()), n: 3.0 }, NONE],
+    },
+    DataSet {
+        name: "answers from 1 to 5, 5 runs",
+        truth: 3.5,
+        kind: MeanKind::Mean,
+        case: |r| {
+            // Most answers are high, and a case leans to one side or the other.
+            let lean = if r.next() < 0.5 { -0.5 } else { 0.5 };
+            let answer = |at: f64| if at < 0.25 { 2.0 } else { 4.0 };
+            let sum = (0..5).map(|_| answer(r.next()) + lean).sum();
+            [Contribution { sum, n: 5.0 }, NONE]
+        },
+    },
+    DataSet {
+        name: "difference of skewed means",
+        truth: 0.0,
+        kind: MeanKind::Mean,
+        case: |r| {
+            let level = -libm::log(1.0 - r.next());
+            let other = level * 2.0 * r.next();
+            [Contribution { sum: 3.0 * other, n: 3.0 }, Contribution { sum: 3.0 * level, n: 3.0 }]
+        },
+    },
 ];
 
 impl DataSet {
@@ -324,11 +363,54 @@ impl DataSet {
 #[test]
 fn figures_over_cases_hold_the_truth_as_often_as_they_say() {
     for set in &DATA_SETS {
-        for n in [5, 10, 20, 50] {
-            let [coverage, _] = set.coverage(n, 500);
-            assert!((0.91..=1.0).contains(&coverage), "{}, {n} cases: {coverage}", set.name);
+        for n in [20, 50, 200] {
+            let [coverage, _] = set.coverage(n, 2000);
+            assert!((0.93..=0.97).contains(&coverage), "{}, {n} cases: {coverage}", set.name);
         }
     }
+}
+
+/// Cases of two conditions whose means differ by `shift`: by case, three runs on either side.
+fn shifted(random: &mut Random, n: usize, shift: f64) -> [BTreeMap<usize, Contribution>; 2] {
+    let mut sides = [BTreeMap::new(), BTreeMap::new()];
+    for case in 0..n {
+        let level = random.next();
+        for (side, more) in sides.iter_mut().zip([shift, 0.0]) {
+            let sum = 3.0 * (level + more + random.next() - 0.5);
+            side.insert(case, Contribution { sum, n: 3.0 });
+        }
+    }
+    sides
+}
+
+#[test]
+fn tests_find_what_is_not_there_in_five_of_a_hundred_data_sets() {
+    let mut random = Random::new("no difference");
+    for (n, is_paired) in [(12, true), (30, true), (20, false)] {
+        let mut found = 0;
+        for _ in 0..600 {
+            let [here, mut there] = shifted(&mut random, n, 0.0);
+            if !is_paired {
+                there = shifted(&mut random, n, 0.0)[1].iter().map(|(at, part)| (at + n, *part)).collect();
+            }
+            let p = Sides::new(&here, &there).p("no difference").unwrap();
+            found += usize::from(p <= 0.05);
+        }
+        assert!((15..=45).contains(&found), "{n} cases: {found} of 600");
+    }
+}
+
+#[test]
+fn as_many_cases_as_are_needed_show_the_difference_in_eighty_of_a_hundred_data_sets() {
+    let mut random = Random::new("a difference");
+    // The difference of two even numbers in [-0.5, 0.5) has a variance of 1/6.
+    let n = needed(20, 1.0 / 6.0 / 20.0, 0.2, 0.05).unwrap();
+    let shows = |random: &mut Random| {
+        let [here, there] = shifted(random, n, 0.2);
+        Sides::new(&here, &there).p("a difference").is_some_and(|p| p <= 0.05)
+    };
+    let found = (0..500).filter(|_| shows(&mut random)).count();
+    assert!((375..=425).contains(&found), "{n} cases: {found} of 500");
 }
 
 #[test]
@@ -362,7 +444,7 @@ fn table_of_coverages() {
         }
     }
     for set in &DATA_SETS {
-        for n in [3, 5, 10, 20, 50] {
+        for n in [3, 5, 10, 20, 50, 200] {
             let [coverage, naive] = set.coverage(n, 2000);
             println!("{}, {n} cases: {coverage:.3}, every run a trial {naive:.3}", set.name);
         }

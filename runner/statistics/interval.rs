@@ -53,6 +53,8 @@ pub enum IntervalMethod {
     /// An interval of a difference of rates, put together from the intervals of both and from how they vary
     /// together over cases.
     Joined,
+    /// An interval of a difference, put together from those of both sides as if these were independent.
+    Unpaired,
     /// No interval: too few runs for a bootstrap.
     TooFewRuns,
     /// No interval: fewer than two cases.

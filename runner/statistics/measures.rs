@@ -29,12 +29,14 @@ pub(super) struct Measures<'a> {
     /// The runs, by cell and seed.
     pub(super) runs: Vec<&'a Run>,
     pub(super) by_subject: IndexMap<Subject, Measure>,
+    /// True if choices and payoffs are pooled over agents.
+    over_agents: bool,
 }
 
 impl<'a> Measures<'a> {
-    /// Measures a sample.
-    pub(super) fn new(sample: &'a Sample) -> Self {
-        let mut measures = Self { runs: sample.ordered(), by_subject: IndexMap::new() };
+    /// Measures a sample, with choices and payoffs pooled over agents if that is wanted.
+    pub(super) fn new(sample: &'a Sample, over_agents: bool) -> Self {
+        let mut measures = Self { runs: sample.ordered(), by_subject: IndexMap::new(), over_agents };
         measures.outcomes();
         measures.payoffs();
         measures.decisions();
@@ -131,7 +133,8 @@ impl<'a> Measures<'a> {
         for agent in in_cast_order(&self.runs, keys) {
             for (run, footer) in &footers {
                 let Some(payoffs) = &footer.payoffs else { continue };
-                let subject = Subject::Payoff { agent: agent.clone(), unit: payoffs.unit.clone() };
+                let own = (!self.over_agents).then(|| agent.clone());
+                let subject = Subject::Payoff { agent: own, unit: payoffs.unit.clone() };
                 // That no run has one is a figure nevertheless.
                 let measure = self.measure(subject, MeanKind::Mean);
                 if let Some(total) = payoffs.totals.get(agent).copied().flatten() {
@@ -175,7 +178,9 @@ impl<'a> Measures<'a> {
             let Some(choice) = turn.choice() else { continue };
             self.add_event(Subject::Invalid, turn.at, choice.chosen.is_null());
         }
-        let unread: HashSet<AgentQuestion> = observed.iter().filter_map(unread).collect();
+        let is_invalid = |turn: &&Observed<'a>| turn.choice().is_some_and(|choice| choice.chosen.is_null());
+        let unread: HashSet<AgentQuestion> =
+            observed.iter().filter(is_invalid).filter_map(|turn| self.question(turn)).collect();
         for turn in observed.iter().filter(made) {
             self.choice(turn, &unread);
         }
@@ -184,11 +189,11 @@ impl<'a> Measures<'a> {
         }
     }
 
-    /// Adds a choice: which option was chosen, or that none was if its question is among the `unread`, and
-    /// how likely each was.
+    /// Adds a choice: which option was chosen, or that none was if its question is among the `unread` (with
+    /// these, the rates of a question's options add up to one), and how likely each was.
     fn choice(&mut self, turn: &Observed<'a>, unread: &HashSet<AgentQuestion>) {
         let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
-        let (Some(choice), Some(question)) = (&place.choice, question(turn)) else { return };
+        let (Some(choice), Some(question)) = (&place.choice, self.question(turn)) else { return };
         let (run, odds) = (turn.at, turn.odds());
         for option in &choice.options {
             let asked = AgentOption { question: question.clone(), option: text_of(&option.value) };
@@ -216,7 +221,7 @@ impl<'a> Measures<'a> {
     /// Adds a choice to the figures of its round.
     fn round(&mut self, turn: &Observed<'a>) {
         let (Some(place), Some(made)) = (&turn.place, turn.choice()) else { return };
-        let (Some(choice), Some(question)) = (&place.choice, question(turn)) else { return };
+        let (Some(choice), Some(question)) = (&place.choice, self.question(turn)) else { return };
         if place.kind == LineKind::Turn(Purpose::Floor) {
             return;
         }
@@ -227,21 +232,15 @@ impl<'a> Measures<'a> {
             self.add_event(Subject::Round { asked, round }, turn.at, made.chosen == option.value);
         }
     }
-}
 
-/// The question of a choice that could not be read as an option: with these, the rates of a question's
-/// options add up to one.
-fn unread(turn: &Observed<'_>) -> Option<AgentQuestion> {
-    turn.choice().filter(|choice| choice.chosen.is_null()).and_then(|_| question(turn))
-}
-
-/// The question of a turn.
-fn question(turn: &Observed<'_>) -> Option<AgentQuestion> {
-    let place = turn.place.as_ref()?;
-    Some(AgentQuestion {
-        phase: turn.phase()?.to_string(),
-        agent: turn.record.agent.clone(),
-        purpose: place.word(),
-        rank: place.ballot().map(|(_, rank)| rank),
-    })
+    /// The question of a turn.
+    fn question(&self, turn: &Observed<'_>) -> Option<AgentQuestion> {
+        let place = turn.place.as_ref()?;
+        Some(AgentQuestion {
+            phase: turn.phase()?.to_string(),
+            agent: (!self.over_agents).then(|| turn.record.agent.clone()),
+            purpose: place.word(),
+            rank: place.ballot().map(|(_, rank)| rank),
+        })
+    }
 }

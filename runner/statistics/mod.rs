@@ -45,10 +45,13 @@
 mod agreement;
 mod bootstrap;
 mod clustered;
+mod comparisons;
 #[cfg(test)]
 mod coverage;
 mod distribution;
 mod files;
+#[cfg(test)]
+mod golden;
 mod groups;
 mod interval;
 mod joint;
@@ -56,6 +59,7 @@ mod measures;
 mod observations;
 mod plots;
 mod pooled;
+mod scripts;
 mod states;
 mod subject;
 mod summary;
@@ -64,17 +68,19 @@ mod tables;
 mod thresholds;
 
 pub use agreement::Agreement;
-pub use groups::CASE;
+pub use comparisons::{Comparison, POWER};
+pub use groups::{CASE, Grouping};
 pub use interval::{CONFIDENCE, Estimate, IntervalMethod, signed};
 pub use plots::{pictures, plots};
-pub use pooled::{ByCase, CaseRow, by_case, pooled_tables};
+pub use pooled::{ByCase, CaseRow, by_case, figure_tables};
+pub use scripts::scripts;
 pub use subject::{AgentOption, AgentQuestion, Rounds, Subject};
-pub use summary::{CellSummary, Figure, InCell, Summary, summarize};
+pub use summary::{CellSummary, Figure, InCell, Summary, summarize, summarize_by};
 pub use table::{Column, Table, Values};
-pub use tables::{Tables, tables};
+pub use tables::{Tables, tables, tables_by};
 pub use thresholds::{AssertionCount, Threshold};
 
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, text_of};
 use crate::transcript::Transcript;
 use serde_json::Value;
 use std::sync::Arc;
@@ -131,6 +137,21 @@ impl Sample {
 }
 
 impl Cell {
+    /// Its values as text, e.g. `price=3, goods=figs`; `all runs` if it has none.
+    pub fn name(&self) -> String {
+        let text = |value: &Value| if value.is_null() { "none".to_string() } else { text_of(value) };
+        let values = self.values.iter().map(|(name, value)| format!("{name}={}", text(value)));
+        let name = values.collect::<Vec<_>>().join(", ");
+        if name.is_empty() { "all runs".to_string() } else { name }
+    }
+
+    /// The name of its condition: of its values, all but the case.
+    pub fn condition(&self) -> String {
+        let of_case = |(name, _): &&(String, Value)| name == groups::CASE;
+        let values = self.values.iter().skip(usize::from(self.values.first().as_ref().is_some_and(of_case)));
+        Self { values: values.cloned().collect() }.name()
+    }
+
     /// The value of a swept variable.
     fn value(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(own, _)| own == name).map(|(_, value)| value)

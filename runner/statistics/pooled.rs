@@ -2,14 +2,15 @@
 //!
 //! | table | a row is | columns after the swept variables |
 //! |---|---|---|
-//! | `pooled` | a figure over all cases of a condition | `figure`, `kind`, `cases`, `runs`, `missing`, `observations`, `count`, `value`, `low`, `high`, `method`, and for the difference to condition 0 `difference`, `difference_low`, `difference_high`, `difference_method` |
+//! | `figures` | a figure over all cases of a condition | `figure`, `kind`, `cases`, `runs`, `missing`, `observations`, `count`, `value`, `low`, `high`, `method`, and for the difference to the condition `compared_with` `pairs`, `difference`, `difference_low`, `difference_high`, `difference_method`, `unpaired_low`, `unpaired_high`, `p`, `p_holm`, `p_bh`, `needed` |
 //! | `cases` | a figure of one case in a condition | `case`, `figure`, `kind`, `runs`, `missing`, `observations`, `count`, `value` |
 //!
-//! Both begin with `condition`, its number.
+//! Both begin with `condition`, its name.
 
+use super::Cell;
+use super::comparisons::Comparison;
 use super::groups::CASE;
 use super::interval::{Estimate, IntervalMethod};
-use super::subject::Subject;
 use super::summary::{CellSummary, Figure, InCell, Summary};
 use super::table::{ColumnKind, Table, Values};
 use super::tables::Tables;
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 /// Columns of either table that swept variables could be taken for; a variable of such a name is
 /// `variable.NAME`.
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 25] = [
     "condition",
     "case",
     "figure",
@@ -37,6 +38,14 @@ const COLUMNS: [&str; 17] = [
     "difference_low",
     "difference_high",
     "difference_method",
+    "compared_with",
+    "pairs",
+    "unpaired_low",
+    "unpaired_high",
+    "p",
+    "p_holm",
+    "p_bh",
+    "needed",
 ];
 
 /// Cases by figure.
@@ -55,8 +64,10 @@ pub struct CaseRow<'a> {
     pub cell: usize,
     /// The case.
     pub case: String,
-    /// Number of the condition.
+    /// Index of the condition, by whose figures its distance is measured.
     pub condition: usize,
+    /// Name of the condition, without what figures are grouped by; null: there is only one.
+    pub condition_name: Option<String>,
     /// Runs.
     pub runs: usize,
     /// The figure of each column; `None`: no run has it.
@@ -75,23 +86,20 @@ impl CaseRow<'_> {
     }
 }
 
-/// Tables of what is pooled; none if the sample has no cases.
-pub fn pooled_tables(summary: &Summary) -> Tables {
-    let Some(pooled) = summary.pooled.as_deref() else { return Tables(Vec::new()) };
-    Tables(vec![figures(pooled), cases(summary, pooled)])
+/// Tables of the figures by condition; that of cases only if the sample has any.
+pub fn figure_tables(summary: &Summary) -> Tables {
+    let shown = summary.shown();
+    if shown.cells.is_empty() {
+        return Tables(Vec::new());
+    }
+    let cases = shown.pools_cases().then(|| cases(summary, shown));
+    Tables(std::iter::once(figures(shown)).chain(cases).collect())
 }
 
 /// The results of each case, as those of all cases have them; `None` if the sample has no cases.
 pub fn by_case<'a>(summary: &'a Summary) -> Option<ByCase<'a>> {
-    let pooled = summary.pooled.as_deref()?;
-    let is_result = |subject: &Subject| subject.is_result() && *subject != Subject::Invalid;
-    let is_choice =
-        |subject: &Subject| matches!(subject, Subject::Choice(of) if of.question.purpose != "floor");
-    let wanted = |is_wanted: &dyn Fn(&Subject) -> bool| {
-        pooled.figures.iter().filter(|figure| is_wanted(&figure.subject)).collect::<Vec<_>>()
-    };
-    let figures =
-        Some(wanted(&is_result)).filter(|found| !found.is_empty()).unwrap_or_else(|| wanted(&is_choice));
+    let pooled = summary.pooled.as_deref().filter(|pooled| pooled.pools_cases())?;
+    let figures = pooled.main_figures();
     let of_cells: Vec<Option<&Figure>> = figures
         .iter()
         .map(|figure| summary.figures.iter().find(|own| own.subject == figure.subject))
@@ -105,6 +113,8 @@ pub fn by_case<'a>(summary: &'a Summary) -> Option<ByCase<'a>> {
             cell,
             case: own.values.get(CASE).map(text_of).unwrap_or_default(),
             condition: own.condition,
+            condition_name: (own.values.len() > 1)
+                .then(|| Cell { values: own.values.clone().into_iter().collect() }.condition()),
             runs: own.runs,
             figures: of_cells.iter().map(in_cell).collect(),
             distance: 0.0,
@@ -145,7 +155,8 @@ impl ByCase<'_> {
 /// A table whose rows belong to conditions.
 fn keyed(name: &'static str, pooled: &Summary, rows: &[usize]) -> Table {
     let mut table = Table::new(name);
-    table.add("condition", Values::counts(rows.iter().map(|row| Some(*row))));
+    let name = |cell: &usize| pooled.cells.get(*cell).map(|cell| cell.name.as_str());
+    table.add("condition", Values::texts(rows.iter().map(name)));
     for swept in pooled.cells.first().into_iter().flat_map(|cell| cell.values.keys()) {
         let value = |cell: &usize| pooled.cells.get(*cell).and_then(|cell| cell.values.get(swept));
         let kind = ColumnKind::of(pooled.cells.iter().filter_map(|cell| cell.values.get(swept)));
@@ -162,9 +173,11 @@ fn figures(pooled: &Summary) -> Table {
         .iter()
         .flat_map(|figure| figure.cells.iter().map(move |cell| (figure, cell)))
         .collect();
-    let mut table = keyed("pooled", pooled, &rows.iter().map(|(_, cell)| cell.cell).collect::<Vec<_>>());
+    let mut table = keyed("figures", pooled, &rows.iter().map(|(_, cell)| cell.cell).collect::<Vec<_>>());
     add_subjects(&mut table, rows.iter().map(|(figure, _)| *figure));
-    table.add("cases", Values::counts(rows.iter().map(|(_, cell)| Some(cell.estimate.n))));
+    if pooled.pools_cases() {
+        table.add("cases", Values::counts(rows.iter().map(|(_, cell)| Some(cell.estimate.n))));
+    }
     add_counts(&mut table, pooled, rows.iter().map(|(_, cell)| *cell));
     let estimate = |of: fn(&Estimate) -> Option<f64>| {
         Values::Float(rows.iter().map(|(_, cell)| of(&cell.estimate)).collect())
@@ -172,14 +185,23 @@ fn figures(pooled: &Summary) -> Table {
     table.add("low", estimate(|of| of.low));
     table.add("high", estimate(|of| of.high));
     table.add("method", Values::texts(rows.iter().map(|(_, cell)| Some(word(&cell.estimate.method)))));
-    let difference = |of: fn(&Estimate) -> Option<f64>| {
-        Values::Float(rows.iter().map(|(_, cell)| cell.difference.as_ref().and_then(of)).collect())
-    };
-    table.add("difference", difference(|of| of.value));
-    table.add("difference_low", difference(|of| of.low));
-    table.add("difference_high", difference(|of| of.high));
-    let method = |cell: &InCell| cell.difference.as_ref().map(|of| word::<IntervalMethod>(&of.method));
-    table.add("difference_method", Values::texts(rows.iter().map(|(_, cell)| method(cell))));
+    let differences = || rows.iter().map(|(_, cell)| cell.difference.as_ref());
+    let difference =
+        |of: fn(&Comparison) -> Option<f64>| Values::Float(differences().map(|found| of(found?)).collect());
+    let to = |of: Option<&Comparison>| Some(pooled.cells.get(of?.to)?.name.as_str());
+    table.add("compared_with", Values::texts(differences().map(to)));
+    table.add("pairs", Values::counts(differences().map(|of| Some(of?.pairs))));
+    table.add("difference", difference(|of| of.estimate.value));
+    table.add("difference_low", difference(|of| of.estimate.low));
+    table.add("difference_high", difference(|of| of.estimate.high));
+    let method = |of: Option<&Comparison>| Some(word::<IntervalMethod>(&of?.estimate.method));
+    table.add("difference_method", Values::texts(differences().map(method)));
+    table.add("unpaired_low", difference(|of| of.unpaired.as_ref()?.low));
+    table.add("unpaired_high", difference(|of| of.unpaired.as_ref()?.high));
+    table.add("p", difference(|of| of.p));
+    table.add("p_holm", difference(|of| of.p_holm));
+    table.add("p_bh", difference(|of| of.p_bh));
+    table.add("needed", Values::counts(differences().map(|of| of?.needed)));
     table
 }
 

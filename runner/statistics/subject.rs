@@ -16,8 +16,8 @@ pub enum Subject {
     },
     /// The sum of an agent's payoffs.
     Payoff {
-        /// The agent's key.
-        agent: String,
+        /// The agent's key; null: the mean of all agents.
+        agent: Option<String>,
         /// The unit of the payoffs.
         unit: String,
     },
@@ -41,7 +41,7 @@ pub enum Subject {
     Choice(AgentOption),
     /// Rate of a question's choices that could not be read as an option; only where there are any.
     InvalidChoice(AgentQuestion),
-    /// Mean of the numbers that were chosen where all options are numbers; only where there are cases.
+    /// Mean of the numbers that were chosen where all options are numbers.
     Number(AgentQuestion),
     /// Probability with which an option was drawn, at the run's temperature: what was chosen is drawn from
     /// it, so it varies less.
@@ -69,13 +69,13 @@ pub enum Subject {
     },
 }
 
-/// A question that an agent was asked in a phase.
+/// A question that an agent, or each of several, was asked in a phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AgentQuestion {
     /// The phase.
     pub phase: String,
-    /// The agent's key.
-    pub agent: String,
+    /// The agent's key; null: all agents who were asked.
+    pub agent: Option<String>,
     /// `choice`, `vote` or `floor`.
     pub purpose: &'static str,
     /// The requested rank of a ranking.
@@ -123,6 +123,16 @@ impl Subject {
         }
     }
 
+    /// What this is one value of, if it is: an outcome, a decision or a choice whose rates add up to one.
+    pub(super) fn whole(&self) -> Option<String> {
+        match self {
+            Self::Outcome { outcome, value: Some(_) } => Some(format!("outcome {outcome}")),
+            Self::Decision { phase, .. } => Some(format!("decision {phase}")),
+            Self::Choice(asked) => Some(format!("choice {}", asked.question)),
+            _ => None,
+        }
+    }
+
     /// True of what every complete run should have: a cell where none has it is shown too.
     pub(super) fn is_of_every_run(&self) -> bool {
         matches!(self, Self::Outcome { .. } | Self::Payoff { .. })
@@ -131,7 +141,10 @@ impl Subject {
 
 impl fmt::Display for AgentQuestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.phase, self.agent)?;
+        match &self.agent {
+            Some(agent) => write!(f, "{}/{agent}", self.phase)?,
+            None => f.write_str(&self.phase)?,
+        }
         match (self.purpose, self.rank) {
             ("choice", _) => Ok(()),
             (purpose, Some(rank)) if rank > 1 => write!(f, ".{purpose}-{rank}"),
@@ -151,7 +164,8 @@ impl fmt::Display for Subject {
         match self {
             Self::Outcome { outcome, value: None } => write!(f, "outcome {outcome}"),
             Self::Outcome { outcome, value: Some(value) } => write!(f, "outcome {outcome} = {value}"),
-            Self::Payoff { agent, .. } => write!(f, "payoff {agent}"),
+            Self::Payoff { agent: Some(agent), .. } => write!(f, "payoff {agent}"),
+            Self::Payoff { agent: None, .. } => f.write_str("payoff"),
             Self::Decision { phase, option: Some(option) } => write!(f, "decision {phase} = {option}"),
             Self::Decision { phase, option: None } => write!(f, "decision {phase}: nothing"),
             Self::Assertions => f.write_str("all assertions hold"),

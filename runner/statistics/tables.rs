@@ -9,16 +9,18 @@
 //! | `payoffs` | what a round was worth to an agent | `phase`, `round`, `agent`, `choice`, `payoff`, `unit` |
 //! | `state` | a value of the state, or an agent's entry of a mapping by agent: those before the first turn, and each that was set; there is none without a state | `path`, `phase`, `pass`, `round`, `variable`, `agent`, `value`, `number` (if it is one) |
 //!
-//! `pass` is the number of the pass of the innermost block. The key is `cell`, one column for each swept variable, `seed` and `run` (its folder). Options have a table
+//! `pass` is the number of the pass of the innermost block. The key is `condition` (the name of its values, `price=3`; the case is not part of it), one
+//! column for each swept variable, `seed` and `run` (its folder). Options have a table
 //! of their own, since a list within a cell would have to be parsed before it could be used. `logprob` is the
 //! model's own, at temperature 1. `share` is the probability with which the option was drawn, at the
 //! temperature of its turn; `mass` that of any of the options, at temperature 1, among all that the model
 //! might have said. Both are null where a strategy or a human chose.
 
+use super::groups::{Grouping, Groups};
 use super::observations::{Observed, observe};
 use super::states::{StateValue, state_values};
 use super::table::{ColumnKind, Table, Values};
-use super::{Run, Sample};
+use super::{Cell, Run, Sample};
 use crate::scenario::PhaseId;
 use crate::scenario::results::PayoffRound;
 use crate::scenario::text_of;
@@ -32,7 +34,7 @@ pub struct Tables(pub Vec<Table>);
 /// Columns that swept variables could be taken for; a variable of such a name is `variable.NAME` in every
 /// table.
 const COLUMNS: [&str; 34] = [
-    "cell",
+    "condition",
     "seed",
     "run",
     "complete",
@@ -70,15 +72,21 @@ const COLUMNS: [&str; 34] = [
 
 /// Makes the tables of a sample.
 pub fn tables(sample: &Sample) -> Tables {
-    let observed = observe(sample);
+    tables_by(sample, &Grouping::default())
+}
+
+/// The same, with the names of conditions as figures have them that are grouped by other values of the runs.
+pub fn tables_by(sample: &Sample, grouping: &Grouping) -> Tables {
+    let (observed, key) =
+        (observe(sample), Key { sample, groups: Groups::shown_groups(sample, &grouping.by) });
     let mut tables = vec![
-        runs(sample),
-        turns(sample, &observed),
-        choices(sample, &observed),
-        options(sample, &observed),
-        payoffs(sample),
+        runs(&key),
+        turns(&key, &observed),
+        choices(&key, &observed),
+        options(&key, &observed),
+        payoffs(&key),
     ];
-    tables.extend(sample.runs.iter().any(|run| !run.scenario.state.is_empty()).then(|| states(sample)));
+    tables.extend(sample.runs.iter().any(|run| !run.scenario.state.is_empty()).then(|| states(&key)));
     Tables(tables)
 }
 
@@ -89,10 +97,18 @@ impl Tables {
     }
 }
 
+/// The key of every table's rows.
+struct Key<'a> {
+    sample: &'a Sample,
+    groups: Groups,
+}
+
 /// A table that has the key of each row's run.
-fn keyed(name: &'static str, sample: &Sample, runs: &[&Run]) -> Table {
+fn keyed(name: &'static str, Key { sample, groups }: &Key<'_>, runs: &[&Run]) -> Table {
     let mut table = Table::new(name);
-    table.add("cell", Values::counts(runs.iter().map(|run| Some(run.cell))));
+    let names: Vec<String> = groups.values.iter().map(Cell::name).collect();
+    let condition = |run: &&Run| names.get(groups.of(run)?.0).map(String::as_str);
+    table.add("condition", Values::texts(runs.iter().map(condition)));
     for swept in sample.swept() {
         // Typed over all cells, so that the column has one type in every table.
         let kind = ColumnKind::of(sample.cells.iter().filter_map(|cell| cell.value(swept)));
@@ -107,9 +123,10 @@ fn keyed(name: &'static str, sample: &Sample, runs: &[&Run]) -> Table {
     table
 }
 
-fn runs(sample: &Sample) -> Table {
+fn runs(key: &Key<'_>) -> Table {
+    let sample = key.sample;
     let runs = sample.ordered();
-    let mut table = keyed("runs", sample, &runs);
+    let mut table = keyed("runs", key, &runs);
     let footers: Vec<Option<&Footer>> =
         runs.iter().map(|run| run.transcript.footer.as_ref().map(|footer| &footer.record)).collect();
     let count = |get: fn(&Footer) -> usize| Values::counts(footers.iter().map(|footer| footer.map(get)));
@@ -146,9 +163,9 @@ fn outcome<'a>(footer: Option<&'a Footer>, name: &str) -> Option<&'a Value> {
 }
 
 /// A table of turns, or of parts of them: the key, and their place in the plan.
-fn placed(name: &'static str, sample: &Sample, rows: &[&Observed<'_>]) -> Table {
+fn placed(name: &'static str, key: &Key<'_>, rows: &[&Observed<'_>]) -> Table {
     let runs: Vec<&Run> = rows.iter().map(|row| row.run).collect();
-    let mut table = keyed(name, sample, &runs);
+    let mut table = keyed(name, key, &runs);
     let round = |row: &&Observed<'_>| row.place.as_ref().map(|place| place.round);
     let purpose = |row: &&Observed<'_>| row.place.as_ref().map(|place| place.word());
     table.add("path", Values::texts(rows.iter().map(|row| Some(row.record.path.as_str()))));
@@ -161,9 +178,9 @@ fn placed(name: &'static str, sample: &Sample, rows: &[&Observed<'_>]) -> Table 
     table
 }
 
-fn turns(sample: &Sample, observed: &[Observed<'_>]) -> Table {
+fn turns(key: &Key<'_>, observed: &[Observed<'_>]) -> Table {
     let rows: Vec<&Observed<'_>> = observed.iter().collect();
-    let mut table = placed("turns", sample, &rows);
+    let mut table = placed("turns", key, &rows);
     table.add("spoken", Values::texts(rows.iter().map(|row| Some(row.record.spoken.as_str()))));
     table.add("n_tokens", Values::counts(rows.iter().map(|row| Some(row.record.tokens.len()))));
     table.add("stop", Values::texts(rows.iter().map(|row| Some(row.record.stop.word()))));
@@ -186,10 +203,10 @@ fn add_ballots(table: &mut Table, rows: &[&Observed<'_>]) {
     table.add("rank", Values::counts(rows.iter().map(|row| ballot(row).map(|(_, rank)| rank))));
 }
 
-fn choices(sample: &Sample, observed: &[Observed<'_>]) -> Table {
+fn choices(key: &Key<'_>, observed: &[Observed<'_>]) -> Table {
     let made = observed.iter().filter_map(|row| Some((row, row.choice()?)));
     let (rows, made): (Vec<&Observed<'_>>, Vec<_>) = made.unzip();
-    let mut table = placed("choices", sample, &rows);
+    let mut table = placed("choices", key, &rows);
     add_ballots(&mut table, &rows);
     let chosen =
         made.iter().map(|choice| choice.options.iter().position(|option| option.value == choice.chosen));
@@ -207,7 +224,7 @@ fn choices(sample: &Sample, observed: &[Observed<'_>]) -> Table {
     table
 }
 
-fn options(sample: &Sample, observed: &[Observed<'_>]) -> Table {
+fn options(key: &Key<'_>, observed: &[Observed<'_>]) -> Table {
     let (mut rows, mut options, mut shares, mut chosen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for row in observed {
         let Some(choice) = row.choice() else { continue };
@@ -219,7 +236,7 @@ fn options(sample: &Sample, observed: &[Observed<'_>]) -> Table {
             chosen.push(Some(option.value == choice.chosen));
         }
     }
-    let mut table = placed("options", sample, &rows);
+    let mut table = placed("options", key, &rows);
     add_ballots(&mut table, &rows);
     let logprob = |(_, option): &(usize, &OptionRecord)| option.logprob.map(f64::from);
     table.add("position", Values::counts(options.iter().map(|(position, _)| Some(*position))));
@@ -237,10 +254,10 @@ fn pass(run: &Run, phase: PhaseId) -> Option<usize> {
     Some(run.scenario.pass(pass).number)
 }
 
-fn states(sample: &Sample) -> Table {
-    let rows = state_values(sample);
+fn states(key: &Key<'_>) -> Table {
+    let rows = state_values(key.sample);
     let runs: Vec<&Run> = rows.iter().map(|row| row.run).collect();
-    let mut table = keyed("state", sample, &runs);
+    let mut table = keyed("state", key, &runs);
     let phase = |row: &StateValue<'_>| Some(row.run.scenario.phase(row.phase?).name.clone());
     table.add("path", Values::texts(rows.iter().map(|row| row.path)));
     table.add("phase", Values::texts(rows.iter().map(phase)));
@@ -254,9 +271,9 @@ fn states(sample: &Sample) -> Table {
     table
 }
 
-fn payoffs(sample: &Sample) -> Table {
+fn payoffs(key: &Key<'_>) -> Table {
     let mut rows: Vec<(&Run, &PayoffRound, &String, &str)> = Vec::new();
-    for run in sample.ordered() {
+    for run in key.sample.ordered() {
         let footer = run.transcript.footer.as_ref().map(|footer| &footer.record);
         let Some(payoffs) = footer.and_then(|footer| footer.payoffs.as_ref()) else { continue };
         for round in &payoffs.rounds {
@@ -265,7 +282,7 @@ fn payoffs(sample: &Sample) -> Table {
         }
     }
     let runs: Vec<&Run> = rows.iter().map(|(run, ..)| *run).collect();
-    let mut table = keyed("payoffs", sample, &runs);
+    let mut table = keyed("payoffs", key, &runs);
     let phase = |run: &Run, round: &PayoffRound| {
         let only =
             || run.scenario.payoff.as_ref().map(|payoff| run.scenario.phase(payoff.phases[0]).name.clone());

@@ -1,10 +1,10 @@
 //! Assertions that need only a share of runs: over all runs of a cell, or of a condition where cases are
 //! pooled.
 
-use super::Sample;
 use super::groups::Groups;
 use super::interval::Estimate;
 use super::subject::Subject;
+use super::{Cell, Sample};
 use crate::scenario::Share;
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -28,8 +28,10 @@ pub struct Threshold {
 /// The runs of a cell in which an assertion held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AssertionCount {
-    /// The cell.
+    /// The cell, or the condition where cases are pooled, whatever else figures are grouped by.
     pub cell: usize,
+    /// Its name; null: there is only one.
+    pub condition: Option<String>,
     /// Complete runs.
     pub runs: usize,
     /// Those of them in which it held.
@@ -99,7 +101,9 @@ pub(super) fn thresholds(
             let subject = Subject::Assertion { that: that.clone() };
             let cell = |(cell, [runs, held, failed]): (usize, [usize; 3])| {
                 let estimate = estimate(&subject, cell).unwrap_or_else(|| Estimate::rate(held, runs));
-                AssertionCount { cell, runs, held, failed, estimate, holds: share.admits(held, failed, runs) }
+                let condition = groups.values.get(cell).filter(|_| groups.values.len() > 1).map(Cell::name);
+                let holds = share.admits(held, failed, runs);
+                AssertionCount { cell, condition, runs, held, failed, estimate, holds }
             };
             let cells = counts.into_iter().map(cell).collect();
             Threshold { that, why, share, index, cells }

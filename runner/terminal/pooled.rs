@@ -14,13 +14,13 @@ const MAX_FIGURES: usize = 6;
 /// Most columns of a case's name, and of a figure's.
 const MAX_NAME: usize = 20;
 
-/// A row for each assertion that needs a share of runs, in each cell; `group` is the word for one of these.
-pub(super) fn assertions(summary: &Summary, group: &str) -> Vec<TableRow> {
-    let has_cells = summary.shown().cells.len() > 1;
+/// A row for each assertion that needs a share of runs, in each condition.
+pub(super) fn assertions(summary: &Summary) -> Vec<TableRow> {
     let rows = |threshold: &Threshold| {
         let of_cell = |cell: &crate::statistics::AssertionCount| {
             let mut texts = row([("", shortened(&threshold.that))]);
-            texts.extend(row([(group, cell.cell.to_string())]).into_iter().filter(|_| has_cells));
+            let name = cell.condition.as_ref().map(|name| ("condition".to_string(), shortened(name)));
+            texts.extend(name);
             texts.extend(row([
                 ("held in", format!("{} of {} runs", cell.held, cell.runs)),
                 ("share", FigureStyle::Percent.value(&cell.estimate)),
@@ -38,7 +38,6 @@ pub(super) fn assertions(summary: &Summary, group: &str) -> Vec<TableRow> {
 /// Title and rows of the cases, or of those that differ most from all; `None` if there are no cases.
 pub(super) fn cases(summary: &Summary) -> Option<(String, Vec<TableRow>)> {
     let by_case = by_case(summary)?;
-    let has_conditions = summary.shown().cells.len() > 1;
     let is_assertion =
         |figure: &Figure| matches!(figure.subject, Subject::Assertion { .. } | Subject::Assertions);
     let mut columns: Vec<usize> = (0..by_case.figures.len()).collect();
@@ -58,7 +57,7 @@ pub(super) fn cases(summary: &Summary) -> Option<(String, Vec<TableRow>)> {
     }
     let of_case = |case: &&CaseRow<'_>| {
         let mut texts = row([("case", cut(&case.case))]);
-        texts.extend(row([("condition", case.condition.to_string())]).into_iter().filter(|_| has_conditions));
+        texts.extend(case.condition_name.iter().map(|name| ("condition".to_string(), shortened(name))));
         texts.extend(row([("runs", case.runs.to_string())]));
         texts.extend(columns.iter().map(|column| (name(by_case.figures[*column]), value(case, *column))));
         texts
@@ -78,7 +77,8 @@ fn name(figure: &Figure) -> String {
     let name = match &figure.subject {
         Subject::Outcome { outcome, value: None } => outcome.clone(),
         Subject::Outcome { outcome, value: Some(value) } => format!("{outcome} = {value}"),
-        Subject::Payoff { agent, unit } => format!("{agent}, {unit}"),
+        Subject::Payoff { agent: Some(agent), unit } => format!("{agent}, {unit}"),
+        Subject::Payoff { agent: None, unit } => unit.clone(),
         Subject::Decision { phase, option } => {
             format!("{phase}: {}", option.as_deref().unwrap_or("nothing"))
         }

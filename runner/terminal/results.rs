@@ -2,7 +2,7 @@
 
 use crate::diagnostic::printable;
 use crate::scenario::Scenario;
-use crate::statistics::{AssertionCount, Summary, Threshold};
+use crate::statistics::{AssertionCount, Threshold};
 use crate::transcript::{AssertionRecord, Footer, OutcomeRecord};
 use console::Style;
 use serde_json::Value;
@@ -100,11 +100,9 @@ pub fn failure(assertion: &AssertionRecord, counted: Option<(usize, usize)>, fan
 
 /// The lines of an assertion that did not hold in the share of runs that it needs, one for each cell in which
 /// it failed.
-pub fn too_few(assertion: &Threshold, summary: &Summary, fancy: bool) -> String {
-    let has_cells = summary.cells.len() > 1;
+pub fn too_few(assertion: &Threshold, fancy: bool) -> String {
     let line = |cell: &AssertionCount| {
-        let values = summary.cells.get(cell.cell).filter(|_| has_cells);
-        let of = values.map_or_else(String::new, |cell| format!("{}: ", cell.label()));
+        let of = cell.condition.as_ref().map_or_else(String::new, |name| format!("{name}: "));
         let why = assertion.why.as_ref().map_or_else(String::new, |why| format!(" (expected: {why})"));
         let text = format!("{of}{} {}; required: {}{why}", assertion.that, cell.words(), assertion.share);
         super::wrapped(&format!("{}      {}", label(fancy), printable(&text)), LABEL) + "\n"

@@ -5,11 +5,11 @@ use super::scale::{FigureStyle, number, shortened};
 use super::tables::{TableRow, counted, row, table};
 use crate::diagnostic::printable;
 use crate::statistics::{
-    AgentOption, AgentQuestion, Agreement, CellSummary, Estimate, Figure, InCell, IntervalMethod, Rounds,
-    Subject, Summary,
+    AgentOption, AgentQuestion, Agreement, CellSummary, Comparison, Estimate, Figure, InCell, IntervalMethod,
+    Rounds, Subject, Summary,
 };
 use crate::transcript::Odds;
-use console::{Style, truncate_str};
+use console::Style;
 use indexmap::IndexMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,12 @@ const LEGEND: usize = 98;
 
 /// Figures with their intervals, then where the files are; `fancy` for a terminal.
 pub fn statistics(summary: &Summary, files: &[PathBuf], fancy: bool) -> String {
-    let group = if summary.pooled.is_some() { "condition" } else { "cell" };
-    let mut page = Overview { summary: summary.shown(), group, fancy, text: String::new() };
+    let shown = summary.shown();
+    let mut page = Overview { summary: shown, names: shown.names(MAX_NAME), fancy, text: String::new() };
     page.cells();
     page.results();
-    page.section("Assertions over many runs", pooled::assertions(summary, group), 1);
+    page.differences();
+    page.section("Assertions over many runs", pooled::assertions(summary), 1);
     page.section("Agreement of judges", agreement(&summary.agreement), 1);
     page.choices();
     page.joint(Rounds::Last, "last round");
@@ -73,14 +74,19 @@ fn places(files: &[PathBuf]) -> String {
     out
 }
 
+/// Most columns of a condition's name.
+const MAX_NAME: usize = 28;
 /// Most questions of which it is said that they were not asked in all runs.
 const MAX_LEFT_OUT: usize = 6;
+
+/// By two cells, the figures that both have and their differences.
+type Compared<'a> = IndexMap<(usize, usize), Vec<(&'a Figure, &'a InCell, &'a Comparison)>>;
 
 struct Overview<'a> {
     /// The figures of the cells, or of the conditions where cases are pooled.
     summary: &'a Summary,
-    /// The word for one of these.
-    group: &'static str,
+    /// Their names, shortened.
+    names: Vec<String>,
     fancy: bool,
     text: String,
 }
@@ -107,7 +113,7 @@ impl Overview<'_> {
         self.text += &format!("{title}\n{}\n\n", table(&head, shown, numbers_from));
     }
 
-    /// Shows the runs that were played, by cell.
+    /// Shows the runs that were played, by condition.
     fn cells(&mut self) {
         let cells = &self.summary.cells;
         if !self.has_cells() {
@@ -123,9 +129,9 @@ impl Overview<'_> {
             self.text += &words.collect::<String>();
             return;
         }
+        let names = self.summary.names(50);
         let of_cell = |(at, cell): (usize, &CellSummary)| -> TableRow {
-            let values = truncate_str(&printable(&cell.label()), 50, "…").into_owned();
-            let mut texts = row([(self.group, at.to_string()), ("values", values)]);
+            let mut texts = row([("condition", names[at].clone())]);
             texts.extend(cell.cases.map(|n| ("cases".to_string(), n.to_string())));
             texts.extend(row([
                 ("runs", cell.runs.to_string()),
@@ -136,12 +142,17 @@ impl Overview<'_> {
             texts
         };
         let rows = cells.iter().enumerate().map(of_cell).collect();
-        self.section(if self.summary.pools_cases() { "Conditions" } else { "Cells" }, rows, 2);
+        self.section("Conditions", rows, 1);
     }
 
     /// The cell of a row, where there are several.
     fn cell(&self, cell: &InCell) -> TableRow {
-        if self.has_cells() { row([(self.group, cell.cell.to_string())]) } else { TableRow::new() }
+        if self.has_cells() { row([("condition", self.name(cell.cell))]) } else { TableRow::new() }
+    }
+
+    /// The name of a cell.
+    fn name(&self, cell: usize) -> String {
+        self.names.get(cell).cloned().unwrap_or_default()
     }
 
     /// The cases and runs that a figure is over.
@@ -151,42 +162,69 @@ impl Overview<'_> {
         cases.into_iter().chain([runs]).flatten().collect()
     }
 
-    /// The difference to the first cell, where there are several.
-    fn difference(&self, cell: &InCell, scale: FigureStyle) -> TableRow {
-        if !self.has_cells() {
-            return TableRow::new();
+    /// The figures that two conditions are compared by, by these two.
+    fn compared(&self) -> Compared<'_> {
+        let mut pairs = Compared::new();
+        for figure in self.summary.compared_figures() {
+            for cell in &figure.cells {
+                if let Some(comparison) = &cell.difference {
+                    pairs.entry((cell.cell, comparison.to)).or_default().push((figure, cell, comparison));
+                }
+            }
         }
-        let shown = |show: fn(FigureStyle, &Estimate) -> String| {
-            cell.difference.as_ref().map_or(String::new(), |difference| show(scale, difference))
-        };
-        let to_first = format!("to {} 0", self.group);
-        row([(&to_first, shown(FigureStyle::signed)), ("interval", shown(FigureStyle::interval))])
+        pairs.sort_keys();
+        pairs
+    }
+
+    /// Shows how conditions differ: intervals, p-values, and the cases or runs that would show it.
+    fn differences(&mut self) {
+        let units = if self.summary.pools_cases() { "more cases" } else { "more runs" };
+        let mut sections = Vec::new();
+        for ((here, to), found) in self.compared() {
+            let is_paired = found.iter().any(|(_, _, comparison)| comparison.unpaired.is_some());
+            let rows = found.into_iter().map(|(figure, cell, comparison)| {
+                let (scale, estimate) = (FigureStyle::of(cell), &comparison.estimate);
+                let (group, name) = named(&figure.subject);
+                let mut texts = row([
+                    ("", group.to_string()),
+                    ("", shortened(&name)),
+                    (
+                        "pairs",
+                        if comparison.pairs == 0 { "-".to_string() } else { comparison.pairs.to_string() },
+                    ),
+                    ("difference", scale.signed(estimate)),
+                    ("interval", scale.interval(estimate)),
+                ]);
+                let unpaired = comparison.unpaired.as_ref().map_or(String::new(), |of| scale.interval(of));
+                texts.extend(row([("unpaired", unpaired)]).into_iter().filter(|_| is_paired));
+                let holm = row([("p (Holm)", probability(comparison.p_holm))]).into_iter();
+                texts.extend(row([("p", probability(comparison.p))]));
+                texts.extend(holm.filter(|_| self.summary.comparisons > 1));
+                let more = comparison.needed.map(|needed| needed.saturating_sub(estimate.n));
+                texts.extend(row([(units, more.map_or("-".to_string(), |more| more.to_string()))]));
+                texts
+            });
+            sections.push((format!("{} compared with {}", self.name(here), self.name(to)), rows.collect()));
+        }
+        for (title, rows) in sections {
+            self.section(&title, rows, 2);
+        }
     }
 
     fn results(&mut self) {
         let mut rows = Vec::new();
         for figure in &self.summary.figures {
-            let (group, name) = match &figure.subject {
-                Subject::Outcome { outcome, value: None } => ("outcome", outcome.clone()),
-                Subject::Outcome { outcome, value: Some(value) } => {
-                    ("outcome", format!("{outcome} = {value}"))
-                }
-                Subject::Payoff { agent, unit } => ("payoff", format!("{agent}, {unit}")),
-                Subject::Decision { phase, option } => {
-                    ("decision", format!("{phase}: {}", option.as_deref().unwrap_or("nothing")))
-                }
-                Subject::Assertions => ("check", "all assertions hold".into()),
-                Subject::Invalid => ("check", "invalid choices".into()),
-                Subject::Number(question) => ("number", question.to_string()),
-                _ => continue,
-            };
+            let is_shown = figure.subject.is_result() && !matches!(figure.subject, Subject::Assertion { .. });
+            if !is_shown {
+                continue;
+            }
+            let (group, name) = named(&figure.subject);
             for cell in &figure.cells {
                 let (scale, estimate) = (FigureStyle::of(cell), &cell.estimate);
                 let mut texts = row([("", group.to_string()), ("", shortened(&name))]);
                 texts.extend(self.cell(cell));
                 texts.extend(self.over(cell));
                 texts.extend(row([("mean", scale.value(estimate)), ("interval", scale.interval(estimate))]));
-                texts.extend(self.difference(cell, scale));
                 rows.push(texts);
             }
         }
@@ -205,12 +243,13 @@ impl Overview<'_> {
                 _ => continue,
             };
             let AgentQuestion { phase, agent, purpose, rank } = question;
+            let agent = agent.as_ref().map_or(String::new(), |agent| format!("/{agent}"));
             if *purpose == "floor" {
                 continue;
             }
             let rank = rank.filter(|rank| *rank > 1).map_or(String::new(), |rank| format!(", place {rank}"));
             let purpose = if *purpose == "choice" { "" } else { purpose };
-            let who = format!("{phase}/{agent} {purpose}{rank}");
+            let who = format!("{phase}{agent} {purpose}{rank}");
             for cell in &figure.cells {
                 let share =
                     asked.and_then(|asked| self.summary.estimate(&Subject::Share(asked.clone()), cell.cell));
@@ -255,7 +294,6 @@ impl Overview<'_> {
                 let mut texts = row([("", shortened(&who)), ("", shortened(&choices.join(" + ")))]);
                 texts.extend(self.cell(cell));
                 texts.extend(counts(cell));
-                texts.extend(self.difference(cell, FigureStyle::Percent));
                 rows.push(texts);
             }
         }
@@ -288,10 +326,7 @@ impl Overview<'_> {
             ));
         }
         if self.has_cells() {
-            let (group, pairs) = (self.group, if pools { "equal cases" } else { "runs with equal seeds" });
-            lines.push(format!(
-                "Differences to {group} 0 are between {pairs}; for rates, in percentage points."
-            ));
+            lines.extend(self.about_differences());
         }
         lines.extend(self.left_out());
         let n = estimates.iter().filter(|estimate| estimate.low.is_some()).count();
@@ -306,6 +341,53 @@ impl Overview<'_> {
             .iter()
             .map(|line| textwrap::fill(line, super::width().unwrap_or(LEGEND).min(LEGEND)) + "\n")
             .collect()
+    }
+
+    /// Explains the differences.
+    fn about_differences(&self) -> Vec<String> {
+        let found: Vec<&Comparison> =
+            self.compared().into_values().flatten().map(|(_, _, comparison)| comparison).collect();
+        let has = |is_wanted: &dyn Fn(&Comparison) -> bool| found.iter().any(|of| is_wanted(of));
+        let (pairs, each, all, more) = match self.summary.pools_cases() {
+            true => ("equal cases", "a case", "cases", "More cases: those"),
+            false => ("runs with equal seeds", "a seed", "runs", "More runs: those of each condition"),
+        };
+        let mut lines = Vec::new();
+        if has(&|of| of.pairs > 0) {
+            lines.push(format!(
+                "Differences are between {pairs}; for rates, in percentage points. Unpaired: the interval if \
+                 conditions had nothing in common."
+            ));
+        }
+        let has_unpaired = has(&|of| of.pairs == 0);
+        if has_unpaired {
+            lines.push(format!(
+                "Without pairs, differences are between different {all}; for rates, in percentage points."
+            ));
+        }
+        let n = self.summary.comparisons;
+        if n > 0 {
+            let corrected =
+                if n > 1 { format!(" Holm: corrected for {n} comparisons.") } else { String::new() };
+            let divided = if has_unpaired {
+                format!(" (without pairs: if all {all} were divided at random)")
+            } else {
+                String::new()
+            };
+            lines.push(format!(
+                "p: how often the difference would be as great if the results of {each} were exchanged at \
+                 random{divided}.{corrected}"
+            ));
+        }
+        if has(&|of| of.needed.is_some()) {
+            let corrected = if n > 1 { ", corrected" } else { "" };
+            let both = if has_unpaired { " (without pairs: of both together)" } else { "" };
+            lines.push(format!(
+                "{more}{both} that a difference as great as this needs for 80 % power (p below \
+                 0.05{corrected}, in 80 of 100 experiments)."
+            ));
+        }
+        lines
     }
 
     /// What figures leave out: runs without a value, turns that were skipped, rounds without payoffs.
@@ -350,20 +432,38 @@ impl Overview<'_> {
 
     /// Everything that is shown with an interval.
     fn intervals(&self) -> impl Iterator<Item = &Estimate> {
-        let shown = self.summary.figures.iter().filter(|figure| is_shown(figure)).flat_map(|figure| {
-            // Choices are next to their shares; how they differ between cells is not shown.
-            let differs = !matches!(
-                figure.subject,
-                Subject::Choice(_)
-                    | Subject::InvalidChoice(_)
-                    | Subject::Share(_)
-                    | Subject::Assertion { .. }
-            );
-            figure.cells.iter().map(move |cell| (cell, differs))
-        });
-        shown
-            .flat_map(|(cell, differs)| [Some(&cell.estimate), cell.difference.as_ref().filter(|_| differs)])
-            .flatten()
+        let shown = self.summary.figures.iter().filter(|figure| is_shown(figure));
+        let own = shown.flat_map(|figure| figure.cells.iter().map(|cell| &cell.estimate));
+        let compared = self.compared().into_values().flatten();
+        own.chain(compared.map(|(_, _, comparison)| &comparison.estimate))
+    }
+}
+
+/// A figure's kind and its name.
+fn named(subject: &Subject) -> (&'static str, String) {
+    match subject {
+        Subject::Outcome { outcome, value: None } => ("outcome", outcome.clone()),
+        Subject::Outcome { outcome, value: Some(value) } => ("outcome", format!("{outcome} = {value}")),
+        Subject::Payoff { agent: Some(agent), unit } => ("payoff", format!("{agent}, {unit}")),
+        Subject::Payoff { agent: None, unit } => ("payoff", unit.clone()),
+        Subject::Decision { phase, option } => {
+            ("decision", format!("{phase}: {}", option.as_deref().unwrap_or("nothing")))
+        }
+        Subject::Assertions => ("check", "all assertions hold".into()),
+        Subject::Assertion { that } => ("assertion", that.clone()),
+        Subject::Invalid => ("check", "invalid choices".into()),
+        Subject::Number(question) => ("number", question.to_string()),
+        Subject::Choice(asked) => ("choice", asked.to_string()),
+        other => ("", other.to_string()),
+    }
+}
+
+/// A p-value.
+fn probability(p: Option<f64>) -> String {
+    match p {
+        None => "-".to_string(),
+        Some(p) if p < 0.001 => "<0.001".to_string(),
+        Some(p) => format!("{p:.3}"),
     }
 }
 

@@ -41,14 +41,15 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
     };
     let links: Vec<String> =
         attributes("a", "href").into_iter().filter(|link| !link.starts_with('#')).collect();
-    assert_eq!(links.len(), 12);
+    // Each run is in the matrix of either outcome, and in the list.
+    assert_eq!(links.len(), 36);
     assert!(links.contains(&"1-bias=0.9/seed-5/report.html".to_string()), "{links:?}");
     assert!(links.iter().all(|link| swept.join(link).is_file()));
     assert!(attributes("img", "src").iter().all(|source| source.starts_with("data:image/svg+xml,")));
     let words: Vec<&str> = parsed.descendants().filter_map(|node| node.text()).map(str::trim).collect();
     for wanted in [
         "A coin <b>",
-        "bias = 0.9",
+        "bias=0.9",
         "payoff of ann, coins",
         "outcome heads",
         "all assertions hold",
@@ -57,7 +58,7 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
     ] {
         assert!(words.contains(&wanted), "{wanted}: {words:?}");
     }
-    assert!(page.contains("12 complete runs in 2 cells."), "{page}");
+    assert!(page.contains("12 complete runs in 2 conditions."), "{page}");
     // Equal runs give equal bytes, here as there.
     let again = dir.path().join("again.html");
     let (code, _) =
@@ -69,7 +70,7 @@ fn an_experiment_is_one_page_with_links_to_its_runs() {
     assert_eq!(greenroom(away.path(), &["report", "swept"]).0, 0);
     let page = fs::read_to_string(swept.join("report.html")).unwrap();
     assert!(
-        page.contains("11 complete runs in 2 cells; 1 of the experiment’s runs are incomplete."),
+        page.contains("11 complete runs in 2 conditions; 1 of the experiment’s runs are incomplete."),
         "{page}"
     );
     fs::write(swept.join("report.html"), "my notes").unwrap();
@@ -92,4 +93,28 @@ fn a_record_that_leads_out_of_its_folder_is_refused() {
     assert!(code == 4 && text.contains("has no complete run yet"), "{text}");
     let (code, text) = record("{}");
     assert!(code == 4 && text.contains("is not an experiment record"), "{text}");
+}
+
+#[test]
+fn figures_are_grouped_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("coin.yaml"), COIN).unwrap();
+    let run = |more: &[&str]| greenroom(dir.path(), &[&["run", "coin.yaml"], more].concat());
+    let (code, text) = run(&["--repeat", "8", "--by", "tos/ann", "--out", "no"]);
+    assert!(code == 2 && text.contains("did you mean `toss/ann`?"), "{code}: {text}");
+    assert!(!dir.path().join("no").exists(), "nothing is played");
+    let (code, text) = run(&["--by", "bias", "--out", "no"]);
+    assert!(code == 2 && text.contains("--by needs several runs"), "{code}: {text}");
+    let (_, text) = run(&["--repeat", "8", "--by", "toss/ann", "--over", "agents", "--out", "by"]);
+    for wanted in ["toss/ann=tails compared with toss/ann=heads", " toss  heads", "payoff   coins"] {
+        assert!(text.contains(wanted), "{wanted} is not in\n{text}");
+    }
+    let summary = fs::read_to_string(dir.path().join("by/summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    assert_eq!((&summary["by"][0], &summary["over_agents"]), (&"toss/ann".into(), &true.into()));
+    let (code, text) = greenroom(dir.path(), &["report", "by", "--by", "toss/ann"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(fs::read_to_string(dir.path().join("by/report.html")).unwrap().contains("toss&#x2f;ann=heads"));
+    let (code, text) = greenroom(dir.path(), &["report", "by/seed-0", "--over", "agents"]);
+    assert!(code == 4 && text.contains("is a single run"), "{code}: {text}");
 }

@@ -83,7 +83,7 @@ fn what_failed_is_said_with_its_counts() {
     assert_eq!((&held["that"], &held["share"]["at_least"]), (&"outcome.right".into(), &0.9.into()));
     assert_eq!((&held["cells"][0]["held"], &held["cells"][0]["holds"]), (&14.into(), &false.into()));
     assert_eq!(summary["pooled"]["cells"][0]["cases"], 10);
-    for file in ["pooled.csv", "pooled.parquet", "cases.csv", "cases.parquet"] {
+    for file in ["figures.csv", "figures.parquet", "cases.csv", "cases.parquet"] {
         assert!(folder.path().join("out").join(file).is_file(), "{file}");
     }
 }
@@ -96,8 +96,8 @@ fn each_condition_needs_its_share() {
     let (code, text) =
         greenroom(folder.path(), &["run", "quiz.yaml", "--sweep", "bonus=1,2", "--out", "out"]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("FAILED      bonus = 2: outcome.right held in 0 of 10 runs"), "{text}");
-    assert!(!text.contains("bonus = 1: outcome.right held"), "{text}");
+    assert!(text.contains("FAILED      bonus=2: outcome.right held in 0 of 10 runs"), "{text}");
+    assert!(!text.contains("bonus=1: outcome.right held"), "{text}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod payoffs;
 mod states;
 
 use super::{CellSummary, InCell, Sample, Summary};
-use crate::drawing::{Axes, Panel, Sheet, line};
+use crate::drawing::{self, Axes, Panel, Sheet, WIDTH, line};
 use crate::files;
 use crate::scenario::text_of;
 use anyhow::Context as _;
@@ -16,6 +16,10 @@ use svg::node::element::Line;
 
 /// Most panels of a picture; what has no panel is in the tables and the summary.
 const MAX_PANELS: usize = 24;
+/// Size of the names below a panel.
+const SIZE: f64 = 11.5;
+/// Width that a panel's amounts take at most.
+const AXIS: f64 = 90.0;
 
 /// Draws what there is to draw, of each cell, or of each condition where cases are pooled, as `choices.svg`,
 /// `payoffs.svg`, `joint.svg` and `state.svg`, into a folder that is made if it is not there, and returns their paths.
@@ -63,17 +67,23 @@ fn legend(summary: &Summary) -> Vec<String> {
 
 /// A cell's values as text.
 fn label(cell: &CellSummary) -> String {
-    let values = cell.label();
-    let values = if values.is_empty() { "all runs".to_string() } else { values };
+    let name = &cell.name;
     match cell.cases {
-        Some(cases) => format!("{values} ({} runs of {cases} cases)", cell.runs),
-        None => format!("{values} ({} runs)", cell.runs),
+        Some(cases) => format!("{name} ({} runs of {cases} cases)", cell.runs),
+        None => format!("{name} ({} runs)", cell.runs),
     }
 }
 
-/// The cells side by side: their places and values, as short as an axis wants them.
+/// The cells side by side: their places and names; where these do not fit, the values alone, which the legend
+/// explains.
 fn columns(summary: &Summary) -> Vec<(f64, String)> {
-    let short = |cell: &CellSummary| cell.values.values().map(text_of).collect::<Vec<_>>().join(", ");
+    let room = (WIDTH - AXIS) / summary.cells.len().max(1) as f64;
+    let fit = summary.cells.iter().all(|cell| drawing::width(&cell.name, SIZE) <= room);
+    let short = |cell: &CellSummary| match cell.values.is_empty() {
+        true => String::new(),
+        false if fit => cell.name.clone(),
+        false => cell.values.values().map(text_of).collect::<Vec<_>>().join(", "),
+    };
     summary.cells.iter().enumerate().map(|(at, cell)| (at as f64, short(cell))).collect()
 }
 

@@ -22,7 +22,10 @@ const HALF: f64 = 0.42;
 
 /// The picture; `None` without payoffs.
 pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
-    let (measures, groups) = (Measures::new(sample), Groups::shown_groups(sample));
+    let (measures, groups) = (
+        Measures::new(sample, summary.grouping.over_agents),
+        Groups::shown_groups(sample, &summary.grouping.by),
+    );
     let mut panels = Vec::new();
     for figure in &summary.figures {
         let (Subject::Payoff { agent, unit }, Some(measure)) =
@@ -31,25 +34,23 @@ pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
             continue;
         };
         let total =
-            |(run, part): (&usize, &Contribution)| Some((groups.of(measures.runs[*run])?.0, part.sum));
+            |(run, part): (&usize, &Contribution)| Some((groups.of(measures.runs[*run])?.0, part.mean()));
         let totals: Vec<(usize, f64)> = measure.parts.iter().filter_map(total).collect();
         let Some(bars) = Bars::new(&totals, summary.cells.len()) else { continue };
         let title = format!(
-            "{agent}, {unit} (n = {}; widest bar {:.0} %)",
+            "{}{unit} (n = {}; widest bar {:.0} %)",
+            agent.as_ref().map_or(String::new(), |agent| format!("{agent}, ")),
             counts(summary, figure),
             100.0 * bars.widest
         );
         panels.push(Panel { title, height: HEIGHT, drawing: draw(summary, figure, &bars) });
     }
     let level = 100.0 * summary.confidence;
-    let (group, lines) = if summary.pools_cases() {
-        ("condition", "confidence intervals, clustered by case")
-    } else {
-        ("cell", "bootstrap intervals")
-    };
+    let lines =
+        if summary.pools_cases() { "confidence intervals, clustered by case" } else { "bootstrap intervals" };
     let caption = format!(
-        "Sum over a run's rounds. The wider a bar, the larger the share of the {group}'s runs with this \
-         value. Points are means; their lines are {level} % {lines}."
+        "Sum over a run's rounds. The wider a bar, the larger the share of the condition's runs with \
+         this value. Points are means; their lines are {level} % {lines}."
     );
     super::sheet("Payoffs", legend(summary), caption, panels)
 }

@@ -21,7 +21,7 @@ type Trajectory = (usize, Vec<f64>);
 
 /// The picture; `None` without numbers that change.
 pub(super) fn sheet(sample: &Sample, summary: &Summary) -> Option<Sheet> {
-    let groups = Groups::shown_groups(sample);
+    let groups = Groups::shown_groups(sample, &summary.grouping.by);
     let mut of: IndexMap<(String, Option<String>), IndexMap<*const super::super::Run, Trajectory>> =
         IndexMap::new();
     for state in state_values(sample) {

@@ -7,7 +7,8 @@ use greenroom::report::comparison;
 use greenroom::run::RunOptions;
 use greenroom::scenario::open;
 use greenroom::statistics::{
-    CASE, Cell, IntervalMethod, Run, Sample, by_case, plots, pooled_tables, summarize, tables,
+    CASE, Cell, Grouping, IntervalMethod, Run, Sample, by_case, figure_tables, plots, scripts, summarize,
+    summarize_by, tables, tables_by,
 };
 use greenroom::terminal::statistics;
 use greenroom::transcript::Transcript;
@@ -94,7 +95,7 @@ fn a_data_set_reads_well() {
     let text = statistics(&summary, &[], false);
     let longest = text.lines().map(console::measure_text_width).max();
     assert!(longest <= Some(115), "{longest:?} columns:\n{text}");
-    assert!(text.lines().count() < 100, "{} lines", text.lines().count());
+    assert!(text.lines().count() < 110, "{} lines", text.lines().count());
     assert!(!text.contains("cell 0"), "cases are not compared:\n{text}");
     insta::assert_snapshot!(text);
 }
@@ -105,9 +106,9 @@ fn a_small_data_set_without_conditions_shows_all_its_cases() {
 }
 
 #[test]
-fn pooled_tables_are_tidy() {
+fn figure_tables_are_tidy() {
     let sample = played(3, 2, &[false, true]);
-    let made = pooled_tables(&summarize(&sample));
+    let made = figure_tables(&summarize(&sample));
     let shown = made.0.iter().map(|table| {
         let mut out = Vec::new();
         table.csv(&mut out).unwrap();
@@ -116,12 +117,12 @@ fn pooled_tables_are_tidy() {
     insta::assert_snapshot!(shown.collect::<Vec<_>>().join("\n"));
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(made.write(folder.path()).unwrap().len(), 4);
-    assert!(pooled_tables(&summarize(&Sample::default())).0.is_empty());
+    assert!(figure_tables(&summarize(&Sample::default())).0.is_empty());
 }
 
 #[test]
 fn the_page_of_a_data_set_has_its_conditions_and_cases() {
-    let page = comparison("quiz", &played(5, 2, &[false, true]), 20).unwrap();
+    let page = comparison("quiz", &played(5, 2, &[false, true]), &Grouping::default(), 20).unwrap();
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     let parsed = roxmltree::Document::parse_with_options(&page, options).unwrap();
     let row = |row: roxmltree::Node<'_, '_>| {
@@ -189,12 +190,15 @@ fn conditions_are_compared_case_by_case() {
     let [first, second] = figure(pooled, "outcome solved").cells.as_slice() else { panic!("two conditions") };
     assert!(first.difference.is_none());
     let difference = second.difference.as_ref().unwrap();
-    assert_eq!((difference.n, difference.method), (14, IntervalMethod::Joined));
+    assert_eq!((difference.estimate.n, difference.estimate.method), (14, IntervalMethod::Joined));
     let gain = second.estimate.value.unwrap() - first.estimate.value.unwrap();
-    assert!((difference.value.unwrap() - gain).abs() < 1e-12 && gain > 0.0);
+    assert!((difference.estimate.value.unwrap() - gain).abs() < 1e-12 && gain > 0.0);
     // Cases differ more than conditions do, so pairs say more than two samples would.
     let width = |of: &greenroom::statistics::Estimate| of.high.unwrap() - of.low.unwrap();
-    assert!(width(difference) < width(&first.estimate).hypot(width(&second.estimate)), "{difference:?}");
+    assert!(
+        width(&difference.estimate) < width(&first.estimate).hypot(width(&second.estimate)),
+        "{difference:?}"
+    );
 }
 
 #[test]
@@ -203,7 +207,7 @@ fn once_played_cases_are_trials() {
     let pooled = summary.pooled.as_deref().unwrap();
     let solved = figure(pooled, "outcome solved");
     assert_eq!(solved.cells[0].estimate.method, IntervalMethod::Wilson);
-    assert_eq!(solved.cells[1].difference.as_ref().unwrap().method, IntervalMethod::Tango);
+    assert_eq!(solved.cells[1].difference.as_ref().unwrap().estimate.method, IntervalMethod::Tango);
 }
 
 #[test]
@@ -283,7 +287,171 @@ fn plots_of_a_data_set_have_a_series_for_each_condition() {
     for picture in ["choices.svg", "payoffs.svg", "joint.svg"] {
         assert!(!text(picture).contains("case = q"), "{picture}");
     }
-    assert!(text("choices.svg").contains("hint = true (12 runs of 6 cases)"));
+    assert!(text("choices.svg").contains("hint=true (12 runs of 6 cases)"));
     tables(&sample).write(folder.path()).unwrap();
     assert!(Path::new(&folder.path().join("runs.csv")).is_file());
+}
+
+/// Each run is in the group of its condition and of what was chosen in it; conditions are compared within it.
+#[test]
+fn figures_are_grouped_by_choices_and_columns() {
+    let sample = played(8, 3, &[false, true]);
+    let grouping = Grouping { by: vec!["answer/ann".into()], ..Grouping::default() };
+    let summary = summarize_by(&sample, &grouping);
+    let shown = summary.shown();
+    let names: Vec<&str> = shown.cells.iter().map(|cell| cell.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "hint=false, answer/ann=right",
+            "hint=true, answer/ann=right",
+            "hint=false, answer/ann=wrong",
+            "hint=true, answer/ann=wrong"
+        ]
+    );
+    assert_eq!(shown.cells.iter().map(|cell| cell.runs).sum::<usize>(), 48);
+    let solved = figure(shown, "outcome solved");
+    assert!(solved.cells.iter().all(|cell| cell.estimate.value == Some(f64::from(u8::from(cell.cell < 2)))));
+    let to: Vec<Option<usize>> =
+        solved.cells.iter().map(|cell| cell.difference.as_ref().map(|comparison| comparison.to)).collect();
+    assert_eq!(to, [None, Some(0), None, Some(2)]);
+    // Tables have the same names, and assertions are judged as without the grouping.
+    let runs = tables_by(&sample, &grouping);
+    let named = runs.get("runs").unwrap().column("condition").unwrap();
+    assert!((0..48).all(|row| names.contains(&named.text(row).unwrap().as_str())));
+    assert_eq!(summary.assertions, summarize(&sample).assertions);
+    // A column that divides the cases: they are compared as different ones.
+    let words = Grouping { by: vec!["word".into()], ..Grouping::default() };
+    let sample = played(4, 5, &[false]);
+    let by_word = summarize_by(&sample, &words);
+    let points = &figure(by_word.shown(), "payoff ann").cells;
+    assert_eq!((points.len(), by_word.shown().cells[3].name.as_str()), (4, "word=word3"));
+    let apart = points[1].difference.as_ref().unwrap();
+    let gap = points[1].estimate.value.unwrap() - points[0].estimate.value.unwrap();
+    assert_eq!((apart.pairs, apart.p, apart.estimate.value), (0, None, Some(gap)), "one case each");
+}
+
+#[test]
+fn only_what_a_scenario_has_can_group_its_figures() {
+    let sample = played(30, 1, &[false, true]);
+    let check = |name: &str| {
+        let grouping = Grouping { by: vec![name.into()], ..Grouping::default() };
+        grouping.check(sample.runs.iter().map(|run| &*run.scenario))
+    };
+    assert!(check("hint").is_ok() && check("rate/ann").is_ok());
+    let unknown = check("hnit").unwrap_err();
+    assert_eq!(unknown, "`hnit` is not a variable or a choice of the scenario; did you mean `hint`?");
+    let many = check("word").unwrap_err();
+    assert!(many.starts_with("`word` has 30 different values; expected at most 24"), "{many}");
+}
+
+#[test]
+fn choices_and_payoffs_are_pooled_over_agents() {
+    let sample = played(10, 3, &[false]);
+    let each = summarize(&sample);
+    let grouping = Grouping { over_agents: true, ..Grouping::default() };
+    let all = summarize_by(&sample, &grouping);
+    let (each, all) = (each.shown(), all.shown());
+    let [ann, ben] = ["ann", "ben"].map(|agent| only(each, &format!("choice answer/{agent} = right")));
+    let both = only(all, "choice answer = right");
+    assert_eq!(both.observations, ann.observations + ben.observations);
+    assert_eq!(both.count, Some(ann.count.unwrap() + ben.count.unwrap()));
+    // Agents of one case are not independent: cases are the units.
+    assert_eq!((both.estimate.n, both.estimate.method), (10, IntervalMethod::WilsonClustered));
+    let mean = |name: &str| only(each, name).estimate.value.unwrap();
+    let pooled = only(all, "payoff").estimate.value.unwrap();
+    assert!((pooled - (mean("payoff ann") + mean("payoff ben")) / 2.0).abs() < 1e-12);
+    assert!(all.figures.iter().all(|figure| !figure.name.starts_with("choice answer/")));
+}
+
+#[test]
+fn comparisons_are_corrected_for_their_number() {
+    let summary = summarize(&played(14, 3, &[false, true]));
+    let pooled = summary.shown();
+    let all = pooled.figures.iter().flat_map(|figure| &figure.cells);
+    let tested: Vec<_> =
+        all.filter_map(|cell| cell.difference.as_ref()).filter(|of| of.p.is_some()).collect();
+    assert_eq!((tested.len(), pooled.comparisons), (tested.len(), tested.len()));
+    assert!(tested.len() > 3);
+    for of in &tested {
+        let (p, holm, bh) = (of.p.unwrap(), of.p_holm.unwrap(), of.p_bh.unwrap());
+        assert!(p <= bh && bh <= holm && holm <= (p * tested.len() as f64).min(1.0) + 1e-12, "{of:?}");
+    }
+    let text = statistics(&summary, &[], false);
+    let count = format!("Holm: corrected for {} comparisons.", tested.len());
+    assert!(text.contains("hint=true compared with hint=false") && text.contains(&count), "{text}");
+    // The same difference, but for the pairs.
+    let solved = figure(pooled, "outcome solved").cells[1].difference.as_ref().unwrap();
+    let unpaired = solved.unpaired.as_ref().unwrap();
+    assert!((unpaired.value.unwrap() - solved.estimate.value.unwrap()).abs() < 1e-12);
+    assert_eq!((unpaired.n, unpaired.method), (28, IntervalMethod::Unpaired));
+}
+
+#[test]
+fn conditions_have_names_everywhere() {
+    let sample = played(5, 2, &[false, true]);
+    let summary = summarize(&sample);
+    for table in tables(&sample).0.iter().chain(&figure_tables(&summary).0) {
+        let names = table.column("condition").unwrap();
+        let is_name = |row: usize| ["hint=false", "hint=true"].contains(&names.text(row).unwrap().as_str());
+        assert!((0..table.n_rows()).all(is_name), "{}", table.name);
+    }
+    let page = comparison("quiz", &sample, &Grouping::default(), 20).unwrap();
+    let text = statistics(&summary, &[], false);
+    for shown in [&page, &text] {
+        for number in ["cell 0", "cell 1", "condition 0", "condition 1"] {
+            assert!(!shown.contains(number), "{number}: {shown}");
+        }
+    }
+    assert_eq!(serde_json::to_value(&summary).unwrap()["pooled"]["cells"][1]["name"], "hint=true");
+}
+
+#[test]
+fn the_matrix_leads_to_each_run_of_each_case() {
+    let sample = played(40, 2, &[false, true]);
+    let page = comparison("quiz", &sample, &Grouping::default(), 160).unwrap();
+    assert!(!page.contains("<script"), "a page without scripts");
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let parsed = roxmltree::Document::parse_with_options(&page, options).unwrap();
+    let grids: Vec<_> = parsed.descendants().filter(|node| node.attribute("class") == Some("grid")).collect();
+    assert_eq!(grids.len(), 3, "an outcome each");
+    let rows: Vec<_> = grids[0].descendants().filter(|node| node.has_tag_name("tr")).skip(1).collect();
+    assert_eq!(rows.len(), 40);
+    for (case, row) in rows.iter().enumerate() {
+        let fields: Vec<_> = row.children().filter(|node| node.has_tag_name("td")).collect();
+        assert_eq!(fields.len(), 2);
+        for (condition, field) in fields.iter().enumerate() {
+            let links: Vec<_> = field.children().filter(|node| node.has_tag_name("a")).collect();
+            let own: Vec<&Run> = sample.runs.iter().filter(|run| run.cell == 2 * case + condition).collect();
+            assert_eq!(links.len(), 2);
+            for (link, run) in links.iter().zip(own) {
+                assert_eq!(link.attribute("href"), Some(format!("{}/report.html", run.folder).as_str()));
+                assert_eq!(link.text(), Some(outcome(run, "solved").to_string().as_str()));
+            }
+        }
+    }
+}
+
+/// A script that is there stays as it is.
+#[test]
+fn scripts_name_the_first_figure_and_are_not_overwritten() {
+    let summary = summarize(&played(3, 2, &[false, true]));
+    let folder = tempfile::tempdir().unwrap();
+    let written = scripts(&summary, folder.path()).unwrap();
+    assert_eq!(written.len(), 2);
+    let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let python = text("analysis.py");
+    for wanted in [
+        "FIGURE = \"outcome solved\"",
+        "CLUSTER = \"case\"",
+        "(\"runs\" + \".parquet\")",
+        "data[\"outcome.solved\"]",
+    ] {
+        assert!(python.contains(wanted), "{wanted} is not in\n{python}");
+    }
+    assert!(text("analysis.R").contains("data[[\"outcome.solved\"]]"));
+    assert!(![python, text("analysis.R")].iter().any(|text| text.contains("FIGURE@")));
+    std::fs::write(folder.path().join("analysis.py"), "mine").unwrap();
+    scripts(&summary, folder.path()).unwrap();
+    assert_eq!(text("analysis.py"), "mine");
 }
