@@ -123,8 +123,10 @@ pub(super) fn unpaired(here: &Estimate, there: &Estimate) -> Option<Estimate> {
 pub(super) fn apart(here: &Estimate, there: &Estimate) -> Estimate {
     unpaired(here, there).unwrap_or_else(|| {
         let lacking = if here.low.is_none() { here } else { there };
-        let value = here.value.zip(there.value).map(|(here, there)| here - there);
-        Estimate::bare(here.n + there.n, value, lacking.method)
+        match here.value.zip(there.value) {
+            Some((own, other)) => Estimate::bare(here.n + there.n, Some(own - other), lacking.method),
+            None => Estimate::bare(0, None, IntervalMethod::NoRuns),
+        }
     })
 }
 

@@ -359,7 +359,7 @@ impl Overview<'_> {
                  conditions had nothing in common."
             ));
         }
-        let has_unpaired = has(&|of| of.pairs == 0);
+        let has_unpaired = has(&|of| of.pairs == 0 && of.estimate.value.is_some());
         if has_unpaired {
             lines.push(format!(
                 "Without pairs, differences are between different {all}; for rates, in percentage points."
