@@ -43,9 +43,7 @@ impl Memories {
                     let order = drawn_order(self.seeds.chance(begin).here, &at, speakers.len());
                     order.get(*place).is_some_and(|nth| speakers[*nth] == turn.speaker)
                 }
-                Condition::Paired(one, other, pairs) => {
-                    self.paired(turn, pairs)?.iter().any(|pair| *pair == (*one, *other))
-                }
+                Condition::Paired(one, other, pairs) => self.paired(turn, pairs)?.contains(&(*one, *other)),
                 Condition::Present => self.is_present(&turn.path, turn.phase, turn.speaker)?,
                 Condition::Votes => self.votes(turn)?,
                 Condition::CanChoose => {

@@ -2,6 +2,7 @@
 //! evaluated with what is known at that point.
 
 use super::memories::{Memories, PromptError};
+use super::settled::Pairs;
 use greenroom_scenario::evaluate::{pairs, present};
 use greenroom_scenario::render::round_names;
 use greenroom_scenario::template::{Expression, TemplateError, TemplateFault};
@@ -74,11 +75,7 @@ impl Memories {
     }
 
     /// The pairs of a turn's round.
-    pub(super) fn paired(
-        &self,
-        turn: &Turn,
-        expression: &Expression,
-    ) -> Result<Arc<[(AgentId, AgentId)]>, PromptError> {
+    pub(super) fn paired(&self, turn: &Turn, expression: &Expression) -> Result<Pairs, PromptError> {
         let (phase, round) = (turn.phase, turn.round);
         let memo = self.settled.pairs.get(&(phase, round));
         if let Some(known) = memo.and_then(OnceLock::get) {
@@ -99,7 +96,7 @@ impl Memories {
                 Err(TemplateError { kind: TemplateFault::Other, message, line: 1 })
             })
         });
-        let found: Arc<[_]> = self.evaluated(&turn.path, expression, found)?.into();
+        let found: Pairs = self.evaluated(&turn.path, expression, found)?.into();
         Ok(memo.map_or(found.clone(), |memo| memo.get_or_init(|| found).clone()))
     }
 

@@ -16,13 +16,16 @@ impl States {
     }
 }
 
+/// Who speaks to whom in a round: first the first, then the second.
+pub(super) type Pairs = Arc<[(AgentId, AgentId)]>;
+
 /// What has been computed once for each phase and each pass.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memo {
     pub(super) casts: Vec<OnceLock<Arc<BTreeSet<AgentId>>>>,
     pub(super) passes: Vec<OnceLock<bool>>,
     /// For each round of a phase whose pairs an expression gives.
-    pub(super) pairs: BTreeMap<(PhaseId, usize), OnceLock<Arc<[(AgentId, AgentId)]>>>,
+    pub(super) pairs: BTreeMap<(PhaseId, usize), OnceLock<Pairs>>,
 }
 
 impl Memo {
