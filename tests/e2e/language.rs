@@ -129,7 +129,7 @@ fn cases_are_cells_of_an_experiment() {
     };
     run(&["--repeat", "2"]).success();
     let table = std::fs::read_to_string(stage.path("all/runs.csv")).unwrap();
-    assert!(table.starts_with("cell,case,seed,run,"), "{table}");
+    assert!(table.starts_with("condition,case,seed,run,"), "{table}");
     assert_eq!(table.lines().count(), 7, "{table}");
     // It is resumed where it was, with more runs of each case.
     run(&["--repeat", "3", "--resume"]).success();
